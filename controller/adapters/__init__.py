@@ -1,0 +1,1 @@
+"""The GPUs: NVML's, and simulated ones that follow measured curves."""

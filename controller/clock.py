@@ -1,0 +1,81 @@
+"""The clocks of the shell: the system's, and one that runs faster, so that a day passes in a minute.
+
+Domain time (the hours of the grid, settling, leases) comes from a `Clock`. Deadlines of I/O stay in real seconds.
+"""
+
+import asyncio
+import time
+from typing import Protocol
+
+LONGEST_NAP_S = 60.0
+"""The wall clock may be stepped while we sleep, so a long sleep is cut into naps that look at it again."""
+
+NS_PER_S = 1_000_000_000
+
+
+class Clock(Protocol):
+    """What the shell knows of time."""
+
+    def now_s(self) -> float:
+        """Return the time of day: Unix seconds, UTC [s]."""
+        ...
+
+    def monotonic_ns(self) -> int:
+        """Return the node's monotonic clock, comparable with the publishers' `…_ns` [ns]."""
+        ...
+
+    async def sleep_until(self, time_s: float) -> None:
+        """Return once `now_s()` has reached `time_s`; yields to other tasks even where it already has."""
+        ...
+
+
+class SystemClock:
+    """The time of the system."""
+
+    def now_s(self) -> float:
+        """Return Unix seconds, UTC [s]."""
+        return time.time()
+
+    def monotonic_ns(self) -> int:
+        """Return CLOCK_MONOTONIC [ns]."""
+        return time.monotonic_ns()
+
+    async def sleep_until(self, time_s: float) -> None:
+        """Sleep in naps of a minute at most, because the wall clock may step."""
+        while (left_s := time_s - self.now_s()) > 0:
+            await asyncio.sleep(min(left_s, LONGEST_NAP_S))
+        await asyncio.sleep(0)
+
+
+class ScaledClock:
+    """A clock that started at `start_s` when the monotonic clock read `origin_ns`, and runs `rate` times as fast.
+
+    Two processes that are given the same three numbers agree on the time.
+    """
+
+    def __init__(self, *, start_s: float, rate: float, origin_ns: int) -> None:
+        self.start_s = start_s
+        self.rate = rate
+        self.origin_ns = origin_ns
+
+    def now_s(self) -> float:
+        """Return the simulated time of day: Unix seconds, UTC [s]."""
+        return self.start_s + (time.monotonic_ns() - self.origin_ns) / NS_PER_S * self.rate
+
+    def monotonic_ns(self) -> int:
+        """Return the simulated monotonic clock: `origin_ns` at the start, then `rate` times as fast [ns]."""
+        return self.origin_ns + int((time.monotonic_ns() - self.origin_ns) * self.rate)
+
+    async def sleep_until(self, time_s: float) -> None:
+        """Sleep the scaled-down rest of the time."""
+        while (left_s := time_s - self.now_s()) > 0:
+            await asyncio.sleep(left_s / self.rate)
+        await asyncio.sleep(0)
+
+
+def next_tick_s(tick_s: float, *, period_s: float, now_s: float) -> float:
+    """Return when periodic work that was due at `tick_s` is due next [s].
+
+    It does not drift, and ticks that were missed are skipped, not caught up with.
+    """
+    return max(tick_s + period_s, now_s)

@@ -1,0 +1,250 @@
+"""The configuration: one TOML file, frozen records with defaults that work, every fault reported at once.
+
+`deploy/controller.toml` shows every key; a test keeps it equal to these defaults. Values are read once, here, and passed
+down by section; nothing below the command line reads a file or the environment.
+"""
+
+import math
+import os
+import socket
+import tomllib
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+
+from controller.errors import ConfigError
+
+Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._-]{1,64}\Z")]
+Root = Annotated[str, Meta(pattern=r"\A[^/#+\s][^#+\s]{0,127}(?<!/)\Z")]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Watts = Annotated[float, Meta(gt=0, le=10_000)]
+
+
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the configuration."""
+
+
+class BusConfig(Section, frozen=True, kw_only=True):
+    """Where the broker is. `mqtts://` means TLS; the password stands in a file of its own."""
+
+    url: Annotated[str, Meta(pattern=r"\Amqtts?://[^/\s]+\Z")] = "mqtt://127.0.0.1:1883"
+    root: Root = "gridchase/v1"
+    username: str = ""
+    password_file: str = ""
+    ca_file: str = ""
+
+
+class NodeConfig(Section, frozen=True, kw_only=True):
+    """This node: its name on the bus, and the directory of the journal, the lock and the profiles."""
+
+    name: Name | Literal[""] = ""
+    state_dir: str = ""
+
+
+class GpuConfig(Section, frozen=True, kw_only=True):
+    """Which GPUs, and the operator's own floor and ceiling [W]; 0 means none."""
+
+    backend: Literal["nvml", "simulation"] = "nvml"
+    min_power_limit_w: Annotated[float, Meta(ge=0, le=10_000)] = 0.0
+    max_power_limit_w: Annotated[float, Meta(ge=0, le=10_000)] = 0.0
+    allow_above_prior: bool = False
+
+
+class ProfilerConfig(Section, frozen=True, kw_only=True):
+    """The sweep: from the prior limit down by `step_w`; at each limit settle, then measure."""
+
+    step_w: Annotated[float, Meta(ge=1, le=1_000)] = 25.0
+    settle_s: Annotated[float, Meta(ge=0, le=86_400)] = 2.0
+    window_s: Seconds = 10.0
+
+
+class PlanConfig(Section, frozen=True, kw_only=True):
+    """What is asked of the plan, how often it is made, and how much a change must be worth."""
+
+    objective: Literal["slowdown", "eta"] = "slowdown"
+    max_slowdown: Annotated[float, Meta(ge=1, le=10)] = 1.03
+    eta: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    period_s: Seconds = 300.0
+    min_dwell_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
+    min_gain_ratio: Annotated[float, Meta(ge=0, lt=1)] = 0.005
+
+
+class SignalConfig(Section, frozen=True, kw_only=True):
+    """What the plan follows: carbon [g/kWh], price [money/kWh], or plain energy."""
+
+    kind: Literal["carbon", "price", "energy"] = "energy"
+    provider: Literal["constant", "trace"] = "constant"
+    zone: Name | Literal[""] = ""
+    path: str = ""
+    value: Annotated[float, Meta(ge=-1e6, le=1e6)] = 1.0
+
+
+class EnergyConfig(Section, frozen=True, kw_only=True):
+    """How often energy is published, and what a GPU watt costs beside itself."""
+
+    period_s: Seconds = 5.0
+    host_power_w: Annotated[float, Meta(ge=0, le=100_000)] = 0.0
+    pue: Annotated[float, Meta(ge=1, le=5)] = 1.0
+
+
+class JobConfig(Section, frozen=True, kw_only=True):
+    """When a silent job loses its hold."""
+
+    lease_s: Seconds = 60.0
+
+
+class HttpConfig(Section, frozen=True, kw_only=True):
+    """Where /healthz, /readyz and /metrics are served; port 0 takes a free one, -1 none."""
+
+    host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=-1, le=65_535)] = 9321
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """The whole configuration."""
+
+    bus: BusConfig = BusConfig()
+    node: NodeConfig = NodeConfig()
+    gpu: GpuConfig = GpuConfig()
+    profiler: ProfilerConfig = ProfilerConfig()
+    plan: PlanConfig = PlanConfig()
+    signal: SignalConfig = SignalConfig()
+    energy: EnergyConfig = EnergyConfig()
+    job: JobConfig = JobConfig()
+    http: HttpConfig = HttpConfig()
+
+
+def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
+    """Return the configuration in the TOML file at `path` (or the defaults), with `section.key=value` overrides.
+
+    Raises:
+        ConfigError: with every fault there is: unknown keys, wrong types, values out of bounds, a file that is missing.
+    """
+    faults: list[str] = []
+    tables = _read_tables(path, faults)
+    for override in overrides:
+        _override(tables, override, faults)
+    config = _build(tables, faults)
+    if not faults:
+        faults += check(config)
+    if faults:
+        raise ConfigError(faults)
+    return with_names(config)
+
+
+def check(config: Config) -> list[str]:
+    """Return the faults that concern more than one key."""
+    faults = []
+    low, high = config.gpu.min_power_limit_w, config.gpu.max_power_limit_w
+    if high and low > high:
+        faults.append(f"gpu.min_power_limit_w = {low:g}: must be at most gpu.max_power_limit_w = {high:g}")
+    if config.signal.provider == "trace" and not config.signal.path:
+        faults.append('signal.path = "": must name a CSV file, because signal.provider = "trace"')
+    if config.signal.kind == "energy" and config.signal.provider == "trace":
+        faults.append('signal.kind = "energy": a trace has a unit; use "carbon" or "price"')
+    if config.signal.kind == "carbon" and config.signal.provider == "constant" and config.signal.value <= 0:
+        faults.append(f"signal.value = {config.signal.value:g}: a carbon intensity must be above 0 g/kWh")
+    if config.bus.password_file and not config.bus.username:
+        faults.append('bus.username = "": must be set, because bus.password_file is')
+    if config.bus.ca_file and not config.bus.url.startswith("mqtts://"):
+        faults.append(f"bus.url = {config.bus.url!r}: must start with mqtts:// where bus.ca_file is set")
+    for key, file in (("bus.password_file", config.bus.password_file), ("bus.ca_file", config.bus.ca_file)):
+        if file and not Path(file).is_file():
+            faults.append(f"{key} = {file!r}: there is no such file")
+    return faults
+
+
+def with_names(config: Config) -> Config:
+    """Return the configuration with the node's name and state directory filled in where they are empty."""
+    name = config.node.name or "".join(c if c.isalnum() or c in "._-" else "-" for c in socket.gethostname())[:64]
+    state_dir = config.node.state_dir or str(default_state_dir())
+    return msgspec.structs.replace(config, node=NodeConfig(name=name or "node", state_dir=state_dir))
+
+
+def default_state_dir() -> Path:
+    """Return /var/lib/gridchase for root, else the user's own state directory."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/gridchase")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gridchase"
+
+
+def _read_tables(path: Path | None, faults: list[str]) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        faults.append(f"{path}: {error.strerror}")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        faults.append(f"{path}: {error}")
+    return {}
+
+
+def _override(tables: dict[str, Any], override: str, faults: list[str]) -> None:
+    key, equals, text = override.partition("=")
+    section, dot, name = key.strip().partition(".")
+    if not (equals and dot and section and name):
+        faults.append(f"--set {override}: must be section.key=value")
+        return
+    try:
+        value: Any = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word is a string: --set gpu.backend=simulation
+    table = tables.setdefault(section, {})
+    if isinstance(table, dict):
+        table[name] = value
+
+
+def _build(tables: Mapping[str, Any], faults: list[str]) -> Config:
+    sections = get_type_hints(Config)
+    faults += [
+        f"{name}: there is no such section; there are {', '.join(sections)}" for name in tables if name not in sections
+    ]
+    built = {}
+    for name, section in sections.items():
+        table = tables.get(name, {})
+        if not isinstance(table, dict):
+            faults.append(f"{name} = {table!r}: must be a table, [{name}]")
+            continue
+        built[name] = _build_section(name, section, table, faults)
+    return Config(**built)
+
+
+def _build_section(name: str, section: type[Section], table: Mapping[str, Any], faults: list[str]) -> Section:
+    hints = get_type_hints(section, include_extras=True)
+    good = {}
+    for key, value in table.items():
+        if key not in hints:
+            faults.append(f"{name}.{key}: there is no such key; there are {', '.join(hints)}")
+            continue
+        try:
+            good[key] = msgspec.convert(value, hints[key])
+            if isinstance(value, float) and not math.isfinite(value):
+                faults.append(f"{name}.{key} = {value}: must be a finite number")
+        except msgspec.ValidationError as error:
+            faults.append(f"{name}.{key} = {value!r}: {_bound(hints[key]) or error}")
+    return section(**good)
+
+
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+
+
+def _bound(hint: Any) -> str:  # noqa: ANN401 — a type annotation has no narrower type
+    if get_origin(hint) is Literal:
+        return "must be " + " or ".join(repr(choice) for choice in get_args(hint))
+    if get_origin(hint) is types.UnionType:
+        return _bound(get_args(hint)[0])
+    if get_origin(hint) is not Annotated:
+        return ""
+    kind, meta, *_ = get_args(hint)
+    words = [f"{word} {getattr(meta, field):g}" for field, word in _BOUNDS.items() if getattr(meta, field) is not None]
+    what = {float: "a number", int: "a whole number", str: "text"}[kind]
+    return (
+        f"must be {what}"
+        + (" " + " and ".join(words) if words else "")
+        + (f" like {meta.pattern}" if meta.pattern else "")
+    )

@@ -1,0 +1,55 @@
+"""The error tree: attributes carry the data, the message carries value, bound, unit and what to do."""
+
+
+class ControllerError(Exception):
+    """Anything gridchase itself raises."""
+
+
+class ConfigError(ControllerError):
+    """The configuration or the arguments are wrong; `faults` lists every one of them, a line each."""
+
+    def __init__(self, faults: list[str]) -> None:
+        self.faults = faults
+        super().__init__("\n".join(faults))
+
+
+class JournalError(ControllerError):
+    """The journal of prior limits cannot be read or written: no GPU may be touched."""
+
+
+class NodeLockedError(ControllerError):
+    """Another controller already writes to this node's GPUs."""
+
+
+class BackendError(ControllerError):
+    """The GPU backend as a whole is not there: no driver, no library, the wrong Python package."""
+
+
+class GpuError(ControllerError):
+    """A call to one GPU failed."""
+
+    def __init__(self, message: str, *, gpu_uuid: str, operation: str, code: int | None = None) -> None:
+        self.gpu_uuid = gpu_uuid
+        self.operation = operation
+        self.code = code
+        super().__init__(f"{operation} on {gpu_uuid}: {message}")
+
+
+class GpuPermissionError(GpuError):
+    """Writing needs CAP_SYS_ADMIN; reading never does."""
+
+
+class GpuNotSupportedError(GpuError):
+    """This GPU or driver does not offer the operation."""
+
+
+class GpuLimitError(GpuError):
+    """The power limit lies outside what the GPU accepts."""
+
+
+class GpuLostError(GpuError):
+    """The GPU fell off the bus or needs a reset."""
+
+
+class GpuSuspectError(GpuError):
+    """The GPU did not answer within its deadline; nothing more is sent to it until it does."""

@@ -1,0 +1,227 @@
+"""What the workers need of the world, as protocols: GPUs, the bus, and each other where one serves another.
+
+A worker gets its ports as constructor arguments. It does not know who stands behind them: NVML, a simulation, a fake.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from policies.signal import Signal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRange:
+    """What a GPU accepts as power limit, read live: it changes with drivers and resets."""
+
+    min_power_limit_w: float
+    max_power_limit_w: float
+    default_power_limit_w: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveLimit:
+    """The power limit in force: what was requested last, and what the job really gets after every other limiter."""
+
+    requested_power_limit_w: float
+    enforced_power_limit_w: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A reading of a GPU's meters at one moment.
+
+    Attributes:
+        time_ns: when it was read, on the monotonic clock of the node [ns].
+        energy_j: the cumulative energy counter since the driver was loaded, or None where the GPU has none [J].
+        power_w: the present draw [W].
+        utilization_ratio: the share of time in which a kernel ran (0–1), or None.
+        temperature_c: the GPU's temperature [°C], or None.
+    """
+
+    time_ns: int
+    power_w: float
+    energy_j: float | None = None
+    utilization_ratio: float | None = None
+    temperature_c: float | None = None
+
+
+class Gpu(Protocol):
+    """One GPU. Every call ends within its deadline; failures are `GpuError`s."""
+
+    @property
+    def uuid(self) -> str:
+        """Return the identity of the GPU."""
+        ...
+
+    @property
+    def index(self) -> int:
+        """Return its index on this node: for people, and for claims by index."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """Return its model, such as `NVIDIA A40`."""
+        ...
+
+    async def read_range(self) -> LimitRange:
+        """Return what it accepts as power limit."""
+        ...
+
+    async def read_limit(self) -> LiveLimit:
+        """Return the power limit in force."""
+        ...
+
+    async def set_power_limit(self, power_limit_w: float) -> None:
+        """Request a power limit [W].
+
+        Raises:
+            GpuLimitError: it lies outside what the GPU accepts.
+            GpuPermissionError: this process may not write.
+        """
+        ...
+
+    async def read_sample(self) -> Sample:
+        """Return its meters."""
+        ...
+
+    async def read_processes(self) -> frozenset[int] | None:
+        """Return the process ids that use it, or None where that cannot be seen."""
+        ...
+
+    async def read_mig(self) -> bool:
+        """Return whether it is partitioned (MIG), so that a limit would hit several tenants."""
+        ...
+
+
+class Backend(Protocol):
+    """The GPUs of this node."""
+
+    @property
+    def driver(self) -> str:
+        """Return the driver and its version, for people."""
+        ...
+
+    async def open(self) -> Sequence[Gpu]:
+        """Return the GPUs.
+
+        Raises:
+            BackendError: there is no driver, or no library, or the wrong Python package.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of the driver."""
+        ...
+
+
+class Bus(Protocol):
+    """The message bus. Neither call waits, and neither fails while the broker is away."""
+
+    @property
+    def connected(self) -> bool:
+        """Return whether the broker is there at the moment."""
+        ...
+
+    def subscribe(self, topic_filter: str, handler: Callable[[str, bytes], None], *, qos: int = 0) -> None:
+        """Call `handler(topic, payload)` for each message under `topic_filter`, now and after every reconnection."""
+        ...
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> None:
+        """Send a message, or keep it until the broker is back; a full outbox drops its oldest."""
+        ...
+
+
+class Hold(StrEnum):
+    """How a GPU's power limit stands towards us."""
+
+    FREE = "free"
+    """No job holds it: it has its prior limit."""
+    HELD = "held"
+    """A job holds it, and the limit is the one we wrote."""
+    YIELDED = "yielded"
+    """Another writer changed it: we look on until the hold ends."""
+    OBSERVING = "observing"
+    """We may not write (no permission, MIG): we measure and publish."""
+    SUSPECT = "suspect"
+    """It does not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The power limit that a job wants, and why."""
+
+    power_limit_w: float
+    reason: str
+    detail: str
+    job: str
+    signal: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitState:
+    """A GPU's power limit as the actuator knows it.
+
+    Attributes:
+        hold: how it stands towards us.
+        prior_power_limit_w: what it is given back [W].
+        floor_power_limit_w, ceiling_power_limit_w: between these a target is taken as it is [W].
+        enforced_power_limit_w: what the job gets since `since_ns` [W], or None before the first reading.
+        requested_power_limit_w: what was requested last [W].
+    """
+
+    hold: Hold
+    prior_power_limit_w: float
+    floor_power_limit_w: float
+    ceiling_power_limit_w: float
+    requested_power_limit_w: float
+    enforced_power_limit_w: float
+    since_ns: int
+
+
+class PowerLimiter(Protocol):
+    """The actuator of one GPU, as a job sees it. One job holds it at a time."""
+
+    @property
+    def gpu(self) -> Gpu:
+        """Return the GPU behind it, for its identity."""
+        ...
+
+    @property
+    def state(self) -> LimitState | None:
+        """Return how the limit stands now; None before it was first read."""
+        ...
+
+    def request(self, target: Target) -> None:
+        """Ask for a limit; only the latest counts."""
+        ...
+
+    def release(self, *, reason: str, detail: str) -> None:
+        """End the hold: the GPU gets its prior limit back."""
+        ...
+
+
+class EnergyMeter(Protocol):
+    """The meter of one GPU, as a job sees it."""
+
+    def samples_since(self, time_ns: int) -> Sequence[Sample]:
+        """Return the readings after `time_ns`, oldest first; each has `energy_j` (integrated where no counter is)."""
+        ...
+
+
+class SignalSource(Protocol):
+    """The grid signal, as jobs and meters see it."""
+
+    @property
+    def kind(self) -> str:
+        """Return `carbon`, `price` or `energy`."""
+        ...
+
+    def history(self) -> Signal | None:
+        """Return the signal up to now, or None while none is known."""
+        ...
+
+    def forecast(self) -> Signal | None:
+        """Return the forecast from now on, or None."""
+        ...

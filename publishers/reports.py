@@ -1,0 +1,129 @@
+"""The messages that the controller publishes: JSON, flat, with units in the names, for dashboards and people."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from publishers.quantities import Amount, Count, Name, Number, PowerW, Sentence, Text, TimeS
+from publishers.wire import MAX_ITEMS, Message
+
+
+class GpuDescription(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A GPU of a node, with its limits [W]; `prior_power_limit_w` is what it is given back."""
+
+    uuid: Name
+    index: Count
+    model: Text
+    min_power_limit_w: PowerW | None = None
+    max_power_limit_w: PowerW | None = None
+    default_power_limit_w: PowerW | None = None
+    prior_power_limit_w: PowerW | None = None
+
+
+class NodeStatus(Message, frozen=True, kw_only=True):
+    """A node's controller: retained; its last will says `offline`."""
+
+    state: Literal["online", "offline"]
+    version: Text
+    gpus: Annotated[list[GpuDescription], Meta(max_length=64)] = []
+
+
+class GpuEnergy(Message, frozen=True, kw_only=True):
+    """What one GPU draws and has used since the controller started."""
+
+    time_s: TimeS
+    energy_j: Amount
+    power_w: PowerW
+    power_limit_w: PowerW | None = None
+    carbon_g: Amount | None = None
+    cost: Number | None = None
+    currency: Text | None = None
+    carbon_intensity_g_per_kwh: Amount | None = None
+    utilization_ratio: Annotated[float, Meta(ge=0, le=1)] | None = None
+    temperature_c: Annotated[float, Meta(ge=-100, le=200)] | None = None
+    job: Name | None = None
+
+
+class LimitChange(Message, frozen=True, kw_only=True):
+    """A power limit that was written, or left alone, and why: `reason` is a stable code, `detail` a sentence."""
+
+    time_s: TimeS
+    reason: Name
+    detail: Sentence
+    power_limit_w: PowerW | None = None
+    requested_power_limit_w: PowerW | None = None
+    enforced_power_limit_w: PowerW | None = None
+    previous_power_limit_w: PowerW | None = None
+    job: Name | None = None
+    signal: Text | None = None
+
+
+class ProfileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A measured point of a job's curve; `…_ci…` is the half-width of the 95 % confidence interval."""
+
+    power_limit_w: PowerW
+    power_w: PowerW
+    iterations_per_s: Amount
+    power_ci_w: PowerW | None = None
+    iterations_per_s_ci: Amount | None = None
+    n: Count = 0
+
+
+class ProfileReport(Message, frozen=True, kw_only=True):
+    """A job's curve, as far as it is measured."""
+
+    state: Literal["waiting", "profiling", "planned", "observing"]
+    gpu_model: Text
+    n_gpus: Count
+    points: Annotated[list[ProfileEntry], Meta(max_length=512)]
+    batch_size: Count | None = None
+
+
+class RunEnergy(Message, frozen=True, kw_only=True):
+    """What a run has used, beside what it would have used at the prior limit (`baseline_…`)."""
+
+    run: Name
+    state: Literal["running", "finished", "lost", "silent"]
+    gpu_model: Text
+    n_gpus: Count
+    iterations: Count
+    epochs: Count
+    duration_s: Amount
+    energy_j: Amount
+    batch_size: Count | None = None
+    reached: bool | None = None
+    carbon_g: Amount | None = None
+    cost: Number | None = None
+    currency: Text | None = None
+    baseline_energy_j: Amount | None = None
+    baseline_carbon_g: Amount | None = None
+    baseline_duration_s: Amount | None = None
+    saved_ratio: Number | None = None
+    slowdown_ratio: Number | None = None
+    final: bool = False
+
+
+class SignalValue(Struct, frozen=True, kw_only=True):
+    """A value of the grid that holds from `starts_s` until the next one."""
+
+    starts_s: TimeS
+    value: Number
+
+
+class GridSignal(Message, frozen=True, kw_only=True):
+    """The grid of a zone: history and, from `forecast_from_s` on, forecast."""
+
+    source: Text
+    kind: Literal["average", "marginal", "price"]
+    unit: Text
+    issued_at_s: TimeS
+    estimated: bool
+    values: Annotated[list[SignalValue], Meta(max_length=MAX_ITEMS)]
+    forecast_from_s: TimeS | None = None
+
+
+class Command(Message, frozen=True, kw_only=True):
+    """What the controller asks of a publisher."""
+
+    command: Literal["stop", "pause", "resume"]
+    reason: Sentence

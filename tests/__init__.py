@@ -1,0 +1,1 @@
+"""The tests mirror the source; fakes.py, scenarios/, live/ and benchmarks/ stand beside them."""
