@@ -1,0 +1,44 @@
+"""Runs `async def` tests: on virtual time, so that a day takes no time, or on the real clock where marked `live`.
+
+On virtual time a sleep of 24 h or more counts as "for ever" and a deadlock is a `SleepForeverError`; sockets, threads
+and processes do not exist there. Fixtures are ordinary ones: what must be awaited is an async context manager in the
+test.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import async_solipsism
+import pytest
+
+LIVE_TIMEOUT_S = 60.0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an async test on a loop of its own; leave every other test to pytest."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    fixtures = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    if pyfuncitem.get_closest_marker("live"):
+        _run(_in_real_time(test(**fixtures)), asyncio.new_event_loop)
+    else:
+        _run(test(**fixtures), async_solipsism.EventLoop)
+    return True
+
+
+def _run(test: Coroutine[Any, Any, None], loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Run a test, then fail it if the loop met an exception that nobody awaited."""
+    faults: list[str] = []
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.get_loop().set_exception_handler(lambda _, context: faults.append(str(context)))
+        runner.run(test)
+    assert not faults, "the event loop reported exceptions that nobody handled"
+
+
+async def _in_real_time(test: Coroutine[Any, Any, None]) -> None:
+    async with asyncio.timeout(LIVE_TIMEOUT_S):
+        await test
