@@ -1,0 +1,39 @@
+"""A signal that never changes: plain energy, a flat tariff, a grid known by its yearly mean."""
+
+import math
+
+from policies.signal import Signal, SignalKind, constant_signal
+
+
+class ConstantProvider:
+    """Gives one value, for ever.
+
+    Args:
+        value: the value, in `unit`.
+        kind: what it is.
+        unit: its unit.
+        zone: the zone it stands for.
+
+    Raises:
+        ValueError: the value is not finite.
+    """
+
+    def __init__(self, value: float, *, kind: SignalKind, unit: str, zone: str = "") -> None:
+        if not math.isfinite(value):
+            raise ValueError(f"a constant signal of {value}: must be finite")
+        self.name = "constant"
+        self._value = value
+        self._kind = kind
+        self._unit = unit
+        self._zone = zone
+
+    async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
+        """Return the value from `since_s` on, without an end."""
+        return self._signal(now_s).between(since_s, math.inf)
+
+    async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
+        """Return the value from `now_s` to `until_s`."""
+        return self._signal(now_s).between(now_s, until_s)
+
+    def _signal(self, now_s: float) -> Signal:
+        return constant_signal(self._value, kind=self._kind, unit=self._unit, zone=self._zone, now_s=now_s)

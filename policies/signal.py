@@ -1,0 +1,145 @@
+"""Signals of the grid: carbon intensity or price as a step function of Unix time, with gaps and an age.
+
+>>> day = Signal(kind="average", zone="DE", source="example", unit="g/kWh", starts_s=np.array([0.0, 3600.0]),
+...              values=np.array([300.0, 500.0]), ends_s=7200.0, issued_at_s=0.0)
+>>> day.value_at(3599.0), day.value_at(3600.0), day.value_at(7200.0)
+(300.0, 500.0, None)
+>>> day.mean(1800.0, 7200.0), day.age_s(7260.0)
+(433.3333333333333, 60.0)
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+SignalKind = Literal["average", "marginal", "price", "energy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Signal:
+    """A step function of time: each value holds until the next one starts.
+
+    Attributes:
+        kind: average or marginal carbon intensity, price, or plain energy (the constant 1); kinds never mix.
+        zone: the zone of the grid.
+        source: who says so.
+        unit: `g/kWh`, `EUR/kWh` and the like, or `1`.
+        starts_s: when each value begins to hold, shape (n,), strictly increasing; Unix time [s].
+        values: the values, shape (n,); NaN where missing.
+        ends_s: until when the last value holds [s]; infinite for a constant.
+        issued_at_s: when it was said [s].
+        estimated: whether it is an estimate: a forecast, or a value that will be revised.
+    """
+
+    kind: SignalKind
+    zone: str
+    source: str
+    unit: str
+    starts_s: NDArray[np.float64]
+    values: NDArray[np.float64]
+    ends_s: float
+    issued_at_s: float
+    estimated: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the shapes, the order and the end; the arrays become read-only copies."""
+        starts_s, values = np.array(self.starts_s, dtype=np.float64), np.array(self.values, dtype=np.float64)
+        if starts_s.ndim != 1 or starts_s.shape != values.shape:
+            raise ValueError(f"starts_s has shape {starts_s.shape}, values {values.shape}: both must be (n,)")
+        if not np.isfinite(starts_s).all() or (np.diff(starts_s) <= 0).any():
+            raise ValueError("starts_s must be finite and strictly increasing")
+        if np.isinf(values).any():
+            raise ValueError("values must be finite, or NaN where missing")
+        if np.isnan(self.ends_s) or (len(starts_s) and self.ends_s <= starts_s[-1]):
+            raise ValueError(f"ends_s = {self.ends_s}: must be after the last start, {starts_s[-1:]}")
+        starts_s.flags.writeable = values.flags.writeable = False
+        object.__setattr__(self, "starts_s", starts_s)
+        object.__setattr__(self, "values", values)
+
+    def __len__(self) -> int:
+        """Return how many values there are, missing ones included."""
+        return len(self.values)
+
+    def value_at(self, now_s: float) -> float | None:
+        """Return the value that holds at a time, or None where there is none."""
+        index = int(np.searchsorted(self.starts_s, now_s, side="right")) - 1
+        if index < 0 or now_s >= self.ends_s or np.isnan(self.values[index]):
+            return None
+        return float(self.values[index])
+
+    def age_s(self, now_s: float) -> float:
+        """Return how long ago the last known value ceased to hold: 0 while one holds, infinite where none did [s]."""
+        known = ~np.isnan(self.values) & (self.starts_s <= now_s)
+        if not known.any():
+            return float("inf")
+        return max(0.0, now_s - float(self._stops_s()[known][-1]))
+
+    def between(self, start_s: float, end_s: float) -> "Signal":
+        """Return the part from `start_s` to `end_s`, clipped to both; it may be empty."""
+        kept = (self._stops_s() > start_s) & (self.starts_s < end_s) & (start_s < end_s)
+        starts_s = np.maximum(self.starts_s[kept], start_s)
+        return replace(self, starts_s=starts_s, values=self.values[kept], ends_s=min(self.ends_s, end_s))
+
+    def steps(self, start_s: float, end_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return (durations [s], values) of the known values between two times, both of shape (n_known,)."""
+        durations_s = np.minimum(self._stops_s(), end_s) - np.maximum(self.starts_s, start_s)
+        kept = (durations_s > 0) & ~np.isnan(self.values)
+        return durations_s[kept], self.values[kept]
+
+    def mean(self, start_s: float, end_s: float) -> float | None:
+        """Return the mean over the known time between two times, or None where nothing is known."""
+        durations_s, values = self.steps(start_s, end_s)
+        return float(np.average(values, weights=durations_s)) if len(values) else None
+
+    def maximum(self, start_s: float, end_s: float) -> float | None:
+        """Return the greatest value that holds between two times, or None where nothing is known."""
+        _, values = self.steps(start_s, end_s)
+        return float(values.max()) if len(values) else None
+
+    def integral(self, start_s: float, end_s: float, fallback: float) -> float:
+        """Return the integral of the signal over time; what is missing, or outside, counts as `fallback` [unit·s]."""
+        durations_s, values = self.steps(start_s, end_s)
+        missing_s = max(0.0, end_s - start_s) - float(durations_s.sum())
+        return float(durations_s @ values) + fallback * missing_s
+
+    def joined(self, other: "Signal") -> "Signal":
+        """Return this signal continued by `other`, which wins from its start; a gap between them is missing.
+
+        Raises:
+            ValueError: the two are not of one kind and unit.
+        """
+        if (self.kind, self.unit) != (other.kind, other.unit):
+            raise ValueError(f"cannot join {self.kind} [{self.unit}] with {other.kind} [{other.unit}]")
+        if not len(other):
+            return self
+        past = self.between(-np.inf, float(other.starts_s[0]))
+        gap = [past.ends_s] if len(past) and past.ends_s < other.starts_s[0] else []
+        return replace(
+            other,
+            source=self.source if self.source == other.source else f"{self.source}+{other.source}",
+            starts_s=np.concatenate((past.starts_s, gap, other.starts_s)),
+            values=np.concatenate((past.values, [np.nan] * len(gap), other.values)),
+            estimated=self.estimated or other.estimated,
+        )
+
+    def _stops_s(self) -> NDArray[np.float64]:
+        """Return when each value ceases to hold, shape (n,) [s]."""
+        return np.append(self.starts_s[1:], self.ends_s)[: len(self.starts_s)]
+
+
+def constant_signal(
+    value: float, *, kind: SignalKind, unit: str, zone: str = "", source: str = "constant", now_s: float
+) -> Signal:
+    """Return a signal that has one value for ever, before `now_s` too."""
+    return Signal(
+        kind=kind,
+        zone=zone,
+        source=source,
+        unit=unit,
+        starts_s=np.array([min(0.0, now_s)]),
+        values=np.array([value]),
+        ends_s=float("inf"),
+        issued_at_s=now_s,
+    )

@@ -1,0 +1,42 @@
+"""Conversions between units, by name: the only place where their factors stand.
+
+>>> energy_kwh(7_200_000.0)
+2.0
+>>> carbon_g(3_600_000.0, 441.0)
+441.0
+"""
+
+from typing import Final
+
+JOULES_PER_KWH: Final = 3_600_000.0
+KWH_PER_MWH: Final = 1_000.0
+KG_PER_POUND: Final = 0.45359237
+"""The international avoirdupois pound, exact by definition."""
+
+
+def energy_kwh(energy_j: float) -> float:
+    """Return an energy in [kWh], given in [J]."""
+    return energy_j / JOULES_PER_KWH
+
+
+def carbon_g(energy_j: float, intensity_g_per_kwh: float) -> float:
+    """Return the carbon [gCO2eq] of an energy [J] at a carbon intensity [g/kWh].
+
+    Where the first argument already is the sum of energy times intensity [J·g/kWh], give 1 as the second.
+    """
+    return energy_j * intensity_g_per_kwh / JOULES_PER_KWH
+
+
+def cost(energy_j: float, price_per_kwh: float) -> float:
+    """Return what an energy [J] costs at a price [money/kWh], in the same money."""
+    return energy_j * price_per_kwh / JOULES_PER_KWH
+
+
+def price_per_kwh(price_per_mwh: float) -> float:
+    """Return a price in [money/kWh], given in [money/MWh]."""
+    return price_per_mwh / KWH_PER_MWH
+
+
+def intensity_g_per_kwh(intensity_lb_per_mwh: float) -> float:
+    """Return a carbon intensity in [g/kWh], given in [lb/MWh]: 1 kg/MWh is 1 g/kWh."""
+    return intensity_lb_per_mwh * KG_PER_POUND
