@@ -1,0 +1,183 @@
+"""Looks the settings of a training process up in its environment, and says what is wrong with them."""
+
+import operator
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from publishers.topics import MAX_RANK, is_name
+
+DEFAULT_BROKER: Final = "mqtt://127.0.0.1:1883"
+_DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_NAME_RULE: Final = "must be 1 to 64 of A-Z a-z 0-9 . _ -"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """Where the broker is, and how to get in."""
+
+    host: str
+    port: int
+    tls: bool = False
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
+
+    @property
+    def url(self) -> str:
+        """Return its URL, without the password."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"mqtt{'s' * self.tls}://{host}:{self.port}"
+
+
+class Finder:
+    """Looks settings up and collects what is wrong with them."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.faults: list[str] = []
+
+    def name(self, value: object, argument: str, variable: str) -> str:
+        """Return the name of a job or a run."""
+        text = value if value is not None else self._environ.get(variable)
+        if text is None:
+            self.faults.append(f"{argument} is missing: pass {argument}=… or set {variable}")
+        elif not isinstance(text, str) or not is_name(text):
+            self.faults.append(f"{argument} = {text!r}: {_NAME_RULE}; pass another {argument}=… or {variable}")
+        return str(text)
+
+    def run(self, value: str | None, *, world_size: int) -> str | None:
+        """Return the run's id, or None where it may be random."""
+        if value is not None or self._environ.get("GRIDCHASE_RUN"):
+            return self.name(value, "run", "GRIDCHASE_RUN")
+        launcher = _launcher_run(self._environ)
+        if launcher is not None:
+            return self.name(launcher, "run", "GRIDCHASE_RUN")
+        if world_size > 1:
+            self.faults.append(
+                f"run is missing, and world_size = {world_size} ranks must share one: "
+                "set GRIDCHASE_RUN to the same id for all of them (torchrun: --rdzv-id)"
+            )
+        return None
+
+    def number(
+        self, value: object, argument: str, variables: Sequence[str], *, default: int, least: int, most: int
+    ) -> int:
+        """Return a whole number: argument, else the first of the variables that is set, else the default."""
+        found = value
+        if found is None:
+            argument, found = next(
+                ((name, self._environ[name]) for name in variables if self._environ.get(name)), (argument, default)
+            )
+        try:
+            number = int(found) if isinstance(found, str) else operator.index(found)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            number = least - 1
+        if not least <= number <= most:
+            self.faults.append(f"{argument} = {found!r}: must be a whole number from {least} to {most}")
+            return default
+        return number
+
+    def gpus(self, value: Sequence[str | int] | None, *, world_size: int) -> tuple[str | int, ...]:
+        """Return the GPUs of this rank: argument, else of `CUDA_VISIBLE_DEVICES`, else index `LOCAL_RANK` or 0.
+
+        Where several are visible and there is a `LOCAL_RANK`, the rank uses the one at that place; without one it uses
+        them all. Nothing or -1 in `CUDA_VISIBLE_DEVICES` means no GPU.
+        """
+        if value is not None:
+            return (value,) if isinstance(value, str | int) else tuple(value)
+        local = self._local_rank(world_size=world_size)
+        text = self._environ.get("CUDA_VISIBLE_DEVICES")
+        if text is None:
+            return (local or 0,)
+        visible = _visible_gpus(text)
+        if local is None or len(visible) <= 1:
+            return visible
+        if local >= len(visible):
+            self.faults.append(
+                f"LOCAL_RANK = {local}: CUDA_VISIBLE_DEVICES = {text!r} has {len(visible)} GPUs; pass gpus=[…]"
+            )
+            return ()
+        return (visible[local],)
+
+    def _local_rank(self, *, world_size: int) -> int | None:
+        # Slurm sets SLURM_LOCALID in batch scripts too, where it says nothing.
+        variables = ["LOCAL_RANK", "SLURM_LOCALID"] if world_size > 1 else ["LOCAL_RANK"]
+        local = self.number(None, "LOCAL_RANK", variables, default=-1, least=-1, most=MAX_RANK)
+        return None if local < 0 else local
+
+    def broker(self, url: str | None, *, username: str | None, password: str | None, ca_file: str | None) -> Broker:
+        """Return where the broker is, and how to get in."""
+        text = url or self._environ.get("GRIDCHASE_BROKER") or DEFAULT_BROKER
+        try:
+            parts = urlsplit(text)
+            port = parts.port
+        except (ValueError, AttributeError, TypeError):
+            parts, port = urlsplit(""), None
+        if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.path not in {"", "/"}:
+            self.faults.append(f"broker = {_without_password(text)!r}: must be mqtt://host:port or mqtts://host:port")
+            return Broker(host="", port=0)
+        user, secret = self._credentials(parts, username, password)
+        ca = ca_file or self._environ.get("GRIDCHASE_CA_FILE")
+        if ca and parts.scheme == "mqtt":
+            self.faults.append(f"ca_file = {ca!r}: needs a broker with TLS; let its URL begin with mqtts://")
+        elif ca and not Path(ca).is_file():
+            self.faults.append(f"ca_file = {ca!r}: there is no such file")
+        return Broker(
+            host=parts.hostname,
+            port=port or _DEFAULT_PORTS[parts.scheme],
+            tls=parts.scheme == "mqtts",
+            username=user,
+            password=secret,
+            ca_file=ca,
+        )
+
+    def _credentials(
+        self, parts: SplitResult, username: str | None, password: str | None
+    ) -> tuple[str | None, str | None]:
+        user = username or (unquote(parts.username) if parts.username else None)
+        secret = password or (unquote(parts.password) if parts.password else None)
+        file = self._environ.get("GRIDCHASE_PASSWORD_FILE")
+        if secret is None and file:
+            try:
+                secret = Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+            except (OSError, UnicodeDecodeError) as error:
+                self.faults.append(f"GRIDCHASE_PASSWORD_FILE = {file!r}: {error}")
+        if secret is not None and user is None:
+            self.faults.append("username is missing, and there is a password: pass username=… or mqtt://user@host")
+        return user, secret
+
+
+def _launcher_run(environ: Mapping[str, str]) -> str | None:
+    elastic = environ.get("TORCHELASTIC_RUN_ID")
+    if elastic and elastic != "none":
+        return elastic
+    job, step = environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID")
+    return f"{job}.{step}" if job and step else job or None
+
+
+def _visible_gpus(text: str) -> tuple[str | int, ...]:
+    """Return the GPUs in `CUDA_VISIBLE_DEVICES`; as in CUDA, the first invalid one ends the list."""
+    gpus: list[str | int] = []
+    for part in (piece.strip() for piece in text.split(",")):
+        if not part or part.startswith("-"):
+            break
+        gpus.append(int(part) if part.isascii() and part.isdigit() else part)
+    return tuple(gpus)
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r":[^:@/]*@", ":…@", str(url))
+
+
+def find_boot_id() -> str:
+    """Return the id of this boot, within which the monotonic clock is comparable, else the host's name."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return socket.gethostname() or "unknown"

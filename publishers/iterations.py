@@ -1,0 +1,205 @@
+"""The training side: `publish_iterations` around a loader, or a `Publisher` for loops that are not iterables.
+
+An iteration lasts from the request of one batch to the request of the next: the loader's own time and the training step
+are within it. The first one of a pass begins when its batch is handed out, since starting a loader's workers is no
+iteration; the last one ends when the loop asks for more and there is none. A pass that is left by `break` counts the
+batch in hand where it took at least half as long as the one before, else none; a single batch that is only looked at,
+as in `next(iter(loader))`, is no pass at all.
+
+Publishing never raises, blocks or prints: what is wrong is logged once, to the logger `publishers`. A forked child does
+not publish for its parent.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, Generic, TypeVar
+
+from publishers.publisher import Publisher, resolve_or_warn
+from publishers.recorder import BREAK, CHUNK, Chunk, Recorder
+from publishers.settings import Settings, resolve
+
+__all__ = ["PublishedIterable", "Publisher", "publish_iterations"]
+
+T = TypeVar("T")
+_Key = tuple[str, str, int]
+_OWN: Final = frozenset({"iterable", "publisher"})
+
+
+class PublishedIterable(Generic[T]):
+    """An iterable, and the publisher of its iterations; every pass over it is an epoch.
+
+    Attributes of the iterable, such as a loader's `sampler`, are reachable through it.
+    """
+
+    def __init__(self, iterable: Iterable[T], publisher: Publisher) -> None:
+        self.iterable = iterable
+        self.publisher = publisher
+
+    def __iter__(self) -> Iterator[T]:
+        """Return a pass over the iterable."""
+        if self.publisher.closed:
+            return iter(self.iterable)
+        return _publish(self.iterable, self.publisher.recorder)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 — whatever the iterable has
+        """Return the iterable's attribute."""
+        if name in _OWN or (name.startswith("__") and name.endswith("__")):  # asked for by copy and pickle, too early
+            raise AttributeError(name)
+        return getattr(self.iterable, name)
+
+    def pause(self) -> None:
+        """End the iteration of the batch in hand here: what follows until the next batch (validation) is none."""
+        if not self.publisher.closed:
+            self.publisher.recorder.pause_pass()
+
+    def finish(self, reached: bool | None = None) -> None:
+        """End the run: see `Publisher.close`."""
+        self.publisher.close(reached)
+
+
+class PublishedSized(PublishedIterable[T]):
+    """The same for an iterable that has a length."""
+
+    iterable: Any
+
+    def __len__(self) -> int:
+        """Return the length of the iterable."""
+        return len(self.iterable)
+
+
+def publish_iterations(
+    iterable: Iterable[T],
+    *,
+    job: str | None = None,
+    run: str | None = None,
+    broker: str | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    gpus: Sequence[str | int] | None = None,
+    batch_size: int | None = None,
+    username: str | None = None,
+    password: str | None = None,
+    ca_file: str | None = None,
+    root: str | None = None,
+    flush_s: float = 0.25,
+    heartbeat_s: float = 10.0,
+    clock_ns: Callable[[], int] = time.monotonic_ns,
+    clock_s: Callable[[], float] = time.time,
+    boot_id: str | None = None,
+) -> PublishedIterable[T]:
+    """Return `iterable` (a data loader), publishing the iterations of each pass over it.
+
+    One process has one publisher for each job, run and rank: wrapped anew in each epoch, a loader still is one run.
+
+    Args:
+        iterable: what the training loop runs over; asked for one batch at a time, like the bare one.
+        job: the name under which this training recurs; else `GRIDCHASE_JOB`.
+        run: the id of this recurrence, the same for all ranks; else `GRIDCHASE_RUN`, the launcher's, or random.
+        broker: `mqtt://host:port` or `mqtts://…`; else `GRIDCHASE_BROKER`, else this machine.
+        rank: this process among the `world_size`; else `RANK` or `SLURM_PROCID`, else 0.
+        world_size: how many processes train together; else `WORLD_SIZE` or `SLURM_NTASKS`, else 1.
+        gpus: the GPUs of this process, by UUID or index; else those of `CUDA_VISIBLE_DEVICES`.
+        batch_size: samples an iteration; else the iterable's own `batch_size`.
+        username: who we are to the broker; else as in its URL.
+        password: and its proof; else as in the URL, else in the file `GRIDCHASE_PASSWORD_FILE`.
+        ca_file: the authorities that a broker with TLS is checked against; else `GRIDCHASE_CA_FILE`, or the system's.
+        root: the root of the topics; else `GRIDCHASE_ROOT`, else `gridchase/v1`.
+        flush_s: how often iterations are sent [s].
+        heartbeat_s: how often the status is sent [s].
+        clock_ns: the monotonic clock of the iterations [ns].
+        clock_s: the time of day [s, Unix, UTC].
+        boot_id: within what `clock_ns` is comparable; else the machine's boot.
+    """
+    samples = batch_size if batch_size is not None else _own_batch_size(iterable)
+    settings = resolve_or_warn(
+        lambda: resolve(
+            job=job,
+            run=run,
+            broker=broker,
+            rank=rank,
+            world_size=world_size,
+            gpus=gpus,
+            batch_size=samples,
+            username=username,
+            password=password,
+            ca_file=ca_file,
+            root=root,
+            flush_s=flush_s,
+            heartbeat_s=heartbeat_s,
+            boot_id=boot_id,
+        )
+    )
+    kind = PublishedSized if hasattr(type(iterable), "__len__") else PublishedIterable
+    return kind(iterable, _shared_publisher(settings, clock_ns, clock_s))
+
+
+def _publish(iterable: Iterable[T], recorder: Recorder) -> Generator[T, None, None]:
+    """Yield what the iterable yields, and record the time at each request. The inner loop is the hot path."""
+    iterator = iter(iterable)
+    clock_ns = recorder.clock_ns
+    for item in iterator:  # noqa: B007 — it is handed out below
+        break
+    else:
+        return
+    recorder.offer()
+    yield item  # left here, it was a look at one batch: nothing is recorded
+    end_ns = clock_ns()
+    chunk = recorder.start_pass()
+    chunk.marks.append(end_ns)
+    try:
+        while True:
+            append, n_before = chunk.marks.append, _n_own_marks(chunk)
+            for item in islice(iterator, CHUNK):
+                yield item
+                append(clock_ns())
+            if _n_own_marks(chunk) < n_before + CHUNK:
+                break  # the iterator has ended: it must not be asked again
+            chunk = recorder.rotate(chunk)
+    except GeneratorExit:
+        recorder.leave_pass(chunk)
+        raise
+    finally:
+        chunk.marks.append(BREAK)
+
+
+def _n_own_marks(chunk: Chunk) -> int:
+    return len(chunk.marks) - chunk.extra
+
+
+def _own_batch_size(iterable: object) -> int | None:
+    """Return the batch size that a loader (PyTorch's, for one) says it has."""
+    own = getattr(iterable, "batch_size", None)
+    return own if isinstance(own, int) and own >= 1 else None
+
+
+_publishers: dict[_Key, Publisher] = {}
+_lock = threading.Lock()
+
+
+def _shared_publisher(
+    settings: Settings | None, clock_ns: Callable[[], int], clock_s: Callable[[], float]
+) -> Publisher:
+    """Return this process's publisher for a job, run and rank; a new one where there is none that is open."""
+    if settings is None:
+        return Publisher.opened(None, clock_ns=clock_ns, clock_s=clock_s)
+    key = (settings.job, "" if settings.run_is_random else settings.run, settings.rank)
+    with _lock:
+        publisher = _publishers.get(key)
+        if publisher is None or publisher.closed:
+            publisher = _publishers[key] = Publisher.opened(settings, clock_ns=clock_ns, clock_s=clock_s)
+    if settings.batch_size is not None:
+        publisher.set_batch_size(settings.batch_size)
+    return publisher
+
+
+def _forget_inherited() -> None:
+    """Begin afresh in a forked child: the parent may have held the lock."""
+    global _lock  # noqa: PLW0603 — a lock that another thread held at the fork can never be had
+    _lock = threading.Lock()
+    _publishers.clear()
+
+
+os.register_at_fork(after_in_child=_forget_inherited)

@@ -1,0 +1,184 @@
+"""The publisher's own thread: takes what the training loop recorded, and says it on the bus.
+
+It never touches the training loop: no locks are shared, nothing is raised, nothing is printed. While the broker is away
+the recorder keeps the newest iterations; what it had to drop is counted in the next message.
+"""
+
+import logging
+import os
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from publishers.connection import Connection, Receipt, Will
+from publishers.environment import Broker
+from publishers.recorder import Recorder, Segment
+from publishers.settings import Settings
+from publishers.topics import Topics
+from publishers.wire import Iterations, Metric, encode, pack_ends
+
+Connect = Callable[[Broker, Will], Connection]
+
+CLOSE_TIMEOUT_S: Final = 2.0
+_MAX_SEGMENTS: Final = 64
+"""Messages of one flush, and messages that may wait in the network before the next one."""
+_MAX_METRICS: Final = 256
+_POLL_S: Final = 0.05
+_LOGGER: Final = logging.getLogger("publishers")
+
+
+class Sender:
+    """Publishes one rank of one run. `close` may come from any thread; the rest is its own thread's business."""
+
+    def __init__(self, settings: Settings, recorder: Recorder, *, connect: Connect, started_at_s: float) -> None:
+        self._settings = settings
+        self._recorder = recorder
+        self._connect = connect
+        self._status = settings.status(started_at_s=started_at_s)
+        self._reached: bool | None = None
+        topics = Topics(settings.root)
+        self._status_topic = topics.rank(settings.job, settings.run, settings.rank, "status")
+        self._iterations_topic = topics.rank(settings.job, settings.run, settings.rank, "iterations")
+        self._metric_topic = topics.run(settings.job, settings.run, "metric")
+        self._metrics: deque[Metric] = deque(maxlen=_MAX_METRICS)
+        self._flying: deque[tuple[Receipt, int]] = deque()
+        self._seq = self._next = self._dropped = 0
+        self._connections = 0
+        self._is_hopeless = False
+        self._was_connected: bool | None = None
+        self._heartbeat_due_s = 0.0
+        self._pid = os.getpid()
+        self._closing = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"gridchase[{settings.job}]", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            RuntimeError: the system has no thread left for us.
+        """
+        self._thread.start()
+
+    @property
+    def closed(self) -> bool:
+        """Return whether it was closed, or lives on in another process than this one."""
+        return self._closing.is_set() or os.getpid() != self._pid
+
+    def add_metric(self, metric: Metric) -> None:
+        """Publish a metric soon; of many that wait, the oldest goes."""
+        self._metrics.append(metric)
+
+    def set_batch_size(self, batch_size: int) -> None:
+        """Say a new batch size, at once where it changed."""
+        if batch_size != self._status.batch_size:
+            self._status = msgspec.structs.replace(self._status, batch_size=batch_size)
+            self._heartbeat_due_s = 0.0
+
+    def request_close(self, *, reached: bool | None) -> None:
+        """Let the thread publish what is left, and `finished`."""
+        if not self.closed:
+            self._reached = reached
+            self._closing.set()
+
+    def wait_closed(self, timeout_s: float) -> None:
+        """Wait until everything has arrived; not at all where no broker was ever there."""
+        if os.getpid() == self._pid and not self._is_hopeless:
+            self._ended.wait(max(0.0, timeout_s))
+
+    def _run(self) -> None:
+        try:
+            will = Will(topic=self._status_topic, payload=encode(msgspec.structs.replace(self._status, state="lost")))
+            connection = self._connect(self._settings.broker, will)
+            while not self._closing.is_set():
+                self._tick(connection)
+                self._closing.wait(self._settings.flush_s)
+            self._finish(connection)
+        except (OSError, ValueError) as error:  # the file of certificate authorities is none
+            _LOGGER.warning("publishing is off: %s: %s", self._settings.broker.url, error)
+        except Exception:  # training goes on whatever is wrong with us; without this the thread would print
+            _LOGGER.exception("publishing has ended by a fault of its own")
+        finally:
+            self._ended.set()
+
+    def _tick(self, connection: Connection) -> None:
+        connection.work()
+        self._note_transition(connection)
+        self._settle()
+        if not connection.is_connected():
+            return
+        now_s = time.monotonic()
+        if connection.connections != self._connections or now_s >= self._heartbeat_due_s:
+            self._connections = connection.connections
+            self._heartbeat_due_s = now_s + self._settings.heartbeat_s
+            connection.publish(self._status_topic, encode(self._status), qos=1, retain=True)
+        self._flush(connection)
+
+    def _flush(self, connection: Connection) -> bool:
+        """Publish what waits, as far as the network takes it; return whether there was anything."""
+        while self._metrics:
+            connection.publish(self._metric_topic, encode(self._metrics.popleft()), qos=1)
+        if len(self._flying) >= _MAX_SEGMENTS:
+            return True
+        segments = self._recorder.take(_MAX_SEGMENTS)
+        for segment in segments:
+            self._send(connection, segment)
+        return bool(segments)
+
+    def _send(self, connection: Connection, segment: Segment) -> None:
+        n_iterations = len(segment.ends_ns)
+        self._dropped += segment.first - self._next
+        self._next = segment.first + n_iterations
+        try:
+            message = Iterations(
+                run=self._settings.run,
+                seq=self._seq,
+                first=segment.first,
+                begin_ns=segment.begin_ns,
+                end_ns=pack_ends(array("q", segment.ends_ns)),
+                epoch=segment.epoch,
+                dropped=self._dropped,
+            )
+        except (ValueError, TypeError, OverflowError):  # a clock that goes backwards, or counts in something else
+            self._dropped += n_iterations
+            return
+        self._seq += 1
+        self._flying.append((connection.publish(self._iterations_topic, encode(message)), n_iterations))
+
+    def _settle(self) -> None:
+        """Forget the messages that have left, and count those that are known to be lost."""
+        while self._flying and self._flying[0][0].done:
+            receipt, n_iterations = self._flying.popleft()
+            self._dropped += n_iterations * receipt.lost
+
+    def _finish(self, connection: Connection) -> None:
+        """Publish what is left, then `finished`, and wait for its acknowledgement."""
+        deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
+        self._tick(connection)
+        while connection.is_connected() and time.monotonic() < deadline_s and self._flush(connection):
+            self._settle()
+            connection.work(_POLL_S if self._flying else 0.0)
+        if connection.is_connected():
+            finished = msgspec.structs.replace(self._status, state="finished", reached=self._reached)
+            receipt = connection.publish(self._status_topic, encode(finished), qos=1, retain=True)
+            while connection.is_connected() and not receipt.done and time.monotonic() < deadline_s:
+                connection.work(_POLL_S)
+        connection.close()
+
+    def _note_transition(self, connection: Connection) -> None:
+        """Log that the broker came or went, once each."""
+        connected, failure = connection.is_connected(), connection.failure
+        self._is_hopeless = connection.connections == 0 and failure is not None
+        if connected == self._was_connected or not (connected or failure):
+            return
+        self._was_connected = connected
+        where = self._settings.broker.url
+        if connected:
+            _LOGGER.info("publishing job %s, run %s to %s", self._settings.job, self._settings.run, where)
+        else:
+            _LOGGER.warning("no broker at %s: %s; training goes on, iterations wait and are counted", where, failure)

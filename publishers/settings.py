@@ -1,0 +1,145 @@
+"""What a training process says about itself, and where: arguments, else the environment, else a default.
+
+| setting | argument, else |
+|---|---|
+| broker | `GRIDCHASE_BROKER` (`mqtt://host:port` or `mqtts://…`, also `user:password@`), else `mqtt://127.0.0.1:1883` |
+| job | `GRIDCHASE_JOB` |
+| run | `GRIDCHASE_RUN`, else torchrun's id, Slurm's (job and step), else random where there is one rank |
+| rank, world_size | `RANK`, `WORLD_SIZE`, else `SLURM_PROCID`, `SLURM_NTASKS`, else 0 and 1 |
+| gpus | see `Finder.gpus` |
+| username, password | the broker's URL; the password also from the file `GRIDCHASE_PASSWORD_FILE` |
+| ca_file | `GRIDCHASE_CA_FILE`, else the system's authorities |
+| root | `GRIDCHASE_ROOT`, else `gridchase/v1` |
+"""
+
+import os
+import re
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from publishers.environment import Broker, Finder, find_boot_id
+from publishers.topics import DEFAULT_ROOT, MAX_RANK
+from publishers.wire import RankStatus
+
+_LONGEST_PERIOD_S: Final = 3_600.0
+_ROOT: Final = re.compile(r"[^/#+\s\0][^#+\s\0]{0,127}(?<!/)\Z")
+
+
+class SettingsError(ValueError):
+    """The settings are wrong; `faults` lists every one of them: value, rule and mend."""
+
+    def __init__(self, faults: list[str]) -> None:
+        self.faults = faults
+        super().__init__("; ".join(faults))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One rank of one run of a job, as its publisher sees it; `run_is_random` where nobody named the run."""
+
+    job: str
+    run: str
+    run_is_random: bool
+    rank: int
+    world_size: int
+    gpus: tuple[str | int, ...]
+    batch_size: int | None
+    broker: Broker
+    root: str
+    flush_s: float
+    heartbeat_s: float
+    boot_id: str
+    host: str
+
+    def status(self, *, started_at_s: float) -> RankStatus:
+        """Return the status of this rank while it runs."""
+        return RankStatus(
+            run=self.run,
+            state="running",
+            host=self.host,
+            boot_id=self.boot_id,
+            pid=os.getpid(),
+            gpus=list(self.gpus),
+            world_size=self.world_size,
+            started_at_s=started_at_s,
+            heartbeat_s=self.heartbeat_s,
+            batch_size=self.batch_size,
+        )
+
+
+def resolve(
+    *,
+    job: str | None = None,
+    run: str | None = None,
+    broker: str | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    gpus: Sequence[str | int] | None = None,
+    batch_size: int | None = None,
+    username: str | None = None,
+    password: str | None = None,
+    ca_file: str | None = None,
+    root: str | None = None,
+    flush_s: float = 0.25,
+    heartbeat_s: float = 10.0,
+    boot_id: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Settings:
+    """Return the settings.
+
+    Raises:
+        SettingsError: with every fault there is.
+    """
+    found = Finder(environ)
+    ranks = found.number(
+        world_size, "world_size", ("WORLD_SIZE", "SLURM_NTASKS"), default=1, least=1, most=MAX_RANK + 1
+    )
+    own_rank = found.number(rank, "rank", ("RANK", "SLURM_PROCID"), default=0, least=0, most=MAX_RANK)
+    if own_rank >= ranks:
+        found.faults.append(f"rank = {own_rank}: must be below world_size = {ranks}")
+    run_id = found.run(run, world_size=ranks)
+    settings = Settings(
+        job=found.name(job, "job", "GRIDCHASE_JOB"),
+        run=run_id or secrets.token_hex(6),
+        run_is_random=run_id is None,
+        rank=own_rank,
+        world_size=ranks,
+        gpus=found.gpus(gpus, world_size=ranks),
+        batch_size=batch_size,
+        broker=found.broker(broker, username=username, password=password, ca_file=ca_file),
+        root=root or environ.get("GRIDCHASE_ROOT") or DEFAULT_ROOT,
+        flush_s=flush_s,
+        heartbeat_s=heartbeat_s,
+        boot_id=boot_id or find_boot_id(),
+        host=socket.gethostname() or "unknown",
+    )
+    found.faults += _faults(settings)
+    if found.faults:
+        raise SettingsError(found.faults)
+    return settings
+
+
+def _is_period(value: object) -> bool:
+    return isinstance(value, float | int) and 0 < value <= _LONGEST_PERIOD_S
+
+
+def _faults(settings: Settings) -> list[str]:
+    """Return what the format of the bus refuses in the settings."""
+    faults = []
+    if not _ROOT.match(str(settings.root)):
+        faults.append(f"root = {settings.root!r}: must be a topic of at most 128 characters without spaces, + and #")
+    for name, value in (("flush_s", settings.flush_s), ("heartbeat_s", settings.heartbeat_s)):
+        if not _is_period(value):
+            faults.append(f"{name} = {value!r}: must be above 0 and at most {_LONGEST_PERIOD_S:g} s")
+    if not faults:
+        try:
+            msgspec.convert(msgspec.to_builtins(settings.status(started_at_s=0.0)), RankStatus)
+        except (msgspec.MsgspecError, TypeError) as error:
+            # Only what the other checks leave open can fail here: gpus, batch_size, boot_id.
+            faults.append(str(error))
+    return faults
