@@ -42,7 +42,7 @@ class SystemClock:
 
     async def sleep_until(self, time_s: float) -> None:
         """Sleep in naps of a minute at most, because the wall clock may step."""
-        while (left_s := time_s - self.now_s()) > 0:
+        while (left_s := time_s - self.now_s()) > 0:  # noqa: ASYNC110 — a time is waited for, not an event
             await asyncio.sleep(min(left_s, LONGEST_NAP_S))
         await asyncio.sleep(0)
 
@@ -68,7 +68,7 @@ class ScaledClock:
 
     async def sleep_until(self, time_s: float) -> None:
         """Sleep the scaled-down rest of the time."""
-        while (left_s := time_s - self.now_s()) > 0:
+        while (left_s := time_s - self.now_s()) > 0:  # noqa: ASYNC110 — a time is waited for, not an event
             await asyncio.sleep(left_s / self.rate)
         await asyncio.sleep(0)
 

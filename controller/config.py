@@ -1,7 +1,7 @@
 """The configuration: one TOML file, frozen records with defaults that work, every fault reported at once.
 
-`deploy/controller.toml` shows every key; a test keeps it equal to these defaults. Values are read once, here, and passed
-down by section; nothing below the command line reads a file or the environment.
+`deploy/controller.toml` shows every key; a test keeps it equal to these defaults. Values are read once, here, and
+passed down by section; nothing below the command line reads a file or the environment.
 """
 
 import math
@@ -9,7 +9,7 @@ import os
 import socket
 import tomllib
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -138,24 +138,32 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
 
 def check(config: Config) -> list[str]:
     """Return the faults that concern more than one key."""
-    faults = []
-    low, high = config.gpu.min_power_limit_w, config.gpu.max_power_limit_w
-    if high and low > high:
-        faults.append(f"gpu.min_power_limit_w = {low:g}: must be at most gpu.max_power_limit_w = {high:g}")
-    if config.signal.provider == "trace" and not config.signal.path:
-        faults.append('signal.path = "": must name a CSV file, because signal.provider = "trace"')
-    if config.signal.kind == "energy" and config.signal.provider == "trace":
-        faults.append('signal.kind = "energy": a trace has a unit; use "carbon" or "price"')
-    if config.signal.kind == "carbon" and config.signal.provider == "constant" and config.signal.value <= 0:
-        faults.append(f"signal.value = {config.signal.value:g}: a carbon intensity must be above 0 g/kWh")
-    if config.bus.password_file and not config.bus.username:
-        faults.append('bus.username = "": must be set, because bus.password_file is')
-    if config.bus.ca_file and not config.bus.url.startswith("mqtts://"):
-        faults.append(f"bus.url = {config.bus.url!r}: must start with mqtts:// where bus.ca_file is set")
-    for key, file in (("bus.password_file", config.bus.password_file), ("bus.ca_file", config.bus.ca_file)):
+    return [*_check_gpu(config.gpu), *_check_signal(config.signal), *_check_bus(config.bus)]
+
+
+def _check_gpu(gpu: GpuConfig) -> Iterator[str]:
+    low_w, high_w = gpu.min_power_limit_w, gpu.max_power_limit_w
+    if high_w and low_w > high_w:
+        yield f"gpu.min_power_limit_w = {low_w:g}: must be at most gpu.max_power_limit_w = {high_w:g}"
+
+
+def _check_signal(signal: SignalConfig) -> Iterator[str]:
+    if signal.provider == "trace" and not signal.path:
+        yield 'signal.path = "": must name a CSV file, because signal.provider = "trace"'
+    if signal.provider == "trace" and signal.kind == "energy":
+        yield 'signal.kind = "energy": a trace has a unit; use "carbon" or "price"'
+    if signal.kind == "carbon" and signal.provider == "constant" and signal.value <= 0:
+        yield f"signal.value = {signal.value:g}: a carbon intensity must be above 0 g/kWh"
+
+
+def _check_bus(bus: BusConfig) -> Iterator[str]:
+    if bus.password_file and not bus.username:
+        yield 'bus.username = "": must be set, because bus.password_file is'
+    if bus.ca_file and not bus.url.startswith("mqtts://"):
+        yield f"bus.url = {bus.url!r}: must start with mqtts:// where bus.ca_file is set"
+    for key, file in (("bus.password_file", bus.password_file), ("bus.ca_file", bus.ca_file)):
         if file and not Path(file).is_file():
-            faults.append(f"{key} = {file!r}: there is no such file")
-    return faults
+            yield f"{key} = {file!r}: there is no such file"
 
 
 def with_names(config: Config) -> Config:

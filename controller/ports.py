@@ -36,7 +36,7 @@ class Sample:
         time_ns: when it was read, on the monotonic clock of the node [ns].
         energy_j: the cumulative energy counter since the driver was loaded, or None where the GPU has none [J].
         power_w: the present draw [W].
-        utilization_ratio: the share of time in which a kernel ran (0–1), or None.
+        utilization_ratio: the share of time in which a kernel ran (0 to 1), or None.
         temperature_c: the GPU's temperature [°C], or None.
     """
 
@@ -92,6 +92,10 @@ class Gpu(Protocol):
 
     async def read_mig(self) -> bool:
         """Return whether it is partitioned (MIG), so that a limit would hit several tenants."""
+        ...
+
+    async def read_persistence(self) -> bool | None:
+        """Return whether the driver keeps the limit when its last client leaves, or None where that is not known."""
         ...
 
 

@@ -1,0 +1,1 @@
+"""The command line: arguments, the wiring of adapters, and what each verb prints."""

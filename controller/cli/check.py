@@ -1,0 +1,198 @@
+"""`gridchase check`: the GPUs, the broker, the signal and the permissions, and what is wrong with each. Changes nothing."""
+
+import asyncio
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from controller.cli.wiring import backend_of, provider_of, read_password
+from controller.clock import SystemClock
+from controller.config import Config
+from controller.errors import BackendError, ConfigError, GpuError, JournalError
+from controller.journal import Journal
+from controller.ports import Gpu
+from controller.signal_feed import MAX_AGE_S
+from policies.providers.base import SignalError
+from publishers.bus import probe
+
+CAP_SYS_ADMIN: Final = 21
+FETCH_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(slots=True, kw_only=True)
+class GpuCheck:
+    """A GPU as `check` found it, with its five limits [W]."""
+
+    uuid: str
+    index: int
+    model: str
+    min_power_limit_w: float | None = None
+    max_power_limit_w: float | None = None
+    default_power_limit_w: float | None = None
+    requested_power_limit_w: float | None = None
+    enforced_power_limit_w: float | None = None
+    power_w: float | None = None
+    has_energy_counter: bool = False
+    faults: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Finding:
+    """What was looked at, what was found, and what is wrong with it; nothing where `fault` is empty."""
+
+    what: str
+    found: str
+    fault: str = ""
+
+
+def check(config: Config, *, as_json: bool) -> int:
+    """Print what is there and what is wrong; return 0 where nothing is."""
+    gpus, findings = asyncio.run(_check(config))
+    faults = [finding.fault for finding in findings if finding.fault]
+    faults += [f"{gpu.uuid}: {fault}" for gpu in gpus for fault in gpu.faults]
+    if as_json:
+        report = {"gpus": [asdict(gpu) for gpu in gpus], "findings": [asdict(f) for f in findings], "faults": faults}
+        print(msgspec.json.format(msgspec.json.encode(report)).decode())
+    else:
+        _print(gpus, findings, faults)
+    return int(bool(faults))
+
+
+async def _check(config: Config) -> tuple[list[GpuCheck], list[Finding]]:
+    findings = []
+    backend = backend_of(config, SystemClock())
+    gpus: list[GpuCheck] = []
+    try:
+        gpus = [await _check_gpu(gpu, config) for gpu in await backend.open()]
+        fault = "" if gpus else "there is no GPU on this node"
+        findings.append(Finding(what="driver", found=backend.driver, fault=fault))
+        await backend.close()
+    except BackendError as error:
+        findings.append(Finding(what="driver", found="none", fault=str(error)))
+    findings += [
+        await _check_broker(config),
+        await _check_signal(config),
+        _check_permission(config),
+        _check_state(config),
+    ]
+    return gpus, findings
+
+
+async def _check_gpu(gpu: Gpu, config: Config) -> GpuCheck:
+    result = GpuCheck(uuid=gpu.uuid, index=gpu.index, model=gpu.model)
+    try:
+        limits, live, sample = await gpu.read_range(), await gpu.read_limit(), await gpu.read_sample()
+        result.min_power_limit_w = limits.min_power_limit_w
+        result.max_power_limit_w = limits.max_power_limit_w
+        result.default_power_limit_w = limits.default_power_limit_w
+        result.requested_power_limit_w = live.requested_power_limit_w
+        result.enforced_power_limit_w = live.enforced_power_limit_w
+        result.power_w = sample.power_w
+        result.has_energy_counter = sample.energy_j is not None
+        if config.gpu.min_power_limit_w > live.requested_power_limit_w:
+            result.faults.append(
+                f"gpu.min_power_limit_w = {config.gpu.min_power_limit_w:g} is above its present limit, "
+                f"{live.requested_power_limit_w:g} W, which is never exceeded: no limit will be set"
+            )
+        if await gpu.read_mig():
+            result.faults.append("it is partitioned (MIG): a limit would hit every tenant, so none will be set")
+        if await gpu.read_persistence() is False:
+            result.faults.append("persistence mode is off: the driver forgets limits; run nvidia-persistenced")
+    except GpuError as error:
+        result.faults.append(str(error))
+    return result
+
+
+async def _check_broker(config: Config) -> Finding:
+    try:
+        password = read_password(config.bus)
+    except ConfigError as error:
+        return Finding(what="broker", found=config.bus.url, fault=str(error))
+    fault = await probe(
+        config.bus.url,
+        username=config.bus.username,
+        password=password,
+        ca_file=config.bus.ca_file,
+        root=config.bus.root,
+    )
+    return Finding(what="broker", found=config.bus.url, fault=f"{config.bus.url}: {fault}" if fault else "")
+
+
+async def _check_signal(config: Config) -> Finding:
+    now_s = SystemClock().now_s()
+    what = f"signal ({config.signal.kind})"
+    try:
+        provider = provider_of(config.signal)
+        async with asyncio.timeout(FETCH_TIMEOUT_S):
+            history = await provider.fetch_history(since_s=now_s - MAX_AGE_S, now_s=now_s)
+    except (ConfigError, SignalError, TimeoutError) as error:
+        return Finding(
+            what=what, found=config.signal.provider, fault=str(error) or f"no answer in {FETCH_TIMEOUT_S:g} s"
+        )
+    value = history.value_at(now_s) if history else None
+    if value is None or history is None:
+        fault = f"{provider.name} has no value for now: the plan will not follow the grid"
+        return Finding(what=what, found=provider.name, fault=fault)
+    return Finding(what=what, found=f"{provider.name}: {value:.4g} {history.unit}")
+
+
+def _check_permission(config: Config) -> Finding:
+    """Look whether this process might write limits; the controller's own may have other capabilities."""
+    if config.gpu.backend != "nvml":
+        return Finding(what="permission", found="not needed by the simulation")
+    if _capabilities() >> CAP_SYS_ADMIN & 1:
+        return Finding(what="permission", found="CAP_SYS_ADMIN")
+    fault = "no CAP_SYS_ADMIN: limits cannot be written, only observed; see deploy/gridchase-controller.service"
+    return Finding(what="permission", found="none", fault=fault)
+
+
+def _check_state(config: Config) -> Finding:
+    state_dir = Path(config.node.state_dir)
+    nearest = next(path for path in (state_dir, *state_dir.parents) if path.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        return Finding(what="state", found=str(state_dir), fault=f"{nearest} cannot be written; set node.state_dir")
+    try:
+        held = Journal.read(state_dir).entries
+    except JournalError as error:
+        return Finding(what="state", found=str(state_dir), fault=str(error))
+    return Finding(what="state", found=f"{state_dir}: {len(held)} limits held" if held else str(state_dir))
+
+
+def _capabilities() -> int:
+    """Return the effective capabilities of this process as a bit mask."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
+
+
+def _print(gpus: list[GpuCheck], findings: list[Finding], faults: list[str]) -> None:
+    console = Console()
+    if gpus:
+        table = Table(
+            "GPU", "model", "min", "max", "default", "requested", "enforced", "draw", title="power limits [W]"
+        )
+        for gpu in gpus:
+            watts = (
+                gpu.min_power_limit_w,
+                gpu.max_power_limit_w,
+                gpu.default_power_limit_w,
+                gpu.requested_power_limit_w,
+                gpu.enforced_power_limit_w,
+                gpu.power_w,
+            )
+            cells = ["?" if value_w is None else f"{value_w:g}" for value_w in watts]
+            table.add_row(f"{gpu.index} {gpu.uuid}", gpu.model, *cells)
+        console.print(table)
+    for finding in findings:
+        console.print(f"{'[red]✗[/red]' if finding.fault else '[green]✓[/green]'} {finding.what}: {finding.found}")
+    for fault in faults:
+        console.print(f"[red]wrong:[/red] {fault}", soft_wrap=True, highlight=False)
+    if not faults:
+        console.print("nothing is wrong")

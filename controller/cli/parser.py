@@ -1,0 +1,104 @@
+"""The arguments of `gridchase`, and the way from an error to an exit code.
+
+Exit codes: 0 done, or stopped on request; 1 failed; 2 the configuration or the arguments are wrong, or another
+controller is at work here.
+"""
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from controller.cli import check, restore, run
+from controller.cli.wiring import VERSION
+from controller.config import Config, load_config
+from controller.demo.run import ZONES, DemoOptions, main_demo
+from controller.errors import BackendError, ConfigError, ControllerError, JournalError, NodeLockedError
+from publishers.broker import BrokerError
+
+EPILOG = "Try `gridchase demo` first: it needs no GPU, no broker and no configuration."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `gridchase` and return its exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=options.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
+    )
+    try:
+        code: int = options.do(options)
+    except ConfigError as error:
+        for fault in error.faults:
+            print(f"gridchase: {fault}", file=sys.stderr)
+        return 2
+    except (JournalError, NodeLockedError) as error:
+        print(f"gridchase: {error}", file=sys.stderr)
+        return 2
+    except (BackendError, ControllerError, BrokerError) as error:
+        print(f"gridchase: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:  # before the event loop could take it
+        return 0
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gridchase", description="Power control for GPU training.", epilog=EPILOG)
+    parser.add_argument("--version", action="version", version=f"gridchase {VERSION}")
+    levels = parser.add_argument_group("logging")
+    levels.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
+    _add_demo(verbs)
+    _add(verbs, "up", "broker and controller in one process, for one GPU box", run.up)
+    _add(verbs, "controller", "the controller of this node", run.controller)
+    _add_broker(verbs)
+    _add_check(verbs)
+    _add(verbs, "restore", "give every power limit back that a killed controller left", restore.restore)
+    return parser
+
+
+_Verbs = argparse._SubParsersAction  # noqa: SLF001 — argparse has no public name for it
+
+
+def _add(
+    verbs: "_Verbs[argparse.ArgumentParser]", name: str, what: str, do: Callable[[Config], int]
+) -> argparse.ArgumentParser:
+    """Add a verb that takes a configuration."""
+    verb = verbs.add_parser(name, help=what, description=f"gridchase {name}: {what}.")
+    verb.add_argument("--config", type=Path, metavar="FILE", help="a TOML file; deploy/controller.toml shows every key")
+    verb.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
+    verb.set_defaults(do=lambda options: do(load_config(options.config, options.set)))
+    return verb
+
+
+def _add_check(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
+    verb = _add(verbs, "check", "GPUs, broker, signal, permissions: what is wrong with each; changes nothing", _never)
+    verb.add_argument("--json", action="store_true", help="for scripts")
+    verb.set_defaults(do=lambda options: check.check(load_config(options.config, options.set), as_json=options.json))
+
+
+def _add_broker(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
+    verb = verbs.add_parser("broker", help="a broker alone: mosquitto where it is installed, else the built-in one")
+    verb.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
+    verb.add_argument("--port", type=int, default=1883, help="the port to listen on (default: %(default)s)")
+    verb.add_argument("--kind", default="auto", choices=("auto", "mosquitto", "amqtt"))
+    verb.set_defaults(do=lambda options: asyncio.run(run.broker(options.host, options.port, options.kind)))
+
+
+def _add_demo(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
+    verb = verbs.add_parser("demo", help="a day in a minute: simulated GPU, real bus, real policies, real grid")
+    verb.add_argument("--seed", type=int, default=1, help="of the simulated GPU's noise (default: %(default)s)")
+    verb.add_argument("--duration-s", type=float, default=60.0, help="how long the day takes (default: %(default)s)")
+    verb.add_argument("--zone", default=ZONES[0], choices=ZONES, help="whose grid (default: %(default)s)")
+    verb.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
+    verb.set_defaults(
+        do=lambda options: main_demo(
+            DemoOptions(seed=options.seed, duration_s=options.duration_s, zone=options.zone, json_path=options.json)
+        )
+    )
+
+
+def _never(_: Config) -> int:
+    raise NotImplementedError

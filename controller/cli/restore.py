@@ -1,0 +1,45 @@
+"""`gridchase restore`: give back what a killed controller left, by hand or from systemd's ExecStopPost."""
+
+import asyncio
+from pathlib import Path
+
+from controller.cli.wiring import backend_of
+from controller.clock import SystemClock
+from controller.config import Config
+from controller.journal import Journal
+from controller.node_lock import NodeLock
+from controller.restoration import give_back
+
+
+def restore(config: Config) -> int:
+    """Give every limit on record back; return 0 where each was given back or belongs to somebody else now.
+
+    Raises:
+        JournalError: the journal cannot be read; nothing was touched.
+        NodeLockedError: a controller is at work, and gives its limits back itself.
+        BackendError: there are limits on record, but no GPUs to be had.
+    """
+    state_dir = Path(config.node.state_dir)
+    if not Journal.read(state_dir).entries:
+        print(f"{state_dir}: no limit on record; nothing to give back")
+        return 0
+    with NodeLock(state_dir):
+        return asyncio.run(_restore(config, Journal.open(state_dir)))
+
+
+async def _restore(config: Config, journal: Journal) -> int:
+    backend = backend_of(config, SystemClock())
+    gpus = await backend.open()
+    failed = False
+    try:
+        for gpu in gpus:
+            result = await give_back(gpu, journal)
+            if result is not None:
+                print(f"{gpu.uuid}: {result.code}: {result.detail}")
+                failed = failed or result.code == "failed"
+    finally:
+        await backend.close()
+    for uuid in journal.entries.keys() - {gpu.uuid for gpu in gpus}:
+        print(f"{uuid}: failed: it is not on this node now; its entry is kept")
+        failed = True
+    return int(failed)

@@ -1,0 +1,101 @@
+"""The verbs that run until they are stopped: `controller`, `up` and `broker`."""
+
+import asyncio
+import logging
+from typing import Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from controller.cli.wiring import node_of, stopped_by_signals
+from controller.config import Config
+from controller.daemon import run_controller
+from controller.errors import ConfigError
+from publishers.broker import EmbeddedBroker, embedded_broker
+
+MQTT_PORT = 1883
+PROBE_TIMEOUT_S = 1.0
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def controller(config: Config) -> int:
+    """Run the controller of this node until SIGINT or SIGTERM."""
+    _LOGGER.info("configuration: %s", _masked(config))
+    asyncio.run(_controller(config))
+    return 0
+
+
+def up(config: Config) -> int:
+    """Run a broker and the controller until SIGINT or SIGTERM; a broker that is there already is used."""
+    asyncio.run(_up(config))
+    return 0
+
+
+async def broker(host: str, port: int, kind: Literal["auto", "mosquitto", "amqtt"]) -> int:
+    """Run a broker until SIGINT or SIGTERM."""
+    stop = asyncio.Event()
+    with stopped_by_signals(stop):
+        async with embedded_broker(host=host, port=port, prefer=kind) as running:
+            print(f"{running.kind} {running.version} at {running.url}; stop it with Ctrl-C", flush=True)
+            await _until(stop, running)
+    return 0
+
+
+async def _controller(config: Config) -> None:
+    stop = asyncio.Event()
+    with stopped_by_signals(stop):
+        await run_controller(node_of(config), stop=stop)
+
+
+async def _up(config: Config) -> None:
+    """Start the broker that the configuration names on this machine, unless one listens there, and the controller."""
+    url = urlsplit(config.bus.url)
+    host, port = url.hostname or "", url.port or MQTT_PORT
+    if url.scheme != "mqtt" or host not in LOOPBACK:
+        fault = f"bus.url = {config.bus.url!r}: `up` brings its own broker on this machine; use `gridchase controller`"
+        raise ConfigError([fault])
+    stop = asyncio.Event()
+    with stopped_by_signals(stop):
+        if await _listens(host, port):
+            print(f"a broker listens at {config.bus.url} already: it is used", flush=True)
+            await run_controller(node_of(config), stop=stop)
+            return
+        async with embedded_broker(host=host, port=port) as running:
+            print(f"{running.kind} {running.version} at {running.url}", flush=True)
+            print(
+                f"training processes on this machine need no setting; others: GRIDCHASE_BROKER={running.url}",
+                flush=True,
+            )
+            async with asyncio.TaskGroup() as tasks:
+                watch = tasks.create_task(_until(stop, running), name="broker")
+                await run_controller(node_of(_with_url(config, running.url)), stop=stop)
+                watch.cancel()
+
+
+async def _until(stop: asyncio.Event, running: EmbeddedBroker) -> None:
+    """Wait for `stop`; a broker that ends by itself is a failure, and raises."""
+    async with asyncio.TaskGroup() as tasks:
+        watch = tasks.create_task(running.wait(), name="broker")
+        await stop.wait()
+        watch.cancel()
+
+
+async def _listens(host: str, port: int) -> bool:
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
+def _with_url(config: Config, url: str) -> Config:
+    return msgspec.structs.replace(config, bus=msgspec.structs.replace(config.bus, url=url))
+
+
+def _masked(config: Config) -> str:
+    """Return the configuration in one line; it holds the paths of secrets, never the secrets."""
+    return msgspec.json.encode(config).decode()

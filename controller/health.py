@@ -1,0 +1,117 @@
+"""The health of the controller over HTTP: /healthz (it lives), /readyz (it can do its work), /metrics (Prometheus)."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from controller.config import HttpConfig
+from controller.ports import Hold, LimitState, Sample
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The controller at one moment; `gpus` holds, by UUID, the limit, the energy used [J] and the newest reading."""
+
+    connected: bool
+    signal: str
+    n_bad_messages: int
+    n_runs: int
+    gpus: Mapping[str, tuple[LimitState | None, float, Sample | None]]
+
+    def troubles(self) -> list[str]:
+        """Return what keeps the controller from its work, a sentence each; empty when it is ready."""
+        troubles = [] if self.connected else ["the broker is away"]
+        for uuid, (state, _, _) in self.gpus.items():
+            if state is None:
+                troubles.append(f"{uuid} has not answered yet")
+            elif state.hold is Hold.SUSPECT:
+                troubles.append(f"{uuid} does not answer")
+        return troubles
+
+
+class Health:
+    """The HTTP server; it asks `look` for a snapshot at each request."""
+
+    def __init__(self, config: HttpConfig, *, look: Callable[[], Snapshot]) -> None:
+        self._config = config
+        self._look = look
+        self._registry = CollectorRegistry()
+        self._registry.register(_Metrics(look))
+
+    async def run(self) -> None:
+        """Serve until cancelled; port -1 serves nothing. An address that is taken is told, and borne."""
+        if self._config.port < 0:
+            await asyncio.Event().wait()
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._metrics),
+            ]
+        )
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        try:
+            try:
+                await web.TCPSite(runner, self._config.host, self._config.port).start()
+                _LOGGER.info("health and metrics at %s", ", ".join(f"http://{a[0]}:{a[1]}" for a in runner.addresses))
+            except OSError as error:
+                # Training is measured and limited all the same: a port is no reason to leave GPUs alone.
+                _LOGGER.error("http.host, http.port: %s; no health and metrics are served", error.strerror)
+            await asyncio.Event().wait()
+        finally:
+            await runner.cleanup()
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        troubles = self._look().troubles()
+        return web.json_response({"ready": not troubles, "troubles": troubles}, status=503 if troubles else 200)
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), content_type="text/plain", charset="utf-8")
+
+
+class _Metrics(Collector):
+    """The snapshot as Prometheus metrics, in base units."""
+
+    def __init__(self, look: Callable[[], Snapshot]) -> None:
+        self._look = look
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric."""
+        now = self._look()
+        yield GaugeMetricFamily("gridchase_bus_connected", "Whether the broker is there.", float(now.connected))
+        yield GaugeMetricFamily("gridchase_runs", "Training runs on this node.", float(now.n_runs))
+        yield CounterMetricFamily("gridchase_bad_messages", "Messages that were dropped.", float(now.n_bad_messages))
+        signal = GaugeMetricFamily("gridchase_signal_fresh", "Whether the grid signal is fresh.", labels=["state"])
+        signal.add_metric([now.signal], float(now.signal == "fresh"))
+        yield signal
+        yield from _gpu_metrics(now)
+
+
+def _gpu_metrics(now: Snapshot) -> Iterator[Metric]:
+    energy = CounterMetricFamily("gridchase_gpu_energy_joules", "Energy since the controller started.", labels=["gpu"])
+    power = GaugeMetricFamily("gridchase_gpu_power_watts", "Present draw.", labels=["gpu"])
+    limit = GaugeMetricFamily("gridchase_gpu_power_limit_watts", "Enforced power limit.", labels=["gpu"])
+    prior = GaugeMetricFamily("gridchase_gpu_prior_power_limit_watts", "What it is given back.", labels=["gpu"])
+    hold = GaugeMetricFamily("gridchase_gpu_hold", "How the limit stands towards us.", labels=["gpu", "state"])
+    for uuid, (state, energy_j, sample) in now.gpus.items():
+        energy.add_metric([uuid], energy_j)
+        if sample is not None:
+            power.add_metric([uuid], sample.power_w)
+        if state is not None:
+            limit.add_metric([uuid], state.enforced_power_limit_w)
+            prior.add_metric([uuid], state.prior_power_limit_w)
+            hold.add_metric([uuid, state.hold], 1.0)
+    yield from (energy, power, limit, prior, hold)

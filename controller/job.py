@@ -1,0 +1,268 @@
+"""One run of a job on this node: its ranks and GPUs, from their iterations to the limit it asks for and its account.
+
+It does not know that NVML exists. Everything it hears comes by method calls from the router; everything it does happens
+in `run`, once a tick. It ends when its ranks have ended, or when it has been silent for the lease.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controller.clock import NS_PER_S, Clock, next_tick_s
+from controller.config import Config
+from controller.ports import EnergyMeter, Hold, LimitState, PowerLimiter, SignalSource, Target
+from controller.profile_store import ProfileKey, ProfileStore
+from controller.ranks import End, Ranks
+from controller.run_account import RunAccount, cut
+from controller.run_report import energy_report, joined, profile_report
+from controller.steering import Profiling, Steering, Waiting
+from policies.planning import Progress
+from publishers.reports import ProfileReport, RunEnergy
+from publishers.wire import Iterations, Message, RankStatus
+
+MAX_NODES = 4_096
+HOLD_BACK_TICKS = 1_500
+"""Energy waits this many ticks for the iterations that go with it; after that the time was a pause."""
+
+_RELEASES: dict[str, str] = {"finished": "run_finished", "lost": "run_lost", "silent": "lease_ended"}
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Place:
+    """Where a run runs, as the router sees it: its identity and this node's name."""
+
+    job: str
+    run: str
+    node: str
+
+
+class Job:
+    """A run on this node."""
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        config: Config,
+        clock: Clock,
+        signal: SignalSource,
+        store: ProfileStore,
+        publish: Callable[[str, Message], None],
+    ) -> None:
+        self.place = place
+        self.ranks = Ranks(name=f"{place.job}/{place.run}", lease_s=config.job.lease_s)
+        self.refusal = ""
+        """Why the run gets no decisions, where it gets none: a stable code."""
+        self.ended: End | None = None
+        self._config = config
+        self._clock = clock
+        self._signal = signal
+        self._store = store
+        self._publish = publish
+        self._gpus: dict[str, tuple[PowerLimiter, EnergyMeter]] = {}
+        self._steering = Steering(job=place.job, profiler=config.profiler, plan=config.plan, energy=config.energy)
+        self._account = RunAccount()
+        self._parts: dict[str, RunEnergy] = {}
+        self._cut_ns: int | None = None
+        self._asked: Target | None = None
+        self._reported: ProfileReport | None = None
+
+    @property
+    def is_leader(self) -> bool:
+        """Return whether this node speaks for the whole run: it has rank 0."""
+        return 0 in self.ranks.members
+
+    @property
+    def gpu_uuids(self) -> set[str]:
+        """Return the GPUs that the run holds."""
+        return set(self._gpus)
+
+    def add_gpu(self, limiter: PowerLimiter, meter: EnergyMeter) -> None:
+        """Give the run a GPU; a curve measured with fewer of them is void."""
+        self._gpus[limiter.gpu.uuid] = (limiter, meter)
+        self._cut_ns = None
+        self._steering.reset()
+
+    def hear_status(self, number: int, status: RankStatus) -> None:
+        """Take a rank's status."""
+        self.ranks.hear_status(number, status, now_s=self._clock.now_s())
+
+    def hear_iterations(self, number: int, message: Iterations) -> bool:
+        """Take a rank's iterations; return False where they are nonsense, or nobody said that the rank exists."""
+        rank = self.ranks.members.get(number)
+        if rank is None:
+            return False
+        rank.heard_s = self._clock.now_s()
+        return rank.log.append(message, now_ns=self._clock.monotonic_ns())
+
+    def hear_part(self, node: str, part: RunEnergy) -> None:
+        """Take another node's part of the run's energy."""
+        if node in self._parts or len(self._parts) < MAX_NODES:
+            self._parts[node] = part
+
+    async def run(self, *, tick_s: float) -> None:
+        """Steer the run until it ends, then give its GPUs back and close its account."""
+        next_s = report_s = self._clock.now_s()
+        while self.ended is None:
+            now_s = self._clock.now_s()
+            self.ended = self.ranks.expire(now_s)
+            self._account_for(now_s, tick_s)
+            self._steer(now_s)
+            if now_s >= report_s:
+                self._report_energy()
+                report_s = next_tick_s(report_s, period_s=self._config.energy.period_s, now_s=now_s)
+            next_s = next_tick_s(next_s, period_s=tick_s, now_s=now_s)
+            await self._clock.sleep_until(next_s)
+        self._give_back(_RELEASES[self.ended], f"run {self.place.run} of {self.place.job} has ended")
+        await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)  # the meters read once past the last iteration
+        self._account_for(self._clock.now_s(), tick_s, to_the_end=True)
+        self._report_energy(final=True)
+
+    def _account_for(self, now_s: float, tick_s: float, *, to_the_end: bool = False) -> None:
+        """Cut what has become known since the last time, and show it to the account and to the profile."""
+        known_ns = self.ranks.known_ns()
+        if known_ns is None or not self._gpus:
+            return
+        now_ns = self._clock.monotonic_ns()
+        since_ns, until_ns = known_ns if self._cut_ns is None else (self._cut_ns, known_ns[1])
+        if not to_the_end:
+            until_ns = max(until_ns, now_ns - int(HOLD_BACK_TICKS * tick_s * NS_PER_S))
+        meters = [meter for _, meter in self._gpus.values()]
+        pieces = cut(logs=self.ranks.logs, meters=meters, since_ns=since_ns, until_ns=until_ns, to_the_end=to_the_end)
+        history = self._signal.history()
+        for piece in pieces:
+            self._cut_ns = piece.end_ns
+            at_s = now_s - (now_ns - piece.begin_ns) / NS_PER_S
+            self._account.add(piece, history.value_at(at_s) if history else None)
+            enforced_w = self._in_force(piece.begin_ns)
+            if (
+                piece.active
+                and enforced_w is not None
+                and self._steering.observe(piece, enforced_power_limit_w=enforced_w)
+            ):
+                self._keep_profile()
+
+    def _in_force(self, since_ns: int) -> float | None:
+        """Return the limit that the job got ever since a moment [W], or None where it is not the one asked for."""
+        enforced_w = []
+        for limiter, _ in self._gpus.values():
+            state = limiter.state
+            if state is None or state.hold is not Hold.HELD or self._asked is None or state.since_ns > since_ns:
+                return None
+            if abs(_within(self._asked.power_limit_w, state) - state.requested_power_limit_w) > 1.0:
+                return None
+            enforced_w.append(state.enforced_power_limit_w)
+        return min(enforced_w, default=None)
+
+    def _steer(self, now_s: float) -> None:
+        """Ask for the limit that the run should have now."""
+        states = [limiter.state for limiter, _ in self._gpus.values()]
+        known = [state for state in states if state is not None]
+        self._report_profile(known)
+        if self._is_refused():
+            self._give_back("refused", "the run's claims contradict another's")
+            return
+        if not states or len(known) < len(states) or not _are_ours(known):
+            return
+        if isinstance(self._steering.state, Waiting):
+            if not self.ranks.have_gathered(now_s):
+                return
+            self._steering.begin(
+                floor_power_limit_w=max(state.floor_power_limit_w for state in known),
+                ceiling_power_limit_w=min(state.ceiling_power_limit_w for state in known),
+                known=self._store.load(self._key()),
+            )
+        slowest = self.ranks.slowest
+        progress = Progress(
+            n_iterations=slowest.n_iterations,
+            active_s=slowest.active_s,
+            started_at_s=self.ranks.status.started_at_s,
+        )
+        history = self._signal.history()
+        target = self._steering.choose(
+            now_s=now_s,
+            history=history,
+            forecast=self._signal.forecast(),
+            progress=progress,
+            unit=history.unit if history else "",
+        )
+        if target is not None and target != self._asked:
+            self._asked = target
+            for limiter, _ in self._gpus.values():
+                limiter.request(target)
+
+    def _give_back(self, reason: str, detail: str) -> None:
+        """End the hold on the run's GPUs, if there is one."""
+        if self._asked is not None:
+            for limiter, _ in self._gpus.values():
+                limiter.release(reason=reason, detail=detail)
+        self._asked = None
+
+    def _is_refused(self) -> bool:
+        return bool(self.refusal) or self.ranks.in_conflict
+
+    def _key(self) -> ProfileKey:
+        status = self.ranks.status
+        return ProfileKey(
+            job=self.place.job,
+            gpu_model=self._gpu_model,
+            n_gpus=len(self._gpus),
+            world_size=status.world_size,
+            batch_size=status.batch_size,
+        )
+
+    @property
+    def _gpu_model(self) -> str:
+        return next((limiter.gpu.model for limiter, _ in self._gpus.values()), "")
+
+    def _keep_profile(self) -> None:
+        profile = self._steering.profile
+        if profile is not None:
+            self._store.save(self._key(), profile)
+            if not isinstance(self._steering.state, Profiling):
+                _LOGGER.info("%s: profiled: %s", self.ranks.name, profile)
+
+    def _report_profile(self, states: list[LimitState]) -> None:
+        """Publish the curve and the state when they change."""
+        if not self.ranks.members:
+            return
+        report = profile_report(
+            self._steering.profile,
+            state="observing" if self._is_refused() or not _are_ours(states) else self._steering.name,
+            gpu_model=self._gpu_model,
+            n_gpus=len(self._gpus),
+            batch_size=self.ranks.status.batch_size,
+        )
+        if report != self._reported:
+            self._reported = report
+            self._publish("profile", report)
+
+    def _report_energy(self, *, final: bool = False) -> None:
+        """Publish this node's part and, as the leader, the sum."""
+        if not self.ranks.members:
+            return
+        history = self._signal.history()
+        part = energy_report(
+            self.ranks.status,
+            self.ranks.logs,
+            self._account.report(kind=self._signal.kind, profile=self._steering.profile),
+            state=self.ended or "running",
+            gpu_model=self._gpu_model,
+            n_gpus=len(self._gpus),
+            currency=history.unit.partition("/")[0] if history and self._signal.kind == "price" else None,
+            final=final,
+        )
+        self._publish("part", part)
+        if self.is_leader:
+            self._publish("energy", joined(part, (p for node, p in self._parts.items() if node != self.place.node)))
+
+
+def _within(power_limit_w: float, state: LimitState) -> float:
+    return min(max(power_limit_w, state.floor_power_limit_w), state.ceiling_power_limit_w)
+
+
+def _are_ours(states: list[LimitState]) -> bool:
+    """Return whether every limit is ours to set."""
+    return all(state.hold in {Hold.FREE, Hold.HELD} for state in states)

@@ -1,0 +1,132 @@
+"""The journal of prior limits: written before a GPU is, so that every limit can be given back even after SIGKILL.
+
+For each GPU that we hold it keeps the limit it had before us, and the limits that we may have left on it: the one in
+force and the one about to be written, because a kill can come between the two. A limit is ours to give back only while
+it is one of these. The file is replaced whole (write, fsync, rename, fsync of the directory) and never edited.
+"""
+
+import os
+import threading
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from controller.errors import JournalError
+
+FILE_NAME = "journal.json"
+VERSION = 1
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """A GPU that we hold: what it had before us, and what we may have left on it [W]."""
+
+    prior_power_limit_w: float
+    written_power_limits_w: tuple[float, ...]
+    written_at_s: float
+
+
+class _File(Struct, frozen=True, kw_only=True):
+    version: int
+    gpus: dict[str, Entry]
+
+
+class Journal:
+    """The journal in a state directory. Safe to call from the threads of several GPUs."""
+
+    def __init__(self, path: Path, entries: dict[str, Entry]) -> None:
+        self.path = path
+        self._entries = entries
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, state_dir: Path) -> "Journal":
+        """Return the journal of `state_dir`, which is made where it is missing, after proving that it can be written.
+
+        Raises:
+            JournalError: the journal cannot be read or understood, or the directory cannot be written.
+        """
+        path = state_dir / FILE_NAME
+        try:
+            state_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise JournalError(
+                f"{state_dir}: {error.strerror}; set node.state_dir to a directory that can be written"
+            ) from error
+        journal = cls.read(state_dir)
+        try:
+            journal._replace(journal.entries)
+        except OSError as error:
+            raise JournalError(
+                f"{path}: {error.strerror}; set node.state_dir to a directory that can be written"
+            ) from error
+        return journal
+
+    @classmethod
+    def read(cls, state_dir: Path) -> "Journal":
+        """Return the journal of `state_dir` without writing anything; an absent one is empty.
+
+        Raises:
+            JournalError: it cannot be read or understood.
+        """
+        path = state_dir / FILE_NAME
+        try:
+            file = msgspec.json.decode(path.read_bytes(), type=_File)
+        except FileNotFoundError:
+            return cls(path, {})
+        except OSError as error:
+            raise JournalError(f"{path}: {error.strerror}; no GPU was touched") from error
+        except msgspec.DecodeError as error:
+            raise JournalError(
+                f"{path}: {error}; no GPU was touched: compare its limits with `nvidia-smi -q -d POWER`, "
+                "set them by hand where needed, then remove the file"
+            ) from error
+        if file.version != VERSION:
+            raise JournalError(
+                f"{path}: version {file.version}: this gridchase reads version {VERSION}; no GPU was touched"
+            )
+        return cls(path, file.gpus)
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """Return the GPUs that we hold, by UUID."""
+        return dict(self._entries)
+
+    def record(self, gpu_uuid: str, entry: Entry) -> None:
+        """Put a GPU on record, durably, before it is written to.
+
+        Raises:
+            JournalError: the disk refuses; the GPU must not be written then.
+        """
+        with self._lock:
+            self._store({**self._entries, gpu_uuid: entry})
+
+    def forget(self, gpu_uuid: str) -> None:
+        """Strike a GPU off the record: it has its limit back, or somebody else owns it now.
+
+        Raises:
+            JournalError: the disk refuses; the entry then stays.
+        """
+        with self._lock:
+            if gpu_uuid in self._entries:
+                self._store({uuid: entry for uuid, entry in self._entries.items() if uuid != gpu_uuid})
+
+    def _store(self, entries: dict[str, Entry]) -> None:
+        try:
+            self._replace(entries)
+        except OSError as error:
+            raise JournalError(f"{self.path}: {error.strerror}") from error
+        self._entries = entries
+
+    def _replace(self, entries: dict[str, Entry]) -> None:
+        temporary = self.path.with_suffix(".new")
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(_File(version=VERSION, gpus=entries)), indent=2))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path)
+        directory = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

@@ -1,0 +1,105 @@
+"""The training processes of one run on this node: who speaks for which rank, who has ended, who is silent."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Literal
+
+from controller.run_log import RankLog
+from publishers.wire import RankStatus
+
+GATHER_S = 5.0
+"""Ranks of one run start within seconds of each other: whoever has not come by then runs on another node."""
+
+End = Literal["finished", "lost", "silent"]
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Rank:
+    """A training process of the run."""
+
+    status: RankStatus
+    status_s: float
+    heard_s: float
+    log: RankLog = field(default_factory=RankLog)
+    ended: End | None = None
+
+
+class Ranks:
+    """The ranks of one run on this node, by number."""
+
+    def __init__(self, *, name: str, lease_s: float) -> None:
+        self.members: dict[int, Rank] = {}
+        self.in_conflict = False
+        """Two processes claim one rank: what arrives cannot be told apart, so nothing is decided upon it."""
+        self.name = name
+        self._lease_s = lease_s
+        self._joined_s = 0.0
+
+    @property
+    def logs(self) -> list[RankLog]:
+        """Return the log of each rank."""
+        return [rank.log for rank in self.members.values()]
+
+    @property
+    def slowest(self) -> RankLog:
+        """Return the log of the rank with the fewest iterations."""
+        return min(self.logs, key=lambda log: log.n_iterations)
+
+    @property
+    def status(self) -> RankStatus:
+        """Return the status of the lowest rank, which speaks for what all ranks share."""
+        return self.members[min(self.members)].status
+
+    def hear_status(self, number: int, status: RankStatus, *, now_s: float) -> bool:
+        """Take a rank's status; return whether it is a new process, for which a new log was begun."""
+        rank = self.members.get(number)
+        if rank is None or rank.ended or now_s - rank.status_s > self._lease_s:
+            if status.state != "running":
+                return False
+            self.members[number] = Rank(status=status, status_s=now_s, heard_s=now_s)
+            self._joined_s = now_s
+            self.in_conflict = False
+            return True
+        if _who(status) != _who(rank.status):
+            if status.state == "running" and not self.in_conflict:
+                self.in_conflict = True
+                _LOGGER.warning("%s: two processes claim rank %d: no limit is set", self.name, number)
+            return False
+        rank.status, rank.status_s, rank.heard_s = status, now_s, now_s
+        if status.state != "running":
+            rank.ended = status.state
+        return False
+
+    def expire(self, now_s: float) -> End | None:
+        """End the ranks that are silent; return how the run has ended once all of them have."""
+        for number, rank in self.members.items():
+            if not rank.ended and now_s - rank.heard_s > self._lease_s:
+                rank.ended = "silent"
+                _LOGGER.warning("%s: rank %d is silent for %.3g s", self.name, number, now_s - rank.heard_s)
+        ends = {rank.ended for rank in self.members.values()}
+        if not ends or None in ends:
+            return None
+        return "silent" if "silent" in ends else "lost" if "lost" in ends else "finished"
+
+    def have_gathered(self, now_s: float) -> bool:
+        """Return whether every rank that is to come has come, and iterates."""
+        if not self.members or any(log.end_ns is None for log in self.logs):
+            return False
+        return len(self.members) >= self.status.world_size or now_s - self._joined_s >= GATHER_S
+
+    def known_ns(self) -> tuple[int, int] | None:
+        """Return from when to when the iterations of every rank are known [ns], or None while one has shown none."""
+        begins_ns = [log.begin_ns for log in self.logs]
+        ends_ns = [log.end_ns for log in self.logs]
+        known_begins = [begin for begin in begins_ns if begin is not None]
+        known_ends = [end for end in ends_ns if end is not None]
+        if not known_begins or len(known_ends) < len(ends_ns):
+            return None
+        return max(known_begins), min(known_ends)
+
+
+def _who(status: RankStatus) -> tuple[str, int, float]:
+    """Return what tells one training process from another."""
+    return status.boot_id, status.pid, status.started_at_s

@@ -1,0 +1,200 @@
+"""The router: what arrives on the bus goes to the run it belongs to; runs start, get their GPUs, and are retired here.
+
+Bad messages are counted, logged once a topic and minute, and dropped. Runs of other nodes are left to their own
+controllers: a message is ours when it comes from this boot of this machine, because only then are its clocks ours.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from controller.claims import Refusal, grant
+from controller.clock import Clock
+from controller.complaints import Complaints
+from controller.config import Config
+from controller.housekeeping import Housekeeping
+from controller.job import Job, Place
+from controller.meter import Meter
+from controller.ports import Bus, PowerLimiter, SignalSource
+from controller.profile_store import ProfileStore
+from publishers.reports import RunEnergy
+from publishers.topics import Address, Topics
+from publishers.wire import Iterations, Message, Metric, RankStatus, WireError, decode, encode
+
+MAX_RUNS = 256
+"""More runs than this at a time on one node is a flood, not a workload."""
+MAX_RANKS = 1_024
+HOUSEKEEPING_PERIOD_S = 60.0
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One GPU with the tasks that serve it."""
+
+    limiter: PowerLimiter
+    meter: Meter
+
+
+class Router:
+    """The runs of this node."""
+
+    def __init__(
+        self,
+        units: Mapping[str, Unit],
+        *,
+        config: Config,
+        boot_id: str,
+        bus: Bus,
+        clock: Clock,
+        signal: SignalSource,
+        store: ProfileStore,
+        tick_s: float,
+    ) -> None:
+        self.jobs: dict[tuple[str, str], Job] = {}
+        self.complaints = Complaints(clock)
+        self._units = units
+        self._config = config
+        self._boot_id = boot_id
+        self._bus = bus
+        self._clock = clock
+        self._signal = signal
+        self._store = store
+        self._tick_s = tick_s
+        self._topics = Topics(config.bus.root)
+        self._housekeeping = Housekeeping(self._topics, bus)
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Subscribe, and hold the tasks of the runs until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            self._bus.subscribe(self._topics.all_ranks("status"), self._on(self._hear_status), qos=1)
+            self._bus.subscribe(self._topics.all_ranks("iterations"), self._on(self._hear_iterations), qos=0)
+            self._bus.subscribe(self._topics.all_runs("metric"), self._on(self._hear_metric), qos=1)
+            self._bus.subscribe(self._topics.run_on_node("+", "+", "+"), self._on(self._hear_part), qos=0)
+            while True:
+                await self._clock.sleep_until(self._clock.now_s() + HOUSEKEEPING_PERIOD_S)
+                self._housekeeping.sweep(self._clock.now_s())
+
+    def _on(self, hear: Callable[[Address, bytes], None]) -> Callable[[str, bytes], None]:
+        """Return a handler that takes the topic apart and turns a bad message into a count."""
+
+        def handle(topic: str, payload: bytes) -> None:
+            address = self._topics.parse(topic)
+            if address is None:
+                self.complaints.add("(foreign topics)", f"not one of ours: {topic[:80]!r}")
+                return
+            try:
+                hear(address, payload)
+            except WireError as error:
+                self.complaints.add(topic, str(error))
+
+        return handle
+
+    def _hear_status(self, address: Address, payload: bytes) -> None:
+        if not payload:  # a retained status that somebody has cleared
+            return
+        status = decode(payload, RankStatus)
+        job_name, run, rank = _of_a_rank(address, status.run)
+        self._housekeeping.note(address, status, now_s=self._clock.now_s(), ours=status.boot_id == self._boot_id)
+        if status.boot_id != self._boot_id:
+            return
+        job = self.jobs.get((job_name, run))
+        if job is None and status.state == "running":
+            job = self._start(job_name, run)
+        if job is None:
+            return
+        if rank not in job.ranks.members and len(job.ranks.members) >= MAX_RANKS:
+            raise WireError(f"{MAX_RANKS} ranks on one node already")
+        job.hear_status(rank, status)
+        if status.state == "running":
+            self._claim(job, status)
+
+    def _hear_iterations(self, address: Address, payload: bytes) -> None:
+        key = (address.job or "", address.run or "")
+        job = self.jobs.get(key)
+        if job is None or address.rank not in job.ranks.members:  # another node's, or one that said nothing yet
+            return
+        message = decode(payload, Iterations)
+        _, _, rank = _of_a_rank(address, message.run)
+        if not job.hear_iterations(rank, message):
+            raise WireError("repeats, goes backwards, or comes from the future")
+
+    def _hear_metric(self, address: Address, payload: bytes) -> None:
+        metric = decode(payload, Metric)
+        if metric.run != address.run:
+            raise WireError(f"speaks of run {metric.run}")
+
+    def _hear_part(self, address: Address, payload: bytes) -> None:
+        job = self.jobs.get((address.job or "", address.run or ""))
+        if job is not None and job.is_leader and address.node and address.node != self._config.node.name:
+            job.hear_part(address.node, decode(payload, RunEnergy))
+
+    def _start(self, job_name: str, run: str) -> Job | None:
+        """Start the task of a run that is heard of for the first time."""
+        if len(self.jobs) >= MAX_RUNS or self._tasks is None:
+            raise WireError(f"{MAX_RUNS} runs on one node already")
+        job = Job(
+            Place(job=job_name, run=run, node=self._config.node.name),
+            config=self._config,
+            clock=self._clock,
+            signal=self._signal,
+            store=self._store,
+            publish=lambda leaf, message: self._publish(job_name, run, leaf, message),
+        )
+        self.jobs[job_name, run] = job
+        self._tasks.create_task(self._attend(job), name=f"job[{job_name}/{run}]")
+        _LOGGER.info("%s/%s: started", job_name, run)
+        return job
+
+    async def _attend(self, job: Job) -> None:
+        """Run a run, then retire it."""
+        await job.run(tick_s=self._tick_s)
+        for uuid in job.gpu_uuids:
+            self._units[uuid].meter.job = None
+        self.jobs.pop((job.place.job, job.place.run))
+        _LOGGER.info("%s/%s: %s", job.place.job, job.place.run, job.ended)
+
+    def _claim(self, job: Job, status: RankStatus) -> None:
+        """Give a run the GPUs that one of its ranks names; each heartbeat tries again what was refused."""
+        owners = {
+            uuid: f"{other.place.job}/{other.place.run}" for other in self.jobs.values() for uuid in other.gpu_uuids
+        }
+        granted = grant(
+            status.gpus,
+            gpus=[unit.limiter.gpu for unit in self._units.values()],
+            owners=owners,
+            claimant=f"{job.place.job}/{job.place.run}",
+        )
+        if isinstance(granted, Refusal):
+            if job.refusal != granted.code:
+                _LOGGER.warning("%s/%s: no limit is set: %s", job.place.job, job.place.run, granted.detail)
+            job.refusal = granted.code
+            return
+        job.refusal = ""
+        for gpu in granted:
+            if gpu.uuid not in job.gpu_uuids:
+                unit = self._units[gpu.uuid]
+                job.add_gpu(unit.limiter, unit.meter)
+                unit.meter.job = job.place.job
+
+    def _publish(self, job: str, run: str, leaf: str, message: Message) -> None:
+        """Publish what a run says of itself: its curve, its energy, or this node's part of it."""
+        final = isinstance(message, RunEnergy) and message.final
+        topic = (
+            self._topics.run_on_node(job, run, self._config.node.name)
+            if leaf == "part"
+            else self._topics.run(job, run, leaf)
+        )
+        lasting = final or leaf == "profile"
+        self._bus.publish(topic, encode(message), qos=1 if lasting else 0, retain=lasting)
+
+
+def _of_a_rank(address: Address, run: str) -> tuple[str, str, int]:
+    """Return whose message it is; the run stands in the topic and in the message, and must be the same."""
+    if address.job is None or address.run is None or address.rank is None or address.run != run:
+        raise WireError(f"speaks of run {run}")
+    return address.job, address.run, address.rank

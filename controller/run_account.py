@@ -1,0 +1,133 @@
+"""The account of a run: its energy, carbon and cost, beside what the same work would have used at the prior limit.
+
+Time is cut into slices at the readings of the meters. A slice in which iterations ran all the time is active: it counts
+for the profile, and for the baseline by its iterations. Any other is a pause, which a limit does not change: it counts
+the same on both sides.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.clock import NS_PER_S
+from controller.ports import EnergyMeter, Sample
+from controller.run_log import RankLog
+from policies.profile import PowerProfile
+from policies.units import carbon_g, cost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """What a run did between two readings of the meters: all its GPUs, and its slowest rank."""
+
+    begin_ns: int
+    end_ns: int
+    active: bool
+    n_iterations: float
+    energy_j: float
+
+    @property
+    def duration_s(self) -> float:
+        """Return how long it lasted [s]."""
+        return (self.end_ns - self.begin_ns) / NS_PER_S
+
+
+def cut(
+    *, logs: Sequence[RankLog], meters: Sequence[EnergyMeter], since_ns: int, until_ns: int, to_the_end: bool = False
+) -> list[Slice]:
+    """Return the slices from `since_ns` to `until_ns`, as far as every meter has read.
+
+    Args:
+        logs: the ranks on this node; a slice is active where each of them ran, and counts the slowest one's iterations.
+        meters: the GPUs of the run; their energy is summed.
+        since_ns: where the last cut ended [ns].
+        until_ns: how far the ranks' iterations are known [ns].
+        to_the_end: cut at `until_ns` too, between two readings: for the end of the run.
+    """
+    readings = [meter.samples_since(since_ns) for meter in meters]
+    if not readings or not all(readings):
+        return []
+    until_ns = min(until_ns, *(samples[-1].time_ns for samples in readings))
+    begin_ns = max(since_ns, *(samples[0].time_ns for samples in readings))
+    marks_ns = [begin_ns, *(s.time_ns for s in readings[0] if begin_ns < s.time_ns <= until_ns)]
+    if to_the_end and marks_ns[-1] < until_ns:
+        marks_ns.append(until_ns)
+    energy_j = sum((_energy_at(samples, marks_ns) for samples in readings), np.zeros(len(marks_ns)))
+    return [
+        Slice(
+            begin_ns=a_ns,
+            end_ns=b_ns,
+            active=all(log.covers(a_ns, b_ns) for log in logs),
+            n_iterations=min(log.count(a_ns, b_ns) for log in logs),
+            energy_j=float(energy_j[i + 1] - energy_j[i]),
+        )
+        for i, (a_ns, b_ns) in enumerate(pairwise(marks_ns))
+    ]
+
+
+def _energy_at(samples: Sequence[Sample], marks_ns: Sequence[int]) -> NDArray[np.float64]:
+    """Return a meter's cumulative energy at each mark, shape (n_marks,) [J]."""
+    times_ns = [sample.time_ns for sample in samples]
+    return np.interp(marks_ns, times_ns, [sample.energy_j or 0.0 for sample in samples])
+
+
+@dataclass(slots=True, kw_only=True)
+class RunAccount:
+    """The running totals of a run on this node; every slice is added once."""
+
+    energy_j: float = 0.0
+    duration_s: float = 0.0
+    n_iterations: float = 0.0
+    active_s: float = 0.0
+    pause_s: float = 0.0
+    pause_energy_j: float = 0.0
+    signal_energy: float = 0.0
+    """∫ c·P dt, in joules times the unit of the signal; `None` values of the signal count with its last known value."""
+    pause_signal_energy: float = 0.0
+    signal_iterations: float = 0.0
+    has_signal: bool = False
+    _last_value: float | None = None
+
+    def add(self, piece: Slice, signal_value: float | None) -> None:
+        """Add a slice during which the signal had a value; a missing one stands in by the last that was known."""
+        value = self._last_value if signal_value is None else signal_value
+        self._last_value = value
+        self.energy_j += piece.energy_j
+        self.duration_s += piece.duration_s
+        self.n_iterations += piece.n_iterations
+        if piece.active:
+            self.active_s += piece.duration_s
+        else:
+            self.pause_s += piece.duration_s
+            self.pause_energy_j += piece.energy_j
+        if value is not None:
+            self.has_signal = True
+            self.signal_energy += piece.energy_j * value
+            self.signal_iterations += piece.n_iterations * value
+            self.pause_signal_energy += 0.0 if piece.active else piece.energy_j * value
+
+    def report(self, *, kind: str, profile: PowerProfile | None) -> dict[str, float | None]:
+        """Return the totals and, where the profile is known, the baseline, by the names of `RunEnergy`."""
+        fields: dict[str, float | None] = {"energy_j": self.energy_j, "duration_s": self.duration_s}
+        name, convert = ("cost", cost) if kind == "price" else ("carbon_g", carbon_g)
+        if self.has_signal and kind != "energy":
+            fields[name] = convert(self.signal_energy, 1.0)
+        if profile is None or self.n_iterations <= 0:
+            return fields
+        fastest = profile.fastest
+        iteration_energy_j = fastest.power_w / fastest.iterations_per_s
+        baseline_energy_j = self.n_iterations * iteration_energy_j + self.pause_energy_j
+        baseline_duration_s = self.n_iterations / fastest.iterations_per_s + self.pause_s
+        fields |= {"baseline_energy_j": baseline_energy_j, "baseline_duration_s": baseline_duration_s}
+        fields["slowdown_ratio"] = self.duration_s / baseline_duration_s
+        saved, baseline = self.energy_j, baseline_energy_j
+        if self.has_signal and kind != "energy":
+            baseline = self.signal_iterations * iteration_energy_j + self.pause_signal_energy
+            saved = self.signal_energy
+            if kind == "carbon":
+                fields["baseline_carbon_g"] = carbon_g(baseline, 1.0)
+        fields["saved_ratio"] = 1 - saved / baseline if baseline > 0 else None
+        return fields

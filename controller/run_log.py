@@ -1,0 +1,120 @@
+"""The log of one training process: its iterations as they arrive, ready to be counted between any two moments.
+
+Times are the node's monotonic clock. Memory is bounded: the oldest stretches are forgotten, the totals are not.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.clock import NS_PER_S
+from publishers.wire import Iterations
+
+MAX_STRETCHES = 4_096
+MAX_MARKS = 2_000_000
+LATEST_FUTURE_NS = 60 * NS_PER_S
+"""An iteration that ends more than a minute from now comes from another clock, or from nowhere."""
+
+BRIDGE_NS = NS_PER_S
+"""A shorter gap between iterations (the turn of an epoch) belongs to the rhythm of the job; a longer one is a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Iterations without a gap: `marks_ns[0]` is the beginning of the first, the others are ends [ns]."""
+
+    marks_ns: NDArray[np.int64]
+
+    @property
+    def begin_ns(self) -> int:
+        return int(self.marks_ns[0])
+
+    @property
+    def end_ns(self) -> int:
+        return int(self.marks_ns[-1])
+
+    def position(self, time_ns: int) -> float:
+        """Return how many iterations of this stretch had passed at a time, with the fraction of the one under way."""
+        return float(np.interp(time_ns, self.marks_ns, np.arange(len(self.marks_ns))))
+
+
+class RankLog:
+    """The iterations of one rank of a run."""
+
+    def __init__(self) -> None:
+        self._stretches: deque[_Stretch] = deque()
+        self._n_marks = 0
+        self._last_seq = -1
+        self._next_iteration: int | None = None
+        self.n_iterations = 0.0
+        self.n_lost = 0
+        self.n_refused = 0
+        self.epochs = 0
+        self.active_s = 0.0
+
+    @property
+    def begin_ns(self) -> int | None:
+        """Return when the oldest remembered iteration began [ns]."""
+        return self._stretches[0].begin_ns if self._stretches else None
+
+    @property
+    def end_ns(self) -> int | None:
+        """Return when the newest iteration ended [ns]."""
+        return self._stretches[-1].end_ns if self._stretches else None
+
+    def append(self, message: Iterations, *, now_ns: int) -> bool:
+        """Add a message; return False, and count it, where it repeats, goes backwards or comes from the future."""
+        ends_ns = np.frombuffer(message.end_ns, dtype="<i8").astype(np.int64)
+        previous_end_ns = self.end_ns
+        if (
+            message.seq <= self._last_seq
+            or (self._next_iteration is not None and message.first < self._next_iteration)
+            or (previous_end_ns is not None and message.begin_ns < previous_end_ns)
+            or int(ends_ns[-1]) > now_ns + LATEST_FUTURE_NS
+        ):
+            self.n_refused += 1
+            return False
+        n_lost = message.first - (message.first if self._next_iteration is None else self._next_iteration)
+        if previous_end_ns is not None:
+            gap_ns = message.begin_ns - previous_end_ns
+            # Iterations that were lost on the way ran all the same: their time counts as active.
+            self.active_s += gap_ns / NS_PER_S if n_lost or gap_ns <= BRIDGE_NS else 0.0
+        self._last_seq = message.seq
+        self._next_iteration = message.first + len(ends_ns)
+        self.n_lost += n_lost
+        self.n_iterations += len(ends_ns) + n_lost
+        self.epochs = max(self.epochs, message.epoch + 1)
+        self.active_s += (int(ends_ns[-1]) - message.begin_ns) / NS_PER_S
+        self._remember(message.begin_ns, ends_ns)
+        return True
+
+    def covers(self, begin_ns: int, end_ns: int) -> bool:
+        """Return whether iterations ran, as far as is known, all the time between two moments, but for short gaps."""
+        covered_ns = begin_ns
+        for stretch in self._between(begin_ns, end_ns):
+            if stretch.begin_ns > covered_ns + BRIDGE_NS:
+                return False
+            covered_ns = stretch.end_ns
+        return covered_ns >= end_ns
+
+    def count(self, begin_ns: int, end_ns: int) -> float:
+        """Return how many iterations passed between two moments, with fractions at both ends."""
+        return sum(stretch.position(end_ns) - stretch.position(begin_ns) for stretch in self._between(begin_ns, end_ns))
+
+    def _between(self, begin_ns: int, end_ns: int) -> list[_Stretch]:
+        """Return the stretches that touch an interval, oldest first; looked for from the newest, where it lies."""
+        found = []
+        for stretch in reversed(self._stretches):
+            if stretch.end_ns <= begin_ns:
+                break
+            if stretch.begin_ns < end_ns:
+                found.append(stretch)
+        return found[::-1]
+
+    def _remember(self, begin_ns: int, ends_ns: NDArray[np.int64]) -> None:
+        self._stretches.append(_Stretch(np.concatenate(([begin_ns], ends_ns))))
+        self._n_marks += len(ends_ns) + 1
+        while len(self._stretches) > MAX_STRETCHES or self._n_marks > MAX_MARKS:
+            self._n_marks -= len(self._stretches.popleft().marks_ns)

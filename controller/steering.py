@@ -1,0 +1,177 @@
+"""Steering one run: which limit it should have now, from what was observed. No clock, no GPU, no bus.
+
+    Waiting ──begin──► Profiling ──the sweep is done──► Planned     (a stored profile shortens the sweep, or spares it)
+
+The insides of both decisions are `policies.profiling` and `policies.planning`; here is only their order.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from controller.config import EnergyConfig, PlanConfig, ProfilerConfig
+from controller.ports import Target
+from controller.run_account import Slice
+from policies import profiling
+from policies.planning import (
+    EtaObjective,
+    Objective,
+    Present,
+    Progress,
+    Rules,
+    SlowdownObjective,
+    choose_power_limit,
+)
+from policies.profile import PowerProfile
+from policies.profiling import Observation, SweepPlan
+from policies.signal import Signal
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The run has not shown all its ranks, iterations and GPUs yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profiling:
+    """The sweep is under way."""
+
+    plan: SweepPlan
+    sweep: profiling.State
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The curve is known; the limit follows the plan."""
+
+    profile: PowerProfile
+    target: Target | None = None
+    present: Present | None = None
+    next_plan_s: float = 0.0
+
+
+State = Waiting | Profiling | Planned
+
+
+class Steering:
+    """The decisions for one run, in their order."""
+
+    def __init__(self, *, job: str, profiler: ProfilerConfig, plan: PlanConfig, energy: EnergyConfig) -> None:
+        self.state: State = Waiting()
+        self._job = job
+        self._profiler = profiler
+        self._energy = energy
+        self._objective: Objective = (
+            EtaObjective(eta=plan.eta) if plan.objective == "eta" else SlowdownObjective(max_slowdown=plan.max_slowdown)
+        )
+        self._rules = Rules(period_s=plan.period_s, min_dwell_s=plan.min_dwell_s, min_gain_ratio=plan.min_gain_ratio)
+
+    @property
+    def name(self) -> Literal["waiting", "profiling", "planned"]:
+        """Return the state as it is published."""
+        match self.state:
+            case Waiting():
+                return "waiting"
+            case Profiling():
+                return "profiling"
+            case Planned():
+                return "planned"
+
+    @property
+    def profile(self) -> PowerProfile | None:
+        """Return the curve as far as it is measured."""
+        match self.state:
+            case Profiling(sweep=sweep):
+                return profiling.profile_of(sweep)
+            case Planned(profile=profile):
+                return profile
+            case _:
+                return None
+
+    def begin(self, *, floor_power_limit_w: float, ceiling_power_limit_w: float, known: PowerProfile | None) -> None:
+        """Start the sweep between two limits [W]; what is known already is not measured again."""
+        plan = profiling.sweep_plan(
+            prior_power_limit_w=ceiling_power_limit_w,
+            floor_power_limit_w=floor_power_limit_w,
+            step_w=self._profiler.step_w,
+            settle_s=self._profiler.settle_s,
+            window_s=self._profiler.window_s,
+        )
+        self._enter(plan, profiling.begin(plan, known))
+
+    def reset(self) -> None:
+        """Forget the curve: the run's GPUs or ranks are others now."""
+        self.state = Waiting()
+
+    def observe(self, piece: Slice, *, enforced_power_limit_w: float) -> bool:
+        """Take an active slice at a limit that was in force all the time; return whether the curve has grown."""
+        if not isinstance(self.state, Profiling):
+            return False
+        plan, before = self.state.plan, self.state.sweep
+        observation = Observation(
+            power_limit_w=enforced_power_limit_w,
+            active_s=piece.duration_s,
+            n_iterations=piece.n_iterations,
+            energy_j=piece.energy_j,
+        )
+        self._enter(plan, profiling.advance(plan, before, observation))
+        return isinstance(self.state, Planned) or len(self.state.sweep.points) > len(before.points)
+
+    def choose(
+        self, *, now_s: float, history: Signal | None, forecast: Signal | None, progress: Progress, unit: str
+    ) -> Target | None:
+        """Return the limit that the run should have now, with its reason; None while it has none to ask for."""
+        match self.state:
+            case Profiling(plan=plan, sweep=sweep):
+                return self._sweep_target(plan, sweep)
+            case Planned(target=target, next_plan_s=next_plan_s) if target is not None and now_s < next_plan_s:
+                return target
+            case Planned():
+                return self._plan(self.state, now_s, history, forecast, progress, unit)
+            case _:
+                return None
+
+    def _enter(self, plan: SweepPlan, sweep: profiling.State) -> None:
+        profile = profiling.profile_of(sweep)
+        done = profiling.wanted_power_limit_w(sweep) is None and profile is not None
+        self.state = Planned(profile) if done and profile else Profiling(plan, sweep)
+
+    def _sweep_target(self, plan: SweepPlan, sweep: profiling.State) -> Target | None:
+        wanted_w = profiling.wanted_power_limit_w(sweep)
+        if wanted_w is None:
+            return None
+        n, n_all = len(sweep.points) + 1, len(plan.power_limits_w)
+        return Target(
+            power_limit_w=wanted_w, reason="profiling", detail=f"measures limit {n} of {n_all}", job=self._job
+        )
+
+    def _plan(
+        self,
+        state: Planned,
+        now_s: float,
+        history: Signal | None,
+        forecast: Signal | None,
+        progress: Progress,
+        unit: str,
+    ) -> Target:
+        decision = choose_power_limit(
+            profile=state.profile.with_overhead(host_power_w=self._energy.host_power_w, pue=self._energy.pue),
+            objective=self._objective,
+            rules=self._rules,
+            history=history,
+            forecast=forecast,
+            now_s=now_s,
+            progress=progress,
+            present=state.present,
+        )
+        present = state.present
+        if present is None or present.power_limit_w != decision.power_limit_w:
+            present = Present(power_limit_w=decision.power_limit_w, since_s=now_s)
+        target = Target(
+            power_limit_w=decision.power_limit_w,
+            reason=decision.reason,
+            detail=decision.detail,
+            job=self._job,
+            signal=None if decision.signal_value is None else f"{decision.signal_value:.4g} {unit}",
+        )
+        self.state = replace(state, target=target, present=present, next_plan_s=now_s + self._rules.period_s)
+        return target

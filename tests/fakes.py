@@ -1,0 +1,258 @@
+"""Fakes that obey the ports of the controller and remember what was done to them. Each is usable in five lines."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from controller.clock import NS_PER_S
+from controller.errors import GpuError, GpuLimitError
+from controller.ports import LimitRange, LiveLimit, Sample, Target
+from policies.signal import Signal
+from publishers.bus import Outgoing, Will
+from publishers.topics import DEFAULT_ROOT, Topics
+
+MIDNIGHT_S = 1_700_006_400.0
+NAP_S = 60.0
+
+
+class LoopClock:
+    """The virtual time of the event loop, as a `Clock` that starts at midnight."""
+
+    def __init__(self, start_s: float = MIDNIGHT_S) -> None:
+        self.start_s = start_s
+
+    def now_s(self) -> float:
+        return self.start_s + asyncio.get_running_loop().time()
+
+    def monotonic_ns(self) -> int:
+        return int(asyncio.get_running_loop().time() * NS_PER_S)
+
+    async def sleep_until(self, time_s: float) -> None:
+        # The virtual loop takes one sleep of a day for a deadlock, so it naps.
+        while (left_s := time_s - self.now_s()) > 1e-6:  # noqa: ASYNC110 — a time is waited for, not an event
+            await asyncio.sleep(min(left_s, NAP_S))
+        await asyncio.sleep(0)
+
+
+class FakeGpu:
+    """A GPU that checks limits as hardware does, and remembers every one it accepted in `history`.
+
+    `errors[operation]` is raised by that operation (`read_range`, `read_limit`, `set_power_limit`, `read_sample`);
+    `hold` keeps a write in mid-air until it is set.
+    """
+
+    def __init__(self, uuid: str = "GPU-fake-0", *, index: int = 0, clock: LoopClock | None = None) -> None:
+        self.uuid = uuid
+        self.index = index
+        self.model = "Fake 300"
+        self.clock = clock or LoopClock()
+        self.range = LimitRange(min_power_limit_w=100.0, max_power_limit_w=300.0, default_power_limit_w=300.0)
+        self.requested_power_limit_w = 300.0
+        self.out_of_band_power_limit_w = 1_000.0
+        self.history: list[tuple[float, float]] = []
+        self.errors: dict[str, GpuError] = {}
+        self.hold: asyncio.Event | None = None
+        self.mig = False
+        self.pids: frozenset[int] | None = None
+        self.has_counter = True
+        self.draw_w: Callable[[float], float] = lambda power_limit_w: power_limit_w
+        self._energy_j = 0.0
+        self._read_ns: int | None = None
+
+    async def read_range(self) -> LimitRange:
+        self._fail("read_range")
+        return self.range
+
+    async def read_limit(self) -> LiveLimit:
+        self._fail("read_limit")
+        enforced_w = min(self.requested_power_limit_w, self.out_of_band_power_limit_w)
+        return LiveLimit(requested_power_limit_w=self.requested_power_limit_w, enforced_power_limit_w=enforced_w)
+
+    async def set_power_limit(self, power_limit_w: float) -> None:
+        if self.hold is not None:
+            await self.hold.wait()
+        self._fail("set_power_limit")
+        if not self.range.min_power_limit_w <= power_limit_w <= self.range.max_power_limit_w:
+            raise GpuLimitError(f"{power_limit_w:g} W", gpu_uuid=self.uuid, operation="set_power_limit", code=2)
+        self._integrate()
+        self.requested_power_limit_w = power_limit_w
+        self.history.append((self.clock.now_s(), power_limit_w))
+
+    async def read_sample(self) -> Sample:
+        self._fail("read_sample")
+        self._integrate()
+        return Sample(
+            time_ns=self.clock.monotonic_ns(),
+            power_w=self.power_w,
+            energy_j=self._energy_j if self.has_counter else None,
+            utilization_ratio=1.0,
+            temperature_c=60.0,
+        )
+
+    async def read_processes(self) -> frozenset[int] | None:
+        return self.pids
+
+    async def read_mig(self) -> bool:
+        return self.mig
+
+    async def read_persistence(self) -> bool | None:
+        return True
+
+    @property
+    def power_w(self) -> float:
+        """Return the present draw [W]."""
+        return self.draw_w(min(self.requested_power_limit_w, self.out_of_band_power_limit_w))
+
+    def set_externally(self, power_limit_w: float) -> None:
+        """Set the limit as another writer would: it is not in `history`."""
+        self._integrate()
+        self.requested_power_limit_w = power_limit_w
+
+    def _integrate(self) -> None:
+        now_ns = self.clock.monotonic_ns()
+        if self._read_ns is not None:
+            self._energy_j += self.power_w * (now_ns - self._read_ns) / NS_PER_S
+        self._read_ns = now_ns
+
+    def _fail(self, operation: str) -> None:
+        if operation in self.errors:
+            raise self.errors[operation]
+
+
+class FakeBackend:
+    """A node with these GPUs."""
+
+    driver = "fake driver 1.0"
+
+    def __init__(self, gpus: Sequence[FakeGpu]) -> None:
+        self.gpus = gpus
+        self.is_open = False
+
+    async def open(self) -> Sequence[FakeGpu]:
+        self.is_open = True
+        return self.gpus
+
+    async def close(self) -> None:
+        self.is_open = False
+
+
+class FakeBus:
+    """A bus in one process: what is published is remembered in `sent`, and delivered to who subscribed.
+
+    As an async context manager it plays the broker too: it keeps what is retained, and publishes the birth on entering.
+    """
+
+    def __init__(self, will: Will | None = None, birth: Callable[[], Iterable[Outgoing]] | None = None) -> None:
+        self.connected = True
+        self.sent: list[Outgoing] = []
+        self.retained: dict[str, bytes] = {}
+        self.will = will
+        self._birth = birth
+        self._handlers: list[tuple[list[str], Callable[[str, bytes], None]]] = []
+
+    async def __aenter__(self) -> Self:
+        for message in self._birth() if self._birth else ():
+            self.publish(message.topic, message.payload, qos=message.qos, retain=message.retain)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.connected = False
+
+    def subscribe(self, topic_filter: str, handler: Callable[[str, bytes], None], *, qos: int = 0) -> None:
+        levels = topic_filter.split("/")
+        self._handlers.append((levels, handler))
+        for topic, payload in list(self.retained.items()):
+            if _matches(levels, topic):
+                handler(topic, payload)
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> None:
+        self.sent.append(Outgoing(topic=topic, payload=payload, qos=qos, retain=retain))
+        if retain and payload:
+            self.retained[topic] = payload
+        elif retain:
+            self.retained.pop(topic, None)
+        for levels, handler in list(self._handlers):
+            if _matches(levels, topic):
+                handler(topic, payload)
+
+    def payloads(self, topic: str) -> list[bytes]:
+        """Return what was published on a topic, oldest first."""
+        return [message.payload for message in self.sent if message.topic == topic]
+
+    topics = Topics(DEFAULT_ROOT)
+
+
+def _matches(levels: list[str], topic: str) -> bool:
+    parts = topic.split("/")
+    return len(parts) == len(levels) and all(level in {"+", part} for level, part in zip(levels, parts, strict=True))
+
+
+class FakeLimiter:
+    """An actuator that only remembers what it was asked; `state` is set by the test."""
+
+    def __init__(self, gpu: FakeGpu) -> None:
+        self.gpu = gpu
+        self.state = None
+        self.targets: list[Target] = []
+        self.releases: list[str] = []
+
+    def request(self, target: Target) -> None:
+        self.targets.append(target)
+
+    def release(self, *, reason: str, detail: str) -> None:
+        self.releases.append(reason)
+        del detail
+
+
+class FixedSignal:
+    """A signal that is what the test says."""
+
+    def __init__(self, value: float | None = None, *, kind: str = "carbon") -> None:
+        self.kind = kind
+        self.series = None if value is None else flat_signal(value)
+
+    def history(self) -> Signal | None:
+        return self.series
+
+    def forecast(self) -> Signal | None:
+        return None
+
+
+def flat_signal(value: float, *, start_s: float = MIDNIGHT_S - 86_400, hours: int = 240) -> Signal:
+    """Return a carbon intensity that never changes [g/kWh]."""
+    return Signal(
+        kind="average",
+        zone="XX",
+        source="test",
+        unit="g/kWh",
+        starts_s=start_s + 3_600.0 * np.arange(hours),
+        values=np.full(hours, value),
+        ends_s=start_s + 3_600.0 * hours,
+        issued_at_s=start_s,
+    )
+
+
+class FixedProvider:
+    """A provider whose whole history is one signal; what lies ahead stays unknown. `error` is raised by both calls."""
+
+    name = "fixed"
+
+    def __init__(self, series: Signal | None) -> None:
+        self.series = series
+        self.error: Exception | None = None
+
+    async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
+        if self.error is not None:
+            raise self.error
+        return self.series.between(since_s, now_s) if self.series else None
+
+    async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
+        if self.error is not None:
+            raise self.error
+        del now_s, until_s
+        return None
