@@ -1,13 +1,18 @@
-"""What an iteration costs at a power limit, by each of the three objectives. Numbers and arrays both do.
+"""What an iteration costs at a power limit, by each of the objectives, and what a second may cost.
 
 Every cost is per iteration, at a fixed batch size: only its argmin over the limits matters, and that is the same as
 for a whole run.
 """
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from policies.profile import PowerProfile
+
+BISECTIONS: Final = 48
+"""Enough to tell any two values of a signal apart."""
 
 Quantity = TypeVar("Quantity", float, NDArray[np.float64])
 
@@ -50,3 +55,35 @@ def time_priced_cost(power_w: Quantity, iterations_per_s: Quantity, *, value: fl
         time_price: λ, the price of a second, in the unit of the signal times watts.
     """
     return (value * power_w + time_price) / iterations_per_s
+
+
+def time_price(
+    profile: PowerProfile, durations_s: NDArray[np.float64], values: NDArray[np.float64], *, needed_per_s: float
+) -> float:
+    """Return the least λ >= 0 at which argmin (c·P + λ)/r has a mean rate of at least `needed_per_s` over a signal.
+
+    Args:
+        profile: the usable limits.
+        durations_s: how long each value of the signal holds, shape (n,) [s].
+        values: the values of the signal, shape (n,).
+        needed_per_s: the mean rate, at most the highest of the profile [1/s].
+    """
+    power_w, rates_per_s = profile.power_w, profile.iterations_per_s
+    energy_costs = np.outer(values, power_w / rates_per_s)
+    weights = durations_s / durations_s.sum()
+
+    def is_enough(price: float) -> bool:
+        chosen = np.argmin(energy_costs + price / rates_per_s, axis=1)
+        return float(weights @ rates_per_s[chosen]) >= needed_per_s * (1 - 1e-12)
+
+    low, high = 0.0, float(np.abs(values).max() * power_w.max()) or 1.0
+    if is_enough(low):
+        return low
+    for _ in range(BISECTIONS):
+        if is_enough(high):
+            break
+        low, high = high, 2 * high
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
