@@ -212,7 +212,7 @@ def _build(tables: Mapping[str, Any], faults: list[str]) -> Config:
     faults += [
         f"{name}: there is no such section; there are {', '.join(sections)}" for name in tables if name not in sections
     ]
-    built = {}
+    built: dict[str, Any] = {}
     for name, section in sections.items():
         table = tables.get(name, {})
         if not isinstance(table, dict):

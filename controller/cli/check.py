@@ -1,4 +1,4 @@
-"""`gridchase check`: the GPUs, the broker, the signal and the permissions, and what is wrong with each. Changes nothing."""
+"""`gridchase check`: GPUs, broker, signal and permissions, and what is wrong with each. It changes nothing."""
 
 import asyncio
 import os

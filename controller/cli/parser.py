@@ -14,7 +14,8 @@ from pathlib import Path
 from controller.cli import check, restore, run
 from controller.cli.wiring import VERSION
 from controller.config import Config, load_config
-from controller.demo.run import ZONES, DemoOptions, main_demo
+from controller.demo.grid import list_zones
+from controller.demo.run import DemoOptions, main_demo
 from controller.errors import BackendError, ConfigError, ControllerError, JournalError, NodeLockedError
 from publishers.broker import BrokerError
 
@@ -25,7 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `gridchase` and return its exit code."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(
-        level=options.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
+        level=(options.log_level or options.default_log_level).upper(),
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        stream=sys.stderr,
     )
     try:
         code: int = options.do(options)
@@ -48,7 +51,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gridchase", description="Power control for GPU training.", epilog=EPILOG)
     parser.add_argument("--version", action="version", version=f"gridchase {VERSION}")
     levels = parser.add_argument_group("logging")
-    levels.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    levels.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), help="default: info; demo: warning"
+    )
+    parser.set_defaults(default_log_level="info")
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
     _add_demo(verbs)
     _add(verbs, "up", "broker and controller in one process, for one GPU box", run.up)
@@ -91,12 +97,20 @@ def _add_demo(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
     verb = verbs.add_parser("demo", help="a day in a minute: simulated GPU, real bus, real policies, real grid")
     verb.add_argument("--seed", type=int, default=1, help="of the simulated GPU's noise (default: %(default)s)")
     verb.add_argument("--duration-s", type=float, default=60.0, help="how long the day takes (default: %(default)s)")
-    verb.add_argument("--zone", default=ZONES[0], choices=ZONES, help="whose grid (default: %(default)s)")
+    verb.add_argument("--zone", default="GB", choices=list_zones(), help="whose grid (default: %(default)s)")
+    verb.add_argument("--max-slowdown", type=float, default=1.03, help="1.03 is 3 %% slower (default: %(default)s)")
     verb.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
     verb.set_defaults(
+        default_log_level="warning",  # the demo shows itself
         do=lambda options: main_demo(
-            DemoOptions(seed=options.seed, duration_s=options.duration_s, zone=options.zone, json_path=options.json)
-        )
+            DemoOptions(
+                seed=options.seed,
+                duration_s=options.duration_s,
+                zone=options.zone,
+                json_path=options.json,
+                max_slowdown=options.max_slowdown,
+            )
+        ),
     )
 
 

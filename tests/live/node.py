@@ -1,0 +1,157 @@
+"""A node in the live tests: controller, training processes and verbs as child processes, and somebody who watches."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as mqtt
+import pytest
+
+from tests.live.conftest import Mosquitto, wait_until
+from tests.live.nvml_stub.machine import StubMachine
+
+EXIT_TIMEOUT_S = 20.0
+QUICK = {
+    "profiler.step_w": "50",
+    "profiler.settle_s": "0.2",
+    "profiler.window_s": "0.6",
+    "plan.period_s": "0.5",
+    "energy.period_s": "0.2",
+    "job.lease_s": "5",
+    "http.port": "-1",
+}
+
+
+class Watcher:
+    """A dashboard: everything that is published under the root, by topic, decoded where it is JSON."""
+
+    def __init__(self, broker: Mosquitto) -> None:
+        self.messages: dict[str, list[Any]] = defaultdict(list)
+        self._client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
+        self._client.on_connect = lambda client, *_: client.subscribe("gridchase/v1/#", 1)
+        self._client.on_message = self._take
+        self._client.connect("127.0.0.1", broker.port)
+        self._client.reconnect_delay_set(1, 1)
+        self._client.loop_start()
+
+    def _take(self, _client: mqtt.Client, _data: object, message: mqtt.MQTTMessage) -> None:
+        try:
+            content = json.loads(message.payload)
+        except ValueError:
+            content = message.payload
+        self.messages[message.topic.removeprefix("gridchase/v1/")].append(content)
+
+    def last(self, ending: str) -> Any:  # noqa: ANN401 — decoded JSON
+        """Return the newest message on a topic that ends so, or None."""
+        found = [messages[-1] for topic, messages in list(self.messages.items()) if topic.endswith(ending)]
+        return found[-1] if found else None
+
+    def all(self, ending: str) -> list[Any]:
+        """Return every message on topics that end so."""
+        return [m for topic, messages in list(self.messages.items()) if topic.endswith(ending) for m in messages]
+
+    def close(self) -> None:
+        """Leave."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+class LiveNode:
+    """A node whose GPUs are the stub's."""
+
+    def __init__(self, machine: StubMachine, broker: Mosquitto, directory: Path) -> None:
+        self.machine = machine
+        self.broker = broker
+        self.state_dir = directory / "state"
+        self.watcher = Watcher(broker)
+        self._logs = directory
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def limit_w(self) -> float:
+        """Return what is requested of the first GPU now [W]."""
+        return self.machine.gpu().requested_power_limit_w
+
+    def controller(self, *, log: str = "controller.log", **options: str) -> "subprocess.Popen[bytes]":
+        """Start `gridchase controller`."""
+        return self._start(log, "-m", "controller", "controller", *self._settings(options))
+
+    def training(self, duration_s: float, *, job: str = "resnet50", run: str = "r1") -> "subprocess.Popen[bytes]":
+        """Start a training process for a time."""
+        environment = {
+            "GRIDCHASE_BROKER": self.broker.url,
+            "GRIDCHASE_JOB": job,
+            "GRIDCHASE_RUN": run,
+            "RANK": "0",
+            "WORLD_SIZE": "1",
+            "CUDA_VISIBLE_DEVICES": "0",
+        }
+        return self._start("training.log", "-m", "tests.live.training_on_stub", str(duration_s), **environment)
+
+    def call(self, verb: str, *arguments: str, **options: str) -> "subprocess.CompletedProcess[str]":
+        """Run a verb of `gridchase` to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "controller", verb, *self._settings(options), *arguments],
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=EXIT_TIMEOUT_S,
+        )
+
+    def log(self, name: str = "controller.log") -> str:
+        """Return what a child has logged."""
+        return (self._logs / name).read_text()
+
+    def close(self) -> None:
+        """End whatever still runs."""
+        for child in self._children:
+            if child.poll() is None:
+                child.kill()
+                child.wait(EXIT_TIMEOUT_S)
+        self.watcher.close()
+
+    def _settings(self, options: dict[str, str]) -> list[str]:
+        settings = {**QUICK, "bus.url": self.broker.url, "node.name": "n1", "node.state_dir": str(self.state_dir)}
+        settings |= {key.replace("__", "."): value for key, value in options.items()}
+        return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+
+    def _start(self, log: str, *arguments: str, **environment: str) -> "subprocess.Popen[bytes]":
+        with (self._logs / log).open("ab") as output:
+            child = subprocess.Popen(
+                [sys.executable, *arguments], env=self._environment(**environment), stdout=output, stderr=output
+            )
+        self._children.append(child)
+        return child
+
+    def _environment(self, **more: str) -> dict[str, str]:
+        return {**os.environ, **self.machine.environment(), **more}
+
+
+def wait_for(node: LiveNode, condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    """Wait for a condition; where it does not come, show what the controller logged."""
+    try:
+        wait_until(condition, timeout_s)
+    except TimeoutError:
+        logs = "\n".join(f"--- {path.name}\n{path.read_text()[-4_000:]}" for path in sorted(node._logs.glob("*.log")))
+        pytest.fail(f"the condition did not hold within {timeout_s:g} s\n{logs}")
+
+
+def ended(child: "subprocess.Popen[bytes]", number: signal.Signals | None = None) -> int:
+    """Signal a child, if a signal is given, and return how it ended."""
+    if number is not None:
+        child.send_signal(number)
+    return child.wait(EXIT_TIMEOUT_S)
+
+
+def fixture(machine: StubMachine, broker: Mosquitto, directory: Path) -> Iterator[LiveNode]:
+    """Yield a node, and end everything on it afterwards."""
+    node = LiveNode(machine, broker, directory)
+    yield node
+    node.close()

@@ -1,0 +1,167 @@
+"""The main job end to end, in separate processes: training, mosquitto, the controller, the real pynvml on a stub."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.conftest import Mosquitto
+from tests.live.node import LiveNode, ended, fixture, wait_for
+from tests.live.nvml_stub.fixtures import nvml_library, nvml_machine
+from tests.live.nvml_stub.machine import StubMachine
+
+__all__ = ["nvml_library", "nvml_machine"]
+pytestmark = pytest.mark.live
+PRIOR_W = 280.0
+
+
+@pytest.fixture
+def node(nvml_machine: StubMachine, broker: Mosquitto, tmp_path: Path) -> Iterator[LiveNode]:
+    """Return a node whose operator has set 280 W on a GPU of 300 W."""
+    nvml_machine.gpu().set_requested_power_limit_w(PRIOR_W)
+    yield from fixture(nvml_machine, broker, tmp_path)
+
+
+def test_a_run_is_profiled_planned_and_gives_its_limit_back(node: LiveNode) -> None:
+    controller = node.controller()
+    training = node.training(9.0)
+    wait_for(node, lambda: (node.watcher.last("/profile") or {}).get("state") == "planned")
+    points = node.watcher.last("/profile")["points"]
+    assert [point["power_limit_w"] for point in points] == [100, 130, 180, 230, 280]
+    planned_w = node.limit_w
+    assert planned_w < PRIOR_W
+    assert ended(training) == 0
+    wait_for(node, lambda: node.limit_w == PRIOR_W)
+    wait_for(node, lambda: (node.watcher.last("r1/energy") or {}).get("final"))
+    final = node.watcher.last("r1/energy")
+    assert final["state"] == "finished"
+    assert final["reached"] is True
+    assert 0 < final["energy_j"] < final["baseline_energy_j"]
+    assert ended(controller, signal.SIGTERM) == 0
+    reasons = [change["reason"] for change in node.watcher.all("/limit")]
+    assert reasons[0] == "profiling"
+    assert reasons[-1] == "run_finished"
+    wait_for(node, lambda: node.watcher.last("n1/status")["state"] == "offline")
+
+
+def test_the_measured_curve_is_the_curve_of_the_gpu(node: LiveNode) -> None:
+    node.controller(profiler__step_w="60", profiler__window_s="1.5")
+    node.training(12.0)
+    wait_for(node, lambda: (node.watcher.last("/profile") or {}).get("state") == "planned")
+    measured = {p["power_limit_w"]: p for p in node.watcher.last("/profile")["points"]}
+    gpu = node.machine.gpu()
+    for limit_w, point in measured.items():
+        gpu.set_requested_power_limit_w(limit_w)
+        gpu.busy = True
+        # A tick of the 100 ms counter at each end of 1.5 s bounds the power; sleeping makes iterations a little longer.
+        assert point["power_w"] == pytest.approx(gpu.power_w, rel=0.08)
+        assert point["iterations_per_s"] == pytest.approx(1 / gpu.iteration_time_s(), rel=0.15)
+
+
+def test_sigterm_in_mid_sweep_gives_the_prior_limit_back(node: LiveNode) -> None:
+    controller = node.controller()
+    node.training(15.0)
+    wait_for(node, lambda: node.limit_w < PRIOR_W)
+    assert ended(controller, signal.SIGTERM) == 0
+    assert node.limit_w == PRIOR_W
+
+
+def test_restore_gives_back_what_a_killed_controller_left(node: LiveNode) -> None:
+    controller = node.controller()
+    node.training(15.0)
+    wait_for(node, lambda: node.limit_w < PRIOR_W)
+    ended(controller, signal.SIGKILL)
+    assert node.limit_w < PRIOR_W
+    result = node.call("restore")
+    assert (result.returncode, "restored" in result.stdout) == (0, True)
+    assert node.limit_w == PRIOR_W
+    assert "nothing to give back" in node.call("restore").stdout
+
+
+def test_restore_leaves_alone_what_another_writer_has_set_since(node: LiveNode) -> None:
+    controller = node.controller()
+    node.training(15.0)
+    wait_for(node, lambda: node.limit_w < PRIOR_W)
+    ended(controller, signal.SIGKILL)
+    node.machine.gpu().set_requested_power_limit_w(211.0)
+    result = node.call("restore")
+    assert (result.returncode, "untouched" in result.stdout) == (0, True)
+    assert node.limit_w == 211.0
+
+
+def test_a_controller_that_starts_after_a_kill_restores_first_and_plans_anew(node: LiveNode) -> None:
+    first = node.controller(log="first.log")
+    node.training(25.0)
+    wait_for(node, lambda: len((node.watcher.last("/profile") or {}).get("points", [])) >= 2)
+    ended(first, signal.SIGKILL)
+    n_changes = len(node.watcher.all("/limit"))
+    second = node.controller()
+    wait_for(node, lambda: "a former controller left it limited: given back: 280 W" in node.log())
+    wait_for(node, lambda: (node.watcher.last("/profile") or {}).get("state") == "planned")
+    measured_again = [c["detail"] for c in node.watcher.all("/limit")[n_changes:] if c["reason"] == "profiling"]
+    assert "measures limit 1 of 5" not in measured_again  # the stored part of the profile is not measured again
+    assert ended(second, signal.SIGTERM) == 0
+    assert node.limit_w == PRIOR_W
+
+
+def test_a_killed_training_process_loses_its_hold_by_its_last_will(node: LiveNode) -> None:
+    node.controller(job__lease_s="3600")
+    training = node.training(30.0)
+    wait_for(node, lambda: node.limit_w < PRIOR_W)
+    ended(training, signal.SIGKILL)
+    wait_for(node, lambda: node.limit_w == PRIOR_W)
+    wait_for(node, lambda: (node.watcher.last("r1/energy") or {}).get("state") == "lost")
+
+
+def test_a_broker_that_is_killed_and_comes_back_finds_everything_going_on(node: LiveNode) -> None:
+    node.controller(job__lease_s="30")
+    training = node.training(16.0)
+    wait_for(node, lambda: (node.watcher.last("/profile") or {}).get("state") == "planned")
+    planned_w = node.limit_w
+    node.broker.kill()
+    node.broker.start()
+    n_energy = len(node.watcher.all("gpu/GPU-00000000-0000-4000-8000-000000000000/energy"))
+    wait_for(node, lambda: len(node.watcher.all("000000000000/energy")) > n_energy)
+    assert node.limit_w == planned_w
+    assert ended(training) == 0
+    wait_for(node, lambda: node.limit_w == PRIOR_W)
+
+
+def test_without_permission_it_measures_and_publishes_and_never_writes(node: LiveNode) -> None:
+    node.machine.gpu().writable = False
+    node.controller()
+    node.training(6.0)
+    wait_for(node, lambda: (node.watcher.last("/profile") or {}).get("state") == "observing")
+    assert "no_permission" in {change["reason"] for change in node.watcher.all("/limit")}
+    n_set = node.machine.gpu().set_calls
+    wait_for(node, lambda: (node.watcher.last("r1/energy") or {}).get("final"))
+    assert node.watcher.last("r1/energy")["energy_j"] > 0
+    assert (node.machine.gpu().set_calls, node.limit_w) == (n_set, PRIOR_W)
+
+
+def test_a_second_controller_says_who_holds_the_node_and_exits_with_2(node: LiveNode) -> None:
+    first = node.controller()
+    wait_for(node, lambda: (node.watcher.last("n1/status") or {}).get("state") == "online")
+    second = node.call("controller")
+    elsewhere = node.call("controller", node__state_dir=str(node.state_dir.with_name("elsewhere")))
+    for refused in (second, elsewhere):
+        assert refused.returncode == 2
+        assert f"held by process {first.pid}" in refused.stderr
+    assert node.call("restore").returncode == 0  # nothing is on record: nothing is touched, whoever holds the lock
+
+
+def test_a_state_directory_that_cannot_be_written_exits_with_2_and_touches_nothing(node: LiveNode) -> None:
+    node.state_dir.write_text("a file where a directory should be")
+    result = node.call("controller")
+    assert result.returncode == 2
+    assert "node.state_dir" in result.stderr
+    assert node.machine.gpu().set_calls == 0
+
+
+def test_check_shows_the_five_limits_and_changes_nothing(node: LiveNode) -> None:
+    result = node.call("check", "--json")
+    assert '"requested_power_limit_w": 280' in result.stdout
+    assert '"default_power_limit_w": 300' in result.stdout
+    assert node.machine.gpu().set_calls == 0
+    assert not node.state_dir.exists()

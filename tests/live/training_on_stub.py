@@ -1,0 +1,35 @@
+"""A training process on the stub machine: `python -m tests.live.training_on_stub SECONDS`, with the real publisher.
+
+Its iterations take as long as the stub's GPUs need at their present limits. It is configured by the environment alone,
+as a user's would be, but for the batch size.
+"""
+
+import sys
+import threading
+import time
+
+from publishers import publish_iterations
+from tests.live.nvml_stub.machine import StubMachine
+
+PASS = 200
+
+
+def main(duration_s: float) -> None:
+    """Train for a time."""
+    machine = StubMachine.from_environment()
+    gpu = machine.gpu()
+    gpu.busy = True
+    pause = threading.Event()
+    end_s = time.monotonic() + duration_s
+    loader = publish_iterations(range(PASS), batch_size=256, flush_s=0.05, heartbeat_s=1.0)
+    while time.monotonic() < end_s:
+        for _ in loader:
+            pause.wait(gpu.iteration_time_s())
+            if time.monotonic() >= end_s:
+                break
+    gpu.busy = False
+    loader.finish(reached=True)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]))
