@@ -1,0 +1,306 @@
+"""NVML: the real pynvml on a stub library whose GPUs follow a measured curve."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from controller.adapters import nvml_calls, nvml_faults
+from controller.adapters.nvml import NvmlBackend, NvmlGpu
+from controller.errors import (
+    BackendError,
+    GpuError,
+    GpuLimitError,
+    GpuLostError,
+    GpuNotSupportedError,
+    GpuPermissionError,
+    GpuSuspectError,
+)
+from controller.ports import Backend, Gpu
+from tests.contract_gpu import GpuContract
+from tests.live.nvml_stub import fixtures
+from tests.live.nvml_stub.machine import STATE_VARIABLE, StubMachine
+
+pytestmark = pytest.mark.live
+nvml_library = fixtures.nvml_library
+nvml_machine = fixtures.nvml_machine
+nvml_in_process = fixtures.nvml_in_process
+
+SET = "nvmlDeviceSetPowerManagementLimit"
+POWER = "nvmlDeviceGetFieldValues"
+LONG_HANG_MS = 30_000
+
+
+@asynccontextmanager
+async def opened(**timeouts_s: float) -> AsyncIterator[Sequence[NvmlGpu]]:
+    backend = NvmlBackend(**timeouts_s)
+    try:
+        yield await backend.open()
+    finally:
+        await backend.close()
+
+
+class NvmlBench:
+    """The stub's first GPU on the bench."""
+
+    counter_period_s = 0.01
+
+    def __init__(self, machine: StubMachine) -> None:
+        self._machine = machine
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Gpu]:
+        async with opened() as (gpu,):
+            yield gpu
+
+    def set_busy(self) -> None:
+        self._machine.gpu().busy = True
+
+    async def pass_time(self, duration_s: float) -> None:
+        await asyncio.sleep(duration_s)
+
+
+class TestContract(GpuContract):
+    @pytest.fixture
+    def bench(self, nvml_in_process: StubMachine) -> NvmlBench:
+        nvml_in_process.gpu().raw.counter_period_ns = round(NvmlBench.counter_period_s * 1e9)
+        return NvmlBench(nvml_in_process)
+
+
+async def test_the_gpus_of_the_node_are_found(nvml_in_process: StubMachine) -> None:
+    backend: Backend = NvmlBackend()
+    (gpu,) = await backend.open()
+    assert (gpu.uuid, gpu.index, gpu.model) == (nvml_in_process.gpu().uuid, 0, "NVIDIA A40")
+    assert backend.driver == "NVIDIA 535.104.05 (NVML 12.535.104.05)"
+    await backend.close()
+    assert nvml_in_process.calls("nvmlShutdown") == 1
+
+
+async def test_a_node_without_gpus_is_an_empty_list(nvml_in_process: StubMachine) -> None:
+    nvml_in_process.raw.n_gpus = 0
+    async with opened() as gpus:
+        assert list(gpus) == []
+
+
+async def test_a_gpu_that_fails_at_opening_is_left_out_with_its_reason(
+    nvml_in_process: StubMachine, caplog: pytest.LogCaptureFixture
+) -> None:
+    nvml_in_process.gpu().fail("nvmlDeviceGetUUID", 15)
+    backend = NvmlBackend()
+    assert list(await backend.open()) == []
+    (fault,) = backend.faults
+    assert isinstance(fault, GpuLostError)
+    assert "GPU 0 is left out" in caplog.text
+    await backend.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [(9, "modprobe nvidia"), (18, "reboot"), (4, "/dev/nvidia"), (17, "/dev/nvidia"), (999, "kernel log")],
+)
+async def test_nvml_that_does_not_open_says_what_to_do(nvml_in_process: StubMachine, code: int, advice: str) -> None:
+    nvml_in_process.fail("nvmlInitWithFlags", code)
+    with pytest.raises(BackendError, match=f"NVML error {code}.*{advice}"):
+        await NvmlBackend().open()
+
+
+async def test_nvml_that_hangs_at_opening_is_given_up(nvml_in_process: StubMachine) -> None:
+    nvml_in_process.hang("nvmlDeviceGetCount_v2", LONG_HANG_MS)
+    with pytest.raises(BackendError, match="the driver hangs"):
+        await NvmlBackend(open_timeout_s=0.05).open()
+    nvml_in_process.hang("nvmlDeviceGetCount_v2", 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "advice"),
+    [
+        (2, GpuLimitError, r"150 W, where the GPU accepts 100 to 300 W: .*gpu\.min_power_limit_w"),
+        (3, GpuNotSupportedError, "only observed"),
+        (4, GpuPermissionError, "CAP_SYS_ADMIN"),
+        (15, GpuLostError, "fallen off the bus"),
+        (16, GpuLostError, "--gpu-reset"),
+        (17, GpuError, "cgroup"),
+        (18, GpuError, "reboot"),
+        (999, GpuError, "dmesg"),
+        (777, GpuError, "NVML error 777"),
+    ],
+)
+async def test_a_write_that_fails_says_what_to_do(
+    nvml_in_process: StubMachine, code: int, kind: type[GpuError], advice: str
+) -> None:
+    nvml_in_process.gpu().fail(SET, code)
+    async with opened() as (gpu,):
+        with pytest.raises(kind, match=advice) as caught:
+            await gpu.set_power_limit(150.0)
+    assert (type(caught.value), caught.value.code) == (kind, code)
+    assert (caught.value.gpu_uuid, caught.value.operation) == (gpu.uuid, "set_power_limit")
+
+
+async def test_a_read_that_fails_says_what_to_do(nvml_in_process: StubMachine) -> None:
+    nvml_in_process.gpu().fail("nvmlDeviceGetEnforcedPowerLimit", 15)
+    async with opened() as (gpu,):
+        with pytest.raises(GpuLostError, match=r"read_limit on GPU-.*fallen off the bus"):
+            await gpu.read_limit()
+
+
+async def test_without_permission_a_limit_can_be_read_but_not_written(nvml_in_process: StubMachine) -> None:
+    nvml_in_process.gpu().writable = False
+    async with opened() as (gpu,):
+        with pytest.raises(GpuPermissionError):
+            await gpu.set_power_limit(150.0)
+        assert (await gpu.read_limit()).requested_power_limit_w == 300.0
+
+
+@pytest.mark.parametrize("limit_w", [float("nan"), float("inf"), -150.0, 0.0, 4_294_967.296 + 150.0])
+async def test_a_number_that_would_wrap_into_a_valid_limit_is_never_sent(
+    nvml_in_process: StubMachine, limit_w: float
+) -> None:
+    async with opened() as (gpu,):
+        with pytest.raises(GpuLimitError):
+            await gpu.set_power_limit(limit_w)
+    assert nvml_in_process.gpu().set_calls == 0
+
+
+async def test_a_fraction_of_a_watt_is_rounded_to_the_milliwatt(nvml_in_process: StubMachine) -> None:
+    async with opened() as (gpu,):
+        await gpu.set_power_limit(150.0006)
+    assert nvml_in_process.gpu().requested_power_limit_w == 150.001
+
+
+async def test_a_limit_from_outside_lowers_what_is_enforced_only(nvml_in_process: StubMachine) -> None:
+    nvml_in_process.gpu().set_external_limit_w(180.0)
+    async with opened() as (gpu,):
+        live = await gpu.read_limit()
+    assert (live.requested_power_limit_w, live.enforced_power_limit_w) == (300.0, 180.0)
+
+
+async def test_an_old_driver_without_power_fields_is_read_by_the_old_calls(nvml_in_process: StubMachine) -> None:
+    stub = nvml_in_process.gpu()
+    stub.raw.has_power_fields, stub.busy = 0, True
+    async with opened() as (gpu,):
+        assert (await gpu.read_sample()).power_w == pytest.approx(235.21)
+        assert (await gpu.read_limit()).requested_power_limit_w == 300.0
+    assert stub.calls("nvmlDeviceGetPowerUsage") == 1
+    assert stub.calls("nvmlDeviceGetPowerManagementLimit") == 1
+
+
+async def test_a_new_driver_is_asked_for_the_instant_power(nvml_in_process: StubMachine) -> None:
+    stub = nvml_in_process.gpu()
+    stub.busy = True
+    async with opened() as (gpu,):
+        assert (await gpu.read_sample()).power_w == pytest.approx(235.21)
+    assert stub.calls("nvmlDeviceGetPowerUsage") == 0
+
+
+async def test_without_an_energy_counter_a_sample_has_no_energy(nvml_in_process: StubMachine) -> None:
+    nvml_in_process.gpu().raw.has_energy_counter = 0
+    async with opened() as (gpu,):
+        sample = await gpu.read_sample()
+    assert sample.energy_j is None
+    assert sample.power_w == 30.0
+
+
+async def test_what_a_gpu_does_not_tell_is_none(nvml_in_process: StubMachine) -> None:
+    stub = nvml_in_process.gpu()
+    entry_points = (
+        *("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTemperature"),
+        *("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetPersistenceMode"),
+    )
+    for entry_point in entry_points:
+        stub.fail(entry_point, nvml_faults.NOT_SUPPORTED)
+    async with opened() as (gpu,):
+        sample = await gpu.read_sample()
+        assert (sample.utilization_ratio, sample.temperature_c) == (None, None)
+        assert await gpu.read_processes() is None
+        assert await gpu.read_persistence() is None
+
+
+@pytest.mark.parametrize("is_persistent", [True, False])
+async def test_persistence_mode_is_read_and_never_set(nvml_in_process: StubMachine, is_persistent: bool) -> None:
+    nvml_in_process.gpu().raw.is_persistent = is_persistent
+    async with opened() as (gpu,):
+        assert await gpu.read_persistence() is is_persistent
+
+
+async def test_the_processes_on_a_gpu_are_seen(nvml_in_process: StubMachine) -> None:
+    nvml_in_process.gpu().pids = frozenset({4711, 815})
+    async with opened() as (gpu,):
+        assert await gpu.read_processes() == frozenset({4711, 815})
+
+
+async def test_processes_that_may_not_be_seen_are_unknown(nvml_in_process: StubMachine) -> None:
+    nvml_in_process.gpu().fail("nvmlDeviceGetComputeRunningProcesses_v3", nvml_faults.NO_PERMISSION)
+    async with opened() as (gpu,):
+        assert await gpu.read_processes() is None
+
+
+@pytest.mark.parametrize(("mode", "is_partitioned"), [(None, False), (False, False), (True, True)])
+async def test_a_partitioned_gpu_says_so(nvml_in_process: StubMachine, mode: bool | None, is_partitioned: bool) -> None:
+    nvml_in_process.gpu().set_mig(mode)
+    async with opened() as (gpu,):
+        assert await gpu.read_mig() is is_partitioned
+
+
+@pytest.mark.parametrize("name", ["GPU-1", b"GPU-1"])
+def test_names_are_text_whatever_the_bindings_return(name: bytes | str) -> None:
+    assert nvml_calls.as_text(name) == "GPU-1"
+
+
+@pytest.fixture
+def released(nvml_in_process: StubMachine) -> Iterator[StubMachine]:
+    """End what hangs when the test ends, so that no thread outlives it for long."""
+    yield nvml_in_process
+    nvml_in_process.gpu().hang(POWER, 0)
+    nvml_in_process.gpu().hang(SET, 0)
+
+
+async def test_a_hanging_gpu_becomes_suspect_and_gets_nothing_more_until_it_answers(released: StubMachine) -> None:
+    stub = released.gpu()
+    async with opened(read_timeout_s=0.05) as (gpu,):
+        stub.hang(POWER, LONG_HANG_MS)
+        with pytest.raises(GpuSuspectError, match=r"no answer in 0\.05 s"):
+            await gpu.read_sample()
+        assert gpu.is_suspect
+        with pytest.raises(GpuSuspectError, match="not sent: read_sample has not returned"):
+            await gpu.set_power_limit(150.0)
+        assert stub.set_calls == 0
+        stub.hang(POWER, 0)
+        await _answers_again(gpu)
+        await gpu.set_power_limit(150.0)
+    assert stub.requested_power_limit_w == 150.0
+
+
+async def _answers_again(gpu: NvmlGpu) -> None:
+    while gpu.is_suspect:  # noqa: ASYNC110 — a thread has no event to wait for; the test's own deadline bounds it
+        await asyncio.sleep(0.005)
+
+
+async def test_the_event_loop_goes_on_while_a_gpu_hangs(released: StubMachine) -> None:
+    stub = released.gpu()
+    stub.hang(SET, LONG_HANG_MS)
+    n_turns = 0
+    async with opened(write_timeout_s=0.3) as (gpu,), asyncio.TaskGroup() as tasks:
+        write = tasks.create_task(_suspect_write(gpu))
+        while not write.done():
+            await asyncio.sleep(0.005)
+            n_turns += 1
+    assert n_turns > 10
+
+
+async def _suspect_write(gpu: NvmlGpu) -> None:
+    with pytest.raises(GpuSuspectError):
+        await gpu.set_power_limit(150.0)
+
+
+async def test_one_hanging_gpu_leaves_the_others_alone(released: StubMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = StubMachine.create(released.library_file, released.state_file.with_name("pair"), n_gpus=2)
+    monkeypatch.setenv(STATE_VARIABLE, str(machine.state_file))
+    async with opened(read_timeout_s=0.3) as (hanging, healthy):
+        machine.gpu(0).hang(POWER, LONG_HANG_MS)
+        with pytest.raises(GpuSuspectError):
+            await hanging.read_sample()
+        await healthy.set_power_limit(150.0)
+        assert (await healthy.read_limit()).requested_power_limit_w == 150.0
+        machine.gpu(0).hang(POWER, 0)
+    assert machine.gpu(0).set_calls == 0
