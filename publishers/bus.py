@@ -78,6 +78,7 @@ class Bus:
         self._subscribed = asyncio.Event()
         self._at_rest = asyncio.Event()
         self._at_rest.set()
+        self._leaving = False
         self._told: set[Trouble] = set()
 
     @property
@@ -149,6 +150,7 @@ class Bus:
         except TimeoutError:
             _LOGGER.debug("left the bus in the middle of an attempt to connect")
         finally:
+            self._leaving = True
             self._running.cancel()
             # A task group wraps whatever its body raises; this one is our own affair, so only a cancellation, which
             # may be its own way to report a bug in our task, is passed to it.
@@ -157,7 +159,7 @@ class Bus:
 
     async def _run(self) -> None:
         loop, attempt = asyncio.get_running_loop(), 0
-        while not self._running.cancelling():  # a failure to take leave must not undo that we are leaving
+        while not self._leaving:  # a failure to take leave must not undo that we are leaving
             began_s, fault = loop.time(), None
             try:
                 await self._session()

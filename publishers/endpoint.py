@@ -78,7 +78,12 @@ class Endpoint:
         Raises:
             OSError: `ca_file` cannot be read, or holds no certificate.
         """
-        return ssl.create_default_context(cafile=self.ca_file or None) if self.tls else None
+        if not self.tls:
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.ca_file or None)
+        except OSError as error:  # which does not say that it is about this file
+            raise OSError(error.errno, error.strerror or str(error), self.ca_file) from error
 
     def explain(self, error: BaseException) -> Fault:
         """Return what an error of aiomqtt, or one beneath it, means."""
@@ -105,8 +110,7 @@ class Endpoint:
 
     def silent(self) -> Fault:
         """Return what it means that nobody answers."""
-        hint = "is it an MQTT broker, and one with TLS?" if self.tls else "a broker with TLS needs mqtts://"
-        sentence = f"{self.address} does not answer in time: check host, port and firewall; {hint}"
+        sentence = f"{self.address} does not answer in time: check host, port and firewall; {self._tls_hint()}"
         return Fault(trouble=Trouble.TIMEOUT, sentence=sentence)
 
     def _explain_beneath(self, error: BaseException) -> Fault:
@@ -135,12 +139,16 @@ class Endpoint:
                 f"{error.verify_message}; set bus.ca_file to the certificate of the authority that signed the broker's"
             )
             return Fault(trouble=Trouble.TLS, sentence=f"TLS: the certificate of {self.address} is not trusted: {mend}")
-        mend = f"{error.reason or error}; does it speak TLS at this port, and does bus.ca_file hold certificates?"
+        mend = f"{error.reason or error}; does it speak TLS at this port?"
         return Fault(trouble=Trouble.TLS, sentence=f"TLS with {self.address} failed: {mend}")
 
     def _explain_os(self, error: OSError) -> Fault:
         if error.filename is not None:
             sentence = f"bus.ca_file {error.filename}: {error.strerror}"
             return Fault(trouble=Trouble.TLS, sentence=sentence)
-        sentence = f"the connection to {self.address} failed: {error.strerror or error}"
+        hint = f"; {self._tls_hint()}" if isinstance(error, ConnectionResetError) else ""
+        sentence = f"the connection to {self.address} failed: {error.strerror or error}{hint}"
         return Fault(trouble=Trouble.OTHER, sentence=sentence)
+
+    def _tls_hint(self) -> str:
+        return "does it speak TLS at this port?" if self.tls else "a broker with TLS needs mqtts://"

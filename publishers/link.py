@@ -40,7 +40,7 @@ def open_client(
     class Sink(asyncio.Queue[aiomqtt.Message]):
         """The client's queue, without the queue: no task for each message, and nothing that grows."""
 
-        def put_nowait(self, item: aiomqtt.Message) -> None:  # type: ignore[explicit-override]  # needs Python 3.12
+        def put_nowait(self, item: aiomqtt.Message) -> None:
             deliver(item.topic.value, item.payload)
 
     client = aiomqtt.Client(

@@ -151,13 +151,19 @@ def secure_broker(tmp_path: Path) -> Iterator[SecureMosquitto]:
     directory = tmp_path / "secure-broker"
     directory.mkdir()
     make_certificates(directory)
-    _call("mosquitto_passwd", "-b", "-c", str(directory / "passwords"), "node", "correct horse")
+    add_user(directory / "passwords", "node", "correct horse")
     mosquitto = Mosquitto(directory, _SECURE, scheme="mqtts")
     mosquitto.start()
     yield SecureMosquitto(
         broker=mosquitto, ca_file=str(directory / "ca.crt"), username="node", password="correct horse"
     )
     mosquitto.stop()
+
+
+def add_user(file: Path, username: str, password: str) -> None:
+    """Add a user to a password file of mosquitto, and make the file where there is none."""
+    file.touch(0o600)
+    _call("mosquitto_passwd", "-b", str(file), username, password)
 
 
 def make_certificates(directory: Path) -> None:

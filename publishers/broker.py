@@ -1,0 +1,171 @@
+"""A broker that needs no set-up: mosquitto as a child process where it is installed, else amqtt inside this process.
+
+It asks nobody for a password, so it listens on the loopback unless told otherwise. It lives as long as its context:
+the child also ends when this process is killed. For production run mosquitto by itself, with TLS, passwords and access
+rules.
+"""
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Final, Literal
+
+from publishers.link import probe
+from publishers.mosquitto import accepts, find_mosquitto, launch, read_last_words, read_version, stop
+
+STOP_TIMEOUT_S: Final = 2.0
+_N_ATTEMPTS: Final = 3
+_LOGGER = logging.getLogger(__name__)
+
+
+class BrokerError(RuntimeError):
+    """The broker could not be started; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedBroker:
+    """A broker that runs."""
+
+    kind: Literal["mosquitto", "amqtt"]
+    version: str
+    host: str
+    port: int
+    ended: Callable[[], Awaitable[str]]
+
+    @property
+    def url(self) -> str:
+        """Return where a client on this machine finds it."""
+        local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 — read, not bound
+        return f"mqtt://[{local}]:{self.port}" if ":" in local else f"mqtt://{local}:{self.port}"
+
+    async def wait(self) -> None:
+        """Wait until it ends by itself, which it should not, and log why; it does not come back."""
+        _LOGGER.error("the broker ended by itself: %s", await self.ended())
+
+
+@asynccontextmanager
+async def embedded_broker(
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    prefer: Literal["auto", "mosquitto", "amqtt"] = "auto",
+    allow_remote: bool = False,
+) -> AsyncIterator[EmbeddedBroker]:
+    """Run a broker at `host` and `port` (0: a free one) as long as the context lasts.
+
+    Raises:
+        BrokerError: the port is taken, the host is no address of this machine or not the loopback (and `allow_remote`
+            does not say that this is meant), or the preferred broker is not installed.
+    """
+    address = _check_host(host, allow_remote=allow_remote)
+    mosquitto = find_mosquitto()
+    if prefer == "mosquitto" and mosquitto is None:
+        raise BrokerError("mosquitto is not installed: apt-get install mosquitto")
+    if mosquitto is not None and prefer != "amqtt":
+        running = _mosquitto(mosquitto, address, port)
+    else:
+        running = _amqtt(address, port)
+    async with running as broker:
+        yield broker
+
+
+def _check_host(host: str, *, allow_remote: bool) -> str:
+    """Return the address to listen at."""
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError as error:
+        raise BrokerError(f"host {host!r}: must be an IP address of this machine, such as 127.0.0.1") from error
+    if not (address.is_loopback or allow_remote):
+        raise BrokerError(
+            f"host {host}: this broker asks nobody for a password, so it listens on the loopback (127.0.0.1) only; for"
+            " other machines run mosquitto itself with deploy/mosquitto.conf, or say allow_remote in a closed network"
+        )
+    return str(address)
+
+
+async def _claim(host: str, port: int) -> int:
+    """Return the port, or a free one where it is 0."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
+            reason = error.strerror
+        else:
+            return int(listener.getsockname()[1])
+    if not taken:
+        raise BrokerError(f"cannot listen at {host}:{port}: {reason}; choose another host or port")
+    url = f"mqtt://[{host}]:{port}" if ":" in host else f"mqtt://{host}:{port}"
+    if await probe(url, timeout_s=1.0) is None:
+        raise BrokerError(f"a broker runs at {host}:{port} already: use it (bus.url = {url!r}), or choose another port")
+    raise BrokerError(f"port {port} of {host} is taken by another program: choose another port, or 0 for a free one")
+
+
+@asynccontextmanager
+async def _mosquitto(program: str, host: str, port: int) -> AsyncIterator[EmbeddedBroker]:
+    version = await read_version(program)
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gridchase-broker-")))
+        chosen = port
+        for _ in range(1 if port else _N_ATTEMPTS):  # a free port may be taken before mosquitto has it
+            chosen = await _claim(host, port)
+            child = await launch(program, directory, host, chosen)
+            stack.push_async_callback(stop, child)
+            if await accepts(child, host, chosen):
+                break
+        else:
+            raise BrokerError(f"mosquitto {version} did not start at {host}:{chosen}: {read_last_words(directory)}")
+
+        async def ended() -> str:
+            return f"mosquitto ended with status {await child.wait()}: {read_last_words(directory)}"
+
+        yield EmbeddedBroker(kind="mosquitto", version=version, host=host, port=chosen, ended=ended)
+
+
+@asynccontextmanager
+async def _amqtt(host: str, port: int) -> AsyncIterator[EmbeddedBroker]:
+    try:
+        from amqtt.broker import Broker  # noqa: PLC0415 — an extra, and a tenth of a second; most have mosquitto
+        from amqtt.errors import BrokerError as StartError  # noqa: PLC0415 — the same
+    except ImportError as error:
+        raise BrokerError(
+            "there is no broker: apt-get install mosquitto, or pip install 'gridchase[controller]'"
+        ) from error
+    for name in ("amqtt", "transitions"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # it logs every packet, and a traceback for a lost client
+    chosen = await _claim(host, port)
+    broker = Broker(
+        {
+            "listeners": {"default": {"type": "tcp", "bind": f"{host}:{chosen}"}},
+            "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
+        }
+    )
+    try:
+        await broker.start()
+    except StartError as error:
+        raise BrokerError(f"amqtt did not start at {host}:{chosen}: {error}") from error
+    try:
+        version = metadata.version("amqtt")
+        yield EmbeddedBroker(kind="amqtt", version=version, host=host, port=chosen, ended=_never)
+    finally:
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await broker.shutdown()
+        except TimeoutError:
+            _LOGGER.warning("amqtt did not stop within %g s", STOP_TIMEOUT_S)
+
+
+async def _never() -> str:
+    """Wait for ever: amqtt ends with this process and not before."""
+    never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    return await never
