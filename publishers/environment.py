@@ -3,10 +3,10 @@
 import operator
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from publishers.topics import MAX_RANK, is_name
@@ -83,14 +83,19 @@ class Finder:
             return default
         return number
 
-    def gpus(self, value: Sequence[str | int] | None, *, world_size: int) -> tuple[str | int, ...]:
+    def batch_size(self, value: object) -> int:
+        """Return the samples of an iteration."""
+        return self.number(value, "batch_size", (), default=1, least=1, most=1 << 31)
+
+    def gpus(self, value: object, *, world_size: int) -> tuple[str | int, ...]:
         """Return the GPUs of this rank: argument, else of `CUDA_VISIBLE_DEVICES`, else index `LOCAL_RANK` or 0.
 
         Where several are visible and there is a `LOCAL_RANK`, the rank uses the one at that place; without one it uses
         them all. Nothing or -1 in `CUDA_VISIBLE_DEVICES` means no GPU.
         """
         if value is not None:
-            return (value,) if isinstance(value, str | int) else tuple(value)
+            given: Any = value  # whatever it holds, it is checked against the format of the bus
+            return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
         local = self._local_rank(world_size=world_size)
         text = self._environ.get("CUDA_VISIBLE_DEVICES")
         if text is None:
@@ -126,7 +131,7 @@ class Finder:
         ca = ca_file or self._environ.get("GRIDCHASE_CA_FILE")
         if ca and parts.scheme == "mqtt":
             self.faults.append(f"ca_file = {ca!r}: needs a broker with TLS; let its URL begin with mqtts://")
-        elif ca and not Path(ca).is_file():
+        elif ca and not Path(str(ca)).is_file():
             self.faults.append(f"ca_file = {ca!r}: there is no such file")
         return Broker(
             host=parts.hostname,
@@ -134,7 +139,7 @@ class Finder:
             tls=parts.scheme == "mqtts",
             username=user,
             password=secret,
-            ca_file=ca,
+            ca_file=str(ca) if ca else None,
         )
 
     def _credentials(

@@ -128,14 +128,16 @@ class Recorder:
         """
         segments: list[Segment] = []
         while len(segments) < max_segments and (head := self._next_head()) is not None:
-            length = len(head.marks) if head.length is None else head.length
-            if length == self._position:
-                break
+            written, length = len(head.marks), head.length  # in this order: what is written later may not count
+            if length is not None:
+                written = length
             previous = head.marks[self._position - 1] if self._position else BREAK
-            for begin_ns, ends_ns in _stretches(head.marks[self._position : length], previous):
+            for begin_ns, ends_ns in _stretches(head.marks[self._position : written], previous):
                 _add(segments, Segment(self._next, head.epoch, begin_ns, ends_ns))
                 self._next += len(ends_ns)
-            self._position = length
+            self._position = written
+            if length is None:
+                break  # the present chunk, read as far as it was written
         return segments
 
     def _open(self, marks: list[int], *, before_ns: int = 0) -> Chunk:

@@ -18,14 +18,18 @@ import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from publishers.environment import Broker, Finder, find_boot_id
+from publishers.quantities import GpuRef
 from publishers.topics import DEFAULT_ROOT, MAX_RANK
 from publishers.wire import RankStatus
 
+_Gpus = Annotated[tuple[GpuRef, ...], Meta(max_length=64)]
+_LONGEST_BOOT_ID: Final = 256
 _LONGEST_PERIOD_S: Final = 3_600.0
 _ROOT: Final = re.compile(r"[^/#+\s\0][^#+\s\0]{0,127}(?<!/)\Z")
 
@@ -110,12 +114,12 @@ def resolve(
         rank=own_rank,
         world_size=ranks,
         gpus=found.gpus(gpus, world_size=ranks),
-        batch_size=batch_size,
+        batch_size=None if batch_size is None else found.batch_size(batch_size),
         broker=found.broker(broker, username=username, password=password, ca_file=ca_file),
         root=root or environ.get("GRIDCHASE_ROOT") or DEFAULT_ROOT,
         flush_s=flush_s,
         heartbeat_s=heartbeat_s,
-        boot_id=boot_id or find_boot_id(),
+        boot_id=str(boot_id or find_boot_id()),
         host=socket.gethostname() or "unknown",
     )
     found.faults += _faults(settings)
@@ -136,10 +140,10 @@ def _faults(settings: Settings) -> list[str]:
     for name, value in (("flush_s", settings.flush_s), ("heartbeat_s", settings.heartbeat_s)):
         if not _is_period(value):
             faults.append(f"{name} = {value!r}: must be above 0 and at most {_LONGEST_PERIOD_S:g} s")
-    if not faults:
-        try:
-            msgspec.convert(msgspec.to_builtins(settings.status(started_at_s=0.0)), RankStatus)
-        except (msgspec.MsgspecError, TypeError) as error:
-            # Only what the other checks leave open can fail here: gpus, batch_size, boot_id.
-            faults.append(str(error))
+    if not 1 <= len(settings.boot_id) <= _LONGEST_BOOT_ID:
+        faults.append(f"boot_id = {settings.boot_id!r}: must have 1 to {_LONGEST_BOOT_ID} characters")
+    try:
+        msgspec.convert(settings.gpus, _Gpus)
+    except msgspec.ValidationError:
+        faults.append(f"gpus = {settings.gpus!r}: must be at most 64 UUIDs, or indices from 0 to 1023")
     return faults

@@ -1,0 +1,128 @@
+"""A connection that obeys the port and remembers: it can be down, lose messages, and refuse to acknowledge."""
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from publishers import Publisher
+from publishers.connection import Will
+from publishers.environment import Broker
+from publishers.wire import Iterations, Metric, RankStatus, decode
+
+TIMEOUT_S = 5.0
+TICK_NS = 1_000
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds; fail where it does not in time."""
+    pause, deadline_s = threading.Event(), time.monotonic() + TIMEOUT_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError("the condition did not hold in time")
+        pause.wait(0.001)
+
+
+@dataclass
+class FakeReceipt:
+    """The fate of a message."""
+
+    done: bool = True
+    lost: bool = False
+
+
+@dataclass
+class FakeConnection:
+    """A broker that is there while `up`; `lossy`: every message without an acknowledgement is lost."""
+
+    up: bool = True
+    lossy: bool = False
+    acknowledges: bool = True
+    connections: int = 0
+    failure: str | None = None
+    closed: bool = False
+    will: Will | None = None
+    sent: list[tuple[str, bytes, int, bool]] = field(default_factory=list)
+    _is_in: bool = False
+
+    def connect(self, broker: Broker, will: Will) -> "FakeConnection":
+        """Be the factory of the sender's connection, too."""
+        assert broker.port
+        self.will = will
+        return self
+
+    def is_connected(self) -> bool:
+        return self._is_in
+
+    def work(self, timeout_s: float = 0.0) -> None:
+        assert timeout_s >= 0
+        if self.up and not self._is_in:
+            self.connections += 1
+        self._is_in = self.up
+        self.failure = None if self.up else "refused"
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> FakeReceipt:
+        assert self._is_in, "nothing may be handed over while the broker is away"
+        self.sent.append((topic, payload, qos, retain))
+        if qos == 0:
+            return FakeReceipt(lost=self.lossy)
+        return FakeReceipt(done=self.acknowledges)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def messages(self) -> list[Iterations]:
+        """Return the messages of iterations."""
+        return [decode(payload, Iterations) for topic, payload, _, _ in self.sent if topic.endswith("/iterations")]
+
+    def statuses(self) -> list[RankStatus]:
+        """Return the statuses."""
+        return [decode(payload, RankStatus) for topic, payload, _, _ in self.sent if topic.endswith("/status")]
+
+    def metrics(self) -> list[Metric]:
+        """Return the metrics."""
+        return [decode(payload, Metric) for topic, payload, _, _ in self.sent if topic.endswith("/metric")]
+
+    def n_iterations(self) -> int:
+        """Return how many iterations arrived."""
+        return sum(len(message.ends_ns()) for message in self.messages())
+
+
+def ticking() -> Callable[[], int]:
+    """Return a clock that ticks once a reading."""
+    return itertools.count(0, TICK_NS).__next__
+
+
+def publisher_on(connection: FakeConnection, **changes: object) -> Publisher:
+    """Return a publisher on a fake connection."""
+    arguments: dict[str, object] = {
+        "job": "toy",
+        "run": "r1",
+        "rank": 0,
+        "world_size": 1,
+        "clock_ns": ticking(),
+        "flush_s": 0.001,
+    }
+    return Publisher(**{**arguments, **changes}, connect=connection.connect)  # type: ignore[arg-type]  # by name
+
+
+def lengths(messages: list[Iterations]) -> list[int]:
+    """Return the number of iterations in each message."""
+    return [len(message.ends_ns()) for message in messages]
+
+
+def epochs(connection: FakeConnection) -> dict[int, int]:
+    """Return the number of iterations that arrived in each epoch."""
+    counts: dict[int, int] = {}
+    for message in connection.messages():
+        counts[message.epoch] = counts.get(message.epoch, 0) + len(message.ends_ns())
+    return counts
+
+
+def unused_broker() -> str:
+    """Return the URL of a broker that is not there."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"mqtt://127.0.0.1:{probe.getsockname()[1]}"

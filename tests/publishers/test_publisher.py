@@ -1,0 +1,140 @@
+"""What a publisher says of itself, and what it does when the broker, the settings or the clock are bad."""
+
+import itertools
+import logging
+import time
+
+import pytest
+
+from publishers import Publisher, publish_iterations
+from publishers.connection import Will
+from publishers.environment import Broker
+from publishers.iterations import PublishedSized
+from publishers.wire import RankStatus, decode
+from tests.publishers.fake_connection import FakeConnection, publisher_on, unused_broker, wait_until
+
+
+def test_what_does_not_fit_is_dropped_counted_and_published_later() -> None:
+    connection = FakeConnection(up=False)
+    publisher = publisher_on(connection)
+    assert sum(1 for _ in PublishedSized(range(100_000), publisher)) == 100_000
+    connection.up = True
+    wait_until(lambda: connection.messages() and sum(_span(connection)) == 100_000)
+    publisher.close()
+    assert connection.n_iterations() + connection.messages()[-1].dropped == 100_000
+    assert 65_000 <= connection.n_iterations() <= 66_000
+    dropped = 0
+    for before, after in itertools.pairwise(connection.messages()):
+        dropped += after.first - before.first - len(before.ends_ns())
+    assert connection.messages()[0].first + dropped == connection.messages()[-1].dropped
+
+
+def _span(connection: FakeConnection) -> tuple[int, int]:
+    last = connection.messages()[-1]
+    return last.first, len(last.ends_ns())
+
+
+def test_messages_known_to_be_lost_are_counted_as_dropped() -> None:
+    connection = FakeConnection(lossy=True)
+    publisher = publisher_on(connection)
+    list(PublishedSized(range(10), publisher))
+    wait_until(lambda: connection.n_iterations() == 10)
+    list(PublishedSized(range(10), publisher))
+    publisher.close()
+    assert connection.messages()[-1].dropped >= 10
+
+
+def test_a_clock_that_goes_backwards_drops_and_does_not_raise() -> None:
+    connection = FakeConnection()
+    publisher = publisher_on(connection, clock_ns=itertools.count(1_000_000, -1).__next__)
+    list(PublishedSized(range(100), publisher))
+    publisher.close()
+    assert connection.n_iterations() == 0
+    assert connection.statuses()[-1].state == "finished"
+
+
+def test_the_status_runs_then_is_finished_and_the_will_says_lost() -> None:
+    connection = FakeConnection()
+    publisher = publisher_on(connection, batch_size=64, gpus=["GPU-1"], clock_s=lambda: 1.5e9, boot_id="boot")
+    list(PublishedSized(range(3), publisher))
+    publisher.close(reached=True)
+    assert [status.state for status in connection.statuses()] == ["running", "finished"]
+    assert [(topic, qos, retain) for topic, _, qos, retain in connection.sent if topic.endswith("status")] == [
+        ("gridchase/v1/job/toy/run/r1/rank/0/status", 1, True)
+    ] * 2
+    last = connection.statuses()[-1]
+    assert (last.reached, last.batch_size, last.gpus) == (True, 64, ["GPU-1"])
+    assert (last.started_at_s, last.boot_id) == (1.5e9, "boot")
+    assert connection.will is not None
+    assert decode(connection.will.payload, RankStatus).state == "lost"
+    assert connection.closed
+
+
+def test_the_status_comes_again_every_heartbeat_and_after_every_reconnection() -> None:
+    connection = FakeConnection()
+    publisher = publisher_on(connection, heartbeat_s=0.01)
+    wait_until(lambda: len(connection.statuses()) >= 3)
+    publisher.close()
+    connection = FakeConnection()
+    publisher = publisher_on(connection, heartbeat_s=1_000.0)
+    wait_until(lambda: len(connection.statuses()) == 1)
+    connection.up = False
+    wait_until(lambda: connection.failure)
+    connection.up = True
+    wait_until(lambda: len(connection.statuses()) == 2)
+    publisher.close()
+
+
+def test_a_metric_is_published_with_its_epoch_and_nonsense_is_not() -> None:
+    connection = FakeConnection()
+    with publisher_on(connection) as publisher:
+        list(PublishedSized(range(3), publisher))
+        list(PublishedSized(range(3), publisher))
+        publisher.metric(0.76, reached=True)
+        publisher.metric(float("nan"))
+        publisher.metric("good")  # type: ignore[arg-type]  # training code may pass anything
+    assert [(metric.epoch, metric.value, metric.reached) for metric in connection.metrics()] == [(1, 0.76, True)]
+
+
+def test_closing_waits_for_a_broker_that_does_not_acknowledge_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("publishers.sender", "publishers.publisher"):
+        monkeypatch.setattr(f"{module}.CLOSE_TIMEOUT_S", 0.1)
+    connection = FakeConnection(acknowledges=False)
+    publisher = publisher_on(connection)
+    begin_s = time.monotonic()
+    publisher.close()
+    assert 0.09 < time.monotonic() - begin_s < 1.0
+
+
+def test_without_a_broker_training_goes_on_one_warning_is_logged_and_the_end_comes_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "publishers")
+    publisher = Publisher(job="alone", broker=unused_broker(), flush_s=0.01)
+    wait_until(lambda: caplog.records)
+    assert sum(1 for _ in PublishedSized(range(100_000), publisher)) == 100_000
+    begin_s = time.monotonic()
+    publisher.close()
+    assert time.monotonic() - begin_s < 0.5
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "refused" in caplog.text
+
+
+def test_wrong_settings_turn_publishing_off_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        assert list(publish_iterations(range(3), job="two words")) == [0, 1, 2]
+    assert len(caplog.records) == 1
+    assert "job = 'two words': must be" in caplog.text
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("ca.crt"), RuntimeError("a bug")])
+def test_a_connection_that_cannot_be_made_turns_publishing_off(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_broker: Broker, _will: Will) -> FakeConnection:
+        raise error
+
+    publisher = Publisher(job="failing", connect=fail)
+    wait_until(lambda: caplog.records)
+    assert len(list(PublishedSized(range(1_000), publisher))) == 1_000
+    publisher.close()
