@@ -8,7 +8,6 @@ import math
 import os
 import socket
 import tomllib
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -18,7 +17,7 @@ from msgspec import Meta, Struct
 
 from controller.errors import ConfigError
 
-Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._-]{1,64}\Z")]
+NameOrNone = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._-]{0,64}\Z")]
 Root = Annotated[str, Meta(pattern=r"\A[^/#+\s][^#+\s]{0,127}(?<!/)\Z")]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Watts = Annotated[float, Meta(gt=0, le=10_000)]
@@ -41,7 +40,7 @@ class BusConfig(Section, frozen=True, kw_only=True):
 class NodeConfig(Section, frozen=True, kw_only=True):
     """This node: its name on the bus, and the directory of the journal, the lock and the profiles."""
 
-    name: Name | Literal[""] = ""
+    name: NameOrNone = ""
     state_dir: str = ""
 
 
@@ -78,7 +77,7 @@ class SignalConfig(Section, frozen=True, kw_only=True):
 
     kind: Literal["carbon", "price", "energy"] = "energy"
     provider: Literal["constant", "trace"] = "constant"
-    zone: Name | Literal[""] = ""
+    zone: NameOrNone = ""
     path: str = ""
     value: Annotated[float, Meta(ge=-1e6, le=1e6)] = 1.0
 
@@ -244,8 +243,6 @@ _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 def _bound(hint: Any) -> str:  # noqa: ANN401 — a type annotation has no narrower type
     if get_origin(hint) is Literal:
         return "must be " + " or ".join(repr(choice) for choice in get_args(hint))
-    if get_origin(hint) is types.UnionType:
-        return _bound(get_args(hint)[0])
     if get_origin(hint) is not Annotated:
         return ""
     kind, meta, *_ = get_args(hint)

@@ -1,0 +1,59 @@
+"""The example configuration is the reference of the keys: whole, equal to the defaults, right in its words."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, get_args, get_origin, get_type_hints
+
+import msgspec
+import pytest
+
+from controller.config import Config, check, load_config, with_names
+
+EXAMPLE = Path(__file__).parents[1] / "deploy" / "controller.toml"
+KEYS = [(section, key) for section, keys in msgspec.to_builtins(Config()).items() for key in keys]
+_LINE = re.compile(r"(?P<key>[a-z_]+) = (?P<value>\"[^\"]*\"|\S+) *# (?P<comment>.+)")
+
+
+def _comments() -> dict[tuple[str, str], str]:
+    """Return the comment of each key, by section and key."""
+    comments: dict[tuple[str, str], str] = {}
+    section = ""
+    for line in EXAMPLE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif (match := _LINE.fullmatch(line)) is not None:
+            comments[section, match["key"]] = match["comment"]
+    return comments
+
+
+def test_the_example_shows_every_key_with_its_default_in_the_order_of_the_records() -> None:
+    tables = tomllib.loads(EXAMPLE.read_text(encoding="utf-8"))
+    assert tables == msgspec.to_builtins(Config())
+    assert [(section, key) for section, keys in tables.items() for key in keys] == KEYS
+
+
+def test_the_example_is_a_valid_configuration_and_equal_to_none_at_all() -> None:
+    assert load_config(EXAMPLE) == load_config(None) == with_names(Config())
+    assert check(Config()) == []
+
+
+def test_every_key_of_the_example_is_explained_on_its_line() -> None:
+    assert list(_comments()) == KEYS
+
+
+@pytest.mark.parametrize(("section", "key"), KEYS, ids=[f"{section}.{key}" for section, key in KEYS])
+def test_the_explanation_of_a_number_tells_its_bounds_and_its_unit(section: str, key: str) -> None:
+    hint = get_type_hints(get_type_hints(Config)[section], include_extras=True)[key]
+    comment = _comments()[section, key]
+    kind, *metas = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    bounds = [
+        bound
+        for meta in metas
+        for bound in (meta.ge, meta.gt, meta.le, meta.lt)
+        if bound is not None and kind in {int, float}
+    ]
+    assert [
+        f"{bound:g}" for bound in bounds if not re.search(rf"(?<![\w.]){re.escape(f'{bound:g}')}(?!\w)", comment)
+    ] == []
+    assert kind is not float or re.match(r"\[.+\] ", comment), "a number has its unit in brackets"
