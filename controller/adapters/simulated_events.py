@@ -1,0 +1,112 @@
+"""What happens to a simulated GPU, as records that several processes share without locks.
+
+Each process appends what it does to one file of fixed-size records, one `write` a record, and every reader gets the
+same records in the same order.
+"""
+
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+_RECORD: Final = struct.Struct("<qqd")  # time [ns], kind, value
+_LIMIT, _LOAD = 1, 2
+_RECORDS_AT_ONCE: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSet:
+    """The power limit was written."""
+
+    time_ns: int
+    power_limit_w: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadChanged:
+    """The job began to use the GPU, or ceased to."""
+
+    time_ns: int
+    loaded: bool
+
+
+Event = LimitSet | LoadChanged
+
+
+class EventLog(Protocol):
+    """Where events are written down and read back."""
+
+    def append(self, event: Event) -> None:
+        """Add an event."""
+        ...
+
+    def read_new(self) -> list[Event]:
+        """Return the events since the last call, in the order in which they were written."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it; a second call does nothing."""
+        ...
+
+
+class EventFile:
+    """The events of a GPU that several processes share."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._offset = 0
+
+    def append(self, event: Event) -> None:
+        """Add an event; `O_APPEND` makes one `write` of one record atomic."""
+        if isinstance(event, LimitSet):
+            record = _RECORD.pack(event.time_ns, _LIMIT, event.power_limit_w)
+        else:
+            record = _RECORD.pack(event.time_ns, _LOAD, event.loaded)
+        if os.write(self._fd, record) != _RECORD.size:
+            raise OSError("the event file took only a part of a record: is the disk full?")
+
+    def read_new(self) -> list[Event]:
+        """Return the events since the last call; the order of the file is the same for every reader."""
+        events: list[Event] = []
+        while whole := self._read_whole():
+            events += [_decode(*fields) for fields in _RECORD.iter_unpack(whole)]
+            self._offset += len(whole)
+        return events
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _read_whole(self) -> bytes:
+        block = os.pread(self._fd, _RECORD.size * _RECORDS_AT_ONCE, self._offset)
+        return block[: len(block) - len(block) % _RECORD.size]
+
+
+class EventList:
+    """The events of a GPU that no other process shares."""
+
+    def __init__(self) -> None:
+        self._new: list[Event] = []
+
+    def append(self, event: Event) -> None:
+        """Add an event."""
+        self._new.append(event)
+
+    def read_new(self) -> list[Event]:
+        """Return the events since the last call."""
+        events, self._new = self._new, []
+        return events
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to let go of."""
+
+
+def _decode(time_ns: int, kind: int, value: float) -> Event:  # [W] or 0 and 1
+    if kind == _LIMIT:
+        return LimitSet(time_ns, value)
+    if kind == _LOAD:
+        return LoadChanged(time_ns, bool(value))
+    raise ValueError(f"record of kind {kind} at {time_ns} ns: this is not a file of events of a simulated GPU")

@@ -1,0 +1,70 @@
+"""The noise of a simulated GPU: numbers that depend on the seed and a position only, never on who asks, or when.
+
+Two processes, and two runs that are compared, meet the same noise: iteration 4711 is the same amount of work for each.
+"""
+
+from array import array
+from collections.abc import Iterator
+from itertools import accumulate
+
+import numpy as np
+
+POWER_NOISE_RATIO = 0.01
+"""Standard deviation of the mean power of a block of `POWER_BLOCK_S`."""
+POWER_BLOCK_S = 10.0
+ITERATION_NOISE_RATIO = 0.02
+"""Standard deviation of the work of one iteration."""
+STRETCH_NOISE_RATIO = 0.003
+"""Standard deviation of the mean work of a stretch of iterations: data and host drift a little."""
+STRETCH_ITERATIONS = 128
+_CHUNK = 4096
+_POWER, _ITERATION, _STRETCH = range(3)
+
+
+class Noise:
+    """The noise of one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._blocks = array("d")
+        self._block_ends_s = array("d", [0.0])
+
+    def iterations(self, first: int = 0) -> Iterator[float]:
+        """Yield the work of each iteration from number `first` on, in nominal iterations: about 1 each."""
+        chunk, skip = divmod(first, _CHUNK)
+        while True:
+            yield from self._chunk_of_work(chunk)[skip:]
+            chunk, skip = chunk + 1, 0
+
+    def power_ratio(self, at_s: float) -> float:
+        """Return the factor on the mean power, `at_s` seconds after the start."""
+        block = max(0, int(at_s // POWER_BLOCK_S))
+        self._grow(block)
+        return self._blocks[block]
+
+    def noisy_time_s(self, at_s: float) -> float:
+        """Return the integral of `power_ratio` from the start to `at_s` [s]: mean power times this is energy."""
+        block = max(0, int(at_s // POWER_BLOCK_S))
+        self._grow(block)
+        return self._block_ends_s[block] + (at_s - block * POWER_BLOCK_S) * self._blocks[block]
+
+    def _grow(self, block: int) -> None:
+        while len(self._blocks) <= block:
+            ratios = 1 + POWER_NOISE_RATIO * self._normal(_POWER, len(self._blocks) // _CHUNK)
+            lengths_s = (POWER_BLOCK_S * ratios).tolist()
+            ends_s = accumulate(lengths_s, initial=self._block_ends_s.pop())
+            self._block_ends_s.extend(ends_s)
+            self._blocks.extend(ratios.tolist())
+
+    def _chunk_of_work(self, chunk: int) -> list[float]:
+        per_chunk = _CHUNK // STRETCH_ITERATIONS
+        stretch_chunk, part = divmod(chunk, STRETCH_ITERATIONS)
+        stretches = self._normal(_STRETCH, stretch_chunk)[part * per_chunk : (part + 1) * per_chunk]
+        drift = np.repeat(1 + STRETCH_NOISE_RATIO * stretches, STRETCH_ITERATIONS)
+        work: list[float] = (drift * (1 + ITERATION_NOISE_RATIO * self._normal(_ITERATION, chunk))).tolist()
+        return work
+
+    def _normal(self, stream: int, chunk: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+        """Return chunk number `chunk` of a stream of standard normal numbers, shape (4096,)."""
+        bits = np.random.Philox(key=[self.seed, stream], counter=[0, 0, 0, chunk])
+        return np.random.Generator(bits).standard_normal(_CHUNK)
