@@ -139,7 +139,7 @@ class Endpoint:
                 f"{error.verify_message}; set bus.ca_file to the certificate of the authority that signed the broker's"
             )
             return Fault(trouble=Trouble.TLS, sentence=f"TLS: the certificate of {self.address} is not trusted: {mend}")
-        mend = f"{error.reason or error}; does it speak TLS at this port?"
+        mend = f"{error}; does it speak TLS at this port?"
         return Fault(trouble=Trouble.TLS, sentence=f"TLS with {self.address} failed: {mend}")
 
     def _explain_os(self, error: OSError) -> Fault:

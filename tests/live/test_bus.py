@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager, suppress
 from typing import Literal
 
 import pytest
+from amqtt.broker import Broker
 
 from publishers.broker import embedded_broker
 from publishers.bus import Bus, Outgoing, Will, probe
 from publishers.mosquitto import find_mosquitto
-from tests.live.conftest import Mosquitto, SecureMosquitto, eventually, make_certificates
+from tests.live.conftest import Mosquitto, SecureMosquitto, eventually, free_port, make_certificates
 
 pytestmark = pytest.mark.live
 Kind = Literal["mosquitto", "amqtt"]
@@ -220,6 +221,24 @@ async def test_no_message_at_qos_1_is_lost_when_the_wire_is_cut_under_it(kind: K
             proxy.cut()
             assert await bus.flush(10.0)
         await eventually(lambda: {int(payload) for payload in inbox.payloads} == set(range(1_000)))
+
+
+async def test_a_subscription_that_the_broker_refuses_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    # Of the two only amqtt refuses a subscription; mosquitto accepts it and delivers nothing.
+    port = free_port()
+    plugins = {
+        "amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True},
+        "amqtt.plugins.topic_checking.TopicTabooPlugin": {},  # it forbids `top-secret`
+    }
+    server = Broker({"listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}"}}, "plugins": plugins})
+    await server.start()
+    async with Bus(url=f"mqtt://127.0.0.1:{port}") as bus:
+        bus.subscribe("mine/#", Inbox())
+        bus.subscribe("top-secret", Inbox())
+        await eventually(lambda: bus.connected)
+        assert bus.last_error == "the broker refuses the subscription to top-secret: check its access rules"
+    await server.shutdown()
+    assert caplog.text.count("refuses the subscription") == 1
 
 
 async def test_leaving_takes_no_long_time_when_there_is_no_broker(caplog: pytest.LogCaptureFixture) -> None:
