@@ -26,8 +26,11 @@ class Entry(Struct, frozen=True, kw_only=True):
     written_at_s: float
 
 
-class _File(Struct, frozen=True, kw_only=True):
+class _Head(Struct, frozen=True, kw_only=True):
     version: int
+
+
+class _File(_Head, frozen=True, kw_only=True):
     gpus: dict[str, Entry]
 
 
@@ -71,7 +74,9 @@ class Journal:
         """
         path = state_dir / FILE_NAME
         try:
-            file = msgspec.json.decode(path.read_bytes(), type=_File)
+            content = path.read_bytes()
+            version = msgspec.json.decode(content, type=_Head).version
+            entries = msgspec.json.decode(content, type=_File).gpus if version == VERSION else {}
         except FileNotFoundError:
             return cls(path, {})
         except OSError as error:
@@ -81,11 +86,9 @@ class Journal:
                 f"{path}: {error}; no GPU was touched: compare its limits with `nvidia-smi -q -d POWER`, "
                 "set them by hand where needed, then remove the file"
             ) from error
-        if file.version != VERSION:
-            raise JournalError(
-                f"{path}: version {file.version}: this gridchase reads version {VERSION}; no GPU was touched"
-            )
-        return cls(path, file.gpus)
+        if version != VERSION:
+            raise JournalError(f"{path}: version {version}: this gridchase reads version {VERSION}; no GPU was touched")
+        return cls(path, entries)
 
     @property
     def entries(self) -> dict[str, Entry]:
