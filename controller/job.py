@@ -1,10 +1,12 @@
 """One run of a job on this node: its ranks and GPUs, from their iterations to the limit it asks for and its account.
 
-It does not know that NVML exists. Everything it hears comes by method calls from the router; everything it does happens
-in `run`, once a tick. It ends when its ranks have ended, or when it has been silent for the lease.
+It does not know that NVML exists. What it hears comes by method calls from the router, and iterations are acted upon at
+once; what no message brings about (leases, plans that are due, reports) happens in `run`, once a tick. It ends when its
+ranks have ended, or when it has been silent for the lease.
 """
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,6 +23,8 @@ from publishers.reports import ProfileReport, RunEnergy
 from publishers.wire import Iterations, Message, RankStatus
 
 MAX_NODES = 4_096
+MAX_STEPS_PER_TICK = 50
+"""However fast messages come, decisions are made at most this often."""
 HOLD_BACK_TICKS = 1_500
 """Energy waits this many ticks for the iterations that go with it; after that the time was a pause."""
 
@@ -66,6 +70,8 @@ class Job:
         self._account = RunAccount()
         self._parts: dict[str, RunEnergy] = {}
         self._cut_ns: int | None = None
+        self._tick_s = math.inf
+        self._stepped_s = 0.0
         self._asked: Target | None = None
         self._reported: ProfileReport | None = None
 
@@ -94,8 +100,11 @@ class Job:
         rank = self.ranks.members.get(number)
         if rank is None:
             return False
-        rank.heard_s = self._clock.now_s()
-        return rank.log.append(message, now_ns=self._clock.monotonic_ns())
+        rank.heard_s = now_s = self._clock.now_s()
+        is_good = rank.log.append(message, now_ns=self._clock.monotonic_ns())
+        if is_good and now_s - self._stepped_s >= self._tick_s / MAX_STEPS_PER_TICK:
+            self._step(now_s)
+        return is_good
 
     def hear_part(self, node: str, part: RunEnergy) -> None:
         """Take another node's part of the run's energy."""
@@ -104,12 +113,12 @@ class Job:
 
     async def run(self, *, tick_s: float) -> None:
         """Steer the run until it ends, then give its GPUs back and close its account."""
+        self._tick_s = tick_s
         next_s = report_s = self._clock.now_s()
         while self.ended is None:
             now_s = self._clock.now_s()
             self.ended = self.ranks.expire(now_s)
-            self._account_for(now_s, tick_s)
-            self._steer(now_s)
+            self._step(now_s)
             if now_s >= report_s:
                 self._report_energy()
                 report_s = next_tick_s(report_s, period_s=self._config.energy.period_s, now_s=now_s)
@@ -117,10 +126,17 @@ class Job:
             await self._clock.sleep_until(next_s)
         self._give_back(_RELEASES[self.ended], f"run {self.place.run} of {self.place.job} has ended")
         await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)  # the meters read once past the last iteration
-        self._account_for(self._clock.now_s(), tick_s, to_the_end=True)
+        self._account_for(self._clock.now_s(), to_the_end=True)
         self._report_energy(final=True)
 
-    def _account_for(self, now_s: float, tick_s: float, *, to_the_end: bool = False) -> None:
+    def _step(self, now_s: float) -> None:
+        """Account for what is new, and ask for the limit that follows from it."""
+        self._stepped_s = now_s
+        self._account_for(now_s)
+        if self.ended is None:
+            self._steer(now_s)
+
+    def _account_for(self, now_s: float, *, to_the_end: bool = False) -> None:
         """Cut what has become known since the last time, and show it to the account and to the profile."""
         known_ns = self.ranks.known_ns()
         if known_ns is None or not self._gpus:
@@ -128,7 +144,7 @@ class Job:
         now_ns = self._clock.monotonic_ns()
         since_ns, until_ns = known_ns if self._cut_ns is None else (self._cut_ns, known_ns[1])
         if not to_the_end:
-            until_ns = max(until_ns, now_ns - int(HOLD_BACK_TICKS * tick_s * NS_PER_S))
+            until_ns = max(until_ns, now_ns - int(HOLD_BACK_TICKS * self._tick_s * NS_PER_S))
         meters = [meter for _, meter in self._gpus.values()]
         pieces = cut(logs=self.ranks.logs, meters=meters, since_ns=since_ns, until_ns=until_ns, to_the_end=to_the_end)
         history = self._signal.history()

@@ -12,6 +12,7 @@ from typing import Any
 
 import paho.mqtt.client as mqtt
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.live.conftest import Mosquitto, wait_until
 from tests.live.nvml_stub.machine import StubMachine
@@ -33,7 +34,7 @@ class Watcher:
 
     def __init__(self, broker: Mosquitto) -> None:
         self.messages: dict[str, list[Any]] = defaultdict(list)
-        self._client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2)
         self._client.on_connect = lambda client, *_: client.subscribe("gridchase/v1/#", 1)
         self._client.on_message = self._take
         self._client.connect("127.0.0.1", broker.port)

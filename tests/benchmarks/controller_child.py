@@ -1,0 +1,52 @@
+"""The controller under test: `controller_child URL N_GPUS SETTING…`; it prints the time of each limit written."""
+
+import asyncio
+import sys
+import tempfile
+import time
+
+from controller.adapters.simulation import SimulatedBackend, SimulatedGpu, default_simulation
+from controller.cli.wiring import VERSION, boot_id, bus_of, stopped_by_signals
+from controller.clock import SystemClock
+from controller.config import Config, load_config
+from controller.daemon import Node, run_controller
+from policies.providers.constant import ConstantProvider
+
+
+class TimedGpu(SimulatedGpu):
+    """A simulated GPU that prints when a limit was written [ns]."""
+
+    async def set_power_limit(self, power_limit_w: float) -> None:
+        """Write the limit, and say when."""
+        await super().set_power_limit(power_limit_w)
+        print(time.monotonic_ns(), power_limit_w, flush=True)
+
+
+async def _run(config: Config, n_gpus: int) -> None:
+    clock, stop = SystemClock(), asyncio.Event()
+    gpus = []
+    for index in range(n_gpus):
+        simulated = (await default_simulation(clock, seed=index).open())[0]
+        gpus.append(TimedGpu(simulated.history, clock=clock, index=index, name=f"gpu-{index}"))
+    node = Node(
+        config=config,
+        boot_id=boot_id(),
+        version=VERSION,
+        backend=SimulatedBackend(gpus),
+        provider=ConstantProvider(1.0, kind="energy", unit="1", zone=""),
+        clock=clock,
+        connect=lambda will, birth: bus_of(config.bus, "", will, birth),
+    )
+    with stopped_by_signals(stop):
+        await run_controller(node, stop=stop)
+
+
+def main(url: str, n_gpus: int, settings: list[str]) -> None:
+    """Run a controller with simulated GPUs until SIGTERM."""
+    with tempfile.TemporaryDirectory() as state_dir:
+        fixed = [f"bus.url={url}", f"node.state_dir={state_dir}", "gpu.backend=simulation", "http.port=-1"]
+        asyncio.run(_run(load_config(None, [*fixed, *settings]), n_gpus))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
