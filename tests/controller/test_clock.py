@@ -1,0 +1,69 @@
+"""The clocks: domain time that can be scaled, and ticks that do not drift."""
+
+import asyncio
+import time
+
+import pytest
+
+from controller.clock import NS_PER_S, ScaledClock, SystemClock, next_tick_s
+from tests.fakes import MIDNIGHT_S, LoopClock
+
+
+def test_the_system_clock_tells_the_time_of_the_system() -> None:
+    clock = SystemClock()
+    assert clock.now_s() == pytest.approx(time.time(), abs=5)
+    assert clock.monotonic_ns() == pytest.approx(time.monotonic_ns(), abs=5 * NS_PER_S)
+
+
+def test_a_scaled_clock_runs_faster_from_its_start() -> None:
+    origin_ns = time.monotonic_ns() - 10 * NS_PER_S
+    clock = ScaledClock(start_s=MIDNIGHT_S, rate=1_440.0, origin_ns=origin_ns)
+    assert clock.now_s() - MIDNIGHT_S == pytest.approx(14_400, rel=0.1)
+    assert (clock.monotonic_ns() - origin_ns) / NS_PER_S == pytest.approx(14_400, rel=0.1)
+
+
+def test_two_scaled_clocks_with_the_same_numbers_agree() -> None:
+    origin_ns = time.monotonic_ns()
+    one, other = (ScaledClock(start_s=0.0, rate=60.0, origin_ns=origin_ns) for _ in range(2))
+    assert other.now_s() == pytest.approx(one.now_s(), abs=60)
+
+
+async def test_a_sleeper_that_is_due_still_lets_others_run() -> None:
+    others: list[str] = []
+    asyncio.get_running_loop().call_soon(others.append, "ran")
+    await SystemClock().sleep_until(0.0)
+    assert others == ["ran"]
+
+
+@pytest.mark.live
+async def test_a_scaled_clock_sleeps_the_scaled_down_time() -> None:
+    clock = ScaledClock(start_s=0.0, rate=36_000.0, origin_ns=time.monotonic_ns())
+    begin_s = time.monotonic()
+    await clock.sleep_until(1_800.0)
+    assert clock.now_s() >= 1_800.0
+    assert 0.05 <= time.monotonic() - begin_s < 5
+
+
+@pytest.mark.live
+async def test_the_system_clock_does_not_wake_early() -> None:
+    clock = SystemClock()
+    until_s = clock.now_s() + 0.02
+    await clock.sleep_until(until_s)
+    assert clock.now_s() >= until_s
+
+
+def test_ticks_do_not_drift() -> None:
+    assert next_tick_s(100.0, period_s=10.0, now_s=103.0) == 110.0
+
+
+def test_missed_ticks_are_skipped() -> None:
+    assert next_tick_s(100.0, period_s=10.0, now_s=147.0) == 147.0
+
+
+async def test_periodic_work_on_virtual_time_keeps_its_rhythm_over_two_days() -> None:
+    clock = LoopClock()
+    tick_s = clock.now_s()
+    for _ in range(48):
+        tick_s = next_tick_s(tick_s, period_s=3_600.0, now_s=clock.now_s())
+        await clock.sleep_until(tick_s)
+    assert clock.now_s() == pytest.approx(MIDNIGHT_S + 2 * 86_400, abs=1e-3)
