@@ -30,7 +30,7 @@ OUTBOX_SIZE: Final = 4_096
 LEAVE_TIMEOUT_S: Final = 2.0
 LONGEST_PAUSE_S: Final = 30.0
 _FIRST_PAUSE_S: Final = 0.25
-_STEADY_S: Final = 10.0
+_STEADY_S: Final = 5.0
 """A connection that lasted this long was a good one: the next attempts begin quickly again."""
 _FAILED_SUBSCRIPTION: Final = 128
 _LOGGER = logging.getLogger(__name__)

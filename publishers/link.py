@@ -102,7 +102,8 @@ class _QuietHandler:
     """An exception handler for the loop that leaves out what aiomqtt reports although it is handled.
 
     When a connection breaks, a call to watch its socket may still be in the loop's queue: a bad file descriptor,
-    harmless. And a connection may end with an error that nobody waited for any more.
+    harmless. A connection may end with an error that nobody waited for any more. And one that was given up while it
+    opened finds its future cancelled when the broker closes it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -112,7 +113,8 @@ class _QuietHandler:
         error, message = context.get("exception"), str(context.get("message"))
         late_watch = isinstance(error, OSError) and error.errno == errno.EBADF and "_writer" in message
         forgotten_end = isinstance(error, aiomqtt.MqttError) and "never retrieved" in message
-        if late_watch or forgotten_end:
+        given_up = isinstance(error, asyncio.CancelledError) and "in callback" in message
+        if late_watch or forgotten_end or given_up:
             return
         if self._inner is None:
             loop.default_exception_handler(context)

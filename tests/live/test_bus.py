@@ -10,7 +10,7 @@ import pytest
 from amqtt.broker import Broker
 
 from publishers.broker import embedded_broker
-from publishers.bus import Bus, Outgoing, Will, probe
+from publishers.bus import Bus, Outgoing, Will
 from publishers.mosquitto import find_mosquitto
 from tests.live.conftest import Mosquitto, SecureMosquitto, eventually, free_port, make_certificates
 
@@ -334,49 +334,6 @@ async def test_an_authority_that_did_not_sign_the_broker_says_so(
     assert bus.last_error is not None
     assert "is not trusted" in bus.last_error
     assert "bus.ca_file" in bus.last_error
-
-
-async def test_a_probe_finds_nothing_wrong_where_nothing_is(broker: Mosquitto, secure_broker: SecureMosquitto) -> None:
-    assert await probe(broker.url) is None
-    password, ca_file = secure_broker.password, secure_broker.ca_file
-    assert await probe(secure_broker.url, username="node", password=password, ca_file=ca_file) is None
-
-
-@pytest.mark.parametrize(
-    ("url", "sentence"),
-    [
-        ("mqtt://127.0.0.1:1", "nothing listens at 127.0.0.1:1: start a broker"),
-        ("mqtt://no-such-host.invalid", "the name 'no-such-host.invalid' cannot be resolved"),
-        ("http://127.0.0.1", "must be mqtt://host[:port]"),
-    ],
-)
-async def test_a_probe_says_why_nobody_answers(url: str, sentence: str) -> None:
-    assert sentence in str(await probe(url))
-
-
-@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")  # the same
-async def test_a_probe_tells_what_a_broker_with_tls_and_passwords_misses(secure_broker: SecureMosquitto) -> None:
-    url, ca_file = secure_broker.url, secure_broker.ca_file
-    assert "asks for a user name and a password" in str(await probe(url, ca_file=ca_file))
-    assert "is not trusted" in str(await probe(url))
-    assert "bus.ca_file /no/such/file: No such file" in str(await probe(url, ca_file="/no/such/file"))
-    plain = url.replace("mqtts://", "mqtt://")
-    assert "a broker with TLS needs mqtts://" in str(await probe(plain, timeout_s=1.0))
-
-
-@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")  # the same
-async def test_a_probe_with_tls_of_a_plain_broker_says_so(broker: Mosquitto) -> None:
-    assert "does it speak TLS at this port" in str(await probe(broker.url.replace("mqtt://", "mqtts://")))
-
-
-async def test_a_probe_of_something_that_is_no_broker_ends_in_time() -> None:
-    writers: list[asyncio.StreamWriter] = []
-    server = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    assert "does not answer in time" in str(await probe(f"mqtt://127.0.0.1:{port}", timeout_s=0.5))
-    server.close()
-    for writer in writers:
-        writer.close()
 
 
 async def test_a_client_that_comes_back_under_its_name_has_the_last_word(broker: Mosquitto) -> None:
