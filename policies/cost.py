@@ -1,20 +1,61 @@
-"""What an iteration costs at a power limit, by each of the objectives, and what a second may cost.
+"""What an iteration costs at a power limit, by each of the objectives; what a second may cost, and the ledger of them.
 
 Every cost is per iteration, at a fixed batch size: only its argmin over the limits matters, and that is the same as
 for a whole run.
 """
 
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.profile import PowerProfile
+from policies.profile import PowerProfile, ProfilePoint
 
+REPAY_S: Final = 86_400.0
+"""Lost time is paid back over a day. It is paid sooner where a limit just above the budget's rate does that, because
+nothing slower is affordable before; paying it back near full speed costs several times what it is worth later."""
+SPEND_S: Final = 2 * 3_600.0
+"""Saved time is spent over hours: nobody knows how long the run will last, and what is left at its end is lost."""
 BISECTIONS: Final = 48
 """Enough to tell any two values of a signal apart."""
 
 Quantity = TypeVar("Quantity", float, NDArray[np.float64])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLedger:
+    """The time that a budget allows for the iterations so far, less the time they took.
+
+    Attributes:
+        even_per_s: the rate that leaves the ledger as it is [1/s].
+        reference_per_s: the highest rate there is [1/s].
+        credit_s: what is left, or owed where below 0 [s].
+    """
+
+    even_per_s: float
+    reference_per_s: float
+    credit_s: float
+
+    @property
+    def needed_per_s(self) -> float:
+        """Return the mean rate that settles the ledger in its time, at most the highest [1/s]."""
+        ratio = 1 - self.credit_s / (REPAY_S if self.credit_s < 0 else SPEND_S)
+        return min(self.even_per_s * ratio, self.reference_per_s)
+
+    def pays(self, point: ProfilePoint, period_s: float) -> bool:
+        """Return whether a period at this point leaves the ledger above 0, or at least no lower than it is."""
+        change_s = (point.iterations_per_s / self.even_per_s - 1) * period_s
+        return change_s >= 0 or self.credit_s + change_s >= 0
+
+
+def time_ledger(max_slowdown: float, reference_per_s: float, n_iterations: float, active_s: float) -> TimeLedger:
+    """Return the ledger of a run that may take `max_slowdown` times as long as at `reference_per_s` [1/s]."""
+    return TimeLedger(
+        even_per_s=reference_per_s / max_slowdown,
+        reference_per_s=reference_per_s,
+        credit_s=max_slowdown * n_iterations / reference_per_s - active_s,
+    )
 
 
 def zeus_cost(power_w: Quantity, iterations_per_s: Quantity, *, eta: float, max_power_w: float) -> Quantity:

@@ -13,7 +13,7 @@ from typing import Final, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.cost import chase_cost, time_price, time_priced_cost, zeus_cost
+from policies.cost import chase_cost, time_ledger, time_price, time_priced_cost, zeus_cost
 from policies.profile import PowerProfile, ProfilePoint
 from policies.signal import Signal
 
@@ -24,13 +24,11 @@ SPAN_TOLERANCE_S: Final = 3_600.0
 """Providers that give the last 24 h give 24 values, the first of which began up to an hour later."""
 MIN_KNOWN_RATIO: Final = 0.8
 """A reference with more than a fifth of its time missing is none."""
-REPAY_S: Final = 12 * 3_600.0
-"""Lost time is paid back over half a day: on measured curves one limit above the budget's does that; near full speed
-an hour of it costs seven times as much carbon."""
-SPEND_S: Final = 12 * 3_600.0
-"""Saved time is spent over half a day, because nobody knows how long the run will last."""
-RESERVE_RATIO: Final = 0.05
-"""The share of the allowed slowdown that is kept back for the errors of the measured rates."""
+MAX_RESERVE: Final = 0.003
+"""The slowdown kept back where the rate at the prior limit is not known any better than that."""
+MIN_RESERVE: Final = 0.001
+RESERVE_SHARE: Final = 0.1
+"""At most this share of the slowdown that is allowed is kept back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +37,22 @@ class SlowdownObjective:
 
     max_slowdown: float
 
+    def __post_init__(self) -> None:
+        """Check that the slowdown is one."""
+        if not self.max_slowdown >= 1:
+            raise ValueError(f"max_slowdown = {self.max_slowdown:g}: must be at least 1 (1 means: never slower)")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtaObjective:
     """Weigh carbon (or energy) by `eta` and time by 1 - eta, as Zeus and Chase do."""
 
     eta: float
+
+    def __post_init__(self) -> None:
+        """Check that eta is a share."""
+        if not 0 <= self.eta <= 1:
+            raise ValueError(f"eta = {self.eta:g}: must be from 0 (only time counts) to 1 (only energy counts)")
 
 
 Objective = SlowdownObjective | EtaObjective
@@ -107,31 +115,6 @@ class _Wish:
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Budget:
-    """The ledger of the slowdown objective: time allowed for the iterations so far, less time taken [s]."""
-
-    max_slowdown: float
-    reference_per_s: float
-    credit_s: float
-
-    @property
-    def rate_per_s(self) -> float:
-        """Return the rate that keeps the ledger as it is [1/s]."""
-        return self.reference_per_s / self.max_slowdown
-
-    @property
-    def needed_per_s(self) -> float:
-        """Return the mean rate that settles the ledger within its time, at most the highest [1/s]."""
-        ratio = 1 - self.credit_s / (REPAY_S if self.credit_s < 0 else SPEND_S)
-        return min(self.rate_per_s * ratio, self.reference_per_s)
-
-    def pays(self, point: ProfilePoint, period_s: float) -> bool:
-        """Return whether the ledger stands a period at this rate: rates of the budget and above always."""
-        change_s = (point.iterations_per_s / self.rate_per_s - 1) * period_s
-        return change_s >= 0 or self.credit_s + change_s >= 0
-
-
 def choose_power_limit(
     *,
     profile: PowerProfile,
@@ -160,12 +143,11 @@ def choose_power_limit(
         case EtaObjective(eta=eta):
             wish = _wish_by_eta(profile, eta, value, history, now_s=now_s, started_at_s=progress.started_at_s)
         case SlowdownObjective(max_slowdown=max_slowdown):
-            budget = _budget(profile, max_slowdown, progress)
-            reference = None if value is None else _reference(history, forecast, now_s)
+            reference = _reference(history, forecast, now_s)
             if value is None or reference is None:
-                wish = _wish_without_signal(profile, budget)
+                wish = _wish_without_signal(profile, max_slowdown, progress)
             else:
-                wish = _wish_by_time_price(profile, budget, rules, value, reference)
+                wish = _wish_by_time_price(profile, max_slowdown, progress, rules, value, reference)
         case _:
             assert_never(objective)
     return _decided(wish, value, rules, present, now_s=now_s, is_stale=value is None and bool(history))
@@ -205,14 +187,6 @@ def _wish_by_eta(
     return _Wish(allowed=allowed, costs=costs, reason="eta_signal", detail=detail)
 
 
-def _budget(profile: PowerProfile, max_slowdown: float, progress: Progress) -> _Budget:
-    """Return the ledger; noise may show a lower limit to be the fastest, and the reference is the faster of both."""
-    slowdown = 1 + (max_slowdown - 1) * (1 - RESERVE_RATIO)
-    reference_per_s = float(profile.iterations_per_s.max())
-    credit_s = slowdown * progress.n_iterations / reference_per_s - progress.active_s
-    return _Budget(max_slowdown=slowdown, reference_per_s=reference_per_s, credit_s=credit_s)
-
-
 def _reference(
     history: Signal | None, forecast: Signal | None, now_s: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
@@ -240,43 +214,60 @@ def _reference_spans(
     return spans
 
 
-def _wish_without_signal(profile: PowerProfile, budget: _Budget) -> _Wish:
+def _wish_without_signal(profile: PowerProfile, max_slowdown: float, progress: Progress) -> _Wish:
     """Return the least energy among the limits that are fast enough; lost time asks for faster ones."""
-
-    def energies(rate_per_s: float) -> tuple[PowerProfile, NDArray[np.float64]]:
-        fast = PowerProfile(tuple(p for p in profile.points if p.iterations_per_s >= rate_per_s * (1 - 1e-9)))
-        return fast, fast.power_w / fast.iterations_per_s
-
-    rate_per_s = max(budget.rate_per_s, budget.needed_per_s)
-    allowed, costs = energies(rate_per_s)
-    calm, calm_costs = energies(budget.rate_per_s)
-    behind = calm.points[int(np.argmin(calm_costs))] not in allowed.points
-    detail = f"least energy at {rate_per_s:.4g} iterations/s or more; the budget stands at {budget.credit_s:+.0f} s"
-    return _Wish(allowed=allowed, costs=costs, reason="behind_schedule" if behind else "slowdown_static", detail=detail)
+    ledger = time_ledger(max_slowdown, profile.fastest.iterations_per_s, progress.n_iterations, progress.active_s)
+    even_per_s = ledger.even_per_s
+    needed_per_s = max(even_per_s, ledger.needed_per_s)
+    allowed = PowerProfile(tuple(p for p in profile.points if p.iterations_per_s >= needed_per_s))
+    calm = min(
+        (p for p in profile.points if p.iterations_per_s >= even_per_s), key=lambda point: point.iteration_energy_j
+    )
+    return _Wish(
+        allowed=allowed,
+        costs=allowed.power_w / allowed.iterations_per_s,
+        reason="slowdown_static" if calm in allowed.points else "behind_schedule",
+        detail=(
+            f"least energy at {needed_per_s:.4g} iterations/s or more; the budget stands at {ledger.credit_s:+.0f} s"
+        ),
+    )
 
 
 def _wish_by_time_price(
     profile: PowerProfile,
-    budget: _Budget,
+    max_slowdown: float,
+    progress: Progress,
     rules: Rules,
     value: float,
     reference: tuple[NDArray[np.float64], NDArray[np.float64]],
 ) -> _Wish:
-    """Return the least (c·P + λ)/r among the usable limits that the ledger can pay."""
+    """Return the least (c·P + λ)/r among the usable limits that the ledger can pay.
+
+    Noise may show a lower limit to be faster than the highest; the faster rate then is the reference, to be safe.
+    """
+    reserve = min(_uncertainty(profile.fastest), RESERVE_SHARE * (max_slowdown - 1))
+    highest_per_s = float(profile.iterations_per_s.max())
+    ledger = time_ledger(max_slowdown - reserve, highest_per_s, progress.n_iterations, progress.active_s)
     usable = profile.usable()
-    price = time_price(usable, *reference, needed_per_s=budget.needed_per_s)
+    price = time_price(usable, *reference, needed_per_s=ledger.needed_per_s)
     costs = time_priced_cost(usable.power_w, usable.iterations_per_s, value=value, time_price=price)
-    paid = [budget.pays(point, rules.period_s) for point in usable.points]
-    allowed = PowerProfile(tuple(point for point, ok in zip(usable.points, paid, strict=True) if ok))
+    paid = [ledger.pays(point, rules.period_s) for point in usable.points]
     return _Wish(
-        allowed=allowed,
+        allowed=PowerProfile(tuple(point for point, ok in zip(usable.points, paid, strict=True) if ok)),
         costs=costs[np.array(paid)],
         reason="slowdown_signal" if paid[int(np.argmin(costs))] else "behind_schedule",
         detail=(
             f"signal {value:.4g} now; a second is worth {price:.4g} W times its unit, so that the mean rate is "
-            f"{budget.needed_per_s:.4g} iterations/s; the budget stands at {budget.credit_s:+.0f} s"
+            f"{ledger.needed_per_s:.4g} iterations/s; the budget stands at {ledger.credit_s:+.0f} s"
         ),
     )
+
+
+def _uncertainty(point: ProfilePoint) -> float:
+    """Return how well a rate is known, as a share of it, within reason."""
+    if point.iterations_per_s_ci is None:
+        return MAX_RESERVE
+    return min(max(point.iterations_per_s_ci / point.iterations_per_s, MIN_RESERVE), MAX_RESERVE)
 
 
 def _decided(

@@ -5,7 +5,8 @@
                   └── another limit came into force ──┘
 
 It goes down from the prior limit, as Zeus does (arXiv:2208.06102), but settles and measures by time, and does not skip
-the floor where the range does not divide by the step.
+the floor where the range does not divide by the step. The prior limit is measured for longer than the others: every
+promise is made in terms of the rate there, and time at that limit is not lost.
 
 The caller shows it observations: slices of time in which iterations ran, made while the limit that was *requested* is
 the one wanted. `Observation.power_limit_w` is the one *enforced*. Where the two differ for as long as settling takes,
@@ -22,6 +23,8 @@ from policies.profile import PowerProfile, ProfilePoint
 
 MIN_ITERATIONS: Final = 3.0
 """A point needs this many, however long they take."""
+REFERENCE_WINDOWS: Final = 3
+"""How many windows the first limit, the prior one, is measured for."""
 MIN_WINDOWS: Final = 3
 """Fewer sub-windows say nothing about their scatter."""
 MAX_RESTARTS: Final = 8
@@ -173,11 +176,11 @@ def progress_ratio(plan: SweepPlan, state: State) -> float:
         case Settling(settled_s=settled_s):
             spent_s = min(settled_s, plan.settle_s)
         case Measuring(active_s=active_s):
-            spent_s = plan.settle_s + min(active_s, plan.window_s)
+            spent_s = plan.settle_s + min(active_s, _window_s(plan, state))
         case _:
             assert_never(state)
     n_done = sum(limit_w > state.power_limit_w for limit_w in plan.power_limits_w)
-    return (n_done + spent_s / (plan.settle_s + plan.window_s)) / len(plan.power_limits_w)
+    return (n_done + spent_s / (plan.settle_s + _window_s(plan, state))) / len(plan.power_limits_w)
 
 
 def profile_of(state: State) -> PowerProfile | None:
@@ -200,7 +203,11 @@ def _is_possible(observation: Observation) -> bool:
 
 
 def _is_enough(plan: SweepPlan, state: Measuring) -> bool:
-    return state.active_s >= plan.window_s and state.n_iterations >= MIN_ITERATIONS and state.energy_j > 0
+    return state.active_s >= _window_s(plan, state) and state.n_iterations >= MIN_ITERATIONS and state.energy_j > 0
+
+
+def _window_s(plan: SweepPlan, state: Settling | Measuring) -> float:
+    return plan.window_s * (REFERENCE_WINDOWS if state.power_limit_w == plan.power_limits_w[0] else 1)
 
 
 def _with(state: Measuring, observation: Observation) -> Measuring:
