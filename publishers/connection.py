@@ -7,6 +7,7 @@ naps in a way that nothing ends at once, and cannot be joined under a deadline. 
 import os
 import select
 import socket
+import ssl
 import time
 import weakref
 from dataclasses import dataclass
@@ -78,6 +79,17 @@ class Connection(Protocol):
         ...
 
 
+class _ClosingSocket(ssl.SSLSocket):
+    """A TLS socket that closes itself where it is not let in: paho would leave it to the garbage collector."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        try:
+            super().do_handshake(block)
+        except OSError:
+            self.close()
+            raise
+
+
 class PahoReceipt:
     """The fate of a message handed to paho."""
 
@@ -120,7 +132,9 @@ class PahoConnection:
         if broker.username is not None:
             client.username_pw_set(broker.username, broker.password)
         if broker.tls:
-            client.tls_set(ca_certs=broker.ca_file)
+            context = ssl.create_default_context(cafile=broker.ca_file)
+            context.sslsocket_class = _ClosingSocket
+            client.tls_set_context(context)
         client.on_socket_open = _set_no_delay
         client.on_connect = self._note_answer
         self._drop()

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
 from publishers.publisher import Publisher, resolve_or_warn
-from publishers.recorder import BREAK, CHUNK, Chunk, Recorder
+from publishers.recorder import CHUNK, Chunk, Recorder
 from publishers.settings import Settings, resolve
 
 __all__ = ["PublishedIterable", "Publisher", "publish_iterations"]
@@ -162,7 +162,7 @@ def _publish(iterable: Iterable[T], recorder: Recorder) -> Generator[T, None, No
         recorder.leave_pass(chunk)
         raise
     finally:
-        chunk.marks.append(BREAK)
+        recorder.break_off(chunk)
 
 
 def _n_own_marks(chunk: Chunk) -> int:

@@ -28,13 +28,14 @@ _MAX_CHUNKS: Final = 1_024
 class Chunk:
     """Marks that belong to one epoch; `length` is set once no further mark counts."""
 
-    __slots__ = ("before_ns", "epoch", "extra", "first", "length", "marks")
+    __slots__ = ("before_ns", "epoch", "extra", "first", "has_breaks", "length", "marks")
 
     def __init__(self, *, first: int, epoch: int, marks: list[int], before_ns: int = 0) -> None:
         self.first = first
         self.epoch = epoch
         self.marks = marks
         self.length: int | None = None
+        self.has_breaks = False
         self.extra = 0  # marks of pauses, which are not the loop's own
         self.before_ns = before_ns  # how long the iteration before this chunk took [ns]
 
@@ -72,11 +73,12 @@ class Recorder:
 
     def begin(self) -> None:
         """Begin an iteration now."""
-        self.chunk.marks += [BREAK, self.clock_ns()]
+        self.pause()
+        self.chunk.marks.append(self.clock_ns())
 
     def pause(self) -> None:
         """Begin the next iteration at the next mark, not at the last one."""
-        self.chunk.marks.append(BREAK)
+        self.break_off(self.chunk)
 
     def next_epoch(self) -> None:
         """Count what follows to the next epoch, unless this one is still empty; the next mark begins an iteration."""
@@ -106,8 +108,15 @@ class Recorder:
         """End the iteration of the batch in hand now, and begin the next one at the next request."""
         now_ns = self.clock_ns()
         chunk = self.start_pass()
-        chunk.marks += [now_ns, BREAK]
+        chunk.marks.append(now_ns)
+        self.break_off(chunk)
         chunk.extra += 2
+
+    @staticmethod
+    def break_off(chunk: Chunk) -> None:
+        """Let the next mark in a chunk begin an iteration instead of ending one."""
+        chunk.has_breaks = True
+        chunk.marks.append(BREAK)
 
     def leave_pass(self, chunk: Chunk) -> None:
         """End a pass that was left with a batch in hand: it counts where it took half as long as the one before.
@@ -143,7 +152,7 @@ class Recorder:
     def _open(self, marks: list[int], *, before_ns: int = 0) -> Chunk:
         old = self.chunk
         old.length = len(old.marks)
-        first = old.first + sum(len(ends_ns) for _, ends_ns in _stretches(old.marks[: old.length], BREAK))
+        first = old.first + _n_iterations(old, old.length)
         try:
             while first - self._chunks[0].first >= MAX_KEPT or len(self._chunks) >= _MAX_CHUNKS:
                 self._chunks.popleft()
@@ -164,6 +173,13 @@ class Recorder:
             self._position = 0
             self._next = head.first
         return head
+
+
+def _n_iterations(chunk: Chunk, length: int) -> int:
+    """Return the number of iterations in the first marks of a chunk."""
+    if chunk.has_breaks:
+        return sum(len(ends_ns) for _, ends_ns in _stretches(chunk.marks[:length], BREAK))
+    return max(0, length - 1)
 
 
 def _stretches(marks: list[int], previous: int) -> Iterator[tuple[int, list[int]]]:

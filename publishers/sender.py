@@ -46,7 +46,8 @@ class Sender:
         self._iterations_topic = topics.rank(settings.job, settings.run, settings.rank, "iterations")
         self._metric_topic = topics.run(settings.job, settings.run, "metric")
         self._metrics: deque[Metric] = deque(maxlen=_MAX_METRICS)
-        self._flying: deque[tuple[Receipt, int]] = deque()
+        self._waiting: deque[tuple[Segment, int]] = deque()  # with the number of iterations dropped before it
+        self._flying: deque[tuple[Receipt, Segment, int]] = deque()
         self._seq = self._next = self._dropped = 0
         self._connections = 0
         self._is_hopeless = False
@@ -121,19 +122,23 @@ class Sender:
 
     def _flush(self, connection: Connection) -> bool:
         """Publish what waits, as far as the network takes it; return whether there was anything."""
-        while self._metrics:
+        while self._metrics and connection.is_connected():
             connection.publish(self._metric_topic, encode(self._metrics.popleft()), qos=1)
-        if len(self._flying) >= _MAX_SEGMENTS:
-            return True
-        segments = self._recorder.take(_MAX_SEGMENTS)
-        for segment in segments:
-            self._send(connection, segment)
-        return bool(segments)
+        if not self._waiting:
+            self._take()
+        n_before = len(self._waiting)
+        while self._waiting and len(self._flying) < _MAX_SEGMENTS and connection.is_connected():
+            self._send(connection, *self._waiting.popleft())
+        return len(self._waiting) < n_before
 
-    def _send(self, connection: Connection, segment: Segment) -> None:
-        n_iterations = len(segment.ends_ns)
-        self._dropped += segment.first - self._next
-        self._next = segment.first + n_iterations
+    def _take(self) -> None:
+        """Take what was recorded, and count what was not kept."""
+        for segment in self._recorder.take(_MAX_SEGMENTS):
+            self._dropped += segment.first - self._next
+            self._next = segment.first + len(segment.ends_ns)
+            self._waiting.append((segment, self._dropped))
+
+    def _send(self, connection: Connection, segment: Segment, dropped: int) -> None:
         try:
             message = Iterations(
                 run=self._settings.run,
@@ -142,26 +147,33 @@ class Sender:
                 begin_ns=segment.begin_ns,
                 end_ns=pack_ends(array("q", segment.ends_ns)),
                 epoch=segment.epoch,
-                dropped=self._dropped,
+                dropped=dropped,
             )
         except (ValueError, TypeError, OverflowError):  # a clock that goes backwards, or counts in something else
-            self._dropped += n_iterations
+            self._dropped += len(segment.ends_ns)
             return
         self._seq += 1
-        self._flying.append((connection.publish(self._iterations_topic, encode(message)), n_iterations))
+        receipt = connection.publish(self._iterations_topic, encode(message))
+        self._flying.append((receipt, segment, dropped))
 
     def _settle(self) -> None:
-        """Forget the messages that have left, and count those that are known to be lost."""
+        """Forget the messages that have left; those that are known not to have, because the broker went, go again."""
+        again = []
         while self._flying and self._flying[0][0].done:
-            receipt, n_iterations = self._flying.popleft()
-            self._dropped += n_iterations * receipt.lost
+            receipt, segment, dropped = self._flying.popleft()
+            if receipt.lost:
+                again.append((segment, dropped))
+        self._waiting.extendleft(reversed(again))
 
     def _finish(self, connection: Connection) -> None:
         """Publish what is left, then `finished`, and wait for its acknowledgement."""
         deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
         self._tick(connection)
-        while connection.is_connected() and time.monotonic() < deadline_s and self._flush(connection):
+        while connection.is_connected() and time.monotonic() < deadline_s:
+            progressed = self._flush(connection)
             self._settle()
+            if not progressed and not self._flying:
+                break
             connection.work(_POLL_S if self._flying else 0.0)
         if connection.is_connected():
             finished = msgspec.structs.replace(self._status, state="finished", reached=self._reached)

@@ -34,14 +34,21 @@ def _span(connection: FakeConnection) -> tuple[int, int]:
     return last.first, len(last.ends_ns())
 
 
-def test_messages_known_to_be_lost_are_counted_as_dropped() -> None:
+def test_messages_that_did_not_leave_go_again_in_their_order() -> None:
     connection = FakeConnection(lossy=True)
     publisher = publisher_on(connection)
     list(PublishedSized(range(10), publisher))
-    wait_until(lambda: connection.n_iterations() == 10)
+    wait_until(connection.messages)
     list(PublishedSized(range(10), publisher))
+    connection.lossy = False
+    n_lost = len(connection.messages())
     publisher.close()
-    assert connection.messages()[-1].dropped >= 10
+    arrived = connection.messages()[n_lost:]
+    assert {(message.first, len(message.ends_ns()), message.dropped) for message in arrived} >= {
+        (0, 10, 0),
+        (10, 10, 0),
+    }
+    assert [message.seq for message in connection.messages()] == list(range(len(connection.messages())))
 
 
 def test_a_clock_that_goes_backwards_drops_and_does_not_raise() -> None:
