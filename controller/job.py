@@ -148,17 +148,16 @@ class Job:
         meters = [meter for _, meter in self._gpus.values()]
         pieces = cut(logs=self.ranks.logs, meters=meters, since_ns=since_ns, until_ns=until_ns, to_the_end=to_the_end)
         history = self._signal.history()
+        has_grown = False
         for piece in pieces:
             self._cut_ns = piece.end_ns
             at_s = now_s - (now_ns - piece.begin_ns) / NS_PER_S
             self._account.add(piece, history.value_at(at_s) if history else None)
-            enforced_w = self._in_force(piece.begin_ns)
-            if (
-                piece.active
-                and enforced_w is not None
-                and self._steering.observe(piece, enforced_power_limit_w=enforced_w)
-            ):
-                self._keep_profile()
+            # Once a point is closed, the rest still ran at its limit: it says nothing of the next one.
+            if not has_grown and piece.active and (enforced_w := self._in_force(piece.begin_ns)) is not None:
+                has_grown = self._steering.observe(piece, enforced_power_limit_w=enforced_w)
+        if has_grown:
+            self._keep_profile()
 
     def _in_force(self, since_ns: int) -> float | None:
         """Return the limit that the job got ever since a moment [W], or None where it is not the one asked for."""

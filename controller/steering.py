@@ -113,8 +113,9 @@ class Steering:
             n_iterations=piece.n_iterations,
             energy_j=piece.energy_j,
         )
-        self._enter(plan, profiling.advance(plan, before, observation))
-        return isinstance(self.state, Planned) or len(self.state.sweep.points) > len(before.points)
+        after = profiling.advance(plan, before, observation)
+        self._enter(plan, after)
+        return len(after.points) > len(before.points) or profiling.wanted_power_limit_w(after) is None
 
     def choose(
         self, *, now_s: float, history: Signal | None, forecast: Signal | None, progress: Progress, unit: str

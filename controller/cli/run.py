@@ -11,7 +11,7 @@ from controller.cli.wiring import node_of, stopped_by_signals
 from controller.config import Config
 from controller.daemon import run_controller
 from controller.errors import ConfigError
-from publishers.broker import EmbeddedBroker, embedded_broker
+from publishers.broker import BrokerError, EmbeddedBroker, embedded_broker
 
 MQTT_PORT = 1883
 PROBE_TIMEOUT_S = 1.0
@@ -33,13 +33,18 @@ def up(config: Config) -> int:
     return 0
 
 
-async def broker(host: str, port: int, kind: Literal["auto", "mosquitto", "amqtt"]) -> int:
+async def broker(
+    host: str, port: int, kind: Literal["auto", "mosquitto", "amqtt"], *, allow_remote: bool = False
+) -> int:
     """Run a broker until SIGINT or SIGTERM."""
     stop = asyncio.Event()
     with stopped_by_signals(stop):
-        async with embedded_broker(host=host, port=port, prefer=kind) as running:
+        async with embedded_broker(host=host, port=port, prefer=kind, allow_remote=allow_remote) as running:
             print(f"{running.kind} {running.version} at {running.url}; stop it with Ctrl-C", flush=True)
-            await _until(stop, running)
+            async with asyncio.TaskGroup() as tasks:
+                watch = tasks.create_task(_watch(running), name="broker")
+                await stop.wait()
+                watch.cancel()
     return 0
 
 
@@ -63,23 +68,18 @@ async def _up(config: Config) -> None:
             await run_controller(node_of(config), stop=stop)
             return
         async with embedded_broker(host=host, port=port) as running:
-            print(f"{running.kind} {running.version} at {running.url}", flush=True)
-            print(
-                f"training processes on this machine need no setting; others: GRIDCHASE_BROKER={running.url}",
-                flush=True,
-            )
+            setting = "no setting" if port == MQTT_PORT else f"GRIDCHASE_BROKER={running.url}"
+            print(f"{running.kind} {running.version} at {running.url}; training here needs {setting}", flush=True)
             async with asyncio.TaskGroup() as tasks:
-                watch = tasks.create_task(_until(stop, running), name="broker")
+                watch = tasks.create_task(_watch(running), name="broker")
                 await run_controller(node_of(_with_url(config, running.url)), stop=stop)
                 watch.cancel()
 
 
-async def _until(stop: asyncio.Event, running: EmbeddedBroker) -> None:
-    """Wait for `stop`; a broker that ends by itself is a failure, and raises."""
-    async with asyncio.TaskGroup() as tasks:
-        watch = tasks.create_task(running.wait(), name="broker")
-        await stop.wait()
-        watch.cancel()
+async def _watch(running: EmbeddedBroker) -> None:
+    """Wait for the end of a broker that should not end before us."""
+    await running.wait()
+    raise BrokerError(f"{running.kind} at {running.url} has ended by itself")
 
 
 async def _listens(host: str, port: int) -> bool:
