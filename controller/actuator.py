@@ -19,14 +19,17 @@ from controller.clock import Clock
 from controller.config import GpuConfig
 from controller.errors import GpuError, GpuNotSupportedError, GpuPermissionError, JournalError
 from controller.journal import Entry, Journal
+from controller.limit_news import LimitNews
 from controller.mailbox import DropOldest
 from controller.ports import Gpu, Hold, LimitRange, LimitState, LiveLimit, Target
-from controller.restoration import give_back, is_same
+from controller.restoration import give_back, is_ours, is_same
 from publishers.reports import LimitChange
 
 RECONCILE_S = 15.0
 MAX_REVERSIONS = 3
 STOP_TIMEOUT_S = 10.0
+OURS = frozenset({Hold.FREE, Hold.HELD})
+"""In these holds a limit may be written."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -54,11 +57,14 @@ class Actuator:
         self._journal = journal
         self._config = config
         self._clock = clock
-        self._publish = publish
+        self._news = LimitNews(gpu.uuid, clock=clock, publish=publish)
         self._orders: DropOldest[Target | _Release] = DropOldest(1)  # a setpoint, not a history: the newest wins
         self._target: Target | None = None
         self._reversions = 0
-        self._told: tuple[object, ...] = ()
+        self._barred: Hold | None = None
+        """Where the limit is not ours to write until the release: `YIELDED` or `OBSERVING`, whatever comes between."""
+        self._in_debt = False
+        """A limit could not be given back, and that was told."""
 
     @property
     def gpu(self) -> Gpu:
@@ -96,12 +102,14 @@ class Actuator:
                     await self._let_go(reason, detail)
 
     async def stop(self) -> None:
-        """Give the limit back because the controller stops; never raises but for a bug."""
+        """Give the limit back because the controller stops; never raises, so that one GPU cannot strand another."""
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self._let_go("controller_stopped", "the controller stops")
         except TimeoutError:
             _LOGGER.error("%s: no answer in %g s; run `gridchase restore`", self._gpu.uuid, STOP_TIMEOUT_S)
+        except Exception:  # a bug that ended a worker may well come again here
+            _LOGGER.exception("%s: could not be given back; run `gridchase restore`", self._gpu.uuid)
 
     async def _guarded(self, work: Coroutine[None, None, None]) -> None:
         """Do some work on the GPU; what can go wrong with a GPU or a disk becomes a state, with its reason."""
@@ -118,14 +126,14 @@ class Actuator:
             self._tell("gpu_suspect", str(error))
 
     async def _look(self) -> None:
-        """Read the GPU afresh; what the journal knows of it is still held."""
+        """Read the GPU afresh; what the journal knows of it is still held, unless somebody else has set it since."""
         limits = await self._gpu.read_range()
         live = await self._gpu.read_limit()
         entry = self._journal.entries.get(self._gpu.uuid)
         prior_w = entry.prior_power_limit_w if entry else live.requested_power_limit_w
         floor_w, ceiling_w = _bounds(self._config, limits, prior_w)
         self._state = LimitState(
-            hold=Hold.HELD if entry else Hold.FREE,
+            hold=self._barred or (Hold.HELD if entry else Hold.FREE),
             prior_power_limit_w=prior_w,
             floor_power_limit_w=floor_w,
             ceiling_power_limit_w=ceiling_w,
@@ -133,26 +141,28 @@ class Actuator:
             enforced_power_limit_w=live.enforced_power_limit_w,
             since_ns=self._clock.monotonic_ns(),
         )
+        is_default = is_same(live.requested_power_limit_w, limits.default_power_limit_w)  # the driver was reloaded
+        if entry and self._target and not is_default and not is_ours(live, entry):
+            await self._yield(live)
 
     async def _pursue(self, target: Target) -> None:
-        """Write what a job wants, if the limit is ours to write."""
+        """Write what a job wants, if we may."""
         if self._state is None or self._state.hold in {Hold.FREE, Hold.SUSPECT}:
             await self._look()
-            if await self._gpu.read_mig():
+            if self._known().hold in OURS and await self._gpu.read_mig():
                 await self._observe("mig", "it is partitioned (MIG): a limit would hit every tenant")
         elif self._state.hold is Hold.HELD and not await self._still_ours():
             return
         state = self._known()
-        if state.hold not in {Hold.FREE, Hold.HELD}:
+        if state.hold not in OURS:
             return
         power_limit_w = min(max(target.power_limit_w, state.floor_power_limit_w), state.ceiling_power_limit_w)
-        if not is_same(power_limit_w, state.requested_power_limit_w):
-            await self._write(power_limit_w)
-        self._become(Hold.HELD)
-        self._tell(target.reason, target.detail)
+        if is_same(power_limit_w, state.requested_power_limit_w) or await self._write(power_limit_w):
+            self._become(Hold.HELD)
+            self._tell(target.reason, target.detail)
 
-    async def _write(self, power_limit_w: float) -> None:
-        """Journal, write, read back."""
+    async def _write(self, power_limit_w: float) -> bool:
+        """Journal, write, read back; return whether the limit is ours then."""
         state = self._known()
         before_w = state.requested_power_limit_w
         entry = Entry(
@@ -165,24 +175,34 @@ class Actuator:
         await self._gpu.set_power_limit(power_limit_w)
         live = await self._gpu.read_limit()
         self._take(live)
-        if not is_same(live.requested_power_limit_w, power_limit_w):
+        is_ours_now = is_same(live.requested_power_limit_w, power_limit_w)
+        if not is_ours_now:
             await self._yield(live)
+        return is_ours_now
 
     async def _reconcile(self) -> None:
         """Look whether the limit still is what it should be."""
         state = self._state
         if state is None or state.hold is Hold.SUSPECT:
-            await self._look()
-            if self._target:
-                await self._pursue(self._target)
-            else:
-                await self._let_go("restored_late", "it answers again")
+            await self._recover()
+        elif state.hold is Hold.HELD and self._target is None:
+            await self._let_go("restored_late", "it was left behind by a controller that was killed")
         elif state.hold is Hold.HELD:
             await self._still_ours()
-        elif state.hold is Hold.FREE:
+        elif self._target is None:
             await self._look()
         else:
             self._take(await self._gpu.read_limit())
+
+    async def _recover(self) -> None:
+        """Take up a GPU that has not answered where it was left: with the latest order, or with a debt."""
+        await self._look()
+        if self._target and not self._barred:
+            await self._pursue(self._target)
+        elif self._known().hold is Hold.HELD:
+            await self._let_go("restored_late", "it answers again")
+        else:
+            self._tell("answers_again", "it answers again")
 
     async def _still_ours(self) -> bool:
         """Return whether the live limit is the one we wrote; deal with it where it is not."""
@@ -194,10 +214,8 @@ class Actuator:
                 self._tell("enforced_changed", "another limiter of the board has changed what the job gets")
             return True
         limits = await self._gpu.read_range()
-        if (
-            not is_same(live.requested_power_limit_w, limits.default_power_limit_w)
-            or self._reversions >= MAX_REVERSIONS
-        ):
+        is_default = is_same(live.requested_power_limit_w, limits.default_power_limit_w)
+        if not is_default or self._reversions >= MAX_REVERSIONS:
             await self._yield(live)
             return False
         self._reversions += 1
@@ -205,48 +223,53 @@ class Actuator:
         floor_w, ceiling_w = _bounds(self._config, limits, state.prior_power_limit_w)
         self._state = replace(state, floor_power_limit_w=floor_w, ceiling_power_limit_w=ceiling_w)
         self._take(live)
-        await self._write(min(max(wanted_w, floor_w), ceiling_w))
-        self._tell(
-            "driver_reloaded", f"back at the default, {live.requested_power_limit_w:g} W: the driver was reloaded"
-        )
-        return self._known().hold is Hold.HELD
+        if not await self._write(min(max(wanted_w, floor_w), ceiling_w)):
+            return False
+        self._tell("driver_reloaded", f"was back at the default, {live.requested_power_limit_w:g} W: set again")
+        return True
 
     async def _yield(self, live: LiveLimit) -> None:
         """Leave the limit to whoever else writes it."""
         self._take(live)
         await asyncio.to_thread(self._journal.forget, self._gpu.uuid)
-        self._become(Hold.YIELDED)
-        self._tell(
-            "another_writer",
-            f"set to {live.requested_power_limit_w:g} W by another writer: left alone until the job ends",
-        )
+        self._bar(Hold.YIELDED)
+        detail = f"set to {live.requested_power_limit_w:g} W by another writer: left alone until the job ends"
+        self._tell("another_writer", detail)
 
     async def _observe(self, reason: str, detail: str) -> None:
         """Write no more in this hold: measure and publish only. What was written before is given back."""
         result = await give_back(self._gpu, self._journal)
         if result and result.live:
             self._take(result.live)
-        self._become(Hold.OBSERVING)
+        self._bar(Hold.OBSERVING)
         self._tell(reason, detail)
 
     async def _let_go(self, reason: str, detail: str) -> None:
-        """End the hold and give the limit back."""
+        """End the hold and give the limit back; where that fails, it is told once, and tried again at every look."""
         held = self._state is not None and self._state.hold is not Hold.FREE
         result = await give_back(self._gpu, self._journal)
         if result and result.live:
             self._take(result.live)
-        if result or held:
+        failed = result is not None and result.code == "failed"
+        self._become(Hold.SUSPECT if failed else Hold.FREE)
+        if (result or held) and not (failed and self._in_debt):
             code = "" if result is None or result.code == "restored" else f"_{result.code}"
-            self._become(Hold.SUSPECT if result and result.code == "failed" else Hold.FREE)
             self._tell(f"{reason}{code}", f"{detail}; {result.detail}" if result else detail)
+            if failed and result:
+                _LOGGER.error("%s: the power limit %s", self._gpu.uuid, result.detail)
+        self._in_debt = failed
         self._target = None
+        self._barred = None
         self._reversions = 0
-        if result and result.code == "failed":
-            _LOGGER.error("%s: the power limit %s", self._gpu.uuid, result.detail)
 
     def _known(self) -> LimitState:
         assert self._state is not None, "the GPU has been read"  # noqa: S101 — an invariant, not a check of input
         return self._state
+
+    def _bar(self, hold: Hold) -> None:
+        """Write no more until the release; where nobody holds it, until the next look."""
+        self._barred = hold if self._target else None
+        self._become(hold)
 
     def _become(self, hold: Hold) -> None:
         if self._state is not None:
@@ -254,37 +277,16 @@ class Actuator:
 
     def _take(self, live: LiveLimit) -> None:
         """Note what was read back."""
-        self._state = replace(
-            self._known(),
-            requested_power_limit_w=live.requested_power_limit_w,
-            enforced_power_limit_w=live.enforced_power_limit_w,
-            since_ns=self._clock.monotonic_ns(),
-        )
+        if self._state is not None:
+            self._state = replace(
+                self._state,
+                requested_power_limit_w=live.requested_power_limit_w,
+                enforced_power_limit_w=live.enforced_power_limit_w,
+                since_ns=self._clock.monotonic_ns(),
+            )
 
     def _tell(self, reason: str, detail: str) -> None:
-        """Publish and log a change; the same one twice is told once."""
-        state = self._state
-        limit_w = state.requested_power_limit_w if state else None
-        news = (reason, limit_w, state.enforced_power_limit_w if state else None, state.hold if state else None)
-        if news == self._told:
-            return
-        previous_w = self._told[1] if self._told else None
-        self._told = news
-        _LOGGER.info("%s: %s W (was %s): %s: %s", self._gpu.uuid, limit_w, previous_w, reason, detail)
-        self._publish(
-            self._gpu.uuid,
-            LimitChange(
-                time_s=self._clock.now_s(),
-                reason=reason,
-                detail=detail[:1024],
-                power_limit_w=limit_w,
-                requested_power_limit_w=limit_w,
-                enforced_power_limit_w=state.enforced_power_limit_w if state else None,
-                previous_power_limit_w=previous_w if isinstance(previous_w, float) else None,
-                job=self._target.job if self._target else None,
-                signal=self._target.signal if self._target else None,
-            ),
-        )
+        self._news.tell(reason, detail, state=self._state, target=self._target)
 
 
 def _bounds(config: GpuConfig, limits: LimitRange, prior_power_limit_w: float) -> tuple[float, float]:
