@@ -46,17 +46,21 @@ class Curve:
 
     def power_w(self, power_limit_w: float) -> float:
         """Return the mean draw of the job at a limit [W]."""
-        return self._between(self.powers_w, power_limit_w)
+        right, share_ratio = self._place(power_limit_w)
+        low_w, high_w = self.powers_w[right - 1 : right + 1]
+        return low_w + share_ratio * (high_w - low_w)
 
     def iterations_per_s(self, power_limit_w: float) -> float:
         """Return the speed of the job at a limit [iterations/s]."""
-        return self._between(self.speeds_per_s, power_limit_w)
+        right, share_ratio = self._place(power_limit_w)
+        low_per_s, high_per_s = self.speeds_per_s[right - 1 : right + 1]
+        return low_per_s + share_ratio * (high_per_s - low_per_s)
 
-    def _between(self, measured: tuple[float, ...], power_limit_w: float) -> float:  # a value in the unit of `measured`
-        limits = self.power_limits_w
-        right = min(max(bisect_right(limits, power_limit_w), 1), len(limits) - 1)
-        share = (power_limit_w - limits[right - 1]) / (limits[right] - limits[right - 1])
-        return measured[right - 1] + share * (measured[right] - measured[right - 1])
+    def _place(self, power_limit_w: float) -> tuple[int, float]:
+        """Return the measured limit above a limit, by its index, and how far it lies from the one below (0 to 1)."""
+        right = min(max(bisect_right(self.power_limits_w, power_limit_w), 1), len(self.power_limits_w) - 1)
+        low_w, high_w = self.power_limits_w[right - 1 : right + 1]
+        return right, (power_limit_w - low_w) / (high_w - low_w)
 
 
 def load_curve(name: str = A40_RESNET50) -> Curve:

@@ -1,6 +1,7 @@
 """The day in slots of half an hour: what a terminal can show of it."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Final
 
 from publishers.reports import GpuEnergy
@@ -30,21 +31,19 @@ class Slots:
 
     def limits(self, low_w: float, high_w: float) -> str:
         """Return the power limits of the day as a row of bars, from `low_w` to `high_w` [W]."""
-        return sparkline([_mean(slot) for slot in self._limits_w], low_w, high_w)
+        means_w = [fmean(slot) if slot else None for slot in self._limits_w]
+        return sparkline([None if mean_w is None else (mean_w - low_w) / (high_w - low_w) for mean_w in means_w])
 
     def intensities(self) -> str:
         """Return the carbon intensities of the day as a row of bars, from the lowest to the highest so far."""
-        means = [_mean(slot) for slot in self._intensities_g_per_kwh]
+        means = [fmean(slot) if slot else None for slot in self._intensities_g_per_kwh]
         known = [mean for mean in means if mean is not None]
-        return sparkline(means, min(known, default=0.0), max(known, default=0.0))
+        low = min(known, default=0.0)
+        span = max(known, default=0.0) - low or 1.0
+        return sparkline([None if mean is None else (mean - low) / span for mean in means])
 
 
-def sparkline(heights: Sequence[float | None], low: float, high: float) -> str:  # in any one unit
-    """Return a row of bars, one a height; nothing where there is none."""
-    span = (high - low) or 1.0
-    steps = (None if h is None else round((min(max(h, low), high) - low) / span * (len(_BARS) - 1)) for h in heights)
-    return "".join(" " if step is None else _BARS[step] for step in steps)
-
-
-def _mean(heights: Sequence[float]) -> float | None:  # in their unit
-    return sum(heights) / len(heights) if heights else None
+def sparkline(height_ratios: Sequence[float | None]) -> str:
+    """Return a row of bars, one a height from 0 to 1; nothing where there is none."""
+    top = len(_BARS) - 1
+    return "".join(" " if ratio is None else _BARS[round(min(max(ratio, 0.0), 1.0) * top)] for ratio in height_ratios)

@@ -66,11 +66,12 @@ def draw(watch: Watch, stage: Stage) -> RenderableType:
     bar = ProgressBar(total=stage.iterations, completed=min(done, stage.iterations), width=N_SLOTS)
     rows.add_row("Time", time_of_day(stage.clock.now_s()), bar)
     rows.add_row("Job", state_of(watch, stage), f"{done:,} of {stage.iterations:,} iterations")
-    intensity = None if energy is None else energy.carbon_intensity_g_per_kwh
-    rows.add_row("Grid", _amount(intensity, "g/kWh"), Text(watch.slots.intensities(), style="yellow"))
+    intensity_g_per_kwh = energy.carbon_intensity_g_per_kwh if energy else None
+    grid = "-" if intensity_g_per_kwh is None else f"{intensity_g_per_kwh:.0f} g/kWh"
+    rows.add_row("Grid", grid, Text(watch.slots.intensities(), style="yellow"))
     limits = watch.slots.limits(stage.min_power_limit_w, stage.max_power_limit_w)
-    rows.add_row("Power limit", _amount(energy.power_limit_w if energy else None, "W"), Text(limits, style="cyan"))
-    rows.add_row("Power", _amount(energy.power_w if energy else None, "W"), _account(watch))
+    rows.add_row("Power limit", _limit(energy.power_limit_w if energy else None), Text(limits, style="cyan"))
+    rows.add_row("Power", f"{energy.power_w:.0f} W" if energy else "-", _account(watch))
     reasons = [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in _reasons(watch)]
     return Panel(Group(rows, Text(""), *reasons), title=stage.title, title_align="left")
 
@@ -96,7 +97,7 @@ def change_line(change: LimitChange) -> str:
     """Return a change of the limit, its signal and its reason, in a line."""
     before_w, after_w = change.previous_power_limit_w, change.power_limit_w
     moved = before_w is not None and after_w is not None and before_w != after_w
-    limit = f"{before_w:g} W → {after_w:g} W" if moved else _amount(after_w, "W")
+    limit = f"{before_w:g} W → {after_w:g} W" if moved else _limit(after_w)
     signal = f"  signal {change.signal}" if change.signal else ""
     return f"{time_of_day(change.time_s)}  {limit}{signal}: {change.detail}"
 
@@ -168,5 +169,5 @@ def _reasons(watch: Watch) -> Iterable[str]:
     return [*newest, *[""] * (_N_REASONS - len(newest))]
 
 
-def _amount(amount: float | None, unit: str) -> str:  # in the unit that is given
-    return "-" if amount is None else f"{amount:.0f} {unit}"
+def _limit(power_limit_w: float | None) -> str:
+    return "-" if power_limit_w is None else f"{power_limit_w:g} W"

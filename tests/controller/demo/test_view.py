@@ -184,9 +184,8 @@ async def test_the_view_shows_what_was_heard_last_when_it_is_cancelled(terminal:
 
 
 def test_a_sparkline_has_a_bar_for_each_height_and_nothing_where_there_is_none() -> None:
-    assert sparkline([0.0, None, 7.0, 99.0, -1.0], 0.0, 7.0) == "▁ ██▁"
-    assert sparkline([5.0, 5.0], 5.0, 5.0) == "▁▁"
-    assert sparkline([], 0.0, 0.0) == ""
+    assert sparkline([0.0, None, 0.5, 1.0, 99.0, -1.0]) == "▁ ▅██▁"
+    assert sparkline([]) == ""
 
 
 def test_slots_show_the_means_of_half_hours_and_forget_other_days() -> None:
