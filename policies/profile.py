@@ -123,19 +123,18 @@ class PowerProfile:
         )
 
     def usable(self) -> "PowerProfile":
-        """Return the points that some plan may want: none is beaten by another, none lies below the energy-minimal one.
+        """Return the points that some plan may want: none is beaten by another, none is below the energy-minimal one.
 
         A point is beaten where another one is no slower and draws no more (noise makes such points, and so does a GPU
-        whose clocks no longer rise with the limit). What is slower than the energy-minimal point, or below its limit,
-        takes more time and more energy: no price of either selects it.
+        whose clocks no longer rise with the limit). What is slower than the energy-minimal point, as lower limits are,
+        takes more time and more energy: no price of either selects it. The highest rate always remains.
         """
         least = self.energy_minimal
         return PowerProfile(
             tuple(
                 point
                 for point in self.points
-                if point.power_limit_w >= least.power_limit_w
-                and point.iterations_per_s >= least.iterations_per_s
+                if point.iterations_per_s >= least.iterations_per_s
                 and not any(_beats(other, point) for other in self.points)
             )
         )

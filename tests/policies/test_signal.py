@@ -1,0 +1,159 @@
+"""Signals: step functions of time with gaps, ends and ages."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.signal import Signal, constant_signal
+
+NAN = math.nan
+
+
+def signal(starts_s: list[float], values: list[float], ends_s: float, **changes: Any) -> Signal:  # noqa: ANN401 — any field
+    fields: dict[str, Any] = {"kind": "average", "zone": "DE", "source": "typed", "unit": "g/kWh", "issued_at_s": 0.0}
+    return Signal(starts_s=np.array(starts_s), values=np.array(values), ends_s=ends_s, **(fields | changes))
+
+
+GAPPED = signal([0.0, 10.0, 20.0, 30.0], [100.0, NAN, 300.0, NAN], 40.0)
+
+
+@st.composite
+def signals(draw: st.DrawFn) -> Signal:
+    steps = draw(st.lists(st.integers(1, 100), min_size=1, max_size=8))
+    starts_s = np.cumsum([draw(st.integers(-50, 50)), *steps])
+    values = [draw(st.one_of(st.just(NAN), st.integers(-100, 500).map(float))) for _ in steps]
+    return signal([float(s) for s in starts_s[:-1]], values, float(starts_s[-1]))
+
+
+@pytest.mark.parametrize(
+    ("now_s", "value"),
+    [(-1.0, None), (0.0, 100.0), (9.99, 100.0), (10.0, None), (20.0, 300.0), (30.0, None), (40.0, None)],
+)
+def test_a_value_holds_from_its_start_until_the_next(now_s: float, value: float | None) -> None:
+    assert GAPPED.value_at(now_s) == value
+
+
+@pytest.mark.parametrize(
+    ("now_s", "age_s"), [(-1.0, math.inf), (5.0, 0.0), (12.0, 2.0), (25.0, 0.0), (35.0, 5.0), (100.0, 70.0)]
+)
+def test_the_age_counts_from_when_the_last_known_value_ceased_to_hold(now_s: float, age_s: float) -> None:
+    assert GAPPED.age_s(now_s) == age_s
+
+
+def test_an_empty_signal_is_infinitely_old() -> None:
+    assert signal([], [], 0.0).age_s(5.0) == math.inf
+
+
+def test_the_mean_is_weighted_by_time_and_skips_what_is_missing() -> None:
+    assert GAPPED.mean(5.0, 25.0) == 200.0
+    assert GAPPED.mean(8.0, 28.0) == pytest.approx((2 * 100 + 8 * 300) / 10)
+    assert GAPPED.mean(10.0, 20.0) is None
+
+
+def test_the_maximum_looks_only_at_what_holds_in_the_interval() -> None:
+    assert GAPPED.maximum(0.0, 20.0) == 100.0
+    assert GAPPED.maximum(0.0, 20.1) == 300.0
+    assert GAPPED.maximum(30.0, 90.0) is None
+
+
+def test_what_is_missing_or_outside_counts_as_the_fallback_in_an_integral() -> None:
+    assert GAPPED.integral(-10.0, 50.0, 7.0) == 10 * 100 + 10 * 300 + 40 * 7
+
+
+def test_a_part_is_clipped_to_both_ends() -> None:
+    part = GAPPED.between(5.0, 22.0)
+    assert part.starts_s.tolist() == [5.0, 10.0, 20.0]
+    assert part.ends_s == 22.0
+
+
+@pytest.mark.parametrize(("start_s", "end_s"), [(-9.0, 0.0), (40.0, 50.0), (20.0, 20.0), (30.0, 10.0)])
+def test_a_part_outside_is_empty(start_s: float, end_s: float) -> None:
+    assert len(GAPPED.between(start_s, end_s)) == 0
+
+
+def test_a_forecast_wins_from_its_start() -> None:
+    joined = GAPPED.joined(signal([25.0, 35.0], [1.0, 2.0], 45.0, source="other", estimated=True))
+    assert [joined.value_at(t) for t in (5.0, 24.0, 25.0, 36.0)] == [100.0, 300.0, 1.0, 2.0]
+    assert (joined.source, joined.estimated, joined.ends_s) == ("typed+other", True, 45.0)
+
+
+def test_a_gap_before_a_forecast_stays_missing() -> None:
+    joined = GAPPED.joined(signal([50.0], [1.0], 60.0))
+    assert joined.value_at(45.0) is None
+    assert joined.value_at(50.0) == 1.0
+
+
+def test_a_forecast_before_all_history_replaces_it() -> None:
+    assert GAPPED.joined(signal([-5.0], [1.0], 0.0)).starts_s.tolist() == [-5.0]
+
+
+def test_joining_an_empty_forecast_changes_nothing() -> None:
+    assert GAPPED.joined(signal([], [], 0.0)) is GAPPED
+
+
+@pytest.mark.parametrize("changes", [{"kind": "marginal"}, {"unit": "EUR/kWh"}])
+def test_kinds_and_units_never_mix(changes: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="cannot join"):
+        GAPPED.joined(signal([50.0], [1.0], 60.0, **changes))
+
+
+@pytest.mark.parametrize(
+    ("starts_s", "values", "ends_s", "fault"),
+    [
+        ([0.0, 0.0], [1.0, 2.0], 5.0, "strictly increasing"),
+        ([0.0, NAN], [1.0, 2.0], 5.0, "strictly increasing"),
+        ([0.0], [1.0, 2.0], 5.0, "both must be"),
+        ([0.0], [math.inf], 5.0, "values must be finite"),
+        ([0.0], [1.0], 0.0, "after the last start"),
+        ([0.0], [1.0], NAN, "after the last start"),
+    ],
+)
+def test_what_is_no_step_function_is_refused(
+    starts_s: list[float], values: list[float], ends_s: float, fault: str
+) -> None:
+    with pytest.raises(ValueError, match=fault):
+        signal(starts_s, values, ends_s)
+
+
+def test_a_signal_cannot_be_changed_from_outside() -> None:
+    values = np.array([1.0])
+    one = signal([0.0], [1.0], 5.0)
+    other = Signal(
+        kind="price",
+        zone="",
+        source="",
+        unit="EUR/kWh",
+        starts_s=np.array([0.0]),
+        values=values,
+        ends_s=1.0,
+        issued_at_s=0,
+    )
+    values[0] = 9.0
+    assert other.value_at(0.0) == 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        one.values[0] = 2.0
+
+
+def test_a_constant_holds_before_and_after_now() -> None:
+    constant = constant_signal(-0.01, kind="price", unit="EUR/kWh", now_s=1_000.0)
+    assert constant.value_at(1.0) == constant.value_at(1e10) == -0.01
+    assert constant.mean(5.0, 6.0) == -0.01
+
+
+@given(signals(), st.integers(-60, 700), st.integers(0, 300), st.integers(0, 300))
+def test_integrals_add_up(one: Signal, start_s: int, first_s: int, second_s: int) -> None:
+    middle_s, end_s = start_s + first_s, start_s + first_s + second_s
+    halves = one.integral(start_s, middle_s, 3.0) + one.integral(middle_s, end_s, 3.0)
+    assert halves == pytest.approx(one.integral(start_s, end_s, 3.0), abs=1e-6)
+
+
+@given(signals(), st.floats(-60, 700), st.floats(-60, 700), st.floats(-60, 700))
+def test_a_part_has_the_values_of_the_whole_and_none_outside(
+    one: Signal, start_s: float, end_s: float, now_s: float
+) -> None:
+    inside = start_s <= now_s < end_s
+    assert one.between(start_s, end_s).value_at(now_s) == (one.value_at(now_s) if inside else None)
