@@ -53,7 +53,7 @@ class Finding:
 def check(config: Config, *, as_json: bool) -> int:
     """Print what is there and what is wrong; return 0 where nothing is."""
     gpus, findings = asyncio.run(_check(config))
-    faults = [finding.fault for finding in findings if finding.fault]
+    faults = [line for finding in findings for line in finding.fault.splitlines()]
     faults += [f"{gpu.uuid}: {fault}" for gpu in gpus for fault in gpu.faults]
     if as_json:
         report = {"gpus": [asdict(gpu) for gpu in gpus], "findings": [asdict(f) for f in findings], "faults": faults}
@@ -138,7 +138,8 @@ async def _check_signal(config: Config) -> Finding:
     if value is None or history is None:
         fault = f"{provider.name} has no value for now: the plan will not follow the grid"
         return Finding(what=what, found=provider.name, fault=fault)
-    return Finding(what=what, found=f"{provider.name}: {value:.4g} {history.unit}")
+    found = "plain energy" if history.kind == "energy" else f"{provider.name}: {value:.4g} {history.unit}"
+    return Finding(what=what, found=found)
 
 
 def _check_permission(config: Config) -> Finding:
@@ -188,7 +189,7 @@ def _print(gpus: list[GpuCheck], findings: list[Finding], faults: list[str]) -> 
                 gpu.power_w,
             )
             cells = ["?" if value_w is None else f"{value_w:g}" for value_w in watts]
-            table.add_row(f"{gpu.index} {gpu.uuid}", gpu.model, *cells)
+            table.add_row(f"{gpu.index}: {gpu.model}\n{gpu.uuid}", *cells)
         console.print(table)
     for finding in findings:
         console.print(f"{'[red]✗[/red]' if finding.fault else '[green]✓[/green]'} {finding.what}: {finding.found}")
