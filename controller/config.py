@@ -4,8 +4,8 @@
 passed down by section; nothing below the command line reads a file or the environment.
 """
 
-import math
 import os
+import re
 import socket
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -167,7 +167,7 @@ def _check_bus(bus: BusConfig) -> Iterator[str]:
 
 def with_names(config: Config) -> Config:
     """Return the configuration with the node's name and state directory filled in where they are empty."""
-    name = config.node.name or "".join(c if c.isalnum() or c in "._-" else "-" for c in socket.gethostname())[:64]
+    name = config.node.name or re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64]
     state_dir = config.node.state_dir or str(default_state_dir())
     return msgspec.structs.replace(config, node=NodeConfig(name=name or "node", state_dir=state_dir))
 
@@ -230,8 +230,6 @@ def _build_section(name: str, section: type[Section], table: Mapping[str, Any], 
             continue
         try:
             good[key] = msgspec.convert(value, hints[key])
-            if isinstance(value, float) and not math.isfinite(value):
-                faults.append(f"{name}.{key} = {value}: must be a finite number")
         except msgspec.ValidationError as error:
             faults.append(f"{name}.{key} = {value!r}: {_bound(hints[key]) or error}")
     return section(**good)

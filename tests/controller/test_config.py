@@ -1,0 +1,162 @@
+"""The configuration: every fault at once, each with its path, value and bound; never a traceback."""
+
+import contextlib
+import socket
+from pathlib import Path
+from typing import get_args, get_origin, get_type_hints
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.config import Config, check, default_state_dir, load_config
+from controller.errors import ConfigError
+
+
+def faults_of(*overrides: str, path: Path | None = None) -> list[str]:
+    """Return the faults that loading reports."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    return caught.value.faults
+
+
+def write(path: Path, text: str) -> Path:
+    """Return a configuration file with this text."""
+    file = path / "controller.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_without_a_file_the_defaults_hold_and_the_node_has_the_name_of_the_host() -> None:
+    config = load_config(None)
+    assert msgspec.structs.replace(config, node=Config().node) == Config()
+    assert config.node.name
+    assert set(socket.gethostname()) - set(config.node.name) <= set(socket.gethostname())
+    assert config.node.state_dir == str(default_state_dir())
+
+
+def test_the_state_directory_of_a_user_is_in_the_users_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setenv("XDG_STATE_HOME", "/home/ada/state")
+    assert default_state_dir() == Path("/home/ada/state/gridchase")
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert default_state_dir() == Path("/home/ada/.local/state/gridchase")
+
+
+def test_the_state_directory_of_root_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert default_state_dir() == Path("/var/lib/gridchase")
+
+
+def test_a_host_name_with_odd_characters_still_makes_a_name_for_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "gpü/box #1" + "x" * 80)
+    name = load_config(None).node.name
+    assert len(name) == 64
+    assert load_config(None, [f"node.name={name}"]).node.name == name
+
+
+def test_a_file_is_read_and_overrides_win_over_it(tmp_path: Path) -> None:
+    file = write(tmp_path, '[plan]\nperiod_s = 60\n[node]\nname = "a40-1"\n')
+    config = load_config(file, ["plan.period_s=90", "gpu.backend=simulation", "gpu.allow_above_prior=true"])
+    assert (config.plan.period_s, config.node.name) == (90.0, "a40-1")
+    assert (config.gpu.backend, config.gpu.allow_above_prior) == ("simulation", True)
+
+
+def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
+    text = """
+        [plan]
+        eta = 1.5
+        period = 60
+        objective = "fastest"
+        [profiler]
+        step_w = "25"
+        window_s = 0
+        [energy]
+        pue = nan
+        [gird]
+        zone = "DE"
+    """
+    faults = faults_of("http.port=70000", "nonsense", path=write(tmp_path, text))
+    assert faults == [
+        "--set nonsense: must be section.key=value",
+        "gird: there is no such section; there are bus, node, gpu, profiler, plan, signal, energy, job, http",
+        "profiler.step_w = '25': must be a number at least 1 and at most 1000",
+        "profiler.window_s = 0: must be a number above 0 and at most 86400",
+        "plan.eta = 1.5: must be a number at least 0 and at most 1",
+        "plan.period: there is no such key; there are " + ", ".join(msgspec.structs.asdict(Config().plan)),
+        "plan.objective = 'fastest': must be 'slowdown' or 'eta'",
+        "energy.pue = nan: must be a number at least 1 and at most 5",
+        "http.port = 70000: must be a whole number at least -1 and at most 65535",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fault"),
+    [
+        (["gpu.min_power_limit_w=250", "gpu.max_power_limit_w=200"], "must be at most gpu.max_power_limit_w = 200"),
+        (["signal.kind=carbon", "signal.provider=trace"], "must name a CSV file"),
+        (["signal.provider=trace", "signal.path=a.csv"], 'use "carbon" or "price"'),
+        (["signal.kind=carbon", "signal.value=0"], "must be above 0 g/kWh"),
+        (["bus.password_file=/dev/null"], "bus.username"),
+        (["bus.username=ada", "bus.password_file=/no/such"], "there is no such file"),
+        (["bus.ca_file=/etc/hostname"], "must start with mqtts://"),
+        (["bus.url=http://broker"], "bus.url = 'http://broker'"),
+        (["bus.root=/grid"], "bus.root = '/grid'"),
+        (["bus.root=grid/#"], "bus.root = 'grid/#'"),
+        (["node.name=a b"], "node.name = 'a b'"),
+        (["job.lease_s=-1"], "above 0"),
+        (["profiler.settle_s=1e99"], "at most 86400"),
+        (["gpu.allow_above_prior=1"], "gpu.allow_above_prior = 1"),
+        (["plan.eta=inf"], "plan.eta = inf"),
+        (["bus=5.5"], "must be section.key=value"),
+        (["plan.period_s"], "must be section.key=value"),
+    ],
+)
+def test_a_fault_says_where_it_is_and_what_would_be_right(overrides: list[str], fault: str) -> None:
+    faults = faults_of(*overrides)
+    assert any(fault in line for line in faults), faults
+
+
+@pytest.mark.parametrize("text", ["[plan", "plan = 5", "[plan]\neta = \n", "\x00"])
+def test_a_file_that_is_no_configuration_is_a_fault_with_its_name_or_key(tmp_path: Path, text: str) -> None:
+    file = write(tmp_path, text)
+    assert any(str(file) in fault or fault.startswith("plan = 5: must be a table") for fault in faults_of(path=file))
+
+
+def test_a_file_that_is_not_text_or_not_there_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    assert str(tmp_path / "binary.toml") in faults_of(path=tmp_path / "binary.toml")[0]
+    assert faults_of(path=tmp_path / "absent.toml") == [f"{tmp_path / 'absent.toml'}: No such file or directory"]
+    assert str(tmp_path) in faults_of(path=tmp_path)[0]
+
+
+def test_a_section_that_is_no_table_takes_no_override(tmp_path: Path) -> None:
+    assert faults_of("plan.eta=0.5", path=write(tmp_path, "plan = 5\n")) == ["plan = 5: must be a table, [plan]"]
+
+
+def test_the_defaults_have_no_fault() -> None:
+    assert check(Config()) == []
+
+
+@given(st.lists(st.text(max_size=40), max_size=4))
+def test_arbitrary_overrides_are_taken_or_refused_by_name(overrides: list[str]) -> None:
+    with contextlib.suppress(ConfigError):
+        load_config(None, overrides)
+
+
+def _numbers() -> list[tuple[str, str]]:
+    sections = get_type_hints(Config)
+    return [
+        (name, key)
+        for name, section in sections.items()
+        for key, hint in get_type_hints(section, include_extras=True).items()
+        if get_origin(hint) is not None and get_args(hint)[0] in {int, float}
+    ]
+
+
+@pytest.mark.parametrize(("section", "key"), _numbers())
+def test_no_number_is_without_bounds(section: str, key: str) -> None:
+    for text in ("1e30", "-1e30", "nan"):
+        assert f"{section}.{key}" in "".join(faults_of(f"{section}.{key}={text}"))
