@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from publishers.quantities import Amount, Count, Name, Number, PowerW, Sentence, Text, TimeS
 from publishers.wire import MAX_ITEMS, Message
@@ -25,7 +25,7 @@ class NodeStatus(Message, frozen=True, kw_only=True):
 
     state: Literal["online", "offline"]
     version: Text
-    gpus: Annotated[list[GpuDescription], Meta(max_length=64)] = []
+    gpus: Annotated[list[GpuDescription], Meta(max_length=64)] = field(default_factory=list)
 
 
 class GpuEnergy(Message, frozen=True, kw_only=True):
