@@ -1,0 +1,264 @@
+"""What the documents say is so: links, fields, keys, commands, reasons, numbers, and the unit file."""
+
+import ast
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+from controller import actuator, config, job, ranks, restoration, signal_feed
+from controller.cli.parser import _parser
+from policies import cost, planning, profiling
+from policies.providers import trace
+from publishers import recorder, reports, sender, topics, wire
+from publishers.topics import Topics
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "deploy" / "README.md",
+]
+TOPICS = (ROOT / "docs" / "topics.md").read_text(encoding="utf-8")
+HOW_IT_WORKS = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+SAFETY = (ROOT / "docs" / "safety.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+UNIT = ROOT / "deploy" / "gridchase-controller.service"
+NO_KEYS = {"py", "json", "toml", "service"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    text = _without_fences(page.read_text(encoding="utf-8"))
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    assert [link for link in links if not _leads_somewhere(page, link)] == []
+
+
+def test_the_topic_tables_name_exactly_the_fields_of_the_records() -> None:
+    records = {
+        name: list(kind.__struct_fields__)
+        for module in (wire, reports)
+        for name, kind in vars(module).items()
+        if isinstance(kind, type) and issubclass(kind, Struct) and kind.__struct_fields__
+    }
+    assert {name: sorted(fields) for name, fields in _tables().items()} == {
+        name: sorted(fields) for name, fields in records.items()
+    }
+
+
+def test_the_overview_names_every_topic_there_is() -> None:
+    named = {cells[0].strip("`") for cells in _rows(TOPICS) if cells[0].startswith(("`job/", "`node/", "`grid/"))}
+    run = "job/<job>/run/<run>"
+    assert named == {
+        *(f"{run}/rank/<rank>/{leaf}" for leaf in topics._RANK_LEAVES),
+        *(f"{run}/{leaf}" for leaf in topics._RUN_LEAVES),
+        f"{run}/node/<node>/energy",
+        "node/<node>/status",
+        *(f"node/<node>/gpu/<uuid>/{leaf}" for leaf in topics._GPU_LEAVES),
+        *(f"grid/<zone>/{leaf}" for leaf in topics._GRID_LEAVES),
+    }
+    for topic in named:
+        assert Topics().parse(f"gridchase/v1/{re.sub(r'<[a-z]+>', '0', topic)}") is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_key_of_the_configuration_that_is_mentioned_exists(page: Path) -> None:
+    sections = config.Config.__struct_fields__
+    mentioned = re.findall(rf"(?<![\w./])({'|'.join(sections)})\.([a-z][a-z_]*)", page.read_text(encoding="utf-8"))
+    wrong = {
+        f"{section}.{key}"
+        for section, key in mentioned
+        if key not in NO_KEYS and key not in getattr(config.Config(), section).__struct_fields__
+    }
+    assert wrong == set()
+
+
+def test_the_defaults_in_the_readme_are_the_defaults() -> None:
+    checked = 0
+    for cells in _rows(README):
+        keys, defaults = (re.findall(r"`([^`]*)`", cell) for cell in cells[:2])
+        if not keys or len(keys) != len(defaults) or not re.fullmatch(r"[a-z]+\.[a-z_]+", keys[0]):
+            continue
+        for key, default in zip(keys, defaults, strict=True):
+            section, name = key.split(".")
+            assert tomllib.loads(f"x = {default}")["x"] == getattr(getattr(config.Config(), section), name)
+            checked += 1
+    assert checked >= 5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_gridchase_command_is_understood(page: Path) -> None:
+    commands = list(_commands(page.read_text(encoding="utf-8")))
+    assert [shlex.join(arguments) for arguments in commands if _exit_code(arguments) != 0] == []
+
+
+def test_the_readme_shows_each_verb_that_there_is() -> None:
+    shown = {arguments[0] for arguments in _commands(README)}
+    assert {"demo", "up", "check", "controller", "restore"} <= shown
+
+
+def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:
+    sources = [*(ROOT / "controller").glob("*.py"), *(ROOT / "policies").glob("*.py")]
+    given = {reason for source in sources for reason in _reasons(ast.parse(source.read_text(encoding="utf-8")))}
+    section = HOW_IT_WORKS.split("## Reason codes")[1]
+    explained = {cells[0].strip("`") for cells in _rows(section) if cells[0].startswith("`")}
+    assert explained == given | set(job._RELEASES.values())
+
+
+def test_the_units_of_traces_that_are_listed_are_those_that_are_known() -> None:
+    currencies = set(re.findall(r"`([a-z]{3})`", HOW_IT_WORKS.split("## The signal")[1].split("## ")[0]))
+    assert currencies == set(trace._CURRENCIES)
+    carbon = {column for column, (unit, _) in trace._FACTORS.items() if unit == trace.CARBON_UNIT}
+    assert set(re.findall(r"`([a-z]+co2_per_[a-z]+)`", HOW_IT_WORKS)) == carbon
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (SAFETY, f"every {actuator.RECONCILE_S:g} s, the limit is read back"),
+        (SAFETY, f"within {restoration.TOLERANCE_W:g} W"),
+        (SAFETY, f"at most {recorder.MAX_KEPT:,} iterations"),
+        (SAFETY, f"at most {sender.CLOSE_TIMEOUT_S:g} s for its last messages"),
+        (HOW_IT_WORKS, f"or none has for {ranks.GATHER_S:g} s"),
+        (HOW_IT_WORKS, f"{profiling.MIN_ITERATIONS:g} iterations at least"),
+        (HOW_IT_WORKS, f"{planning.MAX_REFERENCE_DAYS} at most"),
+        (TOPICS, f"at most {recorder.MAX_IN_SEGMENT:,} iterations"),
+        (TOPICS, f"{wire.MAX_ITERATIONS:,} are accepted"),
+        (TOPICS, f"at most {signal_feed.MAX_PUBLISHED:,} are published"),
+    ],
+)
+def test_numbers_in_the_documents_are_those_of_the_code(text: str, sentence: str) -> None:
+    assert " ".join(sentence.split()) in " ".join(text.replace("\n", " ").split())
+
+
+def test_numbers_in_words_are_those_of_the_code() -> None:
+    safety, how_it_works = (" ".join(text.split()) for text in (SAFETY, HOW_IT_WORKS))
+    assert (actuator.MAX_REVERSIONS, signal_feed.MAX_AGE_S, cost.REPAY_S, cost.SPEND_S) == (3, 7_200, 86_400, 7_200)
+    assert "written again, three times" in safety
+    assert "more than two hours ago" in safety
+    assert "a day for time that is owed, two hours for time that is left" in how_it_works
+    assert (planning.MIN_RESERVE, planning.MAX_RESERVE, planning.RESERVE_SHARE) == (0.001, 0.003, 0.1)
+    assert "between 0.001 and 0.003" in how_it_works
+    assert "at most a tenth of the allowed slowdown" in how_it_works
+
+
+def test_every_metric_that_is_mentioned_is_served() -> None:
+    source = (ROOT / "controller" / "health.py").read_text(encoding="utf-8")
+    mentioned = {name for page in PAGES for name in re.findall(r"`(gridchase_\w+)`", page.read_text(encoding="utf-8"))}
+    assert mentioned
+    assert {name for name in mentioned if f'"{name.removesuffix("_total")}"' not in source} == set()
+
+
+def test_the_unit_file_starts_the_controller_and_gives_back_what_a_killed_one_left() -> None:
+    options = _unit_options()
+    start, stop = (_parser().parse_args(shlex.split(options[key][0])[1:]) for key in ("ExecStart", "ExecStopPost"))
+    assert start.config == stop.config == Path("/etc/gridchase/controller.toml")
+    assert (shlex.split(options["ExecStart"][0])[1], shlex.split(options["ExecStopPost"][0])[1]) == (
+        "controller",
+        "restore",
+    )
+    assert float(options["TimeoutStopSec"][0]) > 2 * actuator.STOP_TIMEOUT_S
+    assert options["RestartPreventExitStatus"] == ["2"]
+    assert options["CapabilityBoundingSet"] == ["CAP_SYS_ADMIN"]
+
+
+def test_the_unit_file_keeps_its_state_where_root_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert config.default_state_dir() == Path("/var/lib") / _unit_options()["StateDirectory"][0]
+
+
+def test_what_the_unit_file_says_it_does_not_set_is_not_set() -> None:
+    named = re.findall(r"^# Not set: (.*?)\. ", UNIT.read_text(encoding="utf-8"), re.MULTILINE)
+    relaxed = {option.strip().split("=")[0] for names in named for option in names.split(",")}
+    assert relaxed
+    assert relaxed.isdisjoint(_unit_options())
+
+
+def _leads_somewhere(page: Path, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    if not target.exists() or not target.is_relative_to(ROOT):
+        return False
+    return not anchor or anchor in _anchors(target.read_text(encoding="utf-8"))
+
+
+def _anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", _without_fences(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def _without_fences(text: str) -> str:
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def _tables() -> dict[str, list[str]]:
+    """Return the fields that the page of topics lists for each record."""
+    sections = re.findall(r"^### `(\w+)`\n(.*?)(?=^##|\Z)", TOPICS, re.MULTILINE | re.DOTALL)
+    return {name: [c[0].strip("`") for c in _rows(body) if c[0].startswith("`")] for name, body in sections}
+
+
+def _rows(text: str) -> list[list[str]]:
+    """Return the cells of every row of a page's tables."""
+    lines = (line for line in text.splitlines() if line.startswith("|"))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def _commands(text: str) -> Iterator[list[str]]:
+    """Return the arguments of each `gridchase …` in blocks and spans of code."""
+    blocks = "\n".join(re.findall(r"^```[a-z]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)).splitlines()
+    spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", _without_fences(text))
+    for line in [*blocks, *spans]:
+        command = re.match(r"\s*(?:\$ |# )?(?:sudo )?(?:[\w./]*/)?gridchase ((?:--)?[a-z].*)", line)
+        if command and not re.search("[┃│]", line):
+            yield shlex.split(command[1].split(" > ")[0], comments=True)
+
+
+def _exit_code(arguments: list[str]) -> int:
+    """Return how the command line ends over these arguments: 0 where it understands them."""
+    try:
+        _parser().parse_args(arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def _reasons(tree: ast.AST) -> Iterator[str]:
+    """Return the reason codes in a module: arguments, and variables, of that name."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.keyword(arg="reason", value=value):
+                yield from _texts(value)
+            case ast.Call(func=ast.Attribute(attr="_tell" | "_observe" | "_let_go" | "_give_back"), args=[first, *_]):
+                yield from _texts(first)
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+                for name, value in zip(names, values, strict=True):
+                    if isinstance(name, ast.Name) and name.id == "reason":
+                        yield from _texts(value)
+            case _:
+                pass
+
+
+def _texts(node: ast.expr) -> Iterator[str]:
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from _texts(body)
+            yield from _texts(orelse)
+        case _:
+            pass
+
+
+def _unit_options() -> dict[str, list[str]]:
+    """Return the options of the unit file; some stand there twice."""
+    options: dict[str, list[str]] = {}
+    for line in UNIT.read_text(encoding="utf-8").splitlines():
+        if "=" in line and not line.startswith("#"):
+            key, _, option = line.partition("=")
+            options.setdefault(key, []).append(option)
+    return options
