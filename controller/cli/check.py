@@ -176,9 +176,10 @@ def _capabilities() -> int:
 def _print(gpus: list[GpuCheck], findings: list[Finding], faults: list[str]) -> None:
     console = Console()
     if gpus:
-        table = Table(
-            "GPU", "model", "min", "max", "default", "requested", "enforced", "draw", title="power limits [W]"
-        )
+        table = Table(title="power limits [W]")
+        table.add_column("GPU", no_wrap=True)
+        for heading in ("min", "max", "default", "requested", "enforced", "draw"):
+            table.add_column(heading, justify="right")
         for gpu in gpus:
             watts = (
                 gpu.min_power_limit_w,
