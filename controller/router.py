@@ -64,7 +64,7 @@ class Router:
         self._store = store
         self._tick_s = tick_s
         self._topics = Topics(config.bus.root)
-        self._housekeeping = Housekeeping(self._topics, bus)
+        self._housekeeping = Housekeeping(self._topics, bus, node=config.node.name)
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
