@@ -101,7 +101,7 @@ def time_priced_cost(power_w: Quantity, iterations_per_s: Quantity, *, value: fl
 def time_price(
     profile: PowerProfile, durations_s: NDArray[np.float64], values: NDArray[np.float64], *, needed_per_s: float
 ) -> float:
-    """Return the least λ >= 0 (to nine digits) at which argmin (c·P + λ)/r has a mean rate of at least `needed_per_s` over a signal.
+    """Return the least λ >= 0, to nine digits, at which argmin (c·P + λ)/r is as fast on average as needed.
 
     Args:
         profile: the usable limits.

@@ -1,0 +1,165 @@
+"""The objective `eta`: Zeus's cost and Chase's eq. 6, beside plain loops over both formulas."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.planning import Decision, EtaObjective, Present, Progress, Rules, choose_power_limit
+from policies.profile import PowerProfile
+from policies.signal import Signal
+from tests.policies.days import A40, DAY_S, HOUR_S, SHAPES, grid, hourly, told
+from tests.policies.test_profile import profiles
+
+FREE = Rules(period_s=300.0, min_dwell_s=0.0, min_gain_ratio=0.0)
+NOW_S = 15.5 * DAY_S
+STARTED_S = 15 * DAY_S
+
+
+def chosen(
+    eta: float,
+    *,
+    history: Signal | None = None,
+    forecast: Signal | None = None,
+    profile: PowerProfile = A40,
+    rules: Rules = FREE,
+    present: Present | None = None,
+    now_s: float = NOW_S,
+) -> Decision:
+    return choose_power_limit(
+        profile=profile,
+        objective=EtaObjective(eta=eta),
+        rules=rules,
+        history=history,
+        forecast=forecast,
+        now_s=now_s,
+        progress=Progress(n_iterations=1_000.0, active_s=1_000.0, started_at_s=STARTED_S),
+        present=present,
+    )
+
+
+def zeus_limit_w(profile: PowerProfile, eta: float) -> float:
+    """Choose by a loop over Zeus's cost of an iteration."""
+    top = profile.points[-1]
+    costs = {p.power_limit_w: (eta * p.power_w + (1 - eta) * top.power_w) / p.iterations_per_s for p in profile.points}
+    return min(costs, key=costs.__getitem__)
+
+
+def chase_limit_w(profile: PowerProfile, eta: float, now: float, highest: float) -> float:
+    """Choose by a loop over Chase's eq. 6."""
+    top = profile.points[-1]
+    costs = {
+        p.power_limit_w: (eta * p.power_w * now + (1 - eta) * top.power_w * highest) / p.iterations_per_s
+        for p in profile.points
+    }
+    return min(costs, key=costs.__getitem__)
+
+
+@given(profiles(), st.floats(0.0, 1.0))
+def test_without_a_signal_the_choice_is_that_of_zeus(profile: PowerProfile, eta: float) -> None:
+    decision = chosen(eta, profile=profile)
+    assert decision.power_limit_w == zeus_limit_w(profile, eta)
+    assert decision.reason == "eta_static"
+
+
+@given(profiles(), st.floats(0.0, 1.0), st.lists(st.floats(1.0, 900.0), min_size=30, max_size=30))
+def test_with_a_signal_the_choice_is_that_of_eq_6(profile: PowerProfile, eta: float, values: list[float]) -> None:
+    """The run starts at hour 24, so that c_max is over the first 24 values; the forecast gives c."""
+    series = hourly(np.array(values))
+    history = series.between(0.0, 26 * HOUR_S)
+    decision = choose_power_limit(
+        profile=profile,
+        objective=EtaObjective(eta=eta),
+        rules=FREE,
+        history=history,
+        forecast=series.between(26 * HOUR_S, 30 * HOUR_S),
+        now_s=27.5 * HOUR_S,
+        progress=Progress(n_iterations=1.0, active_s=1.0, started_at_s=24 * HOUR_S),
+        present=None,
+    )
+    assert decision.power_limit_w == chase_limit_w(profile, eta, values[27], max(values[:24]))
+    assert (decision.reason, decision.signal_value) == ("eta_signal", values[27])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("eta", [0.1, 0.3, 0.5, 0.7, 0.75, 0.9])
+def test_each_hour_of_a_day_is_chosen_by_eq_6(shape: str, eta: float) -> None:
+    series = grid(shape)
+    highest = float(series.values[14 * 24 : 15 * 24].max())
+    for hour in range(15 * 24, 16 * 24):
+        now_s = (hour + 0.5) * HOUR_S
+        decision = chosen(eta, history=told(series, now_s), now_s=now_s)
+        assert decision.power_limit_w == chase_limit_w(A40, eta, float(series.values[hour]), highest)
+
+
+def test_chase_changes_its_limit_with_the_hour() -> None:
+    series = grid("solar")
+    limits_w = {
+        chosen(0.7, history=told(series, hour * HOUR_S), now_s=hour * HOUR_S).power_limit_w
+        for hour in range(15 * 24, 16 * 24)
+    }
+    assert limits_w == {200.0, 225.0}
+
+
+def test_a_constant_signal_chooses_as_zeus_does() -> None:
+    for eta in np.linspace(0, 1, 21):
+        assert chosen(eta, history=hourly(np.full(16 * 24, 400.0))).power_limit_w == zeus_limit_w(A40, eta)
+
+
+def test_without_the_day_before_the_run_the_highest_known_value_stands_in_and_is_said() -> None:
+    history = hourly(np.array([300.0, 600.0, 500.0])).between(0.0, 3 * HOUR_S)
+    decision = choose_power_limit(
+        profile=A40,
+        objective=EtaObjective(eta=0.7),
+        rules=FREE,
+        history=history,
+        forecast=None,
+        now_s=2.5 * HOUR_S,
+        progress=Progress(n_iterations=1.0, active_s=1.0, started_at_s=0.0),
+        present=None,
+    )
+    assert decision.power_limit_w == chase_limit_w(A40, 0.7, 500.0, 600.0)
+    assert "known up to now" in decision.detail
+
+
+def test_a_stale_signal_falls_back_to_zeus_and_says_so() -> None:
+    history = grid("wind", n_days=15).between(0.0, NOW_S - 3 * HOUR_S)
+    decision = chosen(0.7, history=history)
+    assert decision.power_limit_w == zeus_limit_w(A40, 0.7)
+    assert (decision.reason, decision.signal_value) == ("signal_stale", None)
+
+
+def test_a_negative_price_never_rewards_waste_below_the_energy_minimal_limit() -> None:
+    decision = chosen(1.0, history=hourly(np.full(16 * 24, -50.0)))
+    assert decision.power_limit_w == A40.fastest.power_limit_w
+
+
+@pytest.mark.parametrize("eta", [-0.1, 1.1, float("nan")])
+def test_an_eta_that_is_no_share_is_refused(eta: float) -> None:
+    with pytest.raises(ValueError, match="must be from 0"):
+        EtaObjective(eta=eta)
+
+
+def test_a_limit_stands_for_its_dwell() -> None:
+    rules = Rules(period_s=300.0, min_dwell_s=900.0, min_gain_ratio=0.0)
+    early, late = (
+        chosen(0.5, rules=rules, present=Present(power_limit_w=300.0, since_s=NOW_S - since_s))
+        for since_s in (899.0, 900.0)
+    )
+    assert (early.power_limit_w, early.reason) == (300.0, "kept_dwell")
+    assert (late.power_limit_w, late.reason) == (zeus_limit_w(A40, 0.5), "eta_static")
+
+
+def test_a_change_that_gains_little_is_not_made() -> None:
+    rules = Rules(period_s=300.0, min_dwell_s=0.0, min_gain_ratio=0.005)
+    present = Present(power_limit_w=200.0, since_s=0.0)
+    kept = chosen(0.56, rules=rules, present=present)
+    assert zeus_limit_w(A40, 0.56) == 225.0
+    assert (kept.power_limit_w, kept.reason) == (200.0, "kept_small_gain")
+    assert chosen(0.3, rules=rules, present=present).power_limit_w == 225.0
+
+
+def test_a_present_limit_that_is_not_measured_holds_nothing_back() -> None:
+    rules = Rules(period_s=300.0, min_dwell_s=1e6, min_gain_ratio=0.5)
+    decision = chosen(0.5, rules=rules, present=Present(power_limit_w=290.0, since_s=NOW_S))
+    assert decision.power_limit_w == zeus_limit_w(A40, 0.5)
