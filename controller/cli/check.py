@@ -8,7 +8,6 @@ from typing import Final
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from controller.cli.wiring import backend_of, provider_of, read_password
 from controller.clock import SystemClock
@@ -175,23 +174,18 @@ def _capabilities() -> int:
 
 def _print(gpus: list[GpuCheck], findings: list[Finding], faults: list[str]) -> None:
     console = Console()
-    if gpus:
-        table = Table(title="power limits [W]")
-        table.add_column("GPU", no_wrap=True)
-        for heading in ("min", "max", "default", "requested", "enforced", "draw"):
-            table.add_column(heading, justify="right")
-        for gpu in gpus:
-            watts = (
-                gpu.min_power_limit_w,
-                gpu.max_power_limit_w,
-                gpu.default_power_limit_w,
-                gpu.requested_power_limit_w,
-                gpu.enforced_power_limit_w,
-                gpu.power_w,
-            )
-            cells = ["?" if value_w is None else f"{value_w:g}" for value_w in watts]
-            table.add_row(f"{gpu.index}: {gpu.model}\n{gpu.uuid}", *cells)
-        console.print(table)
+    for gpu in gpus:
+        watts = {
+            "min": gpu.min_power_limit_w,
+            "max": gpu.max_power_limit_w,
+            "default": gpu.default_power_limit_w,
+            "requested": gpu.requested_power_limit_w,
+            "enforced": gpu.enforced_power_limit_w,
+        }
+        limits = ", ".join(f"{name} {'?' if limit_w is None else f'{limit_w:g}'}" for name, limit_w in watts.items())
+        counter = "" if gpu.has_energy_counter else ", no energy counter: power is integrated"
+        draw = "" if gpu.power_w is None else f"; draws {gpu.power_w:.0f} W{counter}"
+        console.print(f"{gpu.index}: {gpu.model}, {gpu.uuid}\n   power limits [W]: {limits}{draw}", soft_wrap=True)
     for finding in findings:
         console.print(f"{'[red]✗[/red]' if finding.fault else '[green]✓[/green]'} {finding.what}: {finding.found}")
     for fault in faults:
