@@ -245,7 +245,7 @@ def _wish_by_time_price(
 
     Noise may show a lower limit to be faster than the highest; the faster rate then is the reference, to be safe.
     """
-    reserve = min(_uncertainty(profile.fastest), RESERVE_SHARE * (max_slowdown - 1))
+    reserve = min(_uncertainty_ratio(profile.fastest), RESERVE_SHARE * (max_slowdown - 1))
     highest_per_s = float(profile.iterations_per_s.max())
     ledger = time_ledger(max_slowdown - reserve, highest_per_s, progress.n_iterations, progress.active_s)
     usable = profile.usable()
@@ -263,7 +263,7 @@ def _wish_by_time_price(
     )
 
 
-def _uncertainty(point: ProfilePoint) -> float:
+def _uncertainty_ratio(point: ProfilePoint) -> float:
     """Return how well a rate is known, as a share of it, within reason."""
     if point.iterations_per_s_ci is None:
         return MAX_RESERVE

@@ -61,14 +61,14 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """Second moments of the sub-windows, for the confidence intervals."""
+    """Sums of squares and products over the sub-windows, for the confidence intervals; `_s2` is s², `_j_s` is J·s."""
 
     n_windows: int = 0
-    time_time: float = 0.0
-    iterations_time: float = 0.0
-    iterations_iterations: float = 0.0
-    energy_time: float = 0.0
-    energy_energy: float = 0.0
+    square_s2: float = 0.0
+    cross_iterations_s: float = 0.0
+    square_iterations2: float = 0.0
+    cross_j_s: float = 0.0
+    square_j2: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,11 +221,11 @@ def _with(state: Measuring, observation: Observation) -> Measuring:
         energy_j=state.energy_j + energy_j,
         sums=Sums(
             n_windows=sums.n_windows + 1,
-            time_time=sums.time_time + time_s * time_s,
-            iterations_time=sums.iterations_time + n * time_s,
-            iterations_iterations=sums.iterations_iterations + n * n,
-            energy_time=sums.energy_time + energy_j * time_s,
-            energy_energy=sums.energy_energy + energy_j * energy_j,
+            square_s2=sums.square_s2 + time_s * time_s,
+            cross_iterations_s=sums.cross_iterations_s + n * time_s,
+            square_iterations2=sums.square_iterations2 + n * n,
+            cross_j_s=sums.cross_j_s + energy_j * time_s,
+            square_j2=sums.square_j2 + energy_j * energy_j,
         ),
         enforced_power_limit_w=observation.power_limit_w,
     )
@@ -240,8 +240,8 @@ def _closed(plan: SweepPlan, state: Measuring) -> State:
         power_limit_w=wanted_w if abs(enforced_w - wanted_w) <= SAME_ENFORCED_W else enforced_w,
         power_w=power_w,
         iterations_per_s=iterations_per_s,
-        power_ci_w=_half_width(state, power_w, sums.energy_time, sums.energy_energy),
-        iterations_per_s_ci=_half_width(state, iterations_per_s, sums.iterations_time, sums.iterations_iterations),
+        power_ci_w=_ratio_ci(state, power_w, sums.cross_j_s, sums.square_j2),
+        iterations_per_s_ci=_ratio_ci(state, iterations_per_s, sums.cross_iterations_s, sums.square_iterations2),
         n=int(state.n_iterations),
         active_s=state.active_s,
     )
@@ -250,7 +250,7 @@ def _closed(plan: SweepPlan, state: Measuring) -> State:
     return _next(plan, points, below_w=min(wanted_w, point.power_limit_w))
 
 
-def _half_width(state: Measuring, ratio: float, product_time: float, product_product: float) -> float | None:
+def _ratio_ci(state: Measuring, ratio: float, cross: float, square: float) -> float | None:
     """Return the half-width of the 95 % confidence interval of a ratio of sums, Σx/Σt, from the scatter of x - ratio·t.
 
     Sub-windows shorter than an iteration repeat what it says: only as many of them count as there were iterations.
@@ -259,11 +259,11 @@ def _half_width(state: Measuring, ratio: float, product_time: float, product_pro
     n = min(float(n_windows), state.n_iterations)
     if n_windows < MIN_WINDOWS or n < MIN_WINDOWS:
         return None
-    squares = max(0.0, product_product - 2 * ratio * product_time + ratio * ratio * state.sums.time_time)
+    squares = max(0.0, square - 2 * ratio * cross + ratio * ratio * state.sums.square_s2)
     deviation = math.sqrt(squares * n_windows / (n_windows - 1) * n_windows / n) / state.active_s
-    return _student_t(n - 1) * deviation
+    return _student_t_ratio(n - 1) * deviation
 
 
-def _student_t(degrees: float) -> float:
+def _student_t_ratio(n_degrees: float) -> float:
     """Return the 97.5 % quantile of Student's t (Cornish-Fisher; 3 % low at 2 degrees of freedom, 0.2 % at 5)."""
-    return 1.95996 + 2.372 / degrees + 2.823 / degrees**2 + 2.556 / degrees**3
+    return 1.95996 + 2.372 / n_degrees + 2.823 / n_degrees**2 + 2.556 / n_degrees**3

@@ -175,7 +175,7 @@ def _read_row(row: list[str], starts_s: list[float]) -> tuple[float, float]:
     """Return the start and the value of a row; raise `ValueError` with what is wrong."""
     if len(row) != 2:  # noqa: PLR2004 — a time and a value
         raise ValueError(f"{len(row)} cells: must be 2")
-    start_s = _read_time(row[0])
+    start_s = _read_time_s(row[0])
     if starts_s and start_s == starts_s[-1]:
         raise ValueError(f"{row[0]} stands there twice")
     if starts_s and start_s < starts_s[-1]:
@@ -186,7 +186,7 @@ def _read_row(row: list[str], starts_s: list[float]) -> tuple[float, float]:
     return start_s, value
 
 
-def _read_time(text: str) -> float:
+def _read_time_s(text: str) -> float:
     """Return Unix time of an ISO 8601 time in UTC [s]."""
     try:
         time = datetime.fromisoformat(text)

@@ -1,0 +1,142 @@
+"""Every float says its unit: parameters, fields and functions of controller, policies and publishers."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import controller
+import policies
+import publishers
+
+UNITS: Final = (
+    "_s", "_ns", "_w", "_j", "_g", "_kg", "_wh", "_kwh", "_ratio", "_c", "_hz",
+    "_ratios", "_per_s", "_per_kwh", "_per_mwh", "_iterations", "_per_epoch",
+    "_s2", "_j2", "_iterations2",  # squares
+    "_ci",  # a half-width, in the unit of the name before it
+)  # fmt: skip
+NVML_UNITS: Final = ("_mw", "_mj")
+NVML_FILES: Final = ("controller/adapters/nvml",)
+"""Milliwatts and millijoules end where NVML is spoken."""
+
+ALLOWED: Final = {
+    "value": "a signal's value, or a metric's: its unit is a field beside it, and the bus names it so",
+    "values": "the same, many of them",
+    "fallback": "stands in for a signal's value",
+    "max_value": "c_max of Chase's eq. 6, in the signal's unit",
+    "signal_value": "the signal now; its unit is the signal's",
+    "value_at": "a signal's value",
+    "mean": "a signal's mean",
+    "maximum": "a signal's maximum",
+    "integral": "a signal's integral over time",
+    "cost": "money; the currency is a field beside it",
+    "eta": "the weight of both papers, 0 to 1",
+    "pue": "power usage effectiveness, at least 1: a term of the field",
+    "max_slowdown": "time over time at the prior limit, at least 1: fixed by the configuration",
+    "time_price": "the price of a second, in the signal's unit times watts",
+    "price": "the same",
+    "zeus_cost": "an objective's cost, whose unit depends on it",
+    "chase_cost": "the same",
+    "time_priced_cost": "the same",
+    "costs": "the same, one for each limit",
+    "rate": "how many times as fast as real time a simulated clock runs",
+    "cross": "a sum of products, whose unit is that of its two factors",
+    "square": "a sum of squares, the same",
+    "signal_energy": "energy times signal, in J times the signal's unit",
+    "pause_signal_energy": "the same",
+    "last_value": "a signal's value",
+    "count": "a number of iterations, with the fraction of the one under way",
+    "position": "the same",
+    "chunk_of_work": "the work of iterations, in nominal iterations: about 1 each",
+}
+FLOATS: Final = frozenset({"float", "Quantity", "Seconds", "Watts", "TimeS", "PowerW", "Amount", "Number"})
+"""Annotations that are floats, by themselves, optional, or as items of an array or a sequence."""
+
+
+def is_float(annotation: ast.expr | None) -> bool:
+    """Return whether an annotation is a float, perhaps one, or an array of them."""
+    match annotation:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in FLOATS or name in {"float64", "float32", "floating"}
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return is_float(left) or is_float(right)
+        case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[first, *_])):
+            return is_float(first)
+        case ast.Subscript(value=ast.Name(id="NDArray" | "list" | "Sequence" | "Final" | "ClassVar"), slice=item):
+            return is_float(item)
+        case ast.Constant(value=str(text)):
+            return is_float(ast.parse(text, mode="eval").body)
+        case _:
+            return False
+
+
+def floats_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield (line, name) of each parameter, field and function that is a float."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                yield from ((argument.lineno, argument.arg) for argument in arguments if is_float(argument.annotation))
+                if is_float(node.returns) and not node.name.startswith("__"):
+                    yield node.lineno, node.name
+            case ast.ClassDef():
+                for field in node.body:
+                    if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                        yield from ((field.lineno, field.target.id) for _ in range(is_float(field.annotation)))
+            case _:
+                pass
+
+
+def is_named_well(name: str, file: str) -> bool:
+    """Return whether a name tells its unit, says that it counts (`n_…`), or may do without."""
+    bare = name.strip("_")
+    units = UNITS + NVML_UNITS if file.startswith(NVML_FILES) else UNITS
+    return f"_{bare}".endswith(units) or bare.startswith("n_") or bare in ALLOWED
+
+
+def faults_of(source: str, file: str) -> list[str]:
+    """Return what is named without a unit."""
+    named = floats_of(ast.parse(source))
+    return [f"{file}:{line}: {name} does not say its unit" for line, name in named if not is_named_well(name, file)]
+
+
+SOURCES: Final = [
+    (f"{package.__name__}/{path.relative_to(folder).as_posix()}", path)
+    for package in (controller, policies, publishers)
+    for folder in [Path(str(package.__file__)).parent]
+    for path in sorted(folder.rglob("*.py"))
+]
+
+
+@pytest.mark.parametrize(("file", "path"), SOURCES, ids=[file for file, _ in SOURCES])
+def test_every_float_says_its_unit(file: str, path: Path) -> None:
+    assert faults_of(path.read_text(encoding="utf-8"), file) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(power: float) -> None: ...",
+        "def f(*, limit: float | None = None) -> None: ...",
+        "def power() -> float: ...",
+        "class A:\n    timeout: Seconds = 3.0",
+        "class A:\n    speeds: NDArray[np.float64]",
+        "def f(power_mw: float) -> None: ...",
+        "def f(x: 'float') -> None: ...",
+    ],
+)
+def test_a_name_without_a_unit_is_found(source: str) -> None:
+    assert len(faults_of(source, "controller/meter.py")) == 1
+
+
+def test_milliwatts_exist_where_nvml_is_spoken() -> None:
+    assert faults_of("def f(power_mw: float) -> None: ...", "controller/adapters/nvml.py") == []
+
+
+def test_what_is_allowed_is_used() -> None:
+    names = {
+        name.strip("_") for _, path in SOURCES for _, name in floats_of(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert set(ALLOWED) <= names
