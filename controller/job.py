@@ -57,8 +57,8 @@ class Job:
     ) -> None:
         self.place = place
         self.ranks = Ranks(name=f"{place.job}/{place.run}", lease_s=config.job.lease_s)
-        self.refusal = ""
-        """Why the run gets no decisions, where it gets none: a stable code."""
+        self.refusals: dict[int, str] = {}
+        """Why ranks did not get their GPUs, by rank: a stable code. While one did not, no limit is set."""
         self.ended: End | None = None
         self._config = config
         self._clock = clock
@@ -73,6 +73,7 @@ class Job:
         self._tick_s = math.inf
         self._stepped_s = 0.0
         self._asked: Target | None = None
+        self._asked_of: set[str] = set()
         self._reported: ProfileReport | None = None
 
     @property
@@ -88,12 +89,11 @@ class Job:
     def add_gpu(self, limiter: PowerLimiter, meter: EnergyMeter) -> None:
         """Give the run a GPU; a curve measured with fewer of them is void."""
         self._gpus[limiter.gpu.uuid] = (limiter, meter)
-        self._cut_ns = None
         self._steering.reset()
 
-    def hear_status(self, number: int, status: RankStatus) -> None:
-        """Take a rank's status."""
-        self.ranks.hear_status(number, status, now_s=self._clock.now_s())
+    def hear_status(self, number: int, status: RankStatus) -> bool:
+        """Take a rank's status; return whether it comes from the process that speaks for this rank, and runs."""
+        return self.ranks.hear_status(number, status, now_s=self._clock.now_s())
 
     def hear_iterations(self, number: int, message: Iterations) -> bool:
         """Take a rank's iterations; return False where they are nonsense, or nobody said that the rank exists."""
@@ -101,6 +101,8 @@ class Job:
         if rank is None:
             return False
         rank.heard_s = now_s = self._clock.now_s()
+        if self.ranks.in_conflict:  # nobody knows whose they are
+            return True
         is_good = rank.log.append(message, now_ns=self._clock.monotonic_ns())
         if is_good and now_s - self._stepped_s >= self._tick_s / MAX_STEPS_PER_TICK:
             self._step(now_s)
@@ -203,8 +205,8 @@ class Job:
             progress=progress,
             unit=history.unit if history else "",
         )
-        if target is not None and target != self._asked:
-            self._asked = target
+        if target is not None and (target != self._asked or self._asked_of != self.gpu_uuids):
+            self._asked, self._asked_of = target, self.gpu_uuids
             for limiter, _ in self._gpus.values():
                 limiter.request(target)
 
@@ -216,7 +218,7 @@ class Job:
         self._asked = None
 
     def _is_refused(self) -> bool:
-        return bool(self.refusal) or self.ranks.in_conflict
+        return bool(self.refusals) or self.ranks.in_conflict
 
     def _key(self) -> ProfileKey:
         status = self.ranks.status

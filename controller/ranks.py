@@ -31,11 +31,16 @@ class Ranks:
 
     def __init__(self, *, name: str, lease_s: float) -> None:
         self.members: dict[int, Rank] = {}
-        self.in_conflict = False
-        """Two processes claim one rank: what arrives cannot be told apart, so nothing is decided upon it."""
         self.name = name
+        self._rivals_s: dict[int, float] = {}
+        """When a second process that claims a rank was last heard of, by rank."""
         self._lease_s = lease_s
         self._joined_s = 0.0
+
+    @property
+    def in_conflict(self) -> bool:
+        """Return whether two processes claim one rank: what arrives cannot be told apart, and decides nothing."""
+        return bool(self._rivals_s)
 
     @property
     def logs(self) -> list[RankLog]:
@@ -53,27 +58,35 @@ class Ranks:
         return self.members[min(self.members)].status
 
     def hear_status(self, number: int, status: RankStatus, *, now_s: float) -> bool:
-        """Take a rank's status; return whether it is a new process, for which a new log was begun."""
+        """Take a rank's status; return whether it comes from the process that speaks for this rank, and runs."""
+        is_running = status.state == "running"
         rank = self.members.get(number)
         if rank is None or rank.ended or now_s - rank.status_s > self._lease_s:
-            if status.state != "running":
-                return False
-            self.members[number] = Rank(status=status, status_s=now_s, heard_s=now_s)
-            self._joined_s = now_s
-            self.in_conflict = False
-            return True
+            if is_running:
+                self.members[number] = Rank(status=status, status_s=now_s, heard_s=now_s)
+                self._joined_s = now_s
+                self._rivals_s.pop(number, None)
+            return is_running
         if _who(status) != _who(rank.status):
-            if status.state == "running" and not self.in_conflict:
-                self.in_conflict = True
-                _LOGGER.warning("%s: two processes claim rank %d: no limit is set", self.name, number)
+            self._hear_rival(number, now_s if is_running else None)
             return False
         rank.status, rank.status_s, rank.heard_s = status, now_s, now_s
         if status.state != "running":
             rank.ended = status.state
-        return False
+        return is_running
+
+    def _hear_rival(self, number: int, heard_s: float | None) -> None:
+        """Note that a second process claims a rank, or (None) that it has ended."""
+        if heard_s is None:
+            self._rivals_s.pop(number, None)
+            return
+        if number not in self._rivals_s:
+            _LOGGER.warning("%s: two processes claim rank %d: no limit is set", self.name, number)
+        self._rivals_s[number] = heard_s
 
     def expire(self, now_s: float) -> End | None:
-        """End the ranks that are silent; return how the run has ended once all of them have."""
+        """End the ranks and rivals that are silent; return how the run has ended once all ranks have."""
+        self._rivals_s = {n: heard_s for n, heard_s in self._rivals_s.items() if now_s - heard_s <= self._lease_s}
         for number, rank in self.members.items():
             if not rank.ended and now_s - rank.heard_s > self._lease_s:
                 rank.ended = "silent"

@@ -109,9 +109,8 @@ class Router:
             return
         if rank not in job.ranks.members and len(job.ranks.members) >= MAX_RANKS:
             raise WireError(f"{MAX_RANKS} ranks on one node already")
-        job.hear_status(rank, status)
-        if status.state == "running":
-            self._claim(job, status)
+        if job.hear_status(rank, status):
+            self._claim(job, rank, status)
 
     def _hear_iterations(self, address: Address, payload: bytes) -> None:
         key = (address.job or "", address.run or "")
@@ -130,7 +129,7 @@ class Router:
 
     def _hear_part(self, address: Address, payload: bytes) -> None:
         job = self.jobs.get((address.job or "", address.run or ""))
-        if job is not None and job.is_leader and address.node and address.node != self._config.node.name:
+        if payload and job is not None and job.is_leader and address.node and address.node != self._config.node.name:
             job.hear_part(address.node, decode(payload, RunEnergy))
 
     def _start(self, job_name: str, run: str) -> Job | None:
@@ -158,7 +157,7 @@ class Router:
         self.jobs.pop((job.place.job, job.place.run))
         _LOGGER.info("%s/%s: %s", job.place.job, job.place.run, job.ended)
 
-    def _claim(self, job: Job, status: RankStatus) -> None:
+    def _claim(self, job: Job, rank: int, status: RankStatus) -> None:
         """Give a run the GPUs that one of its ranks names; each heartbeat tries again what was refused."""
         owners = {
             uuid: f"{other.place.job}/{other.place.run}" for other in self.jobs.values() for uuid in other.gpu_uuids
@@ -170,11 +169,11 @@ class Router:
             claimant=f"{job.place.job}/{job.place.run}",
         )
         if isinstance(granted, Refusal):
-            if job.refusal != granted.code:
+            if job.refusals.get(rank) != granted.code:
                 _LOGGER.warning("%s/%s: no limit is set: %s", job.place.job, job.place.run, granted.detail)
-            job.refusal = granted.code
+            job.refusals[rank] = granted.code
             return
-        job.refusal = ""
+        job.refusals.pop(rank, None)
         for gpu in granted:
             if gpu.uuid not in job.gpu_uuids:
                 unit = self._units[gpu.uuid]

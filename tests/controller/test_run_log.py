@@ -1,0 +1,134 @@
+"""The log of a rank: counts between any two moments, refuses nonsense, and does not grow for ever."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.run_log import LATEST_FUTURE_NS, MAX_STRETCHES, RankLog
+from publishers.wire import Iterations
+from tests.controller.messages import iterations, ns
+
+LATE_NS = ns(1e6)
+
+
+def log_of(*messages: tuple[float, list[float]]) -> RankLog:
+    """Return a log of messages, each (begin, ends) in seconds, numbered in order."""
+    log, first = RankLog(), 0
+    for seq, (begin_s, ends_s) in enumerate(messages):
+        assert log.append(iterations(begin_s, ends_s, seq=seq, first=first), now_ns=LATE_NS)
+        first += len(ends_s)
+    return log
+
+
+def test_an_empty_log_knows_nothing() -> None:
+    log = RankLog()
+    assert (log.begin_ns, log.end_ns, log.n_iterations, log.count(0, LATE_NS)) == (None, None, 0, 0)
+    assert not log.covers(0, 1)
+
+
+def test_iterations_are_counted_with_the_fractions_at_both_ends() -> None:
+    log = log_of((10, [12, 14, 16]))
+    assert log.count(ns(10), ns(16)) == 3
+    assert log.count(ns(11), ns(15)) == 2
+    assert log.count(ns(12.5), ns(13.5)) == 0.5
+    assert log.count(ns(0), ns(100)) == 3
+
+
+def test_messages_without_a_pause_between_them_count_as_one() -> None:
+    log = log_of((10, [12, 14]), (14.5, [16, 18]))
+    assert log.count(ns(10), ns(18)) == 4
+    assert log.covers(ns(10), ns(18))
+    assert log.active_s == pytest.approx(8.0), "half a second between two epochs belongs to the rhythm"
+
+
+def test_a_pause_is_not_active_and_counts_no_iterations() -> None:
+    log = log_of((10, [12, 14]), (60, [62]))
+    assert not log.covers(ns(13), ns(61))
+    assert not log.covers(ns(20), ns(30))
+    assert log.count(ns(14), ns(60)) == 0
+    assert log.active_s == pytest.approx(6.0)
+
+
+def test_what_lies_outside_is_not_covered() -> None:
+    log = log_of((10, [12, 14]))
+    assert log.covers(ns(11), ns(14))
+    assert not log.covers(ns(11), ns(14.1))
+    assert not log.covers(ns(8.9), ns(12))
+
+
+def test_iterations_that_were_lost_on_the_way_ran_all_the_same() -> None:
+    log = RankLog()
+    log.append(iterations(0, [1, 2], seq=0, first=0), now_ns=LATE_NS)
+    assert log.append(iterations(7, [8], seq=3, first=7), now_ns=LATE_NS)
+    assert (log.n_iterations, log.n_lost, log.active_s) == (8, 5, 8.0)
+
+
+def test_a_run_that_was_joined_in_the_middle_has_lost_nothing() -> None:
+    log = RankLog()
+    log.append(iterations(100, [101], seq=40, first=4_000), now_ns=LATE_NS)
+    assert (log.n_iterations, log.n_lost) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        iterations(3, [4], seq=1, first=3),
+        iterations(3, [4], seq=0, first=3),
+        iterations(3, [4], seq=2, first=2),
+        iterations(2.5, [4], seq=2, first=3),
+        iterations(0, [1], seq=2, first=3),
+    ],
+    ids=["repeats", "older", "iterations repeat", "begins before the last end", "lies in the past"],
+)
+def test_what_repeats_or_goes_backwards_is_refused_and_changes_nothing(message: Iterations) -> None:
+    log = log_of((0, [1, 2]), (2, [3]))
+    assert not log.append(message, now_ns=LATE_NS)
+    assert (log.n_iterations, log.n_refused, log.end_ns) == (3, 1, ns(3))
+    assert log.append(iterations(3, [4], seq=2, first=3), now_ns=LATE_NS)
+
+
+def test_an_iteration_from_the_future_is_refused() -> None:
+    log = RankLog()
+    assert not log.append(iterations(0, [100]), now_ns=ns(100) - LATEST_FUTURE_NS - 1)
+    assert log.append(iterations(0, [100]), now_ns=ns(100) - LATEST_FUTURE_NS)
+
+
+def test_epochs_are_counted_by_their_highest_number() -> None:
+    log = RankLog()
+    for seq, epoch in enumerate((0, 0, 1, 2)):
+        log.append(iterations(seq, [seq + 1], seq=seq, first=seq, epoch=epoch), now_ns=LATE_NS)
+    assert log.epochs == 3
+
+
+def test_a_long_run_forgets_its_oldest_stretches_but_not_its_totals() -> None:
+    n = MAX_STRETCHES + 100
+    log = log_of(*((float(i), [i + 0.5, i + 1.0]) for i in range(n)))
+    assert log.n_iterations == 2 * n
+    assert log.begin_ns == ns(100)
+    assert log.count(ns(n - 10), ns(n)) == 20
+    assert len(log._stretches) == MAX_STRETCHES
+
+
+def test_long_messages_are_forgotten_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.run_log.MAX_MARKS", 1_000)
+    log = log_of(*((100.0 * i, [100 * i + k + 1.0 for k in range(99)]) for i in range(50)))
+    assert sum(len(stretch.marks_ns) for stretch in log._stretches) == log._n_marks <= 1_000
+    assert log.n_iterations == 99 * 50
+
+
+@given(
+    lengths=st.lists(st.floats(0.01, 5.0), min_size=2, max_size=40),
+    cuts=st.lists(st.floats(0, 1), min_size=1, max_size=8),
+    size=st.integers(1, 7),
+)
+def test_the_parts_of_an_interval_sum_to_the_whole(lengths: list[float], cuts: list[float], size: int) -> None:
+    ends_s = [sum(lengths[: i + 1]) for i in range(len(lengths))]
+    chunks = [(ends_s[i - 1] if i else 0.0, ends_s[i : i + size]) for i in range(0, len(ends_s), size)]
+    log = log_of(*chunks)
+    total_ns = ns(ends_s[-1])
+    marks_ns = [0, *sorted(int(cut * total_ns) for cut in cuts), total_ns]
+    parts = [log.count(a, b) for a, b in pairwise(marks_ns)]
+    assert all(part >= 0 for part in parts)
+    assert sum(parts) == pytest.approx(len(lengths), abs=1e-6)
