@@ -1,0 +1,167 @@
+"""The account of a run: slices at the readings of the meters, and totals beside the baseline, by exact arithmetic."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from controller.ports import Sample
+from controller.run_account import RunAccount, Slice, cut
+from controller.run_log import RankLog
+from policies.profile import PowerProfile, ProfilePoint
+from tests.controller.messages import iterations, ns
+
+J_PER_KWH = 3_600_000.0
+PROFILE = PowerProfile(
+    (
+        ProfilePoint(power_limit_w=200.0, power_w=200.0, iterations_per_s=0.8),
+        ProfilePoint(power_limit_w=300.0, power_w=300.0, iterations_per_s=1.0),
+    )
+)
+
+
+class FixedMeter:
+    """A meter whose readings are given: (time [s], cumulative energy [J])."""
+
+    def __init__(self, *readings: tuple[float, float]) -> None:
+        self.samples = [Sample(time_ns=ns(time_s), power_w=0.0, energy_j=energy_j) for time_s, energy_j in readings]
+
+    def samples_since(self, time_ns: int) -> Sequence[Sample]:
+        before = [sample for sample in self.samples if sample.time_ns <= time_ns]
+        return [*before[-1:], *(sample for sample in self.samples if sample.time_ns > time_ns)]
+
+
+def steady_meter(power_w: float, *times_s: float) -> FixedMeter:
+    """Return a meter of a GPU that always draws the same."""
+    return FixedMeter(*((time_s, power_w * time_s) for time_s in times_s))
+
+
+def log_of(begin_s: float, ends_s: Sequence[float]) -> RankLog:
+    """Return the log of one message."""
+    log = RankLog()
+    log.append(iterations(begin_s, ends_s), now_ns=ns(1e6))
+    return log
+
+
+def piece(*, duration_s: float, n_iterations: float, energy_j: float, active: bool = True) -> Slice:
+    """Return a slice that begins at 0."""
+    return Slice(begin_ns=0, end_ns=ns(duration_s), active=active, n_iterations=n_iterations, energy_j=energy_j)
+
+
+def test_time_is_cut_at_the_readings_and_energy_goes_with_it() -> None:
+    log = log_of(0, [1, 2, 3, 4, 5, 6])
+    pieces = cut(logs=[log], meters=[FixedMeter((0, 0), (2, 100), (4, 400))], since_ns=0, until_ns=ns(6))
+    assert [(p.duration_s, p.n_iterations, p.energy_j, p.active) for p in pieces] == [
+        (2, 2, 100, True),
+        (2, 2, 300, True),
+    ]
+
+
+def test_a_cut_goes_no_further_than_the_iterations_are_known() -> None:
+    log = log_of(0, [1, 2, 3])
+    pieces = cut(logs=[log], meters=[steady_meter(10, 0, 2, 4)], since_ns=0, until_ns=ns(3))
+    assert [p.end_ns for p in pieces] == [ns(2)]
+
+
+def test_the_end_of_a_run_is_cut_between_two_readings() -> None:
+    log = log_of(0, [1, 2, 3])
+    pieces = cut(logs=[log], meters=[steady_meter(10, 0, 2, 4)], since_ns=0, until_ns=ns(3), to_the_end=True)
+    assert [(p.end_ns, p.energy_j) for p in pieces] == [(ns(2), 20), (ns(3), 10)]
+
+
+def test_a_cut_that_goes_on_from_the_last_one_begins_between_two_readings() -> None:
+    log = log_of(0, [1, 2, 3, 4])
+    pieces = cut(logs=[log], meters=[steady_meter(10, 0, 2, 4)], since_ns=ns(1), until_ns=ns(4))
+    assert [(p.begin_ns, p.end_ns, p.energy_j) for p in pieces] == [
+        (ns(1), ns(2), 10),
+        (ns(2), ns(4), 20),
+    ]
+
+
+def test_what_was_used_before_the_first_reading_is_not_guessed() -> None:
+    log = log_of(0, [1, 2, 3, 4])
+    pieces = cut(logs=[log], meters=[steady_meter(10, 2, 4)], since_ns=0, until_ns=ns(4))
+    assert [(p.begin_ns, p.end_ns) for p in pieces] == [(ns(2), ns(4))]
+
+
+def test_two_gpus_add_up_and_the_slowest_rank_counts() -> None:
+    quick, slow = log_of(0, [1, 2, 3, 4]), log_of(0, [2, 4])
+    meters = [steady_meter(100, 0, 2, 4), steady_meter(50, 0.5, 1.5, 4.5)]
+    pieces = cut(logs=[quick, slow], meters=meters, since_ns=ns(2), until_ns=ns(4))
+    assert [(p.n_iterations, p.energy_j) for p in pieces] == [(1, 300)]
+
+
+def test_a_slice_in_which_one_rank_paused_is_a_pause() -> None:
+    running, paused = log_of(0, [1, 2, 3, 4]), log_of(0, [1])
+    pieces = cut(logs=[running, paused], meters=[steady_meter(10, 0, 4)], since_ns=0, until_ns=ns(4))
+    assert [p.active for p in pieces] == [False]
+
+
+@pytest.mark.parametrize("meters", [[], [FixedMeter()], [steady_meter(1, 0, 9), FixedMeter()]])
+def test_without_a_reading_of_every_meter_there_is_no_slice(meters: list[FixedMeter]) -> None:
+    assert cut(logs=[log_of(0, [1])], meters=meters, since_ns=0, until_ns=ns(1)) == []
+
+
+def test_a_cut_with_nothing_new_is_empty() -> None:
+    assert cut(logs=[log_of(0, [1])], meters=[steady_meter(1, 0, 9)], since_ns=ns(1), until_ns=ns(1)) == []
+
+
+def test_the_totals_of_an_unprofiled_run_have_no_baseline() -> None:
+    account = RunAccount()
+    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 360.0)
+    assert account.report(kind="carbon", profile=None) == {
+        "energy_j": 2_000,
+        "duration_s": 10,
+        "carbon_g": 2_000 * 360 / J_PER_KWH,
+    }
+
+
+def test_the_baseline_is_the_same_work_at_the_highest_limit() -> None:
+    account = RunAccount()
+    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), None)
+    report = account.report(kind="energy", profile=PROFILE)
+    assert report["baseline_energy_j"] == 8 * 300
+    assert report["baseline_duration_s"] == 8
+    assert report["slowdown_ratio"] == 1.25
+    assert report["saved_ratio"] == pytest.approx(1 - 2_000 / 2_400)
+
+
+def test_carbon_is_saved_where_work_moves_to_a_clean_hour() -> None:
+    account = RunAccount()
+    account.add(piece(duration_s=10, n_iterations=10, energy_j=3_000), 100.0)
+    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 400.0)
+    report = account.report(kind="carbon", profile=PROFILE)
+    assert report["carbon_g"] == pytest.approx((3_000 * 100 + 2_000 * 400) / J_PER_KWH)
+    assert report["baseline_carbon_g"] == pytest.approx((10 * 300 * 100 + 8 * 300 * 400) / J_PER_KWH)
+    assert report["saved_ratio"] == pytest.approx(1 - (3_000 * 100 + 2_000 * 400) / (10 * 300 * 100 + 8 * 300 * 400))
+
+
+def test_a_price_makes_a_cost() -> None:
+    account = RunAccount()
+    account.add(piece(duration_s=10, n_iterations=8, energy_j=1_800_000), 0.30)
+    report = account.report(kind="price", profile=PROFILE)
+    assert report["cost"] == pytest.approx(0.15)
+    assert "carbon_g" not in report
+
+
+def test_a_pause_counts_the_same_on_both_sides() -> None:
+    account = RunAccount()
+    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 100.0)
+    account.add(piece(duration_s=100, n_iterations=0, energy_j=5_000, active=False), 100.0)
+    report = account.report(kind="carbon", profile=PROFILE)
+    assert report["baseline_energy_j"] == 2_400 + 5_000
+    assert report["baseline_duration_s"] == 8 + 100
+    assert report["baseline_carbon_g"] == pytest.approx((2_400 + 5_000) * 100 / J_PER_KWH)
+
+
+def test_a_missing_value_counts_as_the_last_that_was_known() -> None:
+    account = RunAccount()
+    account.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), None)
+    account.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), 200.0)
+    account.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), None)
+    assert account.report(kind="carbon", profile=None)["carbon_g"] == pytest.approx(400.0)
+
+
+def test_a_price_that_makes_the_baseline_free_saves_no_share_of_it() -> None:
+    account = RunAccount()
+    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 0.0)
+    assert account.report(kind="price", profile=PROFILE)["saved_ratio"] is None

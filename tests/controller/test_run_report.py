@@ -1,0 +1,74 @@
+"""What is published of a run: one node's part, and the whole as its leader adds it up."""
+
+import pytest
+
+from controller.run_log import RankLog
+from controller.run_report import energy_report, joined, profile_report
+from policies.profile import PowerProfile, ProfilePoint
+from publishers.reports import RunEnergy
+from publishers.wire import decode, encode
+from tests.controller.messages import iterations, ns, rank_status, run_energy
+
+POINT = ProfilePoint(
+    power_limit_w=200.0, power_w=190.0, iterations_per_s=0.8, power_ci_w=1.5, iterations_per_s_ci=0.01, n=40
+)
+
+
+def log_of(n: int, epoch: int = 0) -> RankLog:
+    """Return a log of some iterations."""
+    log = RankLog()
+    log.append(iterations(0, [float(i + 1) for i in range(n)], epoch=epoch), now_ns=ns(1e6))
+    return log
+
+
+def test_a_curve_is_published_with_its_confidence() -> None:
+    report = profile_report(PowerProfile((POINT,)), state="planned", gpu_model="A40", n_gpus=2, batch_size=256)
+    (entry,) = report.points
+    assert (entry.power_limit_w, entry.power_w, entry.iterations_per_s) == (200.0, 190.0, 0.8)
+    assert (entry.power_ci_w, entry.iterations_per_s_ci, entry.n) == (1.5, 0.01, 40)
+    assert (report.state, report.gpu_model, report.n_gpus, report.batch_size) == ("planned", "A40", 2, 256)
+
+
+def test_a_curve_without_a_point_is_published_empty() -> None:
+    assert profile_report(None, state="waiting", gpu_model="A40", n_gpus=1, batch_size=None).points == []
+
+
+def test_the_slowest_rank_counts_the_iterations_and_the_furthest_the_epochs() -> None:
+    report = energy_report(
+        rank_status(reached=True),
+        [log_of(10, epoch=2), log_of(8, epoch=1)],
+        {"energy_j": 100.0, "duration_s": 9.0, "carbon_g": 1.5},
+        state="finished",
+        gpu_model="A40",
+        n_gpus=2,
+        currency=None,
+        final=True,
+    )
+    assert (report.iterations, report.epochs, report.reached, report.final) == (8, 3, True, True)
+    assert (report.energy_j, report.duration_s, report.carbon_g, report.cost) == (100.0, 9.0, 1.5, None)
+    assert decode(encode(report), RunEnergy) == report
+
+
+def test_a_run_on_one_node_is_its_own_sum() -> None:
+    own = run_energy(saved_ratio=0.2, cost=1.0)
+    assert joined(own, []) == own
+
+
+def test_nodes_add_up_their_energy_and_the_leader_knows_the_rest() -> None:
+    own = run_energy(energy_j=100.0, baseline_energy_j=120.0, duration_s=50.0, slowdown_ratio=1.02)
+    other = run_energy(energy_j=300.0, baseline_energy_j=380.0, duration_s=49.0, n_gpus=4)
+    whole = joined(own, [other])
+    assert (whole.energy_j, whole.baseline_energy_j, whole.n_gpus) == (400.0, 500.0, 5)
+    assert (whole.duration_s, whole.slowdown_ratio) == (50.0, 1.02)
+    assert whole.saved_ratio == pytest.approx(0.2)
+
+
+def test_the_saved_ratio_of_several_nodes_is_that_of_carbon_where_there_is_carbon() -> None:
+    own = run_energy(energy_j=1.0, baseline_energy_j=1.0, carbon_g=60.0, baseline_carbon_g=100.0)
+    other = run_energy(energy_j=1.0, baseline_energy_j=1.0, carbon_g=90.0, baseline_carbon_g=100.0)
+    assert joined(own, [other]).saved_ratio == pytest.approx(0.25)
+
+
+def test_a_node_that_has_no_baseline_yet_leaves_the_whole_without_one() -> None:
+    whole = joined(run_energy(baseline_energy_j=120.0), [run_energy()])
+    assert (whole.baseline_energy_j, whole.saved_ratio) == (None, None)
