@@ -168,7 +168,7 @@ class Job:
             state = limiter.state
             if state is None or state.hold is not Hold.HELD or self._asked is None or state.since_ns > since_ns:
                 return None
-            if abs(_within(self._asked.power_limit_w, state) - state.requested_power_limit_w) > 1.0:
+            if abs(_clamped_w(self._asked.power_limit_w, state) - state.requested_power_limit_w) > 1.0:
                 return None
             enforced_w.append(state.enforced_power_limit_w)
         return min(enforced_w, default=None)
@@ -276,7 +276,7 @@ class Job:
             self._publish("energy", joined(part, (p for node, p in self._parts.items() if node != self.place.node)))
 
 
-def _within(power_limit_w: float, state: LimitState) -> float:
+def _clamped_w(power_limit_w: float, state: LimitState) -> float:
     return min(max(power_limit_w, state.floor_power_limit_w), state.ceiling_power_limit_w)
 
 

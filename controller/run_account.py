@@ -55,7 +55,7 @@ def cut(
     marks_ns = [begin_ns, *(s.time_ns for s in readings[0] if begin_ns < s.time_ns <= until_ns)]
     if to_the_end and marks_ns[-1] < until_ns:
         marks_ns.append(until_ns)
-    energy_j = sum((_energy_at(samples, marks_ns) for samples in readings), np.zeros(len(marks_ns)))
+    energy_j = sum((_energy_at_j(samples, marks_ns) for samples in readings), np.zeros(len(marks_ns)))
     return [
         Slice(
             begin_ns=a_ns,
@@ -68,7 +68,7 @@ def cut(
     ]
 
 
-def _energy_at(samples: Sequence[Sample], marks_ns: Sequence[int]) -> NDArray[np.float64]:
+def _energy_at_j(samples: Sequence[Sample], marks_ns: Sequence[int]) -> NDArray[np.float64]:
     """Return a meter's cumulative energy at each mark, shape (n_marks,) [J]."""
     times_ns = [sample.time_ns for sample in samples]
     return np.interp(marks_ns, times_ns, [sample.energy_j or 0.0 for sample in samples])
