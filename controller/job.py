@@ -156,12 +156,12 @@ class Job:
             at_s = now_s - (now_ns - piece.begin_ns) / NS_PER_S
             self._account.add(piece, history.value_at(at_s) if history else None)
             # Once a point is closed, the rest still ran at its limit: it says nothing of the next one.
-            if not has_grown and piece.active and (enforced_w := self._in_force(piece.begin_ns)) is not None:
+            if not has_grown and piece.active and (enforced_w := self._enforced_w(piece.begin_ns)) is not None:
                 has_grown = self._steering.observe(piece, enforced_power_limit_w=enforced_w)
         if has_grown:
             self._keep_profile()
 
-    def _in_force(self, since_ns: int) -> float | None:
+    def _enforced_w(self, since_ns: int) -> float | None:
         """Return the limit that the job got ever since a moment [W], or None where it is not the one asked for."""
         enforced_w = []
         for limiter, _ in self._gpus.values():

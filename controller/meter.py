@@ -1,7 +1,7 @@
 """The meter of one GPU: reads it, keeps the latest readings for the job on it, and publishes energy, carbon and cost.
 
 Energy comes from the GPU's own counter; where there is none, from the power integrated between readings.
-A counter that falls was reset with the driver: what it lost is not counted. Totals run from the start of the controller.
+A counter that falls was reset with the driver: what it lost is not counted. Totals run from the controller's start.
 """
 
 import logging

@@ -81,6 +81,7 @@ class RunAccount:
     energy_j: float = 0.0
     duration_s: float = 0.0
     n_iterations: float = 0.0
+    """Of the active slices alone: a pause stands on both sides whole, with what iterations ran at its edges."""
     active_s: float = 0.0
     pause_s: float = 0.0
     pause_energy_j: float = 0.0
@@ -97,8 +98,8 @@ class RunAccount:
         self._last_value = value
         self.energy_j += piece.energy_j
         self.duration_s += piece.duration_s
-        self.n_iterations += piece.n_iterations
         if piece.active:
+            self.n_iterations += piece.n_iterations
             self.active_s += piece.duration_s
         else:
             self.pause_s += piece.duration_s
@@ -106,7 +107,7 @@ class RunAccount:
         if value is not None:
             self.has_signal = True
             self.signal_energy += piece.energy_j * value
-            self.signal_iterations += piece.n_iterations * value
+            self.signal_iterations += piece.n_iterations * value if piece.active else 0.0
             self.pause_signal_energy += 0.0 if piece.active else piece.energy_j * value
 
     def report(self, *, kind: str, profile: PowerProfile | None) -> dict[str, float | None]:
