@@ -1,7 +1,7 @@
 """The meter of one GPU: reads it, keeps the latest readings for the job on it, and publishes energy, carbon and cost.
 
 Energy comes from the GPU's own counter; where there is none, from the power integrated between readings.
-A counter that falls was reset with the driver: what it lost is not counted. Totals run from the controller's start.
+A counter that falls was reset with the driver: there too the power stands in. Totals run from the controller's start.
 """
 
 import logging
@@ -49,6 +49,7 @@ class Meter:
         self._energy_j = 0.0
         self._carbon_g = 0.0
         self._cost = 0.0
+        self._signal_value: float | None = None
         self._failing = False
 
     @property
@@ -114,18 +115,25 @@ class Meter:
         self._count(raw)
 
     def _count(self, raw: Sample) -> None:
-        before, self._raw = self._raw, raw
+        before = self._raw
         if before is not None and raw.time_ns <= before.time_ns:
             return
+        self._raw = raw
         used_j = _used_j(before, raw) if before else 0.0
         self._energy_j += used_j
         self._samples.append(replace(raw, energy_j=self._energy_j))
-        history = self._signal.history()
-        value = history.value_at(self._clock.now_s()) if history else None
+        value = self._value_now()
         if value is not None and self._signal.kind == "carbon":
             self._carbon_g += carbon_g(used_j, value)
         elif value is not None and self._signal.kind == "price":
             self._cost += cost(used_j, value)
+
+    def _value_now(self) -> float | None:
+        """Return the value of the signal; the last known one stands in for a missing one."""
+        history = self._signal.history()
+        value = history.value_at(self._clock.now_s()) if history else None
+        self._signal_value = self._signal_value if value is None else value
+        return self._signal_value
 
 
 def _used_j(before: Sample, after: Sample) -> float:

@@ -56,7 +56,7 @@ class SignalFeed:
         self._history: Signal | None = None
         self._given: Signal | None = None
         self._forecast: Signal | None = None
-        self._published_s: float | None = None
+        self._told: tuple[float | None, float] | None = None
         self.freshness = Freshness.ABSENT
         self.fault = ""
 
@@ -119,10 +119,11 @@ class SignalFeed:
         history, forecast = self._history, self._forecast
         if history is None or history.kind == "energy" or not len(history.starts_s):
             return
-        newest_s = float(history.starts_s[-1])
-        if newest_s == self._published_s:
+        # A single value has no start of its own: it is cut off where the history begins, later at each look.
+        news = (float(history.starts_s[-1]) if len(history) > 1 else None, float(history.values[-1]))
+        if news == self._told:
             return
-        self._published_s = newest_s
+        self._told = news
         series = history.joined(forecast) if forecast else history
         known = np.flatnonzero(np.isfinite(series.values))[-MAX_PUBLISHED:]
         self._publish(

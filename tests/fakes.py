@@ -9,7 +9,7 @@ import numpy as np
 
 from controller.clock import NS_PER_S
 from controller.errors import GpuError, GpuLimitError
-from controller.ports import LimitRange, LiveLimit, Sample, Target
+from controller.ports import LimitRange, LimitState, LiveLimit, Sample, Target
 from policies.signal import Signal
 from publishers.bus import Outgoing, Will
 from publishers.topics import DEFAULT_ROOT, Topics
@@ -164,6 +164,7 @@ class FakeBus:
         self.connected = False
 
     def subscribe(self, topic_filter: str, handler: Callable[[str, bytes], None], *, qos: int = 0) -> None:
+        del qos
         levels = topic_filter.split("/")
         self._handlers.append((levels, handler))
         for topic, payload in list(self.retained.items()):
@@ -197,7 +198,7 @@ class FakeLimiter:
 
     def __init__(self, gpu: FakeGpu) -> None:
         self.gpu = gpu
-        self.state = None
+        self.state: LimitState | None = None
         self.targets: list[Target] = []
         self.releases: list[str] = []
 
@@ -230,7 +231,7 @@ def flat_signal(value: float, *, start_s: float = MIDNIGHT_S - 86_400, hours: in
         zone="XX",
         source="test",
         unit="g/kWh",
-        starts_s=start_s + 3_600.0 * np.arange(hours),
+        starts_s=start_s + 3_600.0 * np.arange(hours, dtype=np.float64),
         values=np.full(hours, value),
         ends_s=start_s + 3_600.0 * hours,
         issued_at_s=start_s,
