@@ -183,7 +183,7 @@ def _wish_by_eta(
         value=value,
         max_value=max(max_value, 0.0),
     )
-    detail = f"signal {value:.4g} now, at most {max_value:.4g} {whence}, weighed against time by eta {eta:g}"
+    detail = f"at most {max_value:.4g} {whence}; weighed against time by eta {eta:g}"
     return _Wish(allowed=allowed, costs=costs, reason="eta_signal", detail=detail)
 
 
@@ -227,9 +227,7 @@ def _wish_without_signal(profile: PowerProfile, max_slowdown: float, progress: P
         allowed=allowed,
         costs=allowed.power_w / allowed.iterations_per_s,
         reason="slowdown_static" if calm in allowed.points else "behind_schedule",
-        detail=(
-            f"least energy at {needed_per_s:.4g} iterations/s or more; the budget stands at {ledger.credit_s:+.0f} s"
-        ),
+        detail=(f"least energy at {needed_per_s:.4g} iterations/s or more; time in hand {ledger.credit_s:+.0f} s"),
     )
 
 
@@ -252,13 +250,13 @@ def _wish_by_time_price(
     price = time_price(usable, *reference, needed_per_s=ledger.needed_per_s)
     costs = time_priced_cost(usable.power_w, usable.iterations_per_s, value=value, time_price=price)
     paid = [ledger.pays(point, rules.period_s) for point in usable.points]
+    weight = f"time weighs like {price / value:.0f} W" if value > 0 else "power costs nothing now"
     return _Wish(
         allowed=PowerProfile(tuple(point for point, ok in zip(usable.points, paid, strict=True) if ok)),
         costs=costs[np.array(paid)],
         reason="slowdown_signal" if paid[int(np.argmin(costs))] else "behind_schedule",
         detail=(
-            f"signal {value:.4g} now; a second is worth {price:.4g} W times its unit, so that the mean rate is "
-            f"{ledger.needed_per_s:.4g} iterations/s; the budget stands at {ledger.credit_s:+.0f} s"
+            f"{weight}, for {ledger.needed_per_s:.4g} iterations/s on average; time in hand {ledger.credit_s:+.0f} s"
         ),
     )
 
