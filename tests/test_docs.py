@@ -139,6 +139,8 @@ def test_numbers_in_words_are_those_of_the_code() -> None:
     safety, how_it_works = (" ".join(text.split()) for text in (SAFETY, HOW_IT_WORKS))
     assert (actuator.MAX_REVERSIONS, signal_feed.MAX_AGE_S, cost.REPAY_S, cost.SPEND_S) == (3, 7_200, 86_400, 7_200)
     assert "written again, three times" in safety
+    assert profiling.REFERENCE_WINDOWS == 3
+    assert "the prior limit it measures three times as long" in how_it_works
     assert "more than two hours ago" in safety
     assert "a day for time that is owed, two hours for time that is left" in how_it_works
     assert (planning.MIN_RESERVE, planning.MAX_RESERVE, planning.RESERVE_SHARE) == (0.001, 0.003, 0.1)
