@@ -37,8 +37,8 @@ LEAD_IN_S: Final = 1.0
 BUSY_S: Final = 23 * 3_600.0
 """The job would fill this much of the day at the prior limit [s]."""
 FLUSH_S: Final = 0.015
-_SETTLE_S, _SHORTEST_SETTLE_S = 60.0, 0.03
-_WINDOW_S, _SHORTEST_WINDOW_S = 240.0, 0.15
+_SETTLE_S, _SHORTEST_SETTLE_S = 45.0, 0.03
+_WINDOW_S, _SHORTEST_WINDOW_S = 150.0, 0.1
 _PLAN_PERIOD_S, _SHORTEST_PLAN_PERIOD_S = 300.0, 0.1
 _ENERGY_PERIOD_S: Final = 0.1
 _LEASE_S: Final = 30.0
