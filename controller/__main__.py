@@ -2,9 +2,22 @@
 
 import sys
 
-from controller.cli.parser import main
 
-__all__ = ["main"]
+def main() -> int:
+    """Run `gridchase`; where only the training side is installed, say what is missing."""
+    try:
+        from controller.cli.parser import main as run  # noqa: PLC0415 — the base install has not what this imports
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in {"controller", "policies", "publishers"}:
+            raise
+        print(  # noqa: T201 — the command line speaks
+            f"gridchase: {error.name} is not installed; this is the training side alone: "
+            "pip install 'gridchase[controller]'",
+            file=sys.stderr,
+        )
+        return 2
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -135,6 +135,24 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
     return with_names(config)
 
 
+def load_for_restore(path: Path | None, overrides: Sequence[str] = ()) -> tuple[Config, list[str]]:
+    """Return the configuration as far as it is right, and its faults, which must not keep limits from being given back.
+
+    What is wrong falls back to its default; only `node.state_dir` and `gpu.backend` matter to `gridchase restore`.
+
+    Raises:
+        ConfigError: one of these two is wrong.
+    """
+    faults: list[str] = []
+    tables = _read_tables(path, faults)
+    for override in overrides:
+        _override(tables, override, faults)
+    config = _build(tables, faults)
+    if fatal := [fault for fault in faults if fault.startswith(("node", "gpu.backend"))]:
+        raise ConfigError(fatal)
+    return with_names(config), faults
+
+
 def check(config: Config) -> list[str]:
     """Return the faults that concern more than one key."""
     return [*_check_gpu(config.gpu), *_check_signal(config.signal), *_check_bus(config.bus)]

@@ -239,7 +239,10 @@ class Job:
         if profile is not None:
             self._store.save(self._key(), profile)
             if not isinstance(self._steering.state, Profiling):
-                _LOGGER.info("%s: profiled: %s", self.ranks.name, profile)
+                curve = ", ".join(
+                    f"{p.power_limit_w:g} W: {p.power_w:.0f} W {p.iterations_per_s:.4g}/s" for p in profile.points
+                )
+                _LOGGER.info("%s: profiled: %s", self.ranks.name, curve)
 
     def _report_profile(self, states: list[LimitState]) -> None:
         """Publish the curve and the state when they change."""

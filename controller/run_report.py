@@ -90,10 +90,19 @@ def _plus(whole: RunEnergy, part: RunEnergy) -> RunEnergy:
         a, b = getattr(whole, name), getattr(part, name)
         sums[name] = None if a is None or b is None else a + b
     total = msgspec.structs.replace(whole, **sums)
-    saved, baseline = (
-        (total.carbon_g, total.baseline_carbon_g)
-        if total.baseline_carbon_g
-        else (total.energy_j, total.baseline_energy_j)
-    )
-    ratio = None if saved is None or not baseline else 1 - saved / baseline
-    return msgspec.structs.replace(total, saved_ratio=ratio)
+    return msgspec.structs.replace(total, saved_ratio=_saved_ratio(total, whole, part))
+
+
+def _saved_ratio(total: RunEnergy, *parts: RunEnergy) -> float | None:
+    """Return what is saved of carbon, else of cost, else of energy; a baseline of cost stands only in the ratios."""
+    if total.baseline_carbon_g and total.carbon_g is not None:
+        return 1 - total.carbon_g / total.baseline_carbon_g
+    if total.cost is not None:
+        ratios = [part.saved_ratio for part in parts]
+        baseline_cost = sum(
+            (part.cost or 0.0) / (1 - ratio)
+            for part, ratio in zip(parts, ratios, strict=True)
+            if ratio not in {None, 1.0}
+        )
+        return 1 - total.cost / baseline_cost if None not in ratios and baseline_cost > 0 else None
+    return 1 - total.energy_j / total.baseline_energy_j if total.baseline_energy_j else None

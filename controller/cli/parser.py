@@ -13,7 +13,7 @@ from pathlib import Path
 
 from controller.cli import check, restore, run
 from controller.cli.wiring import VERSION
-from controller.config import Config, load_config
+from controller.config import Config, load_config, load_for_restore
 from controller.demo.grid import list_zones
 from controller.demo.run import DemoOptions, main_demo
 from controller.errors import ConfigError, ControllerError, JournalError, NodeLockedError
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _add(verbs, "controller", "the controller of this node", run.controller)
     _add_broker(verbs)
     _add_check(verbs)
-    _add(verbs, "restore", "give every power limit back that a killed controller left", restore.restore)
+    _add_restore(verbs)
     return parser
 
 
@@ -96,6 +96,18 @@ def _add_check(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
     verb = _add(verbs, "check", "GPUs, broker, signal, permissions: what is wrong with each; changes nothing", _never)
     verb.add_argument("--json", action="store_true", help="for scripts")
     verb.set_defaults(do=lambda options: check.check(load_config(options.config, options.set), as_json=options.json))
+
+
+def _add_restore(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
+    verb = _add(verbs, "restore", "give every power limit back that a killed controller left", restore.restore)
+
+    def do(options: argparse.Namespace) -> int:
+        config, faults = load_for_restore(options.config, options.set)
+        for fault in faults:
+            print(f"gridchase: {fault} (the default is taken)", file=sys.stderr)
+        return restore.restore(config)
+
+    verb.set_defaults(do=do)
 
 
 def _add_broker(verbs: "_Verbs[argparse.ArgumentParser]") -> None:

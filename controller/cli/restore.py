@@ -23,15 +23,17 @@ def restore(config: Config) -> int:
     if not Journal.read(state_dir).entries:
         print(f"{state_dir}: no limit on record; nothing to give back")
         return 0
-    with NodeLock(state_dir):
-        return asyncio.run(_restore(config, Journal.open(state_dir)))
+    with NodeLock(state_dir) as lock:
+        return asyncio.run(_restore(config, Journal.open(state_dir), lock))
 
 
-async def _restore(config: Config, journal: Journal) -> int:
+async def _restore(config: Config, journal: Journal, lock: NodeLock) -> int:
     backend = backend_of(config, SystemClock())
     gpus = await backend.open()
     failed = False
     try:
+        if config.gpu.backend == "nvml":
+            lock.claim(gpu.uuid for gpu in gpus if gpu.uuid in journal.entries)
         for gpu in gpus:
             result = await give_back(gpu, journal)
             if result is not None:

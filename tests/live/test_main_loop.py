@@ -165,3 +165,13 @@ def test_check_shows_the_five_limits_and_changes_nothing(node: LiveNode) -> None
     assert '"default_power_limit_w": 300' in result.stdout
     assert node.machine.gpu().set_calls == 0
     assert not node.state_dir.exists()
+
+
+def test_restore_works_with_a_configuration_that_is_wrong_elsewhere(node: LiveNode) -> None:
+    controller = node.controller()
+    node.training(15.0)
+    wait_for(node, lambda: node.limit_w < PRIOR_W)
+    ended(controller, signal.SIGKILL)
+    result = node.call("restore", plan__max_slowdown="0.1")
+    assert "plan.max_slowdown" in result.stderr
+    assert (result.returncode, node.limit_w) == (0, PRIOR_W)
