@@ -122,13 +122,13 @@ class Meter:
         used_j = _used_j(before, raw) if before else 0.0
         self._energy_j += used_j
         self._samples.append(replace(raw, energy_j=self._energy_j))
-        value = self._value_now()
+        value = self._signal_value()
         if value is not None and self._signal.kind == "carbon":
             self._carbon_g += carbon_g(used_j, value)
         elif value is not None and self._signal.kind == "price":
             self._cost += cost(used_j, value)
 
-    def _value_now(self) -> float | None:
+    def _signal_value(self) -> float | None:
         """Return the value of the signal; the last known one stands in for a missing one."""
         history = self._signal.history()
         value = history.value_at(self._clock.now_s()) if history else None
