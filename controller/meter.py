@@ -49,7 +49,7 @@ class Meter:
         self._energy_j = 0.0
         self._carbon_g = 0.0
         self._cost = 0.0
-        self._signal_value: float | None = None
+        self._last_value: float | None = None
         self._failing = False
 
     @property
@@ -132,8 +132,8 @@ class Meter:
         """Return the value of the signal; the last known one stands in for a missing one."""
         history = self._signal.history()
         value = history.value_at(self._clock.now_s()) if history else None
-        self._signal_value = self._signal_value if value is None else value
-        return self._signal_value
+        self._last_value = self._last_value if value is None else value
+        return self._last_value
 
 
 def _used_j(before: Sample, after: Sample) -> float:
