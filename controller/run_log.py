@@ -20,12 +20,18 @@ LATEST_FUTURE_NS = 60 * NS_PER_S
 BRIDGE_NS = NS_PER_S
 """A shorter gap between iterations (the turn of an epoch) belongs to the rhythm of the job; a longer one is a pause."""
 
+ENDLESS_NS = 1 << 62
+
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Iterations without a gap: `marks_ns[0]` is the beginning of the first, the others are ends [ns]."""
+    """Iterations without a gap: `marks_ns[0]` is the beginning of the first, the others are ends [ns].
+
+    Before it lies a gap of `gap_ns`; before the first of a log, an endless one.
+    """
 
     marks_ns: NDArray[np.int64]
+    gap_ns: int
 
     @property
     def begin_ns(self) -> int:
@@ -91,13 +97,19 @@ class RankLog:
         return True
 
     def covers(self, begin_ns: int, end_ns: int) -> bool:
-        """Return whether iterations ran, as far as is known, all the time between two moments, but for short gaps."""
-        covered_ns = begin_ns
-        for stretch in self._between(begin_ns, end_ns):
-            if stretch.begin_ns > covered_ns + BRIDGE_NS:
+        """Return whether iterations ran, as far as is known, all the time between two moments, but for short gaps.
+
+        A gap is short or long as a whole, however little of it lies between the two.
+        """
+        if self.begin_ns is None or self.end_ns is None or begin_ns < self.begin_ns or end_ns > self.end_ns:
+            return False
+        for stretch in reversed(self._stretches):
+            if stretch.end_ns <= begin_ns:
+                break
+            begins_inside = begin_ns < stretch.begin_ns and stretch.begin_ns - stretch.gap_ns < end_ns
+            if begins_inside and stretch.gap_ns > BRIDGE_NS:
                 return False
-            covered_ns = stretch.end_ns
-        return covered_ns >= end_ns
+        return True
 
     def count(self, begin_ns: int, end_ns: int) -> float:
         """Return how many iterations passed between two moments, with fractions at both ends."""
@@ -114,7 +126,8 @@ class RankLog:
         return found[::-1]
 
     def _remember(self, begin_ns: int, ends_ns: NDArray[np.int64]) -> None:
-        self._stretches.append(_Stretch(np.concatenate(([begin_ns], ends_ns))))
+        gap_ns = ENDLESS_NS if self.end_ns is None else begin_ns - self.end_ns
+        self._stretches.append(_Stretch(np.concatenate(([begin_ns], ends_ns)), gap_ns))
         self._n_marks += len(ends_ns) + 1
         while len(self._stretches) > MAX_STRETCHES or self._n_marks > MAX_MARKS:
             self._n_marks -= len(self._stretches.popleft().marks_ns)

@@ -150,11 +150,12 @@ class FakeBus:
         self.sent: list[Outgoing] = []
         self.retained: dict[str, bytes] = {}
         self.will = will
-        self._birth = birth
+        self.birth = birth
         self._handlers: list[tuple[list[str], Callable[[str, bytes], None]]] = []
 
     async def __aenter__(self) -> Self:
-        for message in self._birth() if self._birth else ():
+        self.connected = True
+        for message in self.birth() if self.birth else ():
             self.publish(message.topic, message.payload, qos=message.qos, retain=message.retain)
         return self
 
@@ -162,6 +163,7 @@ class FakeBus:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.connected = False
+        self._handlers.clear()
 
     def subscribe(self, topic_filter: str, handler: Callable[[str, bytes], None], *, qos: int = 0) -> None:
         del qos

@@ -51,11 +51,20 @@ def test_a_pause_is_not_active_and_counts_no_iterations() -> None:
     assert log.active_s == pytest.approx(6.0)
 
 
+def test_a_moment_of_a_long_pause_is_a_pause_and_all_of_a_short_one_is_not() -> None:
+    log = log_of((10, [12, 14]), (60, [62, 64]), (64.5, [66]))
+    assert not log.covers(ns(13), ns(14.1))
+    assert not log.covers(ns(59.9), ns(62))
+    assert log.covers(ns(60), ns(64.2))
+    assert log.covers(ns(64.2), ns(66))
+    assert log.covers(ns(64.1), ns(64.3))
+
+
 def test_what_lies_outside_is_not_covered() -> None:
     log = log_of((10, [12, 14]))
     assert log.covers(ns(11), ns(14))
     assert not log.covers(ns(11), ns(14.1))
-    assert not log.covers(ns(8.9), ns(12))
+    assert not log.covers(ns(9.9), ns(12))
 
 
 def test_iterations_that_were_lost_on_the_way_ran_all_the_same() -> None:

@@ -1,0 +1,205 @@
+"""A whole node on virtual time: fake GPUs, the real controller, a bus with its broker, training that obeys limits."""
+
+import asyncio
+import math
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from controller.config import load_config
+from controller.daemon import Node, run_controller
+from policies.providers.base import Provider
+from policies.providers.constant import ConstantProvider
+from publishers.bus import Outgoing, Will
+from publishers.reports import LimitChange, ProfileReport, RunEnergy
+from publishers.topics import Topics
+from publishers.wire import Iterations, Message, RankStatus, decode, encode, pack_ends
+from tests.fakes import MIDNIGHT_S, FakeBackend, FakeBus, FakeGpu, LoopClock
+
+BOOT_ID = "this-boot"
+NODE = "node-a"
+HOUR_S = 3_600.0
+PRIOR_W = 280.0
+POWER_RATIO = 0.9
+"""A fake GPU draws nine tenths of its limit."""
+TOPICS = Topics()
+RESOLUTION_S = 1e-5
+"""Unix time in a float is good to less than a microsecond."""
+
+
+def rate_per_s(power_limit_w: float) -> float:
+    """Return how many iterations a second a training process does at a limit: half a one at 280 W."""
+    return 0.5 * math.pow(power_limit_w / PRIOR_W, 0.3)
+
+
+def prior_gpu(uuid: str = "GPU-fake-0", index: int = 0) -> FakeGpu:
+    """Return a GPU whose prior limit, 280 W, is not its default, 300 W."""
+    gpu = FakeGpu(uuid, index=index)
+    gpu.requested_power_limit_w = PRIOR_W
+    gpu.draw_w = lambda power_limit_w: POWER_RATIO * power_limit_w
+    return gpu
+
+
+class Site:
+    """A node: its GPUs, its broker, and the controllers that run on it one after the other."""
+
+    def __init__(
+        self, state_dir: Path, gpus: Sequence[FakeGpu], *overrides: str, provider: Provider | None = None
+    ) -> None:
+        self.gpus = list(gpus)
+        self.bus = FakeBus()
+        self.clock = LoopClock()
+        self.backend = FakeBackend(self.gpus)
+        self.provider = provider or ConstantProvider(1.0, kind="energy", unit="1")
+        fixed = ("gpu.backend=simulation", "http.port=-1", f"node.name={NODE}", f"node.state_dir={state_dir}")
+        quick = ("profiler.step_w=40", "profiler.settle_s=20", "profiler.window_s=100")
+        self.config = load_config(None, [*fixed, *quick, *overrides])
+
+    def node(self) -> Node:
+        """Return what a controller is given."""
+        return Node(
+            config=self.config,
+            boot_id=BOOT_ID,
+            version="0.0.test",
+            backend=self.backend,
+            provider=self.provider,
+            clock=self.clock,
+            connect=self._connect,
+        )
+
+    @asynccontextmanager
+    async def controlled(self) -> AsyncIterator[None]:
+        """Run a controller; it is stopped, as by SIGTERM, at the end."""
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(run_controller(self.node(), stop=stop), name="controller")
+            await asyncio.sleep(1)
+            yield
+            stop.set()
+
+    def limits(self, gpu: FakeGpu) -> list[LimitChange]:
+        """Return what was published of a GPU's limit."""
+        payloads = self.bus.payloads(TOPICS.gpu(NODE, gpu.uuid, "limit"))
+        return [decode(payload, LimitChange) for payload in payloads]
+
+    def profiles(self, job: str = "resnet50", run: str = "run-1") -> list[ProfileReport]:
+        """Return what was published of a run's curve."""
+        return [
+            decode(payload, ProfileReport) for payload in self.bus.payloads(TOPICS.run(job, run, "profile")) if payload
+        ]
+
+    def energies(self, job: str = "resnet50", run: str = "run-1") -> list[RunEnergy]:
+        """Return what was published of a run's energy."""
+        return [decode(payload, RunEnergy) for payload in self.bus.payloads(TOPICS.run(job, run, "energy")) if payload]
+
+    def _connect(self, will: Will, birth: Callable[[], Iterable[Outgoing]]) -> FakeBus:
+        self.bus.will, self.bus.birth = will, birth
+        return self.bus
+
+
+class Training:
+    """One training process: each iteration takes as long as its GPU needs at the limit that it has at the beginning."""
+
+    def __init__(
+        self,
+        site: Site,
+        gpus: Sequence[FakeGpu] | None = None,
+        *,
+        job: str = "resnet50",
+        run: str = "run-1",
+        rank: int = 0,
+        rate: Callable[[float], float] = rate_per_s,
+        **status: Any,  # noqa: ANN401 — the record checks them
+    ) -> None:
+        self.gpus = list(gpus or site.gpus[:1])
+        self.n_iterations = 0
+        self.begin_s: float | None = None
+        self.end_s = 0.0
+        self._bus, self._clock = site.bus, site.clock
+        self._job, self._run, self._rank, self._rate = job, run, rank, rate
+        fields: dict[str, Any] = {"boot_id": BOOT_ID, "pid": 100 + rank, "world_size": 1, "batch_size": 256} | status
+        self._status = RankStatus(
+            run=run,
+            state="running",
+            host=NODE,
+            gpus=fields.pop("gpus", [gpu.uuid for gpu in self.gpus]),
+            started_at_s=MIDNIGHT_S,
+            heartbeat_s=10.0,
+            **fields,
+        )
+        self._seq = 0
+        self._told_s = float("-inf")
+        self._ends_ns: list[int] = []
+        self._begin_ns = 0
+
+    async def train(self, duration_s: float, *, flush_s: float = 5.0, epoch: int = 0) -> None:
+        """Do iterations for some time; the last one begins within it."""
+        until_s = self._clock.now_s() + duration_s
+        self._begin_ns = self._clock.monotonic_ns()
+        self.begin_s = self.begin_s or self._clock.now_s()
+        flushed_s = self._clock.now_s()
+        while until_s - self._clock.now_s() > RESOLUTION_S:
+            slowest_w = min(gpu.requested_power_limit_w for gpu in self.gpus)
+            await self.pause(1 / self._rate(slowest_w))
+            self.n_iterations += 1
+            self.end_s = self._clock.now_s()
+            self._ends_ns.append(self._clock.monotonic_ns())
+            if self.end_s - flushed_s >= flush_s:
+                flushed_s = self.end_s
+                self.flush(epoch)
+        self.flush(epoch)
+
+    async def pause(self, duration_s: float) -> None:
+        """Compute, validate, or write a checkpoint: no iteration ends, but the heart beats."""
+        until_s = self._clock.now_s() + duration_s
+        while until_s - self._clock.now_s() > RESOLUTION_S:
+            self.tell()
+            await self._clock.sleep_until(min(until_s, self._clock.now_s() + 10.0))
+
+    def tell(self, state: str | None = None) -> None:
+        """Publish the status: every 10 s, or now where it is a new state."""
+        if state is None and self._clock.now_s() - self._told_s < self._status.heartbeat_s:
+            return
+        self._told_s = self._clock.now_s()
+        fields = {name: getattr(self._status, name) for name in self._status.__struct_fields__}
+        status = RankStatus(**(fields | {"state": state or "running"}))
+        self._publish("status", status, retain=True)
+
+    def flush(self, epoch: int = 0) -> None:
+        """Publish the iterations that have ended."""
+        if not self._ends_ns:
+            return
+        message = Iterations(
+            run=self._run,
+            seq=self._seq,
+            first=self.n_iterations - len(self._ends_ns),
+            begin_ns=self._begin_ns,
+            end_ns=pack_ends(array("q", self._ends_ns)),
+            epoch=epoch,
+            dropped=0,
+        )
+        self._begin_ns = self._ends_ns[-1]
+        self._ends_ns = []
+        self._seq += 1
+        self._publish("iterations", message, retain=False)
+
+    def _publish(self, leaf: str, message: Message, *, retain: bool) -> None:
+        topic = TOPICS.rank(self._job, self._run, self._rank, leaf)
+        self._bus.publish(topic, encode(message), qos=int(retain), retain=retain)
+
+
+def energy_j(gpu: FakeGpu, begin_s: float, end_s: float, *, first_w: float = PRIOR_W) -> float:
+    """Return what a GPU has used between two moments, by the limits that it had [J]."""
+    return sum(
+        POWER_RATIO * limit_w * max(0.0, min(b_s, end_s) - max(a_s, begin_s))
+        for a_s, b_s, limit_w in _stands(gpu, first_w)
+    )
+
+
+def _stands(gpu: FakeGpu, first_w: float) -> Iterator[tuple[float, float, float]]:
+    marks = [(0.0, first_w), *gpu.history, (float("inf"), 0.0)]
+    for (a_s, limit_w), (b_s, _) in pairwise(marks):
+        yield a_s, b_s, limit_w
