@@ -1,0 +1,153 @@
+"""Whole days on virtual time: the limit follows a real trace file, falls back where it ends, and survives restarts."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from policies.providers.trace import TraceProvider
+from publishers.reports import GpuEnergy, GridSignal
+from publishers.wire import decode
+from tests.fakes import MIDNIGHT_S, FakeGpu
+from tests.scenarios.site import HOUR_S, NODE, PRIOR_W, TOPICS, Site, Training, energy_j, prior_gpu, rate_per_s
+
+CLEAN, DIRTY = 100.0, 500.0
+J_PER_KWH = 3_600_000.0
+SLOW = (
+    "profiler.window_s=600",
+    "profiler.settle_s=60",
+    "energy.period_s=60",
+    "plan.period_s=60",
+    "signal.kind=carbon",
+    "signal.zone=XX",
+    "job.lease_s=120",
+)
+"""A day needs no slices of half a second."""
+WEIGHED = ("plan.objective=eta", "plan.eta=0.8")
+CLEAN_W, DIRTY_W = 160.0, 100.0
+"""By eq. 6 with eta = 0.8, at 100 and at 500 g/kWh."""
+
+
+def intensity_g_per_kwh(hour: int) -> float:
+    """Return a day that is dirty from 8 to 16 o'clock."""
+    return DIRTY if 8 <= hour % 24 < 16 else CLEAN
+
+
+def trace(path: Path, *, until_hour: int = 48) -> TraceProvider:
+    """Return two days before midnight and some hours after it, as a file of the usual kind."""
+    midnight = datetime.fromtimestamp(MIDNIGHT_S, UTC)
+    rows = [
+        f"{midnight + timedelta(hours=hour):%Y-%m-%dT%H:%MZ},{intensity_g_per_kwh(hour)}"
+        for hour in range(-48, until_hour)
+    ]
+    file = path / "day.csv"
+    file.write_text("\n".join(["# made up for a test", "timestamp,gco2_per_kwh", *rows]), encoding="utf-8")
+    return TraceProvider(file, zone="XX", kind="average")
+
+
+def slow_rate_per_s(power_limit_w: float) -> float:
+    """Return a rate of a tenth of the usual one: an iteration takes about 20 s."""
+    return rate_per_s(power_limit_w) / 10
+
+
+def plan_of(gpu: FakeGpu) -> list[tuple[float, float]]:
+    """Return (hour, limit) of what was written after the sweep, which takes less than three hours."""
+    sweep_s = MIDNIGHT_S + 3 * HOUR_S
+    return [((time_s - MIDNIGHT_S) / HOUR_S, limit_w) for time_s, limit_w in gpu.history if time_s > sweep_s]
+
+
+async def test_a_whole_day_follows_a_signal_of_two_levels_by_the_hour(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path / "state", [gpu], *SLOW, *WEIGHED, provider=trace(tmp_path))
+    training = Training(site, rate=slow_rate_per_s)
+    async with site.controlled():
+        await training.train(24 * HOUR_S, flush_s=60)
+        training.tell("finished")
+        await site.clock.sleep_until(site.clock.now_s() + 120)
+    assert [limit_w for _, limit_w in gpu.history] == [240, 200, 160, 120, 100, CLEAN_W, DIRTY_W, CLEAN_W, PRIOR_W]
+    # Within a minute for the signal, one for the plan, and half a one for the run's tick.
+    assert [hour for hour, _ in plan_of(gpu)] == pytest.approx([8, 16, 24], abs=2.5 / 60)
+    assert [change.reason for change in site.limits(gpu)[-5:-1]] == ["profiling", *["eta_signal"] * 3]
+    assert [change.signal for change in site.limits(gpu)[-4:-1]] == ["100 g/kWh", "500 g/kWh", "100 g/kWh"]
+    check_the_carbon(site, gpu, training)
+
+
+def check_the_carbon(site: Site, gpu: FakeGpu, training: Training) -> None:
+    """Compare the carbon of the run and of its baseline with what the trace and the fake's arithmetic make."""
+    final = site.energies()[-1]
+    hours_s = [MIDNIGHT_S + hour * HOUR_S for hour in range(25)]
+    carbon_g = (
+        sum(
+            energy_j(gpu, max(begin_s, training.begin_s or 0), min(begin_s + HOUR_S, training.end_s))
+            * intensity_g_per_kwh(hour)
+            for hour, begin_s in enumerate(hours_s)
+        )
+        / J_PER_KWH
+    )
+    assert final.carbon_g is not None
+    assert final.baseline_carbon_g is not None
+    assert final.saved_ratio is not None
+    assert final.carbon_g == pytest.approx(carbon_g, rel=2e-3)
+    assert final.saved_ratio == pytest.approx(1 - final.carbon_g / final.baseline_carbon_g)
+    assert 0.15 < final.saved_ratio < 0.5
+    last = decode(site.bus.payloads(TOPICS.gpu(NODE, gpu.uuid, "energy"))[-1], GpuEnergy)
+    whole_j = energy_j(gpu, MIDNIGHT_S, last.time_s)
+    assert last.energy_j == pytest.approx(whole_j, rel=1e-3)
+    assert last.carbon_g == pytest.approx(carbon_g + (whole_j - final.energy_j) * CLEAN / J_PER_KWH, rel=2e-3)
+
+
+async def test_the_signal_is_published_with_every_new_hour(tmp_path: Path) -> None:
+    site = Site(tmp_path / "state", [prior_gpu()], *SLOW, provider=trace(tmp_path))
+    async with site.controlled():
+        for _ in range(5 * 60):
+            await site.clock.sleep_until(site.clock.now_s() + 60)
+    messages = [decode(payload, GridSignal) for payload in site.bus.payloads(TOPICS.grid("XX", "carbon"))]
+    assert len(messages) == 6
+    assert (messages[0].unit, messages[0].kind, messages[0].source) == ("g/kWh", "average", "day.csv")
+
+
+@pytest.mark.parametrize(("objective", "static_w"), [("eta", 100.0), ("slowdown", 240.0)])
+async def test_a_signal_that_dies_at_six_is_stale_at_eight_and_the_plan_is_the_one_without(
+    tmp_path: Path, objective: str, static_w: float
+) -> None:
+    gpu = prior_gpu()
+    overrides = (f"plan.objective={objective}", "plan.eta=0.8", "plan.max_slowdown=1.10")
+    site = Site(tmp_path / "state", [gpu], *SLOW, *overrides, provider=trace(tmp_path, until_hour=6))
+    training = Training(site, rate=slow_rate_per_s)
+    async with site.controlled():
+        await training.train(12 * HOUR_S, flush_s=60)
+        assert gpu.requested_power_limit_w == static_w
+    stale = [change for change in site.limits(gpu) if change.reason == "signal_stale"]
+    assert stale
+    assert (stale[0].time_s - MIDNIGHT_S) / HOUR_S == pytest.approx(8, abs=0.1)
+    assert "the signal is stale" in stale[0].detail
+    assert stale[0].signal is None
+
+
+async def test_a_restarted_controller_picks_up_the_run_and_its_profile_without_a_second_sweep(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path / "state", [gpu], *SLOW, *WEIGHED, provider=trace(tmp_path))
+    training = Training(site, rate=slow_rate_per_s)
+    async with site.controlled():
+        await training.train(4 * HOUR_S, flush_s=60)
+    assert gpu.requested_power_limit_w == PRIOR_W
+    n_written = len(gpu.history)
+    await training.train(600, flush_s=60)
+    async with site.controlled():
+        await training.train(6 * HOUR_S, flush_s=60)
+    assert [limit_w for _, limit_w in gpu.history[n_written:]] == [CLEAN_W, DIRTY_W, PRIOR_W]
+    assert [report.state for report in site.profiles()][-2:] == ["waiting", "planned"]
+    assert len(site.profiles()[-1].points) == 6
+
+
+async def test_a_sweep_that_a_restart_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path / "state", [gpu], *SLOW, *WEIGHED, provider=trace(tmp_path))
+    training = Training(site, rate=slow_rate_per_s)
+    async with site.controlled():
+        while len(site.profiles()) < 1 or len(site.profiles()[-1].points) < 3:
+            await training.train(300, flush_s=60)
+    n_written = len(gpu.history)
+    async with site.controlled():
+        await training.train(3 * HOUR_S, flush_s=60)
+    assert [limit_w for _, limit_w in gpu.history[n_written:]] == [160, 120, 100, CLEAN_W, PRIOR_W]
