@@ -1,0 +1,307 @@
+"""The promises about limits, kept by the whole controller: whatever ends, every GPU has its prior limit back."""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from controller.errors import GpuError, GpuLostError, GpuPermissionError, JournalError, NodeLockedError
+from controller.journal import FILE_NAME, Journal
+from controller.node_lock import NodeLock
+from controller.ports import LiveLimit, Sample
+from policies.providers.constant import ConstantProvider
+from policies.signal import Signal
+from publishers.reports import NodeStatus
+from publishers.wire import decode
+from tests.fakes import FakeBus, FakeGpu
+from tests.scenarios.site import NODE, PRIOR_W, TOPICS, Site, Training, prior_gpu
+
+
+def two_gpus() -> list[FakeGpu]:
+    """Return two GPUs at their prior limits."""
+    return [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
+
+
+def node_state(site: Site) -> str:
+    """Return what the broker says of the node."""
+    return decode(site.bus.retained[TOPICS.node_status(NODE)], NodeStatus).state
+
+
+async def train_both(site: Site, duration_s: float) -> list[Training]:
+    """Train a job on each of the two GPUs."""
+    trainings = [Training(site, [site.gpus[0]]), Training(site, [site.gpus[1]], job="bert", run="run-2")]
+    async with asyncio.TaskGroup() as tasks:
+        for training in trainings:
+            tasks.create_task(training.train(duration_s))
+    return trainings
+
+
+async def test_a_stopped_controller_has_given_every_limit_back_and_says_that_it_is_offline(tmp_path: Path) -> None:
+    site = Site(tmp_path, two_gpus())
+    async with site.controlled():
+        assert node_state(site) == "online"
+        await train_both(site, 600)
+        assert all(gpu.requested_power_limit_w < PRIOR_W for gpu in site.gpus)
+        assert len(Journal.read(tmp_path).entries) == 2
+    assert [gpu.requested_power_limit_w for gpu in site.gpus] == [PRIOR_W] * 2
+    assert Journal.read(tmp_path).entries == {}
+    assert (node_state(site), site.backend.is_open) == ("offline", False)
+
+
+async def test_the_node_tells_its_gpus_with_their_limits(tmp_path: Path) -> None:
+    site = Site(tmp_path, two_gpus())
+    async with site.controlled():
+        status = decode(site.bus.retained[TOPICS.node_status(NODE)], NodeStatus)
+    first, _ = status.gpus
+    assert (first.uuid, first.index, first.model) == ("GPU-fake-0", 0, "Fake 300")
+    assert (first.min_power_limit_w, first.max_power_limit_w) == (100.0, 300.0)
+    assert (first.default_power_limit_w, first.prior_power_limit_w) == (300.0, PRIOR_W)
+    assert site.bus.will is not None
+    assert decode(site.bus.will.payload, NodeStatus).state == "offline"
+
+
+class BuggyGpu(FakeGpu):
+    """A GPU whose driver package has a bug, once `bug` names a call."""
+
+    bug = ""
+
+    async def read_sample(self) -> Sample:
+        if self.bug == "read_sample":
+            raise ZeroDivisionError
+        return await super().read_sample()
+
+    async def read_limit(self) -> LiveLimit:
+        if self.bug == "read_limit":
+            raise ZeroDivisionError
+        return await super().read_limit()
+
+
+class BuggyProvider(ConstantProvider):
+    """A provider with a bug, once `is_buggy`."""
+
+    is_buggy = False
+
+    async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
+        if self.is_buggy:
+            raise ZeroDivisionError
+        return await super().fetch_history(since_s=since_s, now_s=now_s)
+
+
+def break_the_meter(site: Site) -> None:
+    """Let the meter of the second GPU fail."""
+    site.gpus[1].bug = "read_sample"  # type: ignore[attr-defined]
+
+
+def break_the_actuator(site: Site) -> None:
+    """Let the actuator of the second GPU fail, and its restoration with it."""
+    site.gpus[1].bug = "read_limit"  # type: ignore[attr-defined]
+
+
+def break_the_signal(site: Site) -> None:
+    """Let the signal feed fail."""
+    site.provider.is_buggy = True  # type: ignore[attr-defined]
+
+
+def break_a_job(site: Site) -> None:
+    """Let the task of a run fail: the bus has a bug that its energy brings out."""
+
+    def publish(topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> None:
+        if topic.endswith("/run-2/energy"):
+            raise ZeroDivisionError
+        FakeBus.publish(site.bus, topic, payload, qos=qos, retain=retain)
+
+    site.bus.publish = publish  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("break_it", [break_the_meter, break_the_actuator, break_the_signal, break_a_job])
+async def test_a_bug_in_any_worker_ends_the_controller_and_the_limits_are_given_back(
+    tmp_path: Path, break_it: Callable[[Site], None]
+) -> None:
+    gpus = [prior_gpu(), BuggyGpu("GPU-fake-1", index=1)]
+    gpus[1].requested_power_limit_w = PRIOR_W
+    site = Site(tmp_path, gpus, provider=BuggyProvider(1.0, kind="energy", unit="1"))
+    with pytest.raises(ExceptionGroup) as caught:
+        await _train_and_break(site, break_it)
+    assert caught.group_contains(ZeroDivisionError)
+    assert gpus[0].requested_power_limit_w == PRIOR_W
+    kept = Journal.read(tmp_path).entries
+    assert (gpus[1].requested_power_limit_w == PRIOR_W) != (gpus[1].uuid in kept), "given back, or still on record"
+    assert (node_state(site), site.backend.is_open) == ("offline", False)
+
+
+async def _train_and_break(site: Site, break_it: Callable[[Site], None]) -> None:
+    async with site.controlled():
+        await train_both(site, 600)
+        break_it(site)
+        await train_both(site, 600)
+
+
+async def test_a_gpu_that_fails_at_the_end_does_not_keep_the_others_from_their_limits(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(tmp_path, two_gpus())
+    async with site.controlled():
+        await train_both(site, 600)
+        site.gpus[0].errors = {"set_power_limit": lost(site.gpus[0])}
+    assert site.gpus[1].requested_power_limit_w == PRIOR_W
+    assert list(Journal.read(tmp_path).entries) == [site.gpus[0].uuid]
+    assert "gridchase restore" in caplog.text
+
+
+def lost(gpu: FakeGpu) -> GpuError:
+    """Return what a GPU that fell off the bus says."""
+    return GpuLostError("fell off the bus", gpu_uuid=gpu.uuid, operation="set_power_limit", code=15)
+
+
+async def test_after_sigkill_the_next_start_gives_back_first_and_then_plans_the_run_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path / "state", [gpu])
+    training = Training(site)
+    async with site.controlled():
+        await training.train(600)
+        left_w = gpu.requested_power_limit_w
+        shutil.copytree(tmp_path / "state", tmp_path / "killed")  # SIGKILL: what is on disk, and on the GPU, stays
+    gpu.set_externally(left_w)
+    gpu.history.clear()
+    after = Site(tmp_path / "killed", [gpu])
+    after.bus = site.bus
+    async with after.controlled():
+        assert gpu.history[0][1] == PRIOR_W, "before anything else"
+        assert "a former controller left it limited" in caplog.text
+        await training.train(200)
+        assert gpu.requested_power_limit_w < PRIOR_W
+    assert gpu.requested_power_limit_w == PRIOR_W
+
+
+async def test_after_sigkill_a_limit_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path / "state", [gpu])
+    async with site.controlled():
+        await Training(site).train(600)
+        shutil.copytree(tmp_path / "state", tmp_path / "killed")
+    gpu.set_externally(222.0)
+    gpu.history.clear()
+    async with Site(tmp_path / "killed", [gpu]).controlled():
+        pass
+    assert (gpu.requested_power_limit_w, gpu.history) == (222.0, [])
+
+
+async def test_a_gpu_that_was_away_at_the_start_is_given_back_when_it_answers(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path / "state", [gpu])
+    async with site.controlled():
+        await Training(site).train(600)
+        left_w = gpu.requested_power_limit_w
+        shutil.copytree(tmp_path / "state", tmp_path / "killed")
+    gpu.set_externally(left_w)
+    gpu.errors = {operation: lost(gpu) for operation in ("read_limit", "read_range", "set_power_limit")}
+    async with Site(tmp_path / "killed", [gpu]).controlled():
+        await asyncio.sleep(60)
+        assert gpu.requested_power_limit_w == left_w
+        gpu.errors = {}
+        await asyncio.sleep(60)
+        assert gpu.requested_power_limit_w == PRIOR_W
+    assert Journal.read(tmp_path / "killed").entries == {}
+
+
+@pytest.mark.parametrize("state", ["finished", "lost", None], ids=["finished", "last will", "silence"])
+async def test_the_end_of_a_run_gives_its_gpu_back(tmp_path: Path, state: str | None) -> None:
+    site = Site(tmp_path, two_gpus())
+    async with site.controlled():
+        first, _ = await train_both(site, 600)
+        if state is not None:
+            first.tell(state)
+            await asyncio.sleep(20)
+        else:
+            await asyncio.sleep(80)
+        assert site.gpus[0].requested_power_limit_w == PRIOR_W
+        assert Journal.read(tmp_path).entries.keys() <= {site.gpus[1].uuid}
+    final = site.energies()[-1]
+    assert (final.final, final.state) == (True, state or "silent")
+    assert site.limits(site.gpus[0])[-1].reason == {"finished": "run_finished", "lost": "run_lost"}.get(
+        state or "", "lease_ended"
+    )
+
+
+async def test_a_silent_run_that_comes_back_is_taken_up_again(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    training = Training(site)
+    async with site.controlled():
+        await training.train(400)
+        await asyncio.sleep(120)
+        assert gpu.requested_power_limit_w == PRIOR_W
+        await training.train(600)
+        assert gpu.requested_power_limit_w < PRIOR_W
+
+
+async def test_without_permission_a_run_is_measured_and_published_and_nothing_is_written(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    gpu.errors = {"set_power_limit": GpuPermissionError("no", gpu_uuid=gpu.uuid, operation="set_power_limit", code=4)}
+    site = Site(tmp_path, [gpu])
+    training = Training(site)
+    async with site.controlled():
+        await training.train(900)
+        training.tell("finished")
+        await asyncio.sleep(30)
+    assert gpu.history == []
+    assert site.profiles()[-1].state == "observing"
+    assert "no_permission" in [change.reason for change in site.limits(gpu)]
+    assert site.energies()[-1].energy_j == pytest.approx(900 * 0.9 * PRIOR_W, rel=0.02)
+
+
+async def test_a_partitioned_gpu_is_measured_and_never_written(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    gpu.mig = True
+    site = Site(tmp_path, [gpu])
+    async with site.controlled():
+        await Training(site).train(900)
+    assert gpu.history == []
+    assert site.profiles()[-1].state == "observing"
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"version": 9, "gpus": {}}'])
+async def test_with_a_journal_that_cannot_be_understood_no_gpu_is_touched(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE_NAME).write_bytes(content)
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    await _fails_with(site, JournalError)
+    assert (gpu.history, site.bus.sent) == ([], [])
+    assert (tmp_path / FILE_NAME).read_bytes() == content
+
+
+async def test_with_a_state_directory_that_cannot_be_written_no_gpu_is_touched(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    gpu = prior_gpu()
+    gpu.errors = {"read_limit": lost(gpu)}
+    site = Site(tmp_path / "file", [gpu])
+    await _fails_with(site, JournalError)
+    assert site.bus.sent == []
+
+
+async def test_a_second_controller_on_a_node_is_refused_and_touches_nothing(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    with NodeLock(tmp_path):
+        await _fails_with(site, NodeLockedError)
+    assert (gpu.history, site.bus.sent) == ([], [])
+
+
+async def _fails_with(site: Site, kind: type[Exception]) -> None:
+    """Run a controller that must fail before it opens the GPUs."""
+    opened: list[bool] = []
+    real_open = site.backend.open
+
+    async def watched() -> object:
+        opened.append(True)
+        return await real_open()
+
+    site.backend.open = watched  # type: ignore[method-assign, assignment]
+    with pytest.raises(ExceptionGroup) as caught:
+        await site.controlled().__aenter__()
+    assert caught.group_contains(kind)
+    assert opened == []
