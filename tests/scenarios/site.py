@@ -112,6 +112,7 @@ class Training:
         run: str = "run-1",
         rank: int = 0,
         rate: Callable[[float], float] = rate_per_s,
+        references: Sequence[str | int] | None = None,
         **status: Any,  # noqa: ANN401 — the record checks them
     ) -> None:
         self.gpus = list(gpus or site.gpus[:1])
@@ -125,7 +126,7 @@ class Training:
             run=run,
             state="running",
             host=NODE,
-            gpus=fields.pop("gpus", [gpu.uuid for gpu in self.gpus]),
+            gpus=list(references or [gpu.uuid for gpu in self.gpus]),
             started_at_s=MIDNIGHT_S,
             heartbeat_s=10.0,
             **fields,

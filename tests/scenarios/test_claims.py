@@ -1,0 +1,141 @@
+"""Who may have a GPU: runs that contradict each other get no limits, and get them when the contradiction ends."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import FakeGpu
+from tests.scenarios.site import PRIOR_W, Site, Training, prior_gpu
+
+
+def two_gpus() -> list[FakeGpu]:
+    """Return two GPUs at their prior limits."""
+    return [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
+
+
+async def train(*trainings: Training, duration_s: float) -> None:
+    """Train several processes at once."""
+    async with asyncio.TaskGroup() as tasks:
+        for training in trainings:
+            tasks.create_task(training.train(duration_s))
+
+
+async def test_a_gpu_of_another_run_is_refused_and_picked_up_when_it_is_free(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    first, second = Training(site), Training(site, job="bert", run="run-2")
+    async with site.controlled():
+        await train(first, second, duration_s=500)
+        assert {change.job for change in site.limits(gpu)} == {"resnet50"}
+        assert site.profiles("bert", "run-2")[-1].state == "observing"
+        first.tell("finished")
+        await second.train(600)
+        assert {change.job for change in site.limits(gpu)[-2:]} == {"bert"}
+        assert len(site.profiles("bert", "run-2")[-1].points) >= 2
+    assert caplog.text.count("GPU-fake-0 belongs to resnet50/run-1") == 1, "told once, not at each heartbeat"
+
+
+async def test_a_run_that_names_a_gpu_that_is_not_there_gets_no_limits_and_harms_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    stranger = Training(site, job="bert", run="run-2", references=["GPU-elsewhere"])
+    async with site.controlled():
+        await train(Training(site), stranger, duration_s=500)
+        assert gpu.requested_power_limit_w < PRIOR_W
+    assert site.profiles("bert", "run-2")[-1].state == "observing"
+    assert "there is no GPU 'GPU-elsewhere' on this node; there is 0 = GPU-fake-0" in caplog.text
+
+
+async def test_two_processes_on_one_rank_get_no_limits_until_one_is_gone(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    first, second = Training(site, pid=1), Training(site, pid=2)
+    async with site.controlled():
+        await first.train(400)
+        assert gpu.requested_power_limit_w < PRIOR_W
+        await train(first, second, duration_s=200)
+        assert gpu.requested_power_limit_w == PRIOR_W
+        assert site.profiles()[-1].state == "observing"
+        second.tell("lost")
+        await first.train(900)
+    assert len(site.profiles()[-1].points) == 6
+    assert all(point.iterations_per_s < 0.51 for point in site.profiles()[-1].points), "never of both together"
+
+
+async def test_when_the_first_of_two_processes_on_one_rank_goes_the_second_gets_its_limits(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    first, second = Training(site, pid=1), Training(site, pid=2)
+    async with site.controlled():
+        await train(first, second, duration_s=100)
+        assert gpu.history == []
+        first.tell("lost")
+        await second.train(600)
+        assert gpu.requested_power_limit_w < PRIOR_W
+
+
+async def test_a_process_that_only_claims_a_rank_gets_none_of_the_gpus_that_it_names(tmp_path: Path) -> None:
+    gpus = two_gpus()
+    site = Site(tmp_path, gpus)
+    first, intruder = Training(site, [gpus[0]], pid=1), Training(site, [gpus[1]], pid=2)
+    async with site.controlled():
+        await first.train(50)
+        intruder.tell()
+        await first.train(900)
+    assert gpus[1].history == []
+    assert site.profiles()[-1].n_gpus == 1
+
+
+async def test_a_run_of_which_one_rank_is_refused_gets_no_limits_at_all(tmp_path: Path) -> None:
+    gpus = two_gpus()
+    site = Site(tmp_path, gpus)
+    owner = Training(site, [gpus[1]], job="bert", run="run-2")
+    ranks = [Training(site, [gpus[0]], world_size=2), Training(site, [gpus[1]], rank=1, world_size=2)]
+    async with site.controlled():
+        await owner.train(20)
+        await train(owner, *ranks, duration_s=500)
+        assert gpus[0].history == []
+        assert {change.job for change in site.limits(gpus[1])} == {"bert"}
+        owner.tell("finished")
+        await train(*ranks, duration_s=1_000)
+        assert [limit_w for _, limit_w in gpus[0].history][:3] == [240, 200, 160]
+    final = site.profiles()[-1]
+    assert final.n_gpus == 2
+    assert final.points[-1].power_w == pytest.approx(2 * 0.9 * PRIOR_W, rel=1e-3)
+
+
+async def test_a_rank_that_comes_late_joins_and_the_run_is_profiled_anew_with_both_gpus(tmp_path: Path) -> None:
+    gpus = two_gpus()
+    site = Site(tmp_path, gpus)
+    ranks = [Training(site, [gpus[0]], world_size=2), Training(site, [gpus[1]], rank=1, world_size=2)]
+    async with site.controlled():
+        await ranks[0].train(60)
+        await train(*ranks, duration_s=1_200)
+        assert gpus[0].requested_power_limit_w == gpus[1].requested_power_limit_w
+    for point in site.profiles()[-1].points:
+        assert point.power_w == pytest.approx(2 * 0.9 * point.power_limit_w, rel=1e-3)
+    assert len(site.profiles()[-1].points) == 6
+
+
+async def test_a_late_gpu_does_not_make_the_energy_so_far_count_twice(tmp_path: Path) -> None:
+    gpus = two_gpus()
+    site = Site(tmp_path, gpus)
+    ranks = [Training(site, [gpus[0]], world_size=2), Training(site, [gpus[1]], rank=1, world_size=2)]
+    async with site.controlled():
+        await ranks[0].train(300)
+        before_j = site.energies()[-1].energy_j
+        await train(*ranks, duration_s=20)
+        assert site.energies()[-1].energy_j < before_j + 2 * 0.9 * PRIOR_W * 40
+
+
+async def test_ranks_of_another_boot_are_left_to_their_own_controller(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    async with site.controlled():
+        await Training(site, boot_id="another-machine").train(300)
+    assert (site.profiles(), site.limits(gpu), gpu.history) == ([], [], [])
