@@ -41,9 +41,13 @@ class SystemClock:
         return time.monotonic_ns()
 
     async def sleep_until(self, time_s: float) -> None:
-        """Sleep in naps of a minute at most, because the wall clock may step."""
-        while (left_s := time_s - self.now_s()) > 0:  # noqa: ASYNC110 — a time is waited for, not an event
-            await asyncio.sleep(min(left_s, LONGEST_NAP_S))
+        """Sleep in naps of a minute at most, because the wall clock may step.
+
+        A step forward ends the sleep early; a step back does not lengthen it, or a wrong clock would stop all work.
+        """
+        deadline_s = time.monotonic() + time_s - self.now_s()
+        while (left_s := min(time_s - self.now_s(), deadline_s - time.monotonic())) > 0:  # noqa: ASYNC110 — see below
+            await asyncio.sleep(min(left_s, LONGEST_NAP_S))  # a time is waited for, not an event
         await asyncio.sleep(0)
 
 
@@ -76,6 +80,7 @@ class ScaledClock:
 def next_tick_s(tick_s: float, *, period_s: float, now_s: float) -> float:
     """Return when periodic work that was due at `tick_s` is due next [s].
 
-    It does not drift, and ticks that were missed are skipped, not caught up with.
+    It does not drift, and ticks that were missed are skipped, not caught up with. After a clock that was stepped back
+    the next one is a period away.
     """
-    return max(tick_s + period_s, now_s)
+    return min(max(tick_s + period_s, now_s), now_s + period_s)

@@ -67,3 +67,17 @@ async def test_periodic_work_on_virtual_time_keeps_its_rhythm_over_two_days() ->
         tick_s = next_tick_s(tick_s, period_s=3_600.0, now_s=clock.now_s())
         await clock.sleep_until(tick_s)
     assert clock.now_s() == pytest.approx(MIDNIGHT_S + 2 * 86_400, abs=1e-3)
+
+
+async def test_after_a_clock_that_was_stepped_back_the_next_tick_is_a_period_away() -> None:
+    assert next_tick_s(10_000.0, period_s=5.0, now_s=100.0) == 105.0
+
+
+@pytest.mark.live
+async def test_a_wall_clock_stepped_back_does_not_lengthen_a_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SystemClock()
+    begin_s = clock.now_s()
+    readings_s = iter([begin_s])
+    monkeypatch.setattr(SystemClock, "now_s", lambda _: next(readings_s, begin_s - 3_600.0))
+    async with asyncio.timeout(5):
+        await clock.sleep_until(begin_s + 0.05)
