@@ -1,0 +1,253 @@
+"""The router: every message to its run, bad ones counted and dropped, and never more runs than a node can have."""
+
+import asyncio
+from array import array
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from controller.router import MAX_RANKS, MAX_RUNS
+from publishers.reports import RunEnergy
+from publishers.wire import Iterations, Message, Metric, decode, encode, pack_ends
+from tests.controller.messages import iterations, rank_status, run_energy
+from tests.controller.router_bench import NODE, TOPICS, RouterBench
+
+
+async def test_a_status_starts_a_run_and_its_end_retires_it(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        assert list(bench.router.jobs) == [("resnet50", "run-1")]
+        assert [unit.meter.job for unit in bench.units.values()] == ["resnet50"]
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(5)
+        assert bench.router.jobs == {}
+        assert [unit.meter.job for unit in bench.units.values()] == [None]
+    assert bench.n_bad == 0
+
+
+async def test_a_retained_status_of_before_the_start_starts_the_run(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.say("status", rank_status())
+    async with bench.working():
+        assert list(bench.router.jobs) == [("resnet50", "run-1")]
+
+
+@pytest.mark.parametrize("state", ["finished", "lost"])
+async def test_a_retained_status_of_an_ended_run_starts_nothing(tmp_path: Path, state: str) -> None:
+    bench = RouterBench(tmp_path)
+    bench.say("status", rank_status(state=state))
+    async with bench.working():
+        assert bench.router.jobs == {}
+    assert bench.n_bad == 0
+
+
+async def test_runs_of_one_job_may_overlap(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path, "GPU-fake-0", "GPU-fake-1")
+    async with bench.working():
+        bench.say("status", rank_status())
+        bench.say("status", rank_status(run="run-2", gpus=["GPU-fake-1"]), run="run-2")
+        assert [bench.job(run=run).gpu_uuids for run in ("run-1", "run-2")] == [{"GPU-fake-0"}, {"GPU-fake-1"}]
+
+
+async def test_iterations_reach_the_log_of_their_rank(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        await asyncio.sleep(10)
+        bench.say("status", rank_status())
+        bench.say("iterations", iterations(5, [6, 7, 8]))
+        assert bench.job().ranks.members[0].log.n_iterations == 3
+
+
+async def test_a_message_twice_is_harmless(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        await asyncio.sleep(10)
+        for _ in range(2):
+            bench.say("status", rank_status())
+            bench.say("iterations", iterations(5, [6, 7, 8]))
+        assert bench.job().ranks.members[0].log.n_iterations == 3
+    assert bench.n_bad == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        iterations(5, [6], seq=1, first=3),
+        iterations(8, [9], seq=1, first=0),
+        iterations(8, [500], seq=1, first=3),
+        iterations(8, [9], seq=1, first=3, run="run-9"),
+    ],
+    ids=["goes backwards", "repeats", "comes from the future", "speaks of another run"],
+)
+async def test_iterations_that_cannot_be_are_counted_told_and_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, message: Iterations
+) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        await asyncio.sleep(10)
+        bench.say("status", rank_status())
+        bench.say("iterations", iterations(5, [6, 7, 8]))
+        bench.say("iterations", message)
+        assert bench.job().ranks.members[0].log.n_iterations == 3
+    assert bench.n_bad == 1
+    assert "dropped" in caplog.text
+
+
+def packed(message: Message, **changes: object) -> bytes:
+    """Return a message with fields that its record would refuse."""
+    fields = msgpack.unpackb(encode(message)) | changes
+    return bytes(msgpack.packb({name: value for name, value in fields.items() if value != "(left out)"}))
+
+
+BAD_STATUSES = [
+    b"\xc1",
+    b"not msgpack",
+    msgpack.packb([1, 2]),
+    packed(rank_status(), state="sleeping"),
+    packed(rank_status(), pid=-1),
+    packed(rank_status(), world_size=0),
+    packed(rank_status(), heartbeat_s=float("nan")),
+    packed(rank_status(), started_at_s=1e300),
+    packed(rank_status(), gpus=["x"] * 1_000),
+    packed(rank_status(), gpus=["x" * 1_000]),
+    packed(rank_status(), batch_size=-5),
+    packed(rank_status(), run="(left out)"),
+    packed(rank_status(), run="run-9"),
+    packed(rank_status(), host="h" * 100_000),
+    packed(rank_status(), boot_id="x" * (1 << 20)),
+]
+
+
+@pytest.mark.parametrize("payload", BAD_STATUSES)
+async def test_a_status_that_is_none_is_counted_told_and_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, payload: bytes
+) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", payload)
+        assert bench.router.jobs == {}
+    assert bench.n_bad == 1
+    assert "rank/0/status: dropped" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        packed(iterations(5, [6]), end_ns=b""),
+        packed(iterations(5, [6]), end_ns=b"1234567"),
+        packed(iterations(5, [6]), end_ns=pack_ends(array("q", [6 * 10**9, 5 * 10**9]))),
+        packed(iterations(5, [6]), end_ns=pack_ends(array("q", [-1]))),
+        packed(iterations(5, [6]), end_ns=bytes(8 * 70_000)),
+        packed(iterations(5, [6]), begin_ns=-1),
+        packed(iterations(5, [6]), begin_ns=7 * 10**9),
+        packed(iterations(5, [6]), first=-1),
+        packed(iterations(5, [6]), seq=2**60),
+    ],
+)
+async def test_iterations_that_are_none_are_counted_and_dropped(tmp_path: Path, payload: bytes) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        await asyncio.sleep(10)
+        bench.say("status", rank_status())
+        bench.say("iterations", payload)
+        assert bench.job().ranks.members[0].log.n_iterations == 0
+    assert bench.n_bad == 1
+
+
+async def test_bad_messages_are_told_once_a_minute(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        for _ in range(120):
+            bench.say("status", b"bad")
+            await asyncio.sleep(1)
+    assert bench.n_bad == 120
+    assert caplog.text.count("rank/0/status: dropped") == 2
+
+
+async def test_iterations_of_a_rank_that_nobody_knows_are_another_nodes(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("iterations", iterations(5, [6]))
+        bench.say("status", rank_status())
+        bench.say("iterations", b"whatever", rank=3)
+    assert bench.n_bad == 0
+
+
+async def test_a_status_that_somebody_cleared_is_no_bad_message(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        bench.say("status", b"")
+        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", "node-b"), b"", retain=True)
+        assert list(bench.router.jobs) == [("resnet50", "run-1")]
+    assert bench.n_bad == 0
+
+
+async def test_a_metric_is_checked(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    good = Metric(run="run-1", epoch=1, value=0.7, reached=False)
+    async with bench.working():
+        bench.bus.publish(TOPICS.run("resnet50", "run-1", "metric"), encode(good))
+        assert bench.n_bad == 0
+        bench.bus.publish(TOPICS.run("resnet50", "run-2", "metric"), encode(good))
+        bench.bus.publish(TOPICS.run("resnet50", "run-1", "metric"), b"good")
+    assert bench.n_bad == 2
+
+
+async def test_a_flood_of_runs_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        for number in range(MAX_RUNS + 50):
+            bench.say("status", rank_status(run=f"r{number}"), run=f"r{number}")
+        assert len(bench.router.jobs) == MAX_RUNS
+        assert "256 runs on one node already" in caplog.text
+        await asyncio.sleep(70)
+        assert bench.router.jobs == {}, "silent for the lease"
+    assert bench.n_bad == 50
+
+
+async def test_a_flood_of_ranks_is_cut_off(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        for rank in range(MAX_RANKS + 50):
+            bench.say("status", rank_status(pid=rank, world_size=65_536), rank=rank)
+        assert len(bench.job().ranks.members) == MAX_RANKS
+    assert bench.n_bad == 50
+
+
+async def test_the_leader_adds_up_the_parts_of_other_nodes_but_not_its_own(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", "node-b"), encode(run_energy(energy_j=1_000.0)))
+        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", "node-b"), encode(run_energy(energy_j=2_000.0)))
+        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", NODE), encode(run_energy(energy_j=9_999.0)))
+        await asyncio.sleep(6)
+    sums = bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy"))
+    assert decode(sums[-1], RunEnergy).energy_j == 2_000.0
+    assert bench.n_bad == 0
+
+
+async def test_a_node_without_rank_0_publishes_its_part_and_no_sum(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status(world_size=2), rank=1)
+        await asyncio.sleep(6)
+    assert bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy")) == []
+    assert bench.bus.payloads(TOPICS.run_on_node("resnet50", "run-1", NODE)) != []
+
+
+async def test_the_retained_topics_of_an_ended_run_are_cleared_after_an_hour(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        await asyncio.sleep(10)
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(60)
+        assert len(bench.bus.retained) == 4, "status, profile, energy, and the node's part of it"
+        for _ in range(61):
+            await asyncio.sleep(60)
+        assert bench.bus.retained == {}
+    assert bench.n_bad == 0
