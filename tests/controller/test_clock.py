@@ -69,7 +69,7 @@ async def test_periodic_work_on_virtual_time_keeps_its_rhythm_over_two_days() ->
     assert clock.now_s() == pytest.approx(MIDNIGHT_S + 2 * 86_400, abs=1e-3)
 
 
-async def test_after_a_clock_that_was_stepped_back_the_next_tick_is_a_period_away() -> None:
+def test_after_a_clock_that_was_stepped_back_the_next_tick_is_a_period_away() -> None:
     assert next_tick_s(10_000.0, period_s=5.0, now_s=100.0) == 105.0
 
 
