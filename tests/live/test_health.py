@@ -1,0 +1,154 @@
+"""Health and metrics over HTTP, asked by a real client on loopback."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from controller.config import HttpConfig
+from controller.health import Health, Snapshot
+from controller.ports import Hold, LimitState, Sample
+from tests.live.conftest import eventually, free_port
+
+pytestmark = pytest.mark.live
+
+STATE = LimitState(
+    hold=Hold.HELD,
+    prior_power_limit_w=280.0,
+    floor_power_limit_w=100.0,
+    ceiling_power_limit_w=280.0,
+    requested_power_limit_w=200.0,
+    enforced_power_limit_w=190.0,
+    since_ns=0,
+)
+SAMPLE = Sample(time_ns=1, power_w=185.5, energy_j=1_000.0)
+WELL = Snapshot(connected=True, signal="fresh", n_bad_messages=3, n_runs=2, gpus={"GPU-1": (STATE, 1_234.5, SAMPLE)})
+
+
+class Server:
+    """A health server whose snapshot can be changed."""
+
+    def __init__(self, snapshot: Snapshot = WELL) -> None:
+        self.snapshot = snapshot
+        self.port = free_port()
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[aiohttp.ClientSession]:
+        """Serve, and return a client."""
+        health = Health(HttpConfig(port=self.port), look=lambda: self.snapshot)
+        timeout = aiohttp.ClientTimeout(total=5)
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(health.run())
+            await eventually(lambda: _listens(self.port))
+            async with aiohttp.ClientSession(f"http://127.0.0.1:{self.port}", timeout=timeout) as client:
+                yield client
+            task.cancel()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def _ask_ready(snapshot: Snapshot) -> tuple[int, list[str]]:
+    async with Server(snapshot).serving() as client, client.get("/readyz") as response:
+        answer = await response.json()
+        assert answer["ready"] == (response.status == 200)
+        return response.status, answer["troubles"]
+
+
+async def test_it_says_that_it_lives() -> None:
+    async with Server().serving() as client, client.get("/healthz") as response:
+        assert (response.status, await response.json()) == (200, {"status": "ok"})
+
+
+async def test_it_is_ready_when_the_broker_and_every_gpu_answer() -> None:
+    assert await _ask_ready(WELL) == (200, [])
+
+
+async def test_a_suspect_gpu_makes_it_not_ready_and_is_named() -> None:
+    state = replace(STATE, hold=Hold.SUSPECT)
+    assert await _ask_ready(replace(WELL, gpus={"GPU-1": (state, 0.0, None)})) == (503, ["GPU-1 does not answer"])
+
+
+async def test_every_trouble_is_told() -> None:
+    snapshot = replace(WELL, connected=False, gpus={"GPU-1": (None, 0.0, None)})
+    assert await _ask_ready(snapshot) == (503, ["the broker is away", "GPU-1 has not answered yet"])
+
+
+@pytest.mark.parametrize("hold", [Hold.FREE, Hold.HELD, Hold.YIELDED, Hold.OBSERVING])
+async def test_a_gpu_that_answers_is_no_trouble_however_its_limit_stands(hold: Hold) -> None:
+    state = replace(STATE, hold=hold)
+    assert await _ask_ready(replace(WELL, gpus={"GPU-1": (state, 0.0, None)})) == (200, [])
+
+
+async def _scrape(client: aiohttp.ClientSession) -> dict[tuple[str, str], float]:
+    """Return the metrics by name and labels."""
+    async with client.get("/metrics") as response:
+        assert response.status == 200
+        families = text_string_to_metric_families(await response.text())
+        return {
+            (sample.name, ",".join(sample.labels.values())): sample.value
+            for family in families
+            for sample in family.samples
+        }
+
+
+async def test_the_metrics_are_what_the_snapshot_says_in_base_units() -> None:
+    server = Server()
+    async with server.serving() as client:
+        assert await _scrape(client) == {
+            ("gridchase_bus_connected", ""): 1.0,
+            ("gridchase_runs", ""): 2.0,
+            ("gridchase_bad_messages_total", ""): 3.0,
+            ("gridchase_signal_fresh", "fresh"): 1.0,
+            ("gridchase_gpu_energy_joules_total", "GPU-1"): 1_234.5,
+            ("gridchase_gpu_power_watts", "GPU-1"): 185.5,
+            ("gridchase_gpu_power_limit_watts", "GPU-1"): 190.0,
+            ("gridchase_gpu_prior_power_limit_watts", "GPU-1"): 280.0,
+            ("gridchase_gpu_hold", "GPU-1,held"): 1.0,
+        }
+        server.snapshot = replace(WELL, signal="stale", gpus={"GPU-1": (None, 0.0, None)})
+        metrics = await _scrape(client)
+        assert metrics["gridchase_signal_fresh", "stale"] == 0.0
+        assert ("gridchase_gpu_power_limit_watts", "GPU-1") not in metrics
+
+
+async def test_other_paths_and_methods_are_refused() -> None:
+    async with Server().serving() as client:
+        async with client.get("/secret") as response:
+            assert response.status == 404
+        async with client.post("/healthz") as response:
+            assert response.status == 405
+
+
+async def test_an_address_that_is_taken_is_told_and_borne(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        health = Health(HttpConfig(port=taken.getsockname()[1]), look=lambda: WELL)
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(health.run())
+            await eventually(lambda: caplog.records)
+            assert not task.done()
+            task.cancel()
+    assert "no health and metrics are served" in caplog.text
+
+
+async def test_the_address_is_free_again_when_it_stops() -> None:
+    server = Server()
+    for _ in range(2):
+        async with server.serving() as client, client.get("/healthz") as response:
+            assert response.status == 200
+
+
+async def test_port_minus_one_serves_nothing() -> None:
+    health = Health(HttpConfig(port=-1), look=lambda: WELL)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await health.run()
