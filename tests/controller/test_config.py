@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.config import Config, check, default_state_dir, load_config
+from controller.config import Config, check, default_state_dir, load_config, load_for_restore
 from controller.errors import ConfigError
 
 
@@ -134,6 +134,19 @@ def test_a_file_that_is_not_text_or_not_there_is_a_fault(tmp_path: Path) -> None
 
 def test_a_section_that_is_no_table_takes_no_override(tmp_path: Path) -> None:
     assert faults_of("plan.eta=0.5", path=write(tmp_path, "plan = 5\n")) == ["plan = 5: must be a table, [plan]"]
+
+
+def test_restoring_needs_no_more_of_the_configuration_than_it_uses(tmp_path: Path) -> None:
+    text = '[node]\nstate_dir = "/srv/state"\n[plan]\neta = 7\n[http]\nprot = 1\n'
+    config, faults = load_for_restore(write(tmp_path, text), ["gpu.backend=simulation"])
+    assert (config.node.state_dir, config.gpu.backend, config.plan.eta) == ("/srv/state", "simulation", 0.5)
+    assert [fault.partition(":")[0] for fault in faults] == ["plan.eta = 7", "http.prot"]
+
+
+@pytest.mark.parametrize("override", ["gpu.backend=cuda", "node.state_dir=5", "node.name=a b"])
+def test_restoring_fails_where_what_it_uses_is_wrong(override: str) -> None:
+    with pytest.raises(ConfigError, match=override.partition("=")[0]):
+        load_for_restore(None, [override, "plan.eta=7"])
 
 
 def test_the_defaults_have_no_fault() -> None:

@@ -1,6 +1,7 @@
 """The locks within one process; that they hold between processes, and vanish with them, is shown in tests/live."""
 
 import os
+import socket
 import uuid
 from pathlib import Path
 
@@ -59,3 +60,14 @@ def test_the_locks_of_gpus_end_with_the_lock_of_the_node(tmp_path: Path) -> None
         first.claim(gpus)
     with NodeLock(tmp_path / "b") as second:
         second.claim(gpus)
+
+
+def test_a_holder_that_does_not_say_who_it_is_is_a_question_mark(tmp_path: Path) -> None:
+    gpu = f"GPU-{uuid.uuid4()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as odd, NodeLock(tmp_path) as lock:
+        odd.bind(f"\0gridchase/gpu/{gpu}")
+        lock.claim([gpu])  # another kind of socket is another name
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf, NodeLock(tmp_path) as lock:
+        deaf.bind(f"\0gridchase/gpu/{gpu}")
+        with pytest.raises(NodeLockedError, match=r"held by process \?"):
+            lock.claim([gpu])

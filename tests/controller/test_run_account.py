@@ -165,3 +165,12 @@ def test_a_price_that_makes_the_baseline_free_saves_no_share_of_it() -> None:
     account = RunAccount()
     account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 0.0)
     assert account.report(kind="price", profile=PROFILE)["saved_ratio"] is None
+
+
+def test_iterations_at_the_edge_of_a_pause_belong_to_the_pause() -> None:
+    account = RunAccount()
+    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), None)
+    account.add(piece(duration_s=5, n_iterations=2, energy_j=1_000, active=False), None)
+    report = account.report(kind="energy", profile=PROFILE)
+    assert report["baseline_energy_j"] == 8 * 300 + 1_000
+    assert report["baseline_duration_s"] == 8 + 5

@@ -72,3 +72,10 @@ def test_the_saved_ratio_of_several_nodes_is_that_of_carbon_where_there_is_carbo
 def test_a_node_that_has_no_baseline_yet_leaves_the_whole_without_one() -> None:
     whole = joined(run_energy(baseline_energy_j=120.0), [run_energy()])
     assert (whole.baseline_energy_j, whole.saved_ratio) == (None, None)
+
+
+def test_the_saved_ratio_of_several_nodes_is_that_of_cost_where_there_is_a_price() -> None:
+    # 6 of 10 and 9 of 10 are 15 of 20.
+    own, other = run_energy(cost=6.0, saved_ratio=0.4), run_energy(cost=9.0, saved_ratio=0.1)
+    assert joined(own, [other]).saved_ratio == pytest.approx(0.25)
+    assert joined(own, [run_energy(cost=9.0)]).saved_ratio is None
