@@ -136,10 +136,11 @@ class Steering:
         done = profiling.wanted_power_limit_w(sweep) is None and profile is not None
         self.state = Planned(profile) if done and profile else Profiling(plan, sweep)
 
-    def _sweep_target(self, plan: SweepPlan, sweep: profiling.State) -> Target | None:
+    def _sweep_target(self, plan: SweepPlan, sweep: profiling.State) -> Target:
         wanted_w = profiling.wanted_power_limit_w(sweep)
         if wanted_w is None:
-            return None
+            detail = "no limit stood still long enough to be measured: the highest one is kept"
+            return Target(power_limit_w=plan.power_limits_w[0], reason="not_profiled", detail=detail, job=self._job)
         n, n_all = len(sweep.points) + 1, len(plan.power_limits_w)
         return Target(
             power_limit_w=wanted_w, reason="profiling", detail=f"measures limit {n} of {n_all}", job=self._job

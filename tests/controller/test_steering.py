@@ -145,3 +145,12 @@ def test_a_gpu_without_room_below_its_prior_limit_is_measured_at_that_one() -> N
     run.begin(floor_power_limit_w=300.0, ceiling_power_limit_w=300.0, known=None)
     assert sweep(run) == [300.0]
     assert run.name == "planned"
+
+
+def test_a_run_of_which_no_limit_can_be_measured_keeps_its_highest_one() -> None:
+    run = begin(steering())
+    for flicker in range(100):
+        run.observe(piece(150.0, 1.0), enforced_power_limit_w=150.0 + 20 * (flicker % 2))
+    target = choose(run)
+    assert target is not None
+    assert (target.power_limit_w, target.reason, run.profile) == (300.0, "not_profiled", None)
