@@ -19,15 +19,17 @@ from controller.clock import Clock
 from controller.config import GpuConfig
 from controller.errors import GpuError, GpuNotSupportedError, GpuPermissionError, JournalError
 from controller.journal import Entry, Journal
+from controller.limit_bounds import limit_bounds_w
 from controller.limit_news import LimitNews
 from controller.mailbox import DropOldest
-from controller.ports import Gpu, Hold, LimitRange, LimitState, LiveLimit, Target
+from controller.ports import Gpu, Hold, LimitState, LiveLimit, Target
 from controller.restoration import give_back, is_ours, is_same
 from publishers.reports import LimitChange
 
 RECONCILE_S = 15.0
 MAX_REVERSIONS = 3
 STOP_TIMEOUT_S = 10.0
+RETRY_S = 0.5
 OURS = frozenset({Hold.FREE, Hold.HELD})
 """In these holds a limit may be written."""
 
@@ -105,7 +107,8 @@ class Actuator:
         """Give the limit back because the controller stops; never raises, so that one GPU cannot strand another."""
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
-                await self._let_go("controller_stopped", "the controller stops")
+                while not await self._let_go("controller_stopped", "the controller stops"):  # noqa: ASYNC110 — a GPU
+                    await asyncio.sleep(RETRY_S)  # tells no event; a write in mid-air must not land after us
         except TimeoutError:
             _LOGGER.error("%s: no answer in %g s; run `gridchase restore`", self._gpu.uuid, STOP_TIMEOUT_S)
         except Exception:  # a bug that ended a worker may well come again here
@@ -130,8 +133,12 @@ class Actuator:
         limits = await self._gpu.read_range()
         live = await self._gpu.read_limit()
         entry = self._journal.entries.get(self._gpu.uuid)
+        if entry and self._target is None and not is_ours(live, entry):
+            # What a former controller left is gone: somebody else owns the limit, and it is the prior one now.
+            await asyncio.to_thread(self._journal.forget, self._gpu.uuid)
+            entry = None
         prior_w = entry.prior_power_limit_w if entry else live.requested_power_limit_w
-        floor_w, ceiling_w = _bounds(self._config, limits, prior_w)
+        floor_w, ceiling_w = limit_bounds_w(self._config, limits, prior_w)
         self._state = LimitState(
             hold=self._barred or (Hold.HELD if entry else Hold.FREE),
             prior_power_limit_w=prior_w,
@@ -142,7 +149,7 @@ class Actuator:
             since_ns=self._clock.monotonic_ns(),
         )
         is_default = is_same(live.requested_power_limit_w, limits.default_power_limit_w)  # the driver was reloaded
-        if entry and self._target and not is_default and not is_ours(live, entry):
+        if entry and not is_default and not is_ours(live, entry):
             await self._yield(live)
 
     async def _pursue(self, target: Target) -> None:
@@ -220,7 +227,7 @@ class Actuator:
             return False
         self._reversions += 1
         wanted_w = state.requested_power_limit_w
-        floor_w, ceiling_w = _bounds(self._config, limits, state.prior_power_limit_w)
+        floor_w, ceiling_w = limit_bounds_w(self._config, limits, state.prior_power_limit_w)
         self._state = replace(state, floor_power_limit_w=floor_w, ceiling_power_limit_w=ceiling_w)
         self._take(live)
         if not await self._write(min(max(wanted_w, floor_w), ceiling_w)):
@@ -244,8 +251,8 @@ class Actuator:
         self._bar(Hold.OBSERVING)
         self._tell(reason, detail)
 
-    async def _let_go(self, reason: str, detail: str) -> None:
-        """End the hold and give the limit back; where that fails, it is told once, and tried again at every look."""
+    async def _let_go(self, reason: str, detail: str) -> bool:
+        """End the hold and give the limit back; return False where that fails: told once, tried again at every look."""
         held = self._state is not None and self._state.hold is not Hold.FREE
         result = await give_back(self._gpu, self._journal)
         if result and result.live:
@@ -261,6 +268,7 @@ class Actuator:
         self._target = None
         self._barred = None
         self._reversions = 0
+        return not failed
 
     def _known(self) -> LimitState:
         assert self._state is not None, "the GPU has been read"  # noqa: S101 — an invariant, not a check of input
@@ -287,14 +295,3 @@ class Actuator:
 
     def _tell(self, reason: str, detail: str) -> None:
         self._news.tell(reason, detail, state=self._state, target=self._target)
-
-
-def _bounds(config: GpuConfig, limits: LimitRange, prior_power_limit_w: float) -> tuple[float, float]:
-    """Return the floor and the ceiling of what may be written [W]: never above the prior limit unless allowed.
-
-    The ceiling wins where the operator's floor lies above it.
-    """
-    ceiling_w = min(limits.max_power_limit_w, config.max_power_limit_w or limits.max_power_limit_w)
-    if not config.allow_above_prior:
-        ceiling_w = min(ceiling_w, prior_power_limit_w)
-    return min(max(limits.min_power_limit_w, config.min_power_limit_w), ceiling_w), ceiling_w
