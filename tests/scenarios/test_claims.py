@@ -98,8 +98,11 @@ async def test_a_run_of_which_one_rank_is_refused_gets_no_limits_at_all(tmp_path
     ranks = [Training(site, [gpus[0]], world_size=2), Training(site, [gpus[1]], rank=1, world_size=2)]
     async with site.controlled():
         await owner.train(20)
+        await train(owner, ranks[0], duration_s=3)  # the heartbeats of the two ranks lie seconds apart
+        ranks[1].tell()
         await train(owner, *ranks, duration_s=500)
         assert gpus[0].history == []
+        assert len(site.limits(gpus[0])) <= 2, "no limit comes and goes with the heartbeats"
         assert {change.job for change in site.limits(gpus[1])} == {"bert"}
         owner.tell("finished")
         await train(*ranks, duration_s=1_000)
