@@ -16,11 +16,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from controller.errors import ConfigError
+from publishers.endpoint import Endpoint
 
 NameOrNone = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._-]{0,64}\Z")]
 Root = Annotated[str, Meta(pattern=r"\A[^/#+\s][^#+\s]{0,127}(?<!/)\Z")]
-Seconds = Annotated[float, Meta(gt=0, le=86_400)]
-Watts = Annotated[float, Meta(gt=0, le=10_000)]
+Seconds = Annotated[float, Meta(ge=0.05, le=86_400)]
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,7 +30,7 @@ class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class BusConfig(Section, frozen=True, kw_only=True):
     """Where the broker is. `mqtts://` means TLS; the password stands in a file of its own."""
 
-    url: Annotated[str, Meta(pattern=r"\Amqtts?://[^/\s]+\Z")] = "mqtt://127.0.0.1:1883"
+    url: str = "mqtt://127.0.0.1:1883"
     root: Root = "gridchase/v1"
     username: str = ""
     password_file: str = ""
@@ -58,7 +58,7 @@ class ProfilerConfig(Section, frozen=True, kw_only=True):
 
     step_w: Annotated[float, Meta(ge=1, le=1_000)] = 25.0
     settle_s: Annotated[float, Meta(ge=0, le=86_400)] = 2.0
-    window_s: Seconds = 10.0
+    window_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 10.0
 
 
 class PlanConfig(Section, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ class EnergyConfig(Section, frozen=True, kw_only=True):
 class JobConfig(Section, frozen=True, kw_only=True):
     """When a silent job loses its hold."""
 
-    lease_s: Seconds = 60.0
+    lease_s: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
 
 
 class HttpConfig(Section, frozen=True, kw_only=True):
@@ -174,10 +174,14 @@ def _check_signal(signal: SignalConfig) -> Iterator[str]:
 
 
 def _check_bus(bus: BusConfig) -> Iterator[str]:
+    try:
+        Endpoint(url=bus.url)
+    except ValueError as error:
+        yield f"bus.url: {error}"
     if bus.password_file and not bus.username:
         yield 'bus.username = "": must be set, because bus.password_file is'
     if bus.ca_file and not bus.url.startswith("mqtts://"):
-        yield f"bus.url = {bus.url!r}: must start with mqtts:// where bus.ca_file is set"
+        yield f"bus.url = {_shown(bus.url)}: must start with mqtts:// where bus.ca_file is set"
     for key, file in (("bus.password_file", bus.password_file), ("bus.ca_file", bus.ca_file)):
         if file and not Path(file).is_file():
             yield f"{key} = {file!r}: there is no such file"
@@ -213,7 +217,7 @@ def _override(tables: dict[str, Any], override: str, faults: list[str]) -> None:
     key, equals, text = override.partition("=")
     section, dot, name = key.strip().partition(".")
     if not (equals and dot and section and name):
-        faults.append(f"--set {override}: must be section.key=value")
+        faults.append(f"--set {_without_secret(override)}: must be section.key=value")
         return
     try:
         value: Any = tomllib.loads(f"value = {text}")["value"]
@@ -233,7 +237,7 @@ def _build(tables: Mapping[str, Any], faults: list[str]) -> Config:
     for name, section in sections.items():
         table = tables.get(name, {})
         if not isinstance(table, dict):
-            faults.append(f"{name} = {table!r}: must be a table, [{name}]")
+            faults.append(f"{name} = {_shown(table)}: must be a table, [{name}]")
             continue
         built[name] = _build_section(name, section, table, faults)
     return Config(**built)
@@ -249,8 +253,17 @@ def _build_section(name: str, section: type[Section], table: Mapping[str, Any], 
         try:
             good[key] = msgspec.convert(value, hints[key])
         except msgspec.ValidationError as error:
-            faults.append(f"{name}.{key} = {value!r}: {_bound(hints[key]) or error}")
+            faults.append(f"{name}.{key} = {_shown(value)}: {_bound(hints[key]) or error}")
     return section(**good)
+
+
+def _shown(value: object) -> str:
+    return _without_secret(repr(value))
+
+
+def _without_secret(text: str) -> str:
+    """Return a text in which no URL shows a user or a password: faults are logged."""
+    return re.sub(r"://.*@", "://…@", text, flags=re.DOTALL)
 
 
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}

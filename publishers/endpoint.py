@@ -52,17 +52,18 @@ class Endpoint:
         Raises:
             ValueError: it is none.
         """
+        if "@" in self.url:  # first of all: no message below may show a password
+            raise ValueError("a broker's URL must hold no user name: set bus.username and bus.password_file")
         try:
             parts = urlsplit(self.url)
             host, port = parts.hostname, parts.port
         except ValueError as error:
             raise ValueError(f"{self.url!r} is no broker's URL: {error}") from error
-        if parts.scheme not in _PORTS or not host or parts.path.strip("/") or parts.query:
+        rest = parts.path.strip("/") or parts.query or parts.fragment or any(map(str.isspace, self.url))
+        if parts.scheme not in _PORTS or not host or port == 0 or rest:
             raise ValueError(
                 f"{self.url!r} is no broker's URL: must be mqtt://host[:port] or, with TLS, mqtts://host[:port]"
             )
-        if parts.username is not None:
-            raise ValueError("a broker's URL must hold no user name: set bus.username and bus.password_file")
         object.__setattr__(self, "host", host)
         object.__setattr__(self, "port", port or _PORTS[parts.scheme])
         object.__setattr__(self, "tls", parts.scheme == "mqtts")

@@ -83,7 +83,7 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
         "--set nonsense: must be section.key=value",
         "gird: there is no such section; there are bus, node, gpu, profiler, plan, signal, energy, job, http",
         "profiler.step_w = '25': must be a number at least 1 and at most 1000",
-        "profiler.window_s = 0: must be a number above 0 and at most 86400",
+        "profiler.window_s = 0: must be a number at least 0.1 and at most 86400",
         "plan.eta = 1.5: must be a number at least 0 and at most 1",
         "plan.period: there is no such key; there are " + ", ".join(msgspec.structs.asdict(Config().plan)),
         "plan.objective = 'fastest': must be 'slowdown' or 'eta'",
@@ -102,11 +102,17 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
         (["bus.password_file=/dev/null"], "bus.username"),
         (["bus.username=ada", "bus.password_file=/no/such"], "there is no such file"),
         (["bus.ca_file=/etc/hostname"], "must start with mqtts://"),
-        (["bus.url=http://broker"], "bus.url = 'http://broker'"),
+        (["bus.url=http://broker"], "bus.url: 'http://broker' is no broker's URL"),
+        (["bus.url=mqtt://broker:99999"], "bus.url: 'mqtt://broker:99999' is no broker's URL"),
+        (["bus.url=mqtt://"], "bus.url: 'mqtt://' is no broker's URL"),
+        (["bus.url=mqtt://ada@broker"], "set bus.username and bus.password_file"),
         (["bus.root=/grid"], "bus.root = '/grid'"),
         (["bus.root=grid/#"], "bus.root = 'grid/#'"),
         (["node.name=a b"], "node.name = 'a b'"),
-        (["job.lease_s=-1"], "above 0"),
+        (["job.lease_s=0.9"], "job.lease_s = 0.9: must be a number at least 1 "),
+        (["plan.period_s=0.04"], "plan.period_s = 0.04: must be a number at least 0.05 "),
+        (["energy.period_s=0.04"], "energy.period_s = 0.04: must be a number at least 0.05 "),
+        (["profiler.window_s=0.09"], "profiler.window_s = 0.09: must be a number at least 0.1 "),
         (["profiler.settle_s=1e99"], "at most 86400"),
         (["gpu.allow_above_prior=1"], "gpu.allow_above_prior = 1"),
         (["plan.eta=inf"], "plan.eta = inf"),
@@ -117,6 +123,28 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
 def test_a_fault_says_where_it_is_and_what_would_be_right(overrides: list[str], fault: str) -> None:
     faults = faults_of(*overrides)
     assert any(fault in line for line in faults), faults
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["bus.url=mqtt://ada:hunter2@broker"],
+        ["bus.url=mqtt://ada:hunter2@broker:99999"],
+        ["bus.url=mqtt://ada:@hunter2/@broker"],
+        ["bus.url=mqtt://ada:hunter2@broker", "bus.ca_file=/etc/hostname"],
+        ["bus.root=mqtt://ada:hunter2@broker#"],
+        ["mqtt://ada:hunter2@broker"],
+    ],
+)
+def test_no_fault_shows_the_password_in_a_url(overrides: list[str]) -> None:
+    faults = faults_of(*overrides)
+    assert faults
+    assert "hunter2" not in "".join(faults)
+
+
+def test_a_url_in_the_place_of_its_section_does_not_show_its_password(tmp_path: Path) -> None:
+    faults = faults_of(path=write(tmp_path, 'bus = "mqtt://ada:hunter2@broker"\n'))
+    assert faults == ["bus = 'mqtt://…@broker': must be a table, [bus]"]
 
 
 @pytest.mark.parametrize("text", ["[plan", "plan = 5", "[plan]\neta = \n", "\x00"])
