@@ -23,6 +23,8 @@ MAX_IN_SEGMENT: Final = 8_192
 """Iterations in one message: 64 KiB."""
 BREAK: Final = -1
 _MAX_CHUNKS: Final = 1_024
+_MAX_MARKS: Final = 2 * CHUNK
+"""Marks after which a pause begins a new chunk; a pass, whose chunk is its own, stays below."""
 
 
 class Chunk:
@@ -75,10 +77,13 @@ class Recorder:
         """Begin an iteration now."""
         self.pause()
         self.chunk.marks.append(self.clock_ns())
+        self.chunk.extra += 1
 
     def pause(self) -> None:
         """Begin the next iteration at the next mark, not at the last one."""
         self.break_off(self.chunk)
+        if len(self.chunk.marks) > _MAX_MARKS:
+            self._open([])
 
     def next_epoch(self) -> None:
         """Count what follows to the next epoch, unless this one is still empty; the next mark begins an iteration."""
@@ -108,15 +113,19 @@ class Recorder:
         """End the iteration of the batch in hand now, and begin the next one at the next request."""
         now_ns = self.clock_ns()
         chunk = self.start_pass()
+        if not chunk.marks or chunk.marks[-1] == BREAK:
+            return  # paused already
         chunk.marks.append(now_ns)
         self.break_off(chunk)
-        chunk.extra += 2
+        chunk.extra += 1
 
     @staticmethod
     def break_off(chunk: Chunk) -> None:
         """Let the next mark in a chunk begin an iteration instead of ending one."""
-        chunk.has_breaks = True
-        chunk.marks.append(BREAK)
+        if chunk.marks and chunk.marks[-1] != BREAK:
+            chunk.has_breaks = True
+            chunk.marks.append(BREAK)
+            chunk.extra += 1
 
     def leave_pass(self, chunk: Chunk) -> None:
         """End a pass that was left with a batch in hand: it counts where it took half as long as the one before.
@@ -154,6 +163,8 @@ class Recorder:
         old.length = len(old.marks)
         first = old.first + _n_iterations(old, old.length)
         try:
+            if first == old.first and self._chunks[-1] is old:
+                self._chunks.pop()  # there is no iteration in it: it must not displace those that have some
             while first - self._chunks[0].first >= MAX_KEPT or len(self._chunks) >= _MAX_CHUNKS:
                 self._chunks.popleft()
         except IndexError:

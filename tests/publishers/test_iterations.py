@@ -168,26 +168,36 @@ def test_an_exception_of_the_loader_passes_through() -> None:
     assert connection.n_iterations() == 3
 
 
+class Once:
+    """An iterator that must not be asked again once it has ended."""
+
+    def __init__(self, n_batches: int) -> None:
+        self._batches = iter(range(n_batches))
+        self._has_ended = False
+
+    def __iter__(self) -> "Once":
+        return self
+
+    def __next__(self) -> int:
+        assert not self._has_ended
+        try:
+            return next(self._batches)
+        except StopIteration:
+            self._has_ended = True
+            raise
+
+
 def test_an_iterator_that_has_ended_is_not_asked_again() -> None:
-    class Once:
-        ended = False
-
-        def __init__(self) -> None:
-            self._batches = iter(range(300))
-
-        def __iter__(self) -> "Once":
-            return self
-
-        def __next__(self) -> int:
-            assert not self.ended
-            try:
-                return next(self._batches)
-            except StopIteration:
-                self.ended = True
-                raise
-
     publisher = publisher_on(FakeConnection())
-    assert len(list(PublishedIterable(Once(), publisher))) == 300
+    assert len(list(PublishedIterable(Once(300), publisher))) == 300
+    publisher.close()
+
+
+def test_an_iterator_is_not_asked_again_though_the_publisher_itself_was_paused_within_the_pass() -> None:
+    publisher = publisher_on(FakeConnection())
+    for batch in PublishedIterable(Once(250), publisher):
+        if batch % 20 == 10:
+            publisher.pause()
     publisher.close()
 
 

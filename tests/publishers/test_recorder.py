@@ -1,8 +1,10 @@
 """The buffer between loop and sender: in whatever order it is written and read, every iteration is accounted for."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,3 +113,32 @@ def test_memory_stays_bounded_when_every_iteration_is_followed_by_an_epoch() -> 
     assert 1_000 <= len(kept) <= 1_024
     assert kept[-1][0] == 9_999
     assert kept[-1][1] == 9_999
+
+
+@pytest.mark.parametrize(
+    ("call", "n_kept"),
+    [(Recorder.begin, 2), (Recorder.pause, 2), (Recorder.next_epoch, 2), (Recorder.pause_pass, 3), (Recorder.offer, 2)],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_memory_stays_bounded_and_nothing_is_lost_when_calls_are_repeated_without_an_iteration(
+    call: Callable[[Recorder], None], n_kept: int
+) -> None:
+    recorder = Recorder(itertools.count().__next__)
+    for _ in range(3):
+        mark(recorder, recorder.clock_ns())
+    for _ in range(1_000_000):
+        call(recorder)
+    assert sum(len(chunk.marks) for chunk in recorder._chunks) <= 4 * CHUNK
+    assert len(recorder._chunks) <= 4
+    assert len(flat(recorder.take(1_000))) == n_kept
+
+
+def test_memory_stays_bounded_when_every_mark_is_followed_by_a_pause() -> None:
+    recorder = Recorder(itertools.count().__next__)
+    for _ in range(3):
+        mark(recorder, recorder.clock_ns())
+    for _ in range(200_000):
+        mark(recorder, recorder.clock_ns())
+        recorder.pause()
+    assert sum(len(chunk.marks) for chunk in recorder._chunks) <= 4 * CHUNK
+    assert len(flat(recorder.take(1_000))) == 3
