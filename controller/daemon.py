@@ -17,7 +17,7 @@ from controller.actuator import Actuator
 from controller.clock import Clock
 from controller.config import Config
 from controller.errors import GpuError
-from controller.health import Health, Snapshot
+from controller.health import NO_GPU, Health, Snapshot
 from controller.journal import Journal
 from controller.meter import Meter
 from controller.node_lock import NodeLock
@@ -33,7 +33,8 @@ from publishers.topics import Topics
 from publishers.wire import encode
 
 SAMPLES_PER_WINDOW = 20
-CLOSE_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 10.0
+"""Longer than a backend's own deadline for its driver, so that the backend can say itself what hangs."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ class _Tree:
             store=ProfileStore(Path(config.node.state_dir)),
             tick_s=tick_s,
         )
-        health = Health(config.http, look=lambda: _snapshot(bus, feed, units, router))
+        health = Health(config.http, look=lambda: _snapshot(bus, self._node.backend, feed, units, router))
         return {
             "signal": feed.run(),
             **{f"gpu[{actuator.gpu.uuid}]": actuator.run() for actuator in self._actuators},
@@ -184,10 +185,12 @@ class _Tree:
         return Unit(limiter=actuator, meter=meter)
 
 
-def _snapshot(bus: Bus, feed: SignalFeed, units: Mapping[str, Unit], router: Router) -> Snapshot:
+def _snapshot(bus: Bus, backend: Backend, feed: SignalFeed, units: Mapping[str, Unit], router: Router) -> Snapshot:
     """Return what /readyz and /metrics tell."""
     return Snapshot(
         connected=bus.connected,
+        bus_error=bus.last_error,
+        left_out=tuple(str(error) for error in backend.faults),
         signal=feed.freshness,
         n_bad_messages=router.complaints.n_messages,
         n_runs=len(router.jobs),
@@ -198,12 +201,17 @@ def _snapshot(bus: Bus, feed: SignalFeed, units: Mapping[str, Unit], router: Rou
 @asynccontextmanager
 async def _opened(backend: Backend) -> AsyncIterator[Sequence[Gpu]]:
     """Open the GPUs, and let go of the driver afterwards."""
-    gpus = await backend.open()
+    gpus, driver = await backend.open(), backend.driver
+    if not gpus:
+        _LOGGER.warning("%s", NO_GPU)
     try:
         yield gpus
     finally:
-        async with asyncio.timeout(CLOSE_TIMEOUT_S):
-            await backend.close()
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await backend.close()
+        except TimeoutError:  # every limit was given back before: this is no reason to fail
+            _LOGGER.warning("%s: did not close in %g s; it is left to the end of the process", driver, CLOSE_TIMEOUT_S)
 
 
 async def _give_back_stranded(gpus: Sequence[Gpu], journal: Journal) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
@@ -13,14 +14,32 @@ from prometheus_client.registry import Collector
 from controller.config import HttpConfig
 from controller.ports import Hold, LimitState, Sample
 
+NO_GPU: Final = "there is no GPU on this node: nothing is measured"
+NOT_CONNECTED: Final = "the broker has not answered yet"
+_NOTES: Final = {
+    Hold.YIELDED: "is yielded: another writer has set its limit, which is left alone until the run ends",
+    Hold.OBSERVING: "is observed only: its limit cannot be written; the reason stands in its newest limit message",
+}
 _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The controller at one moment; `gpus` holds, by UUID, the limit, the energy used [J] and the newest reading."""
+    """The controller at one moment.
+
+    Attributes:
+        connected: whether the broker is there.
+        bus_error: why it is not, or what it refused, in a sentence; None while all is well.
+        left_out: why GPUs of the node were left out at the start, a sentence each.
+        signal: `fresh`, `stale` or `absent`.
+        n_bad_messages: how many messages were dropped.
+        n_runs: how many training runs there are.
+        gpus: by UUID, the limit, the energy used [J] and the newest reading.
+    """
 
     connected: bool
+    bus_error: str | None = None
+    left_out: tuple[str, ...] = ()
     signal: str
     n_bad_messages: int
     n_runs: int
@@ -28,13 +47,21 @@ class Snapshot:
 
     def troubles(self) -> list[str]:
         """Return what keeps the controller from its work, a sentence each; empty when it is ready."""
-        troubles = [] if self.connected else ["the broker is away"]
+        troubles = [] if self.connected and self.bus_error is None else [self.bus_error or NOT_CONNECTED]
+        troubles += [f"a GPU was left out at the start: {error}" for error in self.left_out]
+        if not self.gpus:
+            troubles.append(NO_GPU)
         for uuid, (state, _, _) in self.gpus.items():
             if state is None:
                 troubles.append(f"{uuid} has not answered yet")
             elif state.hold is Hold.SUSPECT:
                 troubles.append(f"{uuid} does not answer")
         return troubles
+
+    def notes(self) -> list[str]:
+        """Return where limits are left alone although all is well, a sentence each."""
+        holds = {uuid: state.hold for uuid, (state, _, _) in self.gpus.items() if state is not None}
+        return [f"{uuid} {_NOTES[hold]}" for uuid, hold in holds.items() if hold in _NOTES]
 
 
 class Health:
@@ -75,8 +102,10 @@ class Health:
         return web.json_response({"status": "ok"})
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        troubles = self._look().troubles()
-        return web.json_response({"ready": not troubles, "troubles": troubles}, status=503 if troubles else 200)
+        now = self._look()
+        troubles = now.troubles()
+        answer = {"ready": not troubles, "troubles": troubles, "notes": now.notes()}
+        return web.json_response(answer, status=503 if troubles else 200)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), content_type="text/plain", charset="utf-8")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from controller.errors import GpuError
 from policies.signal import Signal
 
 
@@ -107,6 +108,11 @@ class Backend(Protocol):
         """Return the driver and its version, for people."""
         ...
 
+    @property
+    def faults(self) -> Sequence[GpuError]:
+        """Return why GPUs of the node were left out when it was opened; empty where each is there."""
+        ...
+
     async def open(self) -> Sequence[Gpu]:
         """Return the GPUs.
 
@@ -126,6 +132,11 @@ class Bus(Protocol):
     @property
     def connected(self) -> bool:
         """Return whether the broker is there at the moment."""
+        ...
+
+    @property
+    def last_error(self) -> str | None:
+        """Return why the broker is not there, or what it refused, in a sentence; None while all is well."""
         ...
 
     def subscribe(self, topic_filter: str, handler: Callable[[str, bytes], None], *, qos: int = 0) -> None:

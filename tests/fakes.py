@@ -129,6 +129,7 @@ class FakeBackend:
 
     def __init__(self, gpus: Sequence[FakeGpu]) -> None:
         self.gpus = gpus
+        self.faults: list[GpuError] = []
         self.is_open = False
 
     async def open(self) -> Sequence[FakeGpu]:
@@ -147,6 +148,7 @@ class FakeBus:
 
     def __init__(self, will: Will | None = None, birth: Callable[[], Iterable[Outgoing]] | None = None) -> None:
         self.connected = True
+        self.last_error: str | None = None
         self.sent: list[Outgoing] = []
         self.retained: dict[str, bytes] = {}
         self.will = will

@@ -14,7 +14,7 @@ from controller.adapters.simulated_events import LimitSet
 from controller.adapters.simulated_history import History
 from controller.adapters.simulated_noise import Noise
 from controller.clock import Clock
-from controller.errors import GpuLimitError
+from controller.errors import GpuError, GpuLimitError
 from controller.ports import LimitRange, LiveLimit, Sample
 
 COUNTER_PERIOD_NS: Final = 100_000_000
@@ -119,6 +119,11 @@ class SimulatedBackend:
     def driver(self) -> str:
         """Return what is simulated."""
         return "simulation of " + ", ".join(sorted({gpu.history.curve.name for gpu in self._gpus}))
+
+    @property
+    def faults(self) -> Sequence[GpuError]:
+        """Return nothing: no simulated GPU fails at opening."""
+        return ()
 
     async def open(self) -> Sequence[SimulatedGpu]:
         """Return the GPUs."""

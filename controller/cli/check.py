@@ -13,6 +13,7 @@ from controller.cli.wiring import backend_of, provider_of, read_password
 from controller.clock import SystemClock
 from controller.config import Config
 from controller.errors import BackendError, ConfigError, GpuError, JournalError
+from controller.health import NO_GPU
 from controller.journal import Journal
 from controller.ports import Gpu
 from controller.signal_feed import MAX_AGE_S
@@ -68,8 +69,8 @@ async def _check(config: Config) -> tuple[list[GpuCheck], list[Finding]]:
     gpus: list[GpuCheck] = []
     try:
         gpus = [await _check_gpu(gpu, config) for gpu in await backend.open()]
-        fault = "" if gpus else "there is no GPU on this node"
-        findings.append(Finding(what="driver", found=backend.driver, fault=fault))
+        faults = [f"a GPU is left out: {error}" for error in backend.faults] + ([] if gpus else [NO_GPU])
+        findings.append(Finding(what="driver", found=backend.driver, fault="\n".join(faults)))
         await backend.close()
     except BackendError as error:
         findings.append(Finding(what="driver", found="none", fault=str(error)))

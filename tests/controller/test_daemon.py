@@ -2,13 +2,15 @@
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from controller.config import HttpConfig
 from controller.errors import BackendError, GpuLostError, NodeLockedError
+from controller.health import Snapshot
 from controller.node_lock import NodeLock
 from policies.providers.constant import ConstantProvider
 from publishers.reports import GridSignal, NodeStatus
@@ -24,6 +26,25 @@ class AbsentBackend(FakeBackend):
         raise BackendError("there is no NVIDIA driver")
 
 
+class HangingBackend(FakeBackend):
+    """A node whose driver never lets go."""
+
+    async def close(self) -> None:
+        await asyncio.Event().wait()
+
+
+class HealthProbe:
+    """Stands in the place of the HTTP server, and looks at what it would tell."""
+
+    look: Callable[[], Snapshot]
+
+    def __init__(self, _: HttpConfig, *, look: Callable[[], Snapshot]) -> None:
+        type(self).look = staticmethod(look)
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
 async def test_a_node_without_a_driver_is_an_error_and_frees_its_lock(tmp_path: Path) -> None:
     site = Site(tmp_path, [])
     site.backend = AbsentBackend([])
@@ -34,10 +55,50 @@ async def test_a_node_without_a_driver_is_an_error_and_frees_its_lock(tmp_path: 
         pass
 
 
-async def test_a_node_without_gpus_runs_and_says_so(tmp_path: Path) -> None:
+async def test_a_node_without_gpus_runs_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     site = Site(tmp_path, [])
     async with site.controlled():
         assert decode(site.bus.retained[TOPICS.node_status(NODE)], NodeStatus).gpus == []
+    assert "there is no GPU on this node: nothing is measured" in caplog.text
+
+
+async def test_a_driver_that_hangs_at_closing_does_not_spoil_a_clean_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    site.backend = HangingBackend([gpu])
+    async with site.controlled():
+        await Training(site).train(500)
+    assert gpu.requested_power_limit_w == 280.0
+    assert "fake driver 1.0: did not close in 10 s" in caplog.text
+    with NodeLock(tmp_path):
+        pass
+
+
+async def test_readiness_is_told_what_the_gpus_and_the_bus_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.daemon.Health", HealthProbe)
+    site = Site(tmp_path, [prior_gpu()])
+    site.backend.faults = [GpuLostError("it fell off the bus", gpu_uuid="GPU 1", operation="open")]
+    async with site.controlled():
+        assert HealthProbe.look().troubles() == ["a GPU was left out at the start: open on GPU 1: it fell off the bus"]
+        site.backend.faults = []
+        assert HealthProbe.look().troubles() == []
+        site.bus.last_error = "the broker refuses the subscription"
+        assert HealthProbe.look().troubles() == ["the broker refuses the subscription"]
+
+
+async def test_readiness_is_lost_while_a_gpu_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.daemon.Health", HealthProbe)
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    async with site.controlled():
+        gpu.errors = {"read_limit": GpuLostError("gone", gpu_uuid=gpu.uuid, operation="read_limit")}
+        await Training(site).train(60)
+        assert HealthProbe.look().troubles() == [f"{gpu.uuid} does not answer"]
+        gpu.errors = {}
+        await asyncio.sleep(60)
+        assert HealthProbe.look().troubles() == []
 
 
 async def test_real_gpus_are_locked_against_every_other_controller(tmp_path: Path) -> None:

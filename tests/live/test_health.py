@@ -56,11 +56,16 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-async def _ask_ready(snapshot: Snapshot) -> tuple[int, list[str]]:
+async def _ask(snapshot: Snapshot) -> tuple[int, list[str], list[str]]:
+    """Return the status, the troubles and the notes of /readyz."""
     async with Server(snapshot).serving() as client, client.get("/readyz") as response:
         answer = await response.json()
         assert answer["ready"] == (response.status == 200)
-        return response.status, answer["troubles"]
+        return response.status, answer["troubles"], answer["notes"]
+
+
+async def _ask_ready(snapshot: Snapshot) -> tuple[int, list[str]]:
+    return (await _ask(snapshot))[:2]
 
 
 async def test_it_says_that_it_lives() -> None:
@@ -78,14 +83,36 @@ async def test_a_suspect_gpu_makes_it_not_ready_and_is_named() -> None:
 
 
 async def test_every_trouble_is_told() -> None:
-    snapshot = replace(WELL, connected=False, gpus={"GPU-1": (None, 0.0, None)})
-    assert await _ask_ready(snapshot) == (503, ["the broker is away", "GPU-1 has not answered yet"])
+    snapshot = replace(WELL, connected=False, left_out=("open on GPU 1: lost",), gpus={"GPU-1": (None, 0.0, None)})
+    assert await _ask_ready(snapshot) == (
+        503,
+        [
+            "the broker has not answered yet",
+            "a GPU was left out at the start: open on GPU 1: lost",
+            "GPU-1 has not answered yet",
+        ],
+    )
 
 
-@pytest.mark.parametrize("hold", [Hold.FREE, Hold.HELD, Hold.YIELDED, Hold.OBSERVING])
-async def test_a_gpu_that_answers_is_no_trouble_however_its_limit_stands(hold: Hold) -> None:
+@pytest.mark.parametrize("connected", [False, True])
+async def test_what_the_bus_says_is_wrong_with_it_is_told(connected: bool) -> None:
+    snapshot = replace(WELL, connected=connected, bus_error="the broker does not accept user 'ada'")
+    assert await _ask_ready(snapshot) == (503, ["the broker does not accept user 'ada'"])
+
+
+async def test_a_node_without_a_gpu_is_not_ready() -> None:
+    assert await _ask_ready(replace(WELL, gpus={})) == (503, ["there is no GPU on this node: nothing is measured"])
+
+
+@pytest.mark.parametrize(
+    ("hold", "note"),
+    [(Hold.FREE, ""), (Hold.HELD, ""), (Hold.YIELDED, "another writer"), (Hold.OBSERVING, "cannot be written")],
+)
+async def test_a_gpu_that_answers_is_no_trouble_and_a_limit_that_is_left_alone_is_noted(hold: Hold, note: str) -> None:
     state = replace(STATE, hold=hold)
-    assert await _ask_ready(replace(WELL, gpus={"GPU-1": (state, 0.0, None)})) == (200, [])
+    status, troubles, notes = await _ask(replace(WELL, gpus={"GPU-1": (state, 0.0, None)}))
+    assert (status, troubles, len(notes)) == (200, [], int(bool(note)))
+    assert all(line.startswith("GPU-1 ") and note in line for line in notes)
 
 
 async def _scrape(client: aiohttp.ClientSession) -> dict[tuple[str, str], float]:
