@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from controller.clock import NS_PER_S, Clock, next_tick_s
 from controller.config import Config
-from controller.ports import EnergyMeter, Hold, LimitState, PowerLimiter, SignalSource, Target
+from controller.holding import Holding
+from controller.ports import EnergyMeter, Hold, PowerLimiter, SignalSource, Target
 from controller.profile_store import ProfileKey, ProfileStore
 from controller.ranks import End, Ranks
 from controller.run_account import RunAccount, cut
@@ -23,8 +24,12 @@ from publishers.reports import ProfileReport, RunEnergy
 from publishers.wire import Iterations, Message, RankStatus
 
 MAX_NODES = 4_096
+PAUSE_WINDOWS, PAUSE_ITERATIONS = 3, 10
+"""A sweep waits when no iteration has come for so many windows, and for so many of the usual iteration times."""
 MAX_STEPS_PER_TICK = 50
 """However fast messages come, decisions are made at most this often."""
+METER_PATIENCE = 25
+"""A meter that fails is not waited for longer than this part of it."""
 HOLD_BACK_TICKS = 1_500
 """Energy waits this many ticks for the iterations that go with it; after that the time was a pause."""
 
@@ -65,15 +70,13 @@ class Job:
         self._signal = signal
         self._store = store
         self._publish = publish
-        self._gpus: dict[str, tuple[PowerLimiter, EnergyMeter]] = {}
+        self._holding = Holding()
         self._steering = Steering(job=place.job, profiler=config.profiler, plan=config.plan, energy=config.energy)
         self._account = RunAccount()
         self._parts: dict[str, RunEnergy] = {}
         self._cut_ns: int | None = None
         self._tick_s = math.inf
         self._stepped_s = 0.0
-        self._asked: Target | None = None
-        self._asked_of: set[str] = set()
         self._reported: ProfileReport | None = None
 
     @property
@@ -84,23 +87,24 @@ class Job:
     @property
     def gpu_uuids(self) -> set[str]:
         """Return the GPUs that the run holds."""
-        return set(self._gpus)
+        return self._holding.uuids
 
     def add_gpu(self, limiter: PowerLimiter, meter: EnergyMeter) -> None:
         """Give the run a GPU; a curve measured with fewer of them is void."""
-        self._gpus[limiter.gpu.uuid] = (limiter, meter)
+        self._holding.add(limiter, meter)
         self._steering.reset()
 
     def hear_status(self, number: int, status: RankStatus) -> bool:
         """Take a rank's status; return whether it comes from the process that speaks for this rank, and runs."""
-        return self.ranks.hear_status(number, status, now_s=self._clock.now_s())
+        return self.ranks.hear_status(number, status, now_s=self._alive_s())
 
     def hear_iterations(self, number: int, message: Iterations) -> bool:
         """Take a rank's iterations; return False where they are nonsense, or nobody said that the rank exists."""
         rank = self.ranks.members.get(number)
         if rank is None:
             return False
-        rank.heard_s = now_s = self._clock.now_s()
+        rank.heard_s = self._alive_s()
+        now_s = self._clock.now_s()
         if self.ranks.in_conflict:  # nobody knows whose they are
             return True
         is_good = rank.log.append(message, now_ns=self._clock.monotonic_ns())
@@ -119,14 +123,14 @@ class Job:
         next_s = report_s = self._clock.now_s()
         while self.ended is None:
             now_s = self._clock.now_s()
-            self.ended = self.ranks.expire(now_s)
+            self.ended = self.ranks.expire(self._alive_s())
             self._step(now_s)
             if now_s >= report_s:
                 self._report_energy()
                 report_s = next_tick_s(report_s, period_s=self._config.energy.period_s, now_s=now_s)
             next_s = next_tick_s(next_s, period_s=tick_s, now_s=now_s)
             await self._clock.sleep_until(next_s)
-        self._give_back(_RELEASES[self.ended], f"run {self.place.run} of {self.place.job} has ended")
+        self._holding.end(_RELEASES[self.ended], f"run {self.place.run} of {self.place.job} has ended")
         await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)  # the meters read once past the last iteration
         self._account_for(self._clock.now_s(), to_the_end=True)
         self._report_energy(final=True)
@@ -141,14 +145,26 @@ class Job:
     def _account_for(self, now_s: float, *, to_the_end: bool = False) -> None:
         """Cut what has become known since the last time, and show it to the account and to the profile."""
         known_ns = self.ranks.known_ns()
-        if known_ns is None or not self._gpus:
+        if known_ns is None:
+            return
+        if not self._holding.uuids:  # there is nothing to account for
+            self._forget(known_ns[1])
             return
         now_ns = self._clock.monotonic_ns()
+        patience_ns = int(HOLD_BACK_TICKS * self._tick_s * NS_PER_S)
         since_ns, until_ns = known_ns if self._cut_ns is None else (self._cut_ns, known_ns[1])
         if not to_the_end:
-            until_ns = max(until_ns, now_ns - int(HOLD_BACK_TICKS * self._tick_s * NS_PER_S))
-        meters = [meter for _, meter in self._gpus.values()]
-        pieces = cut(logs=self.ranks.logs, meters=meters, since_ns=since_ns, until_ns=until_ns, to_the_end=to_the_end)
+            until_ns = max(until_ns, now_ns - patience_ns)
+        pieces = cut(
+            logs=self.ranks.logs,
+            meters=self._holding.meters,
+            since_ns=since_ns,
+            until_ns=until_ns,
+            patient_from_ns=now_ns - patience_ns // METER_PATIENCE,
+            to_the_end=to_the_end,
+        )
+        if pieces:
+            self._forget(pieces[-1].end_ns)
         history = self._signal.history()
         has_grown = False
         for piece in pieces:
@@ -156,83 +172,86 @@ class Job:
             at_s = now_s - (now_ns - piece.begin_ns) / NS_PER_S
             self._account.add(piece, history.value_at(at_s) if history else None)
             # Once a point is closed, the rest still ran at its limit: it says nothing of the next one.
-            if not has_grown and piece.active and (enforced_w := self._enforced_w(piece.begin_ns)) is not None:
+            if not has_grown and piece.active and (enforced_w := self._holding.enforced_w(piece.begin_ns)) is not None:
                 has_grown = self._steering.observe(piece, enforced_power_limit_w=enforced_w)
         if has_grown:
             self._keep_profile()
 
-    def _enforced_w(self, since_ns: int) -> float | None:
-        """Return the limit that the job got ever since a moment [W], or None where it is not the one asked for."""
-        enforced_w = []
-        for limiter, _ in self._gpus.values():
-            state = limiter.state
-            if state is None or state.hold is not Hold.HELD or self._asked is None or state.since_ns > since_ns:
-                return None
-            if abs(_clamped_w(self._asked.power_limit_w, state) - state.requested_power_limit_w) > 1.0:
-                return None
-            enforced_w.append(state.enforced_power_limit_w)
-        return min(enforced_w, default=None)
-
     def _steer(self, now_s: float) -> None:
-        """Ask for the limit that the run should have now."""
-        states = [limiter.state for limiter, _ in self._gpus.values()]
-        known = [state for state in states if state is not None]
-        self._report_profile(known)
-        if self._is_refused():
-            self._give_back("refused", "the run's claims contradict another's")
+        """Ask for the limit that the run should have now, if there is anything to ask for."""
+        self._report_profile()
+        if obstacle := self._obstacle():
+            self._holding.give_back(*obstacle, only=None if self._holding.are_ours else Hold.HELD)
             return
-        if not states or len(known) < len(states) or not _are_ours(known):
+        if not self._holding.are_ready:
             return
         if isinstance(self._steering.state, Waiting):
-            if not self.ranks.have_gathered(now_s):
+            if not self.ranks.have_gathered(self._alive_s()):
                 return
-            self._steering.begin(
-                floor_power_limit_w=max(state.floor_power_limit_w for state in known),
-                ceiling_power_limit_w=min(state.ceiling_power_limit_w for state in known),
-                known=self._store.load(self._key()),
-            )
+            floor_w, ceiling_w = self._holding.bounds_w()
+            known = self._store.load(self._key())
+            self._steering.begin(floor_power_limit_w=floor_w, ceiling_power_limit_w=ceiling_w, known=known)
+        target = self._wait_in_a_pause() or self._choose(now_s)
+        if target is not None:
+            self._holding.ask(target)
+
+    def _obstacle(self) -> tuple[str, str] | None:
+        """Return why the run may hold no limit now: a stable code and a sentence; None where it may."""
+        if self._is_refused():
+            return "refused", "the run's claims contradict another's"
+        if self.ranks.are_gone:  # one may come back: its limits do not wait for it
+            return "run_lost", "the last will of its training process has come"
+        if not self._holding.are_ours:
+            return "partner_not_ours", "another GPU of the run is not ours to set"
+        return None
+
+    def _choose(self, now_s: float) -> Target | None:
         slowest = self.ranks.slowest
-        progress = Progress(
-            n_iterations=slowest.n_iterations,
-            active_s=slowest.active_s,
-            started_at_s=self.ranks.status.started_at_s,
-        )
         history = self._signal.history()
-        target = self._steering.choose(
+        return self._steering.choose(
             now_s=now_s,
             history=history,
             forecast=self._signal.forecast(),
-            progress=progress,
+            progress=Progress(
+                n_iterations=slowest.n_iterations,
+                active_s=slowest.active_s,
+                started_at_s=self.ranks.status.started_at_s,
+            ),
             unit=history.unit if history else "",
         )
-        if target is not None and (target != self._asked or self._asked_of != self.gpu_uuids):
-            self._asked, self._asked_of = target, self.gpu_uuids
-            for limiter, _ in self._gpus.values():
-                limiter.request(target)
 
-    def _give_back(self, reason: str, detail: str) -> None:
-        """End the hold on the run's GPUs, if there is one."""
-        if self._asked is not None:
-            for limiter, _ in self._gpus.values():
-                limiter.release(reason=reason, detail=detail)
-        self._asked = None
+    def _wait_in_a_pause(self) -> Target | None:
+        """Return the highest limit where no iteration has come for long in mid-sweep, else None."""
+        slowest = self.ranks.slowest
+        if slowest.end_ns is None or not slowest.n_iterations:
+            return None
+        silent_s = (self._clock.monotonic_ns() - slowest.end_ns) / NS_PER_S
+        usual_s = slowest.active_s / slowest.n_iterations
+        if silent_s < PAUSE_WINDOWS * self._config.profiler.window_s or silent_s < PAUSE_ITERATIONS * usual_s:
+            return None
+        return self._steering.wait_at_the_top()
+
+    def _forget(self, time_ns: int) -> None:
+        for log in self.ranks.logs:
+            log.forget_before(time_ns)
+
+    def _alive_s(self) -> float:
+        """Return the time that leases are measured in [s]: the wall clock may be stepped, this one may not."""
+        return self._clock.monotonic_ns() / NS_PER_S
 
     def _is_refused(self) -> bool:
-        return bool(self.refusals) or self.ranks.in_conflict
+        refused = any(not rank.ended for number, rank in self.ranks.members.items() if number in self.refusals)
+        return refused or self.ranks.in_conflict
 
     def _key(self) -> ProfileKey:
         status = self.ranks.status
         return ProfileKey(
             job=self.place.job,
-            gpu_model=self._gpu_model,
-            n_gpus=len(self._gpus),
+            gpu_model=self._holding.model,
+            n_gpus=len(self._holding.uuids),
             world_size=status.world_size,
             batch_size=status.batch_size,
         )
-
-    @property
-    def _gpu_model(self) -> str:
-        return next((limiter.gpu.model for limiter, _ in self._gpus.values()), "")
 
     def _keep_profile(self) -> None:
         profile = self._steering.profile
@@ -244,15 +263,15 @@ class Job:
                 )
                 _LOGGER.info("%s: profiled: %s", self.ranks.name, curve)
 
-    def _report_profile(self, states: list[LimitState]) -> None:
+    def _report_profile(self) -> None:
         """Publish the curve and the state when they change."""
         if not self.ranks.members:
             return
         report = profile_report(
             self._steering.profile,
-            state="observing" if self._is_refused() or not _are_ours(states) else self._steering.name,
-            gpu_model=self._gpu_model,
-            n_gpus=len(self._gpus),
+            state="observing" if self._is_refused() or not self._holding.are_ours else self._steering.name,
+            gpu_model=self._holding.model,
+            n_gpus=len(self._holding.uuids),
             batch_size=self.ranks.status.batch_size,
         )
         if report != self._reported:
@@ -269,20 +288,11 @@ class Job:
             self.ranks.logs,
             self._account.report(kind=self._signal.kind, profile=self._steering.profile),
             state=self.ended or "running",
-            gpu_model=self._gpu_model,
-            n_gpus=len(self._gpus),
+            gpu_model=self._holding.model,
+            n_gpus=len(self._holding.uuids),
             currency=history.unit.partition("/")[0] if history and self._signal.kind == "price" else None,
             final=final,
         )
         self._publish("part", part)
         if self.is_leader:
             self._publish("energy", joined(part, (p for node, p in self._parts.items() if node != self.place.node)))
-
-
-def _clamped_w(power_limit_w: float, state: LimitState) -> float:
-    return min(max(power_limit_w, state.floor_power_limit_w), state.ceiling_power_limit_w)
-
-
-def _are_ours(states: list[LimitState]) -> bool:
-    """Return whether every limit is ours to set."""
-    return all(state.hold in {Hold.FREE, Hold.HELD} for state in states)

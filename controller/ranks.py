@@ -10,6 +10,9 @@ from publishers.wire import RankStatus
 GATHER_S = 5.0
 """Ranks of one run start within seconds of each other: whoever has not come by then runs on another node."""
 
+LOST_GRACE_S = 15.0
+"""A last will also goes out when the network blinks: a process that is back within this time goes on where it was."""
+
 End = Literal["finished", "lost", "silent"]
 
 _LOGGER = logging.getLogger(__name__)
@@ -24,6 +27,7 @@ class Rank:
     heard_s: float
     log: RankLog = field(default_factory=RankLog)
     ended: End | None = None
+    ended_s: float = 0.0
 
 
 class Ranks:
@@ -43,9 +47,14 @@ class Ranks:
         return bool(self._rivals_s)
 
     @property
+    def are_gone(self) -> bool:
+        """Return whether every rank has ended, be it that one may still come back."""
+        return bool(self.members) and all(rank.ended for rank in self.members.values())
+
+    @property
     def logs(self) -> list[RankLog]:
-        """Return the log of each rank."""
-        return [rank.log for rank in self.members.values()]
+        """Return the log of each rank that goes on; of each where none does."""
+        return [rank.log for rank in self.members.values() if self.are_gone or not rank.ended]
 
     @property
     def slowest(self) -> RankLog:
@@ -61,19 +70,22 @@ class Ranks:
         """Take a rank's status; return whether it comes from the process that speaks for this rank, and runs."""
         is_running = status.state == "running"
         rank = self.members.get(number)
-        if rank is None or rank.ended or now_s - rank.status_s > self._lease_s:
+        if rank is not None and _who(status) == _who(rank.status):
+            rank.status, rank.status_s, rank.heard_s = status, now_s, now_s
+            rank.ended, rank.ended_s = (None if status.state == "running" else status.state), now_s
+            return is_running
+        if rank is None or rank.ended or now_s - rank.status_s > self._patience_s(rank):
             if is_running:
                 self.members[number] = Rank(status=status, status_s=now_s, heard_s=now_s)
                 self._joined_s = now_s
                 self._rivals_s.pop(number, None)
             return is_running
-        if _who(status) != _who(rank.status):
-            self._hear_rival(number, now_s if is_running else None)
-            return False
-        rank.status, rank.status_s, rank.heard_s = status, now_s, now_s
-        if status.state != "running":
-            rank.ended = status.state
-        return is_running
+        self._hear_rival(number, now_s if is_running else None)
+        return False
+
+    def _patience_s(self, rank: Rank) -> float:
+        """Return how long the status of a living process may stay away [s]: it comes with the heartbeat."""
+        return max(self._lease_s, 3 * rank.status.heartbeat_s)
 
     def _hear_rival(self, number: int, heard_s: float | None) -> None:
         """Note that a second process claims a rank, or (None) that it has ended."""
@@ -89,16 +101,18 @@ class Ranks:
         self._rivals_s = {n: heard_s for n, heard_s in self._rivals_s.items() if now_s - heard_s <= self._lease_s}
         for number, rank in self.members.items():
             if not rank.ended and now_s - rank.heard_s > self._lease_s:
-                rank.ended = "silent"
+                rank.ended, rank.ended_s = "silent", now_s
                 _LOGGER.warning("%s: rank %d is silent for %.3g s", self.name, number, now_s - rank.heard_s)
-        ends = {rank.ended for rank in self.members.values()}
-        if not ends or None in ends:
+        if not self.are_gone or any(
+            rank.ended == "lost" and now_s - rank.ended_s < LOST_GRACE_S for rank in self.members.values()
+        ):
             return None
+        ends = {rank.ended for rank in self.members.values()}
         return "silent" if "silent" in ends else "lost" if "lost" in ends else "finished"
 
     def have_gathered(self, now_s: float) -> bool:
         """Return whether every rank that is to come has come, and iterates."""
-        if not self.members or any(log.end_ns is None for log in self.logs):
+        if not self.members or self.are_gone or any(log.end_ns is None for log in self.logs):
             return False
         return len(self.members) >= self.status.world_size or now_s - self._joined_s >= GATHER_S
 

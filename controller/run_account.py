@@ -36,7 +36,13 @@ class Slice:
 
 
 def cut(
-    *, logs: Sequence[RankLog], meters: Sequence[EnergyMeter], since_ns: int, until_ns: int, to_the_end: bool = False
+    *,
+    logs: Sequence[RankLog],
+    meters: Sequence[EnergyMeter],
+    since_ns: int,
+    until_ns: int,
+    patient_from_ns: int = 0,
+    to_the_end: bool = False,
 ) -> list[Slice]:
     """Return the slices from `since_ns` to `until_ns`, as far as every meter has read.
 
@@ -45,9 +51,12 @@ def cut(
         meters: the GPUs of the run; their energy is summed.
         since_ns: where the last cut ended [ns].
         until_ns: how far the ranks' iterations are known [ns].
+        patient_from_ns: a meter that has not read since then is not waited for: its energy is missing [ns].
         to_the_end: cut at `until_ns` too, between two readings: for the end of the run.
     """
     readings = [meter.samples_since(since_ns) for meter in meters]
+    alive = [samples for samples in readings if samples and samples[-1].time_ns >= patient_from_ns]
+    readings = alive or readings
     if not readings or not all(readings):
         return []
     until_ns = min(until_ns, *(samples[-1].time_ns for samples in readings))

@@ -3,6 +3,7 @@
 Times are the node's monotonic clock. Memory is bounded: the oldest stretches are forgotten, the totals are not.
 """
 
+import math
 from collections import deque
 from dataclasses import dataclass
 
@@ -13,7 +14,8 @@ from controller.clock import NS_PER_S
 from publishers.wire import Iterations
 
 MAX_STRETCHES = 4_096
-MAX_MARKS = 2_000_000
+MAX_MARKS = 200_000
+"""What was counted is forgotten; this is for what cannot be counted yet, or never."""
 LATEST_FUTURE_NS = 60 * NS_PER_S
 """An iteration that ends more than a minute from now comes from another clock, or from nowhere."""
 
@@ -21,6 +23,8 @@ BRIDGE_NS = NS_PER_S
 """A shorter gap between iterations (the turn of an epoch) belongs to the rhythm of the job; a longer one is a pause."""
 
 ENDLESS_NS = 1 << 62
+BELIEVED_RATIO = 2.0
+"""In a gap a job may have been this many times as fast as before; more lost iterations are not believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ class RankLog:
         ):
             self.n_refused += 1
             return False
-        n_lost = message.first - (message.first if self._next_iteration is None else self._next_iteration)
+        n_lost = self._lost_before(message)
         if previous_end_ns is not None:
             gap_ns = message.begin_ns - previous_end_ns
             # Iterations that were lost on the way ran all the same: their time counts as active.
@@ -95,6 +99,19 @@ class RankLog:
         self.active_s += (int(ends_ns[-1]) - message.begin_ns) / NS_PER_S
         self._remember(message.begin_ns, ends_ns)
         return True
+
+    def forget_before(self, time_ns: int) -> None:
+        """Forget the stretches that ended by a moment, but the newest: they are counted."""
+        while len(self._stretches) > 1 and self._stretches[0].end_ns <= time_ns:
+            self._n_marks -= len(self._stretches.popleft().marks_ns)
+
+    def _lost_before(self, message: Iterations) -> int:
+        """Return how many iterations were lost on the way, as far as there was time for them."""
+        if self._next_iteration is None or self.end_ns is None:
+            return 0
+        gap_s = (message.begin_ns - self.end_ns) / NS_PER_S
+        believed = BELIEVED_RATIO * gap_s * self.n_iterations / self.active_s if self.active_s else 0.0
+        return min(message.first - self._next_iteration, math.ceil(believed))
 
     def covers(self, begin_ns: int, end_ns: int) -> bool:
         """Return whether iterations ran, as far as is known, all the time between two moments, but for short gaps.

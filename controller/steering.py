@@ -1,10 +1,13 @@
 """Steering one run: which limit it should have now, from what was observed. No clock, no GPU, no bus.
 
     Waiting ──begin──► Profiling ──the sweep is done──► Planned     (a stored profile shortens the sweep, or spares it)
+                           ▲                              │
+                           └──── the job leaves its curve ┘
 
 The insides of both decisions are `policies.profiling` and `policies.planning`; here is only their order.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,6 +15,7 @@ from controller.config import EnergyConfig, PlanConfig, ProfilerConfig
 from controller.ports import Target
 from controller.run_account import Slice
 from policies import profiling
+from policies.drift import Drift, has_left, watch
 from policies.planning import (
     EtaObjective,
     Objective,
@@ -43,7 +47,9 @@ class Profiling:
 class Planned:
     """The curve is known; the limit follows the plan."""
 
+    plan: SweepPlan
     profile: PowerProfile
+    drift: Drift
     target: Target | None = None
     present: Present | None = None
     next_plan_s: float = 0.0
@@ -63,6 +69,9 @@ class Steering:
         self._objective: Objective = (
             EtaObjective(eta=plan.eta) if plan.objective == "eta" else SlowdownObjective(max_slowdown=plan.max_slowdown)
         )
+        self._base: Progress | None = None
+        """Where the run was when it left its curve: a new curve has a new ledger of time."""
+        self._has_left = False
         self._rules = Rules(period_s=plan.period_s, min_dwell_s=plan.min_dwell_s, min_gain_ratio=plan.min_gain_ratio)
 
     @property
@@ -96,7 +105,7 @@ class Steering:
             settle_s=self._profiler.settle_s,
             window_s=self._profiler.window_s,
         )
-        self._enter(plan, profiling.begin(plan, known))
+        self._enter(plan, profiling.begin(plan, known), Drift(rested_s=math.inf))
 
     def reset(self) -> None:
         """Forget the curve: the run's GPUs or ranks are others now."""
@@ -104,23 +113,40 @@ class Steering:
 
     def observe(self, piece: Slice, *, enforced_power_limit_w: float) -> bool:
         """Take an active slice at a limit that was in force all the time; return whether the curve has grown."""
-        if not isinstance(self.state, Profiling):
-            return False
-        plan, before = self.state.plan, self.state.sweep
         observation = Observation(
             power_limit_w=enforced_power_limit_w,
             active_s=piece.duration_s,
             n_iterations=piece.n_iterations,
             energy_j=piece.energy_j,
         )
-        after = profiling.advance(plan, before, observation)
-        self._enter(plan, after)
-        return len(after.points) > len(before.points) or profiling.wanted_power_limit_w(after) is None
+        match self.state:
+            case Profiling(plan=plan, sweep=before):
+                after = profiling.advance(plan, before, observation)
+                self._enter(plan, after, Drift())
+                return len(after.points) > len(before.points) or profiling.wanted_power_limit_w(after) is None
+            case Planned(plan=plan, profile=profile, drift=drift):
+                drift = watch(drift, observation, profile=profile, window_s=plan.window_s)
+                self.state = replace(self.state, drift=drift)
+                if has_left(drift, sweep_s=len(plan.power_limits_w) * (plan.settle_s + plan.window_s)):
+                    self._has_left = True
+                    self._enter(plan, profiling.begin(plan), Drift())
+        return False
+
+    def wait_at_the_top(self) -> Target | None:
+        """Return the highest limit, for a pause in mid-sweep: no validation must run at whatever was being measured."""
+        if not isinstance(self.state, Profiling):
+            return None
+        detail = "no iterations: the sweep waits at the highest limit"
+        return Target(
+            power_limit_w=self.state.plan.power_limits_w[0], reason="profiling_paused", detail=detail, job=self._job
+        )
 
     def choose(
         self, *, now_s: float, history: Signal | None, forecast: Signal | None, progress: Progress, unit: str
     ) -> Target | None:
         """Return the limit that the run should have now, with its reason; None while it has none to ask for."""
+        if self._has_left:
+            self._base, self._has_left = progress, False
         match self.state:
             case Profiling(plan=plan, sweep=sweep):
                 return self._sweep_target(plan, sweep)
@@ -131,10 +157,10 @@ class Steering:
             case _:
                 return None
 
-    def _enter(self, plan: SweepPlan, sweep: profiling.State) -> None:
+    def _enter(self, plan: SweepPlan, sweep: profiling.State, drift: Drift) -> None:
         profile = profiling.profile_of(sweep)
         done = profiling.wanted_power_limit_w(sweep) is None and profile is not None
-        self.state = Planned(profile) if done and profile else Profiling(plan, sweep)
+        self.state = Planned(plan, profile, drift) if done and profile else Profiling(plan, sweep)
 
     def _sweep_target(self, plan: SweepPlan, sweep: profiling.State) -> Target:
         wanted_w = profiling.wanted_power_limit_w(sweep)
@@ -162,7 +188,7 @@ class Steering:
             history=history,
             forecast=forecast,
             now_s=now_s,
-            progress=progress,
+            progress=_since(self._base, progress),
             present=state.present,
         )
         present = state.present
@@ -177,3 +203,11 @@ class Steering:
         )
         self.state = replace(state, target=target, present=present, next_plan_s=now_s + self._rules.period_s)
         return target
+
+
+def _since(base: Progress | None, progress: Progress) -> Progress:
+    """Return the progress since `base`."""
+    if base is None:
+        return progress
+    n_iterations = max(progress.n_iterations - base.n_iterations, 0.0)
+    return replace(progress, n_iterations=n_iterations, active_s=max(progress.active_s - base.active_s, 0.0))

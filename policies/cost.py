@@ -50,11 +50,16 @@ class TimeLedger:
 
 
 def time_ledger(max_slowdown: float, reference_per_s: float, n_iterations: float, active_s: float) -> TimeLedger:
-    """Return the ledger of a run that may take `max_slowdown` times as long as at `reference_per_s` [1/s]."""
+    """Return the ledger of a run that may take `max_slowdown` times as long as at `reference_per_s` [1/s].
+
+    Nobody is faster than the reference, so no run can have saved more than its time allowed; one that seems to has a
+    wrong reference, and must not spend what it does not have.
+    """
+    credit_s = max_slowdown * n_iterations / reference_per_s - active_s
     return TimeLedger(
         even_per_s=reference_per_s / max_slowdown,
         reference_per_s=reference_per_s,
-        credit_s=max_slowdown * n_iterations / reference_per_s - active_s,
+        credit_s=min(credit_s, (max_slowdown - 1) * active_s),
     )
 
 

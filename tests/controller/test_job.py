@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from controller.ports import Hold
+from controller.ranks import LOST_GRACE_S
 from publishers.reports import ProfileReport, RunEnergy
 from publishers.wire import decode
 from tests.controller.messages import iterations, rank_status
@@ -127,7 +128,7 @@ async def test_the_end_of_a_run_releases_its_gpu_at_once(tmp_path: Path, state: 
         bench.say("status", rank_status(state=state))
         await asyncio.sleep(2 * TICK_S)
         assert bench.limiters[0].releases == [reason]
-        await asyncio.sleep(4 * TICK_S)
+        await asyncio.sleep(4 * TICK_S + (LOST_GRACE_S if state == "lost" else 0))
         assert [energy.final for energy in energies(bench)][-2:] == [False, True]
         assert energies(bench)[-1].state == state
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.ranks import GATHER_S, Ranks
+from controller.ranks import GATHER_S, LOST_GRACE_S, Ranks
 from tests.controller.messages import iterations, ns, rank_status
 
 LEASE_S = 60.0
@@ -29,7 +29,36 @@ def test_a_rank_that_says_so_ends_the_run(state: str) -> None:
     run = ranks()
     run.hear_status(0, rank_status(), now_s=0)
     assert not run.hear_status(0, rank_status(state=state), now_s=10)
-    assert run.expire(10) == state
+    assert run.are_gone
+    assert run.expire(10 + (LOST_GRACE_S if state == "lost" else 0)) == state
+
+
+def test_a_process_whose_last_will_was_a_blink_of_the_network_goes_on_where_it_was() -> None:
+    run = ranks()
+    run.hear_status(0, rank_status(), now_s=0)
+    log = run.members[0].log
+    run.hear_status(0, rank_status(state="lost"), now_s=10)
+    assert run.expire(10 + LOST_GRACE_S - 1) is None
+    assert run.hear_status(0, rank_status(), now_s=10 + LOST_GRACE_S - 1)
+    assert not run.are_gone
+    assert run.members[0].log is log
+
+
+def test_a_heartbeat_rarer_than_the_lease_does_not_make_a_process_another_one() -> None:
+    run = ranks()
+    run.hear_status(0, rank_status(), now_s=0)
+    log = run.members[0].log
+    run.hear_status(0, rank_status(), now_s=3 * LEASE_S)
+    assert run.members[0].log is log
+
+
+def test_a_rank_that_has_ended_does_not_hold_the_others_up() -> None:
+    run = ranks()
+    for rank in (0, 1):
+        run.hear_status(rank, rank_status(world_size=2, pid=rank), now_s=0)
+    run.hear_status(1, rank_status(state="finished", pid=1), now_s=1)
+    assert run.logs == [run.members[0].log]
+    assert run.expire(1) is None
 
 
 def test_silence_for_the_lease_ends_the_run_and_not_before(caplog: pytest.LogCaptureFixture) -> None:
@@ -49,7 +78,8 @@ def test_a_run_ends_with_its_last_rank_and_in_the_worst_way_of_any() -> None:
     run.hear_status(1, rank_status(state="lost", pid=1), now_s=2)
     assert run.expire(2) is None
     run.hear_status(2, rank_status(state="finished", pid=2), now_s=3)
-    assert run.expire(3) == "lost"
+    assert run.expire(3) is None
+    assert run.expire(2 + LOST_GRACE_S) == "lost"
 
 
 def test_an_end_of_a_rank_that_never_began_is_nothing() -> None:

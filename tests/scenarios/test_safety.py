@@ -215,7 +215,7 @@ async def test_the_end_of_a_run_gives_its_gpu_back(tmp_path: Path, state: str | 
         first, _ = await train_both(site, 600)
         if state is not None:
             first.tell(state)
-            await asyncio.sleep(20)
+            await asyncio.sleep(40)
         else:
             await asyncio.sleep(80)
         assert site.gpus[0].requested_power_limit_w == PRIOR_W

@@ -1,0 +1,92 @@
+"""The GPUs of one run on this node: all of them get the same limit, and lose it together."""
+
+from controller.ports import EnergyMeter, Hold, LimitState, PowerLimiter, Target
+
+SAME_W = 1.0
+"""Limits closer than this are the same: boards round them."""
+
+
+class Holding:
+    """The GPUs of a run, with the limit that was asked of them."""
+
+    def __init__(self) -> None:
+        self.asked: Target | None = None
+        self._asked_of: set[str] = set()
+        self._gpus: dict[str, tuple[PowerLimiter, EnergyMeter]] = {}
+
+    def add(self, limiter: PowerLimiter, meter: EnergyMeter) -> None:
+        """Add a GPU."""
+        self._gpus[limiter.gpu.uuid] = (limiter, meter)
+
+    @property
+    def uuids(self) -> set[str]:
+        """Return the GPUs."""
+        return set(self._gpus)
+
+    @property
+    def model(self) -> str:
+        """Return the model of the first GPU; a run on several models is known by it."""
+        return next((limiter.gpu.model for limiter, _ in self._gpus.values()), "")
+
+    @property
+    def meters(self) -> list[EnergyMeter]:
+        """Return the meter of each GPU."""
+        return [meter for _, meter in self._gpus.values()]
+
+    @property
+    def states(self) -> list[LimitState]:
+        """Return how each limit stands, as far as the GPUs have answered."""
+        return [limiter.state for limiter, _ in self._gpus.values() if limiter.state is not None]
+
+    @property
+    def are_ours(self) -> bool:
+        """Return whether every limit that is known is ours to set."""
+        return all(state.hold in {Hold.FREE, Hold.HELD} for state in self.states)
+
+    @property
+    def are_ready(self) -> bool:
+        """Return whether there are GPUs, and all of them have answered and are ours to set."""
+        return bool(self._gpus) and len(self.states) == len(self._gpus) and self.are_ours
+
+    def bounds_w(self) -> tuple[float, float]:
+        """Return between which limits every GPU takes what it is asked (floor, ceiling) [W]."""
+        states = self.states
+        return max(state.floor_power_limit_w for state in states), min(state.ceiling_power_limit_w for state in states)
+
+    def ask(self, target: Target) -> None:
+        """Ask for a limit; the same one again is not asked for twice."""
+        if target != self.asked or self._asked_of != self.uuids:
+            self.asked, self._asked_of = target, self.uuids
+            for limiter, _ in self._gpus.values():
+                limiter.request(target)
+
+    def give_back(self, reason: str, detail: str, *, only: Hold | None = None) -> None:
+        """End the hold, or that on GPUs in one state only, where something was asked of them; it may begin again."""
+        if self.asked is not None:
+            for limiter, _ in self._gpus.values():
+                if only is None or (limiter.state is not None and limiter.state.hold is only):
+                    limiter.release(reason=reason, detail=detail)
+        self.asked = None
+
+    def end(self, reason: str, detail: str) -> None:
+        """End every hold for good, also one that another writer has broken."""
+        for limiter, _ in self._gpus.values():
+            if self.asked is not None or (limiter.state is not None and limiter.state.hold is not Hold.FREE):
+                limiter.release(reason=reason, detail=detail)
+        self.asked = None
+
+    def enforced_w(self, since_ns: int) -> float | None:
+        """Return the limit that the run got ever since a moment [W], or None where it is not the one asked for."""
+        enforced_w = []
+        for limiter, _ in self._gpus.values():
+            state = limiter.state
+            if state is None or state.hold is not Hold.HELD or self.asked is None or state.since_ns > since_ns:
+                return None
+            if abs(_clamped_w(self.asked.power_limit_w, state) - state.requested_power_limit_w) > SAME_W:
+                return None
+            enforced_w.append(state.enforced_power_limit_w)
+        return min(enforced_w, default=None)
+
+
+def _clamped_w(power_limit_w: float, state: LimitState) -> float:
+    return min(max(power_limit_w, state.floor_power_limit_w), state.ceiling_power_limit_w)
