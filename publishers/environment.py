@@ -1,9 +1,11 @@
 """Looks the settings of a training process up in its environment, and says what is wrong with them."""
 
+import contextlib
+import math
 import operator
 import re
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +16,8 @@ from publishers.topics import MAX_RANK, is_name
 DEFAULT_BROKER: Final = "mqtt://127.0.0.1:1883"
 _DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+MAX_BATCH_SIZE: Final = 1 << 31
+_LONGEST_PERIOD_S: Final = 3_600.0
 _NAME_RULE: Final = "must be 1 to 64 of A-Z a-z 0-9 . _ -"
 
 
@@ -74,18 +78,25 @@ class Finder:
             argument, found = next(
                 ((name, self._environ[name]) for name in variables if self._environ.get(name)), (argument, default)
             )
-        try:
-            number = int(found) if isinstance(found, str) else operator.index(found)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            number = least - 1
-        if not least <= number <= most:
+        number = whole_number(found)
+        if number is None or not least <= number <= most:
             self.faults.append(f"{argument} = {found!r}: must be a whole number from {least} to {most}")
             return default
         return number
 
     def batch_size(self, value: object) -> int:
         """Return the samples of an iteration."""
-        return self.number(value, "batch_size", (), default=1, least=1, most=1 << 31)
+        return self.number(value, "batch_size", (), default=1, least=1, most=MAX_BATCH_SIZE)
+
+    def period_s(self, value: object, argument: str) -> float:
+        """Return a period [s] as a plain number."""
+        try:
+            period_s = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]  # TypeError
+        except Exception:  # noqa: BLE001 — a tensor's own conversion may raise anything
+            period_s = math.nan
+        if not 0 < period_s <= _LONGEST_PERIOD_S:
+            self.faults.append(f"{argument} = {value!r}: must be above 0 and at most {_LONGEST_PERIOD_S:g} s")
+        return period_s
 
     def gpus(self, value: object, *, world_size: int) -> tuple[str | int, ...]:
         """Return the GPUs of this rank: argument, else of `CUDA_VISIBLE_DEVICES`, else index `LOCAL_RANK` or 0.
@@ -94,8 +105,7 @@ class Finder:
         them all. Nothing or -1 in `CUDA_VISIBLE_DEVICES` means no GPU.
         """
         if value is not None:
-            given: Any = value  # whatever it holds, it is checked against the format of the bus
-            return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+            return _plain_gpus(value)
         local = self._local_rank(world_size=world_size)
         text = self._environ.get("CUDA_VISIBLE_DEVICES")
         if text is None:
@@ -155,6 +165,10 @@ class Finder:
                 self.faults.append(f"GRIDCHASE_PASSWORD_FILE = {file!r}: {error}")
         if secret is not None and user is None:
             self.faults.append("username is missing, and there is a password: pass username=… or mqtt://user@host")
+        credentials: dict[str, object] = {"username": user, "password": secret}
+        for argument, text in credentials.items():
+            if not isinstance(text, str | None):
+                self.faults.append(f"{argument} is a {type(text).__name__}: must be text")
         return user, secret
 
 
@@ -164,6 +178,29 @@ def _launcher_run(environ: Mapping[str, str]) -> str | None:
         return elastic
     job, step = environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID")
     return f"{job}.{step}" if job and step else job or None
+
+
+def whole_number(value: object) -> int | None:
+    """Return a whole number of any kind (text, NumPy's, a tensor of one element) as a plain one, or None."""
+    try:
+        return int(value) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]  # TypeError
+    except Exception:  # noqa: BLE001 — a tensor's own conversion may raise anything
+        return None
+
+
+def _plain_gpus(value: object) -> tuple[Any, ...]:
+    """Return what somebody passed as GPUs in plain types, as far as it has any; the format of the bus checks it."""
+    given: tuple[object, ...] = (value,)
+    if not isinstance(value, str):
+        with contextlib.suppress(TypeError):  # one GPU
+            given = tuple(value)  # type: ignore[arg-type]
+    return tuple(_plain_gpu(gpu) for gpu in given)
+
+
+def _plain_gpu(gpu: object) -> object:
+    if isinstance(gpu, str):
+        return str(gpu)
+    return gpu if isinstance(gpu, bool) or (index := whole_number(gpu)) is None else index
 
 
 def _visible_gpus(text: str) -> tuple[str | int, ...]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
+from publishers.environment import MAX_BATCH_SIZE, whole_number
 from publishers.publisher import Publisher, resolve_or_warn
 from publishers.recorder import CHUNK, Chunk, Recorder
 from publishers.settings import Settings, resolve
@@ -171,8 +172,11 @@ def _n_own_marks(chunk: Chunk) -> int:
 
 def _own_batch_size(iterable: object) -> int | None:
     """Return the batch size that a loader (PyTorch's, for one) says it has."""
-    own = getattr(iterable, "batch_size", None)
-    return own if isinstance(own, int) and own >= 1 else None
+    try:
+        own = whole_number(getattr(iterable, "batch_size", None))
+    except Exception:  # noqa: BLE001 — a property of somebody else's loader
+        return None
+    return own if own is not None and 1 <= own <= MAX_BATCH_SIZE else None
 
 
 _publishers: dict[_Key, Publisher] = {}

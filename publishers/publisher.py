@@ -6,7 +6,6 @@ Publishing never raises, blocks or prints: what is wrong is logged once, to the 
 import atexit
 import copyreg
 import logging
-import math
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,11 +13,13 @@ from types import TracebackType
 from typing import Final, Self
 
 from publishers.connection import PahoConnection
+from publishers.environment import MAX_BATCH_SIZE, whole_number
 from publishers.recorder import CHUNK, Recorder
 from publishers.sender import CLOSE_TIMEOUT_S, Connect, Sender
 from publishers.settings import Settings, SettingsError, resolve
 from publishers.wire import Metric
 
+_LARGEST_METRIC: Final = 1e18  # what the bus takes; not a number is not below it, either
 _LOGGER: Final = logging.getLogger("publishers")
 _LOGGER.addHandler(logging.NullHandler())
 _SENDERS: "weakref.WeakSet[Sender]" = weakref.WeakSet()
@@ -101,18 +102,20 @@ class Publisher:
         if self._sender is None:
             return
         try:
-            number, is_reached = float(value), bool(reached)
-        except (TypeError, ValueError):
-            number, is_reached = math.nan, False
-        if math.isfinite(number):
+            number = float(value)
+        except Exception as error:  # noqa: BLE001 — a tensor's own conversion may raise anything
+            warn_once(f"a metric is not published: {type(value).__name__} is no number: {error}")
+            return
+        if abs(number) <= _LARGEST_METRIC:
+            is_reached = _truth(reached) or False
             self._sender.add_metric(Metric(run=self._run, epoch=self.recorder.epoch, value=number, reached=is_reached))
         else:
-            warn_once(f"a metric is not published: {value!r} is no finite number")
+            warn_once(f"a metric is not published: {number} is not from -{_LARGEST_METRIC:g} to {_LARGEST_METRIC:g}")
 
     def close(self, reached: bool | None = None) -> None:
         """Publish what is left and `finished`; wait for that 2 s at most. `reached`: whether the target was reached."""
         if self._sender is not None:
-            self._sender.request_close(reached=reached)
+            self._sender.request_close(reached=_truth(reached))
             self._sender.wait_closed(CLOSE_TIMEOUT_S)
 
     @property
@@ -144,8 +147,11 @@ class Publisher:
 
     def set_batch_size(self, batch_size: int) -> None:
         """Say a new batch size."""
-        if self._sender is not None:
-            self._sender.set_batch_size(batch_size)
+        number = whole_number(batch_size)
+        if number is None or not 1 <= number <= MAX_BATCH_SIZE:
+            warn_once(f"a batch size is not published: must be a whole number from 1 to {MAX_BATCH_SIZE}")
+        elif self._sender is not None:
+            self._sender.set_batch_size(number)
 
     def _open(
         self,
@@ -159,10 +165,10 @@ class Publisher:
         self._sender: Sender | None = None
         if settings is None:
             return
-        sender = Sender(settings, self.recorder, connect=connect, started_at_s=clock_s())
         try:
+            sender = Sender(settings, self.recorder, connect=connect, started_at_s=float(clock_s()))
             sender.start()
-        except RuntimeError as error:
+        except Exception as error:  # noqa: BLE001 — a clock that fails, no thread left: training goes on whatever it is
             warn_once(f"publishing is off: {error}")
             return
         self._sender = sender
@@ -175,6 +181,19 @@ def resolve_or_warn(find: Callable[[], Settings]) -> Settings | None:
         return find()
     except SettingsError as error:
         warn_once(f"publishing is off: {error}")
+    except Exception as error:  # noqa: BLE001 — training code may pass anything, and nothing may stop it
+        warn_once(f"publishing is off: {type(error).__name__}: {error}")
+    return None
+
+
+def _truth(value: object) -> bool | None:
+    """Return whether a value is true, such as an array of one element; None where it is None or cannot tell."""
+    if value is None:
+        return None
+    try:
+        return bool(value)
+    except Exception as error:  # noqa: BLE001 — a tensor's own conversion may raise anything
+        warn_once(f"reached is not published: {type(value).__name__} is neither true nor false: {error}")
         return None
 
 

@@ -5,6 +5,7 @@ the recorder keeps the newest iterations; what it had to drop is counted in the 
 """
 
 import logging
+import operator
 import os
 import threading
 import time
@@ -20,7 +21,7 @@ from publishers.environment import Broker
 from publishers.recorder import Recorder, Segment
 from publishers.settings import Settings
 from publishers.topics import Topics
-from publishers.wire import Iterations, Metric, encode, pack_ends
+from publishers.wire import Iterations, Message, Metric, RankStatus, decode, encode, pack_ends
 
 Connect = Callable[[Broker, Will], Connection]
 
@@ -36,10 +37,16 @@ class Sender:
     """Publishes one rank of one run. `close` may come from any thread; the rest is its own thread's business."""
 
     def __init__(self, settings: Settings, recorder: Recorder, *, connect: Connect, started_at_s: float) -> None:
+        """Prepare it.
+
+        Raises:
+            ValueError: the status is none that the bus takes.
+        """
         self._settings = settings
         self._recorder = recorder
         self._connect = connect
         self._status = settings.status(started_at_s=started_at_s)
+        decode(encode(self._status), RankStatus)
         self._reached: bool | None = None
         topics = Topics(settings.root)
         self._status_topic = topics.rank(settings.job, settings.run, settings.rank, "status")
@@ -50,7 +57,7 @@ class Sender:
         self._flying: deque[tuple[Receipt, Segment, int]] = deque()
         self._seq = self._next = self._dropped = 0
         self._connections = 0
-        self._is_hopeless = False
+        self._is_hopeless = self._has_complained = False
         self._was_connected: bool | None = None
         self._heartbeat_due_s = 0.0
         self._pid = os.getpid()
@@ -117,13 +124,13 @@ class Sender:
         if connection.connections != self._connections or now_s >= self._heartbeat_due_s:
             self._connections = connection.connections
             self._heartbeat_due_s = now_s + self._settings.heartbeat_s
-            connection.publish(self._status_topic, encode(self._status), qos=1, retain=True)
+            self._say(connection, self._status_topic, self._status, qos=1, retain=True)
         self._flush(connection)
 
     def _flush(self, connection: Connection) -> bool:
         """Publish what waits, as far as the network takes it; return whether there was anything."""
         while self._metrics and connection.is_connected():
-            connection.publish(self._metric_topic, encode(self._metrics.popleft()), qos=1)
+            self._say(connection, self._metric_topic, self._metrics.popleft(), qos=1)
         if not self._waiting:
             self._take()
         n_before = len(self._waiting)
@@ -144,7 +151,7 @@ class Sender:
                 run=self._settings.run,
                 seq=self._seq,
                 first=segment.first,
-                begin_ns=segment.begin_ns,
+                begin_ns=operator.index(segment.begin_ns),  # a clock may count in integers of its own
                 end_ns=pack_ends(array("q", segment.ends_ns)),
                 epoch=segment.epoch,
                 dropped=dropped,
@@ -152,9 +159,25 @@ class Sender:
         except (ValueError, TypeError, OverflowError):  # a clock that goes backwards, or counts in something else
             self._dropped += len(segment.ends_ns)
             return
+        receipt = self._say(connection, self._iterations_topic, message)
+        if receipt is None:
+            self._dropped += len(segment.ends_ns)
+            return
         self._seq += 1
-        receipt = connection.publish(self._iterations_topic, encode(message))
         self._flying.append((receipt, segment, dropped))
+
+    def _say(
+        self, connection: Connection, topic: str, message: Message, *, qos: int = 0, retain: bool = False
+    ) -> Receipt | None:
+        """Publish a message; None where it cannot be encoded, which costs this message and nothing else."""
+        try:
+            payload = encode(message)
+        except (ValueError, TypeError, OverflowError) as error:
+            if not self._has_complained:
+                self._has_complained = True
+                _LOGGER.warning("a message is not published: %s: %s", type(message).__name__, error)
+            return None
+        return connection.publish(topic, payload, qos=qos, retain=retain)
 
     def _settle(self) -> None:
         """Forget the messages that have left; those that are known not to have, because the broker went, go again."""
@@ -177,8 +200,8 @@ class Sender:
             connection.work(_POLL_S if self._flying else 0.0)
         if connection.is_connected():
             finished = msgspec.structs.replace(self._status, state="finished", reached=self._reached)
-            receipt = connection.publish(self._status_topic, encode(finished), qos=1, retain=True)
-            while connection.is_connected() and not receipt.done and time.monotonic() < deadline_s:
+            receipt = self._say(connection, self._status_topic, finished, qos=1, retain=True)
+            while receipt and connection.is_connected() and not receipt.done and time.monotonic() < deadline_s:
                 connection.work(_POLL_S)
         connection.close()
 

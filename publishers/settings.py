@@ -30,7 +30,6 @@ from publishers.wire import RankStatus
 
 _Gpus = Annotated[tuple[GpuRef, ...], Meta(max_length=64)]
 _LONGEST_BOOT_ID: Final = 256
-_LONGEST_PERIOD_S: Final = 3_600.0
 _ROOT: Final = re.compile(r"[^/#+\s\0][^#+\s\0]{0,127}(?<!/)\Z")
 
 
@@ -116,9 +115,9 @@ def resolve(
         gpus=found.gpus(gpus, world_size=ranks),
         batch_size=None if batch_size is None else found.batch_size(batch_size),
         broker=found.broker(broker, username=username, password=password, ca_file=ca_file),
-        root=root or environ.get("GRIDCHASE_ROOT") or DEFAULT_ROOT,
-        flush_s=flush_s,
-        heartbeat_s=heartbeat_s,
+        root=str(root or environ.get("GRIDCHASE_ROOT") or DEFAULT_ROOT),
+        flush_s=found.period_s(flush_s, "flush_s"),
+        heartbeat_s=found.period_s(heartbeat_s, "heartbeat_s"),
         boot_id=str(boot_id or find_boot_id()),
         host=socket.gethostname() or "unknown",
     )
@@ -128,18 +127,11 @@ def resolve(
     return settings
 
 
-def _is_period(value: object) -> bool:
-    return isinstance(value, float | int) and 0 < value <= _LONGEST_PERIOD_S
-
-
 def _faults(settings: Settings) -> list[str]:
     """Return what the format of the bus refuses in the settings."""
     faults = []
-    if not _ROOT.match(str(settings.root)):
+    if not _ROOT.match(settings.root):
         faults.append(f"root = {settings.root!r}: must be a topic of at most 128 characters without spaces, + and #")
-    for name, value in (("flush_s", settings.flush_s), ("heartbeat_s", settings.heartbeat_s)):
-        if not _is_period(value):
-            faults.append(f"{name} = {value!r}: must be above 0 and at most {_LONGEST_PERIOD_S:g} s")
     if not 1 <= len(settings.boot_id) <= _LONGEST_BOOT_ID:
         faults.append(f"boot_id = {settings.boot_id!r}: must have 1 to {_LONGEST_BOOT_ID} characters")
     try:

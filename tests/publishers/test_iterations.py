@@ -5,10 +5,11 @@ import itertools
 import pickle
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from publishers import publish_iterations
-from publishers.iterations import PublishedIterable, PublishedSized
+from publishers.iterations import PublishedIterable, PublishedSized, _own_batch_size
 from tests.publishers.fake_connection import (
     TICK_NS,
     FakeConnection,
@@ -313,6 +314,29 @@ def test_the_batch_size_is_the_loaders_own_unless_it_is_given(given: int | None,
     published.finish()
     assert sender is not None
     assert sender._status.batch_size == expected
+
+
+class BadLoader(Loader):
+    """A loader whose batch size cannot be had."""
+
+    @property
+    def batch_size(self) -> int:
+        raise RuntimeError("no batch size yet")
+
+    @batch_size.setter
+    def batch_size(self, _value: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("own", "expected"), [(np.int64(48), 48), (0, None), (1 << 40, None), (None, None)], ids=str)
+def test_a_batch_size_of_the_loader_that_cannot_be_used_is_left_out(own: object, expected: int | None) -> None:
+    loader = Loader(1)
+    loader.batch_size = own  # type: ignore[assignment]  # loaders may say anything
+    assert _own_batch_size(loader) == expected
+
+
+def test_a_loader_that_fails_to_say_its_batch_size_is_published_without() -> None:
+    assert _own_batch_size(BadLoader(1)) is None
 
 
 def test_a_new_batch_size_is_said_at_once() -> None:
