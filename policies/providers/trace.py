@@ -52,6 +52,12 @@ class Trace:
     n_missing: int
     n_gaps: int
 
+    @property
+    def losses(self) -> str:
+        """Return how much is not there, for people; empty where nothing is missing."""
+        counts = ((self.n_gaps, "gap"), (self.n_missing, "missing value"))
+        return ", ".join(f"{n} {what}{'s' if n > 1 else ''}" for n, what in counts if n)
+
 
 def read_trace(path: Path) -> Trace:
     """Return the trace in a file.
@@ -145,18 +151,24 @@ def _read_rows(path: Path, faults: list[str]) -> list[tuple[int, list[str]]]:
     except UnicodeDecodeError as error:
         faults.append(f"{path}: is not UTF-8 text: {error}")
         return []
-    rows = list(_split(lines))
-    if not rows:
+    rows = list(_split(path, lines, faults))
+    if not rows and not faults:
         faults.append(f"{path}: is empty")
     return rows
 
 
-def _split(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+def _split(path: Path, lines: list[str], faults: list[str]) -> Iterator[tuple[int, list[str]]]:
     in_comments = True
     for number, line in enumerate(lines, start=1):
         in_comments = in_comments and (not line.strip() or line.startswith("#"))
-        if not in_comments and line.strip():
-            yield number, [cell.strip() for cell in next(csv.reader([line]))]
+        if in_comments or not line.strip():
+            continue
+        try:
+            cells = next(csv.reader([line]))
+        except csv.Error as error:  # a cell beyond the module's limit of 131,072 characters
+            faults.append(f"{path}:{number}: {error}")
+        else:
+            yield number, [cell.strip() for cell in cells]
 
 
 def _read_header(path: Path, row: tuple[int, list[str]] | None, faults: list[str]) -> tuple[str, float]:

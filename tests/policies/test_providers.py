@@ -114,6 +114,26 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         read_trace(tmp_path / "binary.csv")
 
 
+@pytest.mark.parametrize("line", [2, 3, 4])
+def test_a_cell_that_is_too_long_is_a_fault_with_its_line(tmp_path: Path, line: int) -> None:
+    rows = DAY.splitlines()
+    rows[line - 1] += "0" * 131_073
+    assert f"{line}: field larger than field limit (131072)" in faults(tmp_path, "\n".join(rows))
+
+
+@pytest.mark.parametrize(
+    ("rows", "losses"),
+    [
+        ("", ""),
+        ("1970-01-01T05:00Z,400\n", "1 gap"),
+        ("1970-01-01T03:00Z,0\n1970-01-01T04:00Z,\n", "2 missing values"),
+        ("1970-01-01T05:00Z,\n1970-01-01T06:00Z,7\n1970-01-01T09:00Z,7\n", "2 gaps, 1 missing value"),
+    ],
+)
+def test_what_a_trace_lacks_is_told_in_words(tmp_path: Path, rows: str, losses: str) -> None:
+    assert read_trace(file(tmp_path, DAY + rows)).losses == losses
+
+
 def test_a_thousand_faults_are_kept_and_the_first_are_shown(tmp_path: Path) -> None:
     path = file(tmp_path, "timestamp,gco2_per_kwh\n" + "never,1\n" * 1_000)
     with pytest.raises(SignalError) as caught:
