@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from rich.console import Console
 
-from controller.cli.wiring import backend_of, provider_of, read_password
+from controller.cli.wiring import backend_of, losses_of, provider_of, read_password
 from controller.clock import SystemClock
 from controller.config import Config
 from controller.errors import BackendError, ConfigError, GpuError, JournalError
@@ -135,10 +135,12 @@ async def _check_signal(config: Config) -> Finding:
             what=what, found=config.signal.provider, fault=str(error) or f"no answer in {FETCH_TIMEOUT_S:g} s"
         )
     value = history.value_at(now_s) if history else None
+    losses = losses_of(provider)
+    source = f"{provider.name} ({losses})" if losses else provider.name
     if value is None or history is None:
         fault = f"{provider.name} has no value for now: the plan will not follow the grid"
-        return Finding(what=what, found=provider.name, fault=fault)
-    found = "plain energy" if history.kind == "energy" else f"{provider.name}: {value:.4g} {history.unit}"
+        return Finding(what=what, found=source, fault=fault)
+    found = "plain energy" if history.kind == "energy" else f"{source}: {value:.4g} {history.unit}"
     return Finding(what=what, found=found)
 
 

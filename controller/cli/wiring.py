@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import hashlib
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +25,8 @@ from publishers.bus import Bus, Outgoing, Will
 
 VERSION = version("gridchase")
 
+_LOGGER = logging.getLogger(__name__)
+
 
 def node_of(config: Config, *, clock: Clock | None = None) -> Node:
     """Return the node that a configuration describes.
@@ -32,14 +36,17 @@ def node_of(config: Config, *, clock: Clock | None = None) -> Node:
     """
     clock = clock or SystemClock()
     password = read_password(config.bus)
+    provider = provider_of(config.signal)
+    if losses := losses_of(provider):
+        _LOGGER.warning("%s has %s: what is missing is not guessed", provider.name, losses)
     return Node(
         config=config,
         boot_id=boot_id(),
         version=VERSION,
         backend=backend_of(config, clock),
-        provider=provider_of(config.signal),
+        provider=provider,
         clock=clock,
-        connect=lambda will, birth: bus_of(config.bus, password, will, birth),
+        connect=lambda will, birth: bus_of(config, password, will, birth),
     )
 
 
@@ -65,16 +72,32 @@ def provider_of(config: SignalConfig) -> Provider:
     return ConstantProvider(config.value, kind=_KINDS[config.kind], unit=unit, zone=config.zone)
 
 
-def bus_of(config: BusConfig, password: str, will: Will, birth: Callable[[], Iterable[Outgoing]]) -> Bus:
-    """Return the bus of a configuration, to be entered."""
+def losses_of(provider: Provider) -> str:
+    """Return how many gaps and missing values the signal's file has; empty where there are none, or no file."""
+    return provider.trace.losses if isinstance(provider, TraceProvider) else ""
+
+
+def bus_of(config: Config, password: str, will: Will, birth: Callable[[], Iterable[Outgoing]]) -> Bus:
+    """Return the bus of a controller, to be entered; nobody else on the broker has its identifier."""
     return Bus(
-        url=config.url,
-        username=config.username,
+        url=config.bus.url,
+        username=config.bus.username,
         password=password,
-        ca_file=config.ca_file,
+        ca_file=config.bus.ca_file,
+        identifier=identifier_of(config),
         will=will,
         birth=birth,
     )
+
+
+def identifier_of(config: Config) -> str:
+    """Return how the controller of this node is called by the broker: the same after every restart.
+
+    So the broker ends what is left of the former connection, with its will, before the new birth. MQTT 3.1 allows 23
+    characters, and not every one; a digest keeps nodes apart whatever their names are.
+    """
+    digest = hashlib.sha256(f"{config.bus.root}\n{config.node.name}".encode()).hexdigest()
+    return f"gc-{digest[:20]}"
 
 
 def read_password(config: BusConfig) -> str:
@@ -87,8 +110,10 @@ def read_password(config: BusConfig) -> str:
         return ""
     try:
         return Path(config.password_file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"bus.password_file = {config.password_file!r}: {error}"]) from error
+    except OSError as error:
+        raise ConfigError([f"bus.password_file = {config.password_file!r}: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:  # whose message shows bytes of the secret
+        raise ConfigError([f"bus.password_file = {config.password_file!r}: is not UTF-8 text"]) from error
 
 
 def boot_id() -> str:

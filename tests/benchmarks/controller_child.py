@@ -35,7 +35,7 @@ async def _run(config: Config, n_gpus: int) -> None:
         backend=SimulatedBackend(gpus),
         provider=ConstantProvider(1.0, kind="energy", unit="1", zone=""),
         clock=clock,
-        connect=lambda will, birth: bus_of(config.bus, "", will, birth),
+        connect=lambda will, birth: bus_of(config, "", will, birth),
     )
     with stopped_by_signals(stop):
         await run_controller(node, stop=stop)

@@ -1,0 +1,79 @@
+"""`gridchase check` in this process: what it finds, and that each fault makes its exit code 1."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.cli.parser import main
+from controller.errors import GpuLostError
+from controller.ports import Backend
+from tests.fakes import FakeBackend, FakeGpu
+
+NO_BROKER = "bus.url=mqtt://127.0.0.1:9"
+
+Check = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
+    """Return `gridchase check --json`, with other GPUs where they are given; no broker listens."""
+
+    def run(*settings: str, backend: Backend | None = None) -> dict[str, Any]:
+        if backend is not None:
+            monkeypatch.setattr("controller.cli.check.backend_of", lambda _, __: backend)
+        fixed = ["gpu.backend=simulation", f"node.state_dir={tmp_path}", NO_BROKER]
+        overrides = [word for setting in [*fixed, *settings] for word in ("--set", setting)]
+        code = main(["check", "--json", *overrides])
+        report: dict[str, Any] = msgspec.json.decode(capsys.readouterr().out)
+        assert code == int(bool(report["faults"]))
+        return report
+
+    return run
+
+
+def found(report: dict[str, Any], what: str) -> dict[str, str]:
+    """Return what was found of one thing."""
+    (finding,) = (finding for finding in report["findings"] if finding["what"] == what)
+    return dict(finding)
+
+
+def test_a_broker_that_is_not_there_is_the_only_fault_of_a_simulated_node(check: Check) -> None:
+    report = check()
+    assert report["faults"] == [found(report, "broker")["fault"]]
+    assert "nothing listens at 127.0.0.1:9" in report["faults"][0]
+    assert [gpu["has_energy_counter"] for gpu in report["gpus"]] == [True]
+
+
+def test_a_node_without_gpus_is_a_fault(check: Check) -> None:
+    report = check(backend=FakeBackend([]))
+    assert found(report, "driver")["fault"] == "there is no GPU on this node: nothing is measured"
+
+
+def test_a_gpu_that_is_left_out_is_a_fault(check: Check) -> None:
+    backend = FakeBackend([FakeGpu()])
+    backend.faults = [GpuLostError("it fell off the bus", gpu_uuid="GPU 1", operation="open")]
+    report = check(backend=backend)
+    assert "a GPU is left out: open on GPU 1: it fell off the bus" in report["faults"]
+    assert [gpu["uuid"] for gpu in report["gpus"]] == ["GPU-fake-0"]
+    assert not backend.is_open
+
+
+def test_what_a_trace_lacks_is_told(check: Check, tmp_path: Path) -> None:
+    now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    rows = [f"{(now + timedelta(hours=hours)).isoformat()},{value}" for hours, value in ((-9, 1), (-2, 0), (-1, 1))]
+    rows += [f"{(now + timedelta(hours=hours)).isoformat()},321" for hours in (0, 1, 2)]
+    (tmp_path / "day.csv").write_text("\n".join(["timestamp,gco2_per_kwh", *rows]), encoding="utf-8")
+    report = check("signal.kind=carbon", "signal.provider=trace", f"signal.path={tmp_path / 'day.csv'}")
+    finding = found(report, "signal (carbon)")
+    assert finding["found"] == "trace day.csv (1 gap, 1 missing value): 321 g/kWh"
+    assert finding["fault"] == ""
+
+
+def test_a_trace_that_cannot_be_used_is_a_fault(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "day.csv").write_text("timestamp,gco2_per_kwh\n" + "0" * 140_000, encoding="utf-8")
+    report = check("signal.kind=carbon", "signal.provider=trace", f"signal.path={tmp_path / 'day.csv'}")
+    assert "day.csv:2: field larger than field limit" in found(report, "signal (carbon)")["fault"]

@@ -1,0 +1,174 @@
+"""The command line in this process: its verbs explain themselves, and every class of error has its exit code."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from controller.cli.parser import main
+from controller.errors import (
+    BackendError,
+    ConfigError,
+    ControllerError,
+    GpuLimitError,
+    GpuLostError,
+    GpuNotSupportedError,
+    GpuPermissionError,
+    GpuSuspectError,
+    JournalError,
+    NodeLockedError,
+)
+from controller.node_lock import NodeLock
+from publishers.broker import BrokerError
+from tests.fakes import FakeBackend, FakeGpu
+
+VERBS = ("demo", "up", "controller", "broker", "check", "restore")
+GPU_ERRORS = (GpuPermissionError, GpuNotSupportedError, GpuLimitError, GpuLostError, GpuSuspectError)
+CODES = [
+    (ConfigError(["plan.eta = 7: must be a number at most 1", "plan.eat: there is no such key"]), 2),
+    (JournalError("journal.json: cannot be read"), 2),
+    (NodeLockedError("another controller is at work"), 2),
+    (BackendError("there is no NVIDIA driver"), 1),
+    (BrokerError("mosquitto has ended by itself"), 1),
+    (ControllerError("anything else of ours"), 1),
+    *((kind("it failed", gpu_uuid="GPU-1", operation="open"), 1) for kind in GPU_ERRORS),
+]
+
+
+class FailingBackend(FakeBackend):
+    """GPUs whose opening fails."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__([])
+        self._error = error
+
+    async def open(self) -> Sequence[FakeGpu]:
+        raise self._error
+
+
+def arguments(verb: str, state_dir: Path, *settings: str) -> list[str]:
+    """Return a verb with a simulated node."""
+    fixed = ["gpu.backend=simulation", "http.port=-1", f"node.state_dir={state_dir}", "bus.url=mqtt://127.0.0.1:9"]
+    return [verb, *(word for setting in [*fixed, *settings] for word in ("--set", setting))]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_explains_its_arguments(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([verb, "--help"])
+    shown = capsys.readouterr().out
+    assert caught.value.code == 0
+    assert shown.startswith(f"usage: gridchase {verb} ")
+    assert shown.count("--") > 2
+
+
+def test_the_help_names_each_verb_and_where_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert caught.value.code == 0
+    assert [verb for verb in VERBS if f"\n    {verb} " not in shown] == []
+    assert "gridchase demo" in shown
+
+
+@pytest.mark.parametrize(
+    "wrong", [[], ["fly"], ["check", "--jason"], ["broker", "--kind", "emqx"], ["demo", "--zone", "XX"]]
+)
+def test_arguments_that_are_not_understood_end_with_2(wrong: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(wrong)
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(("error", "code"), CODES, ids=lambda value: type(value).__name__)
+def test_an_expected_error_is_a_line_each_and_its_exit_code(
+    error: Exception,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("controller.cli.wiring.backend_of", lambda _, __: FailingBackend(error))
+    assert main(arguments("controller", tmp_path)) == code
+    assert capsys.readouterr().err.splitlines()[-len(str(error).splitlines()) :] == [
+        f"gridchase: {line}" for line in str(error).splitlines()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("errors", "code"),
+    [
+        ([ConfigError(["a"]), JournalError("b")], 2),
+        ([ConfigError(["a"]), BackendError("b")], 1),
+        ([ExceptionGroup("inner", [BrokerError("a")])], 1),
+    ],
+)
+def test_a_group_of_expected_errors_ends_with_the_worst_of_their_codes(
+    errors: list[Exception], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = ExceptionGroup("several", errors)
+    monkeypatch.setattr("controller.cli.wiring.backend_of", lambda _, __: FailingBackend(group))
+    assert main(arguments("controller", tmp_path)) == code
+
+
+@pytest.mark.parametrize("bug", [ValueError("a bug"), ExceptionGroup("two", [BackendError("a"), ValueError("a bug")])])
+def test_a_bug_keeps_its_traceback(bug: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.cli.wiring.backend_of", lambda _, __: FailingBackend(bug))
+    with pytest.raises(type(bug)):
+        main(arguments("controller", tmp_path))
+
+
+@pytest.mark.parametrize("verb", ["controller", "up", "check"])
+@pytest.mark.parametrize("url", ["mqtt://h:99999", "mqtt://ada:hunter2@h"])
+def test_a_faulty_broker_ends_with_2_before_anything_is_touched(
+    verb: str, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(verb, tmp_path, f"bus.url={url}")) == 2
+    shown = capsys.readouterr()
+    assert "gridchase: bus.url: " in shown.err
+    assert "hunter2" not in shown.err + shown.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broker_of_another_machine_is_not_for_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments("up", tmp_path, "bus.url=mqtt://broker.example")) == 2
+    assert "use `gridchase controller`" in capsys.readouterr().err
+
+
+def test_an_open_broker_for_everybody_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["broker", "--host", "0.0.0.0"]) == 1  # noqa: S104 — it must not be bound
+    assert "asks nobody for a password" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["controller", "restore"])
+def test_a_journal_that_cannot_be_read_ends_with_2(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "journal.json").write_text("{", encoding="utf-8")
+    assert main(arguments(verb, tmp_path)) == 2
+    assert "journal.json" in capsys.readouterr().err
+
+
+def test_a_second_controller_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with NodeLock(tmp_path):
+        assert main(arguments("controller", tmp_path)) == 2
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_a_file_of_the_configuration_that_is_missing_ends_with_2(tmp_path: Path) -> None:
+    assert main([*arguments("controller", tmp_path), "--config", str(tmp_path / "absent.toml")]) == 2
+    assert main([*arguments("controller", tmp_path), "--set", "signal.provider=trace"]) == 2
+
+
+def test_restoring_where_nothing_is_on_record_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments("restore", tmp_path, "plan.eta=7")) == 0
+    shown = capsys.readouterr()
+    assert "nothing to give back" in shown.out
+    assert "plan.eta = 7" in shown.err
+
+
+def test_options_of_the_demo_that_are_out_of_bounds_end_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--duration-s", "1", "--seed", "-1"]) == 2
+    shown = capsys.readouterr().err
+    assert "--duration-s 1" in shown
+    assert "--seed -1" in shown

@@ -1,0 +1,89 @@
+"""From the configuration to the world: who the controller is on the bus, and what it says of its files."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from controller.cli.wiring import identifier_of, node_of, read_password
+from controller.config import BusConfig, Config, load_config
+from controller.errors import ConfigError
+from publishers.bus import Bus, Will
+
+WILL = Will(topic="node/a/status", payload=b"offline")
+TRACE = """\
+timestamp,gco2_per_kwh
+2021-01-01T00:00Z,100
+2021-01-01T01:00Z,0
+2021-01-01T02:00Z,100
+2021-01-01T05:00Z,100
+"""
+
+
+def config(*overrides: str) -> Config:
+    """Return a configuration of a simulated node."""
+    return load_config(None, ["gpu.backend=simulation", "node.name=node-a", *overrides])
+
+
+def identifier_on_the_bus(settings: Config) -> str:
+    """Return how the broker would know the controller."""
+    bus = node_of(settings).connect(WILL, list)
+    assert isinstance(bus, Bus)
+    return bus._identifier
+
+
+async def test_a_controller_that_comes_back_has_its_old_name_at_the_broker() -> None:
+    first, second = (identifier_on_the_bus(config()) for _ in range(2))
+    assert first == second == identifier_of(config())
+
+
+async def test_controllers_of_other_nodes_and_roots_have_other_names_at_the_broker() -> None:
+    others = ["node.name=node-b", "bus.root=lab", f"node.name={'a' * 64}", "node.name=A.b_c-d"]
+    names = [identifier_of(config()), *(identifier_of(config(other)) for other in others)]
+    assert len(set(names)) == len(names)
+
+
+async def test_the_name_at_the_broker_is_one_that_every_broker_takes() -> None:
+    for name in ("a", "a" * 64, "A.b_c-d"):
+        identifier = identifier_of(config(f"node.name={name}"))
+        assert 1 <= len(identifier) <= 23
+        assert identifier.replace("-", "").isalnum()
+
+
+async def test_a_bus_that_is_no_controllers_has_a_name_of_its_own() -> None:
+    names = {Bus(url="mqtt://broker")._identifier for _ in range(2)} | {identifier_of(config())}
+    assert len(names) == 3
+
+
+async def test_what_a_trace_lacks_is_told_once_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "day.csv").write_text(TRACE, encoding="utf-8")
+    caplog.set_level(logging.INFO)
+    node_of(config("signal.kind=carbon", "signal.provider=trace", f"signal.path={tmp_path / 'day.csv'}"))
+    (record,) = caplog.records
+    assert record.getMessage().startswith("trace day.csv has 1 gap, 1 missing value")
+
+
+async def test_nothing_is_said_of_a_signal_that_lacks_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    node_of(config())
+    assert caplog.records == []
+
+
+def test_the_password_is_what_stands_in_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("hunter2\n", encoding="utf-8")
+    assert read_password(BusConfig(username="ada", password_file=str(file))) == "hunter2"
+    assert read_password(BusConfig()) == ""
+
+
+@pytest.mark.parametrize(("content", "words"), [(b"hunter\xff2", "is not UTF-8 text"), (None, "No such file")])
+def test_a_password_that_cannot_be_read_is_a_fault_that_shows_nothing_of_it(
+    tmp_path: Path, content: bytes | None, words: str
+) -> None:
+    file = tmp_path / "password"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        read_password(BusConfig(username="ada", password_file=str(file)))
+    assert str(caught.value).startswith(f"bus.password_file = '{file}': ")
+    assert words in str(caught.value)
+    assert "0xff" not in str(caught.value)
