@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from controller.clock import NS_PER_S, Clock, next_tick_s
 from controller.config import Config
@@ -24,8 +25,6 @@ from publishers.reports import ProfileReport, RunEnergy
 from publishers.wire import Iterations, Message, RankStatus
 
 MAX_NODES = 4_096
-PAUSE_WINDOWS, PAUSE_ITERATIONS = 3, 10
-"""A sweep waits when no iteration has come for so many windows, and for so many of the usual iteration times."""
 MAX_STEPS_PER_TICK = 50
 """However fast messages come, decisions are made at most this often."""
 METER_PATIENCE = 25
@@ -45,6 +44,13 @@ class Place:
     job: str
     run: str
     node: str
+
+
+class _Obstacle(NamedTuple):
+    """Why a run may hold no limit: a stable code, and a sentence."""
+
+    reason: str
+    detail: str
 
 
 class Job:
@@ -96,7 +102,10 @@ class Job:
 
     def hear_status(self, number: int, status: RankStatus) -> bool:
         """Take a rank's status; return whether it comes from the process that speaks for this rank, and runs."""
-        return self.ranks.hear_status(number, status, now_s=self._alive_s())
+        speaks = self.ranks.hear_status(number, status, now_s=self._alive_s())
+        if self.ranks.are_gone and math.isfinite(self._tick_s):  # limits are not kept until the next tick
+            self._step(self._clock.now_s())
+        return speaks
 
     def hear_iterations(self, number: int, message: Iterations) -> bool:
         """Take a rank's iterations; return False where they are nonsense, or nobody said that the rank exists."""
@@ -191,18 +200,19 @@ class Job:
             floor_w, ceiling_w = self._holding.bounds_w()
             known = self._store.load(self._key())
             self._steering.begin(floor_power_limit_w=floor_w, ceiling_power_limit_w=ceiling_w, known=known)
-        target = self._wait_in_a_pause() or self._choose(now_s)
+        is_paused = self.ranks.is_paused(self._clock.monotonic_ns(), window_s=self._config.profiler.window_s)
+        target = (self._steering.wait_at_the_top() if is_paused else None) or self._choose(now_s)
         if target is not None:
             self._holding.ask(target)
 
-    def _obstacle(self) -> tuple[str, str] | None:
-        """Return why the run may hold no limit now: a stable code and a sentence; None where it may."""
+    def _obstacle(self) -> _Obstacle | None:
+        """Return why the run may hold no limit now; None where it may."""
         if self._is_refused():
-            return "refused", "the run's claims contradict another's"
+            return _Obstacle(reason="refused", detail="the run's claims contradict another's")
         if self.ranks.are_gone:  # one may come back: its limits do not wait for it
-            return "run_lost", "the last will of its training process has come"
+            return _Obstacle(reason="run_lost", detail="the last will of its training process has come")
         if not self._holding.are_ours:
-            return "partner_not_ours", "another GPU of the run is not ours to set"
+            return _Obstacle(reason="partner_not_ours", detail="another GPU of the run is not ours to set")
         return None
 
     def _choose(self, now_s: float) -> Target | None:
@@ -219,17 +229,6 @@ class Job:
             ),
             unit=history.unit if history else "",
         )
-
-    def _wait_in_a_pause(self) -> Target | None:
-        """Return the highest limit where no iteration has come for long in mid-sweep, else None."""
-        slowest = self.ranks.slowest
-        if slowest.end_ns is None or not slowest.n_iterations:
-            return None
-        silent_s = (self._clock.monotonic_ns() - slowest.end_ns) / NS_PER_S
-        usual_s = slowest.active_s / slowest.n_iterations
-        if silent_s < PAUSE_WINDOWS * self._config.profiler.window_s or silent_s < PAUSE_ITERATIONS * usual_s:
-            return None
-        return self._steering.wait_at_the_top()
 
     def _forget(self, time_ns: int) -> None:
         for log in self.ranks.logs:

@@ -4,12 +4,14 @@ import logging
 from dataclasses import dataclass, field
 from typing import Literal
 
+from controller.clock import NS_PER_S
 from controller.run_log import RankLog
 from publishers.wire import RankStatus
 
 GATHER_S = 5.0
 """Ranks of one run start within seconds of each other: whoever has not come by then runs on another node."""
 
+PAUSE_WINDOWS, PAUSE_ITERATIONS = 3, 10
 LOST_GRACE_S = 15.0
 """A last will also goes out when the network blinks: a process that is back within this time goes on where it was."""
 
@@ -115,6 +117,14 @@ class Ranks:
         if not self.members or self.are_gone or any(log.end_ns is None for log in self.logs):
             return False
         return len(self.members) >= self.status.world_size or now_s - self._joined_s >= GATHER_S
+
+    def is_paused(self, now_ns: int, *, window_s: float) -> bool:
+        """Return whether no iteration has come for several windows [s], and for several of the usual iterations."""
+        slowest = self.slowest
+        if slowest.end_ns is None or not slowest.n_iterations:
+            return False
+        silent_s = (now_ns - slowest.end_ns) / NS_PER_S
+        return silent_s >= max(PAUSE_WINDOWS * window_s, PAUSE_ITERATIONS * slowest.active_s / slowest.n_iterations)
 
     def known_ns(self) -> tuple[int, int] | None:
         """Return from when to when the iterations of every rank are known [ns], or None while one has shown none."""

@@ -1,0 +1,88 @@
+"""Jobs that change, pause, or lose a GPU to somebody else in the middle of a run."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import LoopClock
+from tests.scenarios.site import HOUR_S, PRIOR_W, Site, Training, prior_gpu, rate_per_s
+
+COLD_S = 900.0
+
+
+def slow_while_cold(clock: LoopClock) -> float:
+    """Return how fast a cold cache lets a job be [1/s]: the same at every limit."""
+    return 0.2 if clock.now_s() - clock.start_s < COLD_S else float("inf")
+
+
+async def test_a_job_whose_cold_cache_has_warmed_is_profiled_anew_and_kept_within_its_budget(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    async with site.controlled():
+        job = Training(site, rate=lambda limit_w: min(rate_per_s(limit_w), slow_while_cold(site.clock)))
+        await job.train(COLD_S)
+        assert site.profiles()[-1].points[-1].iterations_per_s == pytest.approx(0.2, rel=0.02)
+        await job.train(5 * HOUR_S)
+        warm, begin_s = job.n_iterations, site.clock.now_s()
+        await job.train(4 * HOUR_S)
+        ideal_s = (job.n_iterations - warm) / rate_per_s(PRIOR_W)
+        assert (site.clock.now_s() - begin_s) / ideal_s <= 1.03
+    measured = {point.power_limit_w: point.iterations_per_s for point in site.profiles()[-1].points}
+    assert measured[PRIOR_W] == pytest.approx(rate_per_s(PRIOR_W), rel=0.02)
+
+
+async def test_a_job_that_keeps_to_its_curve_is_not_profiled_again(tmp_path: Path) -> None:
+    site = Site(tmp_path, [prior_gpu()])
+    async with site.controlled():
+        await Training(site).train(10 * HOUR_S)
+    states = [report.state for report in site.profiles()]
+    assert states.count("planned") == 1
+
+
+async def test_a_validation_in_mid_sweep_runs_at_the_highest_limit(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    async with site.controlled():
+        job = Training(site)
+        await job.train(700)
+        assert gpu.requested_power_limit_w < PRIOR_W
+        await job.pause(HOUR_S)
+        assert gpu.requested_power_limit_w == PRIOR_W
+        await job.train(HOUR_S)
+        assert site.profiles()[-1].state == "planned"
+    assert "profiling_paused" in {change.reason for change in site.limits(gpu)}
+
+
+async def test_where_one_gpu_of_a_run_is_taken_over_the_others_are_given_back(tmp_path: Path) -> None:
+    gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
+    site = Site(tmp_path, gpus)
+    async with site.controlled():
+        job = Training(site, gpus)
+        await job.train(700)
+        assert gpus[0].requested_power_limit_w < PRIOR_W
+        gpus[1].set_externally(222.0)
+        await job.train(60)
+        assert (gpus[0].requested_power_limit_w, gpus[1].requested_power_limit_w) == (PRIOR_W, 222.0)
+        job.tell("finished")
+        await asyncio.sleep(60)
+    assert (gpus[0].requested_power_limit_w, gpus[1].requested_power_limit_w) == (PRIOR_W, 222.0)
+    assert "partner_not_ours" in {change.reason for change in site.limits(gpus[0])}
+
+
+async def test_a_last_will_for_a_blink_of_the_network_does_not_cut_the_account_in_two(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu], "plan.max_slowdown=1.3")
+    async with site.controlled():
+        job = Training(site)
+        await job.train(HOUR_S)
+        job.tell("lost")
+        await asyncio.sleep(2)
+        assert gpu.requested_power_limit_w == PRIOR_W
+        job.tell("running")
+        await job.train(600)
+        assert gpu.requested_power_limit_w < PRIOR_W
+        job.tell("finished")
+        await asyncio.sleep(10)
+    finals = [energy for energy in site.energies() if energy.final]
+    assert [final.iterations for final in finals] == [job.n_iterations]
