@@ -17,6 +17,7 @@ DEFAULT_BROKER: Final = "mqtt://127.0.0.1:1883"
 _DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 MAX_BATCH_SIZE: Final = 1 << 31
+MAPS: Final = Path("/proc/self/maps")
 _LONGEST_PERIOD_S: Final = 3_600.0
 _NAME_RULE: Final = "must be 1 to 64 of A-Z a-z 0-9 . _ -"
 
@@ -102,7 +103,7 @@ class Finder:
         """Return the GPUs of this rank: argument, else of `CUDA_VISIBLE_DEVICES`, else index `LOCAL_RANK` or 0.
 
         Where several are visible and there is a `LOCAL_RANK`, the rank uses the one at that place; without one it uses
-        them all. Nothing or -1 in `CUDA_VISIBLE_DEVICES` means no GPU.
+        them all. Nothing or -1 in `CUDA_VISIBLE_DEVICES` means no GPU. Without the variable it is a guess.
         """
         if value is not None:
             return _plain_gpus(value)
@@ -215,6 +216,17 @@ def _visible_gpus(text: str) -> tuple[str | int, ...]:
 
 def _without_password(url: str) -> str:
     return re.sub(r":[^:@/]*@", ":…@", str(url))
+
+
+def has_loaded_cuda(maps: Path) -> bool:
+    """Return whether the process whose memory map this is has loaded CUDA's driver library; also where nobody can tell.
+
+    Frameworks load it when they first look for a GPU, so a process that only computes on the CPU does not have it.
+    """
+    try:
+        return b"/libcuda.so" in maps.read_bytes()
+    except OSError:
+        return True
 
 
 def find_boot_id() -> str:

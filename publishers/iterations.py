@@ -102,7 +102,8 @@ def publish_iterations(
         broker: `mqtt://host:port` or `mqtts://…`; else `GRIDCHASE_BROKER`, else this machine.
         rank: this process among the `world_size`; else `RANK` or `SLURM_PROCID`, else 0.
         world_size: how many processes train together; else `WORLD_SIZE` or `SLURM_NTASKS`, else 1.
-        gpus: the GPUs of this process, by UUID or index; else those of `CUDA_VISIBLE_DEVICES`.
+        gpus: the GPUs of this process, by UUID or NVML's index; else those of `CUDA_VISIBLE_DEVICES`; else, once the
+            process has loaded CUDA, index `LOCAL_RANK` or 0.
         batch_size: samples an iteration; else the iterable's own `batch_size`.
         username: who we are to the broker; else as in its URL.
         password: and its proof; else as in the URL, else in the file `GRIDCHASE_PASSWORD_FILE`.

@@ -12,12 +12,12 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from publishers.connection import Connection, Receipt, Will
-from publishers.environment import Broker
+from publishers.environment import MAPS, Broker, has_loaded_cuda
 from publishers.recorder import Recorder, Segment
 from publishers.settings import Settings
 from publishers.topics import Topics
@@ -30,6 +30,9 @@ _MAX_SEGMENTS: Final = 64
 """Messages of one flush, and messages that may wait in the network before the next one."""
 _MAX_METRICS: Final = 256
 _POLL_S: Final = 0.05
+_SEEK_S: Final = 1.0
+_OFTEN_S: Final = 60.0
+"""How often, and for how long so often, a process that names no GPU is looked at: then once a heartbeat."""
 _LOGGER: Final = logging.getLogger("publishers")
 
 
@@ -47,6 +50,10 @@ class Sender:
         self._connect = connect
         self._status = settings.status(started_at_s=started_at_s)
         decode(encode(self._status), RankStatus)
+        self._gpus = self._status.gpus
+        self._seeks_gpus = settings.gpus_are_guessed
+        self._seek_due_s = 0.0
+        self._seeks_often_until_s = time.monotonic() + _OFTEN_S
         self._reached: bool | None = None
         topics = Topics(settings.root)
         self._status_topic = topics.rank(settings.job, settings.run, settings.rank, "status")
@@ -101,7 +108,8 @@ class Sender:
 
     def _run(self) -> None:
         try:
-            will = Will(topic=self._status_topic, payload=encode(msgspec.structs.replace(self._status, state="lost")))
+            self._seek_gpus()
+            will = Will(topic=self._status_topic, payload=encode(self._present_status("lost")))
             connection = self._connect(self._settings.broker, will)
             while not self._closing.is_set():
                 self._tick(connection)
@@ -120,12 +128,28 @@ class Sender:
         self._settle()
         if not connection.is_connected():
             return
+        self._seek_gpus()
         now_s = time.monotonic()
         if connection.connections != self._connections or now_s >= self._heartbeat_due_s:
             self._connections = connection.connections
             self._heartbeat_due_s = now_s + self._settings.heartbeat_s
-            self._say(connection, self._status_topic, self._status, qos=1, retain=True)
+            self._say(connection, self._status_topic, self._present_status("running"), qos=1, retain=True)
         self._flush(connection)
+
+    def _seek_gpus(self) -> None:
+        """Claim the GPUs that nobody named once the process has loaded CUDA: one on the CPU alone claims nobody's."""
+        now_s = time.monotonic()
+        if not self._seeks_gpus or now_s < self._seek_due_s:
+            return
+        self._seek_due_s = now_s + (_SEEK_S if now_s < self._seeks_often_until_s else self._settings.heartbeat_s)
+        if has_loaded_cuda(MAPS):
+            self._gpus, self._seeks_gpus = list(self._settings.gpus), False
+            self._heartbeat_due_s = 0.0
+
+    def _present_status(self, state: Literal["running", "finished", "lost"]) -> RankStatus:
+        """Return the status with what is known now; another thread may set the batch size, so that stays apart."""
+        reached = self._reached if state == "finished" else None
+        return msgspec.structs.replace(self._status, state=state, gpus=self._gpus, reached=reached)
 
     def _flush(self, connection: Connection) -> bool:
         """Publish what waits, as far as the network takes it; return whether there was anything."""
@@ -199,7 +223,7 @@ class Sender:
                 break
             connection.work(_POLL_S if self._flying else 0.0)
         if connection.is_connected():
-            finished = msgspec.structs.replace(self._status, state="finished", reached=self._reached)
+            finished = self._present_status("finished")
             receipt = self._say(connection, self._status_topic, finished, qos=1, retain=True)
             while receipt and connection.is_connected() and not receipt.done and time.monotonic() < deadline_s:
                 connection.work(_POLL_S)

@@ -43,7 +43,11 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One rank of one run of a job, as its publisher sees it; `run_is_random` where nobody named the run."""
+    """One rank of one run of a job, as its publisher sees it.
+
+    `run_is_random` where nobody named the run; `gpus_are_guessed` where nobody named a GPU: then `gpus` are claimed
+    only once the process has loaded CUDA.
+    """
 
     job: str
     run: str
@@ -51,6 +55,7 @@ class Settings:
     rank: int
     world_size: int
     gpus: tuple[str | int, ...]
+    gpus_are_guessed: bool
     batch_size: int | None
     broker: Broker
     root: str
@@ -67,7 +72,7 @@ class Settings:
             host=self.host,
             boot_id=self.boot_id,
             pid=os.getpid(),
-            gpus=list(self.gpus),
+            gpus=[] if self.gpus_are_guessed else list(self.gpus),
             world_size=self.world_size,
             started_at_s=started_at_s,
             heartbeat_s=self.heartbeat_s,
@@ -113,6 +118,7 @@ def resolve(
         rank=own_rank,
         world_size=ranks,
         gpus=found.gpus(gpus, world_size=ranks),
+        gpus_are_guessed=gpus is None and "CUDA_VISIBLE_DEVICES" not in environ,
         batch_size=None if batch_size is None else found.batch_size(batch_size),
         broker=found.broker(broker, username=username, password=password, ca_file=ca_file),
         root=str(root or environ.get("GRIDCHASE_ROOT") or DEFAULT_ROOT),

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from publishers.environment import MAPS, has_loaded_cuda
 from publishers.settings import Settings, SettingsError, resolve
+
+ON_THE_CPU = """\
+7f3a10000000-7f3a10021000 r--p 00000000 08:01 1311 /opt/torch/lib/libtorch_cuda.so
+7f3a20000000-7f3a20021000 r--p 00000000 08:01 1312 /usr/local/cuda/lib64/libcudart.so.12.4.127
+"""
+WITH_CUDA = "7f3a30000000-7f3a30021000 r--p 00000000 08:01 1313 /usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15\n"
 
 
 def settings_in(environ: Mapping[str, str], **arguments: Any) -> Settings:  # noqa: ANN401 — anything may be passed
@@ -102,7 +109,29 @@ def test_several_ranks_without_a_common_run_are_told_what_to_set() -> None:
     ],
 )
 def test_a_rank_knows_its_gpus(environ: dict[str, str], gpus: tuple[str | int, ...]) -> None:
-    assert settings_in(environ).gpus == gpus
+    settings = settings_in(environ)
+    assert settings.gpus == gpus
+    assert settings.gpus_are_guessed == ("CUDA_VISIBLE_DEVICES" not in environ)
+
+
+def test_gpus_that_are_guessed_are_not_claimed_before_cuda_is_there_and_named_ones_are() -> None:
+    assert settings_in({"LOCAL_RANK": "3"}).status(started_at_s=0.0).gpus == []
+    assert settings_in({"LOCAL_RANK": "3"}, gpus=[0]).status(started_at_s=0.0).gpus == [0]
+    assert settings_in({"CUDA_VISIBLE_DEVICES": "2"}).status(started_at_s=0.0).gpus == [2]
+
+
+def test_cuda_is_loaded_where_its_driver_library_is_mapped_or_nobody_can_tell(tmp_path: Path) -> None:
+    maps = tmp_path / "maps"
+    assert has_loaded_cuda(maps)
+    maps.write_text(ON_THE_CPU)
+    assert not has_loaded_cuda(maps)
+    maps.write_text(ON_THE_CPU + WITH_CUDA)
+    assert has_loaded_cuda(maps)
+
+
+def test_this_process_has_a_map_of_its_memory_without_cuda() -> None:
+    assert b"python" in MAPS.read_bytes()
+    assert not has_loaded_cuda(MAPS)
 
 
 def test_a_url_may_hold_user_and_password_which_are_never_shown() -> None:
