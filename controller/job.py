@@ -209,8 +209,8 @@ class Job:
         """Return why the run may hold no limit now; None where it may."""
         if self._is_refused():
             return _Obstacle(reason="refused", detail="the run's claims contradict another's")
-        if self.ranks.are_gone:  # one may come back: its limits do not wait for it
-            return _Obstacle(reason="run_lost", detail="the last will of its training process has come")
+        if end := self.ranks.ending:  # a lost one may come back: its limits do not wait for it
+            return _Obstacle(reason=_RELEASES[end], detail=f"run {self.place.run} of {self.place.job} has ended")
         if not self._holding.are_ours:
             return _Obstacle(reason="partner_not_ours", detail="another GPU of the run is not ours to set")
         return None

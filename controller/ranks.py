@@ -51,7 +51,15 @@ class Ranks:
     @property
     def are_gone(self) -> bool:
         """Return whether every rank has ended, be it that one may still come back."""
-        return bool(self.members) and all(rank.ended for rank in self.members.values())
+        return self.ending is not None
+
+    @property
+    def ending(self) -> End | None:
+        """Return how the ranks have ended, the worst way first; None while one goes on."""
+        ends = {rank.ended for rank in self.members.values()}
+        if not ends or None in ends:
+            return None
+        return "silent" if "silent" in ends else "lost" if "lost" in ends else "finished"
 
     @property
     def logs(self) -> list[RankLog]:
@@ -105,12 +113,8 @@ class Ranks:
             if not rank.ended and now_s - rank.heard_s > self._lease_s:
                 rank.ended, rank.ended_s = "silent", now_s
                 _LOGGER.warning("%s: rank %d is silent for %.3g s", self.name, number, now_s - rank.heard_s)
-        if not self.are_gone or any(
-            rank.ended == "lost" and now_s - rank.ended_s < LOST_GRACE_S for rank in self.members.values()
-        ):
-            return None
-        ends = {rank.ended for rank in self.members.values()}
-        return "silent" if "silent" in ends else "lost" if "lost" in ends else "finished"
+        blinks = (r for r in self.members.values() if r.ended == "lost" and now_s - r.ended_s < LOST_GRACE_S)
+        return None if any(blinks) else self.ending
 
     def have_gathered(self, now_s: float) -> bool:
         """Return whether every rank that is to come has come, and iterates."""

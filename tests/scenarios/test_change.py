@@ -83,6 +83,6 @@ async def test_a_last_will_for_a_blink_of_the_network_does_not_cut_the_account_i
         await job.train(600)
         assert gpu.requested_power_limit_w < PRIOR_W
         job.tell("finished")
-        await asyncio.sleep(10)
+        await asyncio.sleep(30)
     finals = [energy for energy in site.energies() if energy.final]
     assert [final.iterations for final in finals] == [job.n_iterations]

@@ -6,6 +6,7 @@ The machine is a file that every process maps, so what a test changes here, the 
 import ctypes
 import mmap
 import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -225,11 +226,12 @@ class StubMachine(_Hooked):
         """Return a new machine of A40s whose jobs follow `curve`, their iterations `speedup_ratio` times as fast."""
         state_file.write_bytes(bytes(ctypes.sizeof(_Machine)))
         machine = cls(library_file, state_file)
+        machine_id = secrets.token_hex(4)  # GPUs are locked node-wide by their UUIDs: two test runs must not share them
         machine.raw.n_gpus = n_gpus
         machine.raw.driver_version, machine.raw.nvml_version = b"535.104.05", b"12.535.104.05"
         for index in range(n_gpus):
             gpu = machine.raw.gpus[index]
-            gpu.uuid, gpu.name = f"GPU-00000000-0000-4000-8000-{index:012d}".encode(), b"NVIDIA A40"
+            gpu.uuid, gpu.name = f"GPU-{machine_id}-0000-4000-8000-{index:012d}".encode(), b"NVIDIA A40"
             gpu.index, gpu.min_mw, gpu.max_mw, gpu.default_mw, gpu.requested_mw = (
                 index,
                 100_000,
