@@ -1,4 +1,4 @@
-"""The actuator at the end and at the start: what a GPU that answers late, or somebody else, must not make us do wrong."""
+"""The actuator at the end and at the start: what a late answer, or somebody else, must not make us do wrong."""
 
 import asyncio
 from pathlib import Path
