@@ -215,7 +215,7 @@ def _visible_gpus(text: str) -> tuple[str | int, ...]:
 
 
 def _without_password(url: str) -> str:
-    return re.sub(r":[^:@/]*@", ":…@", str(url))
+    return re.sub(r"://.*@", "://…@", str(url), flags=re.DOTALL)  # a password may hold any of : / @
 
 
 def has_loaded_cuda(maps: Path) -> bool:
