@@ -133,6 +133,17 @@ async def test_the_end_of_a_run_releases_its_gpu_at_once(tmp_path: Path, state: 
         assert energies(bench)[-1].state == state
 
 
+async def test_iterations_without_a_heartbeat_keep_the_lease(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        for second in range(100):
+            await asyncio.sleep(1)
+            end_s = bench.clock.monotonic_ns() / 1e9
+            bench.say("iterations", iterations(end_s - 1, [end_s], seq=second, first=second))
+        assert bench.job().ended is None
+
+
 async def test_silence_for_the_lease_releases_the_gpu(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     bench.limiters[0].state = limit_state()
