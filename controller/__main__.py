@@ -8,10 +8,11 @@ def main() -> int:
     try:
         from controller.cli.parser import main as run  # noqa: PLC0415 — the base install has not what this imports
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in {"controller", "policies", "publishers"}:
+        package = (error.name or "").partition(".")[0]
+        if package in {"", "controller", "policies", "publishers"}:
             raise
         print(  # noqa: T201 — the command line speaks
-            f"gridchase: {error.name} is not installed; this is the training side alone: "
+            f"gridchase: {package} is not installed; this is the training side alone: "
             "pip install 'gridchase[controller]'",
             file=sys.stderr,
         )

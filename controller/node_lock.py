@@ -48,6 +48,10 @@ class NodeLock:
             holder = os.read(self._fd, 32).decode(errors="replace").strip()
             self.__exit__(None, None, None)
             raise NodeLockedError(f"{self._path}: held by process {holder or '?'}; stop that one first") from error
+        except OSError as error:  # network file systems may know no locks
+            self.__exit__(None, None, None)
+            fault = f"{self._path}: cannot be locked: {error.strerror}; set node.state_dir to a local directory"
+            raise JournalError(fault) from error
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
         return self

@@ -1,0 +1,24 @@
+"""The command line where only the training side is installed."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.live
+WITHOUT = "import sys; sys.modules[{package!r}] = None; from controller.__main__ import main; sys.exit(main())"
+
+
+@pytest.mark.parametrize("package", ["rich", "aiohttp", "numpy"])
+def test_gridchase_says_what_is_missing_and_how_to_get_it(package: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(package=package), "check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode == 2
+    assert f"{package} is not installed" in result.stderr
+    assert "pip install 'gridchase[controller]'" in result.stderr
+    assert "Traceback" not in result.stderr
