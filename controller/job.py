@@ -112,8 +112,7 @@ class Job:
         rank = self.ranks.members.get(number)
         if rank is None:
             return False
-        rank.heard_s = self._alive_s()
-        now_s = self._clock.now_s()
+        rank.heard_s, now_s = self._alive_s(), self._clock.now_s()
         if self.ranks.in_conflict:  # nobody knows whose they are
             return True
         is_good = rank.log.append(message, now_ns=self._clock.monotonic_ns())
@@ -129,6 +128,17 @@ class Job:
     async def run(self, *, tick_s: float) -> None:
         """Steer the run until it ends, then give its GPUs back and close its account."""
         self._tick_s = tick_s
+        try:
+            ended = await self._steer_to_the_end()
+        finally:
+            if self.ended is None:  # the controller stops: what is known so far is not lost
+                self._report_energy()
+        self._holding.end(_RELEASES[ended], f"run {self.place.run} of {self.place.job} has ended")
+        await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)  # the meters read once past the last iteration
+        self._account_for(self._clock.now_s(), to_the_end=True)
+        self._report_energy(final=True)
+
+    async def _steer_to_the_end(self) -> End:
         next_s = report_s = self._clock.now_s()
         while self.ended is None:
             now_s = self._clock.now_s()
@@ -137,12 +147,9 @@ class Job:
             if now_s >= report_s:
                 self._report_energy()
                 report_s = next_tick_s(report_s, period_s=self._config.energy.period_s, now_s=now_s)
-            next_s = next_tick_s(next_s, period_s=tick_s, now_s=now_s)
+            next_s = next_tick_s(next_s, period_s=self._tick_s, now_s=now_s)
             await self._clock.sleep_until(next_s)
-        self._holding.end(_RELEASES[self.ended], f"run {self.place.run} of {self.place.job} has ended")
-        await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)  # the meters read once past the last iteration
-        self._account_for(self._clock.now_s(), to_the_end=True)
-        self._report_energy(final=True)
+        return self.ended
 
     def _step(self, now_s: float) -> None:
         """Account for what is new, and ask for the limit that follows from it."""
@@ -157,7 +164,7 @@ class Job:
         if known_ns is None:
             return
         if not self._holding.uuids:  # there is nothing to account for
-            self._forget(known_ns[1])
+            self.ranks.forget_before(known_ns[1])
             return
         now_ns = self._clock.monotonic_ns()
         patience_ns = int(HOLD_BACK_TICKS * self._tick_s * NS_PER_S)
@@ -173,7 +180,7 @@ class Job:
             to_the_end=to_the_end,
         )
         if pieces:
-            self._forget(pieces[-1].end_ns)
+            self.ranks.forget_before(pieces[-1].end_ns)
         history = self._signal.history()
         has_grown = False
         for piece in pieces:
@@ -229,10 +236,6 @@ class Job:
             ),
             unit=history.unit if history else "",
         )
-
-    def _forget(self, time_ns: int) -> None:
-        for log in self.ranks.logs:
-            log.forget_before(time_ns)
 
     def _alive_s(self) -> float:
         """Return the time that leases are measured in [s]: the wall clock may be stepped, this one may not."""

@@ -122,6 +122,11 @@ class Ranks:
             return False
         return len(self.members) >= self.status.world_size or now_s - self._joined_s >= GATHER_S
 
+    def forget_before(self, time_ns: int) -> None:
+        """Forget the iterations that ended by a moment [ns]: they are counted."""
+        for log in self.logs:
+            log.forget_before(time_ns)
+
     def is_paused(self, now_ns: int, *, window_s: float) -> bool:
         """Return whether no iteration has come for several windows [s], and for several of the usual iterations."""
         slowest = self.slowest

@@ -133,6 +133,18 @@ async def test_the_end_of_a_run_releases_its_gpu_at_once(tmp_path: Path, state: 
         assert energies(bench)[-1].state == state
 
 
+async def test_a_controller_that_stops_tells_what_the_run_has_used_so_far(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state()
+    async with bench.working():
+        bench.say("status", rank_status())
+        await train(bench, 8)
+        told = len(energies(bench))
+        await asyncio.sleep(1)
+    assert len(energies(bench)) == told + 1
+    assert (energies(bench)[-1].state, energies(bench)[-1].final) == ("running", False)
+
+
 async def test_iterations_without_a_heartbeat_keep_the_lease(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     async with bench.working():
