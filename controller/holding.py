@@ -1,9 +1,18 @@
 """The GPUs of one run on this node: all of them get the same limit, and lose it together."""
 
+from typing import NamedTuple
+
 from controller.ports import EnergyMeter, Hold, LimitState, PowerLimiter, Target
 
 SAME_W = 1.0
 """Limits closer than this are the same: boards round them."""
+
+
+class Obstacle(NamedTuple):
+    """Why a run may hold no limit: a stable code, and a sentence."""
+
+    reason: str
+    detail: str
 
 
 class Holding:
@@ -61,18 +70,20 @@ class Holding:
                 limiter.request(target)
 
     def give_back(self, reason: str, detail: str, *, only: Hold | None = None) -> None:
-        """End the hold, or that on GPUs in one state only, where something was asked of them; it may begin again."""
-        if self.asked is not None:
+        """End the hold, or that on GPUs in one state only, where something was asked of them; it may begin again.
+
+        With `only`, a write that was in mid-air, or a GPU that recovers later, is released when it comes to that state.
+        """
+        if self.asked is not None or only is not None:
             for limiter, _ in self._gpus.values():
                 if only is None or (limiter.state is not None and limiter.state.hold is only):
                     limiter.release(reason=reason, detail=detail)
         self.asked = None
 
     def end(self, reason: str, detail: str) -> None:
-        """End every hold for good, also one that another writer has broken."""
+        """End every hold for good, whatever it looks like now: a write may still be in mid-air."""
         for limiter, _ in self._gpus.values():
-            if self.asked is not None or (limiter.state is not None and limiter.state.hold is not Hold.FREE):
-                limiter.release(reason=reason, detail=detail)
+            limiter.release(reason=reason, detail=detail)
         self.asked = None
 
     def enforced_w(self, since_ns: int) -> float | None:

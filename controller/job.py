@@ -9,15 +9,14 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from controller.clock import NS_PER_S, Clock, next_tick_s
 from controller.config import Config
-from controller.holding import Holding
+from controller.holding import Holding, Obstacle
 from controller.ports import EnergyMeter, Hold, PowerLimiter, SignalSource, Target
 from controller.profile_store import ProfileKey, ProfileStore
 from controller.ranks import End, Ranks
-from controller.run_account import RunAccount, cut
+from controller.run_account import RunAccount, Slice, cut
 from controller.run_report import energy_report, joined, profile_report
 from controller.steering import Profiling, Steering, Waiting
 from policies.planning import Progress
@@ -44,13 +43,6 @@ class Place:
     job: str
     run: str
     node: str
-
-
-class _Obstacle(NamedTuple):
-    """Why a run may hold no limit: a stable code, and a sentence."""
-
-    reason: str
-    detail: str
 
 
 class Job:
@@ -188,10 +180,19 @@ class Job:
             at_s = now_s - (now_ns - piece.begin_ns) / NS_PER_S
             self._account.add(piece, history.value_at(at_s) if history else None)
             # Once a point is closed, the rest still ran at its limit: it says nothing of the next one.
-            if not has_grown and piece.active and (enforced_w := self._holding.enforced_w(piece.begin_ns)) is not None:
-                has_grown = self._steering.observe(piece, enforced_power_limit_w=enforced_w)
+            has_grown = has_grown or self._show(piece)
         if has_grown:
             self._keep_profile()
+
+    def _show(self, piece: Slice) -> bool:
+        """Show a slice to the decisions, if it ran at the limit asked for; return whether the curve has grown."""
+        enforced_w = self._holding.enforced_w(piece.begin_ns)
+        if not piece.active or enforced_w is None:
+            return False
+        has_grown = self._steering.observe(piece, enforced_power_limit_w=enforced_w)
+        if left := self._steering.take_left():
+            self._account.close_curve(left)
+        return has_grown
 
     def _steer(self, now_s: float) -> None:
         """Ask for the limit that the run should have now, if there is anything to ask for."""
@@ -199,11 +200,7 @@ class Job:
         if obstacle := self._obstacle():
             self._holding.give_back(*obstacle, only=None if self._holding.are_ours else Hold.HELD)
             return
-        if not self._holding.are_ready:
-            return
         if isinstance(self._steering.state, Waiting):
-            if not self.ranks.have_gathered(self._alive_s()):
-                return
             floor_w, ceiling_w = self._holding.bounds_w()
             known = self._store.load(self._key())
             self._steering.begin(floor_power_limit_w=floor_w, ceiling_power_limit_w=ceiling_w, known=known)
@@ -212,14 +209,17 @@ class Job:
         if target is not None:
             self._holding.ask(target)
 
-    def _obstacle(self) -> _Obstacle | None:
+    def _obstacle(self) -> Obstacle | None:
         """Return why the run may hold no limit now; None where it may."""
         if self._is_refused():
-            return _Obstacle(reason="refused", detail="the run's claims contradict another's")
+            return Obstacle(reason="refused", detail="the run's claims contradict another's")
         if end := self.ranks.ending:  # a lost one may come back: its limits do not wait for it
-            return _Obstacle(reason=_RELEASES[end], detail=f"run {self.place.run} of {self.place.job} has ended")
+            return Obstacle(reason=_RELEASES[end], detail=f"run {self.place.run} of {self.place.job} has ended")
         if not self._holding.are_ours:
-            return _Obstacle(reason="partner_not_ours", detail="another GPU of the run is not ours to set")
+            return Obstacle(reason="partner_not_ours", detail="another GPU of the run is not ours to set")
+        is_waiting = isinstance(self._steering.state, Waiting)
+        if not self._holding.are_ready or (is_waiting and not self.ranks.have_gathered(self._alive_s())):
+            return Obstacle(reason="not_gathered", detail="not every rank iterates, or not every GPU has answered")
         return None
 
     def _choose(self, now_s: float) -> Target | None:

@@ -99,6 +99,10 @@ class RunAccount:
     pause_signal_energy: float = 0.0
     signal_iterations: float = 0.0
     has_signal: bool = False
+    closed_energy_j: float = 0.0
+    """The baseline of what ran on curves that the job has left since; likewise the next two."""
+    closed_s: float = 0.0
+    closed_signal_energy: float = 0.0
     _last_value: float | None = None
 
     def add(self, piece: Slice, signal_value: float | None) -> None:
@@ -119,6 +123,14 @@ class RunAccount:
             self.signal_iterations += piece.n_iterations * value if piece.active else 0.0
             self.pause_signal_energy += 0.0 if piece.active else piece.energy_j * value
 
+    def close_curve(self, profile: PowerProfile) -> None:
+        """Settle the baseline of the iterations so far: another curve holds for those to come."""
+        iteration_energy_j = profile.fastest.power_w / profile.fastest.iterations_per_s
+        self.closed_energy_j += self.n_iterations * iteration_energy_j
+        self.closed_s += self.n_iterations / profile.fastest.iterations_per_s
+        self.closed_signal_energy += self.signal_iterations * iteration_energy_j
+        self.n_iterations = self.signal_iterations = 0.0
+
     def report(self, *, kind: str, profile: PowerProfile | None) -> dict[str, float | None]:
         """Return the totals and, where the profile is known, the baseline, by the names of `RunEnergy`."""
         fields: dict[str, float | None] = {"energy_j": self.energy_j, "duration_s": self.duration_s}
@@ -129,13 +141,15 @@ class RunAccount:
             return fields
         fastest = profile.fastest
         iteration_energy_j = fastest.power_w / fastest.iterations_per_s
-        baseline_energy_j = self.n_iterations * iteration_energy_j + self.pause_energy_j
-        baseline_duration_s = self.n_iterations / fastest.iterations_per_s + self.pause_s
+        baseline_energy_j = self.n_iterations * iteration_energy_j + self.pause_energy_j + self.closed_energy_j
+        baseline_duration_s = self.n_iterations / fastest.iterations_per_s + self.pause_s + self.closed_s
         fields |= {"baseline_energy_j": baseline_energy_j, "baseline_duration_s": baseline_duration_s}
         fields["slowdown_ratio"] = self.duration_s / baseline_duration_s
         saved, baseline = self.energy_j, baseline_energy_j
         if self.has_signal and kind != "energy":
-            baseline = self.signal_iterations * iteration_energy_j + self.pause_signal_energy
+            baseline = (
+                self.signal_iterations * iteration_energy_j + self.pause_signal_energy + self.closed_signal_energy
+            )
             saved = self.signal_energy
             if kind == "carbon":
                 fields["baseline_carbon_g"] = carbon_g(baseline, 1.0)

@@ -29,6 +29,9 @@ from policies.profile import PowerProfile
 from policies.profiling import Observation, SweepPlan
 from policies.signal import Signal
 
+MAX_DOUBLINGS = 10
+"""How often the rest between sweeps doubles, at most, where a job leaves one curve after the other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -71,7 +74,10 @@ class Steering:
         )
         self._base: Progress | None = None
         """Where the run was when it left its curve: a new curve has a new ledger of time."""
-        self._has_left = False
+        self._left: PowerProfile | None = None
+        self._n_left = 0
+        self._is_paused = False
+        self._unsettled_s = 0.0
         self._rules = Rules(period_s=plan.period_s, min_dwell_s=plan.min_dwell_s, min_gain_ratio=plan.min_gain_ratio)
 
     @property
@@ -119,6 +125,11 @@ class Steering:
             n_iterations=piece.n_iterations,
             energy_j=piece.energy_j,
         )
+        if self._is_paused:  # it came back at the highest limit, which is not the one that is measured
+            return False
+        if self._unsettled_s > 0:
+            self._unsettled_s -= piece.duration_s
+            return False
         match self.state:
             case Profiling(plan=plan, sweep=before):
                 after = profiling.advance(plan, before, observation)
@@ -127,15 +138,22 @@ class Steering:
             case Planned(plan=plan, profile=profile, drift=drift):
                 drift = watch(drift, observation, profile=profile, window_s=plan.window_s)
                 self.state = replace(self.state, drift=drift)
-                if has_left(drift, sweep_s=len(plan.power_limits_w) * (plan.settle_s + plan.window_s)):
-                    self._has_left = True
+                sweep_s = len(plan.power_limits_w) * (plan.settle_s + plan.window_s)
+                if has_left(drift, sweep_s=sweep_s * 2**self._n_left):  # a job without a steady rate is left in peace
+                    self._left, self._base, self._n_left = profile, None, min(self._n_left + 1, MAX_DOUBLINGS)
                     self._enter(plan, profiling.begin(plan), Drift())
         return False
+
+    def take_left(self) -> PowerProfile | None:
+        """Return the curve that the job has just left, once."""
+        left, self._left = self._left, None
+        return left
 
     def wait_at_the_top(self) -> Target | None:
         """Return the highest limit, for a pause in mid-sweep: no validation must run at whatever was being measured."""
         if not isinstance(self.state, Profiling):
             return None
+        self._is_paused = True
         detail = "no iterations: the sweep waits at the highest limit"
         return Target(
             power_limit_w=self.state.plan.power_limits_w[0], reason="profiling_paused", detail=detail, job=self._job
@@ -145,8 +163,10 @@ class Steering:
         self, *, now_s: float, history: Signal | None, forecast: Signal | None, progress: Progress, unit: str
     ) -> Target | None:
         """Return the limit that the run should have now, with its reason; None while it has none to ask for."""
-        if self._has_left:
-            self._base, self._has_left = progress, False
+        if self._is_paused:
+            self._is_paused, self._unsettled_s = False, self._profiler.settle_s
+        if self._n_left and self._base is None:
+            self._base = progress
         match self.state:
             case Profiling(plan=plan, sweep=sweep):
                 return self._sweep_target(plan, sweep)

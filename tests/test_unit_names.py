@@ -46,6 +46,7 @@ ALLOWED: Final = {
     "square": "a sum of squares, the same",
     "signal_energy": "energy times signal, in J times the signal's unit",
     "pause_signal_energy": "the same",
+    "closed_signal_energy": "the same",
     "last_value": "a signal's value",
     "count": "a number of iterations, with the fraction of the one under way",
     "position": "the same",

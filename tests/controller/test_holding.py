@@ -62,9 +62,19 @@ def test_the_limit_that_is_enforced_counts_and_the_lowest_of_several() -> None:
     assert holding.enforced_w(100) == 180.0
 
 
-def test_the_end_releases_also_a_limit_that_another_writer_has_taken() -> None:
+def test_a_limit_that_lands_late_is_released_where_a_partner_is_not_ours() -> None:
     holding, limiters = held(200.0, 200.0)
-    limiters[1].state = replace(limiters[1].state, hold=Hold.YIELDED)  # type: ignore[type-var]
-    holding.give_back("refused", "a test", only=Hold.HELD)
+    holding.ask(target(200.0))
+    limiters[0].state = replace(limiters[0].state, hold=Hold.OBSERVING)  # type: ignore[type-var]
+    limiters[1].state = replace(limiters[1].state, hold=Hold.FREE)  # type: ignore[type-var]
+    holding.give_back("partner_not_ours", "its write is in mid-air", only=Hold.HELD)
+    limiters[1].state = replace(limiters[1].state, hold=Hold.HELD)  # type: ignore[type-var]
+    holding.give_back("partner_not_ours", "it has landed", only=Hold.HELD)
+    assert [limiter.releases for limiter in limiters] == [[], ["partner_not_ours"]]
+
+
+def test_the_end_releases_every_gpu_whatever_its_limit_looks_like() -> None:
+    holding, limiters = held(200.0, 200.0)
+    limiters[1].state = replace(limiters[1].state, hold=Hold.FREE)  # type: ignore[type-var]
     holding.end("run_finished", "a test")
     assert [limiter.releases for limiter in limiters] == [["run_finished"], ["run_finished"]]

@@ -127,7 +127,7 @@ async def test_the_end_of_a_run_releases_its_gpu_at_once(tmp_path: Path, state: 
         await train(bench, 10)
         bench.say("status", rank_status(state=state))
         await asyncio.sleep(2 * TICK_S)
-        assert bench.limiters[0].releases == [reason]
+        assert set(bench.limiters[0].releases) == {reason}
         await asyncio.sleep(4 * TICK_S + (LOST_GRACE_S if state == "lost" else 0))
         assert [energy.final for energy in energies(bench)][-2:] == [False, True]
         assert energies(bench)[-1].state == state
@@ -179,13 +179,13 @@ async def test_iterations_alone_keep_the_lease(tmp_path: Path) -> None:
         assert bench.limiters[0].releases == []
 
 
-async def test_a_gpu_that_was_never_asked_for_anything_is_not_released(tmp_path: Path) -> None:
+async def test_the_end_releases_also_a_gpu_that_was_never_asked_for_anything(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     async with bench.working():
         bench.say("status", rank_status())
         bench.say("status", rank_status(state="finished"))
         await asyncio.sleep(10)
-    assert bench.limiters[0].releases == []
+    assert bench.limiters[0].releases == ["run_finished"]  # nothing to an actuator that holds nothing
 
 
 async def test_energy_waits_for_the_iterations_that_go_with_it_and_not_for_ever(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.errors import GpuPermissionError
 from tests.fakes import LoopClock
 from tests.scenarios.site import HOUR_S, PRIOR_W, Site, Training, prior_gpu, rate_per_s
 
@@ -86,3 +87,56 @@ async def test_a_last_will_for_a_blink_of_the_network_does_not_cut_the_account_i
         await asyncio.sleep(30)
     finals = [energy for energy in site.energies() if energy.final]
     assert [final.iterations for final in finals] == [job.n_iterations]
+
+
+async def test_a_write_in_mid_air_is_released_when_it_lands_beside_a_partner_that_is_not_ours(tmp_path: Path) -> None:
+    gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
+    error = GpuPermissionError("needs CAP_SYS_ADMIN", gpu_uuid=gpus[0].uuid, operation="set_power_limit")
+    gpus[0].errors["set_power_limit"] = error
+    gpus[1].hold = asyncio.Event()
+    site = Site(tmp_path, gpus)
+    async with site.controlled():
+        job = Training(site, gpus)
+        await job.train(700)
+        gpus[1].hold.set()
+        await job.train(60)
+        assert gpus[1].requested_power_limit_w == PRIOR_W
+        job.tell("finished")
+        await asyncio.sleep(60)
+    assert gpus[1].requested_power_limit_w == PRIOR_W
+
+
+async def test_a_rank_that_joins_and_never_iterates_leaves_no_limit_behind(tmp_path: Path) -> None:
+    gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
+    site = Site(tmp_path, gpus)
+    async with site.controlled():
+        job = Training(site, gpus[:1])
+        await job.train(700)
+        assert gpus[0].requested_power_limit_w < PRIOR_W
+        Training(site, gpus[1:], rank=1).tell()
+        await job.train(30)
+        assert gpus[0].requested_power_limit_w == PRIOR_W
+
+
+async def test_short_bursts_between_pauses_still_measure_every_limit(tmp_path: Path) -> None:
+    site = Site(tmp_path, [prior_gpu()], "profiler.window_s=20", "profiler.settle_s=4")
+    async with site.controlled():
+        job = Training(site)
+        for epoch in range(60):
+            await job.train(30, epoch=epoch)
+            await job.pause(100)
+    assert [point.power_limit_w for point in site.profiles()[-1].points] == [100.0, 120.0, 160.0, 200.0, 240.0, 280.0]
+
+
+async def test_what_ran_on_a_curve_that_the_job_has_left_keeps_the_baseline_of_that_curve(tmp_path: Path) -> None:
+    site = Site(tmp_path, [prior_gpu()])
+    async with site.controlled():
+        begin_s = site.clock.now_s()
+        halved_s = begin_s + 4 * HOUR_S
+        job = Training(site, rate=lambda limit_w: rate_per_s(limit_w) / (1 if site.clock.now_s() < halved_s else 2))
+        await job.train(8 * HOUR_S)
+        job.tell("finished")
+        await asyncio.sleep(60)
+    final = site.energies()[-1]
+    assert final.slowdown_ratio is not None
+    assert 1.0 <= final.slowdown_ratio <= 1.1
