@@ -101,8 +101,11 @@ class RankLog:
         return True
 
     def forget_before(self, time_ns: int) -> None:
-        """Forget the stretches that ended by a moment, but the newest: they are counted."""
-        while len(self._stretches) > 1 and self._stretches[0].end_ns <= time_ns:
+        """Forget what was counted up to a moment: the stretches before the one that it lies in, or that it follows.
+
+        A moment in a short gap follows the stretch before it, which tells that the gap was a short one.
+        """
+        while len(self._stretches) > 1 and self._stretches[1].begin_ns <= time_ns:
             self._n_marks -= len(self._stretches.popleft().marks_ns)
 
     def _lost_before(self, message: Iterations) -> int:

@@ -141,3 +141,14 @@ def test_the_parts_of_an_interval_sum_to_the_whole(lengths: list[float], cuts: l
     parts = [log.count(a, b) for a, b in pairwise(marks_ns)]
     assert all(part >= 0 for part in parts)
     assert sum(parts) == pytest.approx(len(lengths), abs=1e-6)
+
+
+def test_a_cut_in_the_gap_at_an_epochs_turn_leaves_what_follows_active() -> None:
+    log = RankLog()
+    log.append(iterations(0.0, [1.0, 2.0], seq=0, first=0), now_ns=LATE_NS)
+    log.append(iterations(2.3, [3.0, 4.0], seq=1, first=2, epoch=1), now_ns=LATE_NS)
+    cut_ns = ns(2.1)
+    log.forget_before(cut_ns)
+    assert log.covers(cut_ns, ns(3))
+    log.forget_before(ns(2.5))
+    assert log.begin_ns == ns(2.3)  # what is wholly counted is forgotten
