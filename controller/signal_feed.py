@@ -132,7 +132,7 @@ class SignalFeed:
                 kind=history.kind,
                 unit=history.unit,
                 issued_at_s=history.issued_at_s,
-                estimated=history.estimated,
+                estimated=bool(history.estimated.any()),
                 values=[SignalValue(starts_s=float(series.starts_s[i]), value=float(series.values[i])) for i in known],
                 forecast_from_s=float(forecast.starts_s[0]) if forecast else None,
             )

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from policies.signal import Signal
+from policies.signal import ESTIMATED, Signal
 
 MAX_AGE_S: Final = 2 * 3600.0
 """A value that ceased to hold longer ago than this is no forecast: two hours of staleness cost a plan little."""
@@ -34,5 +34,5 @@ def persistence(
         values=np.full(len(starts_s), history.values[known][-1]),
         ends_s=now_s + horizon_s,
         issued_at_s=now_s,
-        estimated=True,
+        estimated=ESTIMATED,
     )

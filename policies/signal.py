@@ -8,13 +8,17 @@
 (433.3333333333333, 60.0)
 """
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 SignalKind = Literal["average", "marginal", "price", "energy"]
+NOT_ESTIMATED: Final = np.array(False)
+"""For `Signal.estimated`: every value was measured, and will not be revised."""
+ESTIMATED: Final = np.array(True)
+"""For `Signal.estimated`: no value is more than an estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,7 +34,7 @@ class Signal:
         values: the values, shape (n,); NaN where missing.
         ends_s: until when the last value holds [s]; infinite for a constant.
         issued_at_s: when it was said [s].
-        estimated: whether it is an estimate: a forecast, or a value that will be revised.
+        estimated: whether each value is an estimate (a forecast, or what will be revised), shape (n,), or one for all.
     """
 
     kind: SignalKind
@@ -41,7 +45,7 @@ class Signal:
     values: NDArray[np.float64]
     ends_s: float
     issued_at_s: float
-    estimated: bool = False
+    estimated: NDArray[np.bool_] = field(default_factory=lambda: NOT_ESTIMATED)
 
     def __post_init__(self) -> None:
         """Check the shapes, the order and the end; the arrays become read-only copies."""
@@ -54,7 +58,11 @@ class Signal:
             raise ValueError("values must be finite, or NaN where missing")
         if np.isnan(self.ends_s) or (len(starts_s) and self.ends_s <= starts_s[-1]):
             raise ValueError(f"ends_s = {self.ends_s}: must be after the last start, {starts_s[-1:]}")
-        starts_s.flags.writeable = values.flags.writeable = False
+        if self.estimated.shape not in {(), (1,), values.shape}:
+            raise ValueError(f"estimated has shape {self.estimated.shape}, values {values.shape}: must be the same")
+        estimated = np.array(np.broadcast_to(self.estimated, values.shape), dtype=np.bool_)
+        starts_s.flags.writeable = values.flags.writeable = estimated.flags.writeable = False
+        object.__setattr__(self, "estimated", estimated)
         object.__setattr__(self, "starts_s", starts_s)
         object.__setattr__(self, "values", values)
 
@@ -80,7 +88,13 @@ class Signal:
         """Return the part from `start_s` to `end_s`, clipped to both; it may be empty."""
         kept = (self._stops_s() > start_s) & (self.starts_s < end_s) & (start_s < end_s)
         starts_s = np.maximum(self.starts_s[kept], start_s)
-        return replace(self, starts_s=starts_s, values=self.values[kept], ends_s=min(self.ends_s, end_s))
+        return replace(
+            self,
+            starts_s=starts_s,
+            values=self.values[kept],
+            estimated=self.estimated[kept],
+            ends_s=min(self.ends_s, end_s),
+        )
 
     def steps(self, start_s: float, end_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return (durations [s], values) of the known values between two times, both of shape (n_known,)."""
@@ -121,7 +135,7 @@ class Signal:
             source=self.source if self.source == other.source else f"{self.source}+{other.source}",
             starts_s=np.concatenate((past.starts_s, gap, other.starts_s)),
             values=np.concatenate((past.values, [np.nan] * len(gap), other.values)),
-            estimated=self.estimated or other.estimated,
+            estimated=np.concatenate((past.estimated, [False] * len(gap), other.estimated)),
         )
 
     def _stops_s(self) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ import pytest
 from controller.signal_feed import FETCH_TIMEOUT_S, MAX_AGE_S, MAX_PUBLISHED, Freshness, SignalFeed
 from policies.providers.base import Provider, SignalError
 from policies.providers.constant import ConstantProvider
-from policies.signal import Signal
+from policies.signal import ESTIMATED, Signal
 from publishers.reports import GridSignal
 from publishers.wire import decode, encode
 from tests.fakes import MIDNIGHT_S, FixedProvider, LoopClock, flat_signal
@@ -119,7 +119,7 @@ class Forecaster(FixedProvider):
     """A provider that has a forecast of its own."""
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
-        return replace(flat_signal(111.0), source="forecaster", estimated=True).between(now_s, until_s)
+        return replace(flat_signal(111.0), source="forecaster", estimated=ESTIMATED).between(now_s, until_s)
 
 
 async def test_the_forecast_of_the_provider_wins_over_persistence() -> None:

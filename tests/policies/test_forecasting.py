@@ -36,7 +36,7 @@ def test_the_last_value_is_held_over_the_whole_horizon() -> None:
 def test_it_says_what_it_is() -> None:
     given = forecast([100.0], now_s=60.0)
     assert given is not None
-    assert (given.source, given.estimated, given.issued_at_s) == ("persistence", True, 60.0)
+    assert (given.source, bool(given.estimated.all()), given.issued_at_s) == ("persistence", True, 60.0)
     assert (given.kind, given.zone, given.unit) == ("marginal", "GB", "g/kWh")
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.signal import Signal, constant_signal
+from policies.signal import ESTIMATED, Signal, constant_signal
 
 NAN = math.nan
 
@@ -76,9 +76,20 @@ def test_a_part_outside_is_empty(start_s: float, end_s: float) -> None:
 
 
 def test_a_forecast_wins_from_its_start() -> None:
-    joined = GAPPED.joined(signal([25.0, 35.0], [1.0, 2.0], 45.0, source="other", estimated=True))
+    joined = GAPPED.joined(signal([25.0, 35.0], [1.0, 2.0], 45.0, source="other", estimated=ESTIMATED))
     assert [joined.value_at(t) for t in (5.0, 24.0, 25.0, 36.0)] == [100.0, 300.0, 1.0, 2.0]
-    assert (joined.source, joined.estimated, joined.ends_s) == ("typed+other", True, 45.0)
+    assert (joined.source, joined.ends_s) == ("typed+other", 45.0)
+    assert joined.estimated.tolist() == [s >= 25.0 for s in joined.starts_s]
+
+
+def test_a_part_keeps_what_is_estimated() -> None:
+    typed = signal([0.0, 10.0, 20.0], [1.0, 2.0, 3.0], 30.0, estimated=np.array([False, True, False]))
+    assert typed.between(10.0, 30.0).estimated.tolist() == [True, False]
+
+
+def test_flags_of_another_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="estimated has shape"):
+        signal([0.0, 10.0, 20.0], [1.0, 2.0, 3.0], 30.0, estimated=np.array([False, True]))
 
 
 def test_a_gap_before_a_forecast_stays_missing() -> None:
