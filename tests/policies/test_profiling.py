@@ -49,7 +49,7 @@ def sweep(
     *,
     active_s: float = 1.0,
     enforced: Enforced = float,
-    n_max: int = 2_000,
+    n_max: int = 20_000,
 ) -> tuple[PowerProfile | None, list[float]]:
     """Return the curve and the limits that were wanted, each once for every time that it became wanted."""
     state = state or begin(plan)
