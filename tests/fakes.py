@@ -10,7 +10,7 @@ import numpy as np
 from controller.clock import NS_PER_S
 from controller.errors import GpuError, GpuLimitError
 from controller.ports import LimitRange, LimitState, LiveLimit, Sample, Target
-from policies.signal import Signal
+from policies.signal import Signal, SignalKind
 from publishers.bus import Outgoing, Will
 from publishers.topics import DEFAULT_ROOT, Topics
 
@@ -246,9 +246,11 @@ class FixedProvider:
     """A provider whose whole history is one signal; what lies ahead stays unknown. `error` is raised by both calls."""
 
     name = "fixed"
+    step_s = 3_600.0
 
     def __init__(self, series: Signal | None) -> None:
         self.series = series
+        self.kind: SignalKind = series.kind if series else "average"
         self.error: Exception | None = None
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:

@@ -1,11 +1,17 @@
-"""What every provider of signals offers, and how one fails."""
+"""What every provider of signals offers, how it is set up, and how one fails."""
 
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
-from policies.signal import Signal
+from msgspec import Meta, Struct
+
+from policies.signal import Signal, SignalKind
 
 MAX_FAULTS_SHOWN: Final = 50
+
+Zone = Annotated[str, Meta(min_length=1, max_length=64)]
+Url = Annotated[str, Meta(pattern=r"\Ahttps?://[^\s@]+\Z")]
+"""An address without a user or a password in it."""
 
 
 class Provider(Protocol):
@@ -13,11 +19,24 @@ class Provider(Protocol):
 
     @property
     def name(self) -> str:
-        """Return who it is, for logs and dashboards."""
+        """Return who it is, for logs, dashboards and the store: the source and the zone."""
+        ...
+
+    @property
+    def kind(self) -> SignalKind:
+        """Return what its values are; the kinds never mix."""
+        ...
+
+    @property
+    def step_s(self) -> float:
+        """Return how often it has something new [s]; it is asked once a step. Infinite where nothing ever changes."""
         ...
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
-        """Return the signal from `since_s` up to the value that holds at `now_s`, or None where nothing is known.
+        """Return the values that hold after `since_s` and start by `now_s`, or None where nothing is known.
+
+        The first may start before `since_s`: no value is cut in two. A source that keeps less gives less. What is
+        missing is NaN: gaps are never bridged.
 
         Raises:
             SignalError: the source failed.
@@ -25,7 +44,7 @@ class Provider(Protocol):
         ...
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
-        """Return the forecast from `now_s` to `until_s`, or None where the source has none.
+        """Return what is expected after `now_s`, up to `until_s`, or None where the source has no forecast.
 
         Raises:
             SignalError: the source failed.
@@ -33,8 +52,50 @@ class Provider(Protocol):
         ...
 
 
+class ProviderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A `[[signal.provider]]` table, but for its name.
+
+    Attributes:
+        max_age_s: how long the last value may be held after it ceased to hold [s].
+    """
+
+    max_age_s: Annotated[float, Meta(ge=0, le=86_400)] = 7_200.0
+
+    def kind(self) -> SignalKind:
+        """Return what the values will be."""
+        return "average"
+
+    def faults(self) -> list[str]:
+        """Return what is wrong beyond the single keys, each as `key = value: must …`."""
+        return []
+
+
 class SignalError(Exception):
-    """A source of signals failed."""
+    """A source of signals failed.
+
+    Attributes:
+        retry_after_s: how long the source asked us to wait, or None where it did not say [s].
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class SignalUnavailableError(SignalError):
+    """The source cannot be reached, is too slow, or is broken at the moment: it may work in a minute."""
+
+
+class SignalLimitedError(SignalError):
+    """The source was asked too often."""
+
+
+class SignalRefusedError(SignalError):
+    """The source refuses the request: a token, a zone or a plan is wrong, and stays wrong until somebody mends it."""
+
+
+class SignalDataError(SignalError):
+    """What the source sent is not what was asked for: its shape, its zone, its unit, or its time is wrong."""
 
 
 class SignalFileError(SignalError):

@@ -22,8 +22,9 @@ class ConstantProvider:
         if not math.isfinite(value):
             raise ValueError(f"a constant signal of {value}: must be finite")
         self.name = "constant"
+        self.kind: SignalKind = kind
+        self.step_s = math.inf
         self._value = value
-        self._kind = kind
         self._unit = unit
         self._zone = zone
 
@@ -36,4 +37,4 @@ class ConstantProvider:
         return self._signal(now_s).between(now_s, until_s)
 
     def _signal(self, now_s: float) -> Signal:
-        return constant_signal(self._value, kind=self._kind, unit=self._unit, zone=self._zone, now_s=now_s)
+        return constant_signal(self._value, kind=self.kind, unit=self._unit, zone=self._zone, now_s=now_s)

@@ -20,12 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.providers.base import SignalFileError
+from policies.providers.series import with_gaps
 from policies.signal import Signal, SignalKind
 from policies.units import intensity_g_per_kwh, price_per_kwh
 
 CARBON_UNIT: Final = "g/kWh"
-GAP_STEPS: Final = 1.5
-"""Two starts further apart than this many steps leave a gap."""
 _CURRENCIES: Final = ("eur", "gbp", "usd", "dkk", "sek", "nok", "pln", "chf", "aud")
 _FACTORS: Final[dict[str, tuple[str, float]]] = {
     "gco2_per_kwh": (CARBON_UNIT, 1.0),
@@ -104,6 +103,8 @@ class TraceProvider:
         if (trace.unit == CARBON_UNIT) != (kind in {"average", "marginal"}):
             raise SignalFileError(path, [f"{path}: values in {trace.unit} are no signal of kind {kind!r}"])
         self.name = f"trace {path.name}"
+        self.kind: SignalKind = kind
+        self.step_s = trace.step_s
         self.trace = trace
         self._signal = Signal(
             kind=kind,
@@ -211,15 +212,14 @@ def _read_time_s(text: str) -> float:
 
 def _with_gaps(unit: str, starts_s: NDArray[np.float64], values: NDArray[np.float64]) -> Trace:
     """Return the trace; after the value before a gap stands a missing one."""
-    differences_s = np.diff(starts_s)
-    step_s = float(np.median(differences_s))
-    before = np.flatnonzero(differences_s > GAP_STEPS * step_s)
+    step_s = float(np.median(np.diff(starts_s)))
+    whole_s, whole, _ = with_gaps(starts_s, values, np.zeros(len(values), dtype=np.bool_), step_s=step_s)
     return Trace(
         unit=unit,
-        starts_s=np.insert(starts_s, before + 1, starts_s[before] + step_s),
-        values=np.insert(values, before + 1, np.nan),
+        starts_s=whole_s,
+        values=whole,
         ends_s=float(starts_s[-1]) + step_s,
         step_s=step_s,
         n_missing=int(np.isnan(values).sum()),
-        n_gaps=len(before),
+        n_gaps=len(whole) - len(values),
     )

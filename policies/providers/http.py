@@ -1,0 +1,203 @@
+"""HTTP as a good client speaks it: time-outs, conditional requests, bounded answers, and errors told as what they are.
+
+One request is one attempt: when to ask again is `policies.providers.courtesy`'s business.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Final, TypeVar
+
+import aiohttp
+import msgspec
+from multidict import CIMultiDictProxy
+from yarl import URL
+
+from policies.providers.base import (
+    SignalDataError,
+    SignalError,
+    SignalLimitedError,
+    SignalRefusedError,
+    SignalUnavailableError,
+)
+from policies.providers.secret import Secret
+
+TIMEOUT_S: Final = 20.0
+MAX_BODY_BYTES: Final = 8 << 20
+MAX_REDIRECTS: Final = 3
+MAX_REMEMBERED: Final = 8
+"""How many answers are kept for conditional requests, per source, and none that is longer than this."""
+MAX_REMEMBERED_BYTES: Final = 1 << 20
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_HINT_CHARACTERS: Final = 160
+_USER_AGENT: Final = "gridchase (+https://pypi.org/project/gridchase)"
+
+Shape = TypeVar("Shape")
+Params = Mapping[str, str] | Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    status: int
+    headers: CIMultiDictProxy[str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Remembered:
+    tag: str
+    since: str
+    body: bytes
+
+
+class HttpSource:
+    """The HTTP side of one provider.
+
+    Args:
+        session: shared by all providers; opened and closed by whoever wires them.
+        name: who is asked, for messages.
+        secrets: never shown in a message.
+        timeout_s: how long an answer may take, to its last byte [s].
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        *,
+        name: str,
+        secrets: Sequence[Secret] = (),
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self.name = name
+        self._session = session
+        self._secrets = secrets
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._accepted = False
+        self._remembered: OrderedDict[str, _Remembered] = OrderedDict()
+
+    async def get_json(
+        self, url: str, shape: type[Shape], *, params: Params = (), headers: Mapping[str, str] | None = None
+    ) -> Shape:
+        """Return the answer to a GET request, decoded and checked against a msgspec type.
+
+        Raises:
+            SignalUnavailableError, SignalLimitedError, SignalRefusedError: see `get`.
+            SignalDataError: the answer is not JSON, or not of this shape.
+        """
+        body = await self.get(url, params=params, headers=headers)
+        try:
+            return msgspec.json.decode(body, type=shape)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise SignalDataError(self._masked(f"{self.name}: {error}; the answer begins {_hint(body)}")) from error
+
+    async def get(self, url: str, *, params: Params = (), headers: Mapping[str, str] | None = None) -> bytes:
+        """Return the body of the answer to a GET request; that of the last one where nothing has changed since.
+
+        Raises:
+            SignalUnavailableError: no connection, no answer in time, or a fault of the server (5xx).
+            SignalLimitedError: asked too often (429, or 401 with a token that was good before).
+            SignalRefusedError: any other refusal (4xx).
+            SignalDataError: the answer is too long, or leads elsewhere.
+        """
+        target = URL(url).update_query(list(params.items()) if isinstance(params, Mapping) else list(params))
+        remembered = self._remembered.get(str(target))
+        conditions = {"User-Agent": _USER_AGENT, **(headers or {})}
+        if remembered is not None:
+            conditions |= {"If-None-Match": remembered.tag} if remembered.tag else {}
+            conditions |= {"If-Modified-Since": remembered.since} if remembered.since else {}
+        answer = await self._follow(target, conditions)
+        if answer.status == HTTPStatus.NOT_MODIFIED and remembered is not None:
+            return remembered.body
+        if answer.status != HTTPStatus.OK:
+            raise self._refusal(answer)
+        self._accepted = True
+        self._remember(str(target), answer)
+        return answer.body
+
+    async def _follow(self, target: URL, headers: Mapping[str, str]) -> _Answer:
+        """Return the answer, after redirects within the same host: no token is ever carried to another one."""
+        for _ in range(MAX_REDIRECTS + 1):
+            answer = await self._request(target, headers)
+            if answer.status not in _REDIRECTS:
+                return answer
+            there = target.join(URL(answer.headers.get("Location", "")))
+            if there.host != target.host or (target.scheme == "https" and there.scheme != "https"):
+                moved = there.with_query(None)
+                raise SignalDataError(self._masked(f"{self.name}: has moved to {moved}; set `url` if that is right"))
+            target = there
+        raise SignalDataError(f"{self.name}: leads from one address to the next, without end")
+
+    async def _request(self, target: URL, headers: Mapping[str, str]) -> _Answer:
+        try:
+            async with self._session.get(
+                target, headers=headers, timeout=self._timeout, allow_redirects=False
+            ) as response:
+                return _Answer(status=response.status, headers=response.headers, body=await self._read(response))
+        except TimeoutError as error:
+            raise SignalUnavailableError(f"{self.name}: no answer in {self._timeout.total:g} s") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            why = self._masked(str(error) or type(error).__name__)
+            raise SignalUnavailableError(f"{self.name}: cannot be reached at {target.host}: {why}") from error
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        chunks: list[bytes] = []
+        n_bytes = 0
+        async for chunk in response.content.iter_any():
+            chunks.append(chunk)
+            n_bytes += len(chunk)
+            if n_bytes > MAX_BODY_BYTES:
+                raise SignalDataError(f"{self.name}: the answer is longer than {MAX_BODY_BYTES >> 20} MiB")
+        return b"".join(chunks)
+
+    def _refusal(self, answer: _Answer) -> SignalError:
+        """Return the error that a status means."""
+        status, retry_after_s = answer.status, _retry_after_s(answer.headers)
+        said = self._masked(f"{self.name}: HTTP {status}: {_hint(answer.body)}")
+        if status == HTTPStatus.TOO_MANY_REQUESTS:
+            return SignalLimitedError(f"{said} (asked too often)", retry_after_s=retry_after_s)
+        if status == HTTPStatus.UNAUTHORIZED and self._accepted:
+            why = "the token was good before: asked too often, or it was revoked"
+            return SignalLimitedError(f"{said} ({why})", retry_after_s=retry_after_s)
+        if status == HTTPStatus.UNAUTHORIZED:
+            return SignalRefusedError(f"{said} (the token is wrong, or missing)")
+        if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.REQUEST_TIMEOUT:
+            return SignalRefusedError(said, retry_after_s=retry_after_s)
+        return SignalUnavailableError(said, retry_after_s=retry_after_s)
+
+    def _remember(self, target: str, answer: _Answer) -> None:
+        """Keep an answer that the source can say of whether it has changed."""
+        tag, since = answer.headers.get("ETag", ""), answer.headers.get("Last-Modified", "")
+        self._remembered.pop(target, None)
+        if (tag or since) and len(answer.body) <= MAX_REMEMBERED_BYTES:
+            self._remembered[target] = _Remembered(tag=tag, since=since, body=answer.body)
+        while len(self._remembered) > MAX_REMEMBERED:
+            self._remembered.popitem(last=False)
+
+    def _masked(self, text: str) -> str:
+        for secret in self._secrets:
+            text = secret.masked(text)
+        return text
+
+
+def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return how long to wait: Retry-After is a number of seconds, or a date by the server's own clock [s]."""
+    text = headers.get("Retry-After", "").strip()
+    if not text:
+        return None
+    if text.isdecimal():
+        return float(text)
+    try:
+        then, now = parsedate_to_datetime(text), parsedate_to_datetime(headers.get("Date", ""))
+        return max(0.0, (then - now).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def _hint(body: bytes) -> str:
+    """Return the first words of an answer, without markup, in quotes."""
+    text = re.sub(r"<[^>]*>", " ", body[:4_096].decode("utf-8", "replace"))
+    words = " ".join(text.split())
+    return repr(words if len(words) <= _HINT_CHARACTERS else f"{words[:_HINT_CHARACTERS]}…")

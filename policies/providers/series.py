@@ -1,0 +1,140 @@
+"""From the values that a source gives, in whatever order and number, to one signal.
+
+>>> signal = signal_of([Point(3600.0, 300.0), Point(0.0, 0.0)], kind="average", zone="DE", source="example",
+...                    unit="g/kWh", step_s=3600.0, now_s=4000.0)
+>>> signal.values, signal.ends_s
+(array([ nan, 300.]), 7200.0)
+"""
+
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.providers.base import SignalDataError
+from policies.signal import Signal, SignalKind
+
+GAP_STEPS: Final = 1.5
+"""Two starts further apart than this many steps leave a gap."""
+CLOCK_TOLERANCE_S: Final = 300.0
+"""A measured value that starts later than this after now shows that somebody's clock is wrong."""
+
+
+class Point(NamedTuple):
+    """A value from its start on [Unix s]; None where it is missing. `updated_at_s` tells the newer of two revisions."""
+
+    starts_s: float
+    value: float | None
+    estimated: bool = False
+    updated_at_s: float = 0.0
+
+
+def signal_of(
+    points: Iterable[Point],
+    *,
+    kind: SignalKind,
+    zone: str,
+    source: str,
+    unit: str,
+    step_s: float,
+    now_s: float,
+    issued_at_s: float | None = None,
+) -> Signal | None:
+    """Return the signal of some points, or None where there are none.
+
+    Of two points with one start the one that was updated later wins, then the one that comes later. A carbon intensity
+    that is not above 0 is missing (0 is what sources give for "not known"); a price may be anything. A gap of more
+    than 1.5 steps is missing; the last value holds for one step.
+
+    Args:
+        points: the values.
+        kind: what they are.
+        zone: where.
+        source: who says so.
+        unit: in what.
+        step_s: how long a value holds [s].
+        now_s: when they were fetched [Unix s].
+        issued_at_s: when they were said; by default the latest update, or `now_s` where that is not told [Unix s].
+    """
+    newest: dict[float, Point] = {}
+    for point in points:
+        known = newest.get(point.starts_s)
+        if known is None or point.updated_at_s >= known.updated_at_s:
+            newest[point.starts_s] = point
+    if not newest:
+        return None
+    ordered = [newest[starts_s] for starts_s in sorted(newest)]
+    values = np.array([_known(point.value, kind) for point in ordered])
+    starts_s, values, estimated = with_gaps(
+        np.array([point.starts_s for point in ordered]),
+        values,
+        np.array([point.estimated for point in ordered]),
+        step_s=step_s,
+    )
+    updated_at_s = max(point.updated_at_s for point in ordered) or now_s
+    return Signal(
+        kind=kind,
+        zone=zone,
+        source=source,
+        unit=unit,
+        starts_s=starts_s,
+        values=values,
+        estimated=estimated,
+        ends_s=float(starts_s[-1]) + step_s,
+        issued_at_s=updated_at_s if issued_at_s is None else issued_at_s,
+    )
+
+
+def with_gaps(
+    starts_s: NDArray[np.float64], values: NDArray[np.float64], estimated: NDArray[np.bool_], *, step_s: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    """Return starts, values and flags, with a missing value where the one before a gap ceases to hold."""
+    before = np.flatnonzero(np.diff(starts_s) > GAP_STEPS * step_s)
+    return (
+        np.insert(starts_s, before + 1, starts_s[before] + step_s),
+        np.insert(values, before + 1, np.nan),
+        np.insert(estimated, before + 1, np.zeros(len(before), dtype=np.bool_)),
+    )
+
+
+def check_clock(points: Iterable[Point], *, source: str, now_s: float) -> None:
+    """Refuse measured values from the future: the source's clock, or ours, is wrong, and then every age is.
+
+    Raises:
+        SignalDataError: a known value starts more than `CLOCK_TOLERANCE_S` after `now_s`.
+    """
+    latest_s = max((point.starts_s for point in points if point.value is not None), default=-math.inf)
+    if latest_s > now_s + CLOCK_TOLERANCE_S:
+        raise SignalDataError(
+            f"{source}: gives a measured value for {iso(latest_s)}, and here it is {iso(now_s)}: one clock is wrong by"
+            f" {(latest_s - now_s) / 3600:.1f} h or more"
+        )
+
+
+def iso(time_s: float) -> str:
+    """Return a Unix time as people write it, in UTC, to the minute."""
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%MZ")
+
+
+def read_iso_s(text: str, *, source: str) -> float:
+    """Return the Unix time of an ISO 8601 time with an offset [s].
+
+    Raises:
+        SignalDataError: it is none, or says no offset, so that nobody knows what time is meant.
+    """
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise SignalDataError(f"{source}: {text[:40]!r} is not a time in ISO 8601") from None
+    if time.tzinfo is None:
+        raise SignalDataError(f"{source}: the time {text!r} has no offset from UTC")
+    return time.timestamp()
+
+
+def _known(value: float | None, kind: SignalKind) -> float:
+    if value is None or not math.isfinite(value) or (kind in {"average", "marginal"} and value <= 0):
+        return math.nan
+    return value

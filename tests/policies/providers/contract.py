@@ -1,0 +1,203 @@
+"""What every provider of HTTP must do, whichever API stands behind it.
+
+A test class of a provider inherits `ProviderContract` and has a fixture `bench` that returns a `ProviderBench`. The
+server is real, on loopback; so are the client and the clock.
+"""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import aiohttp
+import numpy as np
+import pytest
+
+from policies.providers.base import (
+    Provider,
+    SignalDataError,
+    SignalError,
+    SignalLimitedError,
+    SignalRefusedError,
+    SignalUnavailableError,
+)
+from policies.signal import SignalKind
+from tests.policies.providers.fake_api import FakeApi, Fault
+
+NOW_S = 1_792_929_000.0
+"""2026-10-25T11:50Z: the day on which Europe's summer time ends, so that its local day has 25 hours."""
+HOUR_S = 3_600.0
+DAY_S = 86_400.0
+
+
+class ProviderBench(Protocol):
+    """A provider and its fake API, and what the contract must know of them."""
+
+    api: FakeApi
+    kind: SignalKind
+    zone: str
+    unit: str
+    step_s: float
+    has_forecast: bool
+    tells_zone: bool
+    """Whether its answers name their zone."""
+    secret: str
+    """The token that it is given, or ""."""
+
+    def provider(self, session: aiohttp.ClientSession) -> Provider:
+        """Return the provider, set to ask the fake API."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Open:
+    provider: Provider
+    api: FakeApi
+    bench: ProviderBench
+    last_s: float
+    """When the value that holds now began [Unix s]."""
+
+
+@asynccontextmanager
+async def opened(bench: ProviderBench) -> AsyncIterator[_Open]:
+    """Start the fake API with three days of values and, where it forecasts, one to come."""
+    last_s = NOW_S // bench.step_s * bench.step_s
+    n_days = round(DAY_S / bench.step_s)
+    starts_s = [last_s - i * bench.step_s for i in range(3 * n_days)]
+    async with bench.api.running(), aiohttp.ClientSession() as session:
+        bench.api.grid.measured |= {s: value_at(bench, s) for s in starts_s}
+        if bench.has_forecast:
+            coming_s = [last_s + (i + 1) * bench.step_s for i in range(n_days)]
+            bench.api.grid.expected |= {s: value_at(bench, s) for s in coming_s}
+        bench.api.grid.updated_at_s = last_s
+        yield _Open(provider=bench.provider(session), api=bench.api, bench=bench, last_s=last_s)
+
+
+def value_at(bench: ProviderBench, starts_s: float) -> float:
+    """Return the value of the fake grid that starts then: another one for each step of three days."""
+    number = round(starts_s / bench.step_s) % 997
+    return 0.05 + number / 1e4 if bench.kind == "price" else 100.0 + number / 2
+
+
+@pytest.mark.live
+class ProviderContract:
+    """The contract, a test each."""
+
+    async def test_its_history_is_what_was_measured(self, bench: ProviderBench) -> None:
+        async with opened(bench) as case:
+            history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+        assert history is not None
+        assert (history.kind, history.zone, history.unit) == (bench.kind, bench.zone, bench.unit)
+        assert history.source
+        assert history.starts_s[-1] == case.last_s
+        assert np.diff(history.starts_s).tolist() == [bench.step_s] * (len(history) - 1)
+        wanted = [value_at(bench, s) for s in history.starts_s]
+        assert history.values.tolist() == pytest.approx(wanted, rel=1e-6)
+        assert case.last_s <= history.ends_s - bench.step_s + 1e-6
+
+    async def test_its_history_begins_with_the_value_that_holds_at_the_time_asked_for(
+        self, bench: ProviderBench
+    ) -> None:
+        async with opened(bench) as case:
+            history = await case.provider.fetch_history(since_s=NOW_S - 6 * HOUR_S, now_s=NOW_S)
+        assert history is not None
+        assert history.starts_s[0] == (NOW_S - 6 * HOUR_S) // bench.step_s * bench.step_s
+
+    async def test_a_slot_that_is_missing_is_not_bridged(self, bench: ProviderBench) -> None:
+        async with opened(bench) as case:
+            gone_s = case.last_s - 3 * bench.step_s
+            case.api.grid.measured.pop(gone_s)
+            history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+        assert history is not None
+        assert history.value_at(gone_s) is None
+        assert history.value_at(gone_s - 1.0) == pytest.approx(value_at(bench, gone_s - bench.step_s), rel=1e-6)
+
+    @pytest.mark.parametrize("said", [None, 0.0, -5.0])
+    async def test_null_zero_and_less_are_missing_but_in_a_price(
+        self, bench: ProviderBench, said: float | None
+    ) -> None:
+        async with opened(bench) as case:
+            starts_s = case.last_s - 2 * bench.step_s
+            case.api.grid.measured[starts_s] = said
+            history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+        assert history is not None
+        assert history.value_at(starts_s) == (
+            pytest.approx(said) if bench.kind == "price" and said is not None else None
+        )
+
+    async def test_a_revised_value_is_told_the_next_time(self, bench: ProviderBench) -> None:
+        async with opened(bench) as case:
+            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            revised = 1.5 * value_at(bench, case.last_s)
+            case.api.grid.measured[case.last_s] = revised
+            case.api.grid.updated_at_s += 60.0
+            history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+        assert history is not None
+        assert history.value_at(NOW_S) == pytest.approx(revised, rel=1e-6)
+
+    async def test_its_forecast_is_what_is_expected_after_now(self, bench: ProviderBench) -> None:
+        async with opened(bench) as case:
+            forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + 12 * HOUR_S)
+        if not bench.has_forecast:
+            assert forecast is None
+            return
+        assert forecast is not None
+        assert (forecast.kind, forecast.zone, forecast.unit) == (bench.kind, bench.zone, bench.unit)
+        assert forecast.starts_s[0] in {case.last_s, case.last_s + bench.step_s}
+        assert forecast.starts_s[-1] < NOW_S + 12 * HOUR_S <= forecast.ends_s
+        assert forecast.values[1:].tolist() == pytest.approx(
+            [value_at(bench, s) for s in forecast.starts_s[1:]], rel=1e-6
+        )
+        if bench.kind != "price":  # a day-ahead price is settled, a carbon intensity to come never is
+            assert forecast.estimated.all()
+
+    async def test_a_zone_that_was_not_asked_for_is_refused(self, bench: ProviderBench) -> None:
+        if not bench.tells_zone:
+            return
+        async with opened(bench) as case:
+            case.api.grid.zone = "XX"
+            with pytest.raises(SignalDataError, match="XX"):
+                await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+
+    async def test_a_source_that_knows_nothing_gives_nothing(self, bench: ProviderBench) -> None:
+        async with opened(bench) as case:
+            case.api.grid.measured.clear()
+            case.api.grid.expected.clear()
+            history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
+        assert history is None or np.isnan(history.values).all()
+        assert forecast is None or np.isnan(forecast.values).all()
+
+    @pytest.mark.parametrize(
+        ("fault", "error"),
+        [
+            (Fault.UNAUTHORIZED, SignalRefusedError),
+            (Fault.FORBIDDEN, SignalRefusedError),
+            (Fault.TOO_MANY, SignalLimitedError),
+            (Fault.BROKEN, SignalUnavailableError),
+            (Fault.TRUNCATED, SignalDataError),
+            (Fault.NOT_DATA, SignalDataError),
+        ],
+    )
+    async def test_each_fault_is_told_as_what_it_is(
+        self, bench: ProviderBench, fault: Fault, error: type[SignalError], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.DEBUG)
+        async with opened(bench) as case:
+            case.api.fault = fault
+            with pytest.raises(error) as caught:
+                await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            case.api.fault = None
+            assert await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S), "it works again"
+        assert caught.value.retry_after_s == (120.0 if fault is Fault.TOO_MANY else None)
+        if bench.secret:
+            assert bench.secret not in f"{caught.value}{caught.value!r}{caplog.text}"
+
+    async def test_a_server_that_is_not_there_is_unavailable(self, bench: ProviderBench) -> None:
+        async with bench.api.running(), aiohttp.ClientSession() as session:
+            provider = bench.provider(session)
+        async with aiohttp.ClientSession() as session:
+            provider = bench.provider(session)
+            with pytest.raises(SignalUnavailableError):
+                await provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
