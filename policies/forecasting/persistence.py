@@ -1,4 +1,4 @@
-"""Forecasts of a signal from its own history."""
+"""Persistence: what is, stays. Hard to beat where little is known."""
 
 from dataclasses import replace
 from typing import Final
