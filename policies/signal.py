@@ -138,6 +138,23 @@ class Signal:
             estimated=np.concatenate((past.estimated, [False] * len(gap), other.estimated)),
         )
 
+    def revised(self, newer: "Signal") -> "Signal":
+        """Return this signal as a newer fetch of the same source continues and revises it.
+
+        Before the first start of `newer` this one stays, and a gap between the two is missing. From there to its end
+        the newer one rules; but what it lacks does not erase what was known: where it has no value, this one's values
+        that start there stay, each for as long as it held, and nothing is bridged.
+
+        Raises:
+            ValueError: the two are not of one kind, zone and unit.
+        """
+        mine, theirs = (self.kind, self.zone, self.unit), (newer.kind, newer.zone, newer.unit)
+        if mine != theirs:
+            raise ValueError(f"cannot revise {mine} with {theirs}: kind, zone and unit must be the same")
+        if not len(self) or not len(newer):
+            return newer if len(newer) else self
+        return replace(self, source=newer.source).joined(_filled(newer, self))
+
     def _stops_s(self) -> NDArray[np.float64]:
         """Return when each value ceases to hold, shape (n,) [s]."""
         return np.append(self.starts_s[1:], self.ends_s)[: len(self.starts_s)]
@@ -156,4 +173,22 @@ def constant_signal(
         values=np.array([value]),
         ends_s=float("inf"),
         issued_at_s=now_s,
+    )
+
+
+def _filled(newer: Signal, older: Signal) -> Signal:
+    """Return a signal with the values of an older one that start where it has none."""
+    ends = [older.ends_s] if np.isfinite(older.ends_s) else []
+    starts_s = np.append(older.starts_s, ends)
+    index = np.searchsorted(newer.starts_s, starts_s, side="right") - 1
+    lacking = (index >= 0) & (starts_s < newer.ends_s) & np.isnan(newer.values[index])
+    # Of two rows with one start the first is taken. The older one's gaps and its end come along: they end its values.
+    starts_s, first = np.unique(np.concatenate((starts_s[lacking], newer.starts_s)), return_index=True)
+    values = np.append(older.values, [np.nan] * len(ends))[lacking]
+    estimated = np.append(older.estimated, [False] * len(ends))[lacking]
+    return replace(
+        newer,
+        starts_s=starts_s,
+        values=np.concatenate((values, newer.values))[first],
+        estimated=np.concatenate((estimated, newer.estimated))[first].astype(np.bool_),
     )

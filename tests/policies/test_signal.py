@@ -112,6 +112,45 @@ def test_kinds_and_units_never_mix(changes: dict[str, str]) -> None:
         GAPPED.joined(signal([50.0], [1.0], 60.0, **changes))
 
 
+def test_a_newer_fetch_rules_from_its_first_start_and_continues_what_was() -> None:
+    newer = signal([20.0, 30.0], [7.0, 8.0], 50.0, source="newer", issued_at_s=5.0)
+    revised = signal([0.0, 10.0, 20.0, 25.0], [1.0, 2.0, 3.0, 4.0], 60.0).revised(newer)
+    assert revised.starts_s.tolist() == [0.0, 10.0, 20.0, 30.0]
+    assert revised.values.tolist() == [1.0, 2.0, 7.0, 8.0]
+    assert (revised.ends_s, revised.source, revised.issued_at_s) == (50.0, "newer", 5.0)
+
+
+def test_what_a_newer_fetch_lacks_does_not_erase_what_was_known_nor_does_that_hold_for_longer() -> None:
+    known = signal([0.0, 10.0, 20.0, 30.0], [1.0, 2.0, 3.0, 4.0], 40.0, estimated=np.array([False, True, True, False]))
+    revised = known.revised(signal([10.0, 30.0, 40.0, 60.0], [NAN, 5.0, NAN, 6.0], 70.0))
+    assert [revised.value_at(t) for t in (5.0, 15.0, 25.0, 35.0, 45.0, 65.0)] == [1.0, 2.0, 3.0, 5.0, None, 6.0]
+    assert revised.estimated[:4].tolist() == [False, True, True, False]
+    short = signal([0.0, 10.0], [1.0, 2.0], 20.0).revised(signal([10.0], [NAN], 50.0))
+    assert [short.value_at(t) for t in (15.0, 20.0, 49.0)] == [2.0, None, None]
+
+
+def test_a_value_that_starts_before_a_gap_of_the_newer_fetch_does_not_reach_into_it() -> None:
+    revised = signal([0.0], [1.0], 40.0).revised(signal([0.0, 10.0, 20.0], [5.0, NAN, 6.0], 30.0))
+    assert [revised.value_at(t) for t in (5.0, 15.0, 25.0, 35.0)] == [5.0, None, 6.0, None]
+
+
+def test_the_time_between_an_old_fetch_and_a_newer_one_is_missing() -> None:
+    revised = GAPPED.revised(signal([50.0], [1.0], 60.0))
+    assert [revised.value_at(t) for t in (25.0, 45.0, 55.0)] == [300.0, None, 1.0]
+
+
+def test_an_empty_fetch_revises_nothing_and_nothing_is_revised_by_all() -> None:
+    empty = signal([], [], 0.0)
+    assert GAPPED.revised(empty) is GAPPED
+    assert empty.revised(GAPPED) is GAPPED
+
+
+@pytest.mark.parametrize("changes", [{"kind": "marginal"}, {"unit": "EUR/kWh"}, {"zone": "FR"}])
+def test_a_signal_is_not_revised_by_one_of_another_kind_zone_or_unit(changes: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="cannot revise"):
+        GAPPED.revised(signal([50.0], [1.0], 60.0, **changes))
+
+
 @pytest.mark.parametrize(
     ("starts_s", "values", "ends_s", "fault"),
     [
@@ -168,3 +207,18 @@ def test_a_part_has_the_values_of_the_whole_and_none_outside(
 ) -> None:
     inside = start_s <= now_s < end_s
     assert one.between(start_s, end_s).value_at(now_s) == (one.value_at(now_s) if inside else None)
+
+
+@given(signals(), signals(), st.integers(-60, 700))
+def test_revising_prefers_what_is_newer_and_makes_nothing_up(older: Signal, newer: Signal, now_s: int) -> None:
+    revised = older.revised(newer)
+    values = (older.value_at(now_s), newer.value_at(now_s))
+    if now_s < newer.starts_s[0]:
+        assert revised.value_at(now_s) == values[0]
+    elif values[1] is not None or now_s >= newer.ends_s:
+        assert revised.value_at(now_s) == values[1]
+    else:
+        assert revised.value_at(now_s) in {values[0], None}
+    again = revised.revised(newer)
+    assert (again.starts_s.tolist(), again.ends_s) == (revised.starts_s.tolist(), revised.ends_s)
+    assert np.array_equal(again.values, revised.values, equal_nan=True)
