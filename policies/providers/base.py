@@ -61,9 +61,13 @@ class ProviderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     max_age_s: Annotated[float, Meta(ge=0, le=86_400)] = 7_200.0
 
-    def kind(self) -> SignalKind:
-        """Return what the values will be."""
+    def signal_kind(self) -> SignalKind:
+        """Return what the values will be; settings of a source that can be several things have a key `kind`."""
         return "average"
+
+    def usual_lag_s(self) -> float:
+        """Return how late its values usually are, beyond one step: what is no later than that is no fault [s]."""
+        return 0.0
 
     def faults(self) -> list[str]:
         """Return what is wrong beyond the single keys, each as `key = value: must …`."""

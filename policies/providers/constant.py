@@ -1,8 +1,44 @@
 """A signal that never changes: plain energy, a flat tariff, a grid known by its yearly mean."""
 
 import math
+from typing import Annotated, Literal
 
+from msgspec import Meta
+
+from policies.providers.base import ProviderSettings
 from policies.signal import Signal, SignalKind, constant_signal
+
+CARBON_UNIT = "g/kWh"
+
+
+class ConstantSettings(ProviderSettings, frozen=True, kw_only=True):
+    """A carbon intensity that never changes.
+
+    Attributes:
+        value: the carbon intensity [g/kWh].
+        zone: the zone that it stands for.
+    """
+
+    value: Annotated[float, Meta(gt=0, le=1e6)]
+    zone: Annotated[str, Meta(max_length=64)] = ""
+
+
+class ConstantPriceSettings(ProviderSettings, frozen=True, kw_only=True):
+    """A price that never changes.
+
+    Attributes:
+        value: the price [currency/kWh].
+        currency: the currency, such as EUR.
+        zone: the zone that it stands for.
+    """
+
+    value: Annotated[float, Meta(ge=-1e6, le=1e6)]
+    currency: Annotated[str, Meta(pattern=r"\A[A-Z]{3}\Z")] = "EUR"
+    zone: Annotated[str, Meta(max_length=64)] = ""
+
+    def signal_kind(self) -> Literal["price"]:
+        """Return `price`."""
+        return "price"
 
 
 class ConstantProvider:

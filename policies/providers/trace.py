@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
-from policies.providers.base import SignalFileError
+from policies.providers.base import ProviderSettings, SignalFileError, Zone
 from policies.providers.series import with_gaps
 from policies.signal import Signal, SignalKind
 from policies.units import intensity_g_per_kwh, price_per_kwh
@@ -82,6 +83,40 @@ def read_trace(path: Path) -> Trace:
     if faults:
         raise SignalFileError(path, faults)
     return _with_gaps(unit, np.array(starts_s), np.array(values))
+
+
+class TraceSettings(ProviderSettings, frozen=True, kw_only=True):
+    """A CSV file of carbon intensities.
+
+    Attributes:
+        path: the file.
+        zone: the zone of the grid.
+        kind: what the values are; a file does not say.
+    """
+
+    path: Annotated[str, Meta(min_length=1)]
+    zone: Zone
+    kind: Literal["average", "marginal"] = "average"
+
+    def signal_kind(self) -> SignalKind:
+        """Return what was stated."""
+        return self.kind
+
+
+class TracePriceSettings(ProviderSettings, frozen=True, kw_only=True):
+    """A CSV file of prices.
+
+    Attributes:
+        path: the file; its column names the currency.
+        zone: the zone of the grid.
+    """
+
+    path: Annotated[str, Meta(min_length=1)]
+    zone: Zone
+
+    def signal_kind(self) -> SignalKind:
+        """Return `price`."""
+        return "price"
 
 
 class TraceProvider:
