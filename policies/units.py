@@ -12,6 +12,8 @@ JOULES_PER_KWH: Final = 3_600_000.0
 KWH_PER_MWH: Final = 1_000.0
 KG_PER_POUND: Final = 0.45359237
 """The international avoirdupois pound, exact by definition."""
+PENCE_PER_POUND: Final = 100.0
+"""Of money: pounds sterling."""
 
 
 def energy_kwh(energy_j: float) -> float:
@@ -35,6 +37,11 @@ def cost(energy_j: float, price_per_kwh: float) -> float:
 def price_per_kwh(price_per_mwh: float) -> float:
     """Return a price in [money/kWh], given in [money/MWh]."""
     return price_per_mwh / KWH_PER_MWH
+
+
+def price_pounds_per_kwh(price_pence_per_kwh: float) -> float:
+    """Return a price in [GBP/kWh], given in [p/kWh]."""
+    return price_pence_per_kwh / PENCE_PER_POUND
 
 
 def intensity_g_per_kwh(intensity_lb_per_mwh: float) -> float:

@@ -21,6 +21,8 @@ GAP_STEPS: Final = 1.5
 """Two starts further apart than this many steps leave a gap."""
 CLOCK_TOLERANCE_S: Final = 300.0
 """A measured value that starts later than this after now shows that somebody's clock is wrong."""
+LOOK_BACK_S: Final = 60 * 86_400.0
+"""No source is asked for what is older than this."""
 
 
 class Point(NamedTuple):
@@ -98,6 +100,22 @@ def with_gaps(
         np.insert(values, before + 1, np.nan),
         np.insert(estimated, before + 1, np.zeros(len(before), dtype=np.bool_)),
     )
+
+
+def told(points: Iterable[Point], *, since_s: float, now_s: float, step_s: float) -> list[Point]:
+    """Return the points of a history: those that hold after `since_s` and start by `now_s`."""
+    return [point for point in points if point.starts_s + step_s > since_s and point.starts_s <= now_s]
+
+
+def to_come(points: Iterable[Point], *, now_s: float, until_s: float) -> list[Point]:
+    """Return the points of a forecast: the known ones that start after `now_s` and before `until_s`."""
+    return [point for point in points if now_s < point.starts_s < until_s and point.value is not None]
+
+
+def usual_step_s(points: Iterable[Point], *, otherwise_s: float) -> float:
+    """Return the median distance of two starts [s], or `otherwise_s` where there are not two."""
+    starts_s = sorted({point.starts_s for point in points})
+    return float(np.median(np.diff(starts_s))) if len(starts_s) > 1 else otherwise_s
 
 
 def check_clock(points: Iterable[Point], *, source: str, now_s: float) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import policies
-from policies.units import carbon_g, cost, energy_kwh, intensity_g_per_kwh, price_per_kwh
+from policies.units import carbon_g, cost, energy_kwh, intensity_g_per_kwh, price_per_kwh, price_pounds_per_kwh
 
 
 def test_a_kilowatt_hour_is_3600_kilojoules() -> None:
@@ -27,6 +27,10 @@ def test_pounds_per_megawatt_hour_become_grams_per_kilowatt_hour() -> None:
 
 def test_a_price_per_megawatt_hour_is_a_thousandth_per_kilowatt_hour() -> None:
     assert price_per_kwh(85.0) == 0.085
+
+
+def test_a_price_in_pence_is_a_hundredth_in_pounds() -> None:
+    assert price_pounds_per_kwh(24.5) == pytest.approx(0.245)
 
 
 def test_the_factor_of_a_kilowatt_hour_stands_in_one_file() -> None:
