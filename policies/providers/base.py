@@ -79,10 +79,12 @@ class SignalError(Exception):
 
     Attributes:
         retry_after_s: how long the source asked us to wait, or None where it did not say [s].
+        status: the status of its HTTP answer, or None where there was none.
     """
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+    def __init__(self, message: str, *, retry_after_s: float | None = None, status: int | None = None) -> None:
         self.retry_after_s = retry_after_s
+        self.status = status
         super().__init__(message)
 
 

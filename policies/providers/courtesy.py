@@ -18,6 +18,8 @@ REFUSED_PAUSE_S: Final = 3_600.0
 """A wrong token stays wrong; somebody may mend it at the source, though."""
 LONGEST_WAIT_S: Final = 86_400.0
 """What a source may ask of us with Retry-After."""
+ROUNDING_S: Final = 1.0
+"""More than what is lost when a wait is added to a Unix time and taken off again."""
 N_FAILURES_TO_OPEN: Final = 4
 JITTER_STEPS: Final = 0.1
 """A whole cluster must not ask in the same second: each process asks up to a tenth of a step later."""
@@ -37,7 +39,7 @@ class Courtesy:
 
     def is_due(self, now_s: float) -> bool:
         """Return whether the source may be asked now; a clock that was stepped far back does not silence it."""
-        return now_s >= self.next_s or self.next_s - now_s > LONGEST_WAIT_S
+        return now_s >= self.next_s or self.next_s - now_s > LONGEST_WAIT_S + ROUNDING_S
 
 
 def after_answer(courtesy: Courtesy, *, now_s: float, step_s: float, jitter_ratio: float) -> Courtesy:
@@ -52,7 +54,8 @@ def after_answer(courtesy: Courtesy, *, now_s: float, step_s: float, jitter_rati
     del courtesy
     if math.isinf(step_s):
         return Courtesy(next_s=now_s + LONGEST_WAIT_S)
-    return Courtesy(next_s=(now_s // step_s + 1 + JITTER_STEPS * jitter_ratio) * step_s)
+    next_s = (now_s // step_s + 1 + JITTER_STEPS * jitter_ratio) * step_s
+    return Courtesy(next_s=min(next_s, now_s + LONGEST_WAIT_S))
 
 
 def after_failure(courtesy: Courtesy, error: SignalError, *, now_s: float, jitter_ratio: float) -> Courtesy:

@@ -53,6 +53,12 @@ class _Remembered:
     body: bytes
 
 
+class _Problem(msgspec.Struct):
+    title: str = ""
+    detail: str | None = None
+    errors: dict[str, list[str]] = msgspec.field(default_factory=dict)
+
+
 class HttpSource:
     """The HTTP side of one provider.
 
@@ -81,7 +87,7 @@ class HttpSource:
     async def get_json(
         self, url: str, shape: type[Shape], *, params: Params = (), headers: Mapping[str, str] | None = None
     ) -> Shape:
-        """Return the answer to a GET request, decoded and checked against a msgspec type.
+        """Return the answer to a GET request, decoded and checked against a msgspec type; an empty one is null.
 
         Raises:
             SignalUnavailableError, SignalLimitedError, SignalRefusedError: see `get`.
@@ -89,9 +95,10 @@ class HttpSource:
         """
         body = await self.get(url, params=params, headers=headers)
         try:
-            return msgspec.json.decode(body, type=shape)
+            return msgspec.json.decode(body or b"null", type=shape)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise SignalDataError(self._masked(f"{self.name}: {error}; the answer begins {_hint(body)}")) from error
+            why = self._masked(str(error))
+            raise SignalDataError(f"{self.name}: {why}; the answer begins {self._hint(body)}") from error
 
     async def get(self, url: str, *, params: Params = (), headers: Mapping[str, str] | None = None) -> bytes:
         """Return the body of the answer to a GET request; that of the last one where nothing has changed since.
@@ -111,7 +118,7 @@ class HttpSource:
         answer = await self._follow(target, conditions)
         if answer.status == HTTPStatus.NOT_MODIFIED and remembered is not None:
             return remembered.body
-        if answer.status != HTTPStatus.OK:
+        if answer.status not in {HTTPStatus.OK, HTTPStatus.NO_CONTENT}:
             raise self._refusal(answer)
         self._accepted = True
         self._remember(str(target), answer)
@@ -123,9 +130,10 @@ class HttpSource:
             answer = await self._request(target, headers)
             if answer.status not in _REDIRECTS:
                 return answer
-            there = target.join(URL(answer.headers.get("Location", "")))
-            if there.host != target.host or (target.scheme == "https" and there.scheme != "https"):
-                moved = there.with_query(None)
+            location = answer.headers.get("Location", "")
+            there = _joined(target, location)
+            if there is None or _leads_elsewhere(target, there):
+                moved = location if there is None else there.with_query(None)
                 raise SignalDataError(self._masked(f"{self.name}: has moved to {moved}; set `url` if that is right"))
             target = there
         raise SignalDataError(f"{self.name}: leads from one address to the next, without end")
@@ -155,17 +163,17 @@ class HttpSource:
     def _refusal(self, answer: _Answer) -> SignalError:
         """Return the error that a status means."""
         status, retry_after_s = answer.status, _retry_after_s(answer.headers)
-        said = self._masked(f"{self.name}: HTTP {status}: {_hint(answer.body)}")
+        said = f"{self.name}: HTTP {status}: {self._hint(answer.body)}"
         if status == HTTPStatus.TOO_MANY_REQUESTS:
-            return SignalLimitedError(f"{said} (asked too often)", retry_after_s=retry_after_s)
+            return SignalLimitedError(f"{said} (asked too often)", retry_after_s=retry_after_s, status=status)
         if status == HTTPStatus.UNAUTHORIZED and self._accepted:
             why = "the token was good before: asked too often, or it was revoked"
-            return SignalLimitedError(f"{said} ({why})", retry_after_s=retry_after_s)
+            return SignalLimitedError(f"{said} ({why})", retry_after_s=retry_after_s, status=status)
         if status == HTTPStatus.UNAUTHORIZED:
-            return SignalRefusedError(f"{said} (the token is wrong, or missing)")
+            return SignalRefusedError(f"{said} (the token is wrong, or missing)", status=status)
         if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.REQUEST_TIMEOUT:
-            return SignalRefusedError(said, retry_after_s=retry_after_s)
-        return SignalUnavailableError(said, retry_after_s=retry_after_s)
+            return SignalRefusedError(said, retry_after_s=retry_after_s, status=status)
+        return SignalUnavailableError(said, retry_after_s=retry_after_s, status=status)
 
     def _remember(self, target: str, answer: _Answer) -> None:
         """Keep an answer that the source can say of whether it has changed."""
@@ -176,10 +184,29 @@ class HttpSource:
         while len(self._remembered) > MAX_REMEMBERED:
             self._remembered.popitem(last=False)
 
+    def _hint(self, body: bytes) -> str:
+        """Return the first words of an answer, without markup, in quotes."""
+        text = self._masked(body.decode("utf-8", "replace"))  # before it is cut: half a token is a secret, too
+        words = " ".join(re.sub(r"<[^>]*>", " ", _told(text)[:4_096]).split())
+        return repr(words if len(words) <= _HINT_CHARACTERS else f"{words[:_HINT_CHARACTERS]}…")
+
     def _masked(self, text: str) -> str:
         for secret in self._secrets:
             text = secret.masked(text)
         return text
+
+
+def _joined(target: URL, location: str) -> URL | None:
+    """Return where a redirect leads, or None where that is no address."""
+    try:
+        return target.join(URL(location))
+    except ValueError:
+        return None
+
+
+def _leads_elsewhere(target: URL, there: URL) -> bool:
+    """Return whether a redirect leaves the server, but for its own change to HTTPS."""
+    return there.host != target.host or (there.scheme, there.port) not in {(target.scheme, target.port), ("https", 443)}
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -196,8 +223,11 @@ def _retry_after_s(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def _hint(body: bytes) -> str:
-    """Return the first words of an answer, without markup, in quotes."""
-    text = re.sub(r"<[^>]*>", " ", body[:4_096].decode("utf-8", "replace"))
-    words = " ".join(text.split())
-    return repr(words if len(words) <= _HINT_CHARACTERS else f"{words[:_HINT_CHARACTERS]}…")
+def _told(text: str) -> str:
+    """Return what a problem report (RFC 7807, with the lists of errors of ASP.NET) says; any other text as it is."""
+    try:
+        problem = msgspec.json.decode(text, type=_Problem)
+    except msgspec.DecodeError:
+        return text
+    errors = [error for of_one_key in problem.errors.values() for error in of_one_key]
+    return ": ".join(filter(None, [problem.title, problem.detail, *errors])) or text

@@ -9,6 +9,7 @@
 import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -118,6 +119,13 @@ def usual_step_s(points: Iterable[Point], *, otherwise_s: float) -> float:
     return float(np.median(np.diff(starts_s))) if len(starts_s) > 1 else otherwise_s
 
 
+def windows_s(start_s: float, end_s: float, *, longest_s: float) -> list[tuple[float, float]]:
+    """Return the parts of a time [Unix s], none longer than `longest_s`: many sources limit what one request spans."""
+    n_parts = max(1, math.ceil((end_s - start_s) / longest_s))
+    edges_s = [start_s + i * longest_s for i in range(n_parts)] + [end_s]
+    return list(pairwise(edges_s))
+
+
 def check_clock(points: Iterable[Point], *, source: str, now_s: float) -> None:
     """Refuse measured values from the future: the source's clock, or ours, is wrong, and then every age is.
 
@@ -133,8 +141,11 @@ def check_clock(points: Iterable[Point], *, source: str, now_s: float) -> None:
 
 
 def iso(time_s: float) -> str:
-    """Return a Unix time as people write it, in UTC, to the minute."""
-    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%MZ")
+    """Return a Unix time as people write it, in UTC, to the minute; as a number where no calendar reaches it."""
+    try:
+        return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%MZ")
+    except (ValueError, OverflowError):
+        return f"{time_s:g} s after 1970"
 
 
 def read_iso_s(text: str, *, source: str) -> float:
