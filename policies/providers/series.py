@@ -70,7 +70,7 @@ def signal_of(
     if not newest:
         return None
     ordered = [newest[starts_s] for starts_s in sorted(newest)]
-    values = np.array([_known(point.value, kind) for point in ordered])
+    values = np.array([_value(point.value, kind) for point in ordered])
     starts_s, values, estimated = with_gaps(
         np.array([point.starts_s for point in ordered]),
         values,
@@ -163,7 +163,7 @@ def read_iso_s(text: str, *, source: str) -> float:
     return time.timestamp()
 
 
-def _known(value: float | None, kind: SignalKind) -> float:
+def _value(value: float | None, kind: SignalKind) -> float:
     if value is None or not math.isfinite(value) or (kind in {"average", "marginal"} and value <= 0):
         return math.nan
     return value
