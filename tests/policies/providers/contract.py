@@ -34,7 +34,6 @@ DAY_S = 86_400.0
 class ProviderBench(Protocol):
     """A provider and its fake API, and what the contract must know of them."""
 
-    api: FakeApi
     kind: SignalKind
     zone: str
     unit: str
@@ -44,6 +43,11 @@ class ProviderBench(Protocol):
     """Whether its answers name their zone."""
     secret: str
     """The token that it is given, or ""."""
+
+    @property
+    def api(self) -> FakeApi:
+        """Return the fake API, of whatever class."""
+        ...
 
     def provider(self, session: aiohttp.ClientSession) -> Provider:
         """Return the provider, set to ask the fake API."""
