@@ -71,7 +71,7 @@ class FakeApi:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Serve on a free port of 127.0.0.1."""
-        runner = web.ServerRunner(web.Server(self._serve), access_log=None, shutdown_timeout=0.1)
+        runner = web.ServerRunner(web.Server(self._serve, access_log=None), shutdown_timeout=0.1)
         await runner.setup()
         try:
             site = web.TCPSite(runner, "127.0.0.1", 0)
