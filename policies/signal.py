@@ -141,9 +141,9 @@ class Signal:
     def revised(self, newer: "Signal") -> "Signal":
         """Return this signal as a newer fetch of the same source continues and revises it.
 
-        Before the first start of `newer` this one stays, and a gap between the two is missing. From there to its end
-        the newer one rules; but what it lacks does not erase what was known: where it has no value, this one's values
-        that start there stay, each for as long as it held, and nothing is bridged.
+        Before the first start of `newer` this one stays, and a gap between the two is missing. From there on the newer
+        one rules; but what it lacks does not erase what was known: where it has no value, or no more values, this one's
+        values that start there stay, each for as long as it held, and nothing is bridged.
 
         Raises:
             ValueError: the two are not of one kind, zone and unit.
@@ -177,7 +177,15 @@ def constant_signal(
 
 
 def _filled(newer: Signal, older: Signal) -> Signal:
-    """Return a signal with the values of an older one that start where it has none."""
+    """Return a signal with the values of an older one that start where it has none, or after its end."""
+    if (older.starts_s >= newer.ends_s).any():
+        newer = replace(
+            newer,
+            starts_s=np.append(newer.starts_s, newer.ends_s),
+            values=np.append(newer.values, np.nan),
+            estimated=np.append(newer.estimated, False),
+            ends_s=older.ends_s,
+        )
     ends = [older.ends_s] if np.isfinite(older.ends_s) else []
     starts_s = np.append(older.starts_s, ends)
     index = np.searchsorted(newer.starts_s, starts_s, side="right") - 1

@@ -134,6 +134,12 @@ def test_a_value_that_starts_before_a_gap_of_the_newer_fetch_does_not_reach_into
     assert [revised.value_at(t) for t in (5.0, 15.0, 25.0, 35.0)] == [5.0, None, 6.0, None]
 
 
+def test_a_newer_fetch_that_ends_earlier_does_not_erase_what_starts_after_it() -> None:
+    revised = signal([0.0, 10.0, 20.0, 30.0], [1.0, 2.0, 3.0, 4.0], 40.0).revised(signal([10.0], [7.0], 15.0))
+    assert revised.starts_s.tolist() == [0.0, 10.0, 15.0, 20.0, 30.0]
+    assert [revised.value_at(t) for t in (5.0, 12.0, 17.0, 25.0, 39.0, 40.0)] == [1.0, 7.0, None, 3.0, 4.0, None]
+
+
 def test_the_time_between_an_old_fetch_and_a_newer_one_is_missing() -> None:
     revised = GAPPED.revised(signal([50.0], [1.0], 60.0))
     assert [revised.value_at(t) for t in (25.0, 45.0, 55.0)] == [300.0, None, 1.0]
@@ -215,7 +221,7 @@ def test_revising_prefers_what_is_newer_and_makes_nothing_up(older: Signal, newe
     values = (older.value_at(now_s), newer.value_at(now_s))
     if now_s < newer.starts_s[0]:
         assert revised.value_at(now_s) == values[0]
-    elif values[1] is not None or now_s >= newer.ends_s:
+    elif values[1] is not None:
         assert revised.value_at(now_s) == values[1]
     else:
         assert revised.value_at(now_s) in {values[0], None}
