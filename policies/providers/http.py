@@ -87,7 +87,7 @@ class HttpSource:
     async def get_json(
         self, url: str, shape: type[Shape], *, params: Params = (), headers: Mapping[str, str] | None = None
     ) -> Shape:
-        """Return the answer to a GET request, decoded and checked against a msgspec type; an empty one is null.
+        """Return the answer to a GET request, decoded and checked against a msgspec type; an empty one is [].
 
         Raises:
             SignalUnavailableError, SignalLimitedError, SignalRefusedError: see `get`.
@@ -95,7 +95,7 @@ class HttpSource:
         """
         body = await self.get(url, params=params, headers=headers)
         try:
-            return msgspec.json.decode(body or b"null", type=shape)
+            return msgspec.json.decode(body or b"[]", type=shape)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             why = self._masked(str(error))
             raise SignalDataError(f"{self.name}: {why}; the answer begins {self._hint(body)}") from error
