@@ -14,17 +14,8 @@ from msgspec import Struct, field
 
 from policies.providers.base import ProviderSettings, SignalDataError, Url, Zone
 from policies.providers.http import HttpSource
-from policies.providers.series import (
-    LOOK_BACK_S,
-    Point,
-    check_clock,
-    iso,
-    read_iso_s,
-    signal_of,
-    to_come,
-    told,
-)
-from policies.signal import Signal, SignalKind
+from policies.providers.series import Point, check_clock, iso, read_iso_s
+from policies.providers.span import SpanProvider
 
 STEP_S: Final = 1_800.0
 MAX_SPAN_S: Final = 13 * 86_400.0
@@ -52,8 +43,8 @@ class NesoSettings(ProviderSettings, frozen=True, kw_only=True):
 
 
 class _Intensity(Struct):
-    forecast: float | None = None
-    actual: float | None = None
+    actual_g_per_kwh: float | None = field(name="actual", default=None)
+    forecast_g_per_kwh: float | None = field(name="forecast", default=None)
 
 
 class _Slot(Struct):
@@ -73,8 +64,8 @@ class _Answer(Struct):
     data: list[_Slot] | _Region
 
 
-class NesoProvider:
-    """Asks NESO.
+class NesoProvider(SpanProvider):
+    """Asks NESO. Where nothing was measured, what was forecast stands in, as an estimate.
 
     Args:
         settings: the zone.
@@ -87,27 +78,25 @@ class NesoProvider:
     def __init__(self, settings: NesoSettings, session: aiohttp.ClientSession) -> None:
         if faults := settings.faults():
             raise ValueError(faults[0])
-        self.name = f"neso {settings.zone}"
-        self.kind: SignalKind = "average"
-        self.step_s = STEP_S
-        self._zone = settings.zone
+        name = f"neso {settings.zone}"
+        super().__init__(name=name, kind="average", zone=settings.zone, source=SOURCE, unit="g/kWh", step_s=STEP_S)
         self._url = settings.url.rstrip("/")
         self._place = _place(settings.zone)
-        self._http = HttpSource(session, name=self.name)
+        self._http = HttpSource(session, name=name)
 
-    async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
-        """Return what was measured; where that is not known, what was forecast, as an estimate."""
-        since_s = max(since_s, now_s - LOOK_BACK_S)
+    async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
+        """Return the points of the past."""
         points: list[Point] = []
         for start_s, end_s in _spans(since_s, now_s):
             points += await self._fetch(start_s, iso(end_s))
-        return self._signal(told(points, since_s=since_s, now_s=now_s, step_s=STEP_S), now_s)
+        return points
 
-    async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
+    async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
         """Return the forecast, which reaches 48 hours ahead."""
+        del until_s
         points = await self._fetch(_slot_s(now_s), "fw48h")
         check_clock((point for point in points if not point.estimated), source=self.name, now_s=now_s)
-        return self._signal(to_come(points, now_s=now_s, until_s=until_s), now_s)
+        return points
 
     async def _fetch(self, start_s: float, end: str) -> list[Point]:
         """Return the slots of a query. The one that ends at its start comes first, and is dropped by what follows."""
@@ -134,16 +123,11 @@ class NesoProvider:
         return region.data
 
     def _point(self, slot: _Slot) -> Point:
-        actual = slot.intensity.actual
+        actual_g_per_kwh = slot.intensity.actual_g_per_kwh
         starts_s = read_iso_s(slot.start, source=self.name)
-        if actual is not None and actual > 0:  # 0 was given for "not known" on some days of 2023
-            return Point(starts_s, actual)
-        return Point(starts_s, slot.intensity.forecast, estimated=True)
-
-    def _signal(self, points: list[Point], now_s: float) -> Signal | None:
-        return signal_of(
-            points, kind="average", zone=self._zone, source=SOURCE, unit="g/kWh", step_s=STEP_S, now_s=now_s
-        )
+        if actual_g_per_kwh is not None and actual_g_per_kwh > 0:  # 0 was given for "not known" on some days of 2023
+            return Point(starts_s, actual_g_per_kwh)
+        return Point(starts_s, slot.intensity.forecast_g_per_kwh, estimated=True)
 
 
 def _place(zone: str) -> tuple[str, str] | None:
