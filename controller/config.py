@@ -7,15 +7,18 @@ passed down by section; nothing below the command line reads a file or the envir
 import os
 import re
 import socket
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
 
 from controller.errors import ConfigError
+from controller.tables import Reader, build_record, override, read_tables, shown
+from policies.providers.base import ProviderSettings
+from policies.providers.catalogue import CATALOGUE, Entry
 from publishers.endpoint import Endpoint
 
 NameOrNone = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._-]{0,64}\Z")]
@@ -72,14 +75,25 @@ class PlanConfig(Section, frozen=True, kw_only=True):
     min_gain_ratio: Annotated[float, Meta(ge=0, lt=1)] = 0.005
 
 
+class ProviderConfig(Section, frozen=True, kw_only=True):
+    """A `[[signal.provider]]` table: who is asked, and the settings that are its own."""
+
+    name: str
+    settings: ProviderSettings
+
+
 class SignalConfig(Section, frozen=True, kw_only=True):
-    """What the plan follows: carbon [g/kWh], price [money/kWh], or plain energy."""
+    """What the plan follows: carbon [g/kWh], price [money/kWh], or plain energy; and who is asked, in this order."""
 
     kind: Literal["carbon", "price", "energy"] = "energy"
-    provider: Literal["constant", "trace"] = "constant"
     zone: NameOrNone = ""
-    path: str = ""
-    value: Annotated[float, Meta(ge=-1e6, le=1e6)] = 1.0
+    provider: tuple[ProviderConfig, ...] = ()
+
+    @property
+    def topic_zone(self) -> str:
+        """Return how the zone is called on the bus: by `zone`, else as the first provider calls it, else `local`."""
+        named = self.zone or (getattr(self.provider[0].settings, "zone", "") if self.provider else "")
+        return re.sub(r"[^A-Za-z0-9._-]", "-", named) or "local"
 
 
 class EnergyConfig(Section, frozen=True, kw_only=True):
@@ -124,9 +138,9 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
         ConfigError: with every fault there is: unknown keys, wrong types, values out of bounds, a file that is missing.
     """
     faults: list[str] = []
-    tables = _read_tables(path, faults)
-    for override in overrides:
-        _override(tables, override, faults)
+    tables = read_tables(path, faults)
+    for text in overrides:
+        override(tables, text, faults)
     config = _build(tables, faults)
     if not faults:
         faults += check(config)
@@ -144,9 +158,9 @@ def load_for_restore(path: Path | None, overrides: Sequence[str] = ()) -> tuple[
         ConfigError: one of these two is wrong.
     """
     faults: list[str] = []
-    tables = _read_tables(path, faults)
-    for override in overrides:
-        _override(tables, override, faults)
+    tables = read_tables(path, faults)
+    for text in overrides:
+        override(tables, text, faults)
     config = _build(tables, faults)
     if fatal := [fault for fault in faults if fault.startswith(("node", "gpu.backend"))]:
         raise ConfigError(fatal)
@@ -165,12 +179,18 @@ def _check_gpu(gpu: GpuConfig) -> Iterator[str]:
 
 
 def _check_signal(signal: SignalConfig) -> Iterator[str]:
-    if signal.provider == "trace" and not signal.path:
-        yield 'signal.path = "": must name a CSV file, because signal.provider = "trace"'
-    if signal.provider == "trace" and signal.kind == "energy":
-        yield 'signal.kind = "energy": a trace has a unit; use "carbon" or "price"'
-    if signal.kind == "carbon" and signal.provider == "constant" and signal.value <= 0:
-        yield f"signal.value = {signal.value:g}: a carbon intensity must be above 0 g/kWh"
+    if signal.kind == "energy" and signal.provider:
+        yield 'signal.kind = "energy": is the same everywhere and needs no signal.provider; use "carbon" or "price"'
+    if signal.kind != "energy" and not signal.provider:
+        yield (
+            f'signal.provider: is missing, because signal.kind = "{signal.kind}": add a [[signal.provider]] table with '
+            f"name = {' or '.join(map(repr, CATALOGUE[signal.kind]))}"
+        )
+    kinds = {provider.settings.signal_kind() for provider in signal.provider}
+    if len(kinds) > 1:
+        yield f"signal.provider: mixes {' and '.join(sorted(kinds))} intensities, whose grams are not the same"
+    for number, provider in enumerate(signal.provider):
+        yield from (f"signal.provider[{number}].{fault}" for fault in provider.settings.faults())
 
 
 def _check_bus(bus: BusConfig) -> Iterator[str]:
@@ -181,7 +201,7 @@ def _check_bus(bus: BusConfig) -> Iterator[str]:
     if bus.password_file and not bus.username:
         yield 'bus.username = "": must be set, because bus.password_file is'
     if bus.ca_file and not bus.url.startswith("mqtts://"):
-        yield f"bus.url = {_shown(bus.url)}: must start with mqtts:// where bus.ca_file is set"
+        yield f"bus.url = {shown(bus.url)}: must start with mqtts:// where bus.ca_file is set"
     for key, file in (("bus.password_file", bus.password_file), ("bus.ca_file", bus.ca_file)):
         if file and not Path(file).is_file():
             yield f"{key} = {file!r}: there is no such file"
@@ -201,84 +221,38 @@ def default_state_dir() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gridchase"
 
 
-def _read_tables(path: Path | None, faults: list[str]) -> dict[str, Any]:
-    if path is None:
-        return {}
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        faults.append(f"{path}: {error.strerror}")
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        faults.append(f"{path}: {error}")
-    return {}
-
-
-def _override(tables: dict[str, Any], override: str, faults: list[str]) -> None:
-    key, equals, text = override.partition("=")
-    section, dot, name = key.strip().partition(".")
-    if not (equals and dot and section and name):
-        faults.append(f"--set {_without_secret(override)}: must be section.key=value")
-        return
-    try:
-        value: Any = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()  # a bare word is a string: --set gpu.backend=simulation
-    table = tables.setdefault(section, {})
-    if isinstance(table, dict):
-        table[name] = value
-
-
 def _build(tables: Mapping[str, Any], faults: list[str]) -> Config:
     sections = get_type_hints(Config)
     faults += [
         f"{name}: there is no such section; there are {', '.join(sections)}" for name in tables if name not in sections
     ]
-    built: dict[str, Any] = {}
-    for name, section in sections.items():
-        table = tables.get(name, {})
-        if not isinstance(table, dict):
-            faults.append(f"{name} = {_shown(table)}: must be a table, [{name}]")
-            continue
-        built[name] = _build_section(name, section, table, faults)
-    return Config(**built)
+    kind = tables["signal"].get("kind", "energy") if isinstance(tables.get("signal"), dict) else "energy"
+    readers: dict[str, Reader] = {"provider": partial(_read_providers, CATALOGUE.get(str(kind), {}))}
+    built = {
+        name: build_record(name, section, tables.get(name, {}), faults, readers=readers if name == "signal" else None)
+        for name, section in sections.items()
+    }
+    return Config(**{name: section for name, section in built.items() if section is not None})
 
 
-def _build_section(name: str, section: type[Section], table: Mapping[str, Any], faults: list[str]) -> Section:
-    hints = get_type_hints(section, include_extras=True)
-    good = {}
-    for key, value in table.items():
-        if key not in hints:
-            faults.append(f"{name}.{key}: there is no such key; there are {', '.join(hints)}")
-            continue
-        try:
-            good[key] = msgspec.convert(value, hints[key])
-        except msgspec.ValidationError as error:
-            faults.append(f"{name}.{key} = {_shown(value)}: {_bound(hints[key]) or error}")
-    return section(**good)
+def _read_providers(
+    entries: Mapping[str, Entry], path: str, value: object, faults: list[str]
+) -> tuple[ProviderConfig, ...]:
+    """Return the chain that the tables describe, without the faulty ones."""
+    if not isinstance(value, list):
+        faults.append(f"{path} = {shown(value)}: must be a list of tables, each [[{path}]]")
+        return ()
+    read = [_read_provider(entries, f"{path}[{number}]", table, faults) for number, table in enumerate(value)]
+    return tuple(provider for provider in read if provider is not None)
 
 
-def _shown(value: object) -> str:
-    return _without_secret(repr(value))
-
-
-def _without_secret(text: str) -> str:
-    """Return a text in which no URL shows a user or a password: faults are logged."""
-    return re.sub(r"://.*@", "://…@", text, flags=re.DOTALL)
-
-
-_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-
-
-def _bound(hint: Any) -> str:  # noqa: ANN401 — a type annotation has no narrower type
-    if get_origin(hint) is Literal:
-        return "must be " + " or ".join(repr(choice) for choice in get_args(hint))
-    if get_origin(hint) is not Annotated:
-        return ""
-    kind, meta, *_ = get_args(hint)
-    words = [f"{word} {getattr(meta, field):g}" for field, word in _BOUNDS.items() if getattr(meta, field) is not None]
-    what = {float: "a number", int: "a whole number", str: "text"}[kind]
-    return (
-        f"must be {what}"
-        + (" " + " and ".join(words) if words else "")
-        + (f" like {meta.pattern}" if meta.pattern else "")
-    )
+def _read_provider(entries: Mapping[str, Entry], path: str, value: object, faults: list[str]) -> ProviderConfig | None:
+    table = dict(value) if isinstance(value, dict) else {}
+    name = table.pop("name", None)
+    entry = entries.get(name) if isinstance(name, str) else None
+    if entry is None:
+        if entries:  # without any, the kind is wrong, and that is told elsewhere
+            faults.append(f"{path}.name = {shown(name)}: must be {' or '.join(map(repr, entries))}")
+        return None
+    settings = build_record(path, entry.settings, table, faults)
+    return None if settings is None else ProviderConfig(name=str(name), settings=settings)

@@ -21,12 +21,12 @@ from controller.health import NO_GPU, Health, Snapshot
 from controller.journal import Journal
 from controller.meter import Meter
 from controller.node_lock import NodeLock
-from controller.ports import Backend, Bus, Gpu
+from controller.ports import Backend, Bus, Gpu, SeriesStore
 from controller.profile_store import ProfileStore
 from controller.restoration import give_back
 from controller.router import Router, Unit
 from controller.signal_feed import SignalFeed
-from policies.providers.base import Provider
+from policies.providers.catalogue import Source
 from publishers.bus import Outgoing, Will
 from publishers.reports import GpuDescription, GpuEnergy, GridSignal, LimitChange, NodeStatus
 from publishers.topics import Topics
@@ -45,16 +45,19 @@ Connect = Callable[[Will, Callable[[], Iterable[Outgoing]]], AbstractAsyncContex
 class Node:
     """What a controller is given: who it is, and the world it works in.
 
-    `connect(will, birth)` returns the bus, to be entered; `birth()` is published at every connection.
+    `connect(will, birth)` returns the bus, to be entered; `birth()` is published at every connection. `sources` is the
+    chain of providers; `store` keeps their histories, `jitter_ratio` (0 to 1) the nodes of a cluster apart.
     """
 
     config: Config
     boot_id: str
     version: str
     backend: Backend
-    provider: Provider
+    sources: Sequence[Source]
     clock: Clock
     connect: Connect
+    store: SeriesStore | None = None
+    jitter_ratio: float = 0.0
 
 
 async def run_controller(node: Node, *, stop: asyncio.Event) -> None:
@@ -149,17 +152,19 @@ class _Tree:
 
     def _feed(self, bus: Bus) -> SignalFeed:
         config, topics = self._node.config, self._topics
-        topic = topics.grid(config.signal.zone or "local", "price" if config.signal.kind == "price" else "carbon")
+        topic = topics.grid(config.signal.topic_zone, "price" if config.signal.kind == "price" else "carbon")
 
         def publish(signal: GridSignal) -> None:
             bus.publish(topic, encode(signal), qos=1, retain=True)
 
         return SignalFeed(
-            self._node.provider,
+            self._node.sources,
             kind=config.signal.kind,
             clock=self._node.clock,
             period_s=config.plan.period_s,
             publish=publish,
+            store=self._node.store,
+            jitter_ratio=self._node.jitter_ratio,
         )
 
     def _unit(self, gpu: Gpu, bus: Bus, feed: SignalFeed, tick_s: float) -> Unit:

@@ -224,17 +224,16 @@ class Job:
 
     def _choose(self, now_s: float) -> Target | None:
         slowest = self.ranks.slowest
-        history = self._signal.history()
         return self._steering.choose(
             now_s=now_s,
-            history=history,
+            history=self._signal.history(),
             forecast=self._signal.forecast(),
             progress=Progress(
                 n_iterations=slowest.n_iterations,
                 active_s=slowest.active_s,
                 started_at_s=self.ranks.status.started_at_s,
             ),
-            unit=history.unit if history else "",
+            provenance=self._signal.provenance(),
         )
 
     def _alive_s(self) -> float:

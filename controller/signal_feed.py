@@ -1,80 +1,119 @@
-"""The signal feed: keeps the grid's history and forecast fresh, says how old they are, and publishes them.
+"""The signal feed: one provider after the other is asked, and the best that is known is told, with its provenance.
 
-It is fresh, stale or absent; each transition is logged once. What is older than `MAX_AGE_S` is not trusted: the plan
-then falls back to the time-invariant one, and says so.
+    fresh from the first ─► fresh from another ─► last value held ─► own forecast ─► nothing (the plan ignores the grid)
+
+Each transition is logged once, published, and becomes the reason of what is decided meanwhile. A provider further down
+the chain is asked only while none above it is fresh.
 """
 
-import asyncio
 import logging
-from collections.abc import Callable
-from enum import StrEnum
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from controller.clock import Clock, next_tick_s
-from policies.forecasting import persistence
-from policies.providers.base import Provider, SignalError
+from controller.ports import Provenance, SeriesStore
+from controller.signal_lane import Lane
+from controller.signal_news import signal_message
+from policies.freshness import Freshness, Present
+from policies.providers.catalogue import Source
 from policies.signal import Signal
-from publishers.reports import GridSignal, SignalValue
+from publishers.reports import GridSignal
 
-HISTORY_S = 14 * 86_400.0
-HORIZON_S = 86_400.0
-FORECAST_STEP_S = 3_600.0
-MAX_AGE_S = 2 * 3_600.0
-FETCH_TIMEOUT_S = 30.0
-MAX_PUBLISHED = 1_000
-"""A dashboard wants the last days and the coming one, not two weeks of five-minute steps."""
+LASTING_PERIODS: Final = 2.0
+"""What stands for the present is drawn this far ahead: until the next look, even if that is late."""
+DOUBTS: Final = {
+    Freshness.FRESH: "signal_fallback",
+    Freshness.HELD: "signal_held",
+    Freshness.FORECAST: "signal_forecast",
+    Freshness.STALE: "signal_stale",
+    Freshness.ABSENT: "signal_absent",
+}
+"""The reason of a decision for which the signal was not what it should be."""
+_HOUR_S: Final = 3_600.0
+_RANKS: Final = list(Freshness)
 
 _LOGGER = logging.getLogger(__name__)
 
 
-class Freshness(StrEnum):
-    """How far the signal can be trusted."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Look:
+    """What was found at one look: the lane that knows best, its place in the chain, and what it knows."""
 
-    FRESH = "fresh"
-    STALE = "stale"
-    ABSENT = "absent"
+    lane: Lane
+    place: int
+    present: Present
 
 
 class SignalFeed:
-    """The grid signal of this node; obeys `SignalSource`."""
+    """The grid signal of this node; obeys `SignalSource`.
+
+    Args:
+        sources: the chain of providers, at least one.
+        kind: `carbon`, `price` or `energy`.
+        clock: the time.
+        period_s: how often it looks whether somebody is to be asked [s].
+        publish: takes the message for the dashboards.
+        store: where histories outlive this process, or None.
+        jitter_ratio: 0 to 1, how late in its window this process asks.
+    """
 
     def __init__(
         self,
-        provider: Provider,
+        sources: Sequence[Source],
         *,
         kind: str,
         clock: Clock,
         period_s: float,
         publish: Callable[[GridSignal], None],
+        store: SeriesStore | None = None,
+        jitter_ratio: float = 0.0,
     ) -> None:
-        self._provider = provider
+        self._lanes = [Lane(source, store=store, jitter_ratio=jitter_ratio) for source in sources]
         self._kind = kind
         self._clock = clock
         self._period_s = period_s
         self._publish = publish
-        self._history: Signal | None = None
-        self._given: Signal | None = None
-        self._forecast: Signal | None = None
-        self._told: tuple[float | None, float] | None = None
-        self.freshness = Freshness.ABSENT
-        self.fault = ""
+        self._look: _Look | None = None
+        self._stood: tuple[Freshness, int] | None = None
+        self._told: object = None
 
     @property
     def kind(self) -> str:
         """Return `carbon`, `price` or `energy`."""
         return self._kind
 
+    @property
+    def freshness(self) -> Freshness:
+        """Return how far the signal can be trusted."""
+        return self._look.present.freshness if self._look else Freshness.ABSENT
+
+    @property
+    def lane(self) -> Lane | None:
+        """Return the lane whose values are used; None before the first look."""
+        return self._look.lane if self._look else None
+
+    @property
+    def lanes(self) -> Sequence[Lane]:
+        """Return all lanes, in the order of the chain."""
+        return self._lanes
+
     def history(self) -> Signal | None:
-        """Return the signal up to now, or None while none is known."""
-        return self._history
+        """Return the signal up to now, with what stands for the present; None while none is known."""
+        return self._look.present.history if self._look else None
 
     def forecast(self) -> Signal | None:
         """Return the forecast from now on, or None where none can be trusted."""
-        return self._forecast
+        return self._look.present.forecast if self._look else None
+
+    def provenance(self) -> Provenance:
+        """Return where the signal comes from now, and what is wrong with it."""
+        if self._look is None:
+            return Provenance(source="", doubt=DOUBTS[Freshness.ABSENT], sentence="nobody was asked for the signal yet")
+        return _provenance(self._look, first=self._lanes[0])
 
     async def run(self) -> None:
-        """Fetch once a period; missed ticks are skipped."""
+        """Look once a period; missed ticks are skipped."""
         tick_s = self._clock.now_s()
         while True:
             await self.refresh()
@@ -82,58 +121,64 @@ class SignalFeed:
             await self._clock.sleep_until(tick_s)
 
     async def refresh(self) -> None:
-        """Fetch now. A provider that fails leaves what is known, which ages."""
-        now_s = self._clock.now_s()
-        try:
-            async with asyncio.timeout(FETCH_TIMEOUT_S):
-                history = await self._provider.fetch_history(since_s=now_s - HISTORY_S, now_s=now_s)
-                forecast = await self._provider.fetch_forecast(now_s=now_s, until_s=now_s + HORIZON_S)
-        except (SignalError, TimeoutError) as error:
-            self.fault = str(error) or f"no answer in {FETCH_TIMEOUT_S:g} s"
-        else:
-            self.fault = ""
-            self._history = history or self._history
-            self._given = forecast
-        self._judge(now_s)
-        self._tell()
+        """Ask who is due, down the chain to the first that is fresh, and take the best."""
+        looks: list[_Look] = []
+        for place, lane in enumerate(self._lanes):
+            await lane.refresh(self._clock.now_s())
+            present = lane.present(self._clock.now_s(), lasting_s=LASTING_PERIODS * self._period_s)
+            looks.append(_Look(lane=lane, place=place, present=present))
+            if present.freshness is Freshness.FRESH:
+                break
+        self._look = min(looks, key=lambda look: _RANKS.index(look.present.freshness))
+        self._log(self._look)
+        self._tell(self._look)
 
-    def _judge(self, now_s: float) -> None:
-        """Decide whether what is known can be trusted, and forecast by persistence where the provider does not."""
-        found = Freshness.ABSENT
-        if self._history is not None and len(self._history):
-            found = Freshness.FRESH if self._history.age_s(now_s) <= MAX_AGE_S else Freshness.STALE
-        self._forecast = self._given if found is Freshness.FRESH else None
-        if found is Freshness.FRESH and self._given is None and self._history is not None:
-            self._forecast = persistence(
-                self._history, now_s=now_s, horizon_s=HORIZON_S, step_s=FORECAST_STEP_S, max_age_s=MAX_AGE_S
-            )
-        if found is not self.freshness:
-            level = logging.INFO if found is Freshness.FRESH else logging.WARNING
-            _LOGGER.log(
-                level, "signal of %s: %s%s", self._provider.name, found, f": {self.fault}" if self.fault else ""
-            )
-            self.freshness = found
+    def _log(self, look: _Look) -> None:
+        """Log a transition, once."""
+        stands = (look.present.freshness, look.place)
+        if stands == self._stood:
+            return
+        is_well = stands == (Freshness.FRESH, 0)
+        if is_well and self._kind != "energy":
+            _LOGGER.info("signal: fresh from %s", look.lane.name)
+        elif not is_well:
+            _LOGGER.warning("signal: %s", self.provenance().sentence)
+        self._stood = stands
 
-    def _tell(self) -> None:
-        """Publish when there is a new value; plain energy has nothing to tell."""
-        history, forecast = self._history, self._forecast
-        if history is None or history.kind == "energy" or not len(history.starts_s):
+    def _tell(self, look: _Look) -> None:
+        """Publish when there is a new value or a transition; plain energy has nothing to tell."""
+        if self._kind == "energy":
             return
-        # A single value has no start of its own: it is cut off where the history begins, later at each look.
-        news = (float(history.starts_s[-1]) if len(history) > 1 else None, float(history.values[-1]))
-        if news == self._told:
+        message = signal_message(look.present, look.lane, self.provenance(), now_s=self._clock.now_s())
+        if message is None:
             return
-        self._told = news
-        series = history.joined(forecast) if forecast else history
-        known = np.flatnonzero(np.isfinite(series.values))[-MAX_PUBLISHED:]
-        self._publish(
-            GridSignal(
-                source=history.source,
-                kind=history.kind,
-                unit=history.unit,
-                issued_at_s=history.issued_at_s,
-                estimated=bool(history.estimated.any()),
-                values=[SignalValue(starts_s=float(series.starts_s[i]), value=float(series.values[i])) for i in known],
-                forecast_from_s=float(forecast.starts_s[0]) if forecast else None,
-            )
+        newest = look.lane.known
+        news = (
+            self._stood,
+            newest.starts_s[-1:].tobytes() if newest else None,
+            newest.values[-1:].tobytes() if newest else None,
         )
+        if news != self._told:
+            self._told = news
+            self._publish(message)
+
+
+def _provenance(look: _Look, *, first: Lane) -> Provenance:
+    """Return what is used, and why not something better."""
+    name, age = look.lane.name, f"{look.present.age_s / _HOUR_S:.1f} h"
+    source, instead = {
+        Freshness.FRESH: (name, f"{name} stands in"),
+        Freshness.HELD: (f"{name}, held for {age}", f"the last value of {name} is held, which ended {age} ago"),
+        Freshness.FORECAST: (
+            f"forecast from {name}, last known {age} ago",
+            f"the last value of {name} ended {age} ago, and a forecast from its history stands in",
+        ),
+        Freshness.STALE: ("", f"the last value of {name} ended {age} ago and is not followed any more"),
+        Freshness.ABSENT: ("", "nothing is known of the grid, so it is not followed"),
+    }[look.present.freshness]
+    if look.present.freshness is Freshness.FRESH and look.present.age_s > look.lane.source.max_age_s:
+        source = f"forecast from {name}, last known {age} ago"  # it is always late: its present is a forecast
+    if look.present.freshness is Freshness.FRESH and look.place == 0:
+        return Provenance(source=source)
+    why = first.fault or f"{first.name} has nothing new"
+    return Provenance(source=source, doubt=DOUBTS[look.present.freshness], sentence=f"{why}; {instead}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from controller.config import EnergyConfig, PlanConfig, ProfilerConfig
-from controller.ports import Target
+from controller.ports import Provenance, Target
 from controller.run_account import Slice
 from policies import profiling
 from policies.drift import Drift, has_left, watch
@@ -160,7 +160,13 @@ class Steering:
         )
 
     def choose(
-        self, *, now_s: float, history: Signal | None, forecast: Signal | None, progress: Progress, unit: str
+        self,
+        *,
+        now_s: float,
+        history: Signal | None,
+        forecast: Signal | None,
+        progress: Progress,
+        provenance: Provenance,
     ) -> Target | None:
         """Return the limit that the run should have now, with its reason; None while it has none to ask for."""
         if self._is_paused:
@@ -173,7 +179,7 @@ class Steering:
             case Planned(target=target, next_plan_s=next_plan_s) if target is not None and now_s < next_plan_s:
                 return target
             case Planned():
-                return self._plan(self.state, now_s, history, forecast, progress, unit)
+                return self._plan(self.state, now_s, history, forecast, progress, provenance)
             case _:
                 return None
 
@@ -199,7 +205,7 @@ class Steering:
         history: Signal | None,
         forecast: Signal | None,
         progress: Progress,
-        unit: str,
+        provenance: Provenance,
     ) -> Target:
         decision = choose_power_limit(
             profile=state.profile.with_overhead(host_power_w=self._energy.host_power_w, pue=self._energy.pue),
@@ -216,13 +222,20 @@ class Steering:
             present = Present(power_limit_w=decision.power_limit_w, since_s=now_s)
         target = Target(
             power_limit_w=decision.power_limit_w,
-            reason=decision.reason,
-            detail=decision.detail,
+            reason=provenance.doubt or decision.reason,
+            detail=f"{provenance.sentence}: {decision.detail}" if provenance.sentence else decision.detail,
             job=self._job,
-            signal=None if decision.signal_value is None else f"{decision.signal_value:.4g} {unit}",
+            signal=_signal_text(decision.signal_value, history, provenance),
         )
         self.state = replace(state, target=target, present=present, next_plan_s=now_s + self._rules.period_s)
         return target
+
+
+def _signal_text(value: float | None, history: Signal | None, provenance: Provenance) -> str | None:
+    """Return the value that was decided on, its unit, and who says so; None where there was none."""
+    if value is None or history is None or history.kind == "energy":
+        return None
+    return f"{value:.4g} {history.unit} ({provenance.source})" if provenance.source else f"{value:.4g} {history.unit}"
 
 
 def _since(base: Progress | None, progress: Progress) -> Progress:

@@ -103,22 +103,29 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     final: bool = False
 
 
-class SignalValue(Struct, frozen=True, kw_only=True):
-    """A value of the grid that holds from `starts_s` until the next one."""
+class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A value of the grid that holds from `starts_s` until the next one, with the 90 % band of a forecast."""
 
     starts_s: TimeS
     value: Number
+    estimated: bool = False
+    lower: Number | None = None
+    upper: Number | None = None
 
 
 class GridSignal(Message, frozen=True, kw_only=True):
-    """The grid of a zone: history and, from `forecast_from_s` on, forecast."""
+    """The grid of a zone: history and, from `forecast_from_s` on, forecast; and how far both can be trusted."""
 
+    time_s: TimeS
     source: Text
+    zone: Text
     kind: Literal["average", "marginal", "price"]
     unit: Text
     issued_at_s: TimeS
-    estimated: bool
+    state: Literal["fresh", "held", "forecast", "stale"]
+    age_s: Amount
     values: Annotated[list[SignalValue], Meta(max_length=MAX_ITEMS)]
+    detail: Sentence | None = None
     forecast_from_s: TimeS | None = None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from controller.clock import NS_PER_S
 from controller.errors import GpuError, GpuLimitError
-from controller.ports import LimitRange, LimitState, LiveLimit, Sample, Target
+from controller.ports import LimitRange, LimitState, LiveLimit, Provenance, Sample, Target
 from policies.signal import Signal, SignalKind
 from publishers.bus import Outgoing, Will
 from publishers.topics import DEFAULT_ROOT, Topics
@@ -227,6 +227,15 @@ class FixedSignal:
     def forecast(self) -> Signal | None:
         return None
 
+    def provenance(self) -> Provenance:
+        return Provenance(source="test")
+
+
+def _ends_s(series: Signal, told: Signal) -> float:
+    """Return when the last value that was told ceases to hold: no value is cut in two."""
+    later = series.starts_s[series.starts_s > told.starts_s[-1]]
+    return float(later[0]) if len(later) else series.ends_s
+
 
 def flat_signal(value: float, *, start_s: float = MIDNIGHT_S - 86_400, hours: int = 240) -> Signal:
     """Return a carbon intensity that never changes [g/kWh]."""
@@ -245,18 +254,21 @@ def flat_signal(value: float, *, start_s: float = MIDNIGHT_S - 86_400, hours: in
 class FixedProvider:
     """A provider whose whole history is one signal; what lies ahead stays unknown. `error` is raised by both calls."""
 
-    name = "fixed"
     step_s = 3_600.0
 
     def __init__(self, series: Signal | None) -> None:
+        self.name = "fixed"
         self.series = series
         self.kind: SignalKind = series.kind if series else "average"
         self.error: Exception | None = None
+        self.n_asked = 0
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
+        self.n_asked += 1
         if self.error is not None:
             raise self.error
-        return self.series.between(since_s, now_s) if self.series else None
+        told = self.series.between(since_s, now_s) if self.series else None
+        return self.series.between(since_s, _ends_s(self.series, told)) if self.series and told else None
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         if self.error is not None:

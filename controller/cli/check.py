@@ -9,19 +9,18 @@ from typing import Final
 import msgspec
 from rich.console import Console
 
-from controller.cli.wiring import backend_of, losses_of, provider_of, read_password
+from controller.cli.check_signal import check_signal
+from controller.cli.finding import Finding
+from controller.cli.wiring import backend_of, read_password
 from controller.clock import SystemClock
 from controller.config import Config
 from controller.errors import BackendError, ConfigError, GpuError, JournalError
 from controller.health import NO_GPU
 from controller.journal import Journal
 from controller.ports import Gpu
-from controller.signal_feed import MAX_AGE_S
-from policies.providers.base import SignalError
 from publishers.bus import probe
 
 CAP_SYS_ADMIN: Final = 21
-FETCH_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,15 +38,6 @@ class GpuCheck:
     power_w: float | None = None
     has_energy_counter: bool = False
     faults: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True, kw_only=True)
-class Finding:
-    """What was looked at, what was found, and what is wrong with it; nothing where `fault` is empty."""
-
-    what: str
-    found: str
-    fault: str = ""
 
 
 def check(config: Config, *, as_json: bool) -> int:
@@ -76,7 +66,7 @@ async def _check(config: Config) -> tuple[list[GpuCheck], list[Finding]]:
         findings.append(Finding(what="driver", found="none", fault=str(error)))
     findings += [
         await _check_broker(config),
-        await _check_signal(config),
+        *await check_signal(config.signal, now_s=SystemClock().now_s()),
         _check_permission(config),
         _check_state(config),
     ]
@@ -121,27 +111,6 @@ async def _check_broker(config: Config) -> Finding:
         root=config.bus.root,
     )
     return Finding(what="broker", found=config.bus.url, fault=f"{config.bus.url}: {fault}" if fault else "")
-
-
-async def _check_signal(config: Config) -> Finding:
-    now_s = SystemClock().now_s()
-    what = f"signal ({config.signal.kind})"
-    try:
-        provider = provider_of(config.signal)
-        async with asyncio.timeout(FETCH_TIMEOUT_S):
-            history = await provider.fetch_history(since_s=now_s - MAX_AGE_S, now_s=now_s)
-    except (ConfigError, SignalError, TimeoutError) as error:
-        return Finding(
-            what=what, found=config.signal.provider, fault=str(error) or f"no answer in {FETCH_TIMEOUT_S:g} s"
-        )
-    value = history.value_at(now_s) if history else None
-    losses = losses_of(provider)
-    source = f"{provider.name} ({losses})" if losses else provider.name
-    if value is None or history is None:
-        fault = f"{provider.name} has no value for now: the plan will not follow the grid"
-        return Finding(what=what, found=source, fault=fault)
-    found = "plain energy" if history.kind == "energy" else f"{source}: {value:.4g} {history.unit}"
-    return Finding(what=what, found=found)
 
 
 def _check_permission(config: Config) -> Finding:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from controller.cli.wiring import node_of, stopped_by_signals
+from controller.cli.wiring import opened_node, stopped_by_signals
 from controller.config import Config
 from controller.daemon import run_controller
 from controller.errors import ConfigError
@@ -51,7 +51,8 @@ async def broker(
 async def _controller(config: Config) -> None:
     stop = asyncio.Event()
     with stopped_by_signals(stop):
-        await run_controller(node_of(config), stop=stop)
+        async with opened_node(config) as node:
+            await run_controller(node, stop=stop)
 
 
 async def _up(config: Config) -> None:
@@ -65,14 +66,16 @@ async def _up(config: Config) -> None:
     with stopped_by_signals(stop):
         if await _listens(host, port):
             print(f"a broker listens at {config.bus.url} already: it is used", flush=True)
-            await run_controller(node_of(config), stop=stop)
+            async with opened_node(config) as node:
+                await run_controller(node, stop=stop)
             return
         async with embedded_broker(host=host, port=port) as running:
             setting = "no setting" if port == MQTT_PORT else f"GRIDCHASE_BROKER={running.url}"
             print(f"{running.kind} {running.version} at {running.url}; training here needs {setting}", flush=True)
             async with asyncio.TaskGroup() as tasks:
                 watch = tasks.create_task(_watch(running), name="broker")
-                await run_controller(node_of(_with_url(config, running.url)), stop=stop)
+                async with opened_node(_with_url(config, running.url)) as node:
+                    await run_controller(node, stop=stop)
                 watch.cancel()
 
 

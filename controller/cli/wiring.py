@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import random
 import signal
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,10 +18,11 @@ from controller.config import BusConfig, Config, SignalConfig
 from controller.daemon import Node
 from controller.errors import ConfigError
 from controller.ports import Backend
+from controller.signal_store import SignalStore
 from policies.providers.base import Provider, SignalError
+from policies.providers.catalogue import CATALOGUE, Source, open_sources
 from policies.providers.constant import ConstantProvider
 from policies.providers.trace import TraceProvider
-from policies.signal import SignalKind
 from publishers.bus import Bus, Outgoing, Will
 
 VERSION = version("gridchase")
@@ -28,26 +30,30 @@ VERSION = version("gridchase")
 _LOGGER = logging.getLogger(__name__)
 
 
-def node_of(config: Config, *, clock: Clock | None = None) -> Node:
-    """Return the node that a configuration describes.
+@contextlib.asynccontextmanager
+async def opened_node(config: Config, *, clock: Clock | None = None) -> AsyncIterator[Node]:
+    """Open what a configuration describes: the providers, the store of their histories, and the node around them.
 
     Raises:
-        ConfigError: a file that it names cannot be used.
+        ConfigError: a file or a secret that it names cannot be used.
     """
     clock = clock or SystemClock()
     password = read_password(config.bus)
-    provider = provider_of(config.signal)
-    if losses := losses_of(provider):
-        _LOGGER.warning("%s has %s: what is missing is not guessed", provider.name, losses)
-    return Node(
-        config=config,
-        boot_id=boot_id(),
-        version=VERSION,
-        backend=backend_of(config, clock),
-        provider=provider,
-        clock=clock,
-        connect=lambda will, birth: bus_of(config, password, will, birth),
-    )
+    async with opened_sources(config.signal) as sources, opened_store(config) as store:
+        for source in sources:
+            if losses := losses_of(source.provider):
+                _LOGGER.warning("%s has %s: what is missing is not guessed", source.provider.name, losses)
+        yield Node(
+            config=config,
+            boot_id=boot_id(),
+            version=VERSION,
+            backend=backend_of(config, clock),
+            sources=sources,
+            clock=clock,
+            connect=lambda will, birth: bus_of(config, password, will, birth),
+            store=store,
+            jitter_ratio=random.random(),  # noqa: S311 — jitter is no secret
+        )
 
 
 def backend_of(config: Config, clock: Clock) -> Backend:
@@ -55,21 +61,34 @@ def backend_of(config: Config, clock: Clock) -> Backend:
     return NvmlBackend() if config.gpu.backend == "nvml" else default_simulation(clock)
 
 
-def provider_of(config: SignalConfig) -> Provider:
-    """Return where the signal comes from.
+@contextlib.asynccontextmanager
+async def opened_sources(config: SignalConfig) -> AsyncIterator[list[Source]]:
+    """Open the chain of providers; plain energy is a constant.
 
     Raises:
-        ConfigError: the trace cannot be used; every fault of the file is listed.
+        ConfigError: a file cannot be used, or a secret is missing; every fault is listed.
     """
-    if config.provider == "trace":
+    entries = CATALOGUE.get(config.kind, {})
+    chosen = [(entries[provider.name], provider.settings) for provider in config.provider]
+    async with contextlib.AsyncExitStack() as stack:
         try:
-            return TraceProvider(Path(config.path), zone=config.zone, kind=_KINDS[config.kind])
-        except SignalError as error:
-            raise ConfigError([f"signal.path: {line}" for line in str(error).splitlines()]) from error
-    if config.kind == "energy":
-        return ConstantProvider(1.0, kind="energy", unit="1", zone=config.zone)
-    unit = "g/kWh" if config.kind == "carbon" else "money/kWh"
-    return ConstantProvider(config.value, kind=_KINDS[config.kind], unit=unit, zone=config.zone)
+            sources = await stack.enter_async_context(open_sources(chosen))
+        except (ValueError, SignalError) as error:
+            raise ConfigError([f"signal.provider: {line}" for line in str(error).splitlines()]) from error
+        yield sources or [Source(provider=ConstantProvider(1.0, kind="energy", unit="1"))]
+
+
+@contextlib.asynccontextmanager
+async def opened_store(config: Config) -> AsyncIterator[SignalStore | None]:
+    """Open the histories on disk; None where nothing is worth keeping."""
+    if config.signal.kind == "energy":
+        yield None
+        return
+    store = SignalStore(Path(config.node.state_dir) / "signals.sqlite")
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def losses_of(provider: Provider) -> str:
@@ -135,6 +154,3 @@ def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
-
-
-_KINDS: dict[str, SignalKind] = {"carbon": "average", "price": "price", "energy": "energy"}

@@ -33,6 +33,7 @@ from controller.demo.watch import Watch
 from controller.errors import ControllerError
 from policies.profiling import sweep_plan
 from policies.providers.base import SignalError
+from policies.providers.catalogue import Source
 from publishers.broker import BrokerError, EmbeddedBroker, embedded_broker
 from publishers.bus import Bus
 from publishers.environment import find_boot_id
@@ -172,7 +173,7 @@ def _node(scene: Scene, broker: EmbeddedBroker, gpu: SimulatedGpu) -> Node:
         boot_id=find_boot_id(),
         version=metadata.version("gridchase"),
         backend=SimulatedBackend([gpu]),
-        provider=scene.grid.provider,
+        sources=[Source(provider=scene.grid.provider)],
         clock=scene.clock,
         connect=lambda will, birth: Bus(url=config.bus.url, will=will, birth=birth),
     )

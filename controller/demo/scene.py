@@ -23,11 +23,13 @@ from controller.config import (
     NodeConfig,
     PlanConfig,
     ProfilerConfig,
+    ProviderConfig,
     SignalConfig,
 )
 from controller.demo.grid import DAY_S, Grid
 from controller.demo.training import Order
 from controller.demo.workload import Workload, fill
+from policies.providers.trace import TraceSettings
 
 JOB: Final = "resnet50"
 RUN: Final = "demo"
@@ -98,11 +100,14 @@ class Scene:
             plan=PlanConfig(
                 max_slowdown=self.max_slowdown, period_s=max(_PLAN_PERIOD_S, _SHORTEST_PLAN_PERIOD_S * rate)
             ),
-            signal=SignalConfig(kind="carbon", provider="trace", zone=self.grid.zone, path=str(self.grid.path)),
+            signal=SignalConfig(kind="carbon", zone=self.grid.zone, provider=(self._provider(),)),
             energy=EnergyConfig(period_s=_ENERGY_PERIOD_S * rate),
             job=JobConfig(lease_s=min(DAY_S, _LEASE_S * rate)),
             http=HttpConfig(port=-1),
         )
+
+    def _provider(self) -> ProviderConfig:
+        return ProviderConfig(name="csv", settings=TraceSettings(path=str(self.grid.path), zone=self.grid.zone))
 
     def order(self, *, broker_url: str, gpu_uuid: str) -> Order:
         """Return what the training process is told."""

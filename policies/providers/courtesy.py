@@ -21,6 +21,8 @@ LONGEST_WAIT_S: Final = 86_400.0
 ROUNDING_S: Final = 1.0
 """More than what is lost when a wait is added to a Unix time and taken off again."""
 N_FAILURES_TO_OPEN: Final = 4
+LATE_STEPS: Final = 0.25
+"""How soon a source is asked again whose newest value is not there yet."""
 JITTER_STEPS: Final = 0.1
 """A whole cluster must not ask in the same second: each process asks up to a tenth of a step later."""
 
@@ -42,19 +44,22 @@ class Courtesy:
         return now_s >= self.next_s or self.next_s - now_s > LONGEST_WAIT_S + ROUNDING_S
 
 
-def after_answer(courtesy: Courtesy, *, now_s: float, step_s: float, jitter_ratio: float) -> Courtesy:
+def after_answer(*, now_s: float, step_s: float, jitter_ratio: float, is_current: bool = True) -> Courtesy:
     """Return when to ask next after an answer: just after the next step of the data begins.
 
     Args:
-        courtesy: what was known.
         now_s: Unix time [s].
         step_s: the step of the data [s]; infinite where nothing ever changes.
         jitter_ratio: 0 to 1, another for each process.
+        is_current: whether the answer held the value of now. Where it did not, the source is late, and is asked again
+            within the step.
     """
-    del courtesy
     if math.isinf(step_s):
         return Courtesy(next_s=now_s + LONGEST_WAIT_S)
     next_s = (now_s // step_s + 1 + JITTER_STEPS * jitter_ratio) * step_s
+    if not is_current:
+        pause_s = min(LATE_STEPS * step_s, LONGEST_PAUSE_S) * (1 + jitter_ratio / 2)
+        next_s = min(next_s, now_s + pause_s)
     return Courtesy(next_s=min(next_s, now_s + LONGEST_WAIT_S))
 
 

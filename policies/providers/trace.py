@@ -137,7 +137,7 @@ class TraceProvider:
         trace = read_trace(path)
         if (trace.unit == CARBON_UNIT) != (kind in {"average", "marginal"}):
             raise SignalFileError(path, [f"{path}: values in {trace.unit} are no signal of kind {kind!r}"])
-        self.name = f"trace {path.name}"
+        self.name = path.name
         self.kind: SignalKind = kind
         self.step_s = trace.step_s
         self.trace = trace
@@ -153,23 +153,23 @@ class TraceProvider:
         )
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
-        """Return the values from `since_s` on that start by `now_s`, or None where the file has none of them."""
+        """Return the values that hold after `since_s` and start by `now_s`, or None where the file has none of them."""
         whole = self._signal
         n_told = int(np.searchsorted(whole.starts_s, now_s, side="right"))
-        if not n_told:
+        n_before = max(int(np.searchsorted(whole.starts_s, since_s, side="right")) - 1, 0)
+        if not n_told or since_s >= whole.ends_s:
             return None
         ends_s = float(whole.starts_s[n_told]) if n_told < len(whole) else whole.ends_s
-        told = Signal(
+        return Signal(
             kind=whole.kind,
             zone=whole.zone,
             source=whole.source,
             unit=whole.unit,
-            starts_s=whole.starts_s[:n_told],
-            values=whole.values[:n_told],
+            starts_s=whole.starts_s[n_before:n_told],
+            values=whole.values[n_before:n_told],
             ends_s=ends_s,
             issued_at_s=now_s,
-        ).between(since_s, math.inf)
-        return told if len(told) else None
+        )
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return None: a record of the past forecasts nothing."""

@@ -10,6 +10,7 @@ from controller.cli.wiring import VERSION, boot_id, bus_of, stopped_by_signals
 from controller.clock import SystemClock
 from controller.config import Config, load_config
 from controller.daemon import Node, run_controller
+from policies.providers.catalogue import Source
 from policies.providers.constant import ConstantProvider
 
 
@@ -33,7 +34,7 @@ async def _run(config: Config, n_gpus: int) -> None:
         boot_id=boot_id(),
         version=VERSION,
         backend=SimulatedBackend(gpus),
-        provider=ConstantProvider(1.0, kind="energy", unit="1", zone=""),
+        sources=[Source(provider=ConstantProvider(1.0, kind="energy", unit="1", zone=""))],
         clock=clock,
         connect=lambda will, birth: bus_of(config, "", will, birth),
     )

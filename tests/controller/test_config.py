@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from controller.config import Config, check, default_state_dir, load_config, load_for_restore
 from controller.errors import ConfigError
 
+AVERAGE = '{name="csv", path="a.csv", zone="DE"}'
+MARGINAL = '{name="csv", path="b.csv", zone="DE", kind="marginal"}'
+
 
 def faults_of(*overrides: str, path: Path | None = None) -> list[str]:
     """Return the faults that loading reports."""
@@ -96,9 +99,20 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
     ("overrides", "fault"),
     [
         (["gpu.min_power_limit_w=250", "gpu.max_power_limit_w=200"], "must be at most gpu.max_power_limit_w = 200"),
-        (["signal.kind=carbon", "signal.provider=trace"], "must name a CSV file"),
-        (["signal.provider=trace", "signal.path=a.csv"], 'use "carbon" or "price"'),
-        (["signal.kind=carbon", "signal.value=0"], "must be above 0 g/kWh"),
+        (["signal.kind=carbon"], "signal.provider: is missing"),
+        (["signal.kind=carbon", 'signal.provider=[{name="nobody"}]'], "signal.provider[0].name = 'nobody': must be"),
+        (["signal.kind=carbon", "signal.provider=[{}]"], "signal.provider[0].name = None: must be"),
+        (["signal.kind=carbon", "signal.provider=[5]"], "signal.provider[0].name = None: must be"),
+        (["signal.kind=carbon", "signal.provider=csv"], "must be a list of tables, each [[signal.provider]]"),
+        (["signal.kind=carbon", 'signal.provider=[{name="csv", zone="DE"}]'], "signal.provider[0].path: is missing"),
+        (["signal.kind=carbon", 'signal.provider=[{name="csv", path="a.csv"}]'], "signal.provider[0].zone: is missing"),
+        (["signal.kind=carbon", 'signal.provider=[{name="csv", rows=1}]'], "signal.provider[0].rows: there is no such"),
+        (
+            ["signal.kind=carbon", 'signal.provider=[{name="constant", value=0}]'],
+            "[0].value = 0: must be a number above",
+        ),
+        (["signal.kind=carbon", f"signal.provider=[{MARGINAL}, {AVERAGE}]"], "mixes average and marginal"),
+        ([f"signal.provider=[{AVERAGE}]"], 'signal.kind = "energy": is the same everywhere'),
         (["bus.password_file=/dev/null"], "bus.username"),
         (["bus.username=ada", "bus.password_file=/no/such"], "there is no such file"),
         (["bus.ca_file=/etc/hostname"], "must start with mqtts://"),

@@ -16,7 +16,7 @@ from policies.providers.constant import ConstantProvider
 from publishers.reports import GridSignal, NodeStatus
 from publishers.wire import decode
 from tests.fakes import FakeBackend, FakeGpu
-from tests.scenarios.site import NODE, TOPICS, Site, Training, prior_gpu
+from tests.scenarios.site import ANY_PROVIDER, NODE, TOPICS, Site, Training, prior_gpu
 
 
 class AbsentBackend(FakeBackend):
@@ -164,7 +164,7 @@ async def test_the_last_messages_tell_the_limits_then_offline(tmp_path: Path) ->
 )
 async def test_the_signal_is_published_under_its_zone(tmp_path: Path, kind: str, zone: str, topic: str) -> None:
     provider = ConstantProvider(300.0, kind="price" if kind == "price" else "average", unit="g/kWh", zone=zone)
-    site = Site(tmp_path, [], f"signal.kind={kind}", f'signal.zone="{zone}"', provider=provider)
+    site = Site(tmp_path, [], f"signal.kind={kind}", ANY_PROVIDER, f'signal.zone="{zone}"', providers=[provider])
     async with site.controlled():
         assert decode(site.bus.retained[topic], GridSignal).values[-1].value == 300.0
 

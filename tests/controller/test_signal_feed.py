@@ -1,18 +1,20 @@
-"""The signal feed: fresh, stale or absent, each transition told once, and published when there is something new."""
+"""The signal feed: the best that the chain knows, each transition told once, published when there is something new."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from controller.signal_feed import FETCH_TIMEOUT_S, MAX_AGE_S, MAX_PUBLISHED, Freshness, SignalFeed
-from policies.providers.base import Provider, SignalError
+from controller.signal_feed import SignalFeed
+from controller.signal_news import MAX_PUBLISHED
+from policies.freshness import Freshness
+from policies.providers.base import Provider, SignalUnavailableError
+from policies.providers.catalogue import Source
 from policies.providers.constant import ConstantProvider
-from policies.signal import ESTIMATED, Signal
+from policies.signal import Signal
 from publishers.reports import GridSignal
 from publishers.wire import decode, encode
 from tests.fakes import MIDNIGHT_S, FixedProvider, LoopClock, flat_signal
@@ -24,9 +26,15 @@ PERIOD_S = 300.0
 class Bench:
     """A feed with its surroundings."""
 
-    def __init__(self, provider: Provider, *, kind: str = "carbon") -> None:
+    def __init__(self, *providers: Provider, kind: str = "carbon") -> None:
         self.published: list[GridSignal] = []
-        self.feed = SignalFeed(provider, kind=kind, clock=LoopClock(), period_s=PERIOD_S, publish=self.published.append)
+        self.feed = SignalFeed(
+            [Source(provider=provider) for provider in providers],
+            kind=kind,
+            clock=LoopClock(),
+            period_s=PERIOD_S,
+            publish=self.published.append,
+        )
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -37,6 +45,11 @@ class Bench:
             yield
             task.cancel()
 
+    def value(self) -> float | None:
+        """Return what stands for the present."""
+        history = self.feed.history()
+        return history.value_at(LoopClock().now_s()) if history else None
+
 
 async def hours(count: float) -> None:
     """Let hours pass."""
@@ -44,59 +57,81 @@ async def hours(count: float) -> None:
         await asyncio.sleep(60)
 
 
-def until(hour: float) -> Signal:
-    """Return a signal that nobody continues after an hour of the day."""
-    return flat_signal(300.0).between(0, MIDNIGHT_S + hour * HOUR_S)
+def until(hour: float, value: float = 300.0) -> Signal:
+    """Return a day of a signal that nobody continues after an hour of the next."""
+    return flat_signal(value).between(0, MIDNIGHT_S + hour * HOUR_S)
 
 
-async def test_a_signal_that_is_there_is_fresh_and_forecast_by_persistence() -> None:
+def failing(hour: float = 0.0, name: str = "fixed") -> FixedProvider:
+    """Return a provider that answers 503, and that has never said anything."""
+    provider = FixedProvider(until(hour) if hour else None)
+    provider.name = name
+    provider.error = SignalUnavailableError(f"{name}: HTTP 503")
+    return provider
+
+
+async def test_a_signal_that_is_there_is_fresh_and_forecast() -> None:
     bench = Bench(FixedProvider(flat_signal(300.0)))
     async with bench.working():
         forecast = bench.feed.forecast()
-        assert bench.feed.freshness is Freshness.FRESH
+        assert (bench.feed.freshness, bench.feed.provenance().doubt) == (Freshness.FRESH, "")
+        assert bench.feed.provenance().source == "fixed"
         assert forecast is not None
-        assert (forecast.source, forecast.value_at(MIDNIGHT_S + 23 * HOUR_S)) == ("persistence", 300.0)
+        assert forecast.value_at(MIDNIGHT_S + 23 * HOUR_S) == pytest.approx(300.0)
 
 
 async def test_without_any_signal_it_is_absent() -> None:
     bench = Bench(FixedProvider(None))
     async with bench.working():
         assert (bench.feed.freshness, bench.feed.history(), bench.feed.forecast()) == (Freshness.ABSENT, None, None)
+        assert bench.feed.provenance().doubt == "signal_absent"
     assert bench.published == []
 
 
-async def test_a_signal_nobody_continues_is_trusted_for_two_hours_and_each_change_is_told_once(
+async def test_a_short_history_that_nobody_continues_is_held_for_two_hours_and_each_change_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "controller.signal_feed")
     provider = FixedProvider(until(1))
     bench = Bench(provider)
     async with bench.working():
-        await hours(1 + MAX_AGE_S / HOUR_S)
-        assert bench.feed.freshness is Freshness.FRESH
-        await hours(0.2)
-        assert (bench.feed.freshness, bench.feed.forecast()) == (Freshness.STALE, None)
+        await hours(1.5)
+        assert (bench.feed.freshness, bench.value()) == (Freshness.HELD, 300.0)
+        assert bench.feed.provenance().source == "fixed, held for 0.5 h"
+        await hours(1.4)
+        assert (bench.feed.freshness, bench.value()) == (Freshness.HELD, 300.0)
+        await hours(0.3)
+        assert (bench.feed.freshness, bench.value(), bench.feed.forecast()) == (Freshness.STALE, None, None)
         assert bench.feed.history() is not None, "it may still be shown, with its age"
         await hours(6)
         provider.series = flat_signal(200.0)
-        await hours(0.2)
-        assert bench.feed.freshness is Freshness.FRESH
-    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "INFO"]
+        await hours(0.4)
+        assert (bench.feed.freshness, bench.value()) == (Freshness.FRESH, 200.0)
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "WARNING", "INFO"]
+    assert [message.state for message in bench.published if message.detail] == ["held", "stale"]
+
+
+async def test_days_of_history_bridge_an_outage_by_a_forecast_for_a_day() -> None:
+    series = flat_signal(300.0, start_s=MIDNIGHT_S - 20 * 86_400, hours=20 * 24 + 1)
+    bench = Bench(FixedProvider(series))
+    async with bench.working():
+        await hours(6)
+        assert (bench.feed.freshness, bench.value()) == (Freshness.FORECAST, pytest.approx(300.0))
+        assert bench.feed.provenance().source == "forecast from fixed, last known 5.0 h ago"
+        await hours(20)
+        assert (bench.feed.freshness, bench.value()) == (Freshness.STALE, None)
 
 
 async def test_a_provider_that_fails_leaves_what_is_known_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
-    provider = FixedProvider(until(48))
+    provider = FixedProvider(until(1))
     bench = Bench(provider)
     async with bench.working():
-        provider.error = SignalError("the operator's server answers 503")
+        provider.error = SignalUnavailableError("fixed: HTTP 503")
+        await hours(0.9)
+        assert bench.feed.freshness is Freshness.FRESH
         await hours(1)
-        assert (bench.feed.freshness, bench.feed.fault) == (Freshness.FRESH, "the operator's server answers 503")
-        await hours(2)
-        assert bench.feed.freshness is Freshness.STALE
-        provider.error = None
-        await hours(0.2)
-        assert (bench.feed.freshness, bench.feed.fault) == (Freshness.FRESH, "")
-    assert "stale: the operator's server answers 503" in caplog.text
+        assert bench.feed.freshness is Freshness.HELD
+    assert caplog.messages[-1] == ("signal: fixed: HTTP 503; the last value of fixed is held, which ended 0.3 h ago")
 
 
 class HangingProvider(FixedProvider):
@@ -111,57 +146,61 @@ class HangingProvider(FixedProvider):
 async def test_a_provider_that_hangs_is_given_up_after_a_while() -> None:
     bench = Bench(HangingProvider(None))
     async with bench.working():
-        await asyncio.sleep(FETCH_TIMEOUT_S + 1)
-        assert (bench.feed.freshness, bench.feed.fault) == (Freshness.ABSENT, "no answer in 30 s")
+        await asyncio.sleep(60)
+        assert bench.feed.freshness is Freshness.ABSENT
+        assert bench.feed.lanes[0].fault == "fixed: no answer in 45 s"
 
 
-class Forecaster(FixedProvider):
-    """A provider that has a forecast of its own."""
-
-    async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
-        return replace(flat_signal(111.0), source="forecaster", estimated=ESTIMATED).between(now_s, until_s)
-
-
-async def test_the_forecast_of_the_provider_wins_over_persistence() -> None:
-    bench = Bench(Forecaster(flat_signal(300.0)))
+async def test_the_next_of_the_chain_stands_in_while_the_first_fails(caplog: pytest.LogCaptureFixture) -> None:
+    first, second = failing(name="first"), FixedProvider(flat_signal(200.0))
+    second.name = "second"
+    bench = Bench(first, second)
     async with bench.working():
-        forecast = bench.feed.forecast()
-        assert forecast is not None
-        assert (forecast.source, forecast.value_at(MIDNIGHT_S + 60)) == ("forecaster", 111.0)
-    assert bench.published[0].forecast_from_s == MIDNIGHT_S
+        assert (bench.feed.freshness, bench.value()) == (Freshness.FRESH, 200.0)
+        assert bench.feed.provenance().doubt == "signal_fallback"
+        assert bench.feed.provenance().source == "second"
+        first.error, first.series = None, flat_signal(100.0)
+        await hours(1)
+        assert (bench.value(), bench.feed.provenance().doubt) == (100.0, "")
+        asked = second.n_asked
+        await hours(3)
+        assert second.n_asked == asked, "who is not needed is not asked"
+    assert "signal: first: HTTP 503; second stands in" in caplog.messages
 
 
-async def test_an_old_forecast_is_not_trusted_once_the_history_is_stale() -> None:
-    provider = Forecaster(until(1))
-    bench = Bench(provider)
+async def test_a_value_of_the_first_that_is_held_yields_to_a_fresh_one_of_the_second() -> None:
+    first, second = FixedProvider(until(1, 100.0)), FixedProvider(flat_signal(200.0))
+    bench = Bench(first, second)
     async with bench.working():
-        await hours(4)
-        assert bench.feed.forecast() is None
+        assert bench.value() == 100.0
+        await hours(2)
+        assert (bench.value(), bench.feed.provenance().doubt) == (200.0, "signal_fallback")
 
 
 async def test_history_and_forecast_are_published_when_there_is_a_new_value() -> None:
     bench = Bench(FixedProvider(flat_signal(300.0)))
     async with bench.working():
         await hours(3)
-    # The fixed provider tells a value only after its hour has begun: at the next look.
-    issued = [message.values[-25].starts_s for message in bench.published]
     assert len(bench.published) == 4
-    assert issued == sorted(issued)
+    times_s = [message.time_s for message in bench.published]
+    assert times_s == sorted(set(times_s))
     first = bench.published[0]
-    assert (first.kind, first.unit, first.source) == ("average", "g/kWh", "test")
-    assert first.forecast_from_s == MIDNIGHT_S
+    assert (first.kind, first.unit, first.source, first.zone) == ("average", "g/kWh", "test", "XX")
+    assert (first.state, first.age_s, first.detail) == ("fresh", 0.0, None)
+    assert first.forecast_from_s is not None
+    assert [entry.estimated for entry in first.values] == [e.starts_s >= first.forecast_from_s for e in first.values]
     assert decode(encode(first), GridSignal) == first
 
 
 async def test_a_long_history_is_published_in_part_and_without_what_is_missing() -> None:
-    series = flat_signal(300.0, start_s=MIDNIGHT_S - 13 * 86_400)
+    n = 12 * 24 * 13
     fine = Signal(
         kind="average",
         zone="XX",
         source="test",
         unit="g/kWh",
-        starts_s=series.starts_s[0] + 300.0 * np.arange(12 * 24 * 13, dtype=np.float64),
-        values=np.where(np.arange(12 * 24 * 13) % 2, 300.0, np.nan),
+        starts_s=MIDNIGHT_S - 13 * 86_400 + 300.0 * np.arange(n, dtype=np.float64),
+        values=np.where(np.arange(n) % 2, 300.0, np.nan),
         ends_s=MIDNIGHT_S + 86_400,
         issued_at_s=MIDNIGHT_S,
     )
@@ -169,7 +208,7 @@ async def test_a_long_history_is_published_in_part_and_without_what_is_missing()
     async with bench.working():
         pass
     assert len(bench.published[0].values) == MAX_PUBLISHED
-    assert decode(encode(bench.published[0]), GridSignal).values[-1].value == 300.0
+    assert all(entry.value > 0 for entry in bench.published[0].values)
 
 
 async def test_plain_energy_publishes_nothing() -> None:

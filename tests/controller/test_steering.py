@@ -3,7 +3,7 @@
 import pytest
 
 from controller.config import EnergyConfig, PlanConfig, ProfilerConfig
-from controller.ports import Target
+from controller.ports import Provenance, Target
 from controller.run_account import Slice
 from controller.steering import Steering
 from policies.planning import Progress
@@ -32,10 +32,18 @@ def begin(run: Steering, known: PowerProfile | None = None) -> Steering:
     return run
 
 
-def choose(run: Steering, *, at_s: float = 0.0, history: Signal | None = None) -> Target | None:
+def choose(
+    run: Steering, *, at_s: float = 0.0, history: Signal | None = None, provenance: Provenance | None = None
+) -> Target | None:
     """Return the limit that the run should have at a time."""
     progress = Progress(n_iterations=0.0, active_s=0.0, started_at_s=MIDNIGHT_S)
-    return run.choose(now_s=MIDNIGHT_S + at_s, history=history, forecast=None, progress=progress, unit="g/kWh")
+    return run.choose(
+        now_s=MIDNIGHT_S + at_s,
+        history=history,
+        forecast=None,
+        progress=progress,
+        provenance=provenance or Provenance(source="test"),
+    )
 
 
 def piece(power_w: float, rate_per_s: float, *, duration_s: float = 2.0) -> Slice:

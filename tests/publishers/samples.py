@@ -201,18 +201,26 @@ GOLDEN: list[tuple[Message, bytes]] = [
     ),
     (
         GridSignal(
-            source="trace",
+            time_s=1.7e9,
+            source="neso GB",
+            zone="GB",
             kind="average",
-            unit="gco2_per_kwh",
+            unit="g/kWh",
             issued_at_s=1.7e9,
-            estimated=False,
-            values=[SignalValue(starts_s=1.7e9, value=412.0), SignalValue(starts_s=1700003600.0, value=-3.5)],
+            state="held",
+            age_s=1800.0,
+            values=[
+                SignalValue(starts_s=1.7e9, value=412.0),
+                SignalValue(starts_s=1700003600.0, value=400.5, estimated=True, lower=350.0, upper=450.0),
+            ],
+            detail="neso GB has nothing new",
             forecast_from_s=1700003600.0,
         ),
         (
-            b'{"source":"trace","kind":"average","unit":"gco2_per_kwh","issued_at_s":1700000000.0,"estimated":fa'
-            b'lse,"values":[{"starts_s":1700000000.0,"value":412.0},{"starts_s":1700003600.0,"value":-3.5}],"for'
-            b'ecast_from_s":1700003600.0}'
+            b'{"time_s":1700000000.0,"source":"neso GB","zone":"GB","kind":"average","unit":"g/kWh","issued_at_s'
+            b'":1700000000.0,"state":"held","age_s":1800.0,"values":[{"starts_s":1700000000.0,"value":412.0},{"s'
+            b'tarts_s":1700003600.0,"value":400.5,"estimated":true,"lower":350.0,"upper":450.0}],"detail":"neso '
+            b'GB has nothing new","forecast_from_s":1700003600.0}'
         ),
     ),
     (

@@ -12,6 +12,7 @@ from typing import Any
 from controller.config import load_config
 from controller.daemon import Node, run_controller
 from policies.providers.base import Provider
+from policies.providers.catalogue import Source
 from policies.providers.constant import ConstantProvider
 from publishers.bus import Outgoing, Will
 from publishers.reports import LimitChange, ProfileReport, RunEnergy
@@ -26,6 +27,8 @@ PRIOR_W = 280.0
 POWER_RATIO = 0.9
 """A fake GPU draws nine tenths of its limit."""
 TOPICS = Topics()
+ANY_PROVIDER = 'signal.provider=[{name="constant", value=300.0}]'
+"""What a configuration with a signal must name; the providers of a `Site` are used instead."""
 RESOLUTION_S = 1e-5
 """Unix time in a float is good to less than a microsecond."""
 
@@ -47,13 +50,13 @@ class Site:
     """A node: its GPUs, its broker, and the controllers that run on it one after the other."""
 
     def __init__(
-        self, state_dir: Path, gpus: Sequence[FakeGpu], *overrides: str, provider: Provider | None = None
+        self, state_dir: Path, gpus: Sequence[FakeGpu], *overrides: str, providers: Sequence[Provider] = ()
     ) -> None:
         self.gpus = list(gpus)
         self.bus = FakeBus()
         self.clock = LoopClock()
         self.backend = FakeBackend(self.gpus)
-        self.provider = provider or ConstantProvider(1.0, kind="energy", unit="1")
+        self.providers = list(providers) or [ConstantProvider(1.0, kind="energy", unit="1")]
         fixed = ("gpu.backend=simulation", "http.port=-1", f"node.name={NODE}", f"node.state_dir={state_dir}")
         quick = ("profiler.step_w=40", "profiler.settle_s=20", "profiler.window_s=100")
         self.config = load_config(None, [*fixed, *quick, *overrides])
@@ -65,7 +68,7 @@ class Site:
             boot_id=BOOT_ID,
             version="0.0.test",
             backend=self.backend,
-            provider=self.provider,
+            sources=[Source(provider=provider) for provider in self.providers],
             clock=self.clock,
             connect=self._connect,
         )

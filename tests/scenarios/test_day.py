@@ -9,7 +9,18 @@ from policies.providers.trace import TraceProvider
 from publishers.reports import GpuEnergy, GridSignal
 from publishers.wire import decode
 from tests.fakes import MIDNIGHT_S, FakeGpu
-from tests.scenarios.site import HOUR_S, NODE, PRIOR_W, TOPICS, Site, Training, energy_j, prior_gpu, rate_per_s
+from tests.scenarios.site import (
+    ANY_PROVIDER,
+    HOUR_S,
+    NODE,
+    PRIOR_W,
+    TOPICS,
+    Site,
+    Training,
+    energy_j,
+    prior_gpu,
+    rate_per_s,
+)
 
 CLEAN, DIRTY = 100.0, 500.0
 J_PER_KWH = 3_600_000.0
@@ -19,6 +30,7 @@ SLOW = (
     "energy.period_s=60",
     "plan.period_s=60",
     "signal.kind=carbon",
+    ANY_PROVIDER,
     "signal.zone=XX",
     "job.lease_s=120",
 )
@@ -58,7 +70,7 @@ def plan_of(gpu: FakeGpu) -> list[tuple[float, float]]:
 
 async def test_a_whole_day_follows_a_signal_of_two_levels_by_the_hour(tmp_path: Path) -> None:
     gpu = prior_gpu()
-    site = Site(tmp_path / "state", [gpu], *SLOW, *WEIGHED, provider=trace(tmp_path))
+    site = Site(tmp_path / "state", [gpu], *SLOW, *WEIGHED, providers=[trace(tmp_path)])
     training = Training(site, rate=slow_rate_per_s)
     async with site.controlled():
         await training.train(24 * HOUR_S, flush_s=60)
@@ -97,7 +109,7 @@ def check_the_carbon(site: Site, gpu: FakeGpu, training: Training) -> None:
 
 
 async def test_the_signal_is_published_with_every_new_hour(tmp_path: Path) -> None:
-    site = Site(tmp_path / "state", [prior_gpu()], *SLOW, provider=trace(tmp_path))
+    site = Site(tmp_path / "state", [prior_gpu()], *SLOW, providers=[trace(tmp_path)])
     async with site.controlled():
         for _ in range(5 * 60):
             await site.clock.sleep_until(site.clock.now_s() + 60)
@@ -112,7 +124,7 @@ async def test_a_signal_that_dies_at_six_is_stale_at_eight_and_the_plan_is_the_o
 ) -> None:
     gpu = prior_gpu()
     overrides = (f"plan.objective={objective}", "plan.eta=0.8", "plan.max_slowdown=1.10")
-    site = Site(tmp_path / "state", [gpu], *SLOW, *overrides, provider=trace(tmp_path, until_hour=6))
+    site = Site(tmp_path / "state", [gpu], *SLOW, *overrides, providers=[trace(tmp_path, until_hour=6)])
     training = Training(site, rate=slow_rate_per_s)
     async with site.controlled():
         await training.train(12 * HOUR_S, flush_s=60)
@@ -126,7 +138,7 @@ async def test_a_signal_that_dies_at_six_is_stale_at_eight_and_the_plan_is_the_o
 
 async def test_a_restarted_controller_picks_up_the_run_and_its_profile_without_a_second_sweep(tmp_path: Path) -> None:
     gpu = prior_gpu()
-    site = Site(tmp_path / "state", [gpu], *SLOW, *WEIGHED, provider=trace(tmp_path))
+    site = Site(tmp_path / "state", [gpu], *SLOW, *WEIGHED, providers=[trace(tmp_path)])
     training = Training(site, rate=slow_rate_per_s)
     async with site.controlled():
         await training.train(4 * HOUR_S, flush_s=60)
@@ -142,7 +154,7 @@ async def test_a_restarted_controller_picks_up_the_run_and_its_profile_without_a
 
 async def test_a_sweep_that_a_restart_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
     gpu = prior_gpu()
-    site = Site(tmp_path / "state", [gpu], *SLOW, *WEIGHED, provider=trace(tmp_path))
+    site = Site(tmp_path / "state", [gpu], *SLOW, *WEIGHED, providers=[trace(tmp_path)])
     training = Training(site, rate=slow_rate_per_s)
     async with site.controlled():
         while len(site.profiles()) < 1 or len(site.profiles()[-1].points) < 3:

@@ -101,7 +101,7 @@ def break_the_actuator(site: Site) -> None:
 
 def break_the_signal(site: Site) -> None:
     """Let the signal feed fail."""
-    site.provider.is_buggy = True  # type: ignore[attr-defined]
+    site.providers[0].is_buggy = True  # type: ignore[attr-defined]
 
 
 def break_a_job(site: Site) -> None:
@@ -121,7 +121,7 @@ async def test_a_bug_in_any_worker_ends_the_controller_and_the_limits_are_given_
 ) -> None:
     gpus = [prior_gpu(), BuggyGpu("GPU-fake-1", index=1)]
     gpus[1].requested_power_limit_w = PRIOR_W
-    site = Site(tmp_path, gpus, provider=BuggyProvider(1.0, kind="energy", unit="1"))
+    site = Site(tmp_path, gpus, providers=[BuggyProvider(1.0, kind="energy", unit="1")])
     with pytest.raises(ExceptionGroup) as caught:
         await _train_and_break(site, break_it)
     assert caught.group_contains(ZeroDivisionError)

@@ -67,13 +67,13 @@ def test_what_a_trace_lacks_is_told(check: Check, tmp_path: Path) -> None:
     rows = [f"{(now + timedelta(hours=hours)).isoformat()},{value}" for hours, value in ((-9, 1), (-2, 0), (-1, 1))]
     rows += [f"{(now + timedelta(hours=hours)).isoformat()},321" for hours in (0, 1, 2)]
     (tmp_path / "day.csv").write_text("\n".join(["timestamp,gco2_per_kwh", *rows]), encoding="utf-8")
-    report = check("signal.kind=carbon", "signal.provider=trace", f"signal.path={tmp_path / 'day.csv'}")
-    finding = found(report, "signal (carbon)")
-    assert finding["found"] == "trace day.csv (1 gap, 1 missing value): 321 g/kWh"
+    report = check("signal.kind=carbon", f'signal.provider=[{{name="csv", zone="DE", path="{tmp_path / "day.csv"}"}}]')
+    finding = found(report, "signal (carbon, 1 of 1)")
+    assert finding["found"] == "day.csv (1 gap, 1 missing value): 321 g/kWh, average; it has no forecast"
     assert finding["fault"] == ""
 
 
 def test_a_trace_that_cannot_be_used_is_a_fault(check: Check, tmp_path: Path) -> None:
     (tmp_path / "day.csv").write_text("timestamp,gco2_per_kwh\n" + "0" * 140_000, encoding="utf-8")
-    report = check("signal.kind=carbon", "signal.provider=trace", f"signal.path={tmp_path / 'day.csv'}")
-    assert "day.csv:2: field larger than field limit" in found(report, "signal (carbon)")["fault"]
+    report = check("signal.kind=carbon", f'signal.provider=[{{name="csv", zone="DE", path="{tmp_path / "day.csv"}"}}]')
+    assert "day.csv:2: field larger than field limit" in found(report, "signal (carbon, 1 of 1)")["fault"]

@@ -157,7 +157,7 @@ def test_a_second_controller_ends_with_2(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_file_of_the_configuration_that_is_missing_ends_with_2(tmp_path: Path) -> None:
     assert main([*arguments("controller", tmp_path), "--config", str(tmp_path / "absent.toml")]) == 2
-    assert main([*arguments("controller", tmp_path), "--set", "signal.provider=trace"]) == 2
+    assert main([*arguments("controller", tmp_path), "--set", "signal.kind=carbon"]) == 2
 
 
 def test_restoring_where_nothing_is_on_record_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

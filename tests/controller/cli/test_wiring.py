@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli.wiring import identifier_of, node_of, read_password
+from controller.cli.wiring import identifier_of, opened_node, read_password
 from controller.config import BusConfig, Config, load_config
 from controller.errors import ConfigError
 from publishers.bus import Bus, Will
@@ -25,15 +25,16 @@ def config(*overrides: str) -> Config:
     return load_config(None, ["gpu.backend=simulation", "node.name=node-a", *overrides])
 
 
-def identifier_on_the_bus(settings: Config) -> str:
+async def identifier_on_the_bus(settings: Config) -> str:
     """Return how the broker would know the controller."""
-    bus = node_of(settings).connect(WILL, list)
+    async with opened_node(settings) as node:
+        bus = node.connect(WILL, list)
     assert isinstance(bus, Bus)
     return bus._identifier
 
 
 async def test_a_controller_that_comes_back_has_its_old_name_at_the_broker() -> None:
-    first, second = (identifier_on_the_bus(config()) for _ in range(2))
+    first, second = [await identifier_on_the_bus(config()) for _ in range(2)]
     assert first == second == identifier_of(config())
 
 
@@ -58,13 +59,16 @@ async def test_a_bus_that_is_no_controllers_has_a_name_of_its_own() -> None:
 async def test_what_a_trace_lacks_is_told_once_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "day.csv").write_text(TRACE, encoding="utf-8")
     caplog.set_level(logging.INFO)
-    node_of(config("signal.kind=carbon", "signal.provider=trace", f"signal.path={tmp_path / 'day.csv'}"))
+    chain = f'signal.provider=[{{name="csv", zone="DE", path="{tmp_path / "day.csv"}"}}]'
+    async with opened_node(config("signal.kind=carbon", chain, f"node.state_dir={tmp_path}")):
+        pass
     (record,) = caplog.records
-    assert record.getMessage().startswith("trace day.csv has 1 gap, 1 missing value")
+    assert record.getMessage().startswith("day.csv has 1 gap, 1 missing value")
 
 
 async def test_nothing_is_said_of_a_signal_that_lacks_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    node_of(config())
+    async with opened_node(config()):
+        pass
     assert caplog.records == []
 
 

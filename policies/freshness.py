@@ -1,0 +1,128 @@
+"""How far a signal can be trusted now, and what stands for its present value. Degrades in steps, and says which.
+
+fresh ──► held ──► forecast ──► stale          absent: nothing was ever known
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+
+from policies.signal import ESTIMATED, Signal
+
+GRACE_S: Final = 900.0
+"""How long after its end a value may stand in for the next without a word: sources publish minutes late."""
+
+
+class Freshness(StrEnum):
+    """How far the signal can be trusted, best first."""
+
+    FRESH = "fresh"
+    """The source delivers as it usually does."""
+    HELD = "held"
+    """The last value is held, though it ceased to hold a while ago."""
+    FORECAST = "forecast"
+    """The last value is too old to be held; a forecast from the history stands in."""
+    STALE = "stale"
+    """What is known is too old for anything."""
+    ABSENT = "absent"
+    """Nothing is known."""
+
+    @property
+    def is_trusted(self) -> bool:
+        """Return whether a limit may be set from it."""
+        return self in {Freshness.FRESH, Freshness.HELD, Freshness.FORECAST}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Present:
+    """What is known of the signal at one moment.
+
+    Attributes:
+        freshness: how far it can be trusted.
+        age_s: how long ago the last known value ceased to hold [s]; infinite where there is none.
+        history: what is known up to now, and what stands for the present, as an estimate; None where nothing is known.
+        forecast: what is expected after that, or None.
+    """
+
+    freshness: Freshness
+    age_s: float
+    history: Signal | None
+    forecast: Signal | None
+
+
+def judge(
+    known: Signal | None,
+    forecast: Signal | None,
+    *,
+    now_s: float,
+    max_age_s: float,
+    lag_s: float = 0.0,
+    lasting_s: float = 0.0,
+) -> Present:
+    """Return what is known of a signal now, and how far it can be trusted.
+
+    Args:
+        known: the values that the source told; those to come (day-ahead prices) are settled.
+        forecast: what is expected after them, or None.
+        now_s: Unix time [s].
+        max_age_s: how long the last value may be held after it ceased to hold [s].
+        lag_s: how late the source usually is, beyond one step [s].
+        lasting_s: how far ahead what stands for the present is drawn: nobody looks again before that [s].
+    """
+    past = known.between(-np.inf, np.nextafter(now_s, np.inf)) if known is not None else None
+    if known is None or past is None or not np.isfinite(past.values).any():
+        return Present(freshness=Freshness.ABSENT, age_s=float("inf"), history=None, forecast=None)
+    age_s = known.age_s(now_s)
+    is_usual = age_s <= lag_s + GRACE_S
+    if age_s <= max_age_s:
+        history = _held(known, now_s=now_s, max_age_s=max_age_s, until_s=now_s + lasting_s)
+        return Present(
+            freshness=Freshness.FRESH if is_usual else Freshness.HELD,
+            age_s=age_s,
+            history=history,
+            forecast=_ahead(known, forecast, after_s=history.ends_s),
+        )
+    if forecast is not None and forecast.value_at(now_s) is not None:
+        return Present(
+            freshness=Freshness.FRESH if is_usual else Freshness.FORECAST,
+            age_s=age_s,
+            history=past.joined(forecast.between(now_s - age_s, now_s + lasting_s)),
+            forecast=forecast.between(now_s + lasting_s, np.inf),
+        )
+    return Present(freshness=Freshness.STALE, age_s=age_s, history=past, forecast=None)
+
+
+def _held(known: Signal, *, now_s: float, max_age_s: float, until_s: float) -> Signal:
+    """Return the history until `until_s`; where nothing is settled for then, the value that held last, as an estimate.
+
+    The last value is held for `max_age_s` at most.
+    """
+    age_s = known.age_s(now_s)
+    stops_s = np.append(known.starts_s[1:], known.ends_s)
+    ends_s = now_s - age_s if age_s else float(stops_s[known.starts_s <= now_s][-1])
+    until_s = min(until_s, ends_s + max_age_s)
+    if until_s <= ends_s or known.value_at(ends_s) is not None:
+        return known.between(-np.inf, max(until_s, ends_s))
+    whole = known.between(-np.inf, ends_s)
+    held = replace(
+        whole,
+        starts_s=np.array([ends_s]),
+        values=whole.values[-1:],
+        estimated=ESTIMATED,
+        ends_s=until_s,
+        issued_at_s=now_s,
+    )
+    return whole.joined(held)
+
+
+def _ahead(known: Signal, forecast: Signal | None, *, after_s: float) -> Signal | None:
+    """Return what is to come: what is settled already, else what is expected."""
+    settled = known.between(after_s, np.inf)
+    expected = forecast.between(after_s, np.inf) if forecast is not None else None
+    if not len(settled):
+        return expected if expected is not None and len(expected) else None
+    if expected is None or expected.ends_s <= settled.ends_s:
+        return settled
+    return settled.joined(expected.between(settled.ends_s, np.inf))

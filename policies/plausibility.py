@@ -1,0 +1,55 @@
+"""Values that no grid can have: a single one that leaps away and is not confirmed by the next.
+
+Sources do send such values (a unit of another scale for one hour, a decimal point that moved). A leap that stays is a
+fact and is believed one step later; prices may leap as they like.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.signal import Signal
+
+LEAP_FACTOR: Final = 3.0
+"""A step by less than this factor is never a fault, up or down."""
+LEAP_MARGIN: Final = 1.5
+"""How much greater, in logarithms, than nearly every step of this series a leap must be."""
+ORDINARY_QUANTILE: Final = 0.995
+MIN_KNOWN: Final = 24
+"""With fewer values nobody knows what is ordinary here."""
+
+
+def without_leaps(signal: Signal) -> tuple[Signal, NDArray[np.float64]]:
+    """Return the signal with the values that cannot be believed missing, and when those start, shape (n_leaps,).
+
+    A value is not believed if it differs from the one before by more than a factor of 3, and by more than is ordinary
+    in this series, and the next one does not stay near it. What comes first, and prices, are always believed.
+    """
+    known = np.flatnonzero(np.isfinite(signal.values))
+    if signal.kind not in {"average", "marginal"} or len(known) < MIN_KNOWN:
+        return signal, np.empty(0)
+    logs = np.log(signal.values[known])
+    limit = max(float(np.log(LEAP_FACTOR)), LEAP_MARGIN * float(np.quantile(np.abs(np.diff(logs)), ORDINARY_QUANTILE)))
+    leaps = known[_leaps(logs, limit)]
+    if not len(leaps):
+        return signal, np.empty(0)
+    values = signal.values.copy()
+    values[leaps] = np.nan
+    return replace(signal, values=values), signal.starts_s[leaps]
+
+
+def _leaps(logs: NDArray[np.float64], limit: float) -> NDArray[np.bool_]:
+    """Return which values leap away from the last one believed without being confirmed, shape (n,)."""
+    found = np.zeros(len(logs), dtype=np.bool_)
+    if (np.abs(np.diff(logs)) <= limit).all():  # nearly always: no loop over sixty days
+        return found
+    believed = logs[0]
+    for i in range(1, len(logs)):
+        is_near = abs(logs[i] - believed) <= limit
+        is_confirmed = i + 1 < len(logs) and abs(logs[i + 1] - logs[i]) <= limit and abs(logs[i + 1] - believed) > limit
+        found[i] = not (is_near or is_confirmed)
+        if not found[i]:
+            believed = logs[i]
+    return found

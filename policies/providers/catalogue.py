@@ -1,0 +1,93 @@
+"""The providers there are, by the name that a `[[signal.provider]]` table gives them."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from policies.providers.base import Provider, ProviderSettings
+from policies.providers.constant import (
+    CARBON_UNIT,
+    ConstantPriceSettings,
+    ConstantProvider,
+    ConstantSettings,
+)
+from policies.providers.trace import TracePriceSettings, TraceProvider, TraceSettings
+
+Build = Callable[[Any, aiohttp.ClientSession], Provider]
+"""From the settings, of the entry's own type, and a session to a provider.
+
+Raises:
+    ValueError: a secret is missing.
+    SignalError: a file cannot be used.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A provider that can be named: its settings, how it is made, and what it is, in a few words."""
+
+    settings: type[ProviderSettings]
+    build: Build
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A provider at work, and what its settings say of it.
+
+    Attributes:
+        provider: the provider.
+        max_age_s: how long its last value may be held [s].
+        lag_s: how late its values usually are, beyond one step [s].
+    """
+
+    provider: Provider
+    max_age_s: float = 7_200.0
+    lag_s: float = 0.0
+
+
+def _constant(settings: ConstantSettings, _: aiohttp.ClientSession) -> Provider:
+    return ConstantProvider(settings.value, kind=settings.signal_kind(), unit=CARBON_UNIT, zone=settings.zone)
+
+
+def _constant_price(settings: ConstantPriceSettings, _: aiohttp.ClientSession) -> Provider:
+    return ConstantProvider(settings.value, kind="price", unit=f"{settings.currency}/kWh", zone=settings.zone)
+
+
+def _file(settings: TraceSettings | TracePriceSettings, _: aiohttp.ClientSession) -> Provider:
+    return TraceProvider(Path(settings.path), zone=settings.zone, kind=settings.signal_kind())
+
+
+CARBON: Final[Mapping[str, Entry]] = {
+    "csv": Entry(settings=TraceSettings, build=_file, what="a file of your own"),
+    "constant": Entry(settings=ConstantSettings, build=_constant, what="one value for ever"),
+}
+PRICE: Final[Mapping[str, Entry]] = {
+    "csv": Entry(settings=TracePriceSettings, build=_file, what="a file of your own"),
+    "constant": Entry(settings=ConstantPriceSettings, build=_constant_price, what="one price for ever"),
+}
+CATALOGUE: Final[Mapping[str, Mapping[str, Entry]]] = {"carbon": CARBON, "price": PRICE}
+"""The entries for each `signal.kind`; `energy` needs none."""
+
+
+@asynccontextmanager
+async def open_sources(chosen: Sequence[tuple[Entry, ProviderSettings]]) -> AsyncIterator[list[Source]]:
+    """Make the providers, with one HTTP session for all of them, and let go of it afterwards.
+
+    Raises:
+        ValueError: a secret is missing; each, with its place in the chain, on a line of its own.
+        SignalError: a file cannot be used.
+    """
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession(trust_env=True))
+        sources: list[Source] = []
+        for entry, settings in chosen:
+            provider = entry.build(settings, session)
+            if isinstance(provider, AbstractAsyncContextManager):
+                await stack.enter_async_context(provider)
+            sources.append(Source(provider=provider, max_age_s=settings.max_age_s, lag_s=settings.usual_lag_s()))
+        yield sources
