@@ -128,7 +128,7 @@ class Lane:
         known = self._believed()
         settled = self._given if self._given is not None and not self._given.estimated.any() else None
         given = self._given if now_s - self._given_s <= GIVEN_S else None
-        if known is not None:
+        if known is not None and np.isfinite(self.source.provider.step_s):  # what never changes needs no forecast
             self._forecaster, self.forecast = advance(
                 self._forecaster,
                 history=known,

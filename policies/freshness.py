@@ -11,7 +11,7 @@ import numpy as np
 
 from policies.signal import ESTIMATED, Signal
 
-GRACE_S: Final = 900.0
+GRACE_S: Final = 1_800.0
 """How long after its end a value may stand in for the next without a word: sources publish minutes late."""
 
 

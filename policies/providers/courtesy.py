@@ -23,6 +23,7 @@ ROUNDING_S: Final = 1.0
 N_FAILURES_TO_OPEN: Final = 4
 LATE_STEPS: Final = 0.25
 """How soon a source is asked again whose newest value is not there yet."""
+LATE_PAUSE_S: Final = 600.0
 JITTER_STEPS: Final = 0.1
 """A whole cluster must not ask in the same second: each process asks up to a tenth of a step later."""
 
@@ -58,7 +59,7 @@ def after_answer(*, now_s: float, step_s: float, jitter_ratio: float, is_current
         return Courtesy(next_s=now_s + LONGEST_WAIT_S)
     next_s = (now_s // step_s + 1 + JITTER_STEPS * jitter_ratio) * step_s
     if not is_current:
-        pause_s = min(LATE_STEPS * step_s, LONGEST_PAUSE_S) * (1 + jitter_ratio / 2)
+        pause_s = min(LATE_STEPS * step_s, LATE_PAUSE_S) * (1 + jitter_ratio / 2)
         next_s = min(next_s, now_s + pause_s)
     return Courtesy(next_s=min(next_s, now_s + LONGEST_WAIT_S))
 
