@@ -1,0 +1,156 @@
+"""A signal's past on a regular grid of steps that ends where the last known value ceases to hold.
+
+Models want equal steps and no gaps; signals have neither. The step is the median difference of two starts, rounded so
+that an hour is a whole number of steps; each step has the value that holds at its middle. What is missing is bridged,
+so that every feature is finite, and remembered, so that nothing is learned from what was made up.
+
+Beside the values stands the climatology: for each step the weighted mean of the values at the same time of the days
+before it, the latest most. It ends a day after the values, since tomorrow's is known today; what the values differ from
+it is the anomaly.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.forecasting.forecast import Values
+from policies.signal import Signal
+
+HOUR_S: Final = 3_600.0
+DAY_S: Final = 86_400.0
+MAX_STEPS_PER_HOUR: Final = 12
+"""Finer steps than five minutes are sampled."""
+MAX_BRIDGED_S: Final = 3 * HOUR_S
+"""A shorter gap is bridged by a line, a longer one by what is usual at the time of the day."""
+CLIMATE_DAYS: Final = 14
+CLIMATE_HALF_LIFE_DAYS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Past:
+    """What a forecast may look at.
+
+    Attributes:
+        n_known: how many starts, missing values included, lie not after now.
+        last: the index of the last known value.
+        end_s: when the last known value ceases to hold [Unix s].
+        step_s: the step of the grid [s].
+    """
+
+    n_known: int
+    last: int
+    end_s: float
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Series:
+    """The past on the grid; the last of the n steps is known.
+
+    Attributes:
+        step_s: the step [s].
+        end_s: where the last step ends [Unix s].
+        day: the number of steps in a day, S.
+        known: whether the values are known, shape (n,).
+        values: the values, bridged where missing, shape (n,).
+        climate: the climatology, shape (n + S,).
+        anomaly: the values without it, shape (n,).
+    """
+
+    step_s: float
+    end_s: float
+    day: int
+    known: NDArray[np.bool_]
+    values: Values
+    climate: Values
+    anomaly: Values
+
+    def phase(self, steps: NDArray[np.int_]) -> Values:
+        """Return the time of the day (UTC) of the middle of steps, as an angle [rad]."""
+        middles_s = self.end_s + (steps - len(self.values) + 0.5) * self.step_s
+        return np.asarray(middles_s % DAY_S * (2 * np.pi / DAY_S), dtype=np.float64)
+
+
+def past_of(history: Signal, now_s: float) -> Past | None:
+    """Return what is known of a history at a time, or None where nothing is."""
+    n_known = int(np.searchsorted(history.starts_s, now_s, side="right"))
+    known = np.flatnonzero(~np.isnan(history.values[:n_known]))
+    if not len(known):
+        return None
+    last = int(known[-1])
+    end_s = float(history.starts_s[last + 1]) if last + 1 < len(history) else history.ends_s
+    median_s = float(np.median(np.diff(history.starts_s[:n_known]))) if n_known > 1 else HOUR_S
+    n_per_hour = min(max(round(HOUR_S / median_s), 1), MAX_STEPS_PER_HOUR)
+    return Past(n_known=n_known, last=last, end_s=end_s, step_s=HOUR_S / n_per_hour)
+
+
+def series_of(history: Signal, past: Past, *, max_days: int) -> Series:
+    """Return at most the last `max_days` of the past on the grid."""
+    day = round(DAY_S / past.step_s)
+    span_s = past.end_s - float(history.starts_s[0])
+    n = max(1, min(int(span_s / past.step_s + 0.5), max_days * day))
+    middles_s = past.end_s - (np.arange(n, 0, -1, dtype=np.float64) - 0.5) * past.step_s
+    values = sample(history, middles_s)
+    values[-1] = history.values[past.last]  # irregular starts may leave a gap in the middle of the last step
+    known = ~np.isnan(values)
+    values = _bridged(values, known, day, max_bridged=max(1, round(MAX_BRIDGED_S / past.step_s)))
+    climate = _climate(values, known, day)
+    return Series(
+        step_s=past.step_s,
+        end_s=past.end_s,
+        day=day,
+        known=known,
+        values=values,
+        climate=climate,
+        anomaly=values - climate[:n],
+    )
+
+
+def sample(signal: Signal, times_s: NDArray[np.float64]) -> Values:
+    """Return the values that hold at times, shape (n,); NaN where none does."""
+    if not len(signal):
+        return np.full(len(times_s), np.nan)
+    index = np.searchsorted(signal.starts_s, times_s, side="right") - 1
+    values = signal.values[np.maximum(index, 0)].copy()
+    values[(index < 0) | (times_s >= signal.ends_s)] = np.nan
+    return values
+
+
+def _bridged(values: Values, known: NDArray[np.bool_], day: int, *, max_bridged: int) -> Values:
+    """Return the values with lines over short gaps, and over long ones what is usual at the time of the day."""
+    missing = np.flatnonzero(~known)
+    if not len(missing):
+        return values
+    there = np.flatnonzero(known)
+    values = values.copy()
+    values[missing] = np.interp(missing, there, values[there])
+    after = np.searchsorted(there, missing)
+    lengths = there[np.minimum(after, len(there) - 1)] - there[np.maximum(after - 1, 0)] - 1
+    long = missing[(lengths > max_bridged) | (after == 0)]
+    if len(long):
+        sums = np.bincount(there % day, values[there], minlength=day)
+        counts = np.bincount(there % day, minlength=day)
+        usual = np.where(counts > 0, sums / np.maximum(counts, 1), values[there].mean())
+        values[long] = usual[long % day]
+    return values
+
+
+def _climate(values: Values, known: NDArray[np.bool_], day: int) -> Values:
+    """Return the climatology of each step and of the day after, shape (n + S,).
+
+    On day d it is the mean over the days j before it, j ≤ `CLIMATE_DAYS`, with weights 2^(-j / half-life), of what is
+    known at the time of the day; where nothing is, the bridged value of the step itself or of the step a day before.
+    """
+    n = len(values)
+    n_days = -(-n // day)
+    lead_in = n_days * day - n
+    days = np.pad(values, (lead_in, 0)).reshape(n_days, day)
+    counted = np.pad(known.astype(np.float64), (lead_in, 0)).reshape(n_days, day)
+    ages = np.arange(n_days + 1)[:, None] - np.arange(n_days)
+    weights = np.where((ages >= 1) & (ages <= CLIMATE_DAYS), 0.5 ** (ages / CLIMATE_HALF_LIFE_DAYS), 0.0)
+    totals = weights @ counted
+    fallback = np.concatenate((days, days[-1:]))
+    climate = np.where(totals > 0, (weights @ (days * counted)) / np.where(totals > 0, totals, 1.0), fallback)
+    return np.asarray(climate.ravel()[lead_in:], dtype=np.float64)
