@@ -191,7 +191,8 @@ def _is_current(answer: Signal | None, *, now_s: float, lag_s: float) -> bool:
     """Return whether an answer is as new as it can be: it tells of now, or of later."""
     if answer is None or not len(answer):
         return False
-    return bool(answer.starts_s[-1] > now_s) or answer.age_s(now_s) <= lag_s
+    tells_later = bool(answer.starts_s[-1] > now_s)
+    return tells_later or answer.value_at(now_s) is not None or 0 < answer.age_s(now_s) <= lag_s
 
 
 def _merged(known: Signal | None, told: Signal) -> Signal:

@@ -132,7 +132,7 @@ async def test_a_provider_that_fails_leaves_what_is_known_and_says_why(caplog: p
         provider.error = SignalUnavailableError("fixed: HTTP 503")
         await hours(1.9)
         assert (bench.feed.freshness, bench.value()) == (Freshness.HELD, 300.0)
-    assert caplog.messages[-1] == ("signal: fixed: HTTP 503; the last value of fixed is held, which ended 0.5 h ago")
+    assert caplog.messages[-1] == ("signal: fixed: HTTP 503; the last value of fixed is held, which ended 0.6 h ago")
 
 
 class HangingProvider(FixedProvider):
