@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from controller import actuator, config, job, ranks, restoration, signal_feed
+from controller import actuator, config, job, ranks, restoration, signal_feed, signal_news
 from controller.cli.parser import _parser
 from policies import cost, planning, profiling
+from policies.forecasting import MAX_LAG_S
 from policies.providers import trace
+from policies.providers.base import ProviderSettings
 from publishers import recorder, reports, sender, topics, wire
 from publishers.topics import Topics
 
@@ -106,7 +108,7 @@ def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:
     given = {reason for source in sources for reason in _reasons(ast.parse(source.read_text(encoding="utf-8")))}
     section = HOW_IT_WORKS.split("## Reason codes")[1]
     explained = {cells[0].strip("`") for cells in _rows(section) if cells[0].startswith("`")}
-    assert explained == given | set(job._RELEASES.values())
+    assert explained == given | set(job._RELEASES.values()) | set(signal_feed.DOUBTS.values())
 
 
 def test_the_units_of_traces_that_are_listed_are_those_that_are_known() -> None:
@@ -128,7 +130,7 @@ def test_the_units_of_traces_that_are_listed_are_those_that_are_known() -> None:
         (HOW_IT_WORKS, f"{planning.MAX_REFERENCE_DAYS} at most"),
         (TOPICS, f"at most {recorder.MAX_IN_SEGMENT:,} iterations"),
         (TOPICS, f"{wire.MAX_ITERATIONS:,} are accepted"),
-        (TOPICS, f"at most {signal_feed.MAX_PUBLISHED:,} are published"),
+        (TOPICS, f"at most {signal_news.MAX_PUBLISHED:,} are published"),
     ],
 )
 def test_numbers_in_the_documents_are_those_of_the_code(text: str, sentence: str) -> None:
@@ -137,11 +139,12 @@ def test_numbers_in_the_documents_are_those_of_the_code(text: str, sentence: str
 
 def test_numbers_in_words_are_those_of_the_code() -> None:
     safety, how_it_works = (" ".join(text.split()) for text in (SAFETY, HOW_IT_WORKS))
-    assert (actuator.MAX_REVERSIONS, signal_feed.MAX_AGE_S, cost.REPAY_S, cost.SPEND_S) == (3, 7_200, 86_400, 7_200)
+    assert (actuator.MAX_REVERSIONS, cost.REPAY_S, cost.SPEND_S) == (3, 86_400, 7_200)
+    assert (ProviderSettings().max_age_s, MAX_LAG_S) == (7_200, 86_400)
     assert "written again, three times" in safety
     assert profiling.REFERENCE_WINDOWS == 3
     assert "the prior limit it measures three times as long" in how_it_works
-    assert "more than two hours ago" in safety
+    assert "ceased to hold more than two hours ago (`max_age_s`)" in safety
     assert "a day for time that is owed, two hours for time that is left" in how_it_works
     assert (planning.MIN_RESERVE, planning.MAX_RESERVE, planning.RESERVE_SHARE) == (0.001, 0.003, 0.1)
     assert "between 0.001 and 0.003" in how_it_works
