@@ -5,10 +5,12 @@
 (Secret(…), '…', 'token=… is refused')
 """
 
+import html
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 
 class Secret:
@@ -31,9 +33,16 @@ class Secret:
 
     def masked(self, text: str) -> str:
         """Return a text without it: sources repeat in their errors what they were sent."""
-        if not self._value:
-            return text
-        return text.replace(self._value, "…").replace(quote(self._value, safe=""), "…")
+        for form in self._forms():
+            text = text.replace(form, "…")
+        return text
+
+    def _forms(self) -> list[str]:
+        """Return it as it stands in texts, in URLs, in JSON and in HTML; the longest form first, none that is empty."""
+        plain = self._value
+        in_urls = {quote(plain, safe=""), quote(plain), quote_plus(plain)}
+        in_json = {json.dumps(plain)[1:-1], plain.replace("/", r"\/")}
+        return sorted({plain, html.escape(plain), *in_urls, *in_json} - {""}, key=len, reverse=True)
 
 
 def read_secret(*, key: str, file: str, variable: str, environment: Mapping[str, str] | None = None) -> Secret:
