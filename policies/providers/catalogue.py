@@ -9,13 +9,31 @@ from typing import Any, Final
 import aiohttp
 
 from policies.providers.base import Provider, ProviderSettings
+from policies.providers.carbon_aware_sdk import CarbonAwareSdkProvider, CarbonAwareSdkSettings
 from policies.providers.constant import (
     CARBON_UNIT,
     ConstantPriceSettings,
     ConstantProvider,
     ConstantSettings,
 )
+from policies.providers.eia import EiaProvider, EiaSettings
+from policies.providers.electricity_maps import ElectricityMapsProvider, ElectricityMapsSettings
+from policies.providers.electricity_maps_price import ElectricityMapsPriceProvider, ElectricityMapsPriceSettings
+from policies.providers.energinet import (
+    EnerginetPriceProvider,
+    EnerginetPriceSettings,
+    EnerginetProvider,
+    EnerginetSettings,
+)
+from policies.providers.energy_charts import (
+    EnergyChartsPriceProvider,
+    EnergyChartsPriceSettings,
+    EnergyChartsProvider,
+    EnergyChartsSettings,
+)
+from policies.providers.neso import NesoProvider, NesoSettings
 from policies.providers.trace import TracePriceSettings, TraceProvider, TraceSettings
+from policies.providers.watttime import WattTimeProvider, WattTimeSettings
 
 Build = Callable[[Any, aiohttp.ClientSession], Provider]
 """From the settings, of the entry's own type, and a session to a provider.
@@ -63,10 +81,30 @@ def _file(settings: TraceSettings | TracePriceSettings, _: aiohttp.ClientSession
 
 
 CARBON: Final[Mapping[str, Entry]] = {
+    "neso": Entry(settings=NesoSettings, build=NesoProvider, what="Great Britain and its regions; no key"),
+    "energy-charts": Entry(settings=EnergyChartsSettings, build=EnergyChartsProvider, what="Europe by country; no key"),
+    "energinet": Entry(settings=EnerginetSettings, build=EnerginetProvider, what="Denmark; no key"),
+    "electricity-maps": Entry(
+        settings=ElectricityMapsSettings, build=ElectricityMapsProvider, what="the world; a token, free for one zone"
+    ),
+    "watttime": Entry(
+        settings=WattTimeSettings, build=WattTimeProvider, what="the world, marginal; an account, free for one region"
+    ),
+    "carbon-aware-sdk": Entry(
+        settings=CarbonAwareSdkSettings, build=CarbonAwareSdkProvider, what="a Carbon Aware SDK WebAPI of your own"
+    ),
+    "eia": Entry(settings=EiaSettings, build=EiaProvider, what="balancing authorities of the USA; a free key"),
     "csv": Entry(settings=TraceSettings, build=_file, what="a file of your own"),
     "constant": Entry(settings=ConstantSettings, build=_constant, what="one value for ever"),
 }
 PRICE: Final[Mapping[str, Entry]] = {
+    "energy-charts": Entry(
+        settings=EnergyChartsPriceSettings, build=EnergyChartsPriceProvider, what="Europe by bidding zone; no key"
+    ),
+    "energinet": Entry(settings=EnerginetPriceSettings, build=EnerginetPriceProvider, what="Denmark; no key"),
+    "electricity-maps": Entry(
+        settings=ElectricityMapsPriceSettings, build=ElectricityMapsPriceProvider, what="the world; a paid token"
+    ),
     "csv": Entry(settings=TracePriceSettings, build=_file, what="a file of your own"),
     "constant": Entry(settings=ConstantPriceSettings, build=_constant_price, what="one price for ever"),
 }
