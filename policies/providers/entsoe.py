@@ -1,0 +1,175 @@
+"""ENTSO-E's Transparency Platform: the day-ahead prices of Europe's bidding zones.
+
+A free token is needed: register at https://transparency.entsoe.eu, ask transparency@entsoe.eu for access to the
+"Restful API", and make a token in the account's settings. Source to be named: ENTSO-E Transparency Platform. Prices are
+known until the end of the day, by the zone's own clock, and from about 13:00 CET until the end of the next one.
+"""
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+import aiohttp
+
+from policies.providers.base import ProviderSettings, SignalDataError, SignalError, SignalLimitedError, Url, Zone
+from policies.providers.bidding_zones import EIC, eic_of
+from policies.providers.entsoe_document import Prices, read_day_ahead
+from policies.providers.http import HttpSource
+from policies.providers.secret import read_secret
+from policies.providers.series import Point, signal_of
+from policies.signal import Signal, SignalKind
+from policies.units import price_per_kwh
+
+STEP_S: Final = 3_600.0
+"""New prices come once a day, some days late: asking once an hour is enough."""
+DAY_S: Final = 86_400.0
+MAX_LOOK_BACK_S: Final = 60 * DAY_S
+CHUNK_S: Final = 30 * DAY_S
+"""An answer holds at most 100 series: one for each day, and one more where there is a second auction."""
+BAN_S: Final = 600.0
+"""Who asks more than 400 times a minute is not answered for ten minutes."""
+
+
+class EntsoeSettings(ProviderSettings, frozen=True, kw_only=True):
+    """ENTSO-E: day-ahead prices.
+
+    Attributes:
+        zone: a bidding zone, such as DE-LU, FR or NO2, or its EIC code.
+        url: where the API is.
+        token_file: a file with the security token.
+        token_env: the environment variable with the token, where no file is named.
+    """
+
+    zone: Zone
+    url: Url = "https://web-api.tp.entsoe.eu/api"
+    token_file: str = ""
+    token_env: str = "ENTSOE_TOKEN"  # noqa: S105 — the variable's name
+
+    def signal_kind(self) -> SignalKind:
+        """Return that they are prices."""
+        return "price"
+
+    def faults(self) -> list[str]:
+        """Return whether the zone is none: neither a name that is known nor an EIC code without a misprint."""
+        if eic_of(self.zone) is not None:
+            return []
+        return [f"zone = {self.zone!r}: must be an EIC code of 16 characters, or one of {', '.join(EIC)}"]
+
+
+class EntsoeProvider:
+    """The day-ahead prices of a bidding zone.
+
+    Args:
+        settings: its table of the configuration.
+        session: for the requests.
+
+    Raises:
+        ValueError: there is no token, or no such zone.
+    """
+
+    kind: SignalKind = "price"
+    step_s = STEP_S
+
+    def __init__(self, settings: EntsoeSettings, session: aiohttp.ClientSession) -> None:
+        eic = eic_of(settings.zone)
+        if eic is None:
+            raise ValueError("; ".join(settings.faults()))
+        self.name = f"entsoe {settings.zone}"
+        self._zone = settings.zone
+        self._eic = eic
+        self._url = settings.url
+        self._token = read_secret(key="token", file=settings.token_file, variable=settings.token_env)
+        self._http = HttpSource(session, name=self.name, secrets=[self._token])
+
+    async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
+        """Return the prices from the one that holds at `since_s` to the one that holds now, of at most 60 days.
+
+        Raises:
+            SignalError: the API failed, or refused, or answered for another zone.
+        """
+        since_s = max(since_s, now_s - MAX_LOOK_BACK_S)
+        told: list[Prices] = []
+        for start_s, end_s in _chunks(since_s, now_s):
+            told += await self._prices(start_s, end_s)
+        return self._signal(told, since_s=since_s, until_s=math.nextafter(now_s, math.inf), now_s=now_s)
+
+    async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
+        """Return the prices from the one that holds now on, up to `until_s`, as far as they are known.
+
+        Raises:
+            SignalError: the API failed, or refused, or answered for another zone.
+        """
+        told = await self._prices(now_s, until_s)
+        return self._signal(told, since_s=now_s, until_s=until_s, now_s=now_s)
+
+    async def _prices(self, start_s: float, end_s: float) -> list[Prices]:
+        """Return the prices of the days in which a time lies: the API always gives whole days."""
+        query = {
+            "documentType": "A44",
+            "contract_MarketAgreement.type": "A01",
+            "in_Domain": self._eic,
+            "out_Domain": self._eic,
+            "periodStart": _hour(start_s // STEP_S * STEP_S),
+            "periodEnd": _hour((end_s // STEP_S + 1) * STEP_S),
+            "securityToken": self._token.reveal(),
+        }
+        try:
+            body = await self._http.get(self._url, params=query)
+            return read_day_ahead(body, eic=self._eic, source=self.name)
+        except SignalLimitedError as error:
+            raise SignalLimitedError(str(error), retry_after_s=error.retry_after_s or BAN_S) from error
+        except SignalError as error:
+            raise type(error)(self._token.masked(str(error)), retry_after_s=error.retry_after_s) from error
+
+    def _signal(self, told: list[Prices], *, since_s: float, until_s: float, now_s: float) -> Signal | None:
+        """Return the prices that hold after one time and start before another as one signal; None where there are none.
+
+        Of several auctions the first alone counts, even on days that lack it: in Germany and Austria the second is that
+        of another exchange, known earlier, at other prices. The step is the finest of all periods: where some are of
+        quarters, the price of an hour is repeated, so that a zone that changes to quarters keeps one series.
+        """
+        first = min((prices.sequence for prices in told), default=0)
+        told = [prices for prices in told if prices.sequence == first]
+        currencies = sorted({prices.currency for prices in told})
+        if len(currencies) > 1 or currencies == [""]:
+            raise SignalDataError(f"{self.name}: prices in {', '.join(currencies) or 'no currency'}: must be in one")
+        if not told:
+            return None
+        step_s = min(prices.step_s for prices in told)
+        coarse_first = sorted(told, key=lambda prices: -prices.step_s)  # of two prices for a time, the later one wins
+        return signal_of(
+            (
+                point
+                for prices in coarse_first
+                for point in _points(prices, step_s)
+                if point.starts_s + step_s > since_s and point.starts_s < until_s
+            ),
+            kind=self.kind,
+            zone=self._zone,
+            source=self.name,
+            unit=f"{currencies[0]}/kWh",
+            step_s=step_s,
+            now_s=now_s,
+        )
+
+
+def _points(prices: Prices, step_s: float) -> Iterator[Point]:
+    """Give the prices of a period that are known, in steps that may be finer than its own."""
+    for position, price in enumerate(prices.by_position):
+        if price is not None:
+            starts_s = prices.starts_s + position * prices.step_s
+            for part in range(round(prices.step_s / step_s)):
+                yield Point(starts_s + part * step_s, price_per_kwh(price))
+
+
+def _chunks(start_s: float, end_s: float) -> Iterator[tuple[float, float]]:
+    """Give a span in parts that the API can answer, each as (start, end) [Unix s]."""
+    while end_s - start_s > CHUNK_S:
+        yield start_s, start_s + CHUNK_S
+        start_s += CHUNK_S
+    yield start_s, end_s
+
+
+def _hour(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y%m%d%H%M")
