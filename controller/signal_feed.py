@@ -176,7 +176,7 @@ def _provenance(look: _Look, *, first: Lane) -> Provenance:
         Freshness.STALE: ("", f"the last value of {name} ended {age} ago and is not followed any more"),
         Freshness.ABSENT: ("", "nothing is known of the grid, so it is not followed"),
     }[look.present.freshness]
-    if look.present.freshness is Freshness.FRESH and look.present.age_s > look.lane.source.max_age_s:
+    if look.present.freshness is Freshness.FRESH and look.present.age_s >= max(look.lane.source.max_age_s, 1e-9):
         source = f"forecast from {name}, last known {age} ago"  # it is always late: its present is a forecast
     if look.present.freshness is Freshness.FRESH and look.place == 0:
         return Provenance(source=source)

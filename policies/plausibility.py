@@ -15,8 +15,8 @@ from policies.signal import Signal
 LEAP_FACTOR: Final = 3.0
 """A step by less than this factor is never a fault, up or down."""
 LEAP_MARGIN: Final = 1.5
-"""How much greater, in logarithms, than nearly every step of this series a leap must be."""
-ORDINARY_QUANTILE: Final = 0.995
+"""How much greater, in logarithms, than 19 of 20 steps of this series a leap must be."""
+ORDINARY_QUANTILE: Final = 0.95
 MIN_KNOWN: Final = 24
 """With fewer values nobody knows what is ordinary here."""
 
