@@ -76,7 +76,7 @@ def judge(
         return Present(freshness=Freshness.ABSENT, age_s=float("inf"), history=None, forecast=None)
     age_s = known.age_s(now_s)
     is_usual = age_s <= lag_s + GRACE_S
-    if age_s == 0 or age_s < max_age_s:
+    if known.value_at(now_s) is not None or age_s < max_age_s:
         history = _held(known, now_s=now_s, max_age_s=max_age_s, until_s=now_s + lasting_s)
         return Present(
             freshness=Freshness.FRESH if is_usual else Freshness.HELD,
