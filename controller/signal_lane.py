@@ -17,7 +17,7 @@ from policies.plausibility import without_leaps
 from policies.providers.base import SignalError, SignalUnavailableError
 from policies.providers.catalogue import Source
 from policies.providers.courtesy import Courtesy, after_answer, after_failure
-from policies.providers.series import iso
+from policies.providers.series import Point, check_clock, iso
 from policies.signal import Signal
 
 DAY_S: Final = 86_400.0
@@ -110,6 +110,11 @@ class Lane:
         return self._history_question.fault
 
     @property
+    def forecast_fault(self) -> str:
+        """Return the same of its forecast."""
+        return self._forecast_question.fault
+
+    @property
     def _key(self) -> str:
         return f"{self.name} {self.source.provider.kind}"
 
@@ -118,8 +123,8 @@ class Lane:
         await self._load(now_s)
         if self._history_question.is_due(now_s):
             since_s = max(now_s - HISTORY_S, self._last_s() - OVERLAP_S)
-            fetch = self.source.provider.fetch_history(since_s=since_s, now_s=now_s)
-            await self._learn(await self._history_question.ask(fetch, now_s=now_s), now_s)
+            told = await self._history_question.ask(self._fetch_history(since_s, now_s), now_s=now_s)
+            await self._learn(told, now_s)
         if not self.fault and self._forecast_question.is_due(now_s):
             await self._ask_forecast(now_s)
 
@@ -150,6 +155,15 @@ class Lane:
         if self._store is not None and not self._is_loaded:
             self.known = await self._store.load(series=self._key, since_s=now_s - HISTORY_S)
         self._is_loaded = True
+
+    async def _fetch_history(self, since_s: float, now_s: float) -> Signal | None:
+        """Return the history, if its clock agrees with ours: else every age would be wrong."""
+        told = await self.source.provider.fetch_history(since_s=since_s, now_s=now_s)
+        if told is not None and told.kind in {"average", "marginal"}:
+            measured = np.isfinite(told.values) & ~told.estimated
+            points = (Point(float(start_s), 1.0) for start_s in told.starts_s[measured][-1:])
+            check_clock(points, source=self.name, now_s=now_s)
+        return told
 
     async def _ask_forecast(self, now_s: float) -> None:
         question, before = self._forecast_question, self._forecast_question.fault
