@@ -100,12 +100,16 @@ class Bus:
         """Publish what `birth()` returns first thing at every connection."""
         self._birth = birth
 
-    def subscribe(self, topic_filter: str, handler: Handler, *, qos: int = 0) -> None:
+    def subscribe(
+        self, topic_filter: str, handler: Handler, *, qos: int = 0, on_retained: Handler | None = None
+    ) -> None:
         """Call `handler(topic, payload)` for each message under `topic_filter`, now and after every reconnection.
 
+        What the broker has retained comes at every connection, however old it is; it goes to `on_retained` where that
+        is given.
         Handlers must not wait, and must bear a message twice. What they raise is counted and logged.
         """
-        self._dispatcher.add(topic_filter, handler, qos=qos)
+        self._dispatcher.add(topic_filter, handler, qos=qos, on_retained=on_retained)
         self._subscribed.set()
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> None:

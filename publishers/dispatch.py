@@ -22,11 +22,16 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """A topic filter, and who wants its messages."""
+    """A topic filter, and who wants its messages; retained ones go to `on_retained` where that is not None."""
 
     topic_filter: str
     handler: Handler
+    on_retained: Handler | None
     qos: int
+
+    def handler_of(self, *, retained: bool) -> Handler:
+        """Return who wants a message."""
+        return self.on_retained if retained and self.on_retained is not None else self.handler
 
 
 class Dispatcher:
@@ -49,10 +54,12 @@ class Dispatcher:
         """Return how many subscriptions there are."""
         return len(self._subscriptions)
 
-    def add(self, topic_filter: str, handler: Handler, *, qos: int) -> None:
+    def add(self, topic_filter: str, handler: Handler, *, qos: int, on_retained: Handler | None = None) -> None:
         """Add a subscription."""
         Wildcard(topic_filter)  # raises ValueError where MQTT forbids it
-        self._subscriptions.append(Subscription(topic_filter=topic_filter, handler=handler, qos=qos))
+        self._subscriptions.append(
+            Subscription(topic_filter=topic_filter, handler=handler, on_retained=on_retained, qos=qos)
+        )
         self._routes.clear()
 
     def filters(self, *, since: int = 0) -> dict[str, int]:
@@ -62,7 +69,7 @@ class Dispatcher:
             qos[subscription.topic_filter] = max(subscription.qos, qos.get(subscription.topic_filter, 0))
         return {added.topic_filter: qos[added.topic_filter] for added in self._subscriptions[since:]}
 
-    def deliver(self, topic: str, payload: bytes) -> None:
+    def deliver(self, topic: str, payload: bytes, retained: bool = False) -> None:
         """Hand a message to the handlers that want it; what they raise is counted and logged, and ends nothing."""
         for subscription in self._route(topic):
             if len(payload) > MAX_PAYLOAD_BYTES:
@@ -71,7 +78,7 @@ class Dispatcher:
                     _LOGGER.warning("dropped a message of %d bytes on %s: too long", len(payload), topic)
                 continue
             try:
-                subscription.handler(topic, payload)
+                subscription.handler_of(retained=retained)(topic, payload)
             except Exception:  # a handler's bug on one message must not cut everybody off the bus
                 self.handler_errors += 1
                 if self._may_complain(subscription):

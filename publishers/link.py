@@ -26,13 +26,15 @@ _CLIENT_LOGGER.setLevel(logging.CRITICAL)  # what the client meets, the bus says
 def open_client(
     endpoint: Endpoint,
     tls: ssl.SSLContext | None,
-    deliver: Callable[[str, bytes], None],
+    deliver: Callable[[str, bytes, bool], None],
     *,
     identifier: str | None = None,
     will: aiomqtt.Will | None = None,
     timeout_s: float = OPERATION_TIMEOUT_S,
 ) -> aiomqtt.Client:
-    """Return a client that is still to be entered; each message that comes is handed to `deliver` at once.
+    """Return a client that is still to be entered; `deliver` gets topic and payload of each message that comes at once.
+
+    Third, it gets whether the message was retained: kept by the broker from before, for nobody knows how long.
 
     A client serves for one connection: used again it would send by itself what the outbox sends again, too.
     """
@@ -41,7 +43,7 @@ def open_client(
         """The client's queue, without the queue: no task for each message, and nothing that grows."""
 
         def put_nowait(self, item: aiomqtt.Message) -> None:
-            deliver(item.topic.value, item.payload)
+            deliver(item.topic.value, item.payload, item.retain)
 
     client = aiomqtt.Client(
         endpoint.host,
@@ -86,7 +88,7 @@ async def probe(
     quieten(asyncio.get_running_loop())
     try:
         tls = await asyncio.to_thread(endpoint.tls_context)
-        client = open_client(endpoint, tls, lambda _, __: came_back.set(), timeout_s=timeout_s)
+        client = open_client(endpoint, tls, lambda *_: came_back.set(), timeout_s=timeout_s)
         async with client, asyncio.timeout(timeout_s):
             await client.subscribe(topic, 1)
             await client.publish(topic, b"probe", 1)

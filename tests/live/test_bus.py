@@ -118,6 +118,19 @@ async def test_a_late_subscriber_sees_the_retained_state(kind: Kind) -> None:
 
 
 @both
+async def test_what_the_broker_had_kept_is_told_from_what_is_published_now(kind: Kind) -> None:
+    kept, live = Inbox(), Inbox()
+    async with running(kind) as url, Bus(url=url) as publisher, Bus(url=url) as bus:
+        publisher.publish("state", b"old", qos=1, retain=True)
+        assert await publisher.flush(5.0)
+        bus.subscribe("state", live, on_retained=kept)
+        await eventually(lambda: kept.payloads == [b"old"])
+        publisher.publish("state", b"new", qos=1, retain=True)
+        await eventually(lambda: live.payloads == [b"new"])
+        assert kept.payloads == [b"old"]
+
+
+@both
 async def test_a_subscription_made_while_connected_counts_at_once(kind: Kind) -> None:
     inbox = Inbox()
     async with running(kind) as url, Bus(url=url) as bus:

@@ -167,6 +167,15 @@ def test_a_message_goes_once_to_each_subscription_that_it_matches() -> None:
     assert seen == ["job/#", "job/+"]
 
 
+@pytest.mark.parametrize(("retained", "seen"), [(False, ["live", "any"]), (True, ["kept", "any"])])
+def test_who_asks_for_it_is_told_what_the_broker_had_kept(retained: bool, seen: list[str]) -> None:
+    dispatcher, told = Dispatcher(), list[str]()
+    dispatcher.add("a", lambda _, __: told.append("live"), qos=0, on_retained=lambda _, __: told.append("kept"))
+    dispatcher.add("a", lambda _, __: told.append("any"), qos=0)
+    dispatcher.deliver("a", b"", retained)
+    assert told == seen
+
+
 def test_a_subscription_that_comes_later_gets_topics_that_were_seen_before() -> None:
     dispatcher, seen = Dispatcher(), list[str]()
     dispatcher.deliver("job/a", b"")
