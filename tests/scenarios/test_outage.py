@@ -208,4 +208,4 @@ async def test_a_clock_that_is_two_hours_behind_makes_old_values_which_are_not_h
     assert {state for _, state in drill.states} <= {"held", "forecast"}
     held = [change for change in drill.limits if change.reason == "signal_held"]
     assert all(_holds(change) for change in held)
-    assert {change.reason for change in drill.limits} <= {"signal_held", "signal_forecast"}
+    assert {change.reason for change in drill.limits[:-1]} <= {"signal_held", "signal_forecast"}

@@ -1,0 +1,238 @@
+"""A lane: its provider is asked once a step, what it said is kept and revised, and what it cannot say is told once."""
+
+import asyncio
+import logging
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from controller.signal_lane import HISTORY_S, OVERLAP_S, Lane
+from policies.freshness import Freshness
+from policies.providers.base import SignalLimitedError, SignalRefusedError, SignalUnavailableError
+from policies.providers.catalogue import Source
+from policies.signal import ESTIMATED, Signal
+from tests.fakes import MIDNIGHT_S, FixedProvider, flat_signal
+
+HOUR_S = 3_600.0
+DAY_S = 86_400.0
+
+
+class Asked(FixedProvider):
+    """A provider that notes when it was asked for what, and that may forecast."""
+
+    def __init__(self, series: Signal | None, *, forecast: Signal | None = None) -> None:
+        super().__init__(series)
+        self.asked_h: list[float] = []
+        self.since_s: list[float] = []
+        self.forecast = forecast
+        self.forecast_error: Exception | None = None
+
+    async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
+        self.asked_h.append((now_s - MIDNIGHT_S) / HOUR_S)
+        self.since_s.append(since_s)
+        return await super().fetch_history(since_s=since_s, now_s=now_s)
+
+    async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
+        if self.forecast_error is not None:
+            raise self.forecast_error
+        return self.forecast.between(now_s, until_s) if self.forecast else None
+
+
+class Shelf:
+    """A store in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Signal] = {}
+
+    async def load(self, *, series: str, since_s: float) -> Signal | None:
+        kept = self.kept.get(series)
+        return kept.between(since_s, math.inf) if kept else None
+
+    async def save(self, *, series: str, signal: Signal, now_s: float) -> None:
+        del now_s
+        self.kept[series] = self.kept[series].revised(signal) if series in self.kept else signal
+
+
+def lane_of(
+    provider: Asked, *, store: Shelf | None = None, jitter_ratio: float = 0.0, max_age_s: float = 7_200.0
+) -> Lane:
+    return Lane(Source(provider=provider, max_age_s=max_age_s), store=store, jitter_ratio=jitter_ratio)
+
+
+async def look(lane: Lane, *hours: float) -> None:
+    """Refresh at some hours of the day."""
+    for hour in hours:
+        await lane.refresh(MIDNIGHT_S + hour * HOUR_S)
+
+
+def every_five_minutes(first_hour: float, last_hour: float) -> list[float]:
+    return np.arange(first_hour, last_hour, 1 / 12).tolist()
+
+
+async def test_a_provider_is_asked_once_a_step() -> None:
+    provider = Asked(flat_signal(300.0))
+    await look(lane_of(provider), *every_five_minutes(0.01, 6))
+    assert [math.floor(hour) for hour in provider.asked_h] == [0, 1, 2, 3, 4, 5]
+    assert all(hour % 1 < 0.1 for hour in provider.asked_h)
+
+
+async def test_a_process_asks_a_little_later_than_another() -> None:
+    provider = Asked(flat_signal(300.0))
+    await look(lane_of(provider, jitter_ratio=0.999), *every_five_minutes(0.01, 6))
+    assert all(0.0999 <= hour % 1 < 0.2 for hour in provider.asked_h[1:])
+
+
+async def test_a_provider_that_is_late_is_asked_again_within_the_step_but_not_at_every_look() -> None:
+    provider = Asked(flat_signal(300.0).between(0, MIDNIGHT_S))
+    await look(lane_of(provider), *every_five_minutes(0.0, 1.99))
+    assert 8 <= len(provider.asked_h) <= 13
+
+
+async def test_a_provider_that_fails_is_asked_less_and_less_often_and_at_once_again_when_it_is_back() -> None:
+    provider = Asked(flat_signal(300.0))
+    provider.error = SignalUnavailableError("503")
+    lane = lane_of(provider)
+    await look(lane, *np.arange(0, 3, 1 / 120).tolist())
+    pauses_s = np.diff(provider.asked_h) * HOUR_S
+    assert pauses_s[0] < 60
+    assert (np.diff(pauses_s) > -31).all()
+    assert pauses_s[-1] == pytest.approx(900, abs=31)
+    provider.error = None
+    await look(lane, *every_five_minutes(3, 4))
+    assert lane.fault == ""
+
+
+async def test_what_a_provider_asks_for_is_done() -> None:
+    provider = Asked(flat_signal(300.0))
+    provider.error = SignalLimitedError("429", retry_after_s=2 * HOUR_S)
+    await look(lane_of(provider), *every_five_minutes(0, 1.99))
+    assert len(provider.asked_h) == 1
+
+
+async def test_a_provider_that_refuses_is_asked_once_an_hour() -> None:
+    provider = Asked(flat_signal(300.0))
+    provider.error = SignalRefusedError("401")
+    await look(lane_of(provider), *every_five_minutes(0, 2.99))
+    assert len(provider.asked_h) == 3
+
+
+async def test_at_first_the_whole_past_is_asked_for_and_then_two_days_again() -> None:
+    provider = Asked(flat_signal(300.0))
+    await look(lane_of(provider), 0.5, 1.5)
+    assert MIDNIGHT_S + 0.5 * HOUR_S - provider.since_s[0] == HISTORY_S
+    assert provider.since_s[1] == MIDNIGHT_S - OVERLAP_S
+
+
+async def test_a_revised_value_replaces_the_old_one_and_what_is_told_no_more_stays() -> None:
+    provider = Asked(flat_signal(300.0, start_s=MIDNIGHT_S - 10 * DAY_S))
+    lane = lane_of(provider)
+    await look(lane, 0.5)
+    assert provider.series is not None
+    provider.series = replace(
+        provider.series.between(MIDNIGHT_S - HOUR_S, math.inf), values=np.full(len(provider.series) - 239, 250.0)
+    )
+    await look(lane, 1.5)
+    assert lane.known is not None
+    assert [lane.known.value_at(MIDNIGHT_S + h * HOUR_S) for h in (-200, -2, -1, 0, 1)] == [300, 300, 250, 250, 250]
+
+
+async def test_a_series_in_another_unit_begins_anew() -> None:
+    provider = Asked(flat_signal(300.0))
+    lane = lane_of(provider)
+    await look(lane, 0.5)
+    provider.series = replace(flat_signal(0.3), unit="kg/kWh")
+    await look(lane, 1.5)
+    assert lane.known is not None
+    assert set(lane.known.values) == {0.3}
+
+
+async def test_what_was_told_outlives_the_process() -> None:
+    shelf = Shelf()
+    await look(lane_of(Asked(flat_signal(300.0)), store=shelf), 0.5)
+    silent = Asked(None)
+    silent.error = SignalUnavailableError("503")
+    lane = lane_of(silent, store=shelf)
+    await look(lane, 0.9)
+    present = lane.present(MIDNIGHT_S + 0.9 * HOUR_S, lasting_s=600.0)
+    assert present.freshness is Freshness.FRESH
+    assert present.history is not None
+    assert present.history.value_at(MIDNIGHT_S + 0.9 * HOUR_S) == 300.0
+
+
+async def test_memory_is_bounded_by_sixty_days() -> None:
+    provider = Asked(flat_signal(300.0, start_s=MIDNIGHT_S - 100 * DAY_S, hours=24 * 200))
+    lane = lane_of(provider)
+    await look(lane, *np.arange(0, 24 * 90, 12.0).tolist())
+    assert lane.known is not None
+    assert len(lane.known) <= 60 * 24 + 1
+
+
+async def test_a_missing_forecast_is_told_once_and_history_works_without_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "controller.signal_lane")
+    provider = Asked(flat_signal(300.0))
+    provider.forecast_error = SignalRefusedError("401: not in this plan")
+    lane = lane_of(provider)
+    await look(lane, *every_five_minutes(0.01, 5))
+    assert (lane.fault, lane.forecast_fault) == ("", "401: not in this plan")
+    assert lane.known is not None
+    provider.forecast_error = None
+    await look(lane, *every_five_minutes(5, 8))
+    assert caplog.messages == [
+        "no forecast from the source itself: 401: not in this plan",
+        "fixed: forecasts again",
+    ]
+
+
+async def test_what_the_provider_forecasts_takes_part_in_the_forecast() -> None:
+    ahead = replace(flat_signal(500.0), source="theirs", estimated=ESTIMATED)
+    lane = lane_of(Asked(flat_signal(300.0, start_s=MIDNIGHT_S - 9 * DAY_S), forecast=ahead))
+    await look(lane, 0.5)
+    present = lane.present(MIDNIGHT_S + 0.5 * HOUR_S, lasting_s=600.0)
+    assert present.forecast is not None
+    assert "theirs" in present.forecast.source
+    assert present.forecast.value_at(MIDNIGHT_S + 20 * HOUR_S) == pytest.approx(500.0, rel=0.2)
+
+
+async def test_day_ahead_prices_are_followed_as_they_are() -> None:
+    series = replace(flat_signal(0.1, start_s=MIDNIGHT_S - 9 * DAY_S), kind="price", unit="EUR/kWh")
+    ahead = replace(series.between(MIDNIGHT_S + HOUR_S, math.inf), values=np.full(len(series) - 217, -0.02))
+    lane = lane_of(Asked(series, forecast=ahead))
+    await look(lane, 0.5)
+    present = lane.present(MIDNIGHT_S + 0.5 * HOUR_S, lasting_s=600.0)
+    assert present.forecast is not None
+    assert present.forecast.value_at(MIDNIGHT_S + 12 * HOUR_S) == -0.02
+    later = lane.present(MIDNIGHT_S + 9.5 * HOUR_S, lasting_s=600.0)
+    assert later.freshness is Freshness.FRESH, "settled prices do not age while nobody answers"
+    assert later.history is not None
+    assert later.history.value_at(MIDNIGHT_S + 9.5 * HOUR_S) == -0.02
+
+
+async def test_measured_values_from_the_future_are_a_fault() -> None:
+    provider = Asked(flat_signal(300.0))
+    lane = lane_of(provider)
+
+    async def early(*, since_s: float, now_s: float) -> Signal | None:
+        return await FixedProvider.fetch_history(provider, since_s=since_s, now_s=now_s + 2 * HOUR_S)
+
+    provider.fetch_history = early  # type: ignore[method-assign]
+    await look(lane, 0.5)
+    assert "one clock is wrong by 1.5 h or more" in lane.fault
+    assert lane.known is None
+
+
+async def test_a_provider_that_never_answers_costs_bounded_time() -> None:
+    provider = Asked(None)
+
+    async def hang(*, since_s: float, now_s: float) -> Signal | None:
+        del since_s, now_s
+        await asyncio.Event().wait()
+        return None
+
+    provider.fetch_history = hang  # type: ignore[method-assign]
+    lane = lane_of(provider)
+    began_s = asyncio.get_running_loop().time()
+    await look(lane, 0.5)
+    assert asyncio.get_running_loop().time() - began_s < 60
+    assert "no answer" in lane.fault
