@@ -126,13 +126,12 @@ async def test_at_first_the_whole_past_is_asked_for_and_then_two_days_again() ->
 
 
 async def test_a_revised_value_replaces_the_old_one_and_what_is_told_no_more_stays() -> None:
-    provider = Asked(flat_signal(300.0, start_s=MIDNIGHT_S - 10 * DAY_S))
+    provider = Asked(flat_signal(300.0, start_s=MIDNIGHT_S - 9 * DAY_S))
     lane = lane_of(provider)
     await look(lane, 0.5)
     assert provider.series is not None
-    provider.series = replace(
-        provider.series.between(MIDNIGHT_S - HOUR_S, math.inf), values=np.full(len(provider.series) - 239, 250.0)
-    )
+    newer = provider.series.between(MIDNIGHT_S - HOUR_S, math.inf)
+    provider.series = replace(newer, values=np.full(len(newer), 250.0))
     await look(lane, 1.5)
     assert lane.known is not None
     assert [lane.known.value_at(MIDNIGHT_S + h * HOUR_S) for h in (-200, -2, -1, 0, 1)] == [300, 300, 250, 250, 250]
@@ -186,13 +185,13 @@ async def test_a_missing_forecast_is_told_once_and_history_works_without_it(capl
 
 
 async def test_what_the_provider_forecasts_takes_part_in_the_forecast() -> None:
-    ahead = replace(flat_signal(500.0), source="theirs", estimated=ESTIMATED)
+    ahead = replace(flat_signal(350.0), source="theirs", estimated=ESTIMATED)
     lane = lane_of(Asked(flat_signal(300.0, start_s=MIDNIGHT_S - 9 * DAY_S), forecast=ahead))
     await look(lane, 0.5)
     present = lane.present(MIDNIGHT_S + 0.5 * HOUR_S, lasting_s=600.0)
     assert present.forecast is not None
     assert "theirs" in present.forecast.source
-    assert present.forecast.value_at(MIDNIGHT_S + 20 * HOUR_S) == pytest.approx(500.0, rel=0.2)
+    assert present.forecast.value_at(MIDNIGHT_S + 20 * HOUR_S) == pytest.approx(350.0, rel=0.1)
 
 
 async def test_day_ahead_prices_are_followed_as_they_are() -> None:
