@@ -1,7 +1,7 @@
 """Octopus Energy's tariffs in Great Britain, above all Agile with a price for each half hour; needs no key.
 
-Unit rates in p/kWh, with or without VAT, by product and region; Agile's of the next day are there in the late afternoon.
-Documentation: https://docs.octopus.energy/rest/guides/endpoints
+Unit rates in p/kWh, with or without VAT, by product and region; Agile's of the next day are there in the late
+afternoon. Documentation: https://docs.octopus.energy/rest/guides/endpoints
 """
 
 import math

@@ -77,8 +77,8 @@ async def test_measured_values_from_the_future_show_that_a_clock_is_wrong() -> N
 
 
 @pytest.mark.live
-async def test_a_forecast_that_is_not_there_is_none_and_no_error() -> None:
-    bench = CarbonBench()
+@pytest.mark.parametrize("bench", [CarbonBench(), PriceBench()], ids=["carbon", "price"])
+async def test_a_forecast_that_is_not_there_is_none_and_no_error(bench: CarbonBench) -> None:
     async with opened(bench) as case:
         bench.api.is_strict = True
         case.api.grid.expected.clear()
