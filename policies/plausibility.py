@@ -30,9 +30,11 @@ def without_leaps(signal: Signal) -> tuple[Signal, NDArray[np.float64]]:
     known = np.flatnonzero(np.isfinite(signal.values))
     if signal.kind not in {"average", "marginal"} or len(known) < MIN_KNOWN:
         return signal, np.empty(0)
-    logs = np.log(signal.values[known])
-    limit = max(float(np.log(LEAP_FACTOR)), LEAP_MARGIN * float(np.quantile(np.abs(np.diff(logs)), ORDINARY_QUANTILE)))
-    leaps = known[_leaps(logs, limit)]
+    log_ratios = np.log(signal.values[known])
+    limit_ratio = max(
+        float(np.log(LEAP_FACTOR)), LEAP_MARGIN * float(np.quantile(np.abs(np.diff(log_ratios)), ORDINARY_QUANTILE))
+    )
+    leaps = known[_leaps(log_ratios, limit_ratio)]
     if not len(leaps):
         return signal, np.empty(0)
     values = signal.values.copy()
@@ -40,16 +42,20 @@ def without_leaps(signal: Signal) -> tuple[Signal, NDArray[np.float64]]:
     return replace(signal, values=values), signal.starts_s[leaps]
 
 
-def _leaps(logs: NDArray[np.float64], limit: float) -> NDArray[np.bool_]:
+def _leaps(log_ratios: NDArray[np.float64], limit_ratio: float) -> NDArray[np.bool_]:
     """Return which values leap away from the last one believed without being confirmed, shape (n,)."""
-    found = np.zeros(len(logs), dtype=np.bool_)
-    if (np.abs(np.diff(logs)) <= limit).all():  # nearly always: no loop over sixty days
+    found = np.zeros(len(log_ratios), dtype=np.bool_)
+    if (np.abs(np.diff(log_ratios)) <= limit_ratio).all():  # nearly always: no loop over sixty days
         return found
-    believed = logs[0]
-    for i in range(1, len(logs)):
-        is_near = abs(logs[i] - believed) <= limit
-        is_confirmed = i + 1 < len(logs) and abs(logs[i + 1] - logs[i]) <= limit and abs(logs[i + 1] - believed) > limit
+    believed = log_ratios[0]
+    for i in range(1, len(log_ratios)):
+        is_near = abs(log_ratios[i] - believed) <= limit_ratio
+        is_confirmed = (
+            i + 1 < len(log_ratios)
+            and abs(log_ratios[i + 1] - log_ratios[i]) <= limit_ratio
+            and abs(log_ratios[i + 1] - believed) > limit_ratio
+        )
         found[i] = not (is_near or is_confirmed)
         if not found[i]:
-            believed = logs[i]
+            believed = log_ratios[i]
     return found

@@ -48,6 +48,8 @@ ALLOWED: Final = {
     "pause_signal_energy": "the same",
     "closed_signal_energy": "the same",
     "last_value": "a signal's value",
+    "lower": "the lower end of a forecast's band, in the signal's unit",
+    "upper": "the upper end, the same",
     "count": "a number of iterations, with the fraction of the one under way",
     "position": "the same",
     "chunk_of_work": "the work of iterations, in nominal iterations: about 1 each",

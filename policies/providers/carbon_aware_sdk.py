@@ -7,7 +7,7 @@ API: https://carbon-aware-sdk.greensoftware.foundation. Data: those of the sourc
 from typing import Annotated, Final, Literal
 
 import aiohttp
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from policies.providers.base import ProviderSettings, SignalDataError, SignalError, SignalRefusedError, Zone
 from policies.providers.http import HttpSource
@@ -59,7 +59,7 @@ class CarbonAwareSdkSettings(ProviderSettings, frozen=True, kw_only=True):
 class _Emission(Struct):
     location: str
     time: str
-    rating: float | None = None
+    rating_g_per_kwh: float | None = field(name="rating", default=None)
 
 
 class _Expected(Struct):
@@ -129,7 +129,7 @@ class CarbonAwareSdkProvider:
         for start_s, end_s in windows_s(_first_start_s(since_s, now_s), now_s, longest_s=RANGE_S):
             params = {"location": self._zone, "time": iso(start_s), "toTime": iso(end_s)}
             emissions = await self._http.get_json(f"{self._root}/bylocation", list[_Emission], params=params)
-            points += [Point(self._time_s(emission.time), emission.rating) for emission in emissions]
+            points += [Point(self._time_s(emission.time), emission.rating_g_per_kwh) for emission in emissions]
         return points
 
     def _time_s(self, text: str) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 import aiohttp
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, field
 
 from policies.providers.base import SignalDataError, SignalError, SignalRefusedError
 from policies.providers.electricity_maps_api import (
@@ -57,7 +57,7 @@ class ElectricityMapsSettings(ElectricityMapsAccess, frozen=True, kw_only=True):
 
 class _Value(Struct, rename="camel"):
     datetime: str
-    carbon_intensity: float | None = None
+    carbon_intensity_g_per_kwh: float | None = field(name="carbonIntensity", default=None)
     updated_at: str | None = None
     is_estimated: bool | None = None
     emission_factor_type: str | None = None
@@ -156,7 +156,7 @@ class ElectricityMapsProvider:
                 )
             yield Point(
                 read_iso_s(value.datetime, source=self.name),
-                value.carbon_intensity,
+                value.carbon_intensity_g_per_kwh,
                 estimated=bool(value.is_estimated),
                 updated_at_s=self._time_s(value.updated_at) or 0.0,
             )

@@ -9,7 +9,7 @@ import math
 from typing import Annotated, Final, Literal, TypeVar
 
 import aiohttp
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from policies.providers.base import ProviderSettings, SignalDataError, SignalError, SignalRefusedError, Url, Zone
 from policies.providers.http import HttpSource
@@ -77,7 +77,7 @@ class _Meta(Struct):
     region: str
     signal_type: str
     units: str
-    data_point_period_seconds: Annotated[float, Meta(ge=60, le=86_400)] = 300.0
+    step_s: Annotated[float, Meta(ge=60, le=86_400)] = field(name="data_point_period_seconds", default=300.0)
     generated_at: str | None = None
 
 
@@ -140,7 +140,7 @@ class WattTimeProvider:
                 raise SignalDataError(f"{self.name}: answers for {key} {said!r}, asked for {wanted[key]!r}")
         if answer.meta.units != UNITS:
             raise SignalDataError(f"{self.name}: gives values in {answer.meta.units!r}; must be {UNITS!r}")
-        self.step_s = answer.meta.data_point_period_seconds
+        self.step_s = answer.meta.step_s
         return answer
 
     async def _get(self, url: str, shape: type[Shape], params: dict[str, str], *, now_s: float) -> Shape:
