@@ -121,7 +121,7 @@ class WattTimeProvider:
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return what is expected, 72 hours at most."""
-        horizon_h = min(max(math.ceil((until_s - now_s) / 3_600.0), 1), MAX_HORIZON_H)
+        horizon_h = min(math.ceil((until_s - now_s) / 3_600.0), MAX_HORIZON_H)
         answer = await self._ask("forecast", {"horizon_hours": str(horizon_h)}, now_s=now_s)
         points = [point._replace(estimated=True) for point in self._points(answer)]
         said_at = answer.meta.generated_at

@@ -12,6 +12,7 @@ from typing import Self
 from aiohttp import web
 
 NGINX_403 = "<html>\r\n<head><title>403 Forbidden</title></head>\r\n<body><center>nginx</center></body>\r\n</html>\r\n"
+HARMLESS_HEADERS = frozenset({"Host", "User-Agent", "Accept", "Accept-Encoding"})
 
 
 class Fault(StrEnum):
@@ -97,9 +98,9 @@ class FakeApi:
 
 async def _failed(fault: Fault, seen: Request) -> web.StreamResponse:
     if fault is Fault.UNAUTHORIZED:
-        said = json.dumps(
-            {"error": "Invalid auth-token", "sent": [seen.path, *seen.query.values(), *seen.headers.values()]}
-        )
+        # First what may be secret, since only the beginning of a message is told.
+        sent = [value for key, value in seen.headers.items() if key not in HARMLESS_HEADERS]
+        said = json.dumps({"sent": [*sent, *seen.query.values(), seen.path], "error": "Invalid auth-token"})
         return web.Response(status=401, text=said, content_type="application/json")
     if fault is Fault.TOO_MANY:
         return web.json_response({"error": "too many requests"}, status=429, headers={"Retry-After": "120"})

@@ -16,6 +16,7 @@ class FakeCarbonAwareSdk(FakeApi):
     Attributes:
         locations: those that it knows.
         keeps_after_s: its data source's plan gives what it is asked for from later than this on [Unix s].
+        refuses_with: the status by which it tells that its data source refuses.
         forecasts: whether its data source has forecasts.
         step_s: of the values [s].
         extra: values that it gives beside those of the grid, whatever was asked for.
@@ -25,6 +26,7 @@ class FakeCarbonAwareSdk(FakeApi):
         super().__init__()
         self.locations = {"eastus", "westus"}
         self.keeps_after_s = 0.0
+        self.refuses_with = 401
         self.forecasts = True
         self.step_s = 3_600.0
         self.extra: list[dict[str, Any]] = []
@@ -48,7 +50,11 @@ class FakeCarbonAwareSdk(FakeApi):
         if end_s - start_s > MAX_RANGE_S:
             return problem(400, "ElectricityMapsClientHttpException", "The time range is limited to 10 days")
         if start_s <= self.keeps_after_s:
-            return problem(401, "ElectricityMapsClientHttpException", "Request unauthorized for requestType=past-range")
+            return problem(
+                self.refuses_with,
+                "ElectricityMapsClientHttpException",
+                "Request unauthorized for requestType=past-range",
+            )
         rows = [
             {"location": "US-MIDA-PJM", "time": iso(s, TIME), "rating": value, "duration": "01:00:00"}
             for s, value in sorted(self.grid.measured.items(), reverse=True)

@@ -25,6 +25,7 @@ class FakeElectricityMaps(FakeApi):
         extra: values that come after those of the grid, as they stand in the answer.
         row: what every value says of itself.
         envelope: what every answer says of itself.
+        key: under which the values of a history stand; "" for the one that the API has.
         currency: of the prices.
     """
 
@@ -35,6 +36,7 @@ class FakeElectricityMaps(FakeApi):
         self.extra: list[dict[str, Any]] = []
         self.row: dict[str, Any] = {}
         self.envelope: dict[str, Any] = {}
+        self.key = ""
         self.currency = "EUR"
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -50,7 +52,7 @@ class FakeElectricityMaps(FakeApi):
         if endpoint == "forecast":
             return self._forecast(request, envelope, STEP_S[query["temporalGranularity"]])
         values = list(self._values(request, endpoint))
-        key = "data" if endpoint == "past-range" or version == "v4" else "history"
+        key = self.key or ("data" if endpoint == "past-range" or version == "v4" else "history")
         return web.json_response(envelope | {key: [*reversed(values), *self.extra]})
 
     def _refusal(self, request: web.Request, *, version: str, signal: str, endpoint: str) -> web.Response | None:

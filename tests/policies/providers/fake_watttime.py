@@ -41,10 +41,11 @@ class FakeWattTime(FakeApi):
         """Return a token, or what it opens."""
         if request.path == "/login":
             return self._log_in(request.headers.get("Authorization", ""))
-        if request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if token not in self.tokens:
             return web.Response(status=403, text=NGINX_403, content_type="text/html")
         if request.query["region"] not in self.covered:
-            return invalid(403, "Invalid scope. Access not authorized for this region")
+            return invalid(403, f"Invalid scope. Access not authorized for {token}")
         endpoint = {"/v3/forecast": self._forecast, "/v3/historical": self._historical}.get(request.path)
         return endpoint(request.query) if endpoint else invalid(404, "Not found")
 

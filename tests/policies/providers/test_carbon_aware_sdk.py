@@ -116,10 +116,17 @@ async def test_sixty_days_are_asked_for_ten_at_a_time() -> None:
 
 
 @pytest.mark.live
-async def test_a_data_source_that_keeps_a_day_gives_a_day_and_is_not_asked_for_more_again() -> None:
+@pytest.mark.parametrize("status", [400, 401])
+@pytest.mark.parametrize("answered_before", [False, True])
+async def test_a_data_source_that_keeps_a_day_gives_a_day_and_is_not_asked_for_more_again(
+    status: int, *, answered_before: bool
+) -> None:
     bench = SdkBench()
-    bench.api.keeps_after_s = NOW_S - DAY_S
+    bench.api.keeps_after_s, bench.api.refuses_with = NOW_S - DAY_S, status
     async with opened(bench) as case:
+        if answered_before:  # then a 401 could as well be told as a limit
+            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            bench.api.requests.clear()
         for n_requests in (2, 3):
             history = await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=NOW_S)
             assert history is not None
@@ -134,6 +141,10 @@ async def test_a_refusal_of_the_last_day_is_told_and_tried_again_in_full() -> No
     async with opened(bench) as case:
         with pytest.raises(SignalRefusedError, match="unauthorized"):
             await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=NOW_S)
+        bench.api.requests.clear()
+        with pytest.raises(SignalRefusedError, match="unauthorized"):
+            await case.provider.fetch_history(since_s=NOW_S - HOUR_S, now_s=NOW_S)
+        assert len(bench.api.requests) == 1, "there is nothing less to ask for"
         bench.api.keeps_after_s = 0.0
         history = await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=NOW_S)
     assert history is not None

@@ -10,6 +10,8 @@ from policies.providers.base import SignalError, SignalLimitedError, SignalRefus
 from policies.providers.courtesy import (
     FIRST_PAUSE_S,
     JITTER_STEPS,
+    LATE_PAUSE_S,
+    LATE_STEPS,
     LONGEST_PAUSE_S,
     LONGEST_WAIT_S,
     N_FAILURES_TO_OPEN,
@@ -64,6 +66,16 @@ def test_a_source_that_is_late_is_asked_again_within_its_step_but_not_at_once(
     late = after_answer(now_s=now_s, step_s=step_s, jitter_ratio=jitter_ratio, is_current=False)
     assert now_s < late.next_s <= on_time.next_s
     assert not late.is_due(now_s)
+
+
+def test_a_late_source_is_asked_again_after_a_part_of_its_step_and_ten_minutes_at_most() -> None:
+    begins_s = NOW_S // 86_400.0 * 86_400.0
+    pauses_s = [
+        after_answer(now_s=begins_s, step_s=step_s, jitter_ratio=0.0, is_current=False).next_s - begins_s
+        for step_s in (300.0, 3_600.0, 86_400.0)
+    ]
+    assert pauses_s == [LATE_STEPS * 300.0, min(LATE_STEPS * 3_600.0, LATE_PAUSE_S), LATE_PAUSE_S]
+    assert pauses_s[0] < 300.0
 
 
 @given(nows_s, st.floats(60.0, LONGEST_WAIT_S / 2))

@@ -63,6 +63,22 @@ async def test_each_version_is_told_in_its_own_words_not_to_guess_the_zone(bench
     async with opened(bench) as case:
         with pytest.raises(SignalRefusedError, match="No data for zone"):
             await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+        assert case.api.requests[0].path == f"/{bench.settings['version']}/carbon-intensity/history"
+
+
+@pytest.mark.live
+async def test_direct_emissions_are_asked_for_where_they_are_wanted() -> None:
+    async with opened(ElectricityMapsBench(emission_factor_type="direct")) as case:
+        assert await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=NOW_S)
+        assert await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
+    assert [request.query["emissionFactorType"] for request in case.api.requests] == ["direct"] * 3
+
+
+@pytest.mark.live
+async def test_for_a_day_the_recent_history_is_enough() -> None:
+    async with opened(ElectricityMapsBench()) as case:
+        await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+    assert len(case.api.requests) == 1
 
 
 @pytest.mark.live
@@ -140,9 +156,11 @@ async def test_estimates_say_so_and_can_be_left_out(*, disabled: bool) -> None:
     bench = ElectricityMapsBench(disable_estimations=disabled)
     async with opened(bench) as case:
         bench.api.estimated = {case.last_s, case.last_s - HOUR_S}
-        history = await case.provider.fetch_history(since_s=case.last_s - 3 * HOUR_S, now_s=NOW_S)
+        bench.api.estimated.add(case.last_s - 30 * HOUR_S)
+        history = await case.provider.fetch_history(since_s=case.last_s - 31 * HOUR_S, now_s=NOW_S)
     assert history is not None
-    assert history.estimated.tolist() == ([False, False] if disabled else [False, False, True, True])
+    assert history.starts_s[history.estimated].tolist() == ([] if disabled else sorted(bench.api.estimated))
+    assert (history.value_at(case.last_s - 30 * HOUR_S) is None) is disabled
 
 
 @pytest.mark.live
@@ -177,6 +195,15 @@ async def test_an_answer_to_another_question_is_refused(
     bench.api.row, bench.api.envelope = row, envelope
     async with opened(bench) as case:
         with pytest.raises(SignalDataError, match=words):
+            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+
+
+@pytest.mark.live
+async def test_an_answer_without_values_is_not_taken_for_a_zone_without() -> None:
+    bench = ElectricityMapsBench()
+    bench.api.key = "results"
+    async with opened(bench) as case:
+        with pytest.raises(SignalDataError, match="has no history, no data and no forecast"):
             await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
 
 

@@ -6,7 +6,7 @@ import pytest
 from policies.providers.base import SignalDataError
 from policies.providers.electricity_maps_price import ElectricityMapsPriceProvider, ElectricityMapsPriceSettings
 from policies.signal import SignalKind
-from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderContract, opened
+from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderContract, opened, value_at
 from tests.policies.providers.fake_api import iso
 from tests.policies.providers.fake_electricity_maps import TOKEN, FakeElectricityMaps
 
@@ -62,6 +62,17 @@ async def test_sixty_days_are_asked_for_ten_at_a_time(bench: PriceBench) -> None
     assert history is not None
     assert len(history) == 60 * 24 + 1
     assert len(case.api.requests) == 7
+
+
+@pytest.mark.live
+async def test_of_two_revisions_the_one_that_was_updated_later_wins(bench: PriceBench) -> None:
+    async with opened(bench) as case:
+        bench.api.extra = [
+            {"datetime": iso(case.last_s), "value": 9.0, "unit": "EUR/MWh", "updatedAt": iso(case.last_s - 1.0)}
+        ]
+        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+    assert history is not None
+    assert history.value_at(NOW_S) == pytest.approx(value_at(bench, case.last_s))
 
 
 @pytest.mark.live

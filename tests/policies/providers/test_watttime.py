@@ -88,7 +88,7 @@ async def test_a_wrong_password_is_not_tried_again_and_again(monkeypatch: pytest
 async def test_a_region_beyond_the_plan_costs_one_login_and_is_told_in_the_words_of_the_api() -> None:
     bench = WattTimeBench("PJM_DC")
     async with opened(bench) as case:
-        with pytest.raises(SignalRefusedError, match=r"Invalid scope\. Access not authorized"):
+        with pytest.raises(SignalRefusedError, match=r"Invalid scope\. Access not authorized for …"):
             await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
     assert paths(bench) == ["/login", "/v3/historical"]
 
