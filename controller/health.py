@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from aiohttp import web
@@ -31,7 +31,10 @@ class Snapshot:
         connected: whether the broker is there.
         bus_error: why it is not, or what it refused, in a sentence; None while all is well.
         left_out: why GPUs of the node were left out at the start, a sentence each.
-        signal: `fresh`, `stale` or `absent`.
+        signal: how far the signal can be trusted: `fresh`, `held`, `forecast`, `stale` or `absent`.
+        signal_age_s: how long ago its last known value ceased to hold [s]; None where there is none.
+        signal_detail: what is wrong with the signal, a sentence; "" where nothing is.
+        providers: by name, whether each provider of the chain answered when it was asked last.
         n_bad_messages: how many messages were dropped.
         n_runs: how many training runs there are.
         gpus: by UUID, the limit, the energy used [J] and the newest reading.
@@ -41,6 +44,9 @@ class Snapshot:
     bus_error: str | None = None
     left_out: tuple[str, ...] = ()
     signal: str
+    signal_age_s: float | None = None
+    signal_detail: str = ""
+    providers: Mapping[str, bool] = field(default_factory=dict)
     n_bad_messages: int
     n_runs: int
     gpus: Mapping[str, tuple[LimitState | None, float, Sample | None]]
@@ -59,9 +65,10 @@ class Snapshot:
         return troubles
 
     def notes(self) -> list[str]:
-        """Return where limits are left alone although all is well, a sentence each."""
+        """Return where limits are left alone, or the grid is not known as it should be, although all else is well."""
+        doubts = [f"signal: {self.signal_detail}"] if self.signal_detail else []
         holds = {uuid: state.hold for uuid, (state, _, _) in self.gpus.items() if state is not None}
-        return [f"{uuid} {_NOTES[hold]}" for uuid, hold in holds.items() if hold in _NOTES]
+        return doubts + [f"{uuid} {_NOTES[hold]}" for uuid, hold in holds.items() if hold in _NOTES]
 
 
 class Health:
@@ -123,10 +130,21 @@ class _Metrics(Collector):
         yield GaugeMetricFamily("gridchase_bus_connected", "Whether the broker is there.", float(now.connected))
         yield GaugeMetricFamily("gridchase_runs", "Training runs on this node.", float(now.n_runs))
         yield CounterMetricFamily("gridchase_bad_messages", "Messages that were dropped.", float(now.n_bad_messages))
-        signal = GaugeMetricFamily("gridchase_signal_fresh", "Whether the grid signal is fresh.", labels=["state"])
-        signal.add_metric([now.signal], float(now.signal == "fresh"))
-        yield signal
+        yield from _signal_metrics(now)
         yield from _gpu_metrics(now)
+
+
+def _signal_metrics(now: Snapshot) -> Iterator[Metric]:
+    fresh = GaugeMetricFamily("gridchase_signal_fresh", "Whether the grid signal is fresh.", labels=["state"])
+    fresh.add_metric([now.signal], float(now.signal == "fresh"))
+    yield fresh
+    if now.signal_age_s is not None:
+        what = "How long ago the last known value of the grid signal ceased to hold."
+        yield GaugeMetricFamily("gridchase_signal_age_seconds", what, now.signal_age_s)
+    answers = GaugeMetricFamily("gridchase_signal_provider_up", "Whether it answered last.", labels=["provider"])
+    for name, is_up in now.providers.items():
+        answers.add_metric([name], float(is_up))
+    yield answers
 
 
 def _gpu_metrics(now: Snapshot) -> Iterator[Metric]:

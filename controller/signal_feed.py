@@ -7,6 +7,7 @@ the chain is asked only while none above it is fresh.
 """
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -87,6 +88,12 @@ class SignalFeed:
     def freshness(self) -> Freshness:
         """Return how far the signal can be trusted."""
         return self._look.present.freshness if self._look else Freshness.ABSENT
+
+    @property
+    def age_s(self) -> float | None:
+        """Return how long ago the last known value ceased to hold [s]; None where none is known."""
+        age_s = self._look.present.age_s if self._look else math.inf
+        return age_s if math.isfinite(age_s) else None
 
     @property
     def lane(self) -> Lane | None:

@@ -28,7 +28,15 @@ STATE = LimitState(
     since_ns=0,
 )
 SAMPLE = Sample(time_ns=1, power_w=185.5, energy_j=1_000.0)
-WELL = Snapshot(connected=True, signal="fresh", n_bad_messages=3, n_runs=2, gpus={"GPU-1": (STATE, 1_234.5, SAMPLE)})
+WELL = Snapshot(
+    connected=True,
+    signal="fresh",
+    signal_age_s=0.0,
+    providers={"neso GB": True, "energy-charts DE": False},
+    n_bad_messages=3,
+    n_runs=2,
+    gpus={"GPU-1": (STATE, 1_234.5, SAMPLE)},
+)
 
 
 class Server:
@@ -135,15 +143,22 @@ async def test_the_metrics_are_what_the_snapshot_says_in_base_units() -> None:
             ("gridchase_runs", ""): 2.0,
             ("gridchase_bad_messages_total", ""): 3.0,
             ("gridchase_signal_fresh", "fresh"): 1.0,
+            ("gridchase_signal_age_seconds", ""): 0.0,
+            ("gridchase_signal_provider_up", "neso GB"): 1.0,
+            ("gridchase_signal_provider_up", "energy-charts DE"): 0.0,
             ("gridchase_gpu_energy_joules_total", "GPU-1"): 1_234.5,
             ("gridchase_gpu_power_watts", "GPU-1"): 185.5,
             ("gridchase_gpu_power_limit_watts", "GPU-1"): 190.0,
             ("gridchase_gpu_prior_power_limit_watts", "GPU-1"): 280.0,
             ("gridchase_gpu_hold", "GPU-1,held"): 1.0,
         }
-        server.snapshot = replace(WELL, signal="stale", gpus={"GPU-1": (None, 0.0, None)})
+        server.snapshot = replace(
+            WELL, signal="absent", signal_age_s=None, signal_detail="nobody answers", gpus={"GPU-1": (None, 0.0, None)}
+        )
+        assert server.snapshot.notes() == ["signal: nobody answers"]
         metrics = await _scrape(client)
-        assert metrics["gridchase_signal_fresh", "stale"] == 0.0
+        assert ("gridchase_signal_age_seconds", "") not in metrics
+        assert metrics["gridchase_signal_fresh", "absent"] == 0.0
         assert ("gridchase_gpu_power_limit_watts", "GPU-1") not in metrics
 
 
