@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from policies.providers.awattar import AwattarProvider, AwattarSettings
 from policies.providers.base import Provider, ProviderSettings
 from policies.providers.carbon_aware_sdk import CarbonAwareSdkProvider, CarbonAwareSdkSettings
 from policies.providers.constant import (
@@ -31,7 +32,9 @@ from policies.providers.energy_charts import (
     EnergyChartsProvider,
     EnergyChartsSettings,
 )
+from policies.providers.entsoe import EntsoeProvider, EntsoeSettings
 from policies.providers.neso import NesoProvider, NesoSettings
+from policies.providers.octopus import OctopusProvider, OctopusSettings
 from policies.providers.trace import TracePriceSettings, TraceProvider, TraceSettings
 from policies.providers.watttime import WattTimeProvider, WattTimeSettings
 
@@ -98,10 +101,13 @@ CARBON: Final[Mapping[str, Entry]] = {
     "constant": Entry(settings=ConstantSettings, build=_constant, what="one value for ever"),
 }
 PRICE: Final[Mapping[str, Entry]] = {
+    "octopus": Entry(settings=OctopusSettings, build=OctopusProvider, what="Agile tariffs in Great Britain; no key"),
+    "awattar": Entry(settings=AwattarSettings, build=AwattarProvider, what="Germany and Austria; no key"),
     "energy-charts": Entry(
         settings=EnergyChartsPriceSettings, build=EnergyChartsPriceProvider, what="Europe by bidding zone; no key"
     ),
     "energinet": Entry(settings=EnerginetPriceSettings, build=EnerginetPriceProvider, what="Denmark; no key"),
+    "entsoe": Entry(settings=EntsoeSettings, build=EntsoeProvider, what="Europe by bidding zone; a free token"),
     "electricity-maps": Entry(
         settings=ElectricityMapsPriceSettings, build=ElectricityMapsPriceProvider, what="the world; a paid token"
     ),
