@@ -71,7 +71,7 @@ def grid(**changes: object) -> bytes:
         "issued_at_s": NOW_S - 90.0,
         "state": "fresh",
         "age_s": 0.0,
-        "values": [SignalValue(starts_s=NOW_S + 1_800.0 * i, value=300.0 + i, estimated=i > 0) for i in range(-4, 5)],
+        "values": [SignalValue(starts_s=NOW_S + 1_800.0 * i, value=300.0 + i) for i in range(-4, 5)],
         "forecast_from_s": NOW_S + 1_800.0,
     }
     return encode(msgspec.convert({**fields, **changes}, GridSignal, from_attributes=True))
