@@ -187,7 +187,9 @@ def _check_signal(signal: SignalConfig) -> Iterator[str]:
             f"name = {' or '.join(map(repr, CATALOGUE[signal.kind]))}"
         )
     kinds = {provider.settings.signal_kind() for provider in signal.provider}
-    if len(kinds) > 1:
+    if signal.kind != "energy" and any((kind == "price") != (signal.kind == "price") for kind in kinds):
+        yield f'signal.kind = "{signal.kind}": a provider gives values of kind {" and ".join(sorted(kinds))}'
+    elif len(kinds) > 1:
         yield f"signal.provider: mixes {' and '.join(sorted(kinds))} intensities, whose grams are not the same"
     for number, provider in enumerate(signal.provider):
         yield from (f"signal.provider[{number}].{fault}" for fault in provider.settings.faults())

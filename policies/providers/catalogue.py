@@ -33,6 +33,7 @@ from policies.providers.energy_charts import (
     EnergyChartsSettings,
 )
 from policies.providers.entsoe import EntsoeProvider, EntsoeSettings
+from policies.providers.mqtt import MqttProvider, MqttSettings
 from policies.providers.neso import NesoProvider, NesoSettings
 from policies.providers.octopus import OctopusProvider, OctopusSettings
 from policies.providers.trace import TracePriceSettings, TraceProvider, TraceSettings
@@ -83,6 +84,10 @@ def _file(settings: TraceSettings | TracePriceSettings, _: aiohttp.ClientSession
     return TraceProvider(Path(settings.path), zone=settings.zone, kind=settings.signal_kind())
 
 
+def _mqtt(settings: MqttSettings, _: aiohttp.ClientSession) -> Provider:
+    return MqttProvider(settings)
+
+
 CARBON: Final[Mapping[str, Entry]] = {
     "neso": Entry(settings=NesoSettings, build=NesoProvider, what="Great Britain and its regions; no key"),
     "energy-charts": Entry(settings=EnergyChartsSettings, build=EnergyChartsProvider, what="Europe by country; no key"),
@@ -97,6 +102,7 @@ CARBON: Final[Mapping[str, Entry]] = {
         settings=CarbonAwareSdkSettings, build=CarbonAwareSdkProvider, what="a Carbon Aware SDK WebAPI of your own"
     ),
     "eia": Entry(settings=EiaSettings, build=EiaProvider, what="balancing authorities of the USA; a free key"),
+    "mqtt": Entry(settings=MqttSettings, build=_mqtt, what="a topic of somebody else's"),
     "csv": Entry(settings=TraceSettings, build=_file, what="a file of your own"),
     "constant": Entry(settings=ConstantSettings, build=_constant, what="one value for ever"),
 }
@@ -111,6 +117,7 @@ PRICE: Final[Mapping[str, Entry]] = {
     "electricity-maps": Entry(
         settings=ElectricityMapsPriceSettings, build=ElectricityMapsPriceProvider, what="the world; a paid token"
     ),
+    "mqtt": Entry(settings=MqttSettings, build=_mqtt, what="a topic of somebody else's"),
     "csv": Entry(settings=TracePriceSettings, build=_file, what="a file of your own"),
     "constant": Entry(settings=ConstantPriceSettings, build=_constant_price, what="one price for ever"),
 }

@@ -14,6 +14,7 @@ from controller.config import Config, check, default_state_dir, load_config, loa
 from controller.errors import ConfigError
 
 AVERAGE = '{name="csv", path="a.csv", zone="DE"}'
+METER = '{name="mqtt", topic="site/price", zone="lab", kind="price", unit="EUR/kWh"}'
 MARGINAL = '{name="csv", path="b.csv", zone="DE", kind="marginal"}'
 
 
@@ -112,6 +113,7 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
             "[0].value = 0: must be a number above",
         ),
         (["signal.kind=carbon", f"signal.provider=[{MARGINAL}, {AVERAGE}]"], "mixes average and marginal"),
+        (["signal.kind=carbon", f"signal.provider=[{METER}]"], "a provider gives values of kind price"),
         ([f"signal.provider=[{AVERAGE}]"], 'signal.kind = "energy": is the same everywhere'),
         (["bus.password_file=/dev/null"], "bus.username"),
         (["bus.username=ada", "bus.password_file=/no/such"], "there is no such file"),
