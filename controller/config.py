@@ -179,8 +179,6 @@ def _check_gpu(gpu: GpuConfig) -> Iterator[str]:
 
 
 def _check_signal(signal: SignalConfig) -> Iterator[str]:
-    if signal.kind == "energy" and signal.provider:
-        yield 'signal.kind = "energy": is the same everywhere and needs no signal.provider; use "carbon" or "price"'
     if signal.kind != "energy" and not signal.provider:
         yield (
             f'signal.provider: is missing, because signal.kind = "{signal.kind}": add a [[signal.provider]] table with '
@@ -229,7 +227,7 @@ def _build(tables: Mapping[str, Any], faults: list[str]) -> Config:
         f"{name}: there is no such section; there are {', '.join(sections)}" for name in tables if name not in sections
     ]
     kind = tables["signal"].get("kind", "energy") if isinstance(tables.get("signal"), dict) else "energy"
-    readers: dict[str, Reader] = {"provider": partial(_read_providers, CATALOGUE.get(str(kind), {}))}
+    readers: dict[str, Reader] = {"provider": partial(_read_providers, str(kind))}
     built = {
         name: build_record(name, section, tables.get(name, {}), faults, readers=readers if name == "signal" else None)
         for name, section in sections.items()
@@ -237,10 +235,11 @@ def _build(tables: Mapping[str, Any], faults: list[str]) -> Config:
     return Config(**{name: section for name, section in built.items() if section is not None})
 
 
-def _read_providers(
-    entries: Mapping[str, Entry], path: str, value: object, faults: list[str]
-) -> tuple[ProviderConfig, ...]:
+def _read_providers(kind: str, path: str, value: object, faults: list[str]) -> tuple[ProviderConfig, ...]:
     """Return the chain that the tables describe, without the faulty ones."""
+    entries = CATALOGUE.get(kind, {})
+    if kind == "energy" and value:
+        faults.append('signal.kind = "energy": is the same everywhere and asks no provider; use "carbon" or "price"')
     if not isinstance(value, list):
         faults.append(f"{path} = {shown(value)}: must be a list of tables, each [[{path}]]")
         return ()

@@ -172,11 +172,11 @@ async def test_a_replay_has_no_forecast(tmp_path: Path) -> None:
     assert await provider.fetch_forecast(now_s=0.0, until_s=7200.0) is None
 
 
-async def test_history_begins_where_it_is_asked_to(tmp_path: Path) -> None:
+async def test_history_begins_with_the_value_that_holds_where_it_is_asked_for(tmp_path: Path) -> None:
     provider = TraceProvider(file(tmp_path, DAY), zone="X", kind="average")
     history = await provider.fetch_history(since_s=4000.0, now_s=8000.0)
     assert history is not None
-    assert history.starts_s.tolist() == [4000.0, 7200.0]
+    assert history.starts_s.tolist() == [3600.0, 7200.0]
 
 
 async def test_before_a_trace_there_is_nothing_and_after_it_the_history_ages(tmp_path: Path) -> None:
