@@ -213,9 +213,7 @@ def _merged(known: Signal | None, told: Signal) -> Signal:
     """Return what was known, revised; where the source now tells less, what it told before stays."""
     if known is None or (known.kind, known.zone, known.unit) != (told.kind, told.zone, told.unit):
         return told
-    merged = known.revised(told)
-    rest = known.between(merged.ends_s, np.inf)
-    return merged.joined(rest) if len(rest) else merged
+    return known.revised(told)
 
 
 def _continued(known: Signal | None, settled: Signal | None) -> Signal | None:

@@ -14,7 +14,6 @@ from controller import actuator, config, job, ranks, restoration, signal_feed, s
 from controller.cli.parser import _parser
 from policies import cost, planning, profiling
 from policies.forecasting import MAX_LAG_S
-from policies.providers import trace
 from policies.providers.base import ProviderSettings
 from publishers import recorder, reports, sender, topics, wire
 from publishers.topics import Topics
@@ -109,13 +108,6 @@ def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:
     section = HOW_IT_WORKS.split("## Reason codes")[1]
     explained = {cells[0].strip("`") for cells in _rows(section) if cells[0].startswith("`")}
     assert explained == given | set(job._RELEASES.values()) | set(signal_feed.DOUBTS.values())
-
-
-def test_the_units_of_traces_that_are_listed_are_those_that_are_known() -> None:
-    currencies = set(re.findall(r"`([a-z]{3})`", HOW_IT_WORKS.split("## The signal")[1].split("## ")[0]))
-    assert currencies == set(trace._CURRENCIES)
-    carbon = {column for column, (unit, _) in trace._FACTORS.items() if unit == trace.CARBON_UNIT}
-    assert set(re.findall(r"`([a-z]+co2_per_[a-z]+)`", HOW_IT_WORKS)) == carbon
 
 
 @pytest.mark.parametrize(
