@@ -16,6 +16,8 @@ from policies.forecasting.series import HOUR_S, Series
 SHARE: Final = 3
 """One third of the history is forecast from the rest."""
 MAX_DAYS: Final = 14
+MAX_ROWS: Final = 500
+"""Errors need no fit of the last precision."""
 
 
 def backtest(series: Series, models: Models, *, is_carbon: bool) -> tuple[Skill, Bands]:
@@ -32,17 +34,17 @@ def backtest(series: Series, models: Models, *, is_carbon: bool) -> tuple[Skill,
     if models.recursion is None or n_days < 1:
         return unknown_skill(N_MEMBERS, n_leads), no_bands(n_leads)
     cut = n - n_days * day
-    before = fit(_until(series, cut), rung=models.name, is_carbon=is_carbon)
+    before = fit(series.until(cut), rung=models.name, is_carbon=is_carbon, max_rows=MAX_ROWS)
     origins = np.arange(cut - 1, n - 1, round(HOUR_S / series.step_s))
     targets = origins[:, None] + models.leads
     known = (targets < n) & series.known[np.minimum(targets, n - 1)]
     actual = np.where(known, series.values[np.minimum(targets, n - 1)], np.nan)
     members = hindcast(before, series, origins)
     counts = np.broadcast_to(known.sum(axis=0), (N_MEMBERS, n_leads)) * ~np.isnan(members[:, 0])
-    squares = np.where(known, np.nan_to_num(members - actual) ** 2, 0.0).sum(axis=1)
+    misses = np.where(known, np.abs(np.nan_to_num(members - actual)), 0.0).sum(axis=1)
     skill = replace(
         unknown_skill(N_MEMBERS, n_leads),
-        members=np.where(counts > 0, squares / np.maximum(counts, 1), np.nan),
+        members=np.where(counts > 0, misses / np.maximum(counts, 1), np.nan),
         n_members=counts,
     )
     weights = np.broadcast_to(weights_of(skill)[:, None], members.shape)
@@ -51,15 +53,3 @@ def backtest(series: Series, models: Models, *, is_carbon: bool) -> tuple[Skill,
     ring = np.full((N_ERRORS, n_leads), np.nan)
     ring[: len(origins)] = np.take_along_axis(errors, first, axis=0)
     return skill, replace(no_bands(n_leads), errors=ring, n_errors=known.sum(axis=0))
-
-
-def _until(series: Series, n: int) -> Series:
-    """Return the first n steps of a series."""
-    return replace(
-        series,
-        end_s=series.end_s - (len(series.values) - n) * series.step_s,
-        known=series.known[:n],
-        values=series.values[:n],
-        climate=series.climate[: n + series.day],
-        anomaly=series.anomaly[:n],
-    )

@@ -1,6 +1,6 @@
 """How much each model counts, and the provider's own forecast beside them: by their errors, for each lead.
 
-The weight of a model is the inverse square of its mean squared error. Optimal weights would need the covariances of the
+The weight of a model is the inverse miss of its mean missd error. Optimal weights would need the covariances of the
 errors, whose own errors cost more than they bring (the forecast combination puzzle: Stock and Watson 2004; Bates and
 Granger 1969 found it first). Where the provider's forecast has not been seen to come true, it counts alone from three
 hours on, where weather forecasts win, and not at all below, where nothing beats the last values.
@@ -18,8 +18,8 @@ from policies.forecasting.series import HOUR_S
 
 HALF_LIFE_SAMPLES: Final = 14 * 24.0
 """Errors are taken once an hour: two weeks."""
-SHARPNESS: Final = 2.0
-"""The power of the inverse mean squared error."""
+SHARPNESS: Final = 6.0
+"""The power of the inverse mean missd error."""
 GIVEN_LEAD_S: Final = 3 * HOUR_S
 PRIOR_SAMPLES: Final = 24.0
 """What was assumed of the provider's forecast weighs as much as a day of errors."""
@@ -27,7 +27,7 @@ PRIOR_SAMPLES: Final = 24.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Skill:
-    """Mean squared errors at each of c leads: of the models (m, c), and where one was given, of it and of ours (2, c).
+    """Mean missd errors at each of c leads: of the models (m, c), and where one was given, of it and of ours (2, c).
 
     `n_members` and `n_given` count the errors behind each, shapes (m, c) and (c,).
     """
@@ -51,13 +51,13 @@ def unknown_skill(n_members: int, n_leads: int) -> Skill:
 def learned(skill: Skill, outcome: Outcome) -> Skill:
     """Return the skill after errors of at most one value a lead; one of every model, and of the given where it was."""
     members, n_members = skill.members.copy(), skill.n_members.copy()
-    squares = (outcome.members - outcome.actual) ** 2
-    rows, columns = np.nonzero(~np.isnan(squares))
+    misses = np.abs(outcome.members - outcome.actual)
+    rows, columns = np.nonzero(~np.isnan(misses))
     leads = outcome.lead[columns]
     n_members[rows, leads] += 1
-    members[rows, leads] = _mean(members[rows, leads], squares[rows, columns], n_members[rows, leads])
-    ours = (combined(weights_of(skill), outcome) - outcome.actual) ** 2
-    both = np.vstack([(outcome.given - outcome.actual) ** 2, ours])
+    members[rows, leads] = _mean(members[rows, leads], misses[rows, columns], n_members[rows, leads])
+    ours = np.abs(combined(weights_of(skill), outcome) - outcome.actual)
+    both = np.vstack([np.abs(outcome.given - outcome.actual), ours])
     columns = np.flatnonzero(~np.isnan(both).any(axis=0))
     leads = outcome.lead[columns]
     rivals, n_given = skill.rivals.copy(), skill.n_given.copy()
@@ -100,7 +100,7 @@ def given_weights(skill: Skill, leads_s: NDArray[np.float64]) -> Values:
     return np.asarray((PRIOR_SAMPLES * prior + n * measured) / (PRIOR_SAMPLES + n), dtype=np.float64)
 
 
-def _mean(mean: Values, square: Values, n: NDArray[np.int_]) -> Values:
+def _mean(mean: Values, miss: Values, n: NDArray[np.int_]) -> Values:
     """Return a mean with one more value: plain at first, later with a half-life."""
     share = np.maximum(1 / n, 1 - 0.5 ** (1 / HALF_LIFE_SAMPLES))
-    return np.asarray(np.where(n > 1, mean + share * (square - mean), square), dtype=np.float64)
+    return np.asarray(np.where(n > 1, mean + share * (miss - mean), miss), dtype=np.float64)

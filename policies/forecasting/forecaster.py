@@ -80,12 +80,14 @@ def _told(history: Signal, given: Signal | None, times_s: NDArray[np.float64]) -
 def _estimated(memory: Memory, told: Values) -> tuple[Values, Values, bool]:
     """Return the estimate (n,), its band (2, n), and whether the provider's forecast takes part in it."""
     leads, n = memory.models.leads, len(told)
-    own = blend.mixed(_at_each(blend.weights_of(memory.skill), leads, n), memory.outlook[:, :n])
-    share = blend.given_weights(memory.skill, leads.astype(np.float64) * memory.step_s)[None]
-    theirs = np.where(np.isnan(told), 0.0, _at_each(share, leads, n)[0])
-    values = (1 - theirs) * own + theirs * np.nan_to_num(told)
+    shares = blend.given_weights(memory.skill, leads.astype(np.float64) * memory.step_s)
+    at_each = _at_each(np.vstack([blend.weights_of(memory.skill), memory.offsets, shares]), leads, n)
+    own = blend.mixed(at_each[:-3], memory.outlook[:, :n])
+    is_told = ~np.isnan(told)
+    theirs = np.where(is_told, at_each[-1], 0.0)
+    values = (1 - theirs) * own + theirs * np.where(is_told, told, 0.0)
     values = np.clip(values, memory.bounds[0], memory.bounds[1])
-    low, high = values + _at_each(memory.offsets, leads, n)
+    low, high = values + at_each[-3:-1]
     if memory.is_carbon:
         low = np.maximum(low, 0.0)
     return values, np.stack([np.minimum(low, values), np.maximum(high, values)]), bool((theirs > 0).any())
@@ -103,6 +105,8 @@ def _noted(memory: Memory, past: Past, told: Values, values: Values, band: Value
 
 def _at_each(values: Values, leads: NDArray[np.int_], n: int) -> Values:
     """Return values (m, c) at the leads as lines between them at each of the leads 1 to n, shape (m, n)."""
+    if len(leads) == n == leads[-1]:
+        return values
     position = np.interp(np.arange(1, n + 1), leads, np.arange(len(leads)))
     below = position.astype(np.int_)
     above = np.minimum(below + 1, len(leads) - 1)

@@ -17,7 +17,7 @@ from policies.forecasting.series import DAY_S, HOUR_S, Past, Series, series_of
 from policies.signal import Signal
 
 FITTED_DAYS: Final = 60
-RECENT_DAYS: Final = 16
+RECENT_DAYS: Final = 30
 """What a forecast looks at between two fits: the days of the climatology, and two whose anomaly is known."""
 REFIT_S: Final = DAY_S
 SHORT_REFIT_S: Final = HOUR_S

@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.forecasting.forecast import Values
-from policies.forecasting.series import HOUR_S, sample
+from policies.forecasting.series import HOUR_S, SAME_S, sample
 from policies.signal import Signal
 
 N_SNAPSHOTS: Final = 30
 """A day of hours, and some in which a value may come late."""
 PERIOD_S: Final = HOUR_S
-SAME_S: Final = 1.0
 
 
 class Snapshot(NamedTuple):

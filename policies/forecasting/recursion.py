@@ -36,27 +36,33 @@ class Recursion:
     impulse: Values
 
 
-def fit(series: Series, *, is_shrunk: bool) -> Recursion:
-    """Return the recursion that fits the last 28 days, shrunk to persistence where asked."""
+def fit(series: Series, weights: Values, *, is_shrunk: bool) -> Recursion:
+    """Return the recursion that fits the last 28 days, shrunk to persistence where asked.
+
+    Args:
+        series: the past, a day and some steps or more.
+        weights: how much an error of each step counts, shape (n,).
+        is_shrunk: whether it is the ridge variant.
+    """
     n, day = len(series.values), series.day
     steps = np.arange(max(day + 1, n - FITTED_DAYS * day, N_RECENT), n)
-    y, weights = series.values, series.known[steps].astype(np.float64)
+    y, counted = series.values, series.known[steps] * weights[steps]
     harmonics = _harmonics(series.phase(steps))
     if is_shrunk:
         change = np.diff(y, prepend=y[:1])
         features = np.column_stack([change[steps - 1], change[steps - 2], change[steps - day], harmonics])
-        penalty_ratio = SHRINKAGE_ROWS / max(weights.sum(), 1.0)
-        intercept, a, b, c, *season = solve(features, change[steps], weights, penalty_ratio=penalty_ratio)
+        penalty_ratio = SHRINKAGE_ROWS / max(float(series.known[steps].sum()), 1.0)
+        intercept, a, b, c, *season = solve(features, change[steps], counted, penalty_ratio=penalty_ratio)
         recent, yesterday = [1 + a, b - a, -b], [c, -c]
     else:
         features = np.column_stack([*(y[steps - lag] for lag in (1, 2, 3, day, day + 1)), harmonics])
-        intercept, *rest = solve(features, y[steps], weights, penalty_ratio=0.0)
+        intercept, *rest = solve(features, y[steps], counted, penalty_ratio=0.0)
         recent, yesterday, season = rest[:3], rest[3:5], rest[5:]
     return Recursion(
         recent=np.array(recent),
         yesterday=np.array(yesterday),
         season=np.array([intercept, *season]),
-        impulse=_impulse([float(coefficient) for coefficient in recent], day),
+        impulse=_impulse(np.array(recent), day),
     )
 
 
@@ -72,12 +78,7 @@ def predict(
         origins: indices of the last value that is looked at, shape (n_origins,).
         leads: steps after it, increasing, at most S, shape (n_leads,).
     """
-    steps = origins[:, None] + np.arange(1, leads[-1] + 1)
-    yesterday = values[steps - series.day] * model.yesterday[0] + values[steps - series.day - 1] * model.yesterday[1]
-    driven = yesterday + model.season[0] + _harmonics(series.phase(steps)) @ model.season[1:]
-    for lag in range(1, N_RECENT + 1):
-        for lead in range(1, min(lag, driven.shape[1]) + 1):
-            driven[:, lead - 1] += model.recent[lag - 1] * values[origins + lead - lag]
+    driven = _driven(model, series, values, origins, int(leads[-1]))
     ages = leads[:, None] - np.arange(1, leads[-1] + 1)
     answers = np.where(ages >= 0, model.impulse[np.maximum(ages, 0)], 0.0)
     return np.asarray(driven @ answers.T, dtype=np.float64)
@@ -87,10 +88,21 @@ def continued(model: Recursion, series: Series, n_leads: int) -> Values:
     """Return the values after the end of a series, shape (n_leads,); beyond a day they rest on forecasts themselves."""
     values, n = series.values, len(series.values)
     while len(values) < n + n_leads:
-        leads = np.arange(1, min(series.day, n + n_leads - len(values)) + 1)
-        more = predict(model, series, values, np.array([len(values) - 1]), leads)[0]
-        values = np.concatenate((values, more))
+        n_more = min(series.day, n + n_leads - len(values))
+        driven = _driven(model, series, values, np.array([len(values) - 1]), n_more)[0]
+        values = np.concatenate((values, np.convolve(driven, model.impulse)[:n_more]))
     return values[n:]
+
+
+def _driven(model: Recursion, series: Series, values: Values, origins: NDArray[np.int_], n_leads: int) -> Values:
+    """Return what drives the recursion at each lead, all that is known beforehand, shape (n_origins, n_leads)."""
+    steps = origins[:, None] + np.arange(1, n_leads + 1)
+    yesterday = values[steps - series.day] * model.yesterday[0] + values[steps - series.day - 1] * model.yesterday[1]
+    driven = yesterday + model.season[0] + _harmonics(series.phase(steps)) @ model.season[1:]
+    for lag in range(1, N_RECENT + 1):
+        for lead in range(1, min(lag, n_leads) + 1):
+            driven[:, lead - 1] += model.recent[lag - 1] * values[origins + lead - lag]
+    return np.asarray(driven, dtype=np.float64)
 
 
 def _harmonics(phase: Values) -> Values:
@@ -98,8 +110,8 @@ def _harmonics(phase: Values) -> Values:
     return np.stack([np.sin(phase), np.cos(phase), np.sin(2 * phase), np.cos(2 * phase)], axis=-1)
 
 
-def _impulse(recent: list[float], n: int) -> Values:
-    first, second, third = recent
+def _impulse(coefficients: Values, n: int) -> Values:
+    first, second, third = (float(coefficient) for coefficient in coefficients)
     answers = [0.0, 0.0, 1.0]
     for _ in range(n - 1):
         answer = first * answers[-1] + second * answers[-2] + third * answers[-3]

@@ -3,13 +3,9 @@
 Models want equal steps and no gaps; signals have neither. The step is the median difference of two starts, rounded so
 that an hour is a whole number of steps; each step has the value that holds at its middle. What is missing is bridged,
 so that every feature is finite, and remembered, so that nothing is learned from what was made up.
-
-Beside the values stands the climatology: for each step the weighted mean of the values at the same time of the days
-before it, the latest most. It ends a day after the values, since tomorrow's is known today; what the values differ from
-it is the anomaly.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -22,10 +18,12 @@ HOUR_S: Final = 3_600.0
 DAY_S: Final = 86_400.0
 MAX_STEPS_PER_HOUR: Final = 12
 """Finer steps than five minutes are sampled."""
+SAME_S: Final = 1.0
+"""Times that differ by less are the same."""
+MAX_DIFFERENCES: Final = 1_000
+"""The step is that of late."""
 MAX_BRIDGED_S: Final = 3 * HOUR_S
 """A shorter gap is bridged by a line, a longer one by what is usual at the time of the day."""
-CLIMATE_DAYS: Final = 14
-CLIMATE_HALF_LIFE_DAYS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,8 +53,6 @@ class Series:
         day: the number of steps in a day, S.
         known: whether the values are known, shape (n,).
         values: the values, bridged where missing, shape (n,).
-        climate: the climatology, shape (n + S,).
-        anomaly: the values without it, shape (n,).
     """
 
     step_s: float
@@ -64,8 +60,16 @@ class Series:
     day: int
     known: NDArray[np.bool_]
     values: Values
-    climate: Values
-    anomaly: Values
+
+    def until(self, n: int) -> "Series":
+        """Return the first n steps."""
+        end_s = self.end_s - (len(self.values) - n) * self.step_s
+        return replace(self, end_s=end_s, known=self.known[:n], values=self.values[:n])
+
+    def last(self, n_days: int) -> "Series":
+        """Return the last days, or all where there are fewer; it starts where a day does that ends with the series."""
+        n = min(len(self.values), n_days * self.day)
+        return replace(self, known=self.known[-n:], values=self.values[-n:])
 
     def phase(self, steps: NDArray[np.int_]) -> Values:
         """Return the time of the day (UTC) of the middle of steps, as an angle [rad]."""
@@ -81,7 +85,8 @@ def past_of(history: Signal, now_s: float) -> Past | None:
         return None
     last = int(known[-1])
     end_s = float(history.starts_s[last + 1]) if last + 1 < len(history) else history.ends_s
-    median_s = float(np.median(np.diff(history.starts_s[:n_known]))) if n_known > 1 else HOUR_S
+    differences_s = np.diff(history.starts_s[max(0, n_known - MAX_DIFFERENCES) : n_known])
+    median_s = float(np.median(differences_s)) if len(differences_s) else HOUR_S
     n_per_hour = min(max(round(HOUR_S / median_s), 1), MAX_STEPS_PER_HOUR)
     return Past(n_known=n_known, last=last, end_s=end_s, step_s=HOUR_S / n_per_hour)
 
@@ -91,21 +96,21 @@ def series_of(history: Signal, past: Past, *, max_days: int) -> Series:
     day = round(DAY_S / past.step_s)
     span_s = past.end_s - float(history.starts_s[0])
     n = max(1, min(int(span_s / past.step_s + 0.5), max_days * day))
+    values = _gridded(history, past, n)
+    known = ~np.isnan(values)
+    values = _bridged(values, known, day, max_bridged=max(1, round(MAX_BRIDGED_S / past.step_s)))
+    return Series(step_s=past.step_s, end_s=past.end_s, day=day, known=known, values=values)
+
+
+def _gridded(history: Signal, past: Past, n: int) -> Values:
+    """Return the last n values of the past on the grid, shape (n,)."""
+    edges_s = np.append(history.starts_s[max(0, past.last + 1 - n) : past.last + 1], past.end_s)
+    if len(edges_s) == n + 1 and (np.abs(np.diff(edges_s) - past.step_s) < SAME_S).all():
+        return history.values[past.last + 1 - n : past.last + 1]  # it is on the grid as it stands
     middles_s = past.end_s - (np.arange(n, 0, -1, dtype=np.float64) - 0.5) * past.step_s
     values = sample(history, middles_s)
     values[-1] = history.values[past.last]  # irregular starts may leave a gap in the middle of the last step
-    known = ~np.isnan(values)
-    values = _bridged(values, known, day, max_bridged=max(1, round(MAX_BRIDGED_S / past.step_s)))
-    climate = _climate(values, known, day)
-    return Series(
-        step_s=past.step_s,
-        end_s=past.end_s,
-        day=day,
-        known=known,
-        values=values,
-        climate=climate,
-        anomaly=values - climate[:n],
-    )
+    return values
 
 
 def sample(signal: Signal, times_s: NDArray[np.float64]) -> Values:
@@ -135,22 +140,3 @@ def _bridged(values: Values, known: NDArray[np.bool_], day: int, *, max_bridged:
         usual = np.where(counts > 0, sums / np.maximum(counts, 1), values[there].mean())
         values[long] = usual[long % day]
     return values
-
-
-def _climate(values: Values, known: NDArray[np.bool_], day: int) -> Values:
-    """Return the climatology of each step and of the day after, shape (n + S,).
-
-    On day d it is the mean over the days j before it, j ≤ `CLIMATE_DAYS`, with weights 2^(-j / half-life), of what is
-    known at the time of the day; where nothing is, the bridged value of the step itself or of the step a day before.
-    """
-    n = len(values)
-    n_days = -(-n // day)
-    lead_in = n_days * day - n
-    days = np.pad(values, (lead_in, 0)).reshape(n_days, day)
-    counted = np.pad(known.astype(np.float64), (lead_in, 0)).reshape(n_days, day)
-    ages = np.arange(n_days + 1)[:, None] - np.arange(n_days)
-    weights = np.where((ages >= 1) & (ages <= CLIMATE_DAYS), 0.5 ** (ages / CLIMATE_HALF_LIFE_DAYS), 0.0)
-    totals = weights @ counted
-    fallback = np.concatenate((days, days[-1:]))
-    climate = np.where(totals > 0, (weights @ (days * counted)) / np.where(totals > 0, totals, 1.0), fallback)
-    return np.asarray(climate.ravel()[lead_in:], dtype=np.float64)
