@@ -19,6 +19,7 @@ from controller.errors import ConfigError
 from controller.tables import Reader, build_record, override, read_tables, shown
 from policies.providers.base import ProviderSettings
 from policies.providers.catalogue import CATALOGUE, Entry
+from policies.providers.mqtt import MqttSettings
 from publishers.endpoint import Endpoint
 
 NameOrNone = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._-]{0,64}\Z")]
@@ -169,7 +170,12 @@ def load_for_restore(path: Path | None, overrides: Sequence[str] = ()) -> tuple[
 
 def check(config: Config) -> list[str]:
     """Return the faults that concern more than one key."""
-    return [*_check_gpu(config.gpu), *_check_signal(config.signal), *_check_bus(config.bus)]
+    return [
+        *_check_gpu(config.gpu),
+        *_check_signal(config.signal),
+        *_check_echo(config),
+        *_check_bus(config.bus),
+    ]
 
 
 def _check_gpu(gpu: GpuConfig) -> Iterator[str]:
@@ -191,6 +197,14 @@ def _check_signal(signal: SignalConfig) -> Iterator[str]:
         yield f"signal.provider: mixes {' and '.join(sorted(kinds))} intensities, whose grams are not the same"
     for number, provider in enumerate(signal.provider):
         yield from (f"signal.provider[{number}].{fault}" for fault in provider.settings.faults())
+
+
+def _check_echo(config: Config) -> Iterator[str]:
+    """Refuse a controller that would follow what it says itself."""
+    own = f"{config.bus.root}/grid/{config.signal.topic_zone}/{config.signal.kind}"
+    for number, provider in enumerate(config.signal.provider):
+        if isinstance(provider.settings, MqttSettings) and provider.settings.topic == own:
+            yield f"signal.provider[{number}].topic = {own!r}: is what this controller itself publishes; set signal.zone"
 
 
 def _check_bus(bus: BusConfig) -> Iterator[str]:

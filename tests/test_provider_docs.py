@@ -16,9 +16,9 @@ from policies.providers.catalogue import CATALOGUE
 
 PAGE = (Path(__file__).parents[1] / "docs" / "providers.md").read_text(encoding="utf-8")
 SIGNALS = (Path(__file__).parents[1] / "docs" / "signals.md").read_text(encoding="utf-8")
-SECTIONS = {name: text for name, text in re.findall(r"(?ms)^### `([a-z-]+)`(.*?)(?=^### |\Z)", PAGE)}
+SECTIONS: dict[str, str] = dict(re.findall(r"(?ms)^### `([a-z-]+)`(.*?)(?=^### |\Z)", PAGE))
 ENTRIES = [(kind, name) for kind, entries in CATALOGUE.items() for name in entries]
-COMMON = {*ProviderSettings.__struct_fields__, "url"}
+COMMON = {*ProviderSettings.__struct_fields__, "url", "token_env", "password_env"}
 
 
 def examples(name: str) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from controller.errors import ConfigError
 
 AVERAGE = '{name="csv", path="a.csv", zone="DE"}'
 METER = '{name="mqtt", topic="site/price", zone="lab", kind="price", unit="EUR/kWh"}'
+ECHO = METER.replace("site/price", "gridchase/v1/grid/lab/price")
 MARGINAL = '{name="csv", path="b.csv", zone="DE", kind="marginal"}'
 
 
@@ -113,6 +114,7 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
             "[0].value = 0: must be a number above",
         ),
         (["signal.kind=carbon", f"signal.provider=[{MARGINAL}, {AVERAGE}]"], "mixes average and marginal"),
+        (["signal.kind=price", f"signal.provider=[{ECHO}]"], "is what this controller itself publishes"),
         (["signal.kind=carbon", f"signal.provider=[{METER}]"], "a provider gives values of kind price"),
         ([f"signal.provider=[{AVERAGE}]"], 'signal.kind = "energy": is the same everywhere'),
         (["bus.password_file=/dev/null"], "bus.username"),
