@@ -204,7 +204,7 @@ def _check_echo(config: Config) -> Iterator[str]:
     own = f"{config.bus.root}/grid/{config.signal.topic_zone}/{config.signal.kind}"
     for number, provider in enumerate(config.signal.provider):
         if isinstance(provider.settings, MqttSettings) and provider.settings.topic == own:
-            yield f"signal.provider[{number}].topic = {own!r}: is what this controller itself publishes; set signal.zone"
+            yield f"signal.provider[{number}].topic = {own!r}: is what this controller publishes; set signal.zone"
 
 
 def _check_bus(bus: BusConfig) -> Iterator[str]:

@@ -114,7 +114,7 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
             "[0].value = 0: must be a number above",
         ),
         (["signal.kind=carbon", f"signal.provider=[{MARGINAL}, {AVERAGE}]"], "mixes average and marginal"),
-        (["signal.kind=price", f"signal.provider=[{ECHO}]"], "is what this controller itself publishes"),
+        (["signal.kind=price", f"signal.provider=[{ECHO}]"], "is what this controller publishes"),
         (["signal.kind=carbon", f"signal.provider=[{METER}]"], "a provider gives values of kind price"),
         ([f"signal.provider=[{AVERAGE}]"], 'signal.kind = "energy": is the same everywhere'),
         (["bus.password_file=/dev/null"], "bus.username"),
