@@ -13,6 +13,8 @@ from policies.signal import ESTIMATED, Signal
 
 GRACE_S: Final = 1_800.0
 """How long after its end a value may stand in for the next without a word: sources publish minutes late."""
+HELD_SOURCE: Final = "persistence"
+"""A forecast that only repeats the last value bridges nothing: that value is too old already."""
 
 
 class Freshness(StrEnum):
@@ -84,7 +86,7 @@ def judge(
             history=history,
             forecast=_ahead(known, forecast, after_s=history.ends_s),
         )
-    if forecast is not None and forecast.value_at(now_s) is not None:
+    if forecast is not None and forecast.source != HELD_SOURCE and forecast.value_at(now_s) is not None:
         return Present(
             freshness=Freshness.FRESH if is_usual else Freshness.FORECAST,
             age_s=age_s,

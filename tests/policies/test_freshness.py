@@ -66,6 +66,10 @@ def test_without_a_forecast_it_goes_from_held_to_stale() -> None:
     assert at(5.1 * HOUR_S, forecast=None) == ("stale", None)
 
 
+def test_a_forecast_that_repeats_the_last_value_bridges_nothing() -> None:
+    assert at(6.0 * HOUR_S, forecast=replace(FORECAST, source="persistence")) == ("stale", None)
+
+
 def test_nothing_known_is_absent() -> None:
     assert at(0.0, known=None) == ("absent", None)
     assert at(1.5 * HOUR_S, known=hourly([NAN, NAN, NAN])) == ("absent", None)

@@ -80,7 +80,11 @@ async def test_a_whole_day_follows_a_signal_of_two_levels_by_the_hour(tmp_path: 
     # Within a minute for the signal, one for the plan, and half a one for the run's tick.
     assert [hour for hour, _ in plan_of(gpu)] == pytest.approx([8, 16, 24], abs=2.5 / 60)
     assert [change.reason for change in site.limits(gpu)[-5:-1]] == ["profiling", *["eta_signal"] * 3]
-    assert [change.signal for change in site.limits(gpu)[-4:-1]] == ["100 g/kWh", "500 g/kWh", "100 g/kWh"]
+    assert [change.signal for change in site.limits(gpu)[-4:-1]] == [
+        "100 g/kWh (day.csv)",
+        "500 g/kWh (day.csv)",
+        "100 g/kWh (day.csv)",
+    ]
     check_the_carbon(site, gpu, training)
 
 

@@ -11,11 +11,10 @@ from controller.errors import GpuError, GpuLostError, GpuPermissionError, Journa
 from controller.journal import FILE_NAME, Journal
 from controller.node_lock import NodeLock
 from controller.ports import LiveLimit, Sample
-from policies.providers.constant import ConstantProvider
 from policies.signal import Signal
 from publishers.reports import NodeStatus
 from publishers.wire import decode
-from tests.fakes import FakeBus, FakeGpu
+from tests.fakes import FakeBus, FakeGpu, FixedProvider, flat_signal
 from tests.scenarios.site import NODE, PRIOR_W, TOPICS, Site, Training, prior_gpu
 
 
@@ -78,9 +77,10 @@ class BuggyGpu(FakeGpu):
         return await super().read_limit()
 
 
-class BuggyProvider(ConstantProvider):
+class BuggyProvider(FixedProvider):
     """A provider with a bug, once `is_buggy`."""
 
+    step_s = 60.0
     is_buggy = False
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
@@ -121,7 +121,7 @@ async def test_a_bug_in_any_worker_ends_the_controller_and_the_limits_are_given_
 ) -> None:
     gpus = [prior_gpu(), BuggyGpu("GPU-fake-1", index=1)]
     gpus[1].requested_power_limit_w = PRIOR_W
-    site = Site(tmp_path, gpus, providers=[BuggyProvider(1.0, kind="energy", unit="1")])
+    site = Site(tmp_path, gpus, providers=[BuggyProvider(flat_signal(300.0))])
     with pytest.raises(ExceptionGroup) as caught:
         await _train_and_break(site, break_it)
     assert caught.group_contains(ZeroDivisionError)
