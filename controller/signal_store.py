@@ -74,7 +74,7 @@ class SignalStore:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await asyncio.wrap_future(last)
         except TimeoutError:
-            self._tell("kept", f"{self._path}: the disk does not answer")
+            self._note("kept", f"{self._path}: the disk does not answer")
 
     async def _ask(self, what: str, work: Callable[[], Answer]) -> Answer | None:
         """Return what the thread answers; None where it fails, where it hangs, or where the store is closed."""
@@ -88,14 +88,14 @@ class SignalStore:
         except TimeoutError:
             if answer.running():
                 self._is_idle = answer.done  # nobody waits for a disk that hangs again before it has come back
-            self._tell(what, f"{self._path}: the disk does not answer in {TIMEOUT_S:g} s")
+            self._note(what, f"{self._path}: the disk does not answer in {TIMEOUT_S:g} s")
         except OSError as error:
-            self._tell(what, f"{error.filename or self._path}: {error.strerror or error}")
+            self._note(what, f"{error.filename or self._path}: {error.strerror or error}")
         except (sqlite3.Error, ValueError) as error:
-            self._tell(what, f"{self._path}: {error}")
+            self._note(what, f"{self._path}: {error}")
         else:
             for mended in {"found", what}:  # what can be written can be read, too
-                self._tell(mended, "")
+                self._note(mended, "")
             return result
         return None
 
@@ -116,7 +116,7 @@ class SignalStore:
             _LOGGER.warning("%s: %s: moved to %s; the histories begin anew", self._path, error, aside.name)
             return work()
 
-    def _tell(self, what: str, fault: str) -> None:
+    def _note(self, what: str, fault: str) -> None:
         """Log a fault when it begins, when it becomes another one, and when it is over."""
         before, self._faults[what] = self._faults[what], fault
         if fault and fault != before:

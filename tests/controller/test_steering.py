@@ -107,7 +107,7 @@ def test_the_plan_is_made_once_a_period() -> None:
     run = begin(steering(plan=PlanConfig(period_s=300.0)), FULL)
     targets = [choose(run, at_s=at_s, history=flat_signal(100.0 + at_s)) for at_s in (0, 299, 300)]
     assert targets[0] is not None
-    assert targets[0].signal == "100 g/kWh"
+    assert targets[0].signal == "100 g/kWh (test)"
     assert targets[1] is targets[0]
     assert targets[2] is not None
     assert targets[2].signal == "400 g/kWh"
