@@ -110,7 +110,16 @@ def test_the_plan_is_made_once_a_period() -> None:
     assert targets[0].signal == "100 g/kWh (test)"
     assert targets[1] is targets[0]
     assert targets[2] is not None
-    assert targets[2].signal == "400 g/kWh"
+    assert targets[2].signal == "400 g/kWh (test)"
+
+
+def test_a_doubt_about_the_signal_is_the_reason_of_what_is_decided_on_it() -> None:
+    run = begin(steering(), FULL)
+    doubt = Provenance(source="a, held for 1.2 h", doubt="signal_held", sentence="a fails; its last value is held")
+    target = choose(run, history=flat_signal(100.0), provenance=doubt)
+    assert target is not None
+    assert (target.reason, target.signal) == ("signal_held", "100 g/kWh (a, held for 1.2 h)")
+    assert target.detail.startswith("a fails; its last value is held: ")
 
 
 def test_a_plan_without_a_signal_tells_none() -> None:
