@@ -1,9 +1,13 @@
 """How much each model counts, and the provider's own forecast beside them: by their errors, for each lead.
 
-The weight of a model is the inverse miss of its mean missd error. Optimal weights would need the covariances of the
-errors, whose own errors cost more than they bring (the forecast combination puzzle: Stock and Watson 2004; Bates and
-Granger 1969 found it first). Where the provider's forecast has not been seen to come true, it counts alone from three
-hours on, where weather forecasts win, and not at all below, where nothing beats the last values.
+The weight of a model is its mean absolute error to the power of -6: models that are about as good share the weight, one
+that is a third worse has a sixth of it. Optimal weights would need the covariances of the errors, whose own errors cost
+more than they bring (Bates and Granger 1969, "The Combination of Forecasts"; Stock and Watson 2004, "Combination
+Forecasts of Output Growth in a Seven-Country Data Set"). Absolute errors, not squares: where a signal jumps between
+regimes, few errors are all of the squares.
+
+Where the provider's forecast has not been seen to come true, it counts alone from three hours on, where weather
+forecasts win, and not at all below, where nothing beats the last values.
 """
 
 from dataclasses import dataclass, replace
@@ -19,15 +23,17 @@ from policies.forecasting.series import HOUR_S
 HALF_LIFE_SAMPLES: Final = 14 * 24.0
 """Errors are taken once an hour: two weeks."""
 SHARPNESS: Final = 6.0
-"""The power of the inverse mean missd error."""
+"""The power of the inverse mean absolute error."""
 GIVEN_LEAD_S: Final = 3 * HOUR_S
+TINY: Final = 1e-12
+"""Added to errors: a model may never be wrong, as of a constant."""
 PRIOR_SAMPLES: Final = 24.0
 """What was assumed of the provider's forecast weighs as much as a day of errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Skill:
-    """Mean missd errors at each of c leads: of the models (m, c), and where one was given, of it and of ours (2, c).
+    """Mean absolute errors at each of c leads: of the models (m, c), and where one was given, of it and of ours (2, c).
 
     `n_members` and `n_given` count the errors behind each, shapes (m, c) and (c,).
     """
@@ -76,17 +82,16 @@ def mixed(weights: Values, members: Values) -> Values:
     counted = np.where(np.isnan(members), 0.0, weights)
     counted = np.where(counted.sum(axis=0) > 0, counted, ~np.isnan(members))
     total = counted.sum(axis=0)
-    mean = (counted * np.nan_to_num(members)).sum(axis=0) / np.where(total > 0, total, 1.0)
+    mean = (counted * np.where(np.isnan(members), 0.0, members)).sum(axis=0) / np.where(total > 0, total, 1.0)
     return np.asarray(np.where(total > 0, mean, np.nan), dtype=np.float64)
 
 
 def weights_of(skill: Skill) -> Values:
     """Return the weight of each model at each lead, shape (m, c); 0 where its errors are not known."""
     known = skill.n_members > 0
-    least = np.nanmin(np.where(known, skill.members, np.inf), axis=0)
-    # Where a model was never wrong (a constant), those that were not either share the weight.
-    ratios = (least + 1e-12) / (np.where(known, skill.members, np.inf) + 1e-12)
-    weights = np.where(known, ratios**SHARPNESS, 0.0)
+    errors = np.where(known, skill.members + TINY, np.inf)
+    least = errors.min(axis=0)
+    weights = (np.where(np.isinf(least), 1.0, least) / errors) ** SHARPNESS
     total = weights.sum(axis=0)
     return np.asarray(weights / np.where(total > 0, total, 1.0), dtype=np.float64)
 
@@ -94,8 +99,8 @@ def weights_of(skill: Skill) -> Values:
 def given_weights(skill: Skill, leads_s: NDArray[np.float64]) -> Values:
     """Return the weight of the provider's forecast against ours at each lead, 0 to 1, shape (c,)."""
     prior = (leads_s > GIVEN_LEAD_S).astype(np.float64)
-    theirs, ours = np.nan_to_num(skill.rivals) + 1e-12
-    measured = ours**SHARPNESS / (ours**SHARPNESS + theirs**SHARPNESS)
+    theirs, ours = np.where(skill.n_given > 0, skill.rivals, 1.0) + TINY
+    measured = 1 / (1 + (theirs / ours) ** SHARPNESS)
     n = np.minimum(skill.n_given, HALF_LIFE_SAMPLES)
     return np.asarray((PRIOR_SAMPLES * prior + n * measured) / (PRIOR_SAMPLES + n), dtype=np.float64)
 
