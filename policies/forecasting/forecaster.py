@@ -24,6 +24,11 @@ class ForecasterState:
 
     memory: Memory | None = None
 
+    @property
+    def fitted_s(self) -> float | None:
+        """Return where the history ended that the models were fitted to, or None where there are none [Unix s]."""
+        return None if self.memory is None else self.memory.fitted_s
+
 
 def begin() -> ForecasterState:
     """Return a state that has seen nothing."""
