@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from controller.cli import check, restore, run
+from controller.cli import check, restore, run, signal
 from controller.cli.wiring import VERSION
 from controller.config import Config, load_config, load_for_restore
 from controller.demo.grid import list_zones
@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _add(verbs, "controller", "the controller of this node", run.controller)
     _add_broker(verbs)
     _add_check(verbs)
+    _add_signal(verbs)
     _add_restore(verbs)
     return parser
 
@@ -96,6 +97,25 @@ def _add_check(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
     verb = _add(verbs, "check", "GPUs, broker, signal, permissions: what is wrong with each; changes nothing", _never)
     verb.add_argument("--json", action="store_true", help="for scripts")
     verb.set_defaults(do=lambda options: check.check(load_config(options.config, options.set), as_json=options.json))
+
+
+def _add_signal(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
+    verb = _add(verbs, "signal", "the signal of the grid: series, forecast with its band, source, age, errors", _never)
+    verb.add_argument("--provider", metavar="NAME", help="ask this provider instead of the configured ones")
+    verb.add_argument("--zone", default="", help="the zone, as that provider calls it")
+    verb.add_argument("--kind", default="carbon", choices=("carbon", "price"), help="(default: %(default)s)")
+    verb.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="another key of the provider")
+    verb.add_argument("--json", action="store_true", help="for scripts")
+
+    def do(options: argparse.Namespace) -> int:
+        own = (
+            signal.overrides_of(options.provider, options.zone, options.kind, options.option)
+            if options.provider
+            else []
+        )
+        return signal.signal(load_config(options.config, [*options.set, *own]), as_json=options.json)
+
+    verb.set_defaults(default_log_level="error", do=do)
 
 
 def _add_restore(verbs: "_Verbs[argparse.ArgumentParser]") -> None:

@@ -3,7 +3,8 @@
 At each origin the forecaster is told the last 60 days up to then and nothing else, as it would have been: it refits
 daily, learns from what has come true, and is compared with what comes. The first 60 days of a series, or a third of it
 where it is shorter, are history only. A horizon of 1 h is the value an hour after the last known one: of an hourly
-series the next. Each step is an origin; of steps under 15 min each hour has about one, at all its minutes in turn.
+series the next. Each step is an origin; of steps under 30 min about every half hour has one, at all its
+minutes in turn.
 """
 
 import math
@@ -29,7 +30,7 @@ HORIZONS_H: Final = (1, 3, 6, 12, 24)
 MEAN: Final = "mean_1_24h"
 OURS: Final = "gridchase"
 MAX_STEPS_WALKED: Final = 48
-"""A day of finer steps than this has about an origin an hour."""
+"""Of finer steps, about as many a day are origins."""
 
 ByHorizon = dict[str, float | None]
 
@@ -72,6 +73,7 @@ def evaluate(
     series: Signal,
     *,
     stopwatch_s: Callable[[], float],
+    since_s: float | None = None,
     baselines: Mapping[str, Baseline] = BASELINES,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Evaluation | None:
@@ -80,6 +82,7 @@ def evaluate(
     Args:
         series: the whole series, NaN where missing, of steps from 5 to 60 minutes.
         stopwatch_s: tells a time to measure durations with [s].
+        since_s: when the first forecast is made [Unix s]; what is before is history only. By default as said above.
         baselines: other methods, by name.
         progress: told how many of how many steps are done.
     """
@@ -90,7 +93,7 @@ def evaluate(
     stops_s = np.append(series.starts_s[1:], series.ends_s)
     first_s = float(series.starts_s[0])
     warm_s = first_s + min(HISTORY_S, (past.end_s - first_s) / HISTORY_SHARE)
-    first = int(np.searchsorted(stops_s, warm_s))
+    first = int(np.searchsorted(stops_s, warm_s if since_s is None else since_s))
     last = int(np.searchsorted(stops_s, past.end_s - DAY_S, side="right"))
     state = begin()
     for index in range(first, last, _stride(round(DAY_S / past.step_s))):
@@ -101,7 +104,7 @@ def evaluate(
 
 def _stride(day: int) -> int:
     """Return every how many steps a forecast is made: prime to a day, so that all its times are visited."""
-    stride = 1 if day <= MAX_STEPS_WALKED else day // N_HOURS
+    stride = max(1, day // MAX_STEPS_WALKED)
     while math.gcd(stride, day) != 1:
         stride += 1
     return stride

@@ -1,0 +1,224 @@
+"""`gridchase signal`: what is known of the grid and what is expected, where both come from, and how good they are."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from controller.cli.signal_plot import draw_signal
+from controller.cli.wiring import opened_sources, opened_store
+from controller.clock import SystemClock
+from controller.config import Config
+from controller.errors import ConfigError
+from controller.ports import Provenance
+from controller.signal_feed import SignalFeed
+from policies.forecasting import Forecast
+from policies.forecasting.evaluation import Evaluation, evaluate
+from policies.freshness import Freshness
+from policies.signal import Signal
+
+DAY_S: Final = 86_400.0
+EVALUATED_S: Final = 7 * DAY_S
+WARM_S: Final = 3 * DAY_S
+"""The history before that week without which its forecasts would be mere persistence."""
+METHODS: Final = ("gridchase", "persistence", "seasonal")
+AGAIN_S: Final = 600.0
+"""How often the signal is looked at while this runs: once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Report:
+    """What was found.
+
+    Attributes:
+        freshness: how far it can be trusted.
+        provenance: who says so.
+        now_s: when [Unix s].
+        history: what is known up to now, and what stands for the present; None where nothing is known.
+        known: what the source itself has told, on disk and now.
+        forecast: what is expected, with its band, or None.
+        age_s: how long ago the last known value ceased to hold [s].
+        scores: the errors of forecasts made again for the last week, or None where the history is too short.
+        faults: what each provider that was asked failed with.
+    """
+
+    freshness: Freshness
+    provenance: Provenance
+    now_s: float
+    history: Signal | None
+    known: Signal | None
+    forecast: Forecast | None
+    age_s: float
+    scores: Evaluation | None
+    faults: Sequence[str]
+
+
+def signal(config: Config, *, as_json: bool) -> int:
+    """Print the signal of a configuration; return 1 where nothing can be trusted."""
+    if config.signal.kind == "energy":
+        fault = 'signal.kind = "energy": there is nothing to show; name a provider with --provider and --zone'
+        raise ConfigError([fault])
+    report = asyncio.run(_look(config))
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(as_dict(report))).decode())
+    else:
+        _print(report, Console())
+    return 0 if report.freshness.is_trusted else 1
+
+
+async def _look(config: Config) -> Report:
+    clock = SystemClock()
+    async with opened_sources(config.signal) as sources, opened_store(config) as store:
+        feed = SignalFeed(
+            sources, kind=config.signal.kind, clock=clock, period_s=AGAIN_S, publish=lambda _: None, store=store
+        )
+        await feed.refresh()
+    now_s, lane = clock.now_s(), feed.lane
+    known = lane.known if lane is not None else None
+    return Report(
+        freshness=feed.freshness,
+        provenance=feed.provenance(),
+        now_s=now_s,
+        history=feed.history(),
+        known=known,
+        forecast=lane.forecast if lane is not None else None,
+        age_s=known.age_s(now_s) if known is not None else float("inf"),
+        scores=_scores(known, now_s),
+        faults=[fault for lane in feed.lanes for fault in (lane.fault, lane.forecast_fault) if fault],
+    )
+
+
+def _scores(known: Signal | None, now_s: float) -> Evaluation | None:
+    """Return the errors of forecasts made again for the last week; None where less than ten days are known."""
+    if known is None or not len(known) or known.starts_s[0] > now_s - EVALUATED_S - WARM_S:
+        return None
+    measured = known.between(-np.inf, now_s)
+    return evaluate(measured, stopwatch_s=time.perf_counter, since_s=now_s - EVALUATED_S - DAY_S)
+
+
+def as_dict(report: Report) -> dict[str, Any]:
+    """Return a report for scripts: units in the names, times in Unix seconds."""
+    history, known, forecast = report.history, report.known, report.forecast
+    value = history.value_at(report.now_s) if history is not None else None
+    return {
+        "now_s": report.now_s,
+        "state": report.freshness.value,
+        "source": report.provenance.source,
+        "detail": report.provenance.sentence,
+        "faults": list(report.faults),
+        "kind": known.kind if known is not None else None,
+        "zone": known.zone if known is not None else None,
+        "unit": known.unit if known is not None else None,
+        "value": value,
+        "age_s": report.age_s if np.isfinite(report.age_s) else None,
+        "issued_at_s": known.issued_at_s if known is not None else None,
+        "history": _entries(known) if known is not None else [],
+        "forecast_source": forecast.signal.source if forecast is not None else None,
+        "forecast": _expected(forecast) if forecast is not None else [],
+        "errors_7d": asdict(report.scores) if report.scores is not None else None,
+    }
+
+
+def _entries(known: Signal) -> list[dict[str, Any]]:
+    rows = zip(known.starts_s.tolist(), known.values.tolist(), known.estimated.tolist(), strict=True)
+    return [{"starts_s": s, "value": v if np.isfinite(v) else None, "estimated": e} for s, v, e in rows]
+
+
+def _expected(forecast: Forecast) -> list[dict[str, Any]]:
+    rows = zip(
+        forecast.signal.starts_s.tolist(),
+        forecast.signal.values.tolist(),
+        forecast.lower.tolist(),
+        forecast.upper.tolist(),
+        strict=True,
+    )
+    return [
+        {"starts_s": s, "value": v, "lower": lo if np.isfinite(lo) else None, "upper": up if np.isfinite(up) else None}
+        for s, v, lo, up in rows
+    ]
+
+
+def _print(report: Report, console: Console) -> None:
+    for fault in report.faults:
+        console.print(f"[red]wrong:[/red] {fault}", soft_wrap=True, highlight=False)
+    known = report.known
+    if known is None or report.history is None:
+        console.print("nothing is known of the signal")
+        return
+    what = "price" if known.kind == "price" else f"carbon intensity ({known.kind})"
+    value = report.history.value_at(report.now_s)
+    now = f"[bold]{value:.4g} {known.unit}[/bold] now" if value is not None else "nothing to be trusted now"
+    console.print(f"{what} of {known.zone}: {now}, {report.freshness}", highlight=False)
+    console.print(f"source: {known.source}; {_age(report)}", highlight=False, soft_wrap=True)
+    if report.provenance.sentence:
+        console.print(report.provenance.sentence, soft_wrap=True, highlight=False)
+    print(draw_signal(known, report.forecast, now_s=report.now_s, in_colour=console.is_terminal))
+    _print_forecast(report, console)
+
+
+def _age(report: Report) -> str:
+    """Return how old the newest value is, and how much is known, for people."""
+    known = report.known
+    assert known is not None  # noqa: S101 — for the type checker: the caller has looked
+    newest = "a measured value holds" if report.age_s == 0 else f"the last value ended {report.age_s / 3600:.1f} h ago"
+    n_known = int(np.isfinite(known.values).sum())
+    return f"{newest}; {n_known} values of {(report.now_s - known.starts_s[0]) / DAY_S:.1f} days known"
+
+
+def _print_forecast(report: Report, console: Console) -> None:
+    forecast = report.forecast
+    if forecast is None:
+        console.print("no forecast: the history is too short or too old")
+        return
+    until_h = (forecast.signal.ends_s - report.now_s) / 3600
+    console.print(f"forecast for {until_h:.0f} h by {forecast.signal.source}, with its 90 % band", highlight=False)
+    if report.scores is None:
+        console.print("its errors are told when ten days are known", highlight=False)
+    else:
+        console.print(_table(report.scores), highlight=False)
+
+
+def _table(scores: Evaluation) -> Table:
+    """Return the errors of the last week, relative where that can be said."""
+    relative = scores.mape_ratio["gridchase"]["1h"] is not None
+    errors = scores.mape_ratio if relative else scores.mae
+    table = Table(title=f"mean absolute error of the last week's forecasts{' [%]' if relative else ''}")
+    horizons = list(errors["gridchase"])
+    table.add_column("")
+    for horizon in horizons:
+        table.add_column("1-24h" if horizon.startswith("mean") else horizon, justify="right")
+    for method in METHODS:
+        cells = (errors[method][horizon] for horizon in horizons)
+        table.add_row(method, *("" if cell is None else f"{cell * (100 if relative else 1):.3g}" for cell in cells))
+    covered = (scores.coverage_90_ratio.get(horizon) for horizon in horizons)
+    table.add_row("in the band [%]", *("" if cell is None else f"{100 * cell:.0f}" for cell in covered))
+    return table
+
+
+def overrides_of(provider: str, zone: str, kind: str, options: Sequence[str]) -> list[str]:
+    """Return what `--provider`, `--zone`, `--kind` and `--option` mean as overrides of the configuration."""
+    pairs = [("name", provider), *([("zone", zone)] if zone else []), *(_option(option) for option in options)]
+    table = ", ".join(f"{key} = {_toml(value)}" for key, value in pairs)
+    return [f"signal.kind={kind}", f"signal.provider=[{{{table}}}]"]
+
+
+def _option(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (equals and key.strip().isidentifier()):
+        raise ConfigError([f"--option {text}: must be key=value"])
+    return key.strip(), value
+
+
+def _toml(text: str) -> str:
+    """Return a value as TOML writes it: numbers and booleans as they are, anything else in quotes."""
+    try:
+        float(text)
+    except ValueError:
+        return text if text in {"true", "false"} else msgspec.json.encode(text).decode()
+    return text
