@@ -1,0 +1,56 @@
+"""What is usual at the time of the day."""
+
+import numpy as np
+import pytest
+
+from policies.forecasting.climatology import Climate, climate_of
+from policies.forecasting.series import Series, past_of, series_of
+from tests.policies.forecasting.grids import grid, weather
+
+OF_LATE, OF_A_MONTH, YESTERDAY = range(3)
+
+
+def series(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Series:
+    signal = grid(values)
+    past = past_of(signal, signal.ends_s)
+    assert past is not None
+    return series_of(signal, past, max_days=60)
+
+
+def climate(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Climate:
+    return climate_of(series(values))
+
+
+def test_of_days_that_repeat_all_is_usual_tomorrow_too() -> None:
+    day = np.arange(1.0, 25.0)
+    usual = climate(np.tile(day, 10))
+    assert usual.anomaly == pytest.approx(np.zeros((3, 240)))
+    assert usual.ahead(30)[OF_LATE] == pytest.approx(np.tile(day, 2)[:30])
+
+
+def test_later_days_count_more_of_late_and_the_same_in_a_month() -> None:
+    usual = climate(np.repeat([100.0, 200.0], 24)).ahead(1)[:, 0]
+    ages = 0.5 ** (np.array([2, 1]) / 5.0)
+    assert usual == pytest.approx([np.average([100.0, 200.0], weights=ages), 150.0, 200.0])
+
+
+def test_what_is_missing_counts_in_no_mean() -> None:
+    values = np.repeat([100.0, 200.0, 300.0], 24)
+    values[24:48] = np.nan
+    assert climate(values).ahead(1)[OF_A_MONTH, 0] == pytest.approx(200.0)
+
+
+def test_it_looks_at_no_day_but_earlier_ones() -> None:
+    values = weather(9)
+    changed = values.copy()
+    changed[120:] += 50
+    n = 120 + 24
+    assert climate(values).values[OF_LATE, : n - 24] == pytest.approx(climate(changed).values[OF_LATE, : n - 24])
+    assert climate(values).values[YESTERDAY, 120 : n - 1] == pytest.approx(values[96 : n - 25])
+
+
+def test_the_last_days_are_those_of_all() -> None:
+    told = series(weather(9.5))
+    whole, last = climate_of(told), climate_of(told, n_last_days=3)
+    assert last.values == pytest.approx(whole.values[:, -4 * 24 :])
+    assert last.anomaly == pytest.approx(whole.anomaly[:, -3 * 24 :])
