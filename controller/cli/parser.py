@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from controller.cli import check, restore, run, signal
+from controller.cli import check, replay, restore, run, signal
 from controller.cli.wiring import VERSION
 from controller.config import Config, load_config, load_for_restore
 from controller.demo.grid import list_zones
@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_broker(verbs)
     _add_check(verbs)
     _add_signal(verbs)
+    replay.add_verb(verbs)
     _add_restore(verbs)
     return parser
 
