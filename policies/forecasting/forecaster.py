@@ -6,6 +6,7 @@ models say is kept until the history changes.
 
 import math
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ from policies.forecasting.memory import Memory, looked
 from policies.forecasting.record import Snapshot, wants_snapshot, with_snapshot
 from policies.forecasting.series import Past, past_of, sample
 from policies.signal import ESTIMATED, Signal
+
+NO_STEP_RATIO: Final = 1e-6
+"""So small a part of a step is rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,9 +58,10 @@ def advance(
     past = past_of(history, now_s)
     if past is None or now_s - past.end_s > MAX_LAG_S:
         return state, None
-    n_leads = math.ceil((now_s + horizon_s - past.end_s) / past.step_s - 1e-9)
-    if n_leads < 1:  # the last value holds as long as is asked
+    reach_steps = (now_s + horizon_s - past.end_s) / past.step_s
+    if reach_steps < NO_STEP_RATIO:  # the last value holds as long as is asked
         return state, None
+    n_leads = math.ceil(reach_steps - NO_STEP_RATIO)
     memory = looked(state.memory, history, past, n_leads)
     stops_s = past.end_s + np.arange(1, n_leads + 1, dtype=np.float64) * past.step_s
     told = _told(history, given, stops_s - past.step_s / 2)

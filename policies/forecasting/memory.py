@@ -84,8 +84,9 @@ def looked(memory: Memory | None, history: Signal, past: Past, n_leads: int) -> 
     if memory is not None and memory.seen == seen and memory.outlook.shape[1] >= n_leads:
         return memory
     memory, series = _fitted(memory, history, past, key, seen)
+    n_spare = round(HOUR_S / past.step_s)  # the next looks, a little later, find what they need
     bounds = widened(memory.models.bounds, series, is_carbon=memory.is_carbon)
-    said = np.asarray(np.clip(outlook(memory.models, series, n_leads), *bounds), dtype=np.float64)
+    said = np.asarray(np.clip(outlook(memory.models, series, n_leads + n_spare), *bounds), dtype=np.float64)
     return _learned(replace(memory, seen=seen, bounds=bounds, outlook=said), history, past)
 
 

@@ -20,7 +20,7 @@ def grid(
     source: str = "grid",
 ) -> Signal:
     """Return a signal of regular steps."""
-    starts_s = start_s + step_s * np.arange(len(values))
+    starts_s = start_s + step_s * np.arange(len(values), dtype=np.float64)
     ends_s = start_s + step_s * len(values)
     return Signal(
         kind=kind,

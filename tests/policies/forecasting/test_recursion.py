@@ -28,7 +28,7 @@ def step_by_step(model: recursion.Recursion, told: Series, n_leads: int) -> list
         before = [values[-lag] for lag in (1, 2, 3)] + [values[-told.day], values[-told.day - 1]]
         weights = [*model.recent, *model.yesterday]
         values.append(float(np.dot(model.season, season) + np.dot(weights, before)))
-    return values[-n_leads:]
+    return [float(value) for value in values[-n_leads:]]
 
 
 @pytest.mark.parametrize("step_s", [HOUR_S, 900.0])

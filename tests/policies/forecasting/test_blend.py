@@ -1,0 +1,80 @@
+"""Who counts how much: by errors, and at first by what is assumed of the provider's forecast."""
+
+import numpy as np
+import pytest
+
+from policies.forecasting import blend
+from policies.forecasting.blend import Skill, unknown_skill
+from policies.forecasting.record import Outcome
+
+NAN = float("nan")
+HOUR_S = 3_600.0
+
+
+def outcome(members: list[float], *, given: float = NAN, actual: float = 100.0) -> Outcome:
+    return Outcome(
+        lead=np.array([0]),
+        members=np.array(members)[:, None],
+        given=np.array([given]),
+        issued=np.array([NAN]),
+        band=np.full((2, 1), NAN),
+        actual=np.array([actual]),
+    )
+
+
+def after(n: int, members: list[float], given: float = NAN) -> Skill:
+    skill = unknown_skill(len(members), 1)
+    for _ in range(n):
+        skill = blend.learned(skill, outcome(members, given=given))
+    return skill
+
+
+def test_models_that_err_alike_share_the_weight() -> None:
+    assert blend.weights_of(after(5, [110.0, 90.0]))[:, 0] == pytest.approx([0.5, 0.5])
+
+
+def test_a_model_that_errs_twice_as_much_counts_a_64th() -> None:
+    weights = blend.weights_of(after(5, [110.0, 80.0]))[:, 0]
+    assert weights[1] / weights[0] == pytest.approx(1 / 64)
+
+
+def test_a_model_without_a_forecast_has_no_weight() -> None:
+    assert blend.weights_of(after(5, [110.0, NAN]))[:, 0] == pytest.approx([1.0, 0.0])
+
+
+def test_before_any_error_all_that_speak_count_the_same() -> None:
+    weights = blend.weights_of(unknown_skill(3, 2))
+    assert blend.mixed(weights, np.array([[1.0, NAN], [3.0, NAN], [NAN, NAN]])) == pytest.approx(
+        [2.0, NAN], nan_ok=True
+    )
+
+
+def test_models_that_were_never_wrong_share_the_weight() -> None:
+    assert blend.weights_of(after(3, [100.0, 100.0, 101.0]))[:, 0] == pytest.approx([0.5, 0.5, 0.0])
+
+
+def test_old_errors_fade() -> None:
+    skill = after(1_000, [110.0, 101.0])
+    for _ in range(1_000):
+        skill = blend.learned(skill, outcome([101.0, 110.0]))
+    weights = blend.weights_of(skill)[:, 0]
+    assert weights[0] > 0.9
+
+
+def test_an_unproven_provider_counts_beyond_three_hours_alone() -> None:
+    leads_s = np.array([1, 3, 4, 24]) * HOUR_S
+    assert blend.given_weights(unknown_skill(2, 4), leads_s).tolist() == [0.0, 0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("given", "least", "most"), [(101.0, 0.9, 1.0), (120.0, 0.0, 0.1), (110.0, 0.45, 0.55)])
+@pytest.mark.parametrize("lead_s", [HOUR_S, 12 * HOUR_S])
+def test_errors_prevail_over_what_was_assumed(given: float, least: float, most: float, lead_s: float) -> None:
+    skill = after(300, [110.0], given=given)
+    assert least <= blend.given_weights(skill, np.array([lead_s]))[0] <= most
+
+
+def test_a_provider_is_compared_only_where_it_spoke() -> None:
+    skill = after(50, [100.0])
+    skill = blend.learned(skill, outcome([150.0], given=125.0))
+    assert skill.rivals[:, 0] == pytest.approx([25.0, 50.0])
+    assert skill.n_given.tolist() == [1]
