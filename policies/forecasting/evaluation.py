@@ -102,6 +102,11 @@ def evaluate(
     return _judged(walk, past.step_s, is_ratio=bool(np.nanmin(series.values) > 0)) if walk.came else None
 
 
+def _compared_from_s(start_s: float, end_s: float) -> float:
+    """Return from when on a series is forecast [Unix s]: after 60 days, or a third of it."""
+    return start_s + min(HISTORY_S, (end_s - start_s) / HISTORY_SHARE)
+
+
 def _stride(day: int) -> int:
     """Return every how many steps a forecast is made: prime to a day, so that all its times are visited."""
     stride = max(1, day // MAX_STEPS_WALKED)

@@ -11,7 +11,7 @@ START_S = 1_600_000_000.0 // DAY_S * DAY_S
 
 
 def grid(
-    values: "NDArray[np.float64] | list[float]",
+    values: NDArray[np.float64] | list[float],
     *,
     step_s: float = HOUR_S,
     start_s: float = START_S,

@@ -21,7 +21,7 @@ def outcome(actual: float, *, issued: float = 100.0, band: tuple[float, float] =
     )
 
 
-def after(errors: "list[float]") -> Bands:
+def after(errors: list[float]) -> Bands:
     learned = no_bands(2)
     for error in errors:
         learned = bands.learned(learned, outcome(100.0 + error))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from policies.forecasting.climatology import Climate, climate_of
 from policies.forecasting.series import Series, past_of, series_of
@@ -10,14 +11,14 @@ from tests.policies.forecasting.grids import grid, weather
 OF_LATE, OF_A_MONTH, YESTERDAY = range(3)
 
 
-def series(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Series:
+def series(values: NDArray[np.float64]) -> Series:
     signal = grid(values)
     past = past_of(signal, signal.ends_s)
     assert past is not None
     return series_of(signal, past, max_days=60)
 
 
-def climate(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Climate:
+def climate(values: NDArray[np.float64]) -> Climate:
     return climate_of(series(values))
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from policies.forecasting import MAX_LAG_S, Forecast, ForecasterState, advance, begin
 from policies.signal import Signal
@@ -19,7 +20,7 @@ def forecast(history: Signal, now_s: float | None = None, given: Signal | None =
 
 
 def walked(
-    whole: Signal, first_day: float, n_hours: int, given: "dict[float, Signal] | None" = None
+    whole: Signal, first_day: float, n_hours: int, given: dict[float, Signal] | None = None
 ) -> list[tuple[float, ForecasterState, Forecast]]:
     """Forecast each hour from a day on; return the times, states and forecasts."""
     state, seen = begin(), []
@@ -193,7 +194,7 @@ def test_what_is_learned_does_not_depend_on_how_often_it_is_called() -> None:
     assert made.upper == pytest.approx(hourly.upper, rel=0.05)
 
 
-def provided(values: "np.ndarray[tuple[int], np.dtype[np.float64]]", error: float) -> dict[float, Signal]:
+def provided(values: NDArray[np.float64], error: float) -> dict[float, Signal]:
     """Return what a provider forecasts at each hour: the truth, and an error of that standard deviation."""
     rng = np.random.default_rng(7)
     told = {}

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from policies.forecasting import recursion
 from policies.forecasting.series import Series, past_of, series_of
 from tests.policies.forecasting.grids import HOUR_S, grid, weather
 
 
-def series(values: "np.ndarray[tuple[int], np.dtype[np.float64]]", step_s: float = HOUR_S) -> Series:
+def series(values: NDArray[np.float64], step_s: float = HOUR_S) -> Series:
     signal = grid(values, step_s=step_s)
     past = past_of(signal, signal.ends_s)
     assert past is not None

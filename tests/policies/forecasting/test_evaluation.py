@@ -1,0 +1,117 @@
+"""The walk forward: protocol, figures, and that it never looks ahead."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from policies.forecasting.evaluation import OURS, Evaluation, _compared_from_s, _stride, evaluate
+from policies.forecasting.series import Series
+from tests.policies.forecasting.grids import DAY_S, grid, weather
+
+
+def ticks() -> Iterator[float]:
+    """Yield a clock that goes on by a second at each look."""
+    time_s = 0.0
+    while True:
+        time_s += 1.0
+        yield time_s
+
+
+def evaluated(values: NDArray[np.float64], **changes: object) -> Evaluation:
+    clock = ticks()
+    found = evaluate(grid(values, **changes), stopwatch_s=lambda: next(clock))  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def test_the_figures_of_a_ramp_are_what_they_are() -> None:
+    values = np.arange(1_000.0, 1_000.0 + 24 * 12)
+    found = evaluated(values)
+    assert (found.step_s, found.n_origins) == (3_600.0, 24 * 7 + 1)  # 4 days are history, the last is only compared
+    assert found.mae["persistence"] == pytest.approx(
+        {"1h": 1, "3h": 3, "6h": 6, "12h": 12, "24h": 24, "mean_1_24h": 12.5}
+    )
+    assert found.mae["seasonal"]["6h"] == pytest.approx(24)
+    came = values[96 + 6 - 1 : 96 + 6 - 1 + found.n_origins]
+    assert found.mape_ratio["persistence"]["6h"] == pytest.approx(np.mean(6 / came))
+
+
+def test_a_horizon_of_an_hour_is_an_hour_of_any_step() -> None:
+    values = np.arange(1_000.0, 1_000.0 + 48 * 12)
+    found = evaluated(values, step_s=1_800.0)
+    assert (found.step_s, found.mae["persistence"]["1h"], found.mae["persistence"]["24h"]) == (1_800.0, 2, 48)
+
+
+def test_a_long_series_has_sixty_days_of_history() -> None:
+    assert _compared_from_s(5.0, 5.0 + 365 * DAY_S) == 5.0 + 60 * DAY_S
+    assert _compared_from_s(5.0, 5.0 + 30 * DAY_S) == 5.0 + 10 * DAY_S
+
+
+@pytest.mark.parametrize(("day", "stride"), [(24, 1), (48, 1), (96, 5), (144, 5), (288, 7)])
+def test_all_times_of_the_day_are_visited(day: int, stride: int) -> None:
+    assert _stride(day) == stride
+    assert len({index * stride % day for index in range(day)}) == day
+
+
+def test_ours_is_better_on_a_grid_with_weather_and_its_bands_hold() -> None:
+    found = evaluated(weather(70))
+    for horizon in ("1h", "3h", "6h", "mean_1_24h"):
+        ours = found.mape_ratio[OURS][horizon]
+        assert ours is not None
+        assert all(ours < (rows[horizon] or 0) for name, rows in found.mape_ratio.items() if name != OURS)
+    assert found.coverage_90_ratio == pytest.approx(dict.fromkeys(found.coverage_90_ratio, 0.9), abs=0.06)
+    assert set(found.coverage_90_ratio) == {"1h", "3h", "6h", "12h", "24h"}
+
+
+def test_nothing_is_known_ahead() -> None:
+    values = weather(16)
+    seen: list[float] = []
+
+    def spy(series: Series, n_leads: int) -> NDArray[np.float64]:
+        n_told = round((series.end_s - whole.starts_s[0]) / 3_600)
+        assert series.values[-1] == values[n_told - 1]
+        seen.append(series.end_s)
+        return np.zeros(n_leads)
+
+    whole = grid(values)
+    found = evaluate(whole, stopwatch_s=lambda: 0.0, baselines={"spy": spy})
+    changed = values.copy()
+    changed[-24:] *= 3  # compared with, but never told
+    other = evaluate(grid(changed), stopwatch_s=lambda: 0.0, baselines={"spy": spy})
+    assert found is not None
+    assert other is not None
+    assert found.n_origins == other.n_origins == len(seen) / 2
+    assert max(seen) <= whole.ends_s - DAY_S
+
+
+def test_of_prices_errors_are_told_and_no_ratios() -> None:
+    found = evaluated((weather(12) - 300) / 1_000, kind="price", unit="EUR/kWh")
+    assert set(found.mape_ratio[OURS].values()) == {None}
+    assert all(value is not None for value in found.mae[OURS].values())
+
+
+def test_gaps_count_nowhere() -> None:
+    values = weather(20)
+    values[300:330] = np.nan
+    found = evaluated(values)
+    assert found.mae[OURS]["24h"] is not None
+    assert found.n_origins < 24 * 13
+
+
+def test_the_time_of_refits_and_of_forecasts_is_told() -> None:
+    found = evaluated(weather(43))
+    assert (found.fit_s, found.forecast_s) == (1.0, 1.0)
+
+
+def test_nothing_known_is_no_evaluation() -> None:
+    assert evaluate(grid([float("nan")] * 400), stopwatch_s=lambda: 0.0) is None
+    assert evaluate(grid([1.0] * 20), stopwatch_s=lambda: 0.0) is None
+
+
+def test_the_progress_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    evaluate(grid(weather(8)), stopwatch_s=lambda: 0.0, progress=lambda done, total: told.append((done, total)))
+    assert told[0][0] == 1
+    assert told[-1][0] == told[-1][1] == len(told)
