@@ -1,9 +1,5 @@
 """Whatever the history: no error, a finite forecast within its bounds and its band, and a memory that does not grow."""
 
-import sys
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +8,25 @@ from numpy.typing import NDArray
 from policies.forecasting import ForecasterState, advance, begin
 from policies.signal import Signal, SignalKind
 from tests.policies.forecasting.grids import DAY_S, HOUR_S, START_S, grid, until, weather
+from tests.policies.forecasting.memory import size
 
 STEPS_S = (60.0, 300.0, 600.0, 900.0, 1_800.0, 3_600.0, 7_200.0)
+
+
+SHAPES = ("weather", "constant", "jumps", "tiny", "zeros", "huge")
+
+
+def shaped(shape: str, n: int, step_s: float, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return values of every kind that a grid may have, and of some that it may not."""
+    shapes = {
+        "weather": weather(n * step_s / DAY_S + 1, step_s=step_s)[:n],
+        "constant": np.full(n, 250.0),
+        "jumps": rng.choice([1.0, 400.0], size=n),
+        "tiny": 1e-9 * rng.uniform(size=n),
+        "zeros": np.zeros(n),
+        "huge": 1e9 * rng.standard_cauchy(size=n),
+    }
+    return shapes[shape]
 
 
 @st.composite
@@ -23,15 +36,7 @@ def histories(draw: st.DrawFn) -> Signal:
     n = draw(st.integers(1, min(1_200, round(40 * DAY_S / step_s))))
     rng = np.random.default_rng(draw(st.integers(0, 999)))
     kind: SignalKind = draw(st.sampled_from(("average", "marginal", "price")))
-    shapes: dict[str, NDArray[np.float64]] = {
-        "weather": weather(n * step_s / DAY_S + 1, step_s=step_s)[:n],
-        "constant": np.full(n, 250.0),
-        "jumps": rng.choice([1.0, 400.0], size=n),
-        "tiny": 1e-9 * rng.uniform(size=n),
-        "zeros": np.zeros(n),
-        "huge": 1e9 * rng.standard_cauchy(size=n),
-    }
-    values = shapes[draw(st.sampled_from(sorted(shapes)))]
+    values = shaped(draw(st.sampled_from(SHAPES)), n, step_s, rng)
     if kind == "price":
         values = values - draw(st.sampled_from((0.0, 300.0)))
     values = np.where(rng.uniform(size=n) < draw(st.sampled_from((0.0, 0.1, 0.9))), np.nan, values)
@@ -98,20 +103,6 @@ def test_old_values_may_be_revised_at_any_time(seed: int, share: float) -> None:
     for hour in range(20 * 24, 24 * 25, 5):
         revised = np.where(rng.uniform(size=hour) < share, np.nan, values[:hour] * rng.uniform(0.9, 1.1, size=hour))
         state = check(state, grid(revised), None, START_S + hour * HOUR_S)
-
-
-def arrays(thing: object) -> Iterator[NDArray[np.generic]]:
-    """Yield every array that a state holds."""
-    if isinstance(thing, np.ndarray):
-        yield thing
-    elif is_dataclass(thing) and not isinstance(thing, type):
-        for field in fields(thing):
-            yield from arrays(getattr(thing, field.name))
-
-
-def size(state: ForecasterState) -> int:
-    held = [array if array.base is None else array.base for array in arrays(state)]
-    return sum(sys.getsizeof(array) for array in held)
 
 
 def test_a_year_does_not_make_the_memory_grow() -> None:

@@ -1,0 +1,224 @@
+"""How good the forecasts are on a directory of series: `python -m tests.benchmarks.forecast --data DIR [--write]`.
+
+Each CSV file of the directory is walked through as `gridchase replay forecast` does it; finer average series also as
+their hourly means. Beside ours, on the same origins: persistence, yesterday, climatology with a damped anomaly, and
+Chase's regressions on the last 24 h, linear and by support vectors (scikit-learn, where it is installed).
+"""
+
+import argparse
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from controller.cli.wiring import VERSION
+from policies.forecasting import ForecasterState, advance, begin
+from policies.forecasting.anomaly import fit_damping
+from policies.forecasting.baselines import BASELINES, Baseline, chase_features, iterated
+from policies.forecasting.climatology import climate_of
+from policies.forecasting.evaluation import ByHorizon, Evaluation, evaluate
+from policies.forecasting.forecast import Values
+from policies.forecasting.models import leads_of
+from policies.forecasting.series import DAY_S, HOUR_S, Series
+from policies.providers.trace import CARBON_UNIT, read_trace
+from policies.signal import Signal, SignalKind
+from tests.policies.forecasting.grids import START_S, grid, until, weather
+from tests.policies.forecasting.memory import size
+
+try:
+    from sklearn.svm import SVR
+    from sklearn.utils import __version__ as sklearn_version
+except ImportError:
+    SVR, sklearn_version = None, ""
+
+DATE: Final = "2026-11-21"
+TABLE: Final = Path(__file__).with_suffix(".md")
+MARGINAL: Final = "moer"
+"""A file with this in its name is of a marginal signal."""
+N_REFITS: Final = 7
+FIVE_MINUTES_S: Final = 300.0
+
+
+def climatology(series: Series, n_leads: int) -> Values:
+    """Return what is usual of late plus the anomaly now, damped by its correlation, shape (n_leads,)."""
+    climate, leads = climate_of(series), leads_of(series.step_s)
+    shares = fit_damping(series, climate, leads, max_rows=500)
+    every = np.interp(np.arange(1, n_leads + 1), np.concatenate(([0], leads)), np.concatenate(([1.0], shares)))
+    return np.asarray(climate.ahead(n_leads)[0] + every * climate.anomaly[0, -1], dtype=np.float64)
+
+
+def chase_svr(series: Series, n_leads: int) -> Values:
+    """Return Chase's forecast by support vectors (linear kernel, scikit-learn's defaults), iterated."""
+    targets = np.arange(max(1, len(series.values) - series.day), len(series.values))
+    features = chase_features(series, targets, series.values[targets - 1])
+    fitted = SVR(kernel="linear").fit(features, series.values[targets])
+    return iterated(np.concatenate((fitted.intercept_, fitted.coef_[0])), series, n_leads)
+
+
+def methods() -> dict[str, Baseline]:
+    """Return what to compare with."""
+    return {**BASELINES, "climatology": climatology} | ({"chase_svr": chase_svr} if SVR is not None else {})
+
+
+def signals(directory: Path) -> Iterator[tuple[str, Signal]]:
+    """Yield the series of a directory with their names, and hourly means of finer average ones."""
+    for path in sorted(directory.glob("*.csv")):
+        trace = read_trace(path)
+        kind: SignalKind = "marginal" if MARGINAL in path.stem else "average"
+        signal = Signal(
+            kind=kind if trace.unit == CARBON_UNIT else "price",
+            zone=path.stem,
+            source=path.name,
+            unit=trace.unit,
+            starts_s=trace.starts_s,
+            values=trace.values,
+            ends_s=trace.ends_s,
+            issued_at_s=trace.ends_s,
+        )
+        yield path.stem, signal
+        if trace.step_s < HOUR_S and kind == "average":
+            yield f"{path.stem}, hourly means", hourly(signal)
+
+
+def hourly(signal: Signal) -> Signal:
+    """Return the means of whole hours, NaN where nothing is known."""
+    starts_s = np.arange(np.ceil(signal.starts_s[0] / HOUR_S) * HOUR_S, signal.ends_s - HOUR_S + 1, HOUR_S)
+    means = [signal.mean(start_s, start_s + HOUR_S) for start_s in starts_s]
+    values = np.array([np.nan if mean is None else mean for mean in means])
+    kept_s = np.asarray(starts_s, dtype=np.float64)
+    return replace(
+        signal,
+        starts_s=kept_s,
+        values=values,
+        ends_s=float(kept_s[-1]) + HOUR_S,
+        estimated=np.zeros(len(values), dtype=np.bool_),
+    )
+
+
+def judge(named: tuple[str, Signal]) -> tuple[str, Evaluation | None]:
+    """Evaluate one series."""
+    name, signal = named
+    return name, evaluate(signal, stopwatch_s=time.perf_counter, baselines=methods())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Times of 28 days of 5-minute data, as medians [s], and what a state holds after a simulated year [B]."""
+
+    first_s: float
+    refit_s: float
+    forecast_s: float
+    same_s: float
+    n_bytes: int
+    n_bytes_after_a_year: int
+
+
+def timed(state: ForecasterState, history: Signal, now_s: float, told: Callable[[float], None]) -> ForecasterState:
+    """Advance once, and tell how long it took [s]."""
+    began_s = time.perf_counter()
+    state, _ = advance(state, history=history, given=None, now_s=now_s)
+    told(time.perf_counter() - began_s)
+    return state
+
+
+def cost() -> Cost:
+    """Measure, alone on the machine, a week of 5-minute forecasts from 28 days of history; and a year of memory."""
+    whole = grid(weather(28 + N_REFITS, step_s=FIVE_MINUTES_S), step_s=FIVE_MINUTES_S)
+    first: list[float] = []
+    refits: list[float] = []
+    forecasts: list[float] = []
+    same: list[float] = []
+    state = begin()
+    for step in range(N_REFITS * 288):
+        now_s = START_S + 28 * DAY_S + step * FIVE_MINUTES_S
+        history, before = until(whole, now_s, days=28), state.fitted_s
+        lasted: list[float] = []
+        state = timed(state, history, now_s, lasted.append)
+        (first if before is None else forecasts if state.fitted_s == before else refits).extend(lasted)
+        state = timed(state, history, now_s + 5, same.append)
+    n_bytes = size(state)
+    year = grid(np.tile(weather(73, step_s=FIVE_MINUTES_S), 6), step_s=FIVE_MINUTES_S)
+    for hour in range(36 * 24, 36 * 24 + 365 * 24, 7):
+        now_s = START_S + hour * HOUR_S
+        state, _ = advance(state, history=until(year, now_s, days=28), given=None, now_s=now_s)
+    return Cost(
+        first_s=first[0],
+        refit_s=statistics.median(refits),
+        forecast_s=statistics.median(forecasts),
+        same_s=statistics.median(same),
+        n_bytes=n_bytes,
+        n_bytes_after_a_year=size(state),
+    )
+
+
+def row(name: str, values: ByHorizon, factor: float, n_digits: int) -> str:
+    """Return a line of a table."""
+    cells = ("" if value is None else f"{factor * value:.{n_digits}f}" for value in values.values())
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def table(name: str, found: Evaluation) -> Iterator[str]:
+    """Yield the lines of the table of one series."""
+    has_ratios = found.mape_ratio["gridchase"]["1h"] is not None
+    columns = list(found.mae["gridchase"])
+    yield f"\n### {name}\n"
+    yield f"{found.n_origins:,} forecasts, steps of {found.step_s / 60:g} min.\n"
+    yield f"| {'error [%]' if has_ratios else 'error'} | {' | '.join(columns)} |"
+    yield f"|---|{'---:|' * len(columns)}"
+    for method, errors in (found.mape_ratio if has_ratios else found.mae).items():
+        yield row(method, errors, 100 if has_ratios else 1, 2 if has_ratios else 4)
+    if has_ratios:
+        yield row("gridchase, error [g/kWh]", found.mae["gridchase"], 1, 1)
+    yield row("in the 90 % band [%]", found.coverage_90_ratio | {"mean": None}, 100, 1)
+
+
+def page(directory: Path) -> Iterator[str]:
+    """Yield the lines of the page."""
+    libraries = f"numpy {np.__version__}, " + (f"scikit-learn {sklearn_version}" if SVR else "without scikit-learn")
+    yield "# How good the forecasts are, and what they cost\n"
+    yield (
+        f"{DATE}, 2 cores of {platform.machine()}, {platform.system()} {platform.release()}, "
+        f"Python {platform.python_version()}, gridchase {VERSION}, {libraries}; "
+        "`python -m tests.benchmarks.forecast --data DIR --write`. Protocol and methods: "
+        "[docs/forecasts.md](../../docs/forecasts.md).\n"
+    )
+    spent = cost()
+    yield "## Cost: 28 days of 5-minute data, 288 steps ahead\n"
+    yield "| what | median |\n|---|---:|"
+    yield f"| the first forecast: fit and backtest (once) | {1e3 * spent.first_s:.1f} ms |"
+    yield f"| a forecast with the daily refit | {1e3 * spent.refit_s:.1f} ms |"
+    yield f"| a forecast after a new value | {1e3 * spent.forecast_s:.2f} ms |"
+    yield f"| a forecast from the same history | {1e3 * spent.same_s:.2f} ms |"
+    yield f"| what is remembered after a week | {spent.n_bytes / 1024:.0f} KiB |"
+    yield f"| what is remembered after a simulated year | {spent.n_bytes_after_a_year / 1024:.0f} KiB |"
+    yield "\n## Quality: mean absolute relative errors"
+    with ProcessPoolExecutor(2) as pool:
+        for name, found in pool.map(judge, signals(directory)):
+            yield from table(name, found) if found is not None else [f"\n### {name}\n\nToo short."]
+
+
+def main() -> None:
+    """Measure and print; with `--write` into the page beside this file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, metavar="DIR", help="CSV files: timestamp,<unit>")
+    parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
+    options = parser.parse_args()
+    if options.data is None or not any(options.data.glob("*.csv")):
+        print("skipped: there are no series; name a directory of CSV files with --data DIR")
+        return
+    lines = []
+    for line in page(options.data):
+        print(line, flush=True)
+        lines.append(line)
+    if options.write:
+        TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
