@@ -12,7 +12,7 @@ import numpy as np
 from policies.signal import ESTIMATED, Signal
 
 GRACE_S: Final = 1_800.0
-"""How long after its end a value may stand in for the next without a word: sources publish minutes late."""
+"""How long after its end a value may stand in for the next without a word, at least: sources publish minutes late."""
 HELD_SOURCE: Final = "persistence"
 """A forecast that only repeats the last value bridges nothing: that value is too old already."""
 
@@ -46,12 +46,15 @@ class Present:
         age_s: how long ago the last known value ceased to hold [s]; infinite where there is none.
         history: what is known up to now, and what stands for the present, as an estimate; None where nothing is known.
         forecast: what is expected after that, or None.
+        known_until_s: when the last value that the source told ceases, or ceased, to hold [Unix s]; what the history has
+            after that is an estimate. None where nothing is known.
     """
 
     freshness: Freshness
     age_s: float
     history: Signal | None
     forecast: Signal | None
+    known_until_s: float | None
 
 
 def judge(
@@ -60,7 +63,7 @@ def judge(
     *,
     now_s: float,
     max_age_s: float,
-    lag_s: float = 0.0,
+    grace_s: float = GRACE_S,
     lasting_s: float = 0.0,
 ) -> Present:
     """Return what is known of a signal now, and how far it can be trusted.
@@ -70,40 +73,45 @@ def judge(
         forecast: what is expected after them, or None.
         now_s: Unix time [s].
         max_age_s: how long the last value may be held after it ceased to hold [s].
-        lag_s: how late the source usually is, beyond one step [s].
+        grace_s: how late the source may be, beyond one step, without a word [s].
         lasting_s: how far ahead what stands for the present is drawn: nobody looks again before that [s].
     """
     past = known.between(-np.inf, np.nextafter(now_s, np.inf)) if known is not None else None
     if known is None or past is None or not np.isfinite(past.values).any():
-        return Present(freshness=Freshness.ABSENT, age_s=float("inf"), history=None, forecast=None)
-    age_s = known.age_s(now_s)
-    is_usual = age_s <= lag_s + GRACE_S
-    if known.value_at(now_s) is not None or age_s < max_age_s:
-        history = _held(known, now_s=now_s, max_age_s=max_age_s, until_s=now_s + lasting_s)
+        return Present(freshness=Freshness.ABSENT, age_s=float("inf"), history=None, forecast=None, known_until_s=None)
+    age_s, ends_s = known.age_s(now_s), _ends_s(known, now_s)
+    is_usual = age_s <= grace_s
+    history = _held(known, now_s=now_s, ends_s=ends_s, max_age_s=max_age_s, until_s=now_s + lasting_s)
+    if history.value_at(now_s) is not None:
         return Present(
             freshness=Freshness.FRESH if is_usual else Freshness.HELD,
             age_s=age_s,
             history=history,
             forecast=_ahead(known, forecast, after_s=history.ends_s),
+            known_until_s=ends_s,
         )
     if forecast is not None and forecast.source != HELD_SOURCE and forecast.value_at(now_s) is not None:
         return Present(
             freshness=Freshness.FRESH if is_usual else Freshness.FORECAST,
             age_s=age_s,
-            history=past.joined(forecast.between(now_s - age_s, now_s + lasting_s)),
+            history=past.joined(forecast.between(ends_s, now_s + lasting_s)),
             forecast=forecast.between(now_s + lasting_s, np.inf),
+            known_until_s=ends_s,
         )
-    return Present(freshness=Freshness.STALE, age_s=age_s, history=past, forecast=None)
+    return Present(freshness=Freshness.STALE, age_s=age_s, history=past, forecast=None, known_until_s=ends_s)
 
 
-def _held(known: Signal, *, now_s: float, max_age_s: float, until_s: float) -> Signal:
+def _ends_s(known: Signal, now_s: float) -> float:
+    """Return when the last value that is known by now ceases to hold [Unix s]."""
+    stops_s = np.append(known.starts_s[1:], known.ends_s)
+    return float(stops_s[(known.starts_s <= now_s) & np.isfinite(known.values)][-1])
+
+
+def _held(known: Signal, *, now_s: float, ends_s: float, max_age_s: float, until_s: float) -> Signal:
     """Return the history until `until_s`; where nothing is settled for then, the value that held last, as an estimate.
 
     The last value is held for `max_age_s` at most.
     """
-    age_s = known.age_s(now_s)
-    stops_s = np.append(known.starts_s[1:], known.ends_s)
-    ends_s = now_s - age_s if age_s else float(stops_s[known.starts_s <= now_s][-1])
     until_s = min(until_s, ends_s + max_age_s)
     if until_s <= ends_s or known.value_at(ends_s) is not None:
         return known.between(-np.inf, max(until_s, ends_s))

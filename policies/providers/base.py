@@ -57,16 +57,18 @@ class ProviderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         max_age_s: how long the last value may be held after it ceased to hold [s].
+        lag_s: how late its values usually are, beyond one step: what is no later than that is no fault [s].
     """
 
     max_age_s: Annotated[float, Meta(ge=0, le=86_400)] = 7_200.0
+    lag_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
 
     def signal_kind(self) -> SignalKind:
         """Return what the values will be; settings of a source that can be several things have a key `kind`."""
         return "average"
 
     def usual_lag_s(self) -> float:
-        """Return how late its values usually are, beyond one step: what is no later than that is no fault [s]."""
+        """Return how late every zone of this source usually is, where `lag_s` says nothing else [s]."""
         return 0.0
 
     def faults(self) -> list[str]:

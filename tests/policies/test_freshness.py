@@ -38,7 +38,7 @@ def at(
     now_s: float, known: Signal | None = KNOWN, forecast: Signal | None = FORECAST, *, lag_s: float = 0.0
 ) -> tuple[str, float | None]:
     """Return the freshness at a time, and what stands for the present."""
-    present = judge(known, forecast, now_s=now_s, max_age_s=MAX_AGE_S, lag_s=lag_s, lasting_s=600.0)
+    present = judge(known, forecast, now_s=now_s, max_age_s=MAX_AGE_S, grace_s=lag_s + GRACE_S, lasting_s=600.0)
     value = present.history.value_at(now_s) if present.history is not None else None
     return present.freshness.value, value
 
@@ -131,7 +131,12 @@ def test_a_value_is_told_exactly_when_it_may_be_trusted_and_is_no_older_than_all
     ends_s = [i * HOUR_S + HOUR_S for i, v in enumerate(values) if not math.isnan(v) and i * HOUR_S <= now_s]
     forecast = replace(FORECAST, starts_s=FORECAST.starts_s - 3 * HOUR_S + (ends_s[-1] if ends_s else 0), ends_s=1e9)
     present = judge(
-        known, forecast if has_forecast else None, now_s=now_s, max_age_s=max_age_s, lag_s=lag_s, lasting_s=300.0
+        known,
+        forecast if has_forecast else None,
+        now_s=now_s,
+        max_age_s=max_age_s,
+        grace_s=lag_s + GRACE_S,
+        lasting_s=300.0,
     )
     value = present.history.value_at(now_s) if present.history is not None else None
     assert (value is not None) == present.freshness.is_trusted
