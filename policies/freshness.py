@@ -46,8 +46,8 @@ class Present:
         age_s: how long ago the last known value ceased to hold [s]; infinite where there is none.
         history: what is known up to now, and what stands for the present, as an estimate; None where nothing is known.
         forecast: what is expected after that, or None.
-        known_until_s: when the last value that the source told ceases, or ceased, to hold [Unix s]; what the history has
-            after that is an estimate. None where nothing is known.
+        known_until_s: when the last value that the source told ceases, or ceased, to hold [Unix s]; what comes later in
+            the history is an estimate. None where nothing is known.
     """
 
     freshness: Freshness

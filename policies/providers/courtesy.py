@@ -1,12 +1,12 @@
 """How often a source is asked: once per step of its data, less often while it fails, and never sooner than it says.
 
-closed ──4 failures in a row──► open ──the pause is over──► one trial ──success──► closed
-                                 ▲                              │
-                                 └────────── failure ───────────┘
+closed ──a failure──► open ──the pause is over──► one trial ──success──► closed
+                            ▲                              │
+                            └────────── failure ───────────┘      (each pause twice as long as the one before)
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from policies.providers.base import SignalError, SignalRefusedError
@@ -19,8 +19,7 @@ REFUSED_PAUSE_S: Final = 3_600.0
 LONGEST_WAIT_S: Final = 86_400.0
 """What a source may ask of us with Retry-After."""
 ROUNDING_S: Final = 1.0
-"""More than what is lost when a wait is added to a Unix time and taken off again."""
-N_FAILURES_TO_OPEN: Final = 4
+"""A clock that seems to have gone back by less has not."""
 LATE_STEPS: Final = 0.25
 """How soon a source is asked again whose newest value is not there yet."""
 LATE_PAUSE_S: Final = 600.0
@@ -30,19 +29,15 @@ JITTER_STEPS: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Courtesy:
-    """When a source may be asked again [Unix s], and how often it has failed since it last answered."""
+    """When a source was asked, when it may be asked again [Unix s], and how often it has failed since it answered."""
 
+    asked_s: float = -math.inf
     next_s: float = -math.inf
     n_failures: int = 0
 
-    @property
-    def is_open(self) -> bool:
-        """Return whether the circuit is open: the source has failed so often that it is left alone for a while."""
-        return self.n_failures >= N_FAILURES_TO_OPEN
-
     def is_due(self, now_s: float) -> bool:
-        """Return whether the source may be asked now; a clock that was stepped far back does not silence it."""
-        return now_s >= self.next_s or self.next_s - now_s > LONGEST_WAIT_S + ROUNDING_S
+        """Return whether the source may be asked now; a clock that was stepped back does not silence it."""
+        return now_s >= self.next_s or now_s < self.asked_s - ROUNDING_S
 
 
 def after_answer(*, now_s: float, step_s: float, jitter_ratio: float, is_current: bool = True) -> Courtesy:
@@ -56,12 +51,12 @@ def after_answer(*, now_s: float, step_s: float, jitter_ratio: float, is_current
             within the step.
     """
     if math.isinf(step_s):
-        return Courtesy(next_s=now_s + LONGEST_WAIT_S)
+        return Courtesy(asked_s=now_s, next_s=now_s + LONGEST_WAIT_S)
     next_s = (now_s // step_s + 1 + JITTER_STEPS * jitter_ratio) * step_s
     if not is_current:
         pause_s = min(LATE_STEPS * step_s, LATE_PAUSE_S) * (1 + jitter_ratio / 2)
         next_s = min(next_s, now_s + pause_s)
-    return Courtesy(next_s=min(next_s, now_s + LONGEST_WAIT_S))
+    return Courtesy(asked_s=now_s, next_s=min(next_s, now_s + LONGEST_WAIT_S))
 
 
 def after_failure(courtesy: Courtesy, error: SignalError, *, now_s: float, jitter_ratio: float) -> Courtesy:
@@ -70,5 +65,5 @@ def after_failure(courtesy: Courtesy, error: SignalError, *, now_s: float, jitte
     if isinstance(error, SignalRefusedError):
         pause_s = REFUSED_PAUSE_S
     pause_s *= 1.0 + jitter_ratio / 2
-    asked_s = min(error.retry_after_s or 0.0, LONGEST_WAIT_S)
-    return replace(courtesy, next_s=now_s + max(pause_s, asked_s), n_failures=courtesy.n_failures + 1)
+    wanted_s = min(error.retry_after_s or 0.0, LONGEST_WAIT_S)
+    return Courtesy(asked_s=now_s, next_s=now_s + max(pause_s, wanted_s), n_failures=courtesy.n_failures + 1)

@@ -14,7 +14,6 @@ from policies.providers.courtesy import (
     LATE_STEPS,
     LONGEST_PAUSE_S,
     LONGEST_WAIT_S,
-    N_FAILURES_TO_OPEN,
     REFUSED_PAUSE_S,
     Courtesy,
     after_answer,
@@ -43,7 +42,6 @@ def failed(n_times: int, error: SignalError | None = None, jitter_ratio: float =
 
 def test_who_was_never_asked_is_asked_at_once() -> None:
     assert Courtesy().is_due(0.0)
-    assert not Courtesy().is_open
 
 
 @given(nows_s, steps_s, jitters)
@@ -86,8 +84,7 @@ def test_a_cluster_does_not_ask_in_one_second(now_s: float, step_s: float) -> No
 
 
 def test_an_answer_closes_the_circuit() -> None:
-    assert failed(9).is_open
-    assert not after_answer(now_s=NOW_S, step_s=3_600.0, jitter_ratio=0.0).is_open
+    assert after_answer(now_s=NOW_S, step_s=3_600.0, jitter_ratio=0.0).n_failures == 0
 
 
 def test_each_failure_doubles_the_pause_up_to_a_quarter_of_an_hour() -> None:
@@ -95,16 +92,11 @@ def test_each_failure_doubles_the_pause_up_to_a_quarter_of_an_hour() -> None:
     assert pauses_s == [30.0, 60.0, 120.0, 240.0, 480.0, 900.0, 900.0, 900.0]
 
 
-def test_the_circuit_opens_at_the_fourth_failure_in_a_row() -> None:
-    assert [failed(n).is_open for n in range(6)] == [False] * N_FAILURES_TO_OPEN + [True] * 2
-
-
 def test_one_trial_is_made_when_the_pause_is_over_and_its_failure_is_one_more() -> None:
-    courtesy = failed(N_FAILURES_TO_OPEN)
+    courtesy = failed(4)
     assert not courtesy.is_due(courtesy.next_s - 1.0)
     assert courtesy.is_due(courtesy.next_s)
     again = after_failure(courtesy, SignalUnavailableError("down"), now_s=courtesy.next_s, jitter_ratio=0.0)
-    assert again.is_open
     assert again.next_s - courtesy.next_s == 2 * (courtesy.next_s - NOW_S)
 
 
@@ -132,8 +124,9 @@ def test_jitter_makes_a_pause_longer_by_up_to_a_half() -> None:
 
 
 @given(nows_s, steps_s, jitters)
-def test_a_clock_that_is_stepped_far_back_does_not_silence_a_source(
+def test_a_clock_that_is_stepped_back_does_not_silence_a_source(
     now_s: float, step_s: float, jitter_ratio: float
 ) -> None:
     courtesy = after_answer(now_s=now_s, step_s=step_s, jitter_ratio=jitter_ratio)
     assert courtesy.is_due(now_s - 2 * LONGEST_WAIT_S)
+    assert courtesy.is_due(now_s - 10.0)
