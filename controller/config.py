@@ -88,6 +88,7 @@ class SignalConfig(Section, frozen=True, kw_only=True):
 
     kind: Literal["carbon", "price", "energy"] = "energy"
     zone: NameOrNone = ""
+    period_s: Seconds = 60.0
     provider: tuple[ProviderConfig, ...] = ()
 
     @property

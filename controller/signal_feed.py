@@ -21,8 +21,10 @@ from policies.providers.catalogue import Source
 from policies.signal import Signal
 from publishers.reports import GridSignal
 
-LASTING_PERIODS: Final = 2.0
-"""What stands for the present is drawn this far ahead: until the next look, even if that is late."""
+LASTING_S: Final = 900.0
+"""What stands for the present is drawn this far ahead at least: until the next look, even if providers hang."""
+STEADY_S: Final = 1_800.0
+"""A provider that was away is followed again when it has been fresh for so long: sources do not take turns."""
 DOUBTS: Final = {
     Freshness.FRESH: "signal_fallback",
     Freshness.HELD: "signal_held",
@@ -75,7 +77,11 @@ class SignalFeed:
         self._clock = clock
         self._period_s = period_s
         self._publish = publish
+        self._jitter_ratio = jitter_ratio
         self._look: _Look | None = None
+        self._unit = ""
+        self._foreign: set[Lane] = set()
+        self._fresh_since_s: dict[int, float] = {}
         self._stood: tuple[Freshness, int] | None = None
         self._told: object = None
 
@@ -120,8 +126,10 @@ class SignalFeed:
         return _provenance(self._look, first=self._lanes[0])
 
     async def run(self) -> None:
-        """Look once a period; missed ticks are skipped."""
-        tick_s = self._clock.now_s()
+        """Look once a period; missed ticks are skipped. Nodes that start together do not ask together."""
+        tick_s = self._clock.now_s() + self._jitter_ratio * self._period_s
+        if self._jitter_ratio:
+            await self._clock.sleep_until(tick_s)
         while True:
             await self.refresh()
             tick_s = next_tick_s(tick_s, period_s=self._period_s, now_s=self._clock.now_s())
@@ -132,13 +140,43 @@ class SignalFeed:
         looks: list[_Look] = []
         for place, lane in enumerate(self._lanes):
             await lane.refresh(self._clock.now_s())
-            present = lane.present(self._clock.now_s(), lasting_s=LASTING_PERIODS * self._period_s)
-            looks.append(_Look(lane=lane, place=place, present=present))
-            if present.freshness is Freshness.FRESH:
+            looks.append(self._look_at(place, lane))
+            if looks[-1].present.freshness is Freshness.FRESH and self._is_steady(place):
                 break
-        self._look = min(looks, key=lambda look: _RANKS.index(look.present.freshness))
+        self._look = min(looks, key=self._rank)
+        if self._look.present.history is not None and (not self._look.place or not self._unit):
+            self._unit = self._look.present.history.unit
         self._log(self._look)
         self._tell(self._look)
+
+    def _look_at(self, place: int, lane: Lane) -> _Look:
+        """Return what a lane knows; values in another unit than the account's are as good as none."""
+        now_s = self._clock.now_s()
+        present = lane.present(now_s, lasting_s=max(LASTING_S, 2 * self._period_s))
+        unit = present.history.unit if present.history is not None else self._unit
+        if place and self._unit and unit != self._unit:
+            if lane not in self._foreign:
+                self._foreign.add(lane)
+                _LOGGER.warning("%s is not used: its values are in %s, the others in %s", lane.name, unit, self._unit)
+            present = Present(
+                freshness=Freshness.ABSENT, age_s=math.inf, history=None, forecast=None, known_until_s=None
+            )
+        if present.freshness is not Freshness.FRESH:
+            self._fresh_since_s.pop(place, None)
+        else:
+            self._fresh_since_s.setdefault(place, now_s)
+        return _Look(lane=lane, place=place, present=present)
+
+    def _is_steady(self, place: int) -> bool:
+        """Return whether a fresh lane may take over from the one that stands in."""
+        if self._look is None or place >= self._look.place or self._look.present.freshness is not Freshness.FRESH:
+            return True
+        return self._clock.now_s() - self._fresh_since_s[place] >= STEADY_S
+
+    def _rank(self, look: _Look) -> tuple[int, bool, int]:
+        """Return how good a look is, less is better: how far it is trusted, whether it is back for good, its place."""
+        is_fresh = look.present.freshness is Freshness.FRESH
+        return _RANKS.index(look.present.freshness), is_fresh and not self._is_steady(look.place), look.place
 
     def _log(self, look: _Look) -> None:
         """Log a transition, once."""

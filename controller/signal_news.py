@@ -11,6 +11,8 @@ from policies.freshness import Freshness, Present
 from policies.signal import Signal
 from publishers.reports import GridSignal, SignalValue
 
+MAX_SOURCE = 200
+MAX_DETAIL = 1_000
 MAX_PUBLISHED = 1_000
 """A dashboard wants the last days and the coming one, not two months of five-minute steps."""
 
@@ -31,13 +33,13 @@ def signal_message(present: Present, lane: Lane, provenance: Provenance, *, now_
     series = history.joined(forecast) if forecast is not None and len(forecast) else history
     known = np.flatnonzero(np.isfinite(series.values))[-MAX_PUBLISHED:]
     return GridSignal(
-        source=history.source,
+        source=history.source[:MAX_SOURCE],
         zone=history.zone,
         kind=history.kind,
         unit=history.unit,
         issued_at_s=history.issued_at_s,
         state=_STATES[present.freshness],
-        detail=provenance.sentence or None,
+        detail=provenance.sentence[:MAX_DETAIL] or None,
         age_s=present.age_s,
         values=[_entry(series, int(i), lane.forecast) for i in known],
         forecast_from_s=float(forecast.starts_s[0]) if forecast is not None and len(forecast) else None,

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 
 from controller.cli.check_signal import check_signal
 from controller.cli.finding import Finding
@@ -159,8 +160,10 @@ def _print(gpus: list[GpuCheck], findings: list[Finding], faults: list[str]) -> 
         draw = "" if gpu.power_w is None else f"; draws {gpu.power_w:.0f} W{counter}"
         console.print(f"{gpu.index}: {gpu.model}, {gpu.uuid}\n   power limits [W]: {limits}{draw}", soft_wrap=True)
     for finding in findings:
-        console.print(f"{'[red]✗[/red]' if finding.fault else '[green]✓[/green]'} {finding.what}: {finding.found}")
+        console.print(
+            f"{'[red]✗[/red]' if finding.fault else '[green]✓[/green]'} {finding.what}: {escape(finding.found)}"
+        )
     for fault in faults:
-        console.print(f"[red]wrong:[/red] {fault}", soft_wrap=True, highlight=False)
+        console.print(f"[red]wrong:[/red] {escape(fault)}", soft_wrap=True, highlight=False)
     if not faults:
         console.print("nothing is wrong")

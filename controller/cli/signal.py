@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from controller.cli.signal_plot import draw_signal
@@ -146,7 +147,7 @@ def _expected(forecast: Forecast) -> list[dict[str, Any]]:
 
 def _print(report: Report, console: Console) -> None:
     for fault in report.faults:
-        console.print(f"[red]wrong:[/red] {fault}", soft_wrap=True, highlight=False)
+        console.print(f"[red]wrong:[/red] {escape(fault)}", soft_wrap=True, highlight=False)
     known = report.known
     if known is None or report.history is None:
         console.print("nothing is known of the signal")
@@ -154,10 +155,10 @@ def _print(report: Report, console: Console) -> None:
     what = "price" if known.kind == "price" else f"carbon intensity ({known.kind})"
     value = report.history.value_at(report.now_s)
     now = f"[bold]{value:.4g} {known.unit}[/bold] now" if value is not None else "nothing to be trusted now"
-    console.print(f"{what} of {known.zone}: {now}, {report.freshness}", highlight=False)
-    console.print(f"source: {known.source}; {_age(report)}", highlight=False, soft_wrap=True)
+    console.print(f"{what} of {escape(known.zone)}: {now}, {report.freshness}", highlight=False)
+    console.print(f"source: {escape(known.source)}; {_age(report)}", highlight=False, soft_wrap=True)
     if report.provenance.sentence:
-        console.print(report.provenance.sentence, soft_wrap=True, highlight=False)
+        console.print(escape(report.provenance.sentence), soft_wrap=True, highlight=False)
     print(draw_signal(known, report.forecast, now_s=report.now_s, in_colour=console.is_terminal))
     _print_forecast(report, console)
 
@@ -177,7 +178,9 @@ def _print_forecast(report: Report, console: Console) -> None:
         console.print("no forecast: the history is too short or too old")
         return
     until_h = (forecast.signal.ends_s - report.now_s) / 3600
-    console.print(f"forecast for {until_h:.0f} h by {forecast.signal.source}, with its 90 % band", highlight=False)
+    console.print(
+        f"forecast for {until_h:.0f} h by {escape(forecast.signal.source)}, with its 90 % band", highlight=False
+    )
     if report.scores is None:
         console.print("its errors are told when ten days are known", highlight=False)
     else:

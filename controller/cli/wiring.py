@@ -19,8 +19,8 @@ from controller.daemon import Node
 from controller.errors import ConfigError
 from controller.ports import Backend
 from controller.signal_store import SignalStore
-from policies.providers.base import Provider, SignalError
-from policies.providers.catalogue import CATALOGUE, Source, open_sources
+from policies.providers.base import Provider
+from policies.providers.catalogue import CATALOGUE, Source, SourcesError, open_sources
 from policies.providers.constant import ConstantProvider
 from policies.providers.trace import TraceProvider
 from publishers.bus import Bus, Outgoing, Will
@@ -69,12 +69,12 @@ async def opened_sources(config: SignalConfig) -> AsyncIterator[list[Source]]:
         ConfigError: a file cannot be used, or a secret is missing; every fault is listed.
     """
     entries = CATALOGUE.get(config.kind, {})
-    chosen = [(entries[provider.name], provider.settings) for provider in config.provider]
+    chosen = [(provider.name, entries[provider.name], provider.settings) for provider in config.provider]
     async with contextlib.AsyncExitStack() as stack:
         try:
             sources = await stack.enter_async_context(open_sources(chosen))
-        except (ValueError, SignalError) as error:
-            raise ConfigError([f"signal.provider: {line}" for line in str(error).splitlines()]) from error
+        except SourcesError as error:
+            raise ConfigError([f"signal.provider{fault}" for fault in error.faults]) from error
         yield sources or [Source(provider=ConstantProvider(1.0, kind="energy", unit="1"))]
 
 

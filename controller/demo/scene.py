@@ -100,7 +100,12 @@ class Scene:
             plan=PlanConfig(
                 max_slowdown=self.max_slowdown, period_s=max(_PLAN_PERIOD_S, _SHORTEST_PLAN_PERIOD_S * rate)
             ),
-            signal=SignalConfig(kind="carbon", zone=self.grid.zone, provider=(self._provider(),)),
+            signal=SignalConfig(
+                kind="carbon",
+                zone=self.grid.zone,
+                period_s=max(_PLAN_PERIOD_S, _SHORTEST_PLAN_PERIOD_S * rate),
+                provider=(self._provider(),),
+            ),
             energy=EnergyConfig(period_s=_ENERGY_PERIOD_S * rate),
             job=JobConfig(lease_s=min(DAY_S, _LEASE_S * rate)),
             http=HttpConfig(port=-1),

@@ -1,5 +1,6 @@
 """The providers there are, by the name that a `[[signal.provider]]` table gives them."""
 
+import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -7,9 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+import msgspec
 
 from policies.providers.awattar import AwattarProvider, AwattarSettings
-from policies.providers.base import Provider, ProviderSettings
+from policies.providers.base import Provider, ProviderSettings, SignalError
 from policies.providers.carbon_aware_sdk import CarbonAwareSdkProvider, CarbonAwareSdkSettings
 from policies.providers.constant import (
     CARBON_UNIT,
@@ -55,6 +57,8 @@ class Entry:
     settings: type[ProviderSettings]
     build: Build
     what: str
+    is_kept: bool = True
+    """Whether its history is worth keeping on disk: that of a file is in the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +67,15 @@ class Source:
 
     Attributes:
         provider: the provider.
+        key: under what its history is kept: another one for each setting that changes the numbers.
+        is_kept: whether its history is worth keeping on disk.
         max_age_s: how long its last value may be held [s].
         lag_s: how late its values usually are, beyond one step [s].
     """
 
     provider: Provider
+    key: str = ""
+    is_kept: bool = True
     max_age_s: float = 7_200.0
     lag_s: float = 0.0
 
@@ -103,8 +111,8 @@ CARBON: Final[Mapping[str, Entry]] = {
     ),
     "eia": Entry(settings=EiaSettings, build=EiaProvider, what="balancing authorities of the USA; a free key"),
     "mqtt": Entry(settings=MqttSettings, build=_mqtt, what="a topic of somebody else's"),
-    "csv": Entry(settings=TraceSettings, build=_file, what="a file of your own"),
-    "constant": Entry(settings=ConstantSettings, build=_constant, what="one value for ever"),
+    "csv": Entry(settings=TraceSettings, build=_file, what="a file of your own", is_kept=False),
+    "constant": Entry(settings=ConstantSettings, build=_constant, what="one value for ever", is_kept=False),
 }
 PRICE: Final[Mapping[str, Entry]] = {
     "octopus": Entry(settings=OctopusSettings, build=OctopusProvider, what="Agile tariffs in Great Britain; no key"),
@@ -118,27 +126,65 @@ PRICE: Final[Mapping[str, Entry]] = {
         settings=ElectricityMapsPriceSettings, build=ElectricityMapsPriceProvider, what="the world; a paid token"
     ),
     "mqtt": Entry(settings=MqttSettings, build=_mqtt, what="a topic of somebody else's"),
-    "csv": Entry(settings=TracePriceSettings, build=_file, what="a file of your own"),
-    "constant": Entry(settings=ConstantPriceSettings, build=_constant_price, what="one price for ever"),
+    "csv": Entry(settings=TracePriceSettings, build=_file, what="a file of your own", is_kept=False),
+    "constant": Entry(settings=ConstantPriceSettings, build=_constant_price, what="one price for ever", is_kept=False),
 }
 CATALOGUE: Final[Mapping[str, Mapping[str, Entry]]] = {"carbon": CARBON, "price": PRICE}
 """The entries for each `signal.kind`; `energy` needs none."""
 
 
 @asynccontextmanager
-async def open_sources(chosen: Sequence[tuple[Entry, ProviderSettings]]) -> AsyncIterator[list[Source]]:
+async def open_sources(chosen: Sequence[tuple[str, Entry, ProviderSettings]]) -> AsyncIterator[list[Source]]:
     """Make the providers, with one HTTP session for all of them, and let go of it afterwards.
 
+    Args:
+        chosen: name, entry and settings of each.
+
     Raises:
-        ValueError: a secret is missing; each, with its place in the chain, on a line of its own.
-        SignalError: a file cannot be used.
+        SourcesError: secrets are missing or files cannot be used, each with its place in the chain.
     """
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession(trust_env=True))
         sources: list[Source] = []
-        for entry, settings in chosen:
-            provider = entry.build(settings, session)
-            if isinstance(provider, AbstractAsyncContextManager):
-                await stack.enter_async_context(provider)
-            sources.append(Source(provider=provider, max_age_s=settings.max_age_s, lag_s=settings.usual_lag_s()))
+        faults: list[str] = []
+        for number, (name, entry, settings) in enumerate(chosen):
+            try:
+                provider = entry.build(settings, session)
+            except (ValueError, SignalError) as error:
+                faults += [f"[{number}] ({name}): {line}" for line in str(error).splitlines()]
+            else:
+                sources.append(_source(name, entry, settings, provider))
+        if faults:
+            raise SourcesError(faults)
+        for source in sources:
+            if isinstance(source.provider, AbstractAsyncContextManager):
+                await stack.enter_async_context(source.provider)
         yield sources
+
+
+def _source(name: str, entry: Entry, settings: ProviderSettings, provider: Provider) -> Source:
+    """Return a provider with what its settings say of it; secrets, and what changes no number, are not in the key."""
+    defining = {
+        key: value
+        for key, value in msgspec.structs.asdict(settings).items()
+        if key not in _NOT_DEFINING and not key.endswith(("_file", "_env"))
+    }
+    digest = hashlib.sha256(msgspec.json.encode(defining, order="sorted")).hexdigest()[:16]
+    return Source(
+        provider=provider,
+        key=f"{name} {provider.kind} {digest}",
+        is_kept=entry.is_kept,
+        max_age_s=settings.max_age_s,
+        lag_s=max(settings.lag_s, settings.usual_lag_s()),
+    )
+
+
+class SourcesError(Exception):
+    """Providers cannot be made; `faults` lists why, each with its place in the chain."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        self.faults = list(faults)
+        super().__init__("\n".join(faults))
+
+
+_NOT_DEFINING: Final = frozenset({"max_age_s", "lag_s", "username"})

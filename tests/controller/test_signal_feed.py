@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -95,12 +96,12 @@ async def test_a_short_history_that_nobody_continues_is_held_for_two_hours_and_e
     provider = FixedProvider(until(1))
     bench = Bench(provider)
     async with bench.working():
-        await hours(1.4)
+        await hours(1.9)
         assert (bench.feed.freshness, bench.value()) == (Freshness.FRESH, 300.0), "sources are late at times"
         await hours(0.4)
         assert (bench.feed.freshness, bench.value()) == (Freshness.HELD, 300.0)
-        assert bench.feed.provenance().source.startswith("fixed, held for 0.")
-        await hours(1.1)
+        assert bench.feed.provenance().source.startswith("fixed, held for 1.")
+        await hours(0.6)
         assert (bench.feed.freshness, bench.value()) == (Freshness.HELD, 300.0)
         await hours(0.3)
         assert (bench.feed.freshness, bench.value(), bench.feed.forecast()) == (Freshness.STALE, None, None)
@@ -130,9 +131,9 @@ async def test_a_provider_that_fails_leaves_what_is_known_and_says_why(caplog: p
     bench = Bench(provider)
     async with bench.working():
         provider.error = SignalUnavailableError("fixed: HTTP 503")
-        await hours(1.9)
+        await hours(1.5)
         assert (bench.feed.freshness, bench.value()) == (Freshness.HELD, 300.0)
-    assert caplog.messages[-1] == ("signal: fixed: HTTP 503; the last value of fixed is held, which ended 0.6 h ago")
+    assert caplog.messages[-1] == ("signal: fixed: HTTP 503; the last value of fixed is held, which ended 1.1 h ago")
 
 
 class HangingProvider(FixedProvider):
@@ -174,8 +175,48 @@ async def test_a_value_of_the_first_that_is_held_yields_to_a_fresh_one_of_the_se
     bench = Bench(first, second)
     async with bench.working():
         assert bench.value() == 100.0
-        await hours(2)
+        await hours(2.5)
         assert (bench.value(), bench.feed.provenance().doubt) == (200.0, "signal_fallback")
+
+
+async def test_a_provider_that_was_away_is_followed_again_when_it_has_been_back_for_a_while() -> None:
+    first, second = failing(name="first"), FixedProvider(flat_signal(200.0))
+    bench = Bench(first, second)
+    async with bench.working():
+        first.error, first.series = None, flat_signal(100.0)
+        await hours(0.3)
+        assert bench.value() == 200.0
+        await hours(0.6)
+        assert bench.value() == 100.0
+
+
+async def test_sources_that_are_late_do_not_take_turns(caplog: pytest.LogCaptureFixture) -> None:
+    class Late(FixedProvider):
+        async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
+            return await super().fetch_history(since_s=since_s, now_s=now_s - 0.75 * HOUR_S)
+
+    second = FixedProvider(flat_signal(200.0, hours=480))
+    bench = Bench(Late(flat_signal(100.0, hours=480)), second)
+    async with bench.working():
+        await hours(24)
+    assert len([message for message in caplog.messages if "stands in" in message]) <= 2
+
+
+async def test_a_provider_in_another_currency_does_not_stand_in(caplog: pytest.LogCaptureFixture) -> None:
+    first = FixedProvider(replace(until(1, 0.1), kind="price", unit="EUR/kWh"))
+    second = FixedProvider(replace(flat_signal(0.7), kind="price", unit="DKK/kWh"))
+    second.name = "second"
+    bench = Bench(first, second, kind="price")
+    async with bench.working():
+        await hours(3.5)
+        assert bench.feed.freshness is Freshness.STALE
+    assert "second is not used: its values are in DKK/kWh, the others in EUR/kWh" in caplog.messages
+
+
+async def test_a_provider_that_was_never_asked_says_so() -> None:
+    bench = Bench(FixedProvider(flat_signal(300.0)), failing(name="second"))
+    async with bench.working():
+        assert [lane.was_asked for lane in bench.feed.lanes] == [True, False]
 
 
 async def test_history_and_forecast_are_published_when_there_is_a_new_value() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from controller.signal_lane import HISTORY_S, OVERLAP_S, Lane
+from controller.signal_lane import HISTORY_S, REACHES_S, Lane
 from policies.freshness import Freshness
 from policies.providers.base import SignalLimitedError, SignalRefusedError, SignalUnavailableError
 from policies.providers.catalogue import Source
@@ -30,8 +30,9 @@ class Asked(FixedProvider):
         self.forecast_error: Exception | None = None
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
-        self.asked_h.append((now_s - MIDNIGHT_S) / HOUR_S)
         self.since_s.append(since_s)
+        if since_s > now_s - 3 * DAY_S:  # not for more of the past
+            self.asked_h.append((now_s - MIDNIGHT_S) / HOUR_S)
         return await super().fetch_history(since_s=since_s, now_s=now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
@@ -111,6 +112,13 @@ async def test_what_a_provider_asks_for_is_done() -> None:
     assert len(provider.asked_h) == 1
 
 
+async def test_a_provider_that_wants_to_be_left_alone_is_left_alone_by_every_question() -> None:
+    provider = Asked(flat_signal(300.0))
+    provider.forecast_error = SignalLimitedError("429", retry_after_s=2 * HOUR_S)
+    await look(lane_of(provider), *every_five_minutes(0.01, 1.99))
+    assert len(provider.asked_h) == 1
+
+
 async def test_a_provider_that_refuses_is_asked_once_an_hour() -> None:
     provider = Asked(flat_signal(300.0))
     provider.error = SignalRefusedError("401")
@@ -118,23 +126,109 @@ async def test_a_provider_that_refuses_is_asked_once_an_hour() -> None:
     assert len(provider.asked_h) == 3
 
 
-async def test_at_first_the_whole_past_is_asked_for_and_then_two_days_again() -> None:
-    provider = Asked(flat_signal(300.0))
-    await look(lane_of(provider), 0.5, 1.5)
-    assert MIDNIGHT_S + 0.5 * HOUR_S - provider.since_s[0] == HISTORY_S
-    assert provider.since_s[1] == MIDNIGHT_S - OVERLAP_S
+async def test_at_first_two_days_are_asked_for_and_then_more_and_more_of_the_past_once() -> None:
+    provider = Asked(flat_signal(300.0, start_s=MIDNIGHT_S - 100 * DAY_S, hours=24 * 110))
+    lane = lane_of(provider)
+    await look(lane, *np.arange(0.5, 0.9, 1 / 60).tolist())
+    now_s = MIDNIGHT_S + 0.5 * HOUR_S
+    assert provider.since_s[0] == now_s - REACHES_S[0]
+    assert np.diff(provider.since_s[1:]).max() < 0
+    assert len(provider.since_s) == len(REACHES_S)
+    assert lane.known is not None
+    assert lane.known.starts_s[0] == pytest.approx(now_s - HISTORY_S, abs=HOUR_S)
+    await look(lane, 1.5)
+    assert provider.since_s[-1] == MIDNIGHT_S - REACHES_S[0], "then what may have been revised, and no more"
+
+
+async def test_a_past_that_cannot_be_had_does_not_keep_the_present_from_us() -> None:
+    provider = Asked(flat_signal(300.0, start_s=MIDNIGHT_S - 100 * DAY_S, hours=24 * 110))
+    fetch = provider.fetch_history
+
+    async def slow(*, since_s: float, now_s: float) -> Signal | None:
+        if since_s < now_s - 3 * DAY_S:
+            provider.asked_h.append((now_s - MIDNIGHT_S) / HOUR_S)
+            raise SignalUnavailableError("too slow")
+        return await fetch(since_s=since_s, now_s=now_s)
+
+    provider.fetch_history = slow  # type: ignore[method-assign]
+    lane = lane_of(provider)
+    await look(lane, *np.arange(0.5, 6, 1 / 60).tolist())
+    assert lane.fault == ""
+    assert lane.present(MIDNIGHT_S + 5.99 * HOUR_S, lasting_s=600.0).freshness is Freshness.FRESH
+    assert len(provider.asked_h) < 40
 
 
 async def test_a_revised_value_replaces_the_old_one_and_what_is_told_no_more_stays() -> None:
     provider = Asked(flat_signal(300.0, start_s=MIDNIGHT_S - 9 * DAY_S))
     lane = lane_of(provider)
-    await look(lane, 0.5)
+    await look(lane, 0.5, 0.51, 0.52, 0.53)
     assert provider.series is not None
     newer = provider.series.between(MIDNIGHT_S - HOUR_S, math.inf)
     provider.series = replace(newer, values=np.full(len(newer), 250.0))
     await look(lane, 1.5)
     assert lane.known is not None
     assert [lane.known.value_at(MIDNIGHT_S + h * HOUR_S) for h in (-200, -2, -1, 0, 1)] == [300, 300, 250, 250, 250]
+
+
+async def test_settled_prices_in_another_currency_are_not_joined_to_what_is_known() -> None:
+    series = replace(flat_signal(0.1, start_s=MIDNIGHT_S - 9 * DAY_S), kind="price", unit="BGN/kWh")
+    ahead = replace(series.between(MIDNIGHT_S + HOUR_S, math.inf), unit="EUR/kWh")
+    lane = lane_of(Asked(series, forecast=ahead))
+    await look(lane, 0.5)
+    present = lane.present(MIDNIGHT_S + 0.5 * HOUR_S, lasting_s=600.0)
+    assert present.history is not None
+    assert present.history.unit == "BGN/kWh"
+
+
+async def test_settled_prices_outlive_the_process() -> None:
+    series = replace(flat_signal(0.1, start_s=MIDNIGHT_S - 9 * DAY_S), kind="price", unit="EUR/kWh")
+    shelf = Shelf()
+    ahead = series.between(MIDNIGHT_S + HOUR_S, math.inf)
+    await look(lane_of(Asked(series.between(0, MIDNIGHT_S + HOUR_S), forecast=ahead), store=shelf), 0.5)
+    silent = Asked(replace(series, values=series.values * 0))
+    silent.error = SignalUnavailableError("503")
+    lane = lane_of(silent, store=shelf)
+    await look(lane, 9.5)
+    assert lane.present(MIDNIGHT_S + 9.5 * HOUR_S, lasting_s=600.0).freshness is Freshness.FRESH
+
+
+async def test_an_answer_that_nobody_thought_of_is_a_fault_and_told_with_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    provider = Asked(flat_signal(300.0))
+    provider.error = RecursionError("too deep")
+    lane = lane_of(provider)
+    await look(lane, *every_five_minutes(0.01, 2))
+    assert lane.fault == "fixed: could not be understood: RecursionError"
+    assert len([record for record in caplog.records if record.exc_info]) == 1
+
+
+async def test_what_was_kept_of_other_settings_is_not_taken_up() -> None:
+    shelf = Shelf()
+    provider = Asked(flat_signal(300.0))
+    await look(Lane(Source(provider=provider, key="lifecycle"), store=shelf, jitter_ratio=0.0), 0.5)
+    silent = Asked(None)
+    lane = Lane(Source(provider=silent, key="direct"), store=shelf, jitter_ratio=0.0)
+    await look(lane, 0.9)
+    assert lane.known is None
+
+
+async def test_a_file_is_not_kept() -> None:
+    shelf = Shelf()
+    await look(Lane(Source(provider=Asked(flat_signal(300.0)), is_kept=False), store=shelf, jitter_ratio=0.0), 0.5)
+    assert shelf.kept == {}
+
+
+async def test_what_a_provider_forecast_takes_part_for_a_day_at_most() -> None:
+    ahead = replace(flat_signal(350.0), source="theirs", estimated=ESTIMATED)
+    provider = Asked(flat_signal(300.0, start_s=MIDNIGHT_S - 9 * DAY_S, hours=480), forecast=ahead)
+    lane = lane_of(provider)
+    await look(lane, 0.5)
+    provider.forecast_error = SignalUnavailableError("503")
+    await look(lane, 23.0, 25.0)
+    later = lane.present(MIDNIGHT_S + 25.0 * HOUR_S, lasting_s=600.0)
+    assert later.forecast is not None
+    assert "theirs" not in later.forecast.source
 
 
 async def test_a_series_in_another_unit_begins_anew() -> None:
@@ -179,8 +273,8 @@ async def test_a_missing_forecast_is_told_once_and_history_works_without_it(capl
     provider.forecast_error = None
     await look(lane, *every_five_minutes(5, 8))
     assert caplog.messages == [
-        "no forecast from the source itself: 401: not in this plan",
-        "fixed: forecasts again",
+        "no forecast: 401: not in this plan",
+        "fixed: its forecast is there again",
     ]
 
 

@@ -128,7 +128,7 @@ async def test_a_provider_that_dies_at_6_and_returns_at_18_is_bridged_by_a_forec
     await drill.run()
     assert [state for _, state in drill.states] == ["fresh", "held", "forecast", "fresh"]
     hours = [hour for hour, _ in drill.states]
-    assert hours[1:] == [pytest.approx(6.5, abs=0.2), pytest.approx(8.0, abs=0.2), pytest.approx(18.0, abs=0.5)]
+    assert hours[1:] == [pytest.approx(7.0, abs=0.2), pytest.approx(8.0, abs=0.2), pytest.approx(18.0, abs=0.5)]
     assert len([message for message in caplog.messages if message.startswith("signal: ")]) == 4, "each once"
     assert "signal_forecast" in drill.reasons(8.2, 18)
     assert drill.reasons(8.2, 18) <= {"signal_forecast"}

@@ -11,10 +11,9 @@ from controller.errors import GpuError, GpuLostError, GpuPermissionError, Journa
 from controller.journal import FILE_NAME, Journal
 from controller.node_lock import NodeLock
 from controller.ports import LiveLimit, Sample
-from policies.signal import Signal
 from publishers.reports import NodeStatus
 from publishers.wire import decode
-from tests.fakes import FakeBus, FakeGpu, FixedProvider, flat_signal
+from tests.fakes import FakeBus, FakeGpu
 from tests.scenarios.site import NODE, PRIOR_W, TOPICS, Site, Training, prior_gpu
 
 
@@ -77,18 +76,6 @@ class BuggyGpu(FakeGpu):
         return await super().read_limit()
 
 
-class BuggyProvider(FixedProvider):
-    """A provider with a bug, once `is_buggy`."""
-
-    step_s = 60.0
-    is_buggy = False
-
-    async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
-        if self.is_buggy:
-            raise ZeroDivisionError
-        return await super().fetch_history(since_s=since_s, now_s=now_s)
-
-
 def break_the_meter(site: Site) -> None:
     """Let the meter of the second GPU fail."""
     site.gpus[1].bug = "read_sample"  # type: ignore[attr-defined]
@@ -97,11 +84,6 @@ def break_the_meter(site: Site) -> None:
 def break_the_actuator(site: Site) -> None:
     """Let the actuator of the second GPU fail, and its restoration with it."""
     site.gpus[1].bug = "read_limit"  # type: ignore[attr-defined]
-
-
-def break_the_signal(site: Site) -> None:
-    """Let the signal feed fail."""
-    site.providers[0].is_buggy = True  # type: ignore[attr-defined]
 
 
 def break_a_job(site: Site) -> None:
@@ -115,13 +97,13 @@ def break_a_job(site: Site) -> None:
     site.bus.publish = publish  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("break_it", [break_the_meter, break_the_actuator, break_the_signal, break_a_job])
+@pytest.mark.parametrize("break_it", [break_the_meter, break_the_actuator, break_a_job])
 async def test_a_bug_in_any_worker_ends_the_controller_and_the_limits_are_given_back(
     tmp_path: Path, break_it: Callable[[Site], None]
 ) -> None:
     gpus = [prior_gpu(), BuggyGpu("GPU-fake-1", index=1)]
     gpus[1].requested_power_limit_w = PRIOR_W
-    site = Site(tmp_path, gpus, providers=[BuggyProvider(flat_signal(300.0))])
+    site = Site(tmp_path, gpus)
     with pytest.raises(ExceptionGroup) as caught:
         await _train_and_break(site, break_it)
     assert caught.group_contains(ZeroDivisionError)
