@@ -114,7 +114,10 @@ class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GridSignal(Message, frozen=True, kw_only=True):
-    """The grid of a zone: history and, from `forecast_from_s` on, forecast; and how far both can be trusted."""
+    """The grid of a zone: history and, from `forecast_from_s` on, forecast; and how far both can be trusted.
+
+    What the source told ended at `known_until_s`; what the values have after that is an estimate of ours.
+    """
 
     time_s: TimeS
     source: Text
@@ -127,6 +130,7 @@ class GridSignal(Message, frozen=True, kw_only=True):
     values: Annotated[list[SignalValue], Meta(max_length=MAX_ITEMS)]
     detail: Sentence | None = None
     forecast_from_s: TimeS | None = None
+    known_until_s: TimeS | None = None
 
 
 class Command(Message, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ import aiomqtt
 from msgspec import Meta
 
 from policies.providers.base import ProviderSettings, SignalDataError, SignalUnavailableError, Zone
-from policies.providers.mqtt_grid import grid_forecast, grid_history
+from policies.providers.mqtt_grid import grid_fault, grid_forecast, grid_history
 from policies.providers.mqtt_payload import PayloadError, Reading, read_payload
 from policies.providers.mqtt_readings import Readings
 from policies.providers.secret import read_secret
@@ -31,6 +31,8 @@ from publishers.reports import GridSignal
 FIRST_WAIT_S: Final = 3.0
 """How long the first look waits for the broker and for what it has kept."""
 KEEP_S: Final = 60 * 86_400.0
+MAX_SOURCE: Final = 200
+"""How long the name of a source may be [characters]: a message has no room for a topic of any length."""
 _CARBON_FACTORS: Final = {"g/kWh": 1.0, "kg/MWh": 1.0, "lb/MWh": intensity_g_per_kwh(1.0)}
 _LOGGER = logging.getLogger(__name__)
 
@@ -114,6 +116,7 @@ class MqttProvider:
         self, settings: MqttSettings, *, bus: Bus | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         self.name = f"mqtt {settings.zone} {settings.topic}"
+        self._source = self.name if len(self.name) <= MAX_SOURCE else f"{self.name[: MAX_SOURCE - 1]}…"
         self.kind = settings.signal_kind()
         self.step_s = settings.step_s
         self.malformed = 0
@@ -153,12 +156,12 @@ class MqttProvider:
             self._raise_fault()
         self._has_news = False
         if self._grid is not None:
-            return grid_history(self._grid, source=self.name, step_s=self.step_s, since_s=since_s, now_s=now_s)
+            return grid_history(self._grid, source=self._source, step_s=self.step_s, since_s=since_s, now_s=now_s)
         return signal_of(
             (point for point in self._readings.holding_from(since_s) if point.starts_s <= now_s),
             kind=self.kind,
             zone=self._settings.zone,
-            source=self.name,
+            source=self._source,
             unit=self._unit,
             step_s=self.step_s,
             now_s=now_s,
@@ -168,7 +171,7 @@ class MqttProvider:
         """Return what another controller expects up to `until_s`, or None where the topic is not one of its."""
         if self._grid is None:
             return None
-        return grid_forecast(self._grid, source=self.name, step_s=self.step_s, now_s=now_s, until_s=until_s)
+        return grid_forecast(self._grid, source=self._source, step_s=self.step_s, now_s=now_s, until_s=until_s)
 
     async def _wait_once(self) -> None:
         """Wait for the first message, the first time only: what the broker has kept comes at once."""
@@ -227,6 +230,8 @@ class MqttProvider:
         if told != wanted:
             raise PayloadError(f"tells of {' '.join(told)}, not of {' '.join(wanted)}")
         self._checked_s(grid.time_s, self._clock())
+        if fault := grid_fault(grid):
+            raise PayloadError(fault)
         self._grid = grid
         self._accept()
 

@@ -1,12 +1,28 @@
-"""What another gridchase controller tells of the grid, as signals: its history, and what it expects."""
+"""What another gridchase controller tells of the grid, as signals: its history, and what it expects.
 
+Only what its source told is history: a value that it held, or forecast itself, would be taken for measured here, and
+two controllers that follow each other would keep a frozen value for ever.
+"""
+
+import math
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
 from policies.providers.series import Point, signal_of
 from policies.signal import Signal
 from publishers.reports import GridSignal, SignalValue
+
+LONGEST_STEP_S: Final = 3_600.0
+"""No value holds for longer, but where the settings say so: the distance of two values may be a gap."""
+
+
+def grid_fault(grid: GridSignal) -> str:
+    """Return why a message cannot be followed, or "": one that was held does not always say what was told."""
+    if grid.known_until_s is None and grid.state != "fresh":
+        return f"is {grid.state}, and does not say until when its values were told: update that controller"
+    return ""
 
 
 def grid_history(grid: GridSignal, *, source: str, step_s: float, since_s: float, now_s: float) -> Signal | None:
@@ -19,23 +35,32 @@ def grid_history(grid: GridSignal, *, source: str, step_s: float, since_s: float
         since_s: from when on [Unix s].
         now_s: when it is asked [Unix s].
     """
-    step_s = _step_s(grid, step_s)
-    return _signal(
-        (value for value in grid.values if _is_history(grid, value, now_s) and value.starts_s + step_s > since_s),
+    step_s, told_until_s = _step_s(grid, step_s), _told_until_s(grid)
+    last_s = min(now_s, math.nextafter(told_until_s, -math.inf))
+    history = _signal(
+        (value for value in grid.values if since_s - step_s < value.starts_s <= last_s),
         grid,
         source=source,
         step_s=step_s,
     )
+    return history.between(-math.inf, told_until_s) if history is not None else None
 
 
 def grid_forecast(grid: GridSignal, *, source: str, step_s: float, now_s: float, until_s: float) -> Signal | None:
-    """Return what is expected after `now_s`, and starts before `until_s`; the arguments are those of `grid_history`."""
-    step_s = _step_s(grid, step_s)
+    """Return what is expected after `now_s`, and starts before `until_s`; the arguments are those of `grid_history`.
+
+    Nothing is, where the message is not fresh: what a controller expects then comes of what it does not know any more.
+    """
+    if grid.state != "fresh":
+        return None
+    step_s, told_until_s = _step_s(grid, step_s), _told_until_s(grid)
     return _signal(
         (
             value
             for value in grid.values
-            if not _is_history(grid, value, now_s) and now_s < value.starts_s + step_s and value.starts_s < until_s
+            if (told_until_s <= value.starts_s or now_s < value.starts_s)
+            and now_s - step_s < value.starts_s < until_s
+            and not _is_held(grid, value)
         ),
         grid,
         source=source,
@@ -61,12 +86,20 @@ def _signal(
     )
 
 
-def _is_history(grid: GridSignal, value: SignalValue, now_s: float) -> bool:
-    """Return whether a value has begun, and was told as what was."""
-    return value.starts_s <= now_s and (grid.forecast_from_s is None or value.starts_s < grid.forecast_from_s)
+def _told_until_s(grid: GridSignal) -> float:
+    """Return until when the values were told by the source [Unix s]; infinite where the message has nothing else."""
+    ends_s = (grid.known_until_s, grid.forecast_from_s)
+    return min((end_s for end_s in ends_s if end_s is not None), default=math.inf)
+
+
+def _is_held(grid: GridSignal, value: SignalValue) -> bool:
+    """Return whether a value stood for the present while nothing was known: neither told, nor forecast."""
+    is_before_forecast = grid.forecast_from_s is None or value.starts_s < grid.forecast_from_s
+    return value.estimated and value.starts_s >= _told_until_s(grid) and is_before_forecast
 
 
 def _step_s(grid: GridSignal, fallback_s: float) -> float:
     """Return the usual step of the values, the median [s]."""
     steps_s = np.diff(sorted(value.starts_s for value in grid.values))
-    return float(np.median(steps_s[steps_s > 0])) if (steps_s > 0).any() else fallback_s
+    usual_s = float(np.median(steps_s[steps_s > 0])) if (steps_s > 0).any() else fallback_s
+    return min(usual_s, max(LONGEST_STEP_S, fallback_s))

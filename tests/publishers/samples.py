@@ -215,12 +215,13 @@ GOLDEN: list[tuple[Message, bytes]] = [
             ],
             detail="neso GB has nothing new",
             forecast_from_s=1700003600.0,
+            known_until_s=1700001800.0,
         ),
         (
             b'{"time_s":1700000000.0,"source":"neso GB","zone":"GB","kind":"average","unit":"g/kWh","issued_at_s'
             b'":1700000000.0,"state":"held","age_s":1800.0,"values":[{"starts_s":1700000000.0,"value":412.0},{"s'
             b'tarts_s":1700003600.0,"value":400.5,"estimated":true,"lower":350.0,"upper":450.0}],"detail":"neso '
-            b'GB has nothing new","forecast_from_s":1700003600.0}'
+            b'GB has nothing new","forecast_from_s":1700003600.0,"known_until_s":1700001800.0}'
         ),
     ),
     (

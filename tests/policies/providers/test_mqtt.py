@@ -36,8 +36,8 @@ class FakeBus(Bus):
     ) -> None:
         self.connected = False
 
-    def deliver(self, payload: bytes, *, retained: bool = False) -> None:
-        self._dispatcher.deliver(TOPIC, payload, retained)
+    def deliver(self, payload: bytes, *, retained: bool = False, topic: str = TOPIC) -> None:
+        self._dispatcher.deliver(topic, payload, retained)
 
 
 class Site:
@@ -233,6 +233,25 @@ async def test_another_grid_than_the_one_asked_for_is_refused(change: dict[str, 
     site.bus.deliver(grid(**change))
     with pytest.raises(SignalDataError, match=str(next(iter(change.values())))):
         await site.history()
+
+
+async def test_a_controller_that_holds_a_value_without_saying_so_is_not_followed() -> None:
+    site = Site()
+    site.bus.deliver(grid())
+    site.bus.deliver(grid(state="held"))
+    history = await site.history()
+    assert history is not None, "what was told before is not lost"
+    with pytest.raises(SignalDataError, match="is held, and does not say until when its values were told"):
+        await site.history()
+
+
+async def test_a_source_with_a_long_topic_is_named_as_briefly_as_messages_need() -> None:
+    topic = "site/" * 60 + "grid"
+    site = Site(topic=topic)
+    site.bus.deliver(b"300", topic=topic)
+    history = await site.history()
+    assert history is not None
+    assert (len(history.source), history.source[-1]) == (200, "…")
 
 
 @pytest.mark.parametrize(
