@@ -4,6 +4,7 @@ Sources do send such values (a unit of another scale for one hour, a decimal poi
 fact and is believed one step later; prices may leap as they like.
 """
 
+import math
 from dataclasses import replace
 from typing import Final
 
@@ -17,24 +18,30 @@ LEAP_FACTOR: Final = 3.0
 LEAP_MARGIN: Final = 1.5
 """How much greater, in logarithms, than 19 of 20 steps of this series a leap must be."""
 ORDINARY_QUANTILE: Final = 0.95
-MIN_KNOWN: Final = 24
+SHORT: Final = 48
+SHORT_QUANTILE: Final = 0.8
+"""In a series shorter than that one leap would be among the ordinary steps by itself: 4 of 5 are counted then."""
+MIN_KNOWN: Final = 6
 """With fewer values nobody knows what is ordinary here."""
+CONFIRMED_S: Final = 1_800.0
+"""A leap is believed when what follows stays near it for so long, and for one value at least."""
 
 
 def without_leaps(signal: Signal) -> tuple[Signal, NDArray[np.float64]]:
     """Return the signal with the values that cannot be believed missing, and when those start, shape (n_leaps,).
 
     A value is not believed if it differs from the one before by more than a factor of 3, and by more than is ordinary
-    in this series, and the next one does not stay near it. What comes first, and prices, are always believed.
+    in this series, until those of the next half an hour (the next one at least) have stayed near it. What comes first,
+    and prices, are always believed.
     """
     known = np.flatnonzero(np.isfinite(signal.values))
     if signal.kind not in {"average", "marginal"} or len(known) < MIN_KNOWN:
         return signal, np.empty(0)
     log_ratios = np.log(signal.values[known])
-    limit_ratio = max(
-        float(np.log(LEAP_FACTOR)), LEAP_MARGIN * float(np.quantile(np.abs(np.diff(log_ratios)), ORDINARY_QUANTILE))
-    )
-    leaps = known[_leaps(log_ratios, limit_ratio)]
+    quantile = ORDINARY_QUANTILE if len(known) >= SHORT else SHORT_QUANTILE
+    ordinary_ratio = float(np.quantile(np.abs(np.diff(log_ratios)), quantile))
+    limit_ratio = max(math.log(LEAP_FACTOR), LEAP_MARGIN * ordinary_ratio)
+    leaps = known[_leaps(signal.starts_s[known], log_ratios, limit_ratio)]
     if not len(leaps):
         return signal, np.empty(0)
     values = signal.values.copy()
@@ -42,20 +49,18 @@ def without_leaps(signal: Signal) -> tuple[Signal, NDArray[np.float64]]:
     return replace(signal, values=values), signal.starts_s[leaps]
 
 
-def _leaps(log_ratios: NDArray[np.float64], limit_ratio: float) -> NDArray[np.bool_]:
+def _leaps(starts_s: NDArray[np.float64], log_ratios: NDArray[np.float64], limit_ratio: float) -> NDArray[np.bool_]:
     """Return which values leap away from the last one believed without being confirmed, shape (n,)."""
     found = np.zeros(len(log_ratios), dtype=np.bool_)
     if (np.abs(np.diff(log_ratios)) <= limit_ratio).all():  # nearly always: no loop over sixty days
         return found
     believed = log_ratios[0]
     for i in range(1, len(log_ratios)):
-        is_near = abs(log_ratios[i] - believed) <= limit_ratio
-        is_confirmed = (
-            i + 1 < len(log_ratios)
-            and abs(log_ratios[i + 1] - log_ratios[i]) <= limit_ratio
-            and abs(log_ratios[i + 1] - believed) > limit_ratio
-        )
-        found[i] = not (is_near or is_confirmed)
+        if abs(log_ratios[i] - believed) > limit_ratio:
+            last = max(i + 1, int(np.searchsorted(starts_s, starts_s[i] + CONFIRMED_S)))
+            next_ratios = log_ratios[i + 1 : last + 1]
+            is_known_so_long = last < len(log_ratios)
+            found[i] = not (is_known_so_long and (np.abs(next_ratios - log_ratios[i]) <= limit_ratio).all())
         if not found[i]:
             believed = log_ratios[i]
     return found

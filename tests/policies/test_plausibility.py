@@ -1,6 +1,7 @@
 """Leaps: one value that no grid can have is not believed; one that stays is."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,9 +84,18 @@ def test_prices_may_leap_and_be_negative() -> None:
     assert without_leaps(whole)[0] is whole
 
 
-def test_a_short_history_says_nothing_of_what_is_ordinary() -> None:
-    assert hours_of(without_leaps(day_after_day(MIN_KNOWN - 1, h10=10.0))[1]) == []
-    assert hours_of(without_leaps(day_after_day(MIN_KNOWN + 24, h10=10.0))[1]) == [10]
+def test_a_very_short_history_says_nothing_of_what_is_ordinary() -> None:
+    assert hours_of(without_leaps(day_after_day(MIN_KNOWN - 1, h3=10.0))[1]) == []
+    assert hours_of(without_leaps(day_after_day(MIN_KNOWN, h5=10.0))[1]) == [5]
+    assert hours_of(without_leaps(day_after_day(23, h22=10.0))[1]) == [22]
+
+
+def test_in_fine_steps_a_leap_must_stay_for_half_an_hour() -> None:
+    for n_wrong, wanted in ((1, 1), (5, 5), (7, 0)):
+        values = 300.0 + np.arange(600) % 7
+        values[500 : 500 + n_wrong] *= 10.0
+        whole = replace(signal(values), starts_s=300.0 * np.arange(600, dtype=np.float64), ends_s=300.0 * 600)
+        assert len(without_leaps(whole)[1]) == wanted
 
 
 def test_a_gap_between_two_values_is_no_leap() -> None:
