@@ -24,14 +24,15 @@ SHORT_QUANTILE: Final = 0.8
 MIN_KNOWN: Final = 6
 """With fewer values nobody knows what is ordinary here."""
 CONFIRMED_S: Final = 1_800.0
-"""A leap is believed when what follows stays near it for so long, and for one value at least."""
+"""A leap is believed when what follows stays near it for so long, and for one value at least; a marginal one, whose
+power stations do take turns, when the next value does."""
 
 
 def without_leaps(signal: Signal) -> tuple[Signal, NDArray[np.float64]]:
     """Return the signal with the values that cannot be believed missing, and when those start, shape (n_leaps,).
 
     A value is not believed if it differs from the one before by more than a factor of 3, and by more than is ordinary
-    in this series, until those of the next half an hour (the next one at least) have stayed near it. What comes first,
+    in this series, until those of the next half an hour (of a marginal one the next) have stayed near it. What comes first,
     and prices, are always believed.
     """
     known = np.flatnonzero(np.isfinite(signal.values))
@@ -41,7 +42,8 @@ def without_leaps(signal: Signal) -> tuple[Signal, NDArray[np.float64]]:
     quantile = ORDINARY_QUANTILE if len(known) >= SHORT else SHORT_QUANTILE
     ordinary_ratio = float(np.quantile(np.abs(np.diff(log_ratios)), quantile))
     limit_ratio = max(math.log(LEAP_FACTOR), LEAP_MARGIN * ordinary_ratio)
-    leaps = known[_leaps(signal.starts_s[known], log_ratios, limit_ratio)]
+    confirmed_s = CONFIRMED_S if signal.kind == "average" else 0.0
+    leaps = known[_leaps(signal.starts_s[known], log_ratios, limit_ratio, confirmed_s)]
     if not len(leaps):
         return signal, np.empty(0)
     values = signal.values.copy()
@@ -49,7 +51,9 @@ def without_leaps(signal: Signal) -> tuple[Signal, NDArray[np.float64]]:
     return replace(signal, values=values), signal.starts_s[leaps]
 
 
-def _leaps(starts_s: NDArray[np.float64], log_ratios: NDArray[np.float64], limit_ratio: float) -> NDArray[np.bool_]:
+def _leaps(
+    starts_s: NDArray[np.float64], log_ratios: NDArray[np.float64], limit_ratio: float, confirmed_s: float
+) -> NDArray[np.bool_]:
     """Return which values leap away from the last one believed without being confirmed, shape (n,)."""
     found = np.zeros(len(log_ratios), dtype=np.bool_)
     if (np.abs(np.diff(log_ratios)) <= limit_ratio).all():  # nearly always: no loop over sixty days
@@ -57,7 +61,7 @@ def _leaps(starts_s: NDArray[np.float64], log_ratios: NDArray[np.float64], limit
     believed = log_ratios[0]
     for i in range(1, len(log_ratios)):
         if abs(log_ratios[i] - believed) > limit_ratio:
-            last = max(i + 1, int(np.searchsorted(starts_s, starts_s[i] + CONFIRMED_S)))
+            last = max(i + 1, int(np.searchsorted(starts_s, starts_s[i] + confirmed_s)))
             next_ratios = log_ratios[i + 1 : last + 1]
             is_known_so_long = last < len(log_ratios)
             found[i] = not (is_known_so_long and (np.abs(next_ratios - log_ratios[i]) <= limit_ratio).all())
