@@ -32,8 +32,8 @@ def without_leaps(signal: Signal) -> tuple[Signal, NDArray[np.float64]]:
     """Return the signal with the values that cannot be believed missing, and when those start, shape (n_leaps,).
 
     A value is not believed if it differs from the one before by more than a factor of 3, and by more than is ordinary
-    in this series, until those of the next half an hour (of a marginal one the next) have stayed near it. What comes first,
-    and prices, are always believed.
+    in this series, until those of the next half an hour (of a marginal one the next) have stayed near it. What
+    comes first, and prices, are always believed.
     """
     known = np.flatnonzero(np.isfinite(signal.values))
     if signal.kind not in {"average", "marginal"} or len(known) < MIN_KNOWN:
