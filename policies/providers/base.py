@@ -4,14 +4,19 @@ from pathlib import Path
 from typing import Annotated, Final, Protocol
 
 from msgspec import Meta, Struct
+from yarl import URL
 
 from policies.signal import Signal, SignalKind
 
 MAX_FAULTS_SHOWN: Final = 50
+MAX_MESSAGE: Final = 300
+"""How long the message of an error may be [characters]: sources write pages."""
 
 Zone = Annotated[str, Meta(min_length=1, max_length=64)]
 Url = Annotated[str, Meta(pattern=r"\Ahttps?://[^\s@]+\Z")]
 """An address without a user or a password in it."""
+Variable = Annotated[str, Meta(pattern=r"\A[A-Z_][A-Z0-9_]*\Z")]
+"""The name of an environment variable, in capitals: what stands there by mistake is no name, but the secret itself."""
 
 
 class Provider(Protocol):
@@ -75,6 +80,11 @@ class ProviderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return what is wrong beyond the single keys, each as `key = value: must …`."""
         return []
 
+    def all_faults(self) -> list[str]:
+        """Return that, and what is wrong with an address of HTTP, whose value is not repeated: it may hold a token."""
+        url = getattr(self, "url", "")
+        return [*(_url_faults(url) if url.startswith(("http://", "https://")) else []), *self.faults()]
+
 
 class SignalError(Exception):
     """A source of signals failed.
@@ -87,7 +97,7 @@ class SignalError(Exception):
     def __init__(self, message: str, *, retry_after_s: float | None = None, status: int | None = None) -> None:
         self.retry_after_s = retry_after_s
         self.status = status
-        super().__init__(message)
+        super().__init__(_one_line(message))
 
 
 class SignalUnavailableError(SignalError):
@@ -114,4 +124,24 @@ class SignalFileError(SignalError):
         self.faults = faults
         shown = faults[:MAX_FAULTS_SHOWN]
         more = [f"{path}: and {len(faults) - len(shown)} more faults"] if len(faults) > len(shown) else []
-        super().__init__("\n".join([*shown, *more]))
+        super().__init__("")
+        self.args = ("\n".join([*shown, *more]),)
+
+
+def _one_line(message: str) -> str:
+    """Return a message that fits a log and a dashboard: on one line, cut where it is long."""
+    line = " ".join(message.split())
+    return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 1]}…"
+
+
+def _url_faults(url: str) -> list[str]:
+    """Return what is wrong with an address that requests are added to."""
+    try:
+        address = URL(url)
+        if not address.host or not address.port:
+            return ["url: must name a server"]
+    except ValueError:
+        return ["url: must be an address such as https://api.example.org, with a port of at most 65535"]
+    if address.raw_query_string or address.raw_fragment or url.endswith(("?", "#")):
+        return ["url: must have no query and no fragment (a token has keys of its own)"]
+    return ["url: must name no user and no password"] if address.user or address.password else []

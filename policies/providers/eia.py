@@ -20,6 +20,7 @@ from policies.providers.base import (
     SignalRefusedError,
     SignalUnavailableError,
     Url,
+    Variable,
 )
 from policies.providers.generation_mix import intensities_g_per_kwh
 from policies.providers.http import HttpSource
@@ -57,7 +58,7 @@ class EiaSettings(ProviderSettings, frozen=True, kw_only=True):
     zone: Respondent
     url: Url = "https://api.eia.gov/v2"
     token_file: str = ""
-    token_env: str = "EIA_API_KEY"  # noqa: S105 — the variable's name
+    token_env: Variable = "EIA_API_KEY"  # noqa: S105 — the variable's name
 
     def usual_lag_s(self) -> float:
         """Return how late the slowest balancing authorities are: they send a day's figures the next morning [s]."""
@@ -166,7 +167,7 @@ class EiaProvider:
 
     def _refusal(self, answer: _Answer) -> SignalError:
         """Return what an answer without data means: errors may come with the status 200, too."""
-        said = self._key.masked(bytes(answer.error).decode("utf-8", "replace")[:200]) or "no data, and no error"
+        said = self._key.masked(bytes(answer.error).decode("utf-8", "replace"))[:200] or "no data, and no error"
         code = str(answer.code)
         if not bytes(answer.error):
             return SignalDataError(f"{self.name}: {said}")

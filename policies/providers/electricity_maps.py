@@ -115,7 +115,7 @@ class ElectricityMapsProvider:
         except SignalError as error:
             if not _is_refused(error):
                 raise
-            why = f"{error}; where the token is good its plan has no forecast: the history works without"
+            why = f"the history works without a forecast, which the plan has not where the token is good: {error}"
             raise SignalRefusedError(why, status=error.status) from error
         points = [point._replace(estimated=True) for point in self._points(answer)]
         return self._signal(

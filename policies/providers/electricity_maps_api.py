@@ -5,12 +5,12 @@ address; that is switched off here, by the parameter of each version.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import aiohttp
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from policies.providers.base import ProviderSettings, SignalDataError, SignalUnavailableError, Url, Zone
+from policies.providers.base import ProviderSettings, SignalDataError, SignalUnavailableError, Url, Variable, Zone
 from policies.providers.http import HttpSource
 from policies.providers.secret import read_secret
 
@@ -35,7 +35,7 @@ class ElectricityMapsAccess(ProviderSettings, frozen=True, kw_only=True):
     zone: Zone
     url: Url = "https://api.electricitymaps.com"
     token_file: str = ""
-    token_env: Annotated[str, Meta(min_length=1)] = "ELECTRICITY_MAPS_TOKEN"  # noqa: S105 — a name
+    token_env: Variable = "ELECTRICITY_MAPS_TOKEN"  # noqa: S105 — a name
 
 
 class Envelope(Struct, rename="camel"):

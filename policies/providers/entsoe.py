@@ -12,7 +12,15 @@ from typing import Final
 
 import aiohttp
 
-from policies.providers.base import ProviderSettings, SignalDataError, SignalError, SignalLimitedError, Url, Zone
+from policies.providers.base import (
+    ProviderSettings,
+    SignalDataError,
+    SignalError,
+    SignalLimitedError,
+    Url,
+    Variable,
+    Zone,
+)
 from policies.providers.bidding_zones import EIC, eic_of
 from policies.providers.entsoe_document import Prices, read_day_ahead
 from policies.providers.http import HttpSource
@@ -44,7 +52,7 @@ class EntsoeSettings(ProviderSettings, frozen=True, kw_only=True):
     zone: Zone
     url: Url = "https://web-api.tp.entsoe.eu/api"
     token_file: str = ""
-    token_env: str = "ENTSOE_TOKEN"  # noqa: S105 — the variable's name
+    token_env: Variable = "ENTSOE_TOKEN"  # noqa: S105 — the variable's name
 
     def signal_kind(self) -> SignalKind:
         """Return that they are prices."""
@@ -116,11 +124,13 @@ class EntsoeProvider:
         }
         try:
             body = await self._http.get(self._url, params=query)
-            return read_day_ahead(body, eic=self._eic, source=self.name)
         except SignalLimitedError as error:
             raise SignalLimitedError(str(error), retry_after_s=error.retry_after_s or BAN_S) from error
-        except SignalError as error:
-            raise type(error)(self._token.masked(str(error)), retry_after_s=error.retry_after_s) from error
+        try:
+            return read_day_ahead(body, eic=self._eic, source=self.name)
+        except SignalError:  # again without the token, before words are cut: half a token is a secret, too
+            masked = self._token.masked(body.decode("utf-8", "replace"))
+            return read_day_ahead(masked.encode(), eic=self._eic, source=self.name)
 
     def _signal(self, told: list[Prices], *, since_s: float, until_s: float, now_s: float) -> Signal | None:
         """Return the prices that hold after one time and start before another as one signal; None where there are none.

@@ -71,7 +71,7 @@ def _read_xml(body: bytes, source: str) -> Element:
         raise SignalDataError(f"{source}: its XML declares a document type; that is not trusted")
 
     builder = TreeBuilder()
-    parser = expat.ParserCreate(namespace_separator=" ")
+    parser = expat.ParserCreate("utf-8", " ")  # whatever it declares: Python would look for codecs of other names
     parser.StartDoctypeDeclHandler = refuse
     parser.StartElementHandler = lambda name, _: builder.start(name.rpartition(" ")[2], {})
     parser.EndElementHandler = lambda name: builder.end(name.rpartition(" ")[2])

@@ -96,7 +96,7 @@ class HttpSource:
         body = await self.get(url, params=params, headers=headers)
         try:
             return msgspec.json.decode(body or b"[]", type=shape)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             why = self._masked(str(error))
             raise SignalDataError(f"{self.name}: {why}; the answer begins {self._hint(body)}") from error
 
@@ -106,10 +106,10 @@ class HttpSource:
         Raises:
             SignalUnavailableError: no connection, no answer in time, or a fault of the server (5xx).
             SignalLimitedError: asked too often (429, or 401 with a token that was good before).
-            SignalRefusedError: any other refusal (4xx).
+            SignalRefusedError: any other refusal (4xx), or no address at all.
             SignalDataError: the answer is too long, or leads elsewhere.
         """
-        target = URL(url).update_query(list(params.items()) if isinstance(params, Mapping) else list(params))
+        target = self._target(url, params)
         remembered = self._remembered.get(str(target))
         conditions = {"User-Agent": _USER_AGENT, **(headers or {})}
         if remembered is not None:
@@ -123,6 +123,12 @@ class HttpSource:
         self._accepted = True
         self._remember(str(target), answer)
         return answer.body
+
+    def _target(self, url: str, params: Params) -> URL:
+        try:
+            return URL(url).update_query(list(params.items()) if isinstance(params, Mapping) else list(params))
+        except ValueError as error:
+            raise SignalRefusedError(f"{self.name}: its address is none: {self._masked(str(error))}") from error
 
     async def _follow(self, target: URL, headers: Mapping[str, str]) -> _Answer:
         """Return the answer, after redirects within the same host: no token is ever carried to another one."""
@@ -227,7 +233,7 @@ def _told(text: str) -> str:
     """Return what a problem report (RFC 7807, with the lists of errors of ASP.NET) says; any other text as it is."""
     try:
         problem = msgspec.json.decode(text, type=_Problem)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return text
     errors = [error for of_one_key in problem.errors.values() for error in of_one_key]
     return ": ".join(filter(None, [problem.title, problem.detail, *errors])) or text

@@ -65,7 +65,7 @@ class MqttSettings(ProviderSettings, frozen=True, kw_only=True):
     url: MqttUrl = "mqtt://127.0.0.1:1883"
     username: str = ""
     password_file: str = ""
-    password_env: str = ""
+    password_env: Annotated[str, Meta(pattern=r"\A([A-Z_][A-Z0-9_]*)?\Z")] = ""
     ca_file: str = ""
     step_s: Annotated[float, Meta(ge=30, le=86_400)] = 300.0
     value_key: Annotated[str, Meta(max_length=128)] = ""

@@ -8,9 +8,13 @@
 import html
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote, quote_plus
+
+_VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
 class Secret:
@@ -51,7 +55,7 @@ def read_secret(*, key: str, file: str, variable: str, environment: Mapping[str,
     Args:
         key: how the setting is called, for messages, such as `token`.
         file: a file that holds nothing but the secret; "" means none.
-        variable: the environment variable to look into.
+        variable: the environment variable to look into; not repeated where it looks like no name, but like the secret.
         environment: the variables there are; the process's by default.
 
     Raises:
@@ -66,7 +70,8 @@ def read_secret(*, key: str, file: str, variable: str, environment: Mapping[str,
         whence = f"{key}_file = {file!r}"
     else:
         value = (os.environ if environment is None else environment).get(variable, "").strip()
-        whence = f"{key}_file is not set, and ${variable}"
+        named = f"${variable}" if _VARIABLE.fullmatch(variable) else f"the variable that {key}_env names"
+        whence = f"{key}_file is not set, and {named}"
     if not value:
         raise ValueError(f"{whence}: holds no {key}")
     if not value.isprintable():

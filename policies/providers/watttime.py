@@ -11,7 +11,15 @@ from typing import Annotated, Final, Literal, TypeVar
 import aiohttp
 from msgspec import Meta, Struct, field
 
-from policies.providers.base import ProviderSettings, SignalDataError, SignalError, SignalRefusedError, Url, Zone
+from policies.providers.base import (
+    ProviderSettings,
+    SignalDataError,
+    SignalError,
+    SignalRefusedError,
+    Url,
+    Variable,
+    Zone,
+)
 from policies.providers.http import HttpSource
 from policies.providers.secret import Secret, read_secret
 from policies.providers.series import (
@@ -55,7 +63,7 @@ class WattTimeSettings(ProviderSettings, frozen=True, kw_only=True):
     signal_type: Literal["co2_moer", "co2_aoer"] = "co2_moer"
     url: Url = "https://api.watttime.org"
     password_file: str = ""
-    password_env: Annotated[str, Meta(min_length=1)] = "WATTTIME_PASSWORD"  # noqa: S105 — a name
+    password_env: Variable = "WATTTIME_PASSWORD"  # noqa: S105 — a name
 
     def signal_kind(self) -> SignalKind:
         """Return the kind of the signal type."""

@@ -101,6 +101,7 @@ async def test_a_clock_that_is_wrong_is_told(bench: EiaBench) -> None:
     [
         ({"error": "Invalid frequency", "code": 400}, SignalRefusedError, "Invalid frequency"),
         ({"error": "The EIA database is busy", "code": "503"}, SignalUnavailableError, "is busy"),
+        ({"error": "." * 190 + KEY, "code": 400}, SignalRefusedError, r"\.{190}…\"$"),
         ({"error": {"code": "API_KEY_DISABLED", "message": f"{KEY} is off"}}, SignalRefusedError, "… is off"),
         ({"request": {}}, SignalDataError, "no data, and no error"),
         ({"response": {"data": [{"period": "2026-10-25"}]}}, SignalDataError, "respondent"),

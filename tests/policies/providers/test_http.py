@@ -315,6 +315,7 @@ async def test_a_token_that_was_good_is_not_called_wrong() -> None:
         ('{"title": ["odd"]}', '\'{"title": ["odd"]}\''),
         ("long " * 99, "long …'"),
         (b"\xff\xfe", "'��'"),
+        (b'{"errors": {"a": ' + b"[" * 100_000, "[[…'"),
         ("", "''"),
     ],
 )
@@ -329,6 +330,7 @@ async def test_the_words_of_the_source_are_told_and_not_its_markup(body: str | b
     ("body", "words"),
     [
         (b"<html>down</html>", "malformed.*the answer begins 'down'"),
+        (b'{"value": 1, "more": ' + b"[" * 100_000, "recursion depth"),
         (b'{"value": "x"}', r"Expected `int`, got `str` - at `\$.value`"),
         (b'{"value": 1', "truncated"),
         (b"\xff", "here: "),
@@ -344,6 +346,13 @@ async def test_what_was_not_asked_for_is_told_with_its_beginning(body: bytes, wo
 async def test_no_content_is_an_empty_list() -> None:
     async with asking(answering(status=204)) as case:
         assert await case.source.get_json(case.api.url, list[int]) == []
+
+
+@pytest.mark.parametrize("url", ["http://localhost:99999", "http://[::1", "http://\u2603..de"])
+async def test_an_address_that_is_none_is_refused(url: str) -> None:
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(SignalRefusedError, match=r"^here: its address is none: "):
+            await HttpSource(session, name="here").get(url)
 
 
 @pytest.mark.parametrize("status", [200, 401, 403, 429, 500])

@@ -58,7 +58,7 @@ def test_what_was_expected_is_no_history_when_its_time_has_come(known_until_s: f
 
 @pytest.mark.parametrize("state", ["held", "forecast", "stale"])
 def test_a_value_that_is_held_ages_here_as_it_does_there(state: str) -> None:
-    held = [value(-3), value(-2), value(-1, estimated=True), value(0, estimated=True)]
+    held = [value(-3), value(-2), *(value(i, estimated=True) for i in range(-1, 3))]
     grid = message(state=state, values=held, known_until_s=NOW_S - STEP_S, forecast_from_s=NOW_S + 600.0)
     history = history_of(grid)
     assert history is not None

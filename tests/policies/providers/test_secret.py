@@ -104,6 +104,14 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_secret(key="password", file=str(tmp_path), variable="P", environment={})
 
 
+@pytest.mark.parametrize("variable", ["", "s3cr3t-t0ken", "eyJhbGciOi"])
+def test_what_looks_like_the_secret_and_not_like_a_variable_is_not_repeated(variable: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"^token_file is not set, and the variable that token_env names: holds no token$"
+    ):
+        read_secret(key="token", file="", variable=variable, environment={})
+
+
 @pytest.mark.parametrize("environment", [{}, {"T": ""}, {"T": "  "}])
 def test_a_variable_that_is_not_set_is_named(environment: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"^token_file is not set, and \$T: holds no token$"):
