@@ -197,7 +197,7 @@ def _check_signal(signal: SignalConfig) -> Iterator[str]:
     elif len(kinds) > 1:
         yield f"signal.provider: mixes {' and '.join(sorted(kinds))} intensities, whose grams are not the same"
     for number, provider in enumerate(signal.provider):
-        yield from (f"signal.provider[{number}].{fault}" for fault in provider.settings.faults())
+        yield from (f"signal.provider[{number}].{fault}" for fault in provider.settings.all_faults())
 
 
 def _check_echo(config: Config) -> Iterator[str]:

@@ -79,7 +79,8 @@ def build_record(
             try:
                 good[key] = msgspec.convert(value, hints[key])
             except msgspec.ValidationError as error:
-                faults.append(f"{name}.{key} = {shown(value)}: {bound_of(hints[key]) or error}")
+                seen = "…" if key.endswith("_env") else shown(value)  # people put the secret itself there
+                faults.append(f"{name}.{key} = {seen}: {bound_of(hints[key]) or error}")
     missing = [field.name for field in msgspec.structs.fields(kind) if field.required and field.name not in good]
     faults += [f"{name}.{key}: is missing: {bound_of(hints[key])}" for key in missing if key not in table]
     return None if missing else kind(**good)

@@ -2,15 +2,18 @@
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
+from controller.cli import restore
 from controller.cli.wiring import opened_node, stopped_by_signals
 from controller.config import Config
 from controller.daemon import run_controller
-from controller.errors import ConfigError
+from controller.errors import ConfigError, ControllerError
 from publishers.broker import BrokerError, EmbeddedBroker, embedded_broker
 
 MQTT_PORT = 1883
@@ -23,13 +26,13 @@ _LOGGER = logging.getLogger(__name__)
 def controller(config: Config) -> int:
     """Run the controller of this node until SIGINT or SIGTERM."""
     _LOGGER.info("configuration: %s", _masked(config))
-    asyncio.run(_controller(config))
+    _run(_controller, config)
     return 0
 
 
 def up(config: Config) -> int:
     """Run a broker and the controller until SIGINT or SIGTERM; a broker that is there already is used."""
-    asyncio.run(_up(config))
+    _run(_up, config)
     return 0
 
 
@@ -46,6 +49,16 @@ async def broker(
                 await stop.wait()
                 watch.cancel()
     return 0
+
+
+def _run(work: Callable[[Config], Coroutine[None, None, None]], config: Config) -> None:
+    """Run until stopped. A token or a file that is missing must not keep a limit that a killed controller left."""
+    try:
+        asyncio.run(work(config))
+    except* ConfigError:
+        with suppress(ControllerError):  # what is wrong with the GPUs is told when the configuration is right
+            restore.restore(config)
+        raise
 
 
 async def _controller(config: Config) -> None:

@@ -92,7 +92,7 @@ def test_a_very_short_history_says_nothing_of_what_is_ordinary() -> None:
 
 def test_in_fine_steps_a_leap_must_stay_for_half_an_hour() -> None:
     for n_wrong, wanted in ((1, 1), (5, 5), (7, 0)):
-        values = 300.0 + np.arange(600) % 7
+        values = np.asarray(300.0 + np.arange(600) % 7, dtype=np.float64)
         values[500 : 500 + n_wrong] *= 10.0
         whole = replace(signal(values), starts_s=300.0 * np.arange(600, dtype=np.float64), ends_s=300.0 * 600)
         assert len(without_leaps(whole)[1]) == wanted

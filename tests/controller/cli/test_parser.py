@@ -18,6 +18,7 @@ from controller.errors import (
     JournalError,
     NodeLockedError,
 )
+from controller.journal import Entry, Journal
 from controller.node_lock import NodeLock
 from publishers.broker import BrokerError
 from tests.fakes import FakeBackend, FakeGpu
@@ -158,6 +159,36 @@ def test_a_second_controller_ends_with_2(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_file_of_the_configuration_that_is_missing_ends_with_2(tmp_path: Path) -> None:
     assert main([*arguments("controller", tmp_path), "--config", str(tmp_path / "absent.toml")]) == 2
     assert main([*arguments("controller", tmp_path), "--set", "signal.kind=carbon"]) == 2
+
+
+def test_a_token_that_is_missing_ends_with_2_and_keeps_no_limit_that_a_killed_controller_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = Entry(prior_power_limit_w=300.0, written_power_limits_w=(200.0,), written_at_s=0.0)
+    Journal.open(tmp_path).record("GPU-that-is-gone", gone)
+    chain = 'signal.provider=[{name="electricity-maps", zone="DE", token_env="NO_SUCH_TOKEN"}]'
+    assert main(arguments("controller", tmp_path, "signal.kind=carbon", chain)) == 2
+    shown = capsys.readouterr()
+    assert "GPU-that-is-gone: failed: it is not on this node now" in shown.out, "giving back was tried"
+    assert "signal.provider[0] (electricity-maps): token_file is not set, and $NO_SUCH_TOKEN" in shown.err
+
+
+def test_every_provider_that_cannot_be_made_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chain = f'signal.provider=[{{name="eia", zone="MISO"}}, {{name="csv", zone="DE", path="{tmp_path / "no.csv"}"}}]'
+    assert main(arguments("controller", tmp_path, "signal.kind=carbon", chain)) == 2
+    shown = capsys.readouterr().err
+    assert "signal.provider[0] (eia): token_file is not set" in shown
+    assert "signal.provider[1] (csv): " in shown
+
+
+@pytest.mark.parametrize("key", ["token_env", "url"])
+def test_a_secret_in_the_wrong_place_is_not_shown(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"token_env": "s3cr3t-t0k3n", "url": "https://proxy.example/?key=s3cr3t-t0k3n"}[key]
+    chain = f'signal.provider=[{{name="eia", zone="MISO", {key}="{value}"}}]'
+    assert main(arguments("controller", tmp_path, "signal.kind=carbon", chain)) == 2
+    shown = capsys.readouterr()
+    assert f"signal.provider[0].{key}" in shown.err
+    assert "s3cr3t" not in shown.out + shown.err
 
 
 def test_restoring_where_nothing_is_on_record_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
