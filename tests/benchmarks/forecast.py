@@ -32,10 +32,10 @@ from tests.policies.forecasting.grids import START_S, grid, until, weather
 from tests.policies.forecasting.memory import size
 
 try:
+    import sklearn
     from sklearn.svm import SVR
-    from sklearn.utils import __version__ as sklearn_version
 except ImportError:
-    SVR, sklearn_version = None, ""
+    SVR = None
 
 DATE: Final = "2026-11-21"
 TABLE: Final = Path(__file__).with_suffix(".md")
@@ -180,7 +180,7 @@ def table(name: str, found: Evaluation) -> Iterator[str]:
 
 def page(directory: Path) -> Iterator[str]:
     """Yield the lines of the page."""
-    libraries = f"numpy {np.__version__}, " + (f"scikit-learn {sklearn_version}" if SVR else "without scikit-learn")
+    libraries = f"numpy {np.__version__}, " + (f"scikit-learn {sklearn.__version__}" if SVR else "without scikit-learn")
     yield "# How good the forecasts are, and what they cost\n"
     yield (
         f"{DATE}, 2 cores of {platform.machine()}, {platform.system()} {platform.release()}, "

@@ -126,6 +126,22 @@ def test_without_them_they_come_with_the_errors() -> None:
     assert not np.isnan(seen[-1][2].lower[:12]).any()
 
 
+def test_errors_of_less_history_are_kept_while_there_are_more_of_them() -> None:
+    seen = walked(grid(weather(5)), 1, 52)
+    sources = [made.signal.source for _, _, made in seen]
+    assert (sources[0], sources[-1]) == ("persistence", "ridge")
+    assert not np.isnan([made.lower[11] for _, _, made in seen[sources.index("ridge") - 1 :]]).any()
+
+
+def test_a_history_of_which_little_is_left_is_forecast_by_what_is_left() -> None:
+    values = weather(31)
+    state = walked(grid(values), 30, 3)[-1][1]
+    now_s = START_S + 30 * DAY_S + 3 * HOUR_S
+    _, made = advance(state, history=until(grid(values), now_s, days=1), given=None, now_s=now_s)
+    assert made is not None
+    assert made.signal.source == "persistence"
+
+
 def test_nine_of_ten_values_come_within_the_bands() -> None:
     values = weather(52)
     covered = []
@@ -227,6 +243,16 @@ def test_a_provider_counts_by_its_errors(error: float, is_better: bool) -> None:
     assert alone is not None
     share = (made.signal.values - alone.signal.values) / (222.0 - alone.signal.values)
     assert share[:12].mean() > 0.6 if is_better else share[:12].mean() < 0.25
+
+
+def test_what_a_provider_is_worth_is_not_forgotten_when_more_history_is_known() -> None:
+    values = weather(18)
+    seen = walked(grid(values), 12, 24 * 3, provided(values, 1.0))
+    assert seen[0][2].signal.source == "ridge+oracle"
+    assert seen[-1][2].signal.source == "regression+oracle"
+    memory = seen[-1][1].memory
+    assert memory is not None
+    assert memory.skill.n_given[0] > 24 * 3 - 5
 
 
 @pytest.mark.parametrize("changes", [{"kind": "marginal"}, {"unit": "%"}])

@@ -63,6 +63,10 @@ def check(state: ForecasterState, history: Signal, told: Signal | None, now_s: f
         return state
     values, seen = made.signal.values, history.values[(history.starts_s <= now_s) & ~np.isnan(history.values)]
     assert np.isfinite(values).all()
+    assert state.memory is not None
+    least, greatest = state.memory.bounds
+    said = state.memory.outlook[~np.isnan(state.memory.outlook)]
+    assert ((least <= said) & (said <= greatest)).all()
     has_band = ~np.isnan(made.lower)
     assert (made.lower[has_band] <= values[has_band]).all()
     assert (values[has_band] <= made.upper[has_band]).all()
