@@ -49,11 +49,14 @@ def grid_history(grid: GridSignal, *, source: str, step_s: float, since_s: float
 def grid_forecast(grid: GridSignal, *, source: str, step_s: float, now_s: float, until_s: float) -> Signal | None:
     """Return what is expected after `now_s`, and starts before `until_s`; the arguments are those of `grid_history`.
 
-    Nothing is, where the message is not fresh: what a controller expects then comes of what it does not know any more.
+    Nothing is, where the message is not fresh: what a controller expects then comes of what it does not know any more;
+    nor where it only repeats the last value, which would so be held here for longer than there.
     """
     if grid.state != "fresh":
         return None
     step_s, told_until_s = _step_s(grid, step_s), _told_until_s(grid)
+    if _repeats(grid, told_until_s):
+        return None
     return _signal(
         (
             value
@@ -90,6 +93,17 @@ def _told_until_s(grid: GridSignal) -> float:
     """Return until when the values were told by the source [Unix s]; infinite where the message has nothing else."""
     ends_s = (grid.known_until_s, grid.forecast_from_s)
     return min((end_s for end_s in ends_s if end_s is not None), default=math.inf)
+
+
+def _repeats(grid: GridSignal, told_until_s: float) -> bool:
+    """Return whether all that is expected is the last value that was told; a price may well be the same all day."""
+    last = max(
+        (value for value in grid.values if value.starts_s < told_until_s),
+        key=lambda value: value.starts_s,
+        default=None,
+    )
+    expected = {value.value for value in grid.values if value.starts_s >= told_until_s}
+    return grid.kind != "price" and last is not None and expected == {last.value}
 
 
 def _is_held(grid: GridSignal, value: SignalValue) -> bool:

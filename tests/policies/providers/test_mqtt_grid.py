@@ -67,10 +67,17 @@ def test_a_value_that_is_held_ages_here_as_it_does_there(state: str) -> None:
 
 
 def test_what_stands_for_the_present_of_a_source_that_is_a_little_late_is_no_forecast() -> None:
-    values = [value(-2), value(-1), value(0, estimated=True), value(1, estimated=True)]
+    values = [value(-2), value(-1), value(0, estimated=True), value(1, number=310.0, estimated=True)]
     forecast = forecast_of(message(values=values, known_until_s=NOW_S))
     assert forecast is not None
     assert forecast.starts_s.tolist() == [NOW_S + STEP_S]
+
+
+def test_a_forecast_that_only_repeats_the_last_value_is_none_but_of_a_price() -> None:
+    values = [value(-2, number=280.0), value(-1), value(0), *(value(i, estimated=True) for i in range(1, 5))]
+    assert forecast_of(message(values=values)) is None
+    assert forecast_of(message(values=values, kind="price", unit="EUR/kWh")) is not None
+    assert forecast_of(message(values=[*values, value(5, number=301.0, estimated=True)])) is not None
 
 
 def test_the_last_value_holds_no_longer_than_it_was_told() -> None:
