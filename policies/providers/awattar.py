@@ -65,17 +65,17 @@ class AwattarProvider(SpanProvider):
 
     async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         """Return the prices that were."""
-        return await self._fetch(since_s, now_s)
+        return await self._fetch(since_s, now_s, now_s=now_s)
 
     async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
         """Return the prices to come that are settled."""
-        return await self._fetch(now_s, until_s)
+        return await self._fetch(now_s, until_s, now_s=now_s)
 
-    async def _fetch(self, start_s: float, end_s: float) -> list[Point]:
+    async def _fetch(self, start_s: float, end_s: float, *, now_s: float) -> list[Point]:
         """Return the prices from the hour of `start_s` to that of `end_s`."""
         start_ms, end_ms = (t_s // STEP_S * STEP_S * MS_PER_S for t_s in (start_s, end_s + STEP_S))
         params = {"start": f"{start_ms:.0f}", "end": f"{end_ms:.0f}"}
-        answer = await self._http.get_json(self._url, _Prices, params=params)
+        answer = await self._http.get_json(self._url, _Prices, now_s=now_s, params=params)
         if units := {price.unit for price in answer.data if price.unit.lower() != "eur/mwh"}:
             raise SignalDataError(f"{self.name}: the prices are in {', '.join(sorted(units))}, not in EUR/MWh")
         return [

@@ -4,6 +4,7 @@ API: https://carbon-aware-sdk.greensoftware.foundation. Data: those of the sourc
 (WattTime, Electricity Maps, files), under that source's terms; the answers do not tell what kind they are.
 """
 
+from itertools import pairwise
 from typing import Annotated, Final, Literal
 
 import aiohttp
@@ -12,6 +13,7 @@ from msgspec import Meta, Struct, field
 from policies.providers.base import ProviderSettings, SignalDataError, SignalError, SignalRefusedError, Zone
 from policies.providers.http import HttpSource
 from policies.providers.series import (
+    AHEAD_S,
     CLOCK_TOLERANCE_S,
     LOOK_BACK_S,
     Point,
@@ -88,14 +90,12 @@ class CarbonAwareSdkProvider:
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
         """Return the values since then, or since 24 hours ago where the data source gives no more."""
         since_s = max(since_s, now_s - self._keeps_s)
-        try:
-            points = await self._emissions(since_s, now_s)
-        except SignalError as error:
-            if since_s >= now_s - DAY_S or not _is_refused(error):
-                raise
-            points = await self._emissions(now_s - DAY_S, now_s)
-            self._keeps_s = DAY_S
-        self.step_s = usual_step_s(points, otherwise_s=self.step_s)
+        # With Electricity Maps behind it, what began more than 24 hours ago takes another endpoint and another plan.
+        first_s = max(since_s - HOUR_S, now_s - DAY_S + CLOCK_TOLERANCE_S)
+        points = await self._emissions(first_s, now_s + AHEAD_S, now_s=now_s)
+        if since_s < now_s - DAY_S:
+            points += await self._older(since_s - HOUR_S, first_s, now_s=now_s)
+        self.step_s = usual_step_s(points, otherwise_s=_finest_step_s(points), longest_s=HOUR_S)
         check_clock(points, source=self.name, now_s=now_s)
         return self._signal(told(points, since_s=since_s, now_s=now_s, step_s=self.step_s), now_s=now_s)
 
@@ -104,7 +104,7 @@ class CarbonAwareSdkProvider:
         # Bounds are left out: the WebAPI refuses those that its forecast does not reach.
         try:
             forecasts = await self._http.get_json(
-                f"{self._root}/forecasts/current", list[_Forecast], params={"location": self._zone}
+                f"{self._root}/forecasts/current", list[_Forecast], now_s=now_s, params={"location": self._zone}
             )
         except SignalError as error:
             if error.status == _NOT_IMPLEMENTED:
@@ -123,12 +123,24 @@ class CarbonAwareSdkProvider:
             to_come(points, now_s=now_s, until_s=until_s), now_s=now_s, issued_at_s=max(issued_s, default=None)
         )
 
-    async def _emissions(self, since_s: float, now_s: float) -> list[Point]:
-        """Return what the WebAPI knows from then on, with the value that holds then."""
+    async def _older(self, start_s: float, end_s: float, *, now_s: float) -> list[Point]:
+        """Return what came before the last 24 hours; from the first refusal on nothing, and nobody asks again."""
+        try:
+            return await self._emissions(start_s, end_s, now_s=now_s)
+        except SignalError as error:
+            if not _is_refused(error):
+                raise
+            self._keeps_s = DAY_S
+            return []
+
+    async def _emissions(self, since_s: float, until_s: float, *, now_s: float) -> list[Point]:
+        """Return what the WebAPI knows of a time."""
         points: list[Point] = []
-        for start_s, end_s in windows_s(_first_start_s(since_s, now_s), now_s, longest_s=RANGE_S):
+        for start_s, end_s in windows_s(since_s, until_s, longest_s=RANGE_S):
             params = {"location": self._zone, "time": iso(start_s), "toTime": iso(end_s)}
-            emissions = await self._http.get_json(f"{self._root}/bylocation", list[_Emission], params=params)
+            emissions = await self._http.get_json(
+                f"{self._root}/bylocation", list[_Emission], now_s=now_s, params=params
+            )
             points += [Point(self._time_s(emission.time), emission.rating_g_per_kwh) for emission in emissions]
         return points
 
@@ -148,14 +160,10 @@ class CarbonAwareSdkProvider:
         )
 
 
-def _first_start_s(since_s: float, now_s: float) -> float:
-    """Return when the value that holds at `since_s` may have begun [Unix s], no more than 24 hours ago if that was not.
-
-    With Electricity Maps behind it, what began more than 24 hours ago takes another endpoint and another plan.
-    """
-    if since_s < now_s - DAY_S:
-        return since_s - HOUR_S
-    return max(since_s - HOUR_S, now_s - DAY_S + CLOCK_TOLERANCE_S)
+def _finest_step_s(points: list[Point]) -> float:
+    """Return the smallest distance of two starts, an hour where there is none, at most an hour [s]."""
+    starts_s = sorted({point.starts_s for point in points})
+    return min([HOUR_S, *(after_s - before_s for before_s, after_s in pairwise(starts_s))])
 
 
 def _is_refused(error: SignalError) -> bool:

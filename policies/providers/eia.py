@@ -157,7 +157,8 @@ class EiaProvider:
         }
         rows: list[_Row] = []
         for page in range(MAX_PAGES):
-            answer = await self._http.get_json(self._url, _Answer, params=query | {"offset": str(page * PAGE)})
+            of_page = query | {"offset": str(page * PAGE)}
+            answer = await self._http.get_json(self._url, _Answer, now_s=now_s, params=of_page)
             if answer.response is None:
                 raise self._refusal(answer)
             rows += answer.response.data

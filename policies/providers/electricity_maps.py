@@ -94,9 +94,11 @@ class ElectricityMapsProvider:
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
         """Return the values since then, or since 24 hours ago where the plan has no more."""
         since_s = max(since_s, now_s - LOOK_BACK_S)
-        recent = self._points(await self._ask("history", self._estimations))
+        recent = self._points(await self._ask("history", self._estimations, now_s=now_s))
         first_s = min((point.starts_s for point in recent), default=now_s)
-        older = await self._fetch_older(since_s, first_s) if since_s < now_s - DAY_S and self._has_past else []
+        older = (
+            await self._fetch_older(since_s, first_s, now_s=now_s) if since_s < now_s - DAY_S and self._has_past else []
+        )
         points = older + recent
         check_clock(points, source=self.name, now_s=now_s)
         return self._signal(told(points, since_s=since_s, now_s=now_s, step_s=self.step_s), now_s=now_s)
@@ -111,7 +113,7 @@ class ElectricityMapsProvider:
         n_hours = math.ceil((until_s - now_s) / STEP_S["hourly"])
         horizon_h = next((hours for hours in HORIZONS_H if hours >= n_hours), HORIZONS_H[-1])
         try:
-            answer = await self._ask("forecast", {"horizonHours": str(horizon_h)})
+            answer = await self._ask("forecast", {"horizonHours": str(horizon_h)}, now_s=now_s)
         except SignalError as error:
             if not _is_refused(error):
                 raise
@@ -122,14 +124,14 @@ class ElectricityMapsProvider:
             to_come(points, now_s=now_s, until_s=until_s), now_s=now_s, issued_at_s=self._time_s(answer.updated_at)
         )
 
-    async def _fetch_older(self, since_s: float, until_s: float) -> list[Point]:
+    async def _fetch_older(self, since_s: float, until_s: float, *, now_s: float) -> list[Point]:
         """Return what the history lacks; from the first refusal on nothing, and nobody asks again."""
         points: list[Point] = []
         start_s = since_s // self.step_s * self.step_s
         for part_start_s, part_end_s in windows_s(start_s, until_s, longest_s=RANGE_S):
             params = {"start": iso(part_start_s), "end": iso(part_end_s), **self._estimations}
             try:
-                points += self._points(await self._ask("past-range", params))
+                points += self._points(await self._ask("past-range", params, now_s=now_s))
             except SignalError as error:
                 if not _is_refused(error):
                     raise
@@ -137,9 +139,9 @@ class ElectricityMapsProvider:
                 break
         return points
 
-    async def _ask(self, endpoint: str, params: dict[str, str]) -> _Answer:
+    async def _ask(self, endpoint: str, params: dict[str, str], *, now_s: float) -> _Answer:
         return await self._api.get(
-            f"carbon-intensity/{endpoint}", _Answer, {"emissionFactorType": self._factors, **params}
+            f"carbon-intensity/{endpoint}", _Answer, {"emissionFactorType": self._factors, **params}, now_s=now_s
         )
 
     def _points(self, answer: _Answer) -> list[Point]:

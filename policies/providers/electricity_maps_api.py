@@ -71,14 +71,14 @@ class ElectricityMapsApi:
         self._root = f"{access.url.rstrip('/')}/{version}"
         self._common = dict([("zone", access.zone), ("temporalGranularity", granularity), _NO_CALLER_LOOKUP[version]])
 
-    async def get(self, path: str, shape: type[AnyEnvelope], params: Mapping[str, str]) -> AnyEnvelope:
+    async def get(self, path: str, shape: type[AnyEnvelope], params: Mapping[str, str], *, now_s: float) -> AnyEnvelope:
         """Return the answer of an endpoint, which is for the zone and at the granularity that were asked for.
 
         Raises:
             SignalError: the source failed, or its answer is for something else.
         """
         answer = await self._http.get_json(
-            f"{self._root}/{path}", shape, params=self._common | dict(params), headers=self._headers
+            f"{self._root}/{path}", shape, now_s=now_s, params=self._common | dict(params), headers=self._headers
         )
         if answer.error:
             raise SignalUnavailableError(f"{self._http.name}: {answer.error}")

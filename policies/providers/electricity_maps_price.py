@@ -19,7 +19,17 @@ from policies.providers.electricity_maps_api import (
     ElectricityMapsApi,
     Envelope,
 )
-from policies.providers.series import LOOK_BACK_S, Point, iso, read_iso_s, signal_of, to_come, told, windows_s
+from policies.providers.series import (
+    LOOK_BACK_S,
+    Point,
+    iso,
+    one_unit,
+    read_iso_s,
+    signal_of,
+    to_come,
+    told,
+    windows_s,
+)
 from policies.signal import Signal, SignalKind
 from policies.units import price_per_kwh
 
@@ -68,27 +78,35 @@ class ElectricityMapsPriceProvider:
         )
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
-        """Return the prices since then that hold by now."""
+        """Return the prices since then that hold by now; after a change of the currency those since that."""
         since_s = max(since_s, now_s - LOOK_BACK_S)
-        prices, unit = await self._fetch(since_s // self.step_s * self.step_s, self._next_s(now_s))
+        start_s = since_s // self.step_s * self.step_s
+        prices, unit = await self._fetch(start_s, self._next_s(now_s), now_s=now_s, latest=True)
         points = told(prices, since_s=since_s, now_s=now_s, step_s=self.step_s)
         return self._signal(points, unit=unit, now_s=now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
-        """Return the prices to come that are published; they are settled, and no estimates."""
-        prices, unit = await self._fetch(self._next_s(now_s), until_s)
+        """Return the prices to come that are published; they are settled, and no estimates.
+
+        Before a change of the currency those until that.
+        """
+        prices, unit = await self._fetch(self._next_s(now_s), until_s, now_s=now_s, latest=False)
         return self._signal(to_come(prices, now_s=now_s, until_s=until_s), unit=unit, now_s=now_s)
 
     def _next_s(self, now_s: float) -> float:
         return (now_s // self.step_s + 1) * self.step_s
 
-    async def _fetch(self, start_s: float, end_s: float) -> tuple[list[Point], str]:
-        """Return the prices from `start_s` to before `end_s`, and their unit; "" where there are none."""
+    async def _fetch(self, start_s: float, end_s: float, *, now_s: float, latest: bool) -> tuple[list[Point], str]:
+        """Return the prices from `start_s` to before `end_s` that are in one unit, and it; "" where there are none."""
         prices: list[_Price] = []
         for part_start_s, part_end_s in windows_s(start_s, end_s, longest_s=RANGE_S):
             params = {"start": iso(part_start_s), "end": iso(part_end_s)}
-            prices += (await self._api.get("price-day-ahead/actual", _Prices, params)).data
-        return [self._point(price) for price in prices], self._unit({price.unit for price in prices})
+            prices += (await self._api.get("price-day-ahead/actual", _Prices, params, now_s=now_s)).data
+        by_start = [(self._point(price), self._unit(price.unit)) for price in prices]
+        if not by_start:
+            return [], ""
+        unit = one_unit(((point.starts_s, unit) for point, unit in by_start), source=self.name, latest=latest)
+        return [point for point, its_unit in by_start if its_unit == unit], unit
 
     def _point(self, price: _Price) -> Point:
         return Point(
@@ -97,11 +115,8 @@ class ElectricityMapsPriceProvider:
             updated_at_s=read_iso_s(price.updated_at, source=self.name) if price.updated_at else 0.0,
         )
 
-    def _unit(self, units: set[str]) -> str:
-        """Return the unit that prices have once they are per kWh, from the one that all of them have here."""
-        if not units:
-            return ""
-        said = " and ".join(sorted(units))
+    def _unit(self, said: str) -> str:
+        """Return the unit that prices have once they are per kWh, from the one that they have here."""
         if not _UNIT.fullmatch(said):
             raise SignalDataError(f"{self.name}: gives prices in {said!r}; must be money per MWh, such as EUR/MWh")
         return said.replace("/MWh", "/kWh")

@@ -109,18 +109,18 @@ class EnerginetProvider(SpanProvider):
 
     async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         """Return what was measured."""
-        points = await self._fetch("CO2Emis", since_s, estimated=False)
+        points = await self._fetch("CO2Emis", since_s, now_s=now_s, estimated=False)
         check_clock(points, source=self.name, now_s=now_s)
         return points
 
     async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
         """Return the forecast."""
         del until_s
-        return await self._fetch("CO2EmisProg", now_s, estimated=True)
+        return await self._fetch("CO2EmisProg", now_s, now_s=now_s, estimated=True)
 
-    async def _fetch(self, dataset: str, start_s: float, *, estimated: bool) -> list[Point]:
+    async def _fetch(self, dataset: str, start_s: float, *, now_s: float, estimated: bool) -> list[Point]:
         params = _params(_Emission, self._zone, start_s // CARBON_STEP_S * CARBON_STEP_S)
-        answer = await self._http.get_json(f"{self._url}/{dataset}", _Emissions, params=params)
+        answer = await self._http.get_json(f"{self._url}/{dataset}", _Emissions, now_s=now_s, params=params)
         return [
             Point(_starts_s(record, self._zone, self.name), record.intensity_g_per_kwh, estimated=estimated)
             for record in answer.records
@@ -137,16 +137,17 @@ class EnerginetPriceProvider(SpanProvider):
 
     def __init__(self, settings: EnerginetPriceSettings, session: aiohttp.ClientSession) -> None:
         zone, name, unit = settings.zone, f"energinet {settings.zone}", f"{settings.currency}/kWh"
-        super().__init__(name=name, kind="price", zone=zone, source=SOURCE, unit=unit, step_s=PRICE_STEP_S)
+        super().__init__(
+            name=name, kind="price", zone=zone, source=SOURCE, unit=unit, step_s=PRICE_STEP_S, longest_step_s=HOUR_S
+        )
         self._url = f"{settings.url.rstrip('/')}/dataset/DayAheadPrices"
         self._in_dkk = settings.currency == "DKK"
         self._http = HttpSource(session, name=name)
 
     async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         """Return the prices from then on, those to come included."""
-        del now_s
         params = _params(_Price, self._zone, since_s // HOUR_S * HOUR_S)
-        answer = await self._http.get_json(self._url, _Prices, params=params)
+        answer = await self._http.get_json(self._url, _Prices, now_s=now_s, params=params)
         return [Point(_starts_s(record, self._zone, self.name), self._price(record)) for record in answer.records]
 
     async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:

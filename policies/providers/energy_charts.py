@@ -109,7 +109,7 @@ class EnergyChartsProvider(SpanProvider):
 
     async def _fetch(self, start_s: float, end_s: float, *, now_s: float) -> list[Point]:
         params = {"country": self._country, **_span(start_s, end_s)}
-        answer = await self._http.get_json(self._url, _Carbon, params=params)
+        answer = await self._http.get_json(self._url, _Carbon, now_s=now_s, params=params)
         _check_lengths(self.name, answer.starts_s, answer.measured_g_per_kwh, answer.forecast_g_per_kwh)
         measured = [Point(*pair) for pair in zip(answer.starts_s, answer.measured_g_per_kwh, strict=True)]
         check_clock(measured, source=self.name, now_s=now_s)
@@ -129,22 +129,30 @@ class EnergyChartsPriceProvider(SpanProvider):
 
     def __init__(self, settings: EnergyChartsPriceSettings, session: aiohttp.ClientSession) -> None:
         name = f"energy-charts {settings.zone}"
-        super().__init__(name=name, kind="price", zone=settings.zone, source=SOURCE, unit="EUR/kWh", step_s=STEP_S)
+        super().__init__(
+            name=name,
+            kind="price",
+            zone=settings.zone,
+            source=SOURCE,
+            unit="EUR/kWh",
+            step_s=STEP_S,
+            longest_step_s=HOUR_S,
+        )
         self._url = f"{settings.url.rstrip('/')}/price"
         self._bidding_zone = settings.zone
         self._http = HttpSource(session, name=name)
 
     async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         """Return the prices that were."""
-        return await self._fetch(since_s, now_s)
+        return await self._fetch(since_s, now_s, now_s=now_s)
 
     async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
         """Return the prices to come that are settled, and those of the day before."""
-        return await self._fetch(now_s - MARGIN_S, until_s)
+        return await self._fetch(now_s - MARGIN_S, until_s, now_s=now_s)
 
-    async def _fetch(self, start_s: float, end_s: float) -> list[Point]:
+    async def _fetch(self, start_s: float, end_s: float, *, now_s: float) -> list[Point]:
         params = {"bzn": self._bidding_zone, **_span(start_s, end_s)}
-        answer = await self._http.get_json(self._url, _Prices, params=params)
+        answer = await self._http.get_json(self._url, _Prices, now_s=now_s, params=params)
         _check_lengths(self.name, answer.starts_s, answer.prices_per_mwh)
         if answer.unit.replace(" ", "") != "EUR/MWh":
             raise SignalDataError(f"{self.name}: the prices are in {answer.unit!r}, not in EUR/MWh")

@@ -25,7 +25,7 @@ from policies.providers.bidding_zones import EIC, eic_of
 from policies.providers.entsoe_document import Prices, read_day_ahead
 from policies.providers.http import HttpSource
 from policies.providers.secret import read_secret
-from policies.providers.series import Point, signal_of
+from policies.providers.series import Point, one_unit, signal_of
 from policies.signal import Signal, SignalKind
 from policies.units import price_per_kwh
 
@@ -35,6 +35,8 @@ DAY_S: Final = 86_400.0
 MAX_LOOK_BACK_S: Final = 60 * DAY_S
 CHUNK_S: Final = 30 * DAY_S
 """An answer holds at most 100 series: one for each day, and one more where there is a second auction."""
+MARKET_SEQUENCE: Final = 1
+"""The coupled market of Europe; of several auctions for a zone, the others are of other exchanges, at other prices."""
 BAN_S: Final = 600.0
 """Who asks more than 400 times a minute is not answered for ten minutes."""
 
@@ -99,8 +101,8 @@ class EntsoeProvider:
         since_s = max(since_s, now_s - MAX_LOOK_BACK_S)
         told: list[Prices] = []
         for start_s, end_s in _chunks(since_s, now_s):
-            told += await self._prices(start_s, end_s)
-        return self._signal(told, since_s=since_s, until_s=math.nextafter(now_s, math.inf), now_s=now_s)
+            told += await self._prices(start_s, end_s, now_s=now_s)
+        return self._signal(told, since_s=since_s, until_s=math.nextafter(now_s, math.inf), now_s=now_s, latest=True)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return the prices from the one that holds now on, up to `until_s`, as far as they are known.
@@ -108,10 +110,10 @@ class EntsoeProvider:
         Raises:
             SignalError: the API failed, or refused, or answered for another zone.
         """
-        told = await self._prices(now_s, until_s)
-        return self._signal(told, since_s=now_s, until_s=until_s, now_s=now_s)
+        told = await self._prices(now_s, until_s, now_s=now_s)
+        return self._signal(told, since_s=now_s, until_s=until_s, now_s=now_s, latest=False)
 
-    async def _prices(self, start_s: float, end_s: float) -> list[Prices]:
+    async def _prices(self, start_s: float, end_s: float, *, now_s: float) -> list[Prices]:
         """Return the prices of the days in which a time lies: the API always gives whole days."""
         query = {
             "documentType": "A44",
@@ -123,7 +125,7 @@ class EntsoeProvider:
             "securityToken": self._token.reveal(),
         }
         try:
-            body = await self._http.get(self._url, params=query)
+            body = await self._http.get(self._url, now_s=now_s, params=query)
         except SignalLimitedError as error:
             raise SignalLimitedError(str(error), retry_after_s=error.retry_after_s or BAN_S) from error
         try:
@@ -132,20 +134,27 @@ class EntsoeProvider:
             masked = self._token.masked(body.decode("utf-8", "replace"))
             return read_day_ahead(masked.encode(), eic=self._eic, source=self.name)
 
-    def _signal(self, told: list[Prices], *, since_s: float, until_s: float, now_s: float) -> Signal | None:
+    def _signal(
+        self, told: list[Prices], *, since_s: float, until_s: float, now_s: float, latest: bool
+    ) -> Signal | None:
         """Return the prices that hold after one time and start before another as one signal; None where there are none.
 
-        Of several auctions the first alone counts, even on days that lack it: in Germany and Austria the second is that
-        of another exchange, known earlier, at other prices. The step is the finest of all periods: where some are of
-        quarters, the price of an hour is repeated, so that a zone that changes to quarters keeps one series.
+        Of several auctions the first alone counts; days that lack it are missing: in Germany and Austria the second is
+        that of another exchange, known earlier, at other prices. Of two currencies, one after the other, the latest
+        counts, or the first. The step is the finest of all periods: where some are of quarters, the price of an hour is
+        repeated, so that a zone that changes to quarters keeps one series.
         """
-        first = min((prices.sequence for prices in told), default=0)
-        told = [prices for prices in told if prices.sequence == first]
-        currencies = sorted({prices.currency for prices in told})
-        if len(currencies) > 1 or currencies == [""]:
-            raise SignalDataError(f"{self.name}: prices in {', '.join(currencies) or 'no currency'}: must be in one")
+        told = [
+            prices
+            for prices in told
+            if prices.sequence == MARKET_SEQUENCE and prices.ends_s > since_s and prices.starts_s < until_s
+        ]
         if not told:
             return None
+        currency = one_unit(((prices.starts_s, prices.currency) for prices in told), source=self.name, latest=latest)
+        if not currency:
+            raise SignalDataError(f"{self.name}: prices in no currency")
+        told = [prices for prices in told if prices.currency == currency]
         step_s = min(prices.step_s for prices in told)
         coarse_first = sorted(told, key=lambda prices: -prices.step_s)  # of two prices for a time, the later one wins
         return signal_of(
@@ -158,7 +167,7 @@ class EntsoeProvider:
             kind=self.kind,
             zone=self._zone,
             source=self.name,
-            unit=f"{currencies[0]}/kWh",
+            unit=f"{currency}/kWh",
             step_s=step_s,
             now_s=now_s,
         )

@@ -35,6 +35,11 @@ class Prices:
     step_s: float
     by_position: tuple[float | None, ...]
 
+    @property
+    def ends_s(self) -> float:
+        """Return when the last of them ceases to hold [Unix s]."""
+        return self.starts_s + len(self.by_position) * self.step_s
+
 
 def read_day_ahead(body: bytes, *, eic: str, source: str) -> list[Prices]:
     """Return the day-ahead prices in a document: none where it says that there are none.

@@ -24,8 +24,11 @@ from policies.providers.base import (
     SignalUnavailableError,
 )
 from policies.providers.secret import Secret
+from policies.providers.series import iso
 
 TIMEOUT_S: Final = 20.0
+CLOCK_TOLERANCE_S: Final = 3_600.0
+"""A server whose clock differs from ours by more than this shows that one of the two is wrong."""
 MAX_BODY_BYTES: Final = 8 << 20
 MAX_REDIRECTS: Final = 3
 MAX_REMEMBERED: Final = 8
@@ -85,29 +88,48 @@ class HttpSource:
         self._remembered: OrderedDict[str, _Remembered] = OrderedDict()
 
     async def get_json(
-        self, url: str, shape: type[Shape], *, params: Params = (), headers: Mapping[str, str] | None = None
+        self,
+        url: str,
+        shape: type[Shape],
+        *,
+        now_s: float | None = None,
+        params: Params = (),
+        headers: Mapping[str, str] | None = None,
     ) -> Shape:
         """Return the answer to a GET request, decoded and checked against a msgspec type; an empty one is [].
 
         Raises:
             SignalUnavailableError, SignalLimitedError, SignalRefusedError: see `get`.
-            SignalDataError: the answer is not JSON, or not of this shape.
+            SignalDataError: the answer is not JSON, or not of this shape; or see `get`.
         """
-        body = await self.get(url, params=params, headers=headers)
+        body = await self.get(url, now_s=now_s, params=params, headers=headers)
         try:
             return msgspec.json.decode(body or b"[]", type=shape)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             why = self._masked(str(error))
             raise SignalDataError(f"{self.name}: {why}; the answer begins {self._hint(body)}") from error
 
-    async def get(self, url: str, *, params: Params = (), headers: Mapping[str, str] | None = None) -> bytes:
+    async def get(
+        self,
+        url: str,
+        *,
+        now_s: float | None = None,
+        params: Params = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
         """Return the body of the answer to a GET request; that of the last one where nothing has changed since.
+
+        Args:
+            url: whom to ask.
+            now_s: when it is asked [Unix s]; None leaves the clock of the server alone.
+            params: are added to its query.
+            headers: are sent besides.
 
         Raises:
             SignalUnavailableError: no connection, no answer in time, or a fault of the server (5xx).
             SignalLimitedError: asked too often (429, or 401 with a token that was good before).
             SignalRefusedError: any other refusal (4xx), or no address at all.
-            SignalDataError: the answer is too long, or leads elsewhere.
+            SignalDataError: the answer is too long, leads elsewhere, or was given at another time than `now_s`.
         """
         target = self._target(url, params)
         remembered = self._remembered.get(str(target))
@@ -116,10 +138,12 @@ class HttpSource:
             conditions |= {"If-None-Match": remembered.tag} if remembered.tag else {}
             conditions |= {"If-Modified-Since": remembered.since} if remembered.since else {}
         answer = await self._follow(target, conditions)
-        if answer.status == HTTPStatus.NOT_MODIFIED and remembered is not None:
-            return remembered.body
-        if answer.status not in {HTTPStatus.OK, HTTPStatus.NO_CONTENT}:
+        is_unchanged = answer.status == HTTPStatus.NOT_MODIFIED and remembered is not None
+        if not is_unchanged and answer.status not in {HTTPStatus.OK, HTTPStatus.NO_CONTENT}:
             raise self._refusal(answer)
+        self._check_clock(answer, now_s)
+        if remembered is not None and is_unchanged:
+            return remembered.body
         self._accepted = True
         self._remember(str(target), answer)
         return answer.body
@@ -165,6 +189,19 @@ class HttpSource:
             if n_bytes > MAX_BODY_BYTES:
                 raise SignalDataError(f"{self.name}: the answer is longer than {MAX_BODY_BYTES >> 20} MiB")
         return b"".join(chunks)
+
+    def _check_clock(self, answer: _Answer, now_s: float | None) -> None:
+        """Refuse an answer whose server's clock differs from ours: every age would be wrong.
+
+        A cache tells with Age how long it has kept the answer (RFC 9111, section 4.2.3).
+        """
+        said_s = _date_s(answer.headers)
+        if now_s is None or said_s is None or abs(said_s - now_s) <= CLOCK_TOLERANCE_S:
+            return
+        raise SignalDataError(
+            f"{self.name}: its clock says {iso(said_s)}, and here it is {iso(now_s)}: one clock is wrong by"
+            f" {abs(said_s - now_s) / 3600:.1f} h"
+        )
 
     def _refusal(self, answer: _Answer) -> SignalError:
         """Return the error that a status means."""
@@ -226,6 +263,15 @@ def _retry_after_s(headers: Mapping[str, str]) -> float | None:
         then, now = parsedate_to_datetime(text), parsedate_to_datetime(headers.get("Date", ""))
         return max(0.0, (then - now).total_seconds())
     except (ValueError, TypeError):
+        return None
+
+
+def _date_s(headers: Mapping[str, str]) -> float | None:
+    """Return what the server's clock says by the headers of its answer, or None where they do not tell [Unix s]."""
+    age = headers.get("Age", "").strip()
+    try:
+        return parsedate_to_datetime(headers.get("Date", "")).timestamp() + (float(age) if age.isdecimal() else 0.0)
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

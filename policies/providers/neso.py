@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from policies.providers.base import ProviderSettings, SignalDataError, Url, Zone
 from policies.providers.http import HttpSource
-from policies.providers.series import Point, check_clock, iso, read_iso_s
+from policies.providers.series import AHEAD_S, Point, check_clock, iso, read_iso_s
 from policies.providers.span import SpanProvider
 
 STEP_S: Final = 1_800.0
@@ -87,22 +87,27 @@ class NesoProvider(SpanProvider):
     async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         """Return the points of the past."""
         points: list[Point] = []
-        for start_s, end_s in _spans(since_s, now_s):
-            points += await self._fetch(start_s, iso(end_s))
+        for start_s, end_s in _spans(since_s, now_s + AHEAD_S):
+            points += await self._fetch(start_s, iso(end_s), now_s=now_s)
+        self._check_clock(points, now_s)
         return points
 
     async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
         """Return the forecast, which reaches 48 hours ahead."""
         del until_s
-        points = await self._fetch(_slot_s(now_s), "fw48h")
-        check_clock((point for point in points if not point.estimated), source=self.name, now_s=now_s)
+        points = await self._fetch(_slot_s(now_s), "fw48h", now_s=now_s)
+        self._check_clock(points, now_s)
         return points
 
-    async def _fetch(self, start_s: float, end: str) -> list[Point]:
+    def _check_clock(self, points: list[Point], now_s: float) -> None:
+        check_clock((point for point in points if not point.estimated), source=self.name, now_s=now_s)
+
+    async def _fetch(self, start_s: float, end: str, *, now_s: float) -> list[Point]:
         """Return the slots of a query. The one that ends at its start comes first, and is dropped by what follows."""
         where = "/intensity" if self._place is None else "/regional/intensity"
         place = "" if self._place is None else f"/{'/'.join(self._place)}"
-        answer = await self._http.get_json(f"{self._url}{where}/{iso(start_s)}/{end}{place}", _Answer)
+        url = f"{self._url}{where}/{iso(start_s)}/{end}{place}"
+        answer = await self._http.get_json(url, _Answer, now_s=now_s)
         return [self._point(slot) for slot in self._slots(answer)]
 
     def _slots(self, answer: _Answer) -> list[_Slot]:
@@ -140,9 +145,9 @@ def _slot_s(time_s: float) -> float:
     return time_s // STEP_S * STEP_S
 
 
-def _spans(since_s: float, now_s: float) -> Iterator[tuple[float, float]]:
-    """Yield (start, end) of queries that cover the slots from the one at `since_s` to the one at `now_s` [Unix s]."""
-    first_s, end_s = _slot_s(since_s), _slot_s(now_s) + STEP_S
+def _spans(since_s: float, until_s: float) -> Iterator[tuple[float, float]]:
+    """Yield (start, end) of queries that cover the slots from one time to another, both included [Unix s]."""
+    first_s, end_s = _slot_s(since_s), _slot_s(until_s) + STEP_S
     for i in range(math.ceil((end_s - first_s) / MAX_SPAN_S)):
         start_s = first_s + i * MAX_SPAN_S
         yield start_s, min(start_s + MAX_SPAN_S, end_s)

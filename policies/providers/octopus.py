@@ -89,20 +89,21 @@ class OctopusProvider(SpanProvider):
 
     async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         """Return the prices that were."""
-        return await self._fetch(since_s, now_s + STEP_S)
+        return await self._fetch(since_s, now_s + STEP_S, now_s=now_s)
 
     async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
         """Return the prices to come that are settled."""
-        return await self._fetch(now_s, min(until_s, now_s + LOOK_AHEAD_S) + STEP_S)
+        return await self._fetch(now_s, min(until_s, now_s + LOOK_AHEAD_S) + STEP_S, now_s=now_s)
 
-    async def _fetch(self, start_s: float, end_s: float) -> list[Point]:
+    async def _fetch(self, start_s: float, end_s: float, *, now_s: float) -> list[Point]:
         """Return the prices of the half hours between two times, rounded down."""
         start_s, end_s = start_s // STEP_S * STEP_S, end_s // STEP_S * STEP_S
         params = {"period_from": iso(start_s), "period_to": iso(end_s), "page_size": str(PAGE_SIZE)}
         points: list[Point] = []
         for number in range(1, MAX_PAGES + 1):
             # The address of the next page names the host; it is not followed, so that nobody can lead us elsewhere.
-            page = await self._http.get_json(self._url, _Page, params=params | {"page": str(number)})
+            of_page = params | {"page": str(number)}
+            page = await self._http.get_json(self._url, _Page, now_s=now_s, params=of_page)
             for rate in page.results:
                 points += self._half_hours(rate, start_s, end_s)
             if page.next is None:

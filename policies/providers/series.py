@@ -20,8 +20,12 @@ from policies.signal import Signal, SignalKind
 
 GAP_STEPS: Final = 1.5
 """Two starts further apart than this many steps leave a gap."""
+MIN_STARTS: Final = 6
+"""Fewer do not tell what the step is."""
 CLOCK_TOLERANCE_S: Final = 300.0
 """A measured value that starts later than this after now shows that somebody's clock is wrong."""
+AHEAD_S: Final = 3 * 3_600.0
+"""Measured values are asked for until so long after now: those that come show that a clock is wrong."""
 LOOK_BACK_S: Final = 60 * 86_400.0
 """No source is asked for what is older than this."""
 
@@ -113,10 +117,37 @@ def to_come(points: Iterable[Point], *, now_s: float, until_s: float) -> list[Po
     return [point for point in points if now_s < point.starts_s < until_s and point.value is not None]
 
 
-def usual_step_s(points: Iterable[Point], *, otherwise_s: float) -> float:
-    """Return the median distance of two starts [s], or `otherwise_s` where there are not two."""
+def usual_step_s(points: Iterable[Point], *, otherwise_s: float, longest_s: float) -> float:
+    """Return the median distance of two starts, but no more than `longest_s` [s].
+
+    With fewer than 6 starts it is `otherwise_s`: of what is sparse, the distances are gaps, and a step of many hours
+    would let an old value hold until now.
+    """
     starts_s = sorted({point.starts_s for point in points})
-    return float(np.median(np.diff(starts_s))) if len(starts_s) > 1 else otherwise_s
+    usual_s = float(np.median(np.diff(starts_s))) if len(starts_s) >= MIN_STARTS else otherwise_s
+    return min(usual_s, longest_s)
+
+
+def one_unit(units: Iterable[tuple[float, str]], *, source: str, latest: bool) -> str:
+    """Return the one unit that counts of those that some values have: the latest, or the first.
+
+    A market that changes its currency does so once, at one time: no series has both.
+
+    Args:
+        units: (start [Unix s], unit) of each value, at least one.
+        source: who says so, for messages.
+        latest: whether it is the latest, as of a history, or the first, as of a forecast that continues one.
+
+    Raises:
+        SignalDataError: the units do not follow one another.
+    """
+    starts_s: dict[str, list[float]] = {}
+    for start_s, unit in units:
+        starts_s.setdefault(unit, []).append(start_s)
+    ordered = sorted(starts_s, key=lambda unit: min(starts_s[unit]))
+    if any(max(starts_s[before]) >= min(starts_s[after]) for before, after in pairwise(ordered)):
+        raise SignalDataError(f"{source}: gives values in {' and '.join(sorted(ordered))} at one time")
+    return ordered[-1 if latest else 0]
 
 
 def windows_s(start_s: float, end_s: float, *, longest_s: float) -> list[tuple[float, float]]:

@@ -23,6 +23,7 @@ from policies.providers.base import (
 from policies.providers.http import HttpSource
 from policies.providers.secret import Secret, read_secret
 from policies.providers.series import (
+    AHEAD_S,
     LOOK_BACK_S,
     Point,
     check_clock,
@@ -121,7 +122,7 @@ class WattTimeProvider:
         since_s = max(since_s, now_s - LOOK_BACK_S)
         points: list[Point] = []
         # The value that holds at `since_s` began up to a step before it, and the longest step is an hour.
-        for start_s, end_s in windows_s(since_s - 3_600.0, now_s, longest_s=RANGE_S):
+        for start_s, end_s in windows_s(since_s - 3_600.0, now_s + AHEAD_S, longest_s=RANGE_S):
             params = {"start": iso(start_s), "end": iso(end_s), "include_imputed_marker": "true"}
             points += self._points(await self._ask("historical", params, now_s=now_s))
         check_clock(points, source=self.name, now_s=now_s)
@@ -157,12 +158,12 @@ class WattTimeProvider:
             client = await self._log_in(now_s)
         else:
             try:
-                return await self._client.get_json(url, shape, params=params, headers=self._headers())
+                return await self._client.get_json(url, shape, now_s=now_s, params=params, headers=self._headers())
             except SignalError as error:
                 if error.status not in _TOKEN_REFUSED:
                     raise
             client = await self._log_in(now_s)
-        return await client.get_json(url, shape, params=params, headers=self._headers())
+        return await client.get_json(url, shape, now_s=now_s, params=params, headers=self._headers())
 
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._bearer}"}
@@ -175,7 +176,7 @@ class WattTimeProvider:
         door = HttpSource(self._session, name=self.name, secrets=[self._password, basic])
         try:
             login = await door.get_json(
-                f"{self._root}/login", _Login, headers={"Authorization": f"Basic {basic.reveal()}"}
+                f"{self._root}/login", _Login, now_s=now_s, headers={"Authorization": f"Basic {basic.reveal()}"}
             )
         except SignalError as error:
             if error.status not in _TOKEN_REFUSED:

@@ -27,6 +27,7 @@ def intensity_g_per_kwh(starts_s: float) -> float:
 
 def fill(api: FakeApi, *, days: float, late_s: float = 0.0) -> None:
     """Let a source know the last days, and the next one as a forecast."""
+    api.now_s = None  # the verb asks at the real time
     last_s = (time.time() - late_s) // STEP_S * STEP_S
     for i in range(round(days * DAY_S / STEP_S)):
         starts_s = last_s - i * STEP_S
@@ -99,7 +100,7 @@ async def test_the_history_on_disk_outlives_an_outage(shell: Shell) -> None:
 
 async def test_what_cannot_be_trusted_ends_with_1(shell: Shell) -> None:
     async with FakeNeso().running() as api:
-        api.fault = Fault.NOT_DATA
+        api.now_s, api.fault = None, Fault.NOT_DATA
         code, shown = await shell.run("signal", *neso(api))
     assert code == 1
     assert "nothing is known" in shown

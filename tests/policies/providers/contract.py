@@ -23,10 +23,9 @@ from policies.providers.base import (
     SignalUnavailableError,
 )
 from policies.signal import SignalKind
-from tests.policies.providers.fake_api import FakeApi, Fault
+from tests.policies.providers.fake_api import CASE_NOW_S, FakeApi, Fault
 
-NOW_S = 1_792_929_000.0
-"""2026-10-25T11:50Z: the day on which Europe's summer time ends, so that its local day has 25 hours."""
+NOW_S = CASE_NOW_S
 HOUR_S = 3_600.0
 DAY_S = 86_400.0
 
@@ -197,6 +196,21 @@ class ProviderContract:
         assert caught.value.retry_after_s == (120.0 if fault is Fault.TOO_MANY else None)
         if bench.secret:
             assert bench.secret not in f"{caught.value}{caught.value!r}{caplog.text}"
+
+    @pytest.mark.parametrize("wrong_by_s", [-2 * HOUR_S, 2 * HOUR_S])
+    async def test_a_server_with_another_clock_than_ours_is_not_followed(
+        self, bench: ProviderBench, wrong_by_s: float
+    ) -> None:
+        async with opened(bench) as case:
+            case.api.now_s = NOW_S + wrong_by_s
+            with pytest.raises(SignalDataError, match=r"its clock says .*Z: one clock is wrong by 2\.0 h"):
+                await case.provider.fetch_history(since_s=NOW_S - 3 * DAY_S, now_s=NOW_S)
+            case.api.now_s = NOW_S + wrong_by_s / 4
+            assert await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            if bench.has_forecast:
+                case.api.now_s = NOW_S + wrong_by_s
+                with pytest.raises(SignalDataError, match="its clock says"):
+                    await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
 
     async def test_a_server_that_is_not_there_is_unavailable(self, bench: ProviderBench) -> None:
         async with bench.api.running(), aiohttp.ClientSession() as session:

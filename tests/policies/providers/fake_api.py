@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email.utils import formatdate
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
 from aiohttp import web
 
+CASE_NOW_S: Final = 1_792_929_000.0
+"""2026-10-25T11:50Z: the day on which Europe's summer time ends, so that its local day has 25 hours."""
 NGINX_403 = "<html>\r\n<head><title>403 Forbidden</title></head>\r\n<body><center>nginx</center></body>\r\n</html>\r\n"
 HARMLESS_HEADERS = frozenset({"Host", "User-Agent", "Accept", "Accept-Encoding"})
 
@@ -57,6 +60,7 @@ class FakeApi:
         fault: how every request fails, or None; tests change it.
         requests: what was asked.
         url: its address, without a slash at the end, while it runs.
+        now_s: what its clock says, in the Date of every answer [Unix s]; None for the real time.
     """
 
     def __init__(self) -> None:
@@ -64,6 +68,7 @@ class FakeApi:
         self.fault: Fault | None = None
         self.requests: list[Request] = []
         self.url = ""
+        self.now_s: float | None = CASE_NOW_S
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Return the answer of the API to a request that does not fail."""
@@ -84,6 +89,12 @@ class FakeApi:
             await runner.cleanup()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        response = await self._respond(request)
+        if self.now_s is not None:
+            response.headers.setdefault("Date", formatdate(self.now_s, usegmt=True))
+        return response
+
+    async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         seen = Request(path=request.path, query=dict(request.query), headers=dict(request.headers))
         self.requests.append(seen)
         # web.Server hands out a BaseRequest; what `answer` needs of it (path, query, headers) is the same.

@@ -19,7 +19,6 @@ class FakeCarbonAwareSdk(FakeApi):
         refuses_with: the status by which it tells that its data source refuses.
         forecasts: whether its data source has forecasts.
         step_s: of the values [s].
-        extra: values that it gives beside those of the grid, whatever was asked for.
     """
 
     def __init__(self) -> None:
@@ -29,7 +28,6 @@ class FakeCarbonAwareSdk(FakeApi):
         self.refuses_with = 401
         self.forecasts = True
         self.step_s = 3_600.0
-        self.extra: list[dict[str, Any]] = []
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Return emissions or a forecast for a location that it knows."""
@@ -59,7 +57,7 @@ class FakeCarbonAwareSdk(FakeApi):
             {"location": "US-MIDA-PJM", "time": iso(s, TIME), "rating": value, "duration": "01:00:00"}
             for s, value in sorted(self.grid.measured.items(), reverse=True)
             if start_s <= s <= end_s
-        ] + self.extra
+        ]
         return web.json_response(rows) if rows else web.Response(status=204)
 
     def _forecast(self, location: str) -> web.Response:

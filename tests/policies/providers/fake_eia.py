@@ -40,6 +40,7 @@ class FakeEia(FakeApi):
         if fault := self._fault(request):
             return web.json_response({"error": fault, "code": 400}, status=400)
         rows = self._rows(query["facets[respondent][]"], unix_s(query["start"] + ":00"), unix_s(query["end"] + ":00"))
+        rows.sort(key=lambda row: str(row["period"]), reverse=query.get("sort[0][direction]") == "desc")
         offset, length = int(query.get("offset", "0")), min(int(query.get("length", MAX_ROWS)), MAX_ROWS)
         page = {
             "total": str(len(rows)),

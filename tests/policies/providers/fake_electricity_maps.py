@@ -27,6 +27,7 @@ class FakeElectricityMaps(FakeApi):
         envelope: what every answer says of itself.
         key: under which the values of a history stand; "" for the one that the API has.
         currency: of the prices.
+        currencies: those that it changed to, by when [Unix s].
     """
 
     def __init__(self) -> None:
@@ -38,6 +39,7 @@ class FakeElectricityMaps(FakeApi):
         self.envelope: dict[str, Any] = {}
         self.key = ""
         self.currency = "EUR"
+        self.currencies: dict[float, str] = {}
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Return what the endpoint gives, newest first as if to try us."""
@@ -109,13 +111,17 @@ class FakeElectricityMaps(FakeApi):
                 "updatedAt": iso(self.grid.updated_at_s),
                 "createdAt": iso(self.grid.updated_at_s),
                 "value": None if value is None else 1_000.0 * value,
-                "unit": f"{self.currency}/MWh",
+                "unit": f"{self._currency_at(s)}/MWh",
                 "source": "nordpool.com",
             }
             for s, value in sorted((self.grid.measured | self.grid.expected).items())
             if start_s <= s < end_s
         ]
         return web.json_response(envelope | {"data": rows + self.extra})
+
+    def _currency_at(self, starts_s: float) -> str:
+        by_then = [change_s for change_s in self.currencies if change_s <= starts_s]
+        return self.currencies[max(by_then)] if by_then else self.currency
 
 
 def refused(status: int, error: str) -> web.Response:

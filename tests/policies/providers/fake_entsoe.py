@@ -44,6 +44,7 @@ class FakeEntsoe(FakeApi):
     Attributes:
         auctions: in the order of the document, which is not that of their numbers.
         currency, measure, curve: how prices are given.
+        currencies: those of single days.
         text: an acknowledgement to give instead of prices.
         body: an answer to give instead of all that.
     """
@@ -52,6 +53,7 @@ class FakeEntsoe(FakeApi):
         super().__init__()
         self.auctions: tuple[Auction, ...] = (Auction(),)
         self.currency, self.measure, self.curve = "EUR", "MWH", "A03"
+        self.currencies: dict[date, str] = {}
         self.text = ""
         self.body = b""
 
@@ -101,7 +103,7 @@ class FakeEntsoe(FakeApi):
                 f'<in_Domain.mRID codingScheme="A01">{domain}</in_Domain.mRID>'
                 f'<out_Domain.mRID codingScheme="A01">{domain}</out_Domain.mRID>'
                 f"<contract_MarketAgreement.type>{auction.contract}</contract_MarketAgreement.type>"
-                f"<currency_Unit.name>{self.currency}</currency_Unit.name>"
+                f"<currency_Unit.name>{self.currencies.get(day, self.currency)}</currency_Unit.name>"
                 f"<price_Measure_Unit.name>{self.measure}</price_Measure_Unit.name>"
                 f"<classificationSequence_AttributeInstanceComponent.position>{auction.sequence}"
                 f"</classificationSequence_AttributeInstanceComponent.position>"

@@ -23,7 +23,6 @@ class FakeWattTime(FakeApi):
         tokens: the tokens that are good.
         n_logins: how many were given.
         meta: what every answer says of itself, beside the usual.
-        extra: values of a history that stand beyond the end that was asked for.
         imputed: the starts of the values that rest on imputed data [Unix s].
         covered: the regions that the plan has.
     """
@@ -33,7 +32,6 @@ class FakeWattTime(FakeApi):
         self.tokens: set[str] = set()
         self.n_logins = 0
         self.meta: dict[str, Any] = {}
-        self.extra: list[dict[str, Any]] = []
         self.imputed: set[float] = set()
         self.covered = {"CAISO_NORTH"}
 
@@ -74,7 +72,7 @@ class FakeWattTime(FakeApi):
         rows = [point(s, v) for s, v in sorted(self.grid.measured.items()) if start_s <= s <= end_s]
         if query.get("include_imputed_marker") == "true":
             rows = [row | {"imputed_data_used": unix_s(row["point_time"]) in self.imputed} for row in rows]
-        return self._data(query, rows + self.extra, {"warnings": []})
+        return self._data(query, rows, {"warnings": []})
 
     def _data(self, query: Any, rows: list[dict[str, Any]], more: dict[str, Any]) -> web.Response:  # noqa: ANN401
         meta = {

@@ -8,7 +8,6 @@ from policies.providers.base import SignalDataError, SignalRefusedError
 from policies.providers.carbon_aware_sdk import CarbonAwareSdkProvider, CarbonAwareSdkSettings
 from policies.signal import SignalKind
 from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderContract, opened, value_at
-from tests.policies.providers.fake_api import iso
 from tests.policies.providers.fake_carbon_aware_sdk import FakeCarbonAwareSdk
 
 
@@ -65,6 +64,16 @@ async def test_the_step_is_that_of_the_data(bench: SdkBench) -> None:
     async with opened(bench) as case:
         await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
     assert case.provider.step_s == bench.step_s
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(("hours", "step_s"), [([22, 2], HOUR_S), ([3], HOUR_S), ([4, 3.5, 3], 1_800.0)])
+async def test_the_step_of_a_sparse_answer_is_that_of_its_closest_values(hours: list[float], step_s: float) -> None:
+    async with opened(SdkBench()) as case:
+        case.api.grid.measured = {case.last_s - i * HOUR_S: 200.0 for i in hours}
+        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+    assert history is not None
+    assert (case.provider.step_s, history.ends_s) == (step_s, case.last_s - hours[-1] * HOUR_S + step_s)
 
 
 @pytest.mark.live
@@ -154,7 +163,7 @@ async def test_a_refusal_of_the_last_day_is_told_and_tried_again_in_full() -> No
 @pytest.mark.live
 async def test_a_clock_that_is_wrong_is_told() -> None:
     bench = SdkBench()
-    bench.api.extra = [{"location": "X", "time": iso(NOW_S + HOUR_S), "rating": 9.0}]
     async with opened(bench) as case:
-        with pytest.raises(SignalDataError, match="one clock is wrong"):
+        case.api.grid.measured[case.last_s + 2 * HOUR_S] = 9.0
+        with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
             await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)

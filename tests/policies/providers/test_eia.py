@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from msgspec import ValidationError, convert
 
+from policies.providers import eia
 from policies.providers.base import SignalDataError, SignalError, SignalRefusedError, SignalUnavailableError
 from policies.providers.eia import EiaProvider, EiaSettings
 from policies.signal import SignalKind
@@ -68,6 +69,19 @@ async def test_sixty_days_come_in_pages_and_no_row_is_lost(bench: EiaBench) -> N
 
 
 @pytest.mark.live
+async def test_where_there_are_more_rows_than_pages_the_newest_hours_are_kept(
+    bench: EiaBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eia, "MAX_PAGES", 1)
+    starts_s = [LAST_S - i * HOUR_S for i in range(60 * 24)]
+    bench.api.generated = {s: {"COL": 9, "NG": 500, "NUC": 80.0, "WAT": 70} for s in starts_s}
+    async with bench.api.running(), aiohttp.ClientSession() as session:
+        history = await bench.provider(session).fetch_history(since_s=NOW_S - 60 * DAY_S, now_s=NOW_S)
+    assert history is not None
+    assert (history.starts_s[0], history.starts_s[-1]) == (LAST_S - 1_249 * HOUR_S, LAST_S)
+
+
+@pytest.mark.live
 async def test_an_hour_that_lacks_a_fuel_that_matters_is_missing_and_not_wrong(bench: EiaBench) -> None:
     async with opened(bench) as case:
         for i in (3, 4, 5):
@@ -91,7 +105,8 @@ async def test_all_but_the_last_day_is_settled(bench: EiaBench) -> None:
 @pytest.mark.live
 async def test_a_clock_that_is_wrong_is_told(bench: EiaBench) -> None:
     async with opened(bench) as case:
-        with pytest.raises(SignalDataError, match="one clock is wrong"):
+        case.api.now_s = NOW_S - 6 * HOUR_S
+        with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
             await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S - 6 * HOUR_S)
 
 

@@ -76,9 +76,28 @@ async def test_of_two_revisions_the_one_that_was_updated_later_wins(bench: Price
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("unit", ["EUR/kWh", "GBP/MWh", ""])
-async def test_units_that_are_not_one_price_per_mwh_are_refused(bench: PriceBench, unit: str) -> None:
+@pytest.mark.parametrize(
+    ("unit", "words"),
+    [("EUR/kWh", "must be money per MWh"), ("", "must be money per MWh"), ("GBP/MWh", "EUR/kWh and GBP/kWh at one")],
+)
+async def test_units_that_are_not_one_price_per_mwh_are_refused(bench: PriceBench, unit: str, words: str) -> None:
     async with opened(bench) as case:
         bench.api.extra = [{"datetime": iso(case.last_s), "value": 1.0, "unit": unit}]
-        with pytest.raises(SignalDataError, match="must be money per MWh"):
+        with pytest.raises(SignalDataError, match=words):
             await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+
+
+@pytest.mark.live
+async def test_a_zone_that_changes_its_currency_has_one_series_of_each(bench: PriceBench) -> None:
+    async with opened(bench) as case:
+        bench.api.currencies = {case.last_s - 5 * HOUR_S: "BGN", case.last_s + 6 * HOUR_S: "CHF"}
+        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+        forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
+    assert history is not None
+    assert forecast is not None
+    assert (history.unit, history.starts_s[0], history.starts_s[-1]) == (
+        "BGN/kWh",
+        case.last_s - 5 * HOUR_S,
+        case.last_s,
+    )
+    assert (forecast.unit, forecast.ends_s) == ("BGN/kWh", case.last_s + 6 * HOUR_S), "what goes on from the history"

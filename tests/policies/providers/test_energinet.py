@@ -88,7 +88,8 @@ async def test_two_months_are_more_than_the_hundred_records_that_it_gives_unaske
 @pytest.mark.live
 async def test_measured_values_from_the_future_show_that_a_clock_is_wrong() -> None:
     async with opened(CarbonBench()) as case:
-        with pytest.raises(SignalDataError, match="one clock is wrong"):
+        case.api.now_s = NOW_S - HOUR_S
+        with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
             await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S - HOUR_S)
 
 
@@ -101,6 +102,15 @@ async def test_what_is_measured_is_no_estimate_and_what_is_late_is_not_made_up()
     assert history.starts_s[0] == NOW_S - HOUR_S
     assert not history.estimated.any()
     assert history.ends_s == case.last_s
+
+
+@pytest.mark.live
+async def test_two_values_far_apart_do_not_hold_until_now() -> None:
+    async with opened(CarbonBench()) as case:
+        case.api.grid.measured = {case.last_s - i * HOUR_S: 200.0 for i in (13, 6)}
+        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+    assert history is not None
+    assert history.ends_s == case.last_s - 6 * HOUR_S + 300.0
 
 
 @pytest.mark.live

@@ -1,5 +1,7 @@
 """ENTSO-E: days of 25 hours, prices that are left out, two auctions, acknowledgements, XML that is not trusted."""
 
+from datetime import date
+
 import aiohttp
 import numpy as np
 import pytest
@@ -48,6 +50,7 @@ class TestEntsoe(ProviderContract):
 
 @pytest.mark.live
 async def test_a_day_of_25_hours_has_100_quarters(bench: EntsoeBench) -> None:
+    bench.api.now_s = MIDNIGHT_S + 25 * HOUR_S
     starts_s = MIDNIGHT_S + 900.0 * np.arange(-96, 196)
     bench.api.grid.measured = {s: 0.1 + i / 1e4 for i, s in enumerate(starts_s.tolist())}
     async with bench.api.running(), aiohttp.ClientSession() as session:
@@ -99,8 +102,7 @@ async def test_of_two_auctions_the_first_counts_and_the_other_never_stands_in_fo
     assert history.value_at(NOW_S) == pytest.approx(value_at(bench, case.last_s))
     assert forecast is not None
     assert forecast.ends_s == MIDNIGHT_S + 25 * HOUR_S, "the price of tomorrow is not known yet"
-    assert alone is not None
-    assert alone.value_at(NOW_S) == pytest.approx(2 * value_at(bench, case.last_s))
+    assert alone is None, "prices of another exchange are not those of this market"
 
 
 @pytest.mark.live
@@ -113,6 +115,22 @@ async def test_hours_and_quarters_in_one_document_become_one_series_of_quarters(
     today_s, tomorrow_s = MIDNIGHT_S + 20 * HOUR_S, MIDNIGHT_S + 30 * HOUR_S
     assert forecast.value_at(today_s + 900.0) == pytest.approx(value_at(bench, today_s + 900.0))
     assert forecast.value_at(tomorrow_s + 900.0) == pytest.approx(value_at(bench, tomorrow_s))
+
+
+@pytest.mark.live
+async def test_a_zone_that_changes_its_currency_has_one_series_of_each(bench: EntsoeBench) -> None:
+    async with opened(bench) as case:
+        bench.api.currencies = {date(2026, 10, 25): "BGN", date(2026, 10, 26): "CHF"}
+        history = await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=NOW_S)
+        forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
+        bench.api.now_s = MIDNIGHT_S
+        before = await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=MIDNIGHT_S - 60.0)
+    assert history is not None
+    assert forecast is not None
+    assert before is not None
+    assert (history.unit, history.starts_s[0]) == ("BGN/kWh", MIDNIGHT_S)
+    assert (forecast.unit, forecast.ends_s) == ("BGN/kWh", MIDNIGHT_S + 25 * HOUR_S), "what goes on from the history"
+    assert before.unit == "EUR/kWh", "what is not there yet does not count"
 
 
 @pytest.mark.live
@@ -142,7 +160,7 @@ async def test_the_currency_is_that_of_the_document(bench: EntsoeBench) -> None:
     ("change", "error", "words"),
     [
         ({"measure": "KWT"}, SignalDataError, "a price for one 'KWT'"),
-        ({"currency": ""}, SignalDataError, "must be in one"),
+        ({"currency": ""}, SignalDataError, "prices in no currency"),
         ({"text": f"Token {TOKEN} may not"}, SignalRefusedError, "999: Token … may not"),
         ({"text": "." * 190 + TOKEN}, SignalRefusedError, r"999: \.{190}…$"),
         ({"body": b"<!DOCTYPE d [<!ENTITY e 'x'>]><d>&e;</d>"}, SignalDataError, "declares a document type"),

@@ -99,8 +99,11 @@ async def test_what_the_api_refuses_is_told_in_its_words() -> None:
 @pytest.mark.live
 async def test_measured_values_from_the_future_show_that_a_clock_is_wrong() -> None:
     async with opened(NesoBench("GB")) as case:
-        with pytest.raises(SignalDataError, match="one clock is wrong"):
+        case.api.now_s = NOW_S - DAY_S
+        with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
             await case.provider.fetch_forecast(now_s=NOW_S - DAY_S, until_s=NOW_S)
+        with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
+            await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=NOW_S - DAY_S)
 
 
 @pytest.mark.parametrize("zone", ["GB", "GB-1", "GB-17", "GB-RG10", "GB-E1", "GB-EC1A"])

@@ -16,6 +16,7 @@ from policies.providers.series import (
     Point,
     check_clock,
     iso,
+    one_unit,
     read_iso_s,
     signal_of,
     to_come,
@@ -130,10 +131,34 @@ def test_a_forecast_is_what_is_known_of_the_time_to_come() -> None:
 
 
 def test_the_usual_step_is_the_median_whatever_the_order_and_the_gaps() -> None:
-    starts_s = [5.0, 0.0, 15.0, 10.0, 10.0, 60.0]
-    assert usual_step_s([Point(s, 1.0) for s in starts_s], otherwise_s=7.0) == 5.0
-    assert usual_step_s([Point(0.0, 1.0), Point(0.0, 2.0)], otherwise_s=7.0) == 7.0
-    assert usual_step_s([], otherwise_s=7.0) == 7.0
+    starts_s = [5.0, 0.0, 15.0, 10.0, 10.0, 60.0, 20.0]
+    assert usual_step_s([Point(s, 1.0) for s in starts_s], otherwise_s=7.0, longest_s=9.0) == 5.0
+
+
+@pytest.mark.parametrize("n_points", [0, 1, 2, 5])
+def test_few_values_do_not_tell_the_step(n_points: int) -> None:
+    points = [Point(i * 7 * HOUR_S, 1.0) for i in range(n_points)] * 2
+    assert usual_step_s(points, otherwise_s=300.0, longest_s=HOUR_S) == 300.0
+
+
+def test_values_far_apart_are_no_step_but_gaps() -> None:
+    points = [Point(i * 7 * HOUR_S, 1.0) for i in range(20)]
+    assert usual_step_s(points, otherwise_s=300.0, longest_s=HOUR_S) == HOUR_S
+
+
+def test_of_units_that_follow_one_another_the_latest_or_the_first_counts() -> None:
+    units = [(3.0, "EUR"), (0.0, "BGN"), (1.0, "BGN"), (2.0, "EUR")]
+    assert one_unit(units, source="x", latest=True) == "EUR"
+    assert one_unit(units, source="x", latest=False) == "BGN"
+    assert one_unit([(0.0, "GBP"), (0.0, "GBP")], source="x", latest=True) == "GBP"
+
+
+@pytest.mark.parametrize("units", [["EUR", "GBP", "EUR"], ["EUR", "EUR", "GBP", "EUR", "EUR"]])
+def test_units_that_alternate_are_refused(units: list[str]) -> None:
+    with pytest.raises(SignalDataError, match="x: gives values in EUR and GBP at one time"):
+        one_unit(enumerate(units), source="x", latest=True)
+    with pytest.raises(SignalDataError, match="at one time"):
+        one_unit([(0.0, unit) for unit in units], source="x", latest=True)
 
 
 @given(st.floats(0.0, 4e9), st.floats(0.0, 6e6), st.floats(3_600.0, 3e6))

@@ -11,7 +11,7 @@ from policies.providers.watttime import TOKEN_LASTS_S, WattTimeProvider, WattTim
 from policies.signal import SignalKind
 from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderContract, opened, value_at
 from tests.policies.providers.fake_api import Fault
-from tests.policies.providers.fake_watttime import PASSWORD, USERNAME, FakeWattTime, point
+from tests.policies.providers.fake_watttime import PASSWORD, USERNAME, FakeWattTime
 
 
 def kind_of(signal_type: str) -> SignalKind:
@@ -182,9 +182,9 @@ async def test_the_step_is_the_one_that_the_source_tells() -> None:
 @pytest.mark.live
 async def test_a_clock_that_is_wrong_is_told() -> None:
     bench = WattTimeBench()
-    bench.api.extra = [point(NOW_S + HOUR_S, 100.0)]
     async with opened(bench) as case:
-        with pytest.raises(SignalDataError, match="one clock is wrong"):
+        case.api.grid.measured[case.last_s + HOUR_S] = 100.0
+        with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
             await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
 
 
