@@ -50,6 +50,6 @@ def backtest(series: Series, models: Models, *, is_carbon: bool) -> tuple[Skill,
     weights = np.broadcast_to(weights_of(skill)[:, None], members.shape)
     errors = actual - mixed(weights.reshape(N_MEMBERS, -1), members.reshape(N_MEMBERS, -1)).reshape(actual.shape)
     first = np.argsort(np.isnan(errors), axis=0, kind="stable")
-    ring = np.full((N_ERRORS, n_leads), np.nan)
-    ring[: len(origins)] = np.take_along_axis(errors, first, axis=0)
+    ring = np.full((n_leads, N_ERRORS), np.nan)
+    ring[:, : len(origins)] = np.take_along_axis(errors, first, axis=0).T
     return skill, replace(no_bands(n_leads), errors=ring, n_errors=known.sum(axis=0))

@@ -35,7 +35,7 @@ class Bands:
     """The errors at each of c leads, and how far their quantiles are stretched.
 
     Attributes:
-        errors: actual minus estimate, a ring, shape (`N_ERRORS`, c); NaN where there is none yet.
+        errors: actual minus estimate, a ring for each, shape (c, `N_ERRORS`); NaN where there is none yet.
         n_errors: how many there were in all, shape (c,).
         stretch: the logarithm of the factor of the lower and of the upper side, shape (2, c).
     """
@@ -48,7 +48,7 @@ class Bands:
 def no_bands(n_leads: int) -> Bands:
     """Return bands without errors."""
     return Bands(
-        errors=np.full((N_ERRORS, n_leads), np.nan),
+        errors=np.full((n_leads, N_ERRORS), np.nan),
         n_errors=np.zeros(n_leads, dtype=np.int_),
         stretch=np.zeros((2, n_leads)),
     )
@@ -59,7 +59,7 @@ def learned(bands: Bands, outcome: Outcome) -> Bands:
     issued = ~np.isnan(outcome.issued)
     lead, actual, band = outcome.lead[issued], outcome.actual[issued], outcome.band[:, issued]
     errors, n_errors, stretch = bands.errors.copy(), bands.n_errors.copy(), bands.stretch.copy()
-    errors[n_errors[lead] % N_ERRORS, lead] = actual - outcome.issued[issued]
+    errors[lead, n_errors[lead] % N_ERRORS] = actual - outcome.issued[issued]
     n_errors[lead] += 1
     judged = ~np.isnan(band[0])
     missed = np.stack([actual < band[0], actual > band[1]])[:, judged]
@@ -70,12 +70,12 @@ def learned(bands: Bands, outcome: Outcome) -> Bands:
 def offsets(bands: Bands) -> Values:
     """Return the lower and the upper end of the band, relative to the estimate, shape (2, c); NaN where not known."""
     n = np.minimum(bands.n_errors, N_ERRORS)
-    ordered = np.sort(bands.errors, axis=0)  # NaN come last
+    ordered = np.sort(bands.errors, axis=1)  # NaN come last
     last = np.maximum(n - 1, 0)
     ranks = np.clip((n + 1) * QUANTILES - 1, 0, last)  # of n errors, one more will lie below the i-th i times of n + 1
     below = ranks.astype(np.int_)
-    columns = np.arange(len(n))
-    low, high = ordered[below, columns], ordered[np.minimum(below + 1, last), columns]
+    rows = np.arange(len(n))
+    low, high = ordered[rows, below], ordered[rows, np.minimum(below + 1, last)]
     lower, median, upper = low + (ranks - below) * (high - low)
     ends = median + np.exp(bands.stretch) * np.stack([lower - median, upper - median])
     return np.asarray(np.where(n >= MIN_ERRORS, ends, np.nan), dtype=np.float64)
@@ -85,7 +85,7 @@ def fuller(one: Bands, other: Bands) -> Bands:
     """Return the bands with, for each lead, the errors of the one that has more."""
     better = other.n_errors > one.n_errors
     return Bands(
-        errors=np.where(better, other.errors, one.errors),
+        errors=np.where(better[:, None], other.errors, one.errors),
         n_errors=np.where(better, other.n_errors, one.n_errors),
         stretch=one.stretch,
     )

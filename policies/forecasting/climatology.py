@@ -6,6 +6,7 @@ day ahead.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -65,10 +66,7 @@ def climate_of(series: Series, *, n_last_days: int | None = None) -> Climate:
 
 def _means(days: Values, known: NDArray[np.bool_], begin: int) -> Values:
     """Return the means over the days before each day from `begin` on and before the day after all, shape (u, m S)."""
-    n_days = len(days)
-    ages = np.arange(begin, n_days + 1)[:, None] - np.arange(n_days)
-    within = (ages >= 1) & (ages <= N_DAYS[:, None, None])
-    weights = np.where(within, 0.5 ** (ages / np.array(HALF_LIVES_DAYS)[:, None, None]), 0.0)
+    weights = _weights(len(days), begin)
     if known.all():
         totals, sums = weights.sum(axis=2)[..., None], weights @ days
     else:
@@ -76,3 +74,13 @@ def _means(days: Values, known: NDArray[np.bool_], begin: int) -> Values:
     fallback = np.concatenate((days[begin:], days[-1:]))
     means = np.where(totals > 0, sums / np.where(totals > 0, totals, 1.0), fallback)
     return np.asarray(means.reshape(N_USUALS, -1), dtype=np.float64)
+
+
+@lru_cache(maxsize=64)
+def _weights(n_days: int, begin: int) -> Values:
+    """Return how much each of n days counts for the days from `begin` on and the one after all, shape (u, m, n)."""
+    ages = np.arange(begin, n_days + 1)[:, None] - np.arange(n_days)
+    within = (ages >= 1) & (ages <= N_DAYS[:, None, None])
+    weights = np.where(within, 0.5 ** (ages / np.array(HALF_LIVES_DAYS)[:, None, None]), 0.0)
+    weights.flags.writeable = False
+    return weights

@@ -90,14 +90,13 @@ def _told(history: Signal, given: Signal | None, times_s: NDArray[np.float64]) -
 def _estimated(memory: Memory, told: Values) -> tuple[Values, Values, bool]:
     """Return the estimate (n,), its band (2, n), and whether the provider's forecast takes part in it."""
     leads, n = memory.models.leads, len(told)
-    shares = blend.given_weights(memory.skill, leads.astype(np.float64) * memory.step_s)
-    at_each = _at_each(np.vstack([blend.weights_of(memory.skill), memory.offsets, shares]), leads, n)
-    own = blend.mixed(at_each[:-3], memory.outlook[:, :n])
+    guide = _at_each(memory.guide, leads, n)
+    own = blend.mixed(guide[:-3], memory.outlook[:, :n])
     is_told = ~np.isnan(told)
-    theirs = np.where(is_told, at_each[-1], 0.0)
+    theirs = np.where(is_told, guide[-3], 0.0)
     values = (1 - theirs) * own + theirs * np.where(is_told, told, 0.0)
     values = np.clip(values, memory.bounds[0], memory.bounds[1])
-    low, high = values + at_each[-3:-1]
+    low, high = values + guide[-2:]
     if memory.is_carbon:
         low = np.maximum(low, 0.0)
     return values, np.stack([np.minimum(low, values), np.maximum(high, values)]), bool((theirs > 0).any())

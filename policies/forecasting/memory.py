@@ -26,7 +26,7 @@ REWOUND_S: Final = 2 * DAY_S
 """A history that ends so much earlier than before is another one."""
 
 Key = tuple[str, str, str, float]
-Seen = tuple[int, float, float, int]
+Seen = tuple[int, float, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,7 +35,7 @@ class Memory:
 
     Attributes:
         key: kind, zone, unit and step: what is learned from one series says nothing about another.
-        seen: what tells one history from another: number, first start, end, and checksum of the values.
+        seen: what tells one history from another: number, end, and checksum of the values.
         models: what was fitted.
         fitted_s: where the history ended then [Unix s].
         bounds: the least and the greatest that is forecast, shape (2,).
@@ -43,7 +43,8 @@ class Memory:
         record: the past forecasts that have not come true.
         skill: the errors of the models and of the given forecast.
         bands: the errors of the forecast.
-        offsets: the band that follows from them, shape (2, c).
+        guide: what follows from both at each lead, shape (m + 3, c): the weights of the models, that of the given
+            forecast against ours, and the lower and the upper end of the band relative to the estimate.
     """
 
     key: Key
@@ -55,7 +56,7 @@ class Memory:
     record: Record
     skill: Skill
     bands: Bands
-    offsets: Values
+    guide: Values
 
     @property
     def is_carbon(self) -> bool:
@@ -79,12 +80,13 @@ def looked(memory: Memory | None, history: Signal, past: Past, n_leads: int) -> 
     """
     key = (history.kind, history.zone, history.unit, past.step_s)
     seen = _seen(history, past)
-    if memory is not None and (memory.key != key or past.end_s < memory.seen[2] - REWOUND_S):
+    if memory is not None and (memory.key != key or past.end_s < memory.seen[1] - REWOUND_S):
         memory = None
     if memory is not None and memory.seen == seen and memory.outlook.shape[1] >= n_leads:
         return memory
     memory, series = _fitted(memory, history, past, key, seen)
-    n_spare = round(HOUR_S / past.step_s)  # the next looks, a little later, find what they need
+    # Who looks again at the same history, later, will do so once more.
+    n_spare = round(HOUR_S / past.step_s) if memory.seen == seen and memory.outlook.shape[1] else 0
     bounds = widened(memory.models.bounds, series, is_carbon=memory.is_carbon)
     said = np.asarray(np.clip(outlook(memory.models, series, n_leads + n_spare), *bounds), dtype=np.float64)
     return _learned(replace(memory, seen=seen, bounds=bounds, outlook=said), history, past)
@@ -95,7 +97,7 @@ def _is_carbon(key: Key) -> bool:
 
 
 def _seen(history: Signal, past: Past) -> Seen:
-    return past.n_known, float(history.starts_s[0]), past.end_s, crc32(history.values[: past.n_known].data)
+    return past.n_known, past.end_s, crc32(history.values[: past.n_known].data)
 
 
 def _fitted(memory: Memory | None, history: Signal, past: Past, key: Key, seen: Seen) -> tuple[Memory, Series]:
@@ -124,7 +126,7 @@ def _fitted(memory: Memory | None, history: Signal, past: Past, key: Key, seen: 
         record=memory.record if memory is not None else empty_record(models.leads, series.step_s, N_MEMBERS),
         skill=skill,
         bands=errors,
-        offsets=bands.offsets(errors),
+        guide=_guide(models, series.step_s, skill, errors),
     )
     return fresh, series
 
@@ -137,4 +139,11 @@ def _learned(memory: Memory, history: Signal, past: Past) -> Memory:
     skill, errors = memory.skill, memory.bands
     for outcome in outcomes:
         skill, errors = blend.learned(skill, outcome), bands.learned(errors, outcome)
-    return replace(memory, record=record, skill=skill, bands=errors, offsets=bands.offsets(errors))
+    guide = _guide(memory.models, memory.step_s, skill, errors)
+    return replace(memory, record=record, skill=skill, bands=errors, guide=guide)
+
+
+def _guide(models: Models, step_s: float, skill: Skill, errors: Bands) -> Values:
+    """Return the weights of the models, the share of the given forecast, and the ends of the band, shape (m + 3, c)."""
+    share = blend.given_weights(skill, models.leads.astype(np.float64) * step_s)
+    return np.vstack([blend.weights_of(skill), share, bands.offsets(errors)])

@@ -42,7 +42,7 @@ def test_a_lead_without_errors_has_no_band() -> None:
 def test_the_oldest_errors_are_forgotten() -> None:
     learned = after([1000.0] * 50 + [1.0] * bands.N_ERRORS)
     assert bands.offsets(learned)[:, 0] == pytest.approx([1.0, 1.0])
-    assert learned.errors.shape == (bands.N_ERRORS, 2)
+    assert learned.errors.shape == (2, bands.N_ERRORS)
 
 
 def test_a_miss_stretches_its_side_and_hits_shrink_both() -> None:

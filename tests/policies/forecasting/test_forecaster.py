@@ -153,12 +153,23 @@ def test_nine_of_ten_values_come_within_the_bands() -> None:
 
 def test_a_second_look_at_the_same_changes_nothing() -> None:
     history = grid(weather(30))
-    state, one = advance(begin(), history=history, given=None, now_s=history.ends_s)
-    again, other = advance(state, history=history, given=None, now_s=history.ends_s + 5)
+    state, one = advance(begin(), history=history, given=None, now_s=history.ends_s + 5)
+    again, other = advance(state, history=history, given=None, now_s=history.ends_s + 10)
     assert one is not None
     assert other is not None
     assert again.memory is state.memory
-    assert other.signal.values[:24].tolist() == one.signal.values.tolist()
+    assert other.signal.values.tolist() == one.signal.values.tolist()
+
+
+def test_a_window_that_moves_on_over_the_same_values_is_the_same_history() -> None:
+    whole = grid(weather(61))
+    state = begin()
+    memories = []
+    for late_s in (5, 10, 15):
+        now_s = whole.ends_s + late_s
+        state, _ = advance(state, history=until(whole, now_s), given=None, now_s=now_s)
+        memories.append(state.memory)
+    assert memories[0] is memories[1] is memories[2]
 
 
 def test_a_revision_is_seen() -> None:

@@ -31,7 +31,7 @@ def record(n_hours: int = 1) -> Record:
 
 
 def test_what_has_come_true_is_taken_once() -> None:
-    history = grid([10.0, 20.0, 30.0])
+    history = grid([10.0, 20.0, 30.0, 40.0, 50.0])  # what is not yet past is not looked at
     made, outcomes = settle(record(), history, START_S + 2 * HOUR_S)
     assert [(o.lead.tolist(), o.actual.tolist()) for o in outcomes] == [([0, 1], [10.0, 20.0])]
     assert outcomes[0].members.tolist() == [[0.0, 0.0], [1.0, 1.0]]
