@@ -2,9 +2,10 @@
 
 At each origin the forecaster is told the last 60 days up to then and nothing else, as it would have been: it refits
 daily, learns from what has come true, and is compared with what comes. The first 60 days of a series, or a third of it
-where it is shorter, are history only. A horizon of 1 h is the value an hour after the last known one: of an hourly
-series the next. Each step is an origin; of steps under 30 min about every half hour has one, at all its
-minutes in turn.
+where it is shorter, are history only. Errors are those of hourly means, so that series of any step compare: a horizon
+of 1 h is the mean of the hour after the last known value, of an hourly series the next value. The bands are of single
+values: those that end with the hour. Each step is an origin; of steps under 30 min about every half hour has one, at
+all its minutes in turn.
 """
 
 import math
@@ -42,8 +43,9 @@ class Evaluation:
     Attributes:
         step_s: the step of the series [s].
         n_origins: how many forecasts were compared.
-        mape_ratio: the mean absolute relative error, by method and horizon; None where a value is not above 0.
-        mae: the mean absolute error in the unit of the series, by method and horizon.
+        mape_ratio: the mean absolute relative error of hourly means, by method and horizon; None where a
+            value is not above 0.
+        mae: the mean absolute error of them in the unit of the series, by method and horizon.
         coverage_90_ratio: how often the 90 % band had the value in it, by horizon.
         fit_s: the median time of a forecast with a refit [s], or None where there was none.
         forecast_s: the median time of one without, over a whole day, learning included [s].
@@ -60,11 +62,11 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Walk:
-    """What was said at each origin, by method and as a band, and what came; arrays of 24 hourly values."""
+    """What was said at each origin, by method, of 24 hourly means, and what came; and whether bands held, (n, 24)."""
 
     said: dict[str, list[Values]]
-    bands: list[Values]
     came: list[Values]
+    covered: list[Values]
     fits_s: list[float]
     forecasts_s: list[float]
 
@@ -89,11 +91,10 @@ def evaluate(
     past = past_of(series, math.inf)
     if past is None:
         return None
-    walk = _Walk(said={name: [] for name in (OURS, *baselines)}, bands=[], came=[], fits_s=[], forecasts_s=[])
+    walk = _Walk(said={name: [] for name in (OURS, *baselines)}, came=[], covered=[], fits_s=[], forecasts_s=[])
     stops_s = np.append(series.starts_s[1:], series.ends_s)
-    first_s = float(series.starts_s[0])
-    warm_s = first_s + min(HISTORY_S, (past.end_s - first_s) / HISTORY_SHARE)
-    first = int(np.searchsorted(stops_s, warm_s if since_s is None else since_s))
+    compared_from_s = _compared_from_s(float(series.starts_s[0]), past.end_s) if since_s is None else since_s
+    first = int(np.searchsorted(stops_s, compared_from_s))
     last = int(np.searchsorted(stops_s, past.end_s - DAY_S, side="right"))
     state = begin()
     for index in range(first, last, _stride(round(DAY_S / past.step_s))):
@@ -141,27 +142,34 @@ def _visit(
     past = past_of(history, now_s)
     if forecast is None or past is None or np.isnan(series.values[index]):
         return after
-    every_hour = round(HOUR_S / past.step_s)
-    times_s = past.end_s + np.arange(1, N_HOURS + 1, dtype=np.float64) * HOUR_S - past.step_s / 2
-    walk.came.append(sample(series, times_s))
-    _note(walk, forecast, times_s)
+    n_leads = N_HOURS * round(HOUR_S / past.step_s)
+    times_s = past.end_s + (np.arange(n_leads, dtype=np.float64) + 0.5) * past.step_s
+    came = sample(series, times_s)
+    walk.came.append(_hourly(came))
+    walk.said[OURS].append(_hourly(sample(forecast.signal, times_s)))
+    walk.covered.append(_covered(forecast, came, times_s))
     told = series_of(history, past, max_days=LOOK_BACK_DAYS)
     for name, baseline in baselines.items():
-        walk.said[name].append(baseline(told, N_HOURS * every_hour)[every_hour - 1 :: every_hour])
+        walk.said[name].append(_hourly(baseline(told, n_leads)))
     return after
 
 
-def _note(walk: _Walk, forecast: Forecast, times_s: NDArray[np.float64]) -> None:
-    walk.said[OURS].append(sample(forecast.signal, times_s))
-    ends = [sample(replace(forecast.signal, values=end), times_s) for end in (forecast.lower, forecast.upper)]
-    walk.bands.append(np.array(ends))
+def _hourly(values: Values) -> Values:
+    """Return the means of 24 hours, shape (24,); NaN where a value of the hour is missing."""
+    return np.asarray(values.reshape(N_HOURS, -1).mean(axis=1), dtype=np.float64)
+
+
+def _covered(forecast: Forecast, came: Values, times_s: NDArray[np.float64]) -> Values:
+    """Return whether the last value of each hour lay in its band, 1 or 0, shape (24,); NaN where that is not known."""
+    lower, upper = (sample(replace(forecast.signal, values=end), times_s) for end in (forecast.lower, forecast.upper))
+    is_known = ~np.isnan(came) & ~np.isnan(lower)
+    covered = np.where(is_known, (lower <= came) & (came <= upper), np.nan)
+    return np.asarray(covered.reshape(N_HOURS, -1)[:, -1], dtype=np.float64)
 
 
 def _judged(walk: _Walk, step_s: float, *, is_ratio: bool) -> Evaluation:
-    came, bands = np.array(walk.came), np.array(walk.bands)
+    came, covered = np.array(walk.came), np.array(walk.covered)
     misses = {name: np.abs(np.array(said) - came) for name, said in walk.said.items()}
-    is_known = ~np.isnan(came) & ~np.isnan(bands[:, 0])
-    covered = np.where(is_known, (bands[:, 0] <= came) & (came <= bands[:, 1]), np.nan)
     none: ByHorizon = dict.fromkeys([*(f"{hours}h" for hours in HORIZONS_H), MEAN])
     return Evaluation(
         step_s=step_s,

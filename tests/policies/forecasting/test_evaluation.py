@@ -38,10 +38,10 @@ def test_the_figures_of_a_ramp_are_what_they_are() -> None:
     assert found.mape_ratio["persistence"]["6h"] == pytest.approx(np.mean(6 / came))
 
 
-def test_a_horizon_of_an_hour_is_an_hour_of_any_step() -> None:
+def test_a_horizon_of_an_hour_is_the_mean_of_the_coming_hour_of_any_step() -> None:
     values = np.arange(1_000.0, 1_000.0 + 48 * 12)
     found = evaluated(values, step_s=1_800.0)
-    assert (found.step_s, found.mae["persistence"]["1h"], found.mae["persistence"]["24h"]) == (1_800.0, 2, 48)
+    assert (found.step_s, found.mae["persistence"]["1h"], found.mae["persistence"]["24h"]) == (1_800.0, 1.5, 47.5)
 
 
 def test_a_long_series_has_sixty_days_of_history() -> None:
