@@ -177,8 +177,8 @@ def _judged(walk: _Walk, step_s: float, *, is_ratio: bool) -> Evaluation:
         mape_ratio={name: _by_horizon(miss / came) if is_ratio else none for name, miss in misses.items()},
         mae={name: _by_horizon(miss) for name, miss in misses.items()},
         coverage_90_ratio={name: mean for name, mean in _by_horizon(covered).items() if name != MEAN},
-        fit_s=_median(walk.fits_s),
-        forecast_s=_median(walk.forecasts_s),
+        fit_s=_median_s(walk.fits_s),
+        forecast_s=_median_s(walk.forecasts_s),
     )
 
 
@@ -191,5 +191,5 @@ def _by_horizon(values: Values) -> ByHorizon:
     return {name: None if math.isnan(mean) else mean for name, mean in chosen.items()}
 
 
-def _median(durations_s: list[float]) -> float | None:
+def _median_s(durations_s: list[float]) -> float | None:
     return float(np.median(durations_s)) if durations_s else None

@@ -78,3 +78,7 @@ def test_a_provider_is_compared_only_where_it_spoke() -> None:
     skill = blend.learned(skill, outcome([150.0], given=125.0))
     assert skill.rivals[:, 0] == pytest.approx([25.0, 50.0])
     assert skill.n_given.tolist() == [1]
+
+
+def test_the_weight_of_a_model_without_a_forecast_goes_to_the_others() -> None:
+    assert blend.mixed(np.array([[0.2], [0.2], [0.6]]), np.array([[1.0], [3.0], [NAN]])) == pytest.approx([2.0])
