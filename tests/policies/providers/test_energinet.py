@@ -1,6 +1,7 @@
 """Energinet: times without an offset that are UTC, in a country that is not; two currencies."""
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import aiohttp
@@ -105,12 +106,14 @@ async def test_what_is_measured_is_no_estimate_and_what_is_late_is_not_made_up()
 
 
 @pytest.mark.live
-async def test_two_values_far_apart_do_not_hold_until_now() -> None:
+@pytest.mark.parametrize("hours_ago", [(13, 6), range(20, 0, -2)])
+async def test_values_far_apart_do_not_hold_until_the_next(hours_ago: Sequence[int]) -> None:
     async with opened(CarbonBench()) as case:
-        case.api.grid.measured = {case.last_s - i * HOUR_S: 200.0 for i in (13, 6)}
+        case.api.grid.measured = {case.last_s - i * HOUR_S: 200.0 for i in hours_ago}
         history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
     assert history is not None
-    assert history.ends_s == case.last_s - 6 * HOUR_S + 300.0
+    assert history.ends_s == case.last_s - hours_ago[-1] * HOUR_S + 300.0
+    assert history.value_at(case.last_s - hours_ago[0] * HOUR_S + 300.0) is None
 
 
 @pytest.mark.live
