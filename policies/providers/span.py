@@ -43,13 +43,13 @@ class SpanProvider(ABC):
         """Return the values that hold after `since_s`, at most 60 days back, and start by `now_s`."""
         since_s = max(since_s, now_s - LOOK_BACK_S)
         points = await self.query_past(since_s=since_s, now_s=now_s)
-        step_s = self._step_of(points)
+        step_s = self._step_s(points)
         return self._signal(told(points, since_s=since_s, now_s=now_s, step_s=step_s), step_s, now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return the values that are known to start between `now_s` and `until_s`."""
         points = await self.query_future(now_s=now_s, until_s=until_s)
-        step_s = self._step_of(points)
+        step_s = self._step_s(points)
         return self._signal(to_come(points, now_s=now_s, until_s=until_s), step_s, now_s)
 
     @abstractmethod
@@ -60,7 +60,7 @@ class SpanProvider(ABC):
     async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
         """Return the points that start between `now_s` and `until_s`."""
 
-    def _step_of(self, points: Sequence[Point]) -> float:
+    def _step_s(self, points: Sequence[Point]) -> float:
         return usual_step_s(points, otherwise_s=self.step_s, longest_s=self._longest_step_s)
 
     def _signal(self, points: Sequence[Point], step_s: float, now_s: float) -> Signal | None:
