@@ -229,6 +229,7 @@ async def test_history_and_forecast_are_published_when_there_is_a_new_value() ->
     first = bench.published[0]
     assert (first.kind, first.unit, first.source, first.zone) == ("average", "g/kWh", "test", "XX")
     assert (first.state, first.age_s, first.detail) == ("fresh", 0.0, None)
+    assert [message.known_until_s for message in bench.published[:2]] == [MIDNIGHT_S, MIDNIGHT_S + HOUR_S]
     assert first.forecast_from_s is not None
     assert all(entry.estimated for entry in first.values if entry.starts_s >= first.forecast_from_s)
     assert not any(entry.estimated for entry in first.values if entry.starts_s < MIDNIGHT_S)
@@ -252,6 +253,13 @@ async def test_a_long_history_is_published_in_part_and_without_what_is_missing()
         pass
     assert len(bench.published[0].values) == MAX_PUBLISHED
     assert all(entry.value > 0 for entry in bench.published[0].values)
+
+
+async def test_what_holds_for_ever_is_not_known_until_any_time() -> None:
+    bench = Bench(ConstantProvider(300.0, kind="average", unit="g/kWh"))
+    async with bench.working():
+        pass
+    assert bench.published[0].known_until_s is None
 
 
 async def test_plain_energy_publishes_nothing() -> None:
