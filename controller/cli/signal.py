@@ -19,6 +19,7 @@ from controller.config import Config
 from controller.errors import ConfigError
 from controller.ports import Provenance
 from controller.signal_feed import SignalFeed
+from controller.signal_lane import REACHES_S
 from policies.forecasting import Forecast
 from policies.forecasting.evaluation import Evaluation, evaluate
 from policies.freshness import Freshness
@@ -79,7 +80,8 @@ async def _look(config: Config) -> Report:
         feed = SignalFeed(
             sources, kind=config.signal.kind, clock=clock, period_s=AGAIN_S, publish=lambda _: None, store=store
         )
-        await feed.refresh()
+        for _ in REACHES_S:  # the present first, then more and more of the past
+            await feed.refresh()
     now_s, lane = clock.now_s(), feed.lane
     known = lane.known if lane is not None else None
     return Report(
