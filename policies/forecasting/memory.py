@@ -85,8 +85,8 @@ def looked(memory: Memory | None, history: Signal, past: Past, n_leads: int) -> 
     if memory is not None and memory.seen == seen and memory.outlook.shape[1] >= n_leads:
         return memory
     memory, series = _fitted(memory, history, past, key, seen)
-    # Who looks again at the same history, later, will do so once more.
-    n_spare = round(HOUR_S / past.step_s) if memory.seen == seen and memory.outlook.shape[1] else 0
+    # A look within the same step needs one lead more; who looks again at the same history even later will do so on.
+    n_spare = round(HOUR_S / past.step_s) if memory.seen == seen and memory.outlook.shape[1] else 1
     bounds = widened(memory.models.bounds, series, is_carbon=memory.is_carbon)
     said = np.asarray(np.clip(outlook(memory.models, series, n_leads + n_spare), *bounds), dtype=np.float64)
     return _learned(replace(memory, seen=seen, bounds=bounds, outlook=said), history, past)

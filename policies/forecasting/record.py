@@ -97,6 +97,8 @@ def settle(record: Record, history: Signal, end_s: float) -> tuple[Record, list[
     """
     stops_s = record.origins_s[:, None] + record.leads * record.step_s
     row, lead = np.nonzero(record.pending & (stops_s <= end_s + SAME_S))
+    if not len(row):
+        return record, []
     actual = sample(history, stops_s[row, lead] - record.step_s / 2)
     known = ~np.isnan(actual)
     row, lead, actual = row[known], lead[known], actual[known]

@@ -107,7 +107,8 @@ def _driven(model: Recursion, series: Series, values: Values, origins: NDArray[n
 
 def _harmonics(phase: Values) -> Values:
     """Return sine and cosine of the day and of half of it, shape (..., 4)."""
-    return np.stack([np.sin(phase), np.cos(phase), np.sin(2 * phase), np.cos(2 * phase)], axis=-1)
+    sine, cosine = np.sin(phase), np.cos(phase)
+    return np.stack([sine, cosine, 2 * sine * cosine, 1 - 2 * sine**2], axis=-1)
 
 
 def _impulse(coefficients: Values, n: int) -> Values:

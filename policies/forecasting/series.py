@@ -86,7 +86,7 @@ def past_of(history: Signal, now_s: float) -> Past | None:
     last = int(known[-1])
     end_s = float(history.starts_s[last + 1]) if last + 1 < len(history) else history.ends_s
     differences_s = np.diff(history.starts_s[max(0, n_known - MAX_DIFFERENCES) : n_known])
-    median_s = float(np.median(differences_s)) if len(differences_s) else HOUR_S
+    median_s = float(np.sort(differences_s)[len(differences_s) // 2]) if len(differences_s) else HOUR_S
     n_per_hour = min(max(round(HOUR_S / median_s), 1), MAX_STEPS_PER_HOUR)
     return Past(n_known=n_known, last=last, end_s=end_s, step_s=HOUR_S / n_per_hour)
 
