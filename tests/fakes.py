@@ -1,6 +1,7 @@
 """Fakes that obey the ports of the controller and remember what was done to them. Each is usable in five lines."""
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
@@ -229,6 +230,21 @@ class FixedSignal:
 
     def provenance(self) -> Provenance:
         return Provenance(source="test")
+
+
+class Shelf:
+    """A store in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Signal] = {}
+
+    async def load(self, *, series: str, since_s: float) -> Signal | None:
+        kept = self.kept.get(series)
+        return kept.between(since_s, math.inf) if kept else None
+
+    async def save(self, *, series: str, signal: Signal, now_s: float) -> None:
+        del now_s
+        self.kept[series] = self.kept[series].revised(signal) if series in self.kept else signal
 
 
 def _ends_s(series: Signal, told: Signal) -> float:

@@ -15,7 +15,7 @@ from controller.node_lock import NodeLock
 from policies.providers.constant import ConstantProvider
 from publishers.reports import GridSignal, NodeStatus
 from publishers.wire import decode
-from tests.fakes import FakeBackend, FakeGpu
+from tests.fakes import FakeBackend, FakeGpu, FixedProvider, Shelf, flat_signal
 from tests.scenarios.site import ANY_PROVIDER, NODE, TOPICS, Site, Training, prior_gpu
 
 
@@ -167,6 +167,14 @@ async def test_the_signal_is_published_under_its_zone(tmp_path: Path, kind: str,
     site = Site(tmp_path, [], f"signal.kind={kind}", ANY_PROVIDER, f'signal.zone="{zone}"', providers=[provider])
     async with site.controlled():
         assert decode(site.bus.retained[topic], GridSignal).values[-1].value == 300.0
+
+
+async def test_what_providers_tell_is_kept(tmp_path: Path) -> None:
+    shelf, provider = Shelf(), FixedProvider(flat_signal(300.0))
+    site = Site(tmp_path, [], "signal.kind=carbon", ANY_PROVIDER, providers=[provider], store=shelf)
+    async with site.controlled():
+        pass
+    assert [signal.unit for signal in shelf.kept.values()] == ["g/kWh"]
 
 
 async def test_every_topic_is_under_the_configured_root(tmp_path: Path) -> None:

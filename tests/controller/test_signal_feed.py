@@ -236,6 +236,24 @@ async def test_history_and_forecast_are_published_when_there_is_a_new_value() ->
     assert decode(encode(first), GridSignal) == first
 
 
+async def test_the_forecast_is_published_with_its_band_from_where_the_present_ends() -> None:
+    hours_before = 24 * 20
+    series = flat_signal(300.0, start_s=MIDNIGHT_S - hours_before * HOUR_S, hours=hours_before + 24)
+    dice = np.random.default_rng(1)
+    bench = Bench(FixedProvider(replace(series, values=series.values + dice.normal(0, 20, len(series)))))
+    async with bench.working():
+        await hours(1.5)
+    message = bench.published[-1]
+    assert message.issued_at_s == series.issued_at_s
+    assert message.known_until_s == message.forecast_from_s == MIDNIGHT_S + 2 * HOUR_S
+    ahead = [entry for entry in message.values if entry.starts_s >= message.forecast_from_s]
+    assert len(ahead) >= 23
+    assert all(entry.estimated for entry in ahead)
+    assert all(entry.lower is not None and entry.upper is not None for entry in ahead)
+    assert all((entry.lower or 0) < entry.value < (entry.upper or 0) for entry in ahead)
+    assert all(entry.lower is None for entry in message.values if entry.starts_s < message.forecast_from_s)
+
+
 async def test_a_long_history_is_published_in_part_and_without_what_is_missing() -> None:
     n = 12 * 24 * 13
     fine = Signal(

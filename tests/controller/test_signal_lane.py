@@ -13,7 +13,7 @@ from policies.freshness import Freshness
 from policies.providers.base import SignalLimitedError, SignalRefusedError, SignalUnavailableError
 from policies.providers.catalogue import Source
 from policies.signal import ESTIMATED, Signal
-from tests.fakes import MIDNIGHT_S, FixedProvider, flat_signal
+from tests.fakes import MIDNIGHT_S, FixedProvider, Shelf, flat_signal
 
 HOUR_S = 3_600.0
 DAY_S = 86_400.0
@@ -39,21 +39,6 @@ class Asked(FixedProvider):
         if self.forecast_error is not None:
             raise self.forecast_error
         return self.forecast.between(now_s, until_s) if self.forecast else None
-
-
-class Shelf:
-    """A store in memory."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, Signal] = {}
-
-    async def load(self, *, series: str, since_s: float) -> Signal | None:
-        kept = self.kept.get(series)
-        return kept.between(since_s, math.inf) if kept else None
-
-    async def save(self, *, series: str, signal: Signal, now_s: float) -> None:
-        del now_s
-        self.kept[series] = self.kept[series].revised(signal) if series in self.kept else signal
 
 
 def lane_of(

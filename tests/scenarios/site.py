@@ -11,6 +11,7 @@ from typing import Any
 
 from controller.config import load_config
 from controller.daemon import Node, run_controller
+from controller.ports import SeriesStore
 from policies.providers.base import Provider
 from policies.providers.catalogue import Source
 from policies.providers.constant import ConstantProvider
@@ -50,10 +51,16 @@ class Site:
     """A node: its GPUs, its broker, and the controllers that run on it one after the other."""
 
     def __init__(
-        self, state_dir: Path, gpus: Sequence[FakeGpu], *overrides: str, providers: Sequence[Provider] = ()
+        self,
+        state_dir: Path,
+        gpus: Sequence[FakeGpu],
+        *overrides: str,
+        providers: Sequence[Provider] = (),
+        store: SeriesStore | None = None,
     ) -> None:
         self.gpus = list(gpus)
         self.bus = FakeBus()
+        self._store = store
         self.clock = LoopClock()
         self.backend = FakeBackend(self.gpus)
         self.providers = list(providers) or [ConstantProvider(1.0, kind="energy", unit="1")]
@@ -71,6 +78,7 @@ class Site:
             sources=[Source(provider=provider) for provider in self.providers],
             clock=self.clock,
             connect=self._connect,
+            store=self._store,
         )
 
     @asynccontextmanager

@@ -66,6 +66,33 @@ async def test_what_a_trace_lacks_is_told_once_at_the_start(tmp_path: Path, capl
     assert record.getMessage().startswith("day.csv has 1 gap, 1 missing value")
 
 
+async def test_nodes_ask_at_moments_of_their_own_and_keep_what_they_are_told(tmp_path: Path) -> None:
+    chain = 'signal.provider=[{name="neso", zone="GB"}, {name="constant", value=200}]'
+    settings = config("signal.kind=carbon", chain, f"node.state_dir={tmp_path}")
+    nodes = []
+    for _ in range(2):
+        async with opened_node(settings) as node:
+            nodes.append(node)
+    assert 0 < nodes[0].jitter_ratio < 1
+    assert nodes[0].jitter_ratio != nodes[1].jitter_ratio
+    assert nodes[0].store is not None
+    assert [source.is_kept for source in nodes[0].sources] == [True, False]
+    assert [source.key for source in nodes[0].sources] == [source.key for source in nodes[1].sources]
+
+
+async def test_histories_of_other_settings_have_other_keys() -> None:
+    tables = [
+        '{name="neso", zone="GB"}',
+        '{name="neso", zone="GB-1"}',
+        '{name="neso", zone="GB", max_age_s=60, lag_s=60}',
+        '{name="energy-charts", zone="DE"}',
+    ]
+    async with opened_node(config("signal.kind=carbon", f"signal.provider=[{', '.join(tables)}]")) as node:
+        keys = [source.key for source in node.sources]
+    assert keys[0] == keys[2], "how long a value may be held changes no number"
+    assert len(set(keys)) == 3
+
+
 async def test_nothing_is_said_of_a_signal_that_lacks_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async with opened_node(config()):
         pass
