@@ -7,7 +7,7 @@ import msgspec
 
 from controller.cli.finding import Finding
 from controller.cli.wiring import losses_of, opened_sources
-from controller.config import ProviderConfig, SignalConfig
+from controller.config import SignalConfig
 from controller.errors import ConfigError
 from policies.providers.base import (
     SignalDataError,
@@ -34,21 +34,19 @@ async def check_signal(config: SignalConfig, *, now_s: float) -> list[Finding]:
     """Return what each provider says now, and what is wrong with it."""
     if config.kind == "energy":
         return [Finding(what="signal (energy)", found="plain energy")]
-    return [
-        await _check_provider(
-            config, provider, what=f"signal ({config.kind}, {number} of {len(config.provider)})", now_s=now_s
-        )
-        for number, provider in enumerate(config.provider, start=1)
-    ]
+    return [await _check_provider(config, number, now_s=now_s) for number in range(len(config.provider))]
 
 
-async def _check_provider(config: SignalConfig, provider: ProviderConfig, *, what: str, now_s: float) -> Finding:
+async def _check_provider(config: SignalConfig, number: int, *, now_s: float) -> Finding:
+    provider = config.provider[number]
+    what = f"signal ({config.kind}, {number + 1} of {len(config.provider)})"
     alone = msgspec.structs.replace(config, provider=(provider,))
     try:
         async with opened_sources(alone) as sources, asyncio.timeout(FETCH_TIMEOUT_S):
             return await _ask(sources[0], what=what, now_s=now_s)
-    except ConfigError as error:
-        return Finding(what=what, found=provider.name, fault=str(error))
+    except ConfigError as error:  # it was alone there, and so the first
+        fault = str(error).replace("signal.provider[0]", f"signal.provider[{number}]")
+        return Finding(what=what, found=provider.name, fault=fault)
     except SignalError as error:
         meaning = _MEANINGS.get(type(error), "")
         return Finding(what=what, found=provider.name, fault=f"{error}; {meaning}" if meaning else str(error))

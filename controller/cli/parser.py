@@ -17,6 +17,7 @@ from controller.config import Config, load_config, load_for_restore
 from controller.demo.grid import list_zones
 from controller.demo.run import DemoOptions, main_demo
 from controller.errors import ConfigError, ControllerError, JournalError, NodeLockedError
+from policies.providers.catalogue import CATALOGUE
 from publishers.broker import BrokerError
 
 EPILOG = "Try `gridchase demo` first: it needs no GPU, no broker and no configuration."
@@ -102,6 +103,8 @@ def _add_check(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
 
 def _add_signal(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
     verb = _add(verbs, "signal", "the signal of the grid: series, forecast with its band, source, age, errors", _never)
+    verb.formatter_class = argparse.RawDescriptionHelpFormatter
+    verb.epilog = "\n".join(_list_providers())
     verb.add_argument("--provider", metavar="NAME", help="ask this provider instead of the configured ones")
     verb.add_argument("--zone", default="", help="the zone, as that provider calls it")
     verb.add_argument("--kind", default="carbon", choices=("carbon", "price"), help="(default: %(default)s)")
@@ -117,6 +120,14 @@ def _add_signal(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
         return signal.signal(load_config(options.config, [*options.set, *own]), as_json=options.json)
 
     verb.set_defaults(default_log_level="error", do=do)
+
+
+def _list_providers() -> Iterator[str]:
+    """Yield a line for each provider there is, by kind."""
+    for kind, entries in CATALOGUE.items():
+        yield f"providers of {kind}:"
+        yield from (f"  {name:18}{entry.what}" for name, entry in entries.items())
+    yield "Their keys and zones: docs/providers.md"
 
 
 def _add_restore(verbs: "_Verbs[argparse.ArgumentParser]") -> None:

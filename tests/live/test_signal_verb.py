@@ -153,4 +153,4 @@ async def test_check_asks_each_provider_and_says_what_a_failure_means(shell: She
     assert "g/kWh, average; its forecast reaches 24 h ahead" in neso_found["found"]
     assert "HTTP 429" in charts["fault"]
     assert "asked too often" in charts["fault"]
-    assert "$NO_SUCH_VARIABLE" in maps["fault"]
+    assert "signal.provider[2] (electricity-maps): token_file is not set, and $NO_SUCH_VARIABLE" in maps["fault"]
