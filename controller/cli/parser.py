@@ -7,6 +7,7 @@ controller is at work here.
 import argparse
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -35,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.do(options)
     except KeyboardInterrupt:  # before the event loop could take it
         return 0
+    except BrokenPipeError:  # the reader, such as `head`, has had enough; nor may the interpreter flush at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ControllerError, BrokerError) as error:
         return _complain([error])
     except ExceptionGroup as group:
