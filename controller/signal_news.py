@@ -43,12 +43,12 @@ def signal_message(present: Present, lane: Lane, provenance: Provenance, *, now_
         age_s=present.age_s,
         values=[_entry(series, int(i), lane.forecast) for i in known],
         forecast_from_s=float(forecast.starts_s[0]) if forecast is not None and len(forecast) else None,
-        known_until_s=_finite(present.known_until_s),
+        known_until_s=_finite_s(present.known_until_s),
         time_s=now_s,
     )
 
 
-def _finite(time_s: float | None) -> float | None:
+def _finite_s(time_s: float | None) -> float | None:
     """Return a time as a message can carry it: what holds for ever has no end."""
     return time_s if time_s is not None and np.isfinite(time_s) else None
 

@@ -1,5 +1,6 @@
 """Training processes that publish to a real mosquitto: what arrives, and what happens when either of them is killed."""
 
+import asyncio
 import itertools
 import logging
 import os
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import aiomqtt
 import pytest
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
@@ -260,8 +262,23 @@ def test_a_broker_that_hangs_blocks_neither_the_training_nor_its_end(broker: Mos
     assert close_s < 2.5
 
 
-def test_password_and_tls_let_the_publisher_in(secure_broker: SecureMosquitto, tmp_path: Path) -> None:
-    user = ["-u", secure_broker.username, "-P", secure_broker.password, "-t", "gridchase/v1/job/toy/#"]
+async def _first_message(broker: SecureMosquitto, topic: str) -> bytes:
+    """Return what the broker has kept under a topic, as any subscriber with its password would see it."""
+    tls = aiomqtt.TLSParameters(ca_certs=broker.ca_file)
+    async with (
+        asyncio.timeout(10),
+        aiomqtt.Client(
+            "127.0.0.1", broker.port, username=broker.username, password=broker.password, tls_params=tls
+        ) as client,
+    ):
+        await client.subscribe(topic)
+        async for message in client.messages:
+            assert isinstance(message.payload, bytes)
+            return message.payload
+    raise AssertionError("the connection ended")
+
+
+def test_password_and_tls_let_the_publisher_in(secure_broker: SecureMosquitto) -> None:
     with Publisher(
         job="toy",
         run="r1",
@@ -276,15 +293,8 @@ def test_password_and_tls_let_the_publisher_in(secure_broker: SecureMosquitto, t
         publisher.metric(0.5)
     assert publisher._sender is not None
     assert publisher._sender._connections == 1
-    seen = tmp_path / "seen"
-    with seen.open("wb") as file:
-        subprocess.run(
-            ["mosquitto_sub", "-p", str(secure_broker.port), "--cafile", secure_broker.ca_file, "-C", "1", "-N", *user],
-            stdout=file,
-            check=True,
-            timeout=10.0,
-        )
-    assert decode(seen.read_bytes(), RankStatus).state == "finished"
+    kept = asyncio.run(_first_message(secure_broker, "gridchase/v1/job/toy/#"))
+    assert decode(kept, RankStatus).state == "finished"
 
 
 @pytest.mark.parametrize(
