@@ -126,14 +126,13 @@ class SignalFeed:
         return _provenance(self._look, first=self._lanes[0])
 
     async def run(self) -> None:
-        """Look once a period; missed ticks are skipped. Nodes that start together do not ask together."""
-        tick_s = self._clock.now_s() + self._jitter_ratio * self._period_s
-        if self._jitter_ratio:
-            await self._clock.sleep_until(tick_s)
+        """Look at once, then once a period, each node at moments of its own; missed ticks are skipped."""
+        tick_s, pause_s = self._clock.now_s(), (self._jitter_ratio or 1.0) * self._period_s
         while True:
             await self.refresh()
-            tick_s = next_tick_s(tick_s, period_s=self._period_s, now_s=self._clock.now_s())
+            tick_s = next_tick_s(tick_s, period_s=pause_s, now_s=self._clock.now_s())
             await self._clock.sleep_until(tick_s)
+            pause_s = self._period_s  # only the first one differs from node to node
 
     async def refresh(self) -> None:
         """Ask who is due, down the chain to the first that is fresh, and take the best."""
@@ -194,16 +193,16 @@ class SignalFeed:
         """Publish when there is a new value or a transition; plain energy has nothing to tell."""
         if self._kind == "energy":
             return
-        message = signal_message(look.present, look.lane, self.provenance(), now_s=self._clock.now_s())
-        if message is None:
-            return
         newest = look.lane.known
         news = (
             self._stood,
             newest.starts_s[-1:].tobytes() if newest else None,
             newest.values[-1:].tobytes() if newest else None,
         )
-        if news != self._told:
+        if news == self._told:
+            return
+        message = signal_message(look.present, look.lane, self.provenance(), now_s=self._clock.now_s())
+        if message is not None:
             self._told = news
             self._publish(message)
 

@@ -158,17 +158,15 @@ def _print(report: Report, console: Console) -> None:
     value = report.history.value_at(report.now_s)
     now = f"[bold]{value:.4g} {known.unit}[/bold] now" if value is not None else "nothing to be trusted now"
     console.print(f"{what} of {escape(known.zone)}: {now}, {report.freshness}", highlight=False)
-    console.print(f"source: {escape(known.source)}; {_age(report)}", highlight=False, soft_wrap=True)
+    console.print(f"source: {escape(known.source)}; {_age(report, known)}", highlight=False, soft_wrap=True)
     if report.provenance.sentence:
         console.print(escape(report.provenance.sentence), soft_wrap=True, highlight=False)
     print(draw_signal(known, report.forecast, now_s=report.now_s, in_colour=console.is_terminal))
     _print_forecast(report, console)
 
 
-def _age(report: Report) -> str:
+def _age(report: Report, known: Signal) -> str:
     """Return how old the newest value is, and how much is known, for people."""
-    known = report.known
-    assert known is not None  # noqa: S101 — for the type checker: the caller has looked
     newest = "a measured value holds" if report.age_s == 0 else f"the last value ended {report.age_s / 3600:.1f} h ago"
     n_known = int(np.isfinite(known.values).sum())
     return f"{newest}; {n_known} values of {(report.now_s - known.starts_s[0]) / DAY_S:.1f} days known"

@@ -13,6 +13,7 @@ MAX_MESSAGE: Final = 300
 """How long the message of an error may be [characters]: sources write pages."""
 
 Zone = Annotated[str, Meta(min_length=1, max_length=64)]
+Lateness = Annotated[float, Meta(ge=0, le=86_400)]
 Url = Annotated[str, Meta(pattern=r"\Ahttps?://[^\s@]+\Z")]
 """An address without a user or a password in it."""
 Variable = Annotated[str, Meta(pattern=r"\A[A-Z_][A-Z0-9_]*\Z")]
@@ -62,19 +63,16 @@ class ProviderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         max_age_s: how long the last value may be held after it ceased to hold [s].
-        lag_s: how late its values usually are, beyond one step: what is no later than that is no fault [s].
+        lag_s: how late its values usually are, beyond one step: what is no later than that is no fault [s]. A source
+            that is always late has another default.
     """
 
-    max_age_s: Annotated[float, Meta(ge=0, le=86_400)] = 7_200.0
-    lag_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
+    max_age_s: Lateness = 7_200.0
+    lag_s: Lateness = 0.0
 
     def signal_kind(self) -> SignalKind:
         """Return what the values will be; settings of a source that can be several things have a key `kind`."""
         return "average"
-
-    def usual_lag_s(self) -> float:
-        """Return how late every zone of this source usually is, where `lag_s` says nothing else [s]."""
-        return 0.0
 
     def faults(self) -> list[str]:
         """Return what is wrong beyond the single keys, each as `key = value: must …`."""

@@ -79,7 +79,7 @@ class CarbonAwareSdkProvider:
     """Asks for the emissions of a location and for its current forecast."""
 
     def __init__(self, settings: CarbonAwareSdkSettings, session: aiohttp.ClientSession) -> None:
-        self.name = f"carbon_aware_sdk {settings.zone}"
+        self.name = f"carbon-aware-sdk {settings.zone}"
         self.kind: SignalKind = settings.kind
         self.step_s = HOUR_S
         self._zone = settings.zone

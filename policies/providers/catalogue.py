@@ -175,7 +175,7 @@ def _source(name: str, entry: Entry, settings: ProviderSettings, provider: Provi
         key=f"{name} {provider.kind} {digest}",
         is_kept=entry.is_kept,
         max_age_s=settings.max_age_s,
-        lag_s=max(settings.lag_s, settings.usual_lag_s()),
+        lag_s=settings.lag_s,
     )
 
 

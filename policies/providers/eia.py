@@ -14,6 +14,7 @@ import aiohttp
 from msgspec import Meta, Raw, Struct, field
 
 from policies.providers.base import (
+    Lateness,
     ProviderSettings,
     SignalDataError,
     SignalError,
@@ -53,16 +54,14 @@ class EiaSettings(ProviderSettings, frozen=True, kw_only=True):
         url: where the API is.
         token_file: a file with the API key.
         token_env: the environment variable with the API key, where no file is named.
+        lag_s: the slowest balancing authorities send a day's figures the next morning [s].
     """
 
+    lag_s: Lateness = DAY_S
     zone: Respondent
     url: Url = "https://api.eia.gov/v2"
     token_file: str = ""
     token_env: Variable = "EIA_API_KEY"  # noqa: S105 — the variable's name
-
-    def usual_lag_s(self) -> float:
-        """Return how late the slowest balancing authorities are: they send a day's figures the next morning [s]."""
-        return DAY_S
 
 
 class _Row(Struct, frozen=True):

@@ -80,7 +80,7 @@ class ElectricityMapsProvider:
     """
 
     def __init__(self, settings: ElectricityMapsSettings, session: aiohttp.ClientSession) -> None:
-        self.name = f"electricity_maps {settings.zone}"
+        self.name = f"electricity-maps {settings.zone}"
         self.kind: SignalKind = "average"
         self.step_s = STEP_S[settings.granularity]
         self._zone = settings.zone

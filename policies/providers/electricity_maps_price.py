@@ -69,7 +69,7 @@ class ElectricityMapsPriceProvider:
     """
 
     def __init__(self, settings: ElectricityMapsPriceSettings, session: aiohttp.ClientSession) -> None:
-        self.name = f"electricity_maps_price {settings.zone}"
+        self.name = f"electricity-maps {settings.zone}"
         self.kind: SignalKind = "price"
         self.step_s = STEP_S[settings.granularity]
         self._zone = settings.zone

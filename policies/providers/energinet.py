@@ -13,7 +13,7 @@ import aiohttp
 from msgspec import Struct, field
 from msgspec.structs import fields
 
-from policies.providers.base import ProviderSettings, SignalDataError, Url, Zone
+from policies.providers.base import Lateness, ProviderSettings, SignalDataError, Url, Zone
 from policies.providers.http import HttpSource
 from policies.providers.series import Point, check_clock, iso, read_iso_s
 from policies.providers.span import SpanProvider
@@ -36,14 +36,12 @@ class EnerginetSettings(ProviderSettings, frozen=True, kw_only=True):
     Attributes:
         zone: the price area, `DK1` (west of the Great Belt) or `DK2`.
         url: the address of the API.
+        lag_s: a value is there a step after it was measured, or two [s].
     """
 
+    lag_s: Lateness = CARBON_STEP_S
     zone: Zone
     url: Url = URL
-
-    def usual_lag_s(self) -> float:
-        """Return a step more: a value is there a step after it was measured, or two."""
-        return CARBON_STEP_S
 
     def faults(self) -> list[str]:
         """Return whether the zone is none of Denmark's."""

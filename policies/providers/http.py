@@ -27,7 +27,7 @@ from policies.providers.secret import Secret
 from policies.providers.series import iso
 
 TIMEOUT_S: Final = 20.0
-CLOCK_TOLERANCE_S: Final = 3_600.0
+DATE_TOLERANCE_S: Final = 3_600.0
 """A server whose clock differs from ours by more than this shows that one of the two is wrong."""
 MAX_BODY_BYTES: Final = 8 << 20
 MAX_REDIRECTS: Final = 3
@@ -196,7 +196,7 @@ class HttpSource:
         A cache tells with Age how long it has kept the answer (RFC 9111, section 4.2.3).
         """
         said_s = _date_s(answer.headers)
-        if now_s is None or said_s is None or abs(said_s - now_s) <= CLOCK_TOLERANCE_S:
+        if now_s is None or said_s is None or abs(said_s - now_s) <= DATE_TOLERANCE_S:
             return
         raise SignalDataError(
             f"{self.name}: its clock says {iso(said_s)}, and here it is {iso(now_s)}: one clock is wrong by"

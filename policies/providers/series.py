@@ -66,14 +66,9 @@ def signal_of(
         now_s: when they were fetched [Unix s].
         issued_at_s: when they were said; by default the latest update, or `now_s` where that is not told [Unix s].
     """
-    newest: dict[float, Point] = {}
-    for point in points:
-        known = newest.get(point.starts_s)
-        if known is None or point.updated_at_s >= known.updated_at_s:
-            newest[point.starts_s] = point
-    if not newest:
+    ordered = _newest(points)
+    if not ordered:
         return None
-    ordered = [newest[starts_s] for starts_s in sorted(newest)]
     values = np.array([_value(point.value, kind) for point in ordered])
     starts_s, values, estimated = with_gaps(
         np.array([point.starts_s for point in ordered]),
@@ -93,6 +88,16 @@ def signal_of(
         ends_s=float(starts_s[-1]) + step_s,
         issued_at_s=updated_at_s if issued_at_s is None else issued_at_s,
     )
+
+
+def _newest(points: Iterable[Point]) -> list[Point]:
+    """Return one point for each start, the newest, in the order of time."""
+    newest: dict[float, Point] = {}
+    for point in points:
+        known = newest.get(point.starts_s)
+        if known is None or point.updated_at_s >= known.updated_at_s:
+            newest[point.starts_s] = point
+    return [newest[starts_s] for starts_s in sorted(newest)]
 
 
 def with_gaps(

@@ -27,7 +27,7 @@ PERIOD_S = 300.0
 class Bench:
     """A feed with its surroundings."""
 
-    def __init__(self, *providers: Provider, kind: str = "carbon") -> None:
+    def __init__(self, *providers: Provider, kind: str = "carbon", jitter_ratio: float = 0.0) -> None:
         self.published: list[GridSignal] = []
         self.feed = SignalFeed(
             [Source(provider=provider) for provider in providers],
@@ -35,6 +35,7 @@ class Bench:
             clock=LoopClock(),
             period_s=PERIOD_S,
             publish=self.published.append,
+            jitter_ratio=jitter_ratio,
         )
 
     @asynccontextmanager
@@ -211,6 +212,25 @@ async def test_a_provider_in_another_currency_does_not_stand_in(caplog: pytest.L
         await hours(3.5)
         assert bench.feed.freshness is Freshness.STALE
     assert "second is not used: its values are in DKK/kWh, the others in EUR/kWh" in caplog.messages
+
+
+async def test_the_first_look_is_at_once_and_the_next_ones_at_moments_of_the_nodes_own() -> None:
+    provider = FixedProvider(flat_signal(300.0))
+    provider.step_s = 0.001  # it is asked at every look
+    asked_s: list[float] = []
+    fetch = provider.fetch_history
+
+    async def noted(*, since_s: float, now_s: float) -> Signal | None:
+        if since_s > now_s - 3 * 24 * HOUR_S:
+            asked_s.append(round(now_s - MIDNIGHT_S))
+        return await fetch(since_s=since_s, now_s=now_s)
+
+    provider.fetch_history = noted  # type: ignore[method-assign]
+    bench = Bench(provider, jitter_ratio=0.25)
+    async with bench.working():
+        assert bench.feed.freshness is Freshness.FRESH
+        await hours(0.2)
+    assert asked_s == [0, 75, 375, 675]
 
 
 async def test_a_provider_that_was_never_asked_says_so() -> None:
