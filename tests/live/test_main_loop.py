@@ -119,6 +119,8 @@ def test_a_broker_that_is_killed_and_comes_back_finds_everything_going_on(node: 
     node.controller(job__lease_s="30")
     training = node.training(16.0)
     wait_for(node, lambda: (node.watcher.last("/profile") or {}).get("state") == "planned")
+    # The curve is published before the plan that it makes possible: the limit of the plan is there when its news is.
+    wait_for(node, lambda: node.watcher.last("/limit")["reason"] != "profiling")
     planned_w = node.limit_w
     node.broker.kill()
     node.broker.start()
