@@ -1,8 +1,11 @@
 """The topics of the bus: every name is built and taken apart here.
 
 <root>/job/<job>/run/<run>/rank/<rank>/{status,iterations}   published by training processes (MessagePack)
-<root>/job/<job>/run/<run>/{metric,trial/request}            published by training processes (MessagePack)
-<root>/job/<job>/run/<run>/{profile,energy,command}          published by the controller (JSON)
+<root>/job/<job>/run/<run>/{metric,trial/request,trial/failure}
+                                                             published by training processes (MessagePack)
+<root>/job/<job>/run/<run>/trial/answer                      published by the policy service (MessagePack)
+<root>/job/<job>/run/<run>/{profile,energy}                  published by the controller (JSON)
+<root>/job/<job>/run/<run>/command                           published by the policy service (JSON)
 <root>/job/<job>/run/<run>/node/<node>/energy                one node's part of a run's energy (JSON)
 <root>/node/<node>/status                                    published by the controller (JSON)
 <root>/node/<node>/gpu/<uuid>/{energy,limit}                 published by the controller (JSON)
@@ -18,7 +21,9 @@ MAX_RANK: Final = 65_535
 MAX_TOPIC_LENGTH: Final = 512
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _RANK: Final = re.compile(r"[0-9]{1,5}\Z")
-_RUN_LEAVES: Final = frozenset({"metric", "trial/request", "profile", "energy", "command"})
+_RUN_LEAVES: Final = frozenset(
+    {"metric", "trial/request", "trial/answer", "trial/failure", "profile", "energy", "command"}
+)
 _RANK_LEAVES: Final = frozenset({"status", "iterations"})
 _GPU_LEAVES: Final = frozenset({"energy", "limit"})
 _GRID_LEAVES: Final = frozenset({"carbon", "price"})
@@ -53,7 +58,7 @@ class Topics:
         return f"{self.root}/job/{job}/run/{run}/rank/{rank}/{leaf}"
 
     def run(self, job: str, run: str, leaf: str) -> str:
-        """Return a run's topic; `leaf` is `metric`, `trial/request`, `profile`, `energy` or `command`."""
+        """Return a run's topic; `leaf` is `metric`, `trial/request`, `trial/answer`, `trial/failure`, `profile`, …."""
         return f"{self.root}/job/{job}/run/{run}/{leaf}"
 
     def run_on_node(self, job: str, run: str, node: str) -> str:

@@ -18,10 +18,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from publishers.quantities import (
+    Amount,
+    BatchSize,
     Count,
     GpuRef,
     Name,
     Number,
+    Sentence,
     Text,
     TimeNs,
     TimeS,
@@ -63,7 +66,7 @@ class RankStatus(PackedMessage, frozen=True, kw_only=True):
     world_size: Annotated[int, Meta(ge=1, le=65_536)]
     started_at_s: TimeS
     heartbeat_s: Annotated[float, Meta(gt=0, le=86_400)]
-    batch_size: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None
+    batch_size: BatchSize | None = None
     reached: bool | None = None
 
 
@@ -113,13 +116,41 @@ class Metric(PackedMessage, frozen=True, kw_only=True):
 
 
 class TrialRequest(PackedMessage, frozen=True, kw_only=True):
-    """A run asks the policy service which batch size to use; the answer goes to `reply_to`, with `correlation`."""
+    """A run asks the policy service which batch size to use; the answer goes to `reply_to`, with `correlation`.
+
+    `reply_to` is a topic of the same run. Each repetition has a correlation of its own; the answers are the same.
+    """
 
     run: Name
     reply_to: TopicText
     correlation: Text
-    batch_sizes: Annotated[list[Annotated[int, Meta(ge=1, le=1 << 31)]], Meta(min_length=1, max_length=256)]
-    default_batch_size: Annotated[int, Meta(ge=1, le=1 << 31)]
+    batch_sizes: Annotated[list[BatchSize], Meta(min_length=1, max_length=256)]
+    default_batch_size: BatchSize
+
+
+class TrialAnswer(PackedMessage, frozen=True, kw_only=True):
+    """The policy service's answer: the batch size of the run; `reason` is a stable code, `detail` a sentence.
+
+    Without `lease_s` nothing is learned from this run: the batch size is the default, and the reason says why.
+    """
+
+    run: Name
+    correlation: Text
+    batch_size: BatchSize
+    reason: Name
+    detail: Sentence
+    recurrence: Count | None = None
+    cost_bound: Amount | None = None
+    lease_s: Annotated[float, Meta(gt=0, le=1e8)] | None = None
+
+
+class TrialFailure(PackedMessage, frozen=True, kw_only=True):
+    """The run cannot run at its batch size, as for want of memory: that size is not proposed again."""
+
+    run: Name
+    batch_size: BatchSize
+    reason: Name
+    detail: Sentence = ""
 
 
 M = TypeVar("M", bound=Message)

@@ -1,0 +1,142 @@
+"""What is known of a recurring job when its next batch size is chosen: the vocabulary of this decision."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Outcome = Literal["reached", "stopped", "failed"]
+
+NO_COSTS: Final[Mapping[int, float]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """The end of a run.
+
+    Attributes:
+        batch_size: samples an iteration, as the training code counts them.
+        outcome: `reached` its target; `stopped` before, or out of epochs; `failed`: this batch size cannot run at all,
+            for want of memory.
+        epochs: how many it trained until then: to the target, where it was reached; above 0 but where it failed.
+        cost: what it spent, in the unit of the objective (joules for energy and time); None where nobody measured it.
+    """
+
+    batch_size: int
+    outcome: Outcome
+    epochs: float = 0.0
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A recurring job, as far as it is known.
+
+    Attributes:
+        candidates: the batch sizes to choose from, ascending and distinct.
+        default: the one that the user would take, among them.
+        observations: the ends of its runs, in their order.
+        epoch_costs: the cost of an epoch at those batch sizes of which it is known, by batch size.
+        in_flight: the batch sizes of the runs whose end is still to come.
+    """
+
+    candidates: tuple[int, ...]
+    default: int
+    observations: tuple[Observation, ...] = ()
+    epoch_costs: Mapping[int, float] = field(default_factory=lambda: NO_COSTS)
+    in_flight: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the candidates.
+
+        Raises:
+            ValueError: there is none, they are not ascending and distinct, or the default is not among them.
+        """
+        if not self.candidates or list(self.candidates) != sorted(set(self.candidates)) or self.candidates[0] < 1:
+            raise ValueError(f"candidates = {list(self.candidates)}: must be ascending, distinct and at least 1")
+        if self.default not in self.candidates:
+            raise ValueError(f"default = {self.default}: must be one of {list(self.candidates)}")
+
+    @property
+    def pruned(self) -> frozenset[int]:
+        """Return the batch sizes that cannot run."""
+        return frozenset(seen.batch_size for seen in self.observations if seen.outcome == "failed")
+
+    @property
+    def open_candidates(self) -> tuple[int, ...]:
+        """Return the batch sizes that can run, as far as is known; all of them where none can."""
+        return tuple(size for size in self.candidates if size not in self.pruned) or self.candidates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningSettings:
+    """How batch sizes are learned.
+
+    Attributes:
+        policy: `gridchase`: the knowledge gradient on a Gaussian posterior; `zeus`: the paper's pruning exploration and
+            Gaussian Thompson sampling (arXiv:2208.06102).
+        beta: a run is stopped when it costs this many times what the best batch size is believed to cost; above 1.
+        horizon: how many recurrences a finding is worth: the weight of exploring.
+        forgetting_ratio: what an observation still weighs after each further recurrence, 0 to 1; None: as much as
+            has predicted best so far.
+    """
+
+    policy: Literal["gridchase", "zeus"] = "gridchase"
+    beta: float = 2.0
+    horizon: float = 50.0
+    forgetting_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A batch size, and why.
+
+    Attributes:
+        batch_size: samples an iteration.
+        reason: a stable code: `default_first`, `knowledge_gradient`, `pruning`, `thompson`, `concurrent`,
+            `only_candidate`.
+        detail: a sentence.
+        cost_bound: the cost at which the run is to be stopped; None: there is no reason to stop it yet.
+    """
+
+    batch_size: int
+    reason: str
+    detail: str
+    cost_bound: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belief:
+    """What is believed of a batch size. Costs and epochs are medians and bounds of log-normal distributions.
+
+    Attributes:
+        batch_size: samples an iteration.
+        n_reached, n_stopped: how many runs ended so.
+        is_pruned: whether it cannot run.
+        epochs, epochs_lower, epochs_upper: expected epochs to the target, and its 90 % credible interval.
+        epoch_cost: the cost of an epoch; `epoch_cost_is_known`: measured rather than inferred from its neighbours.
+        cost, cost_lower, cost_upper: the expected cost of a run to the target, and its 90 % credible interval.
+        log_cost_sd: the standard deviation of the logarithm of that mean cost; finite and positive.
+        score: what the policy compares, lowest chosen, in the unit of the cost; None where it compares something else.
+    """
+
+    batch_size: int
+    n_reached: int
+    n_stopped: int
+    is_pruned: bool
+    epochs: float | None
+    epochs_lower: float | None
+    epochs_upper: float | None
+    epoch_cost: float | None
+    epoch_cost_is_known: bool
+    cost: float | None
+    cost_lower: float | None
+    cost_upper: float | None
+    log_cost_sd: float | None
+    score: float | None = None
+
+
+Floats = NDArray[np.float64]

@@ -1,0 +1,64 @@
+"""The configuration of the policy service: frozen records, defaults that work; `deploy/policy.toml` shows every key."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from policies.service.records import Beta, Eta, Ratio
+
+
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the configuration."""
+
+
+class BusConfig(Section, frozen=True, kw_only=True):
+    """Where the broker is. `mqtts://` means TLS; the password stands in a file of its own. An empty url: no bus."""
+
+    url: str = "mqtt://127.0.0.1:1883"
+    root: Annotated[str, Meta(pattern=r"\A[^/#+\s][^#+\s]{0,127}(?<!/)\Z")] = "gridchase/v1"
+    username: str = ""
+    password_file: str = ""
+    ca_file: str = ""
+
+
+class StoreConfig(Section, frozen=True, kw_only=True):
+    """The database: empty: SQLite in the state directory; `sqlite:///path`; `postgresql://user@host/name`.
+
+    Results wait in `spool_dir` while the database is away; empty: below the state directory.
+    """
+
+    url: str = ""
+    password_file: str = ""
+    spool_dir: str = ""
+    timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 5.0
+
+
+class LearningConfig(Section, frozen=True, kw_only=True):
+    """How batch sizes are learned, where a job does not say otherwise; forgetting_ratio 0: as has predicted best."""
+
+    policy: Literal["gridchase", "zeus"] = "gridchase"
+    eta: Eta = 0.5
+    beta: Beta = 2.0
+    horizon: Annotated[float, Meta(ge=1, le=100_000)] = 50.0
+    forgetting_ratio: Ratio | Annotated[float, Meta(ge=0, le=0)] = 0.0
+    lease_s: Annotated[float, Meta(ge=1, le=604_800)] = 600.0
+
+
+class HttpConfig(Section, frozen=True, kw_only=True):
+    """Where the HTTP API is served; port 0 takes a free one, -1 none. Writes need a token of `token_file`, a line each.
+
+    Without a file, writes are taken from this machine alone, and only where it serves on a loopback address.
+    """
+
+    host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=-1, le=65_535)] = 9322
+    token_file: str = ""
+
+
+class PolicyConfig(Section, frozen=True, kw_only=True):
+    """The whole configuration."""
+
+    bus: BusConfig = BusConfig()
+    store: StoreConfig = StoreConfig()
+    learning: LearningConfig = LearningConfig()
+    http: HttpConfig = HttpConfig()

@@ -1,0 +1,137 @@
+"""The records of the policy service: a job, the trials of its runs, and what is told of their ends.
+
+A trial is one run of a job under the service. It is at once the promise of a batch size and, once it has ended, the
+observation: there is no other truth, posteriors are computed from the trials.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from policies.batch_size.study import Belief, Choice
+from publishers.quantities import Amount, BatchSize, Count, Name, Number, PowerW, Sentence, Text, TimeS
+
+TrialState = Literal["open", "running", "reached", "stopped", "failed", "lost"]
+"""`open`: given out, nothing heard yet; `lost`: its lease ran out, so that it holds nothing any more (a late result is
+still taken); the other three are the ends of `policies.batch_size.Observation`."""
+ENDED: frozenset[str] = frozenset({"reached", "stopped", "failed"})
+IN_FLIGHT: frozenset[str] = frozenset({"open", "running"})
+
+Ratio = Annotated[float, Meta(gt=0, le=1)]
+Eta = Annotated[float, Meta(ge=0, le=1)]
+Beta = Annotated[float, Meta(gt=1, le=1_000)]
+Candidates = Annotated[tuple[BatchSize, ...], Meta(min_length=1, max_length=256)]
+
+
+class Record(Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
+    """A record that travels as JSON over HTTP, and to files."""
+
+
+class JobSettings(Record, frozen=True, kw_only=True):
+    """What a job has of its own; None: as in the configuration of the service."""
+
+    policy: Literal["gridchase", "zeus"] | None = None
+    eta: Eta | None = None
+    beta: Beta | None = None
+    forgetting_ratio: Ratio | None = None
+
+
+class Job(Record, frozen=True, kw_only=True):
+    """A recurring training, under one name. `batch_sizes` are ascending and distinct; the default is one of them."""
+
+    name: Name
+    batch_sizes: Candidates
+    default_batch_size: BatchSize
+    created_at_s: TimeS
+    settings: JobSettings = JobSettings()
+
+
+class Result(Record, frozen=True, kw_only=True):
+    """What is told of a run, all at once over HTTP, or piece by piece over the bus; None: not told.
+
+    Attributes:
+        outcome: how it ended; None: it goes on.
+        epochs: how many epochs it trained.
+        reached_epochs: after how many of them the target was reached; the rest is not counted.
+        energy_j, duration_s: used for all its `epochs`.
+        max_power_w: the sum of its GPUs' prior power limits, which turns time into energy.
+        carbon_g, money, currency: for the record.
+        failure: why the batch size cannot run.
+    """
+
+    outcome: Literal["reached", "stopped", "failed"] | None = None
+    epochs: Count | None = None
+    reached_epochs: Count | None = None
+    energy_j: Amount | None = None
+    duration_s: Amount | None = None
+    max_power_w: PowerW | None = None
+    gpu_model: Text | None = None
+    n_gpus: Count | None = None
+    carbon_g: Amount | None = None
+    money: Number | None = None
+    currency: Text | None = None
+    failure: Sentence | None = None
+
+
+class Trial(Record, frozen=True, kw_only=True):
+    """One run under the service.
+
+    Attributes:
+        recurrence: which recurrence of the job it belongs to, from 0; a retry has that of the run it replaces.
+        reason, detail: why this batch size.
+        cost_bound: the cost at which it is to be stopped; None: never.
+        requested_at_s, heard_at_s, ended_at_s: when it was asked for, last heard of, and ended.
+        lease_s: after this time of silence it is lost.
+        stop_ordered_at_s: when it was told to stop; None: it was not.
+        last_epoch, last_metric: the newest validation.
+        result: what is known of its end, or of its progress.
+    """
+
+    job: Name
+    run: Name
+    recurrence: Count
+    batch_size: BatchSize
+    state: TrialState
+    reason: Name
+    detail: Sentence
+    requested_at_s: TimeS
+    heard_at_s: TimeS
+    lease_s: float
+    cost_bound: Amount | None = None
+    ended_at_s: TimeS | None = None
+    stop_ordered_at_s: TimeS | None = None
+    last_epoch: Count | None = None
+    last_metric: Number | None = None
+    result: Result = Result()
+
+
+class Posterior(Record, frozen=True, kw_only=True):
+    """What is believed of a job's batch sizes now, and which would be next."""
+
+    job: Name
+    policy: Literal["gridchase", "zeus"]
+    eta: float
+    n_observations: Count
+    beliefs: tuple[Belief, ...]
+    next: Choice
+
+
+class JobSummary(Record, frozen=True, kw_only=True):
+    """A line of the list of jobs. `best_batch_size` has the least believed cost; None before the first end."""
+
+    name: Name
+    batch_sizes: Candidates
+    default_batch_size: BatchSize
+    n_trials: Count
+    n_in_flight: Count
+    n_ended: Count
+    best_batch_size: BatchSize | None = None
+    last_asked_at_s: TimeS | None = None
+
+
+class JobExport(Record, frozen=True, kw_only=True):
+    """A job with all its trials, as `export` writes and `import` reads it; `version` is that of this format."""
+
+    job: Job
+    trials: tuple[Trial, ...]
+    version: Literal[1] = 1
