@@ -194,15 +194,19 @@ async def test_the_shipped_access_rules_let_everybody_speak_for_himself_only(
         return Bus(url=guarded_broker.url, username=username, password="secret", ca_file=str(tmp_path / "ca.crt"))
 
     root, seen = "gridchase/v1", list[str]()
+    asked, told = ("trial/request", "trial/failure"), ("trial/answer", "command")
     allowed = {
-        "resnet50": [f"{root}/job/resnet50/run/1/rank/0/status", f"{root}/job/resnet50/run/1/metric"],
+        "resnet50": [f"{root}/job/resnet50/run/1/{leaf}" for leaf in ("rank/0/status", "metric", *asked)],
         "node-a": [f"{root}/node/node-a/gpu/GPU-1/limit", f"{root}/job/bert/run/1/energy", f"{root}/grid/DE/carbon"],
-        "policy": [f"{root}/job/bert/run/1/trial/response"],
+        "policy": [f"{root}/job/bert/run/1/{leaf}" for leaf in told],
     }
     refused = {
-        "resnet50": [f"{root}/job/bert/run/1/rank/0/status", f"{root}/job/resnet50/run/1/energy"],
+        "resnet50": [
+            f"{root}/job/bert/run/1/rank/0/status",
+            *(f"{root}/job/resnet50/run/1/{leaf}" for leaf in ("energy", *told)),
+        ],
         "node-a": [f"{root}/node/node-b/status", f"{root}/job/bert/run/1/rank/0/iterations"],
-        "policy": [f"{root}/node/node-a/gpu/GPU-1/limit"],
+        "policy": [f"{root}/node/node-a/gpu/GPU-1/limit", *(f"{root}/job/bert/run/1/{leaf}" for leaf in asked)],
         "dashboard": [f"{root}/node/node-a/status", f"{root}/job/bert/run/1/command"],
     }
     async with bus("dashboard") as dashboard:

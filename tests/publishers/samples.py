@@ -14,7 +14,7 @@ from publishers.reports import (
     RunEnergy,
     SignalValue,
 )
-from publishers.wire import Iterations, Message, Metric, RankStatus, TrialRequest, pack_ends
+from publishers.wire import Iterations, Message, Metric, RankStatus, TrialAnswer, TrialFailure, TrialRequest, pack_ends
 
 GOLDEN: list[tuple[Message, bytes]] = [
     (
@@ -77,15 +77,36 @@ GOLDEN: list[tuple[Message, bytes]] = [
     (
         TrialRequest(
             run="r1",
-            reply_to="gridchase/v1/policy/reply/c1",
+            reply_to="gridchase/v1/job/bert/run/r1/trial/answer",
             correlation="c-1",
             batch_sizes=[128, 256],
             default_batch_size=256,
         ),
         (
-            b"\x85\xa3run\xa2r1\xa8reply_to\xbcgridchase/v1/policy/reply/c1\xabcorrelation\xa3c-1\xabbatch_sizes"
-            b"\x92\xcc\x80\xcd\x01\x00\xb2default_batch_size\xcd\x01\x00"
+            b"\x85\xa3run\xa2r1\xa8reply_to\xd9)gridchase/v1/job/bert/run/r1/trial/answer\xabcorrelation\xa3c-1"
+            b"\xabbatch_sizes\x92\xcc\x80\xcd\x01\x00\xb2default_batch_size\xcd\x01\x00"
         ),
+    ),
+    (
+        TrialAnswer(
+            run="r1",
+            correlation="c-1",
+            batch_size=128,
+            reason="explored",
+            detail="the least is known of 128",
+            recurrence=7,
+            cost_bound=1.5e6,
+            lease_s=3600.0,
+        ),
+        (
+            b"\x88\xa3run\xa2r1\xabcorrelation\xa3c-1\xaabatch_size\xcc\x80\xa6reason\xa8explored\xa6detail\xb9th"
+            b"e least is known of 128\xaarecurrence\x07\xaacost_bound\xcbA6\xe3`\x00\x00\x00\x00\xa7lease_s\xcb@"
+            b"\xac \x00\x00\x00\x00\x00"
+        ),
+    ),
+    (
+        TrialFailure(run="r1", batch_size=256, reason="out_of_memory", detail="CUDA out of memory"),
+        (b"\x84\xa3run\xa2r1\xaabatch_size\xcd\x01\x00\xa6reason\xadout_of_memory\xa6detail\xb2CUDA out of memory"),
     ),
     (
         NodeStatus(

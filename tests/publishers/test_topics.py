@@ -33,7 +33,11 @@ def test_a_ranks_topic_is_taken_apart_again(job: str, run: str, rank: int, leaf:
     assert TOPICS.parse(TOPICS.rank(job, run, rank, leaf)) == Address(leaf=leaf, job=job, run=run, rank=rank)
 
 
-@given(NAMES, NAMES, st.sampled_from(["metric", "trial/request", "profile", "energy", "command"]))
+@given(
+    NAMES,
+    NAMES,
+    st.sampled_from(["metric", "trial/request", "trial/answer", "trial/failure", "profile", "energy", "command"]),
+)
 def test_a_runs_topic_is_taken_apart_again(job: str, run: str, leaf: str) -> None:
     assert TOPICS.parse(TOPICS.run(job, run, leaf)) == Address(leaf=leaf, job=job, run=run)
 
