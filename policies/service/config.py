@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from policies.service.records import Beta, Eta, Ratio
+from policies.service.records import Beta, Eta
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,7 +40,7 @@ class LearningConfig(Section, frozen=True, kw_only=True):
     eta: Eta = 0.5
     beta: Beta = 2.0
     horizon: Annotated[float, Meta(ge=1, le=100_000)] = 50.0
-    forgetting_ratio: Ratio | Annotated[float, Meta(ge=0, le=0)] = 0.0
+    forgetting_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.0
     lease_s: Annotated[float, Meta(ge=1, le=604_800)] = 600.0
 
 
