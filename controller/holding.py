@@ -57,6 +57,14 @@ class Holding:
         """Return whether there are GPUs, and all of them have answered and are ours to set."""
         return bool(self._gpus) and len(self.states) == len(self._gpus) and self.are_ours
 
+    @property
+    def prior_power_limit_w(self) -> float | None:
+        """Return the sum of what the GPUs are given back [W]; None before all of them have answered."""
+        states = self.states
+        if not states or len(states) < len(self._gpus):
+            return None
+        return sum(state.prior_power_limit_w for state in states)
+
     def bounds_w(self) -> tuple[float, float]:
         """Return between which limits every GPU takes what it is asked (floor, ceiling) [W]."""
         states = self.states

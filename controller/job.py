@@ -293,6 +293,7 @@ class Job:
             n_gpus=len(self._holding.uuids),
             currency=history.unit.partition("/")[0] if history and self._signal.kind == "price" else None,
             final=final,
+            max_power_w=self._holding.prior_power_limit_w,
         )
         self._publish("part", part)
         if self.is_leader:

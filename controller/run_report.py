@@ -13,6 +13,7 @@ from publishers.wire import RankStatus
 
 SUMMED = (
     "n_gpus",
+    "max_power_w",
     "energy_j",
     "carbon_g",
     "cost",
@@ -60,6 +61,7 @@ def energy_report(
     n_gpus: int,
     currency: str | None,
     final: bool,
+    max_power_w: float | None = None,
 ) -> RunEnergy:
     """Return this node's part of a run's energy; the slowest rank counts the iterations."""
     report = RunEnergy(
@@ -74,6 +76,7 @@ def energy_report(
         currency=currency,
         duration_s=0.0,
         energy_j=0.0,
+        max_power_w=max_power_w,
         final=final,
     )
     return msgspec.structs.replace(report, **totals)

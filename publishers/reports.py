@@ -80,7 +80,10 @@ class ProfileReport(Message, frozen=True, kw_only=True):
 
 
 class RunEnergy(Message, frozen=True, kw_only=True):
-    """What a run has used, beside what it would have used at the prior limit (`baseline_…`)."""
+    """What a run has used, beside what it would have used at the prior limit (`baseline_…`).
+
+    `max_power_w` is the sum of its GPUs' prior power limits, over all nodes: what turns time into energy in the cost.
+    """
 
     run: Name
     state: Literal["running", "finished", "lost", "silent"]
@@ -100,6 +103,7 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     baseline_duration_s: Amount | None = None
     saved_ratio: Number | None = None
     slowdown_ratio: Number | None = None
+    max_power_w: PowerW | None = None
     final: bool = False
 
 

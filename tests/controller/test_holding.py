@@ -78,3 +78,11 @@ def test_the_end_releases_every_gpu_whatever_its_limit_looks_like() -> None:
     limiters[1].state = replace(limiters[1].state, hold=Hold.FREE)  # type: ignore[type-var]
     holding.end("run_finished", "a test")
     assert [limiter.releases for limiter in limiters] == [["run_finished"], ["run_finished"]]
+
+
+def test_the_prior_limits_add_up_once_every_gpu_has_answered() -> None:
+    holding, limiters = held(200.0, 250.0)
+    assert holding.prior_power_limit_w == 2 * limit_state().prior_power_limit_w
+    limiters[1].state = None
+    assert holding.prior_power_limit_w is None
+    assert Holding().prior_power_limit_w is None

@@ -63,6 +63,12 @@ def test_nodes_add_up_their_energy_and_the_leader_knows_the_rest() -> None:
     assert whole.saved_ratio == pytest.approx(0.2)
 
 
+def test_the_prior_limits_of_all_nodes_add_up_where_all_are_known() -> None:
+    own = run_energy(max_power_w=600.0)
+    assert joined(own, [run_energy(max_power_w=1_200.0)]).max_power_w == 1_800.0
+    assert joined(own, [run_energy()]).max_power_w is None
+
+
 def test_the_saved_ratio_of_several_nodes_is_that_of_carbon_where_there_is_carbon() -> None:
     own = run_energy(energy_j=1.0, baseline_energy_j=1.0, carbon_g=60.0, baseline_carbon_g=100.0)
     other = run_energy(energy_j=1.0, baseline_energy_j=1.0, carbon_g=90.0, baseline_carbon_g=100.0)

@@ -81,6 +81,7 @@ async def test_the_final_account_agrees_with_what_the_gpu_really_used(tmp_path: 
     duration_s = training.end_s - training.begin_s
     assert (final.final, final.state, final.iterations) == (True, "finished", training.n_iterations)
     assert (final.gpu_model, final.n_gpus, final.batch_size, final.epochs) == ("Fake 300", 1, 256, 1)
+    assert final.max_power_w == PRIOR_W
     assert final.duration_s == pytest.approx(duration_s, rel=1e-3)
     assert final.energy_j == pytest.approx(used_j, rel=1e-3)
     assert final.baseline_energy_j == pytest.approx(baseline_j, rel=2e-3)
