@@ -85,6 +85,7 @@ class Trial(Record, frozen=True, kw_only=True):
         stop_ordered_at_s: when it was told to stop; None: it was not.
         last_epoch, last_metric: the newest validation.
         result: what is known of its end, or of its progress.
+        number: which trial of its job it is, from 0, in the order of asking; pages of trials go by it.
     """
 
     job: Name
@@ -103,6 +104,14 @@ class Trial(Record, frozen=True, kw_only=True):
     last_epoch: Count | None = None
     last_metric: Number | None = None
     result: Result = Result()
+    number: Count = 0
+
+
+class Told(Record, frozen=True, kw_only=True):
+    """A trial after something was told of it. `stop`: why the run is to stop, in a sentence; None: it may go on."""
+
+    trial: Trial
+    stop: str | None = None
 
 
 class Posterior(Record, frozen=True, kw_only=True):
@@ -135,3 +144,12 @@ class JobExport(Record, frozen=True, kw_only=True):
     job: Job
     trials: tuple[Trial, ...]
     version: Literal[1] = 1
+
+
+class ImportCounts(Record, frozen=True, kw_only=True):
+    """What an import brought; `n_known_…` were there before, and stay as they were."""
+
+    n_jobs: Count
+    n_trials: Count
+    n_known_jobs: Count
+    n_known_trials: Count
