@@ -1,0 +1,261 @@
+"""A recurring job replayed on measurements: each policy meets the same training runs, and pays for what it tries.
+
+The rules are those of the Zeus paper's trace-driven evaluation (arXiv:2208.06102, section 6; `Simulator` of Zeus 0.3):
+a run takes one of the recorded training paths of its batch size, at the best power limit of that size. The first run
+at a batch size finds the limit, so its first epoch is the mean of an epoch at every limit. A run stops before the
+epoch that would cross its cost bound; where not even one fits it never runs, and costs nothing. A recurrence is tried
+until it reaches its target, at most 20 times, and pays for every try.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal
+
+import numpy as np
+
+from policies.batch_size.choice import choose_batch_size
+from policies.batch_size.study import Choice, Floats, LearningSettings, Observation, Outcome, Study
+from policies.batch_size.workload import Spent, Workload
+
+MAX_TRIES: Final = 20
+PROBE_S: Final = 3.0
+"""How long a batch size is run to learn what an epoch costs there; an epoch at most."""
+
+Policy = Callable[[Study], Choice]
+Draws = Callable[[int, int], float | None]
+"""Gives, of a batch size and the number of a recurrence, the epochs that the next run there needs; None: no end."""
+Knowledge = Literal["learned", "probed"]
+"""Whether the cost of an epoch is known once a batch size has run, or of all of them from the beginning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run that trained at least an epoch: what it was given, what it took, and whether it reached its target."""
+
+    recurrence: int
+    batch_size: int
+    power_limit_w: float
+    n_epochs: float
+    spent: Spent
+    cost: float
+    reached: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """What a policy did: its runs, in the order of their ends, and what it paid before them to know the epochs' costs.
+
+    A run that never ran is not among them; `n_unreached` recurrences were given up.
+    """
+
+    runs: tuple[Run, ...]
+    n_recurrences: int
+    n_unreached: int
+    probes: Spent
+    probes_cost: float
+
+    @cached_property
+    def costs(self) -> Floats:
+        """Return the cost of each recurrence, shape (n_recurrences,); the first pays for the probes [J]."""
+        costs = np.zeros(self.n_recurrences)
+        np.add.at(costs, [run.recurrence for run in self.runs], [run.cost for run in self.runs])
+        costs[0] += self.probes_cost
+        return costs
+
+    @cached_property
+    def energies_j(self) -> Floats:
+        """Return the energy of each recurrence, the same way [J]."""
+        energies_j = np.zeros(self.n_recurrences)
+        np.add.at(energies_j, [run.recurrence for run in self.runs], [run.spent.energy_j for run in self.runs])
+        energies_j[0] += self.probes.energy_j
+        return energies_j
+
+    @cached_property
+    def durations_s(self) -> Floats:
+        """Return the time of each recurrence, the same way [s]."""
+        durations_s = np.zeros(self.n_recurrences)
+        np.add.at(durations_s, [run.recurrence for run in self.runs], [run.spent.duration_s for run in self.runs])
+        durations_s[0] += self.probes.duration_s
+        return durations_s
+
+
+def trained(
+    workload: Workload,
+    *,
+    recurrence: int,
+    batch_size: int,
+    power_limit_w: float,
+    needed: float | None,
+    most: float,
+    eta: float,
+    first: Spent | None = None,
+) -> Run:
+    """Return a run that needs so many epochs to its target (None: it never gets there), and may train `most`.
+
+    `first` is what its first epoch takes, where that is not what the others take.
+    """
+    reached = needed is not None and needed <= most
+    n_epochs = needed if needed is not None and reached else most
+    epoch = workload.epoch(batch_size, power_limit_w)
+    # A target within the first epoch takes a share of it.
+    spent = (first or epoch).times(min(n_epochs, 1.0)).plus(epoch.times(max(n_epochs - 1, 0.0)))
+    return Run(
+        recurrence=recurrence,
+        batch_size=batch_size,
+        power_limit_w=power_limit_w,
+        n_epochs=n_epochs,
+        spent=spent,
+        cost=spent.cost(eta, workload.max_power_w),
+        reached=reached,
+    )
+
+
+def learning(settings: LearningSettings, *, seed: int) -> Policy:
+    """Return the policy that the service runs, with dice of its own."""
+    rng = np.random.default_rng(seed)
+    return lambda study: choose_batch_size(study, settings, rng=rng)
+
+
+def common_draws(workload: Workload, *, seed: int, noise_ratio: float = 0.0, mirrored_from: int | None = None) -> Draws:
+    """Return draws by which the k-th run of a batch size is the same whatever the policy did before.
+
+    Args:
+        workload: the job.
+        seed: which of all the possible histories.
+        noise_ratio: the standard deviation of the logarithm of a factor on the epochs of each run.
+        mirrored_from: an abrupt drift: from this recurrence on the smallest batch size needs the epochs of the
+            largest, the next those of the next to it, and so on; None: never.
+    """
+    rngs = {size: np.random.default_rng([seed, size]) for size in workload.candidates}
+    mirror = dict(zip(workload.candidates, reversed(workload.candidates), strict=True))
+
+    def draw(batch_size: int, recurrence: int) -> float | None:
+        share, noise = rngs[batch_size].random(), rngs[batch_size].standard_normal()
+        is_mirrored = mirrored_from is not None and recurrence >= mirrored_from
+        paths = workload.paths[mirror[batch_size] if is_mirrored else batch_size]
+        epochs = paths[int(share * len(paths))]
+        return epochs if epochs is None or not noise_ratio else epochs * float(np.exp(noise_ratio * noise))
+
+    return draw
+
+
+def simulate(
+    workload: Workload,
+    policy: Policy,
+    *,
+    draws: Draws,
+    eta: float,
+    n_recurrences: int,
+    concurrency: int = 1,
+    knows: Knowledge = "learned",
+) -> History:
+    """Return what a policy does, and pays, over the recurrences of a job.
+
+    Args:
+        workload: the job.
+        policy: chooses the batch size of each run.
+        draws: how long each run takes to its target.
+        eta: the weight of energy in the cost, 0 to 1; time has the rest.
+        n_recurrences: how often the job recurs.
+        concurrency: recurrences are submitted so many at a time: each is chosen while those before it are in
+            flight, then their results come in, in the same order; those that failed are tried again, together.
+        knows: which costs of epochs the policy is told of.
+    """
+    bench = _Bench(workload, draws=draws, eta=eta, knows=knows)
+    n_unreached = 0
+    for first in range(0, n_recurrences, concurrency):
+        waiting = list(range(first, min(first + concurrency, n_recurrences)))
+        for _ in range(MAX_TRIES):
+            choices: list[Choice] = []
+            for _recurrence in waiting:
+                choices.append(policy(bench.study(choices)))
+            tried = zip(waiting, choices, strict=True)
+            waiting = [recurrence for recurrence, choice in tried if not bench.train(recurrence, choice)]
+            if not waiting:
+                break
+        n_unreached += len(waiting)
+    probes = bench.probes()
+    return History(
+        runs=tuple(bench.runs),
+        n_recurrences=n_recurrences,
+        n_unreached=n_unreached,
+        probes=probes,
+        probes_cost=probes.cost(eta, workload.max_power_w),
+    )
+
+
+class _Bench:
+    """Runs what it is told to, and remembers it as the service would."""
+
+    def __init__(self, workload: Workload, *, draws: Draws, eta: float, knows: Knowledge) -> None:
+        self.runs: list[Run] = []
+        self._workload, self._draws, self._eta, self._knows = workload, draws, eta, knows
+        self._limits_w = {size: workload.best_limit_w(size, eta) for size in workload.candidates}
+        self._costs = {
+            size: workload.epoch(size, limit_w).cost(eta, workload.max_power_w)
+            for size, limit_w in self._limits_w.items()
+        }
+        self._known: Mapping[int, float] = dict(self._costs) if knows == "probed" else {}
+        self._profiled: set[int] = set()
+        self._seen: tuple[Observation, ...] = ()
+
+    def study(self, in_flight: list[Choice]) -> Study:
+        """Return what is known now."""
+        return Study(
+            candidates=self._workload.candidates,
+            default=self._workload.default,
+            observations=self._seen,
+            epoch_costs=self._known,
+            in_flight=tuple(choice.batch_size for choice in in_flight),
+        )
+
+    def train(self, recurrence: int, choice: Choice) -> bool:
+        """Run once; return whether it reached its target."""
+        size = choice.batch_size
+        needed = self._draws(size, recurrence)
+        first = self._first_epoch(size)
+        most = float(self._workload.max_epochs)
+        if choice.cost_bound is not None:
+            most = min(choice.cost_bound // self._costs[size], most)
+        if most == 0:
+            self._seen += (Observation(batch_size=size, outcome="stopped", epochs=0.0, cost=0.0),)
+            return False
+        run = trained(
+            self._workload,
+            recurrence=recurrence,
+            batch_size=size,
+            power_limit_w=self._limits_w[size],
+            needed=needed,
+            most=most,
+            eta=self._eta,
+            first=first,
+        )
+        outcome: Outcome = "reached" if run.reached else "stopped"
+        self._seen += (Observation(batch_size=size, outcome=outcome, epochs=run.n_epochs, cost=run.cost),)
+        self.runs.append(run)
+        return run.reached
+
+    def _first_epoch(self, size: int) -> Spent | None:
+        """Return what the first epoch of a run takes where the limits are still to be profiled, else None.
+
+        Even a run that never runs has been profiled: it is known that not one of its epochs fits its bound.
+        """
+        if size in self._profiled:
+            return None
+        self._profiled.add(size)
+        self._known = {**self._known, size: self._costs[size]}
+        return self._workload.profiling_epoch(size)
+
+    def probes(self) -> Spent:
+        """Return what it takes to learn the costs of all epochs at once: 3 s of each, at the highest limit.
+
+        The traces do not tell how many iterations an epoch has, so their number cannot be the measure.
+        """
+        spent = Spent(energy_j=0.0, duration_s=0.0)
+        if self._knows == "learned":
+            return spent
+        for size in self._workload.candidates:
+            epoch = self._workload.epoch(size, self._workload.limits_of(size)[0])
+            spent = spent.plus(epoch.times(min(PROBE_S / epoch.duration_s, 1.0)))
+        return spent

@@ -1,0 +1,205 @@
+"""Traces of training runs and of power, in the format of Zeus's, as workloads; texts in, every fault at once out.
+
+    # comments may stand before the header: the source, the licence
+    dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch
+    cifar100,shufflenetv2,1024,adadelta,1e-1,1,0.6,74
+
+    dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power
+    cifar100,shufflenetv2,1024,adadelta,100,11.28,86.9
+
+A `target_epoch` that is empty or `nan` is a run that never reached that target. Units: W, seconds per epoch, W.
+"""
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NewType, TypeVar
+
+from policies.batch_size.protocol import JOBS, RecurringJob
+from policies.batch_size.workload import Workload
+
+TRAIN_COLUMNS: Final = (
+    "dataset", "network", "batch_size", "optimizer", "learning_rate", "run", "target_metric", "target_epoch",
+)  # fmt: skip
+POWER_COLUMNS: Final = (
+    "dataset", "network", "batch_size", "optimizer", "power_limit", "time_per_epoch", "average_power",
+)  # fmt: skip
+
+NOT_REACHED: Final = ("", "nan", "na")
+MAX_FAULTS: Final = 20
+"""A wrong column is wrong in every row."""
+
+Row = dict[str, str]
+Key = TypeVar("Key")
+Cell = TypeVar("Cell")
+Identity = tuple[str, str, str]
+"""Dataset, network, optimizer."""
+Metric = NewType("Metric", float)
+"""A target in its own unit."""
+
+
+class TraceError(ValueError):
+    """Traces that cannot be used; `faults` says each reason, with its file and line."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        n_more = len(faults) - MAX_FAULTS
+        self.faults = (*faults[:MAX_FAULTS], *([f"and {n_more:,} more"] if n_more > 0 else []))
+        super().__init__("; ".join(self.faults))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainTrace:
+    """Epochs to a target, by job, then by target, batch size and run; None where the run did not reach it."""
+
+    source: str
+    epochs: dict[Identity, dict[tuple[Metric, int], dict[str, float | None]]]
+
+    def sizes_of(self, job: RecurringJob) -> set[int]:
+        """Return the batch sizes that a job was trained at, whatever it reached."""
+        return {size for _, size in self.epochs.get(_identity(job), {})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerTrace:
+    """Time per epoch [s] and average power [W], by job, then by batch size and power limit [W]."""
+
+    source: str
+    time_per_epoch_s: dict[Identity, dict[tuple[int, float], float]]
+    average_power_w: dict[Identity, dict[tuple[int, float], float]]
+
+    def sizes_of(self, job: RecurringJob) -> set[int]:
+        """Return the batch sizes at which the power of a job was measured."""
+        return {size for size, _ in self.time_per_epoch_s.get(_identity(job), {})}
+
+
+def parse_train(source: str, text: str) -> TrainTrace:
+    """Return a trace of training runs; raise `TraceError` with every fault."""
+    faults: list[str] = []
+    epochs: dict[Identity, dict[tuple[Metric, int], dict[str, float | None]]] = defaultdict(dict)
+    for line, row in _rows(source, text, TRAIN_COLUMNS, faults):
+        try:
+            key = (Metric(_number(row, "target_metric", least=-math.inf)), _batch_size(row))
+            reached = None if row["target_epoch"].lower() in NOT_REACHED else _number(row, "target_epoch")
+            runs = epochs[_job(row)].setdefault(key, {})
+            _insert(runs, row["run"], reached, f"run {row['run']} at batch size {key[1]} and target {key[0]:g}")
+        except ValueError as error:
+            faults.append(f"{source}:{line}: {error}")
+    if faults:
+        raise TraceError(faults)
+    return TrainTrace(source=source, epochs=dict(epochs))
+
+
+def parse_power(source: str, text: str) -> PowerTrace:
+    """Return a trace of power; raise `TraceError` with every fault."""
+    faults: list[str] = []
+    times_s: dict[Identity, dict[tuple[int, float], float]] = defaultdict(dict)
+    powers_w: dict[Identity, dict[tuple[int, float], float]] = defaultdict(dict)
+    for line, row in _rows(source, text, POWER_COLUMNS, faults):
+        try:
+            key = (_batch_size(row), _number(row, "power_limit"))
+            time_s, power_w = _number(row, "time_per_epoch"), _number(row, "average_power")
+            _insert(times_s[_job(row)], key, time_s, f"batch size {key[0]} at {key[1]:g} W")
+            powers_w[_job(row)][key] = power_w
+        except ValueError as error:
+            faults.append(f"{source}:{line}: {error}")
+    if faults:
+        raise TraceError(faults)
+    return PowerTrace(source=source, time_per_epoch_s=dict(times_s), average_power_w=dict(powers_w))
+
+
+def workloads_of(train: TrainTrace, power: PowerTrace, jobs: Sequence[RecurringJob] = JOBS) -> list[Workload]:
+    """Return the jobs that are in both traces, each with the batch sizes that are in both.
+
+    Raises:
+        TraceError: there is none, or one was never trained to its target.
+    """
+    common = [job for job in jobs if train.sizes_of(job) & power.sizes_of(job)]
+    if not common:
+        known = ", ".join(f"{job.name} with {job.optimizer}" for job in jobs)
+        raise TraceError([f"{power.source} and {train.source} share no batch size of a job; known jobs: {known}"])
+    faults = [fault for job in common for fault in _untrained(job, train, power)]
+    if faults:
+        raise TraceError(faults)
+    return [_workload(job, train, power) for job in common]
+
+
+def _untrained(job: RecurringJob, train: TrainTrace, power: PowerTrace) -> Iterator[str]:
+    """Yield why a job's default would never come to an end, which no policy can mend."""
+    has_target = {size for target, size in train.epochs[_identity(job)] if target == job.target}
+    missing = sorted((train.sizes_of(job) & power.sizes_of(job)) - has_target)
+    if missing:
+        yield f"{train.source}: {job.name}: no row of target {job.target:g} at the batch sizes {missing}"
+
+
+def _workload(job: RecurringJob, train: TrainTrace, power: PowerTrace) -> Workload:
+    """Return a job as a workload."""
+    sizes = tuple(sorted(train.sizes_of(job) & power.sizes_of(job)))
+    runs = train.epochs[_identity(job)]
+    times_s, powers_w = power.time_per_epoch_s[_identity(job)], power.average_power_w[_identity(job)]
+    return Workload(
+        name=f"{job.name}@{power.source}",
+        candidates=sizes,
+        default=max((size for size in sizes if size <= job.default), default=sizes[0]),
+        max_epochs=job.max_epochs,
+        paths={size: tuple(runs[Metric(job.target), size].values()) for size in sizes},
+        time_per_epoch_s={key: value for key, value in times_s.items() if key[0] in sizes},
+        average_power_w={key: value for key, value in powers_w.items() if key[0] in sizes},
+    )
+
+
+def _identity(job: RecurringJob) -> Identity:
+    return job.dataset, job.network, job.optimizer
+
+
+def _rows(source: str, text: str, columns: tuple[str, ...], faults: list[str]) -> Iterator[tuple[int, Row]]:
+    """Yield (line number, cells by column); tell what is wrong with the header and the number of cells."""
+    header: list[str] | None = None
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+        if not line.strip() or (header is None and line.startswith("#")):
+            continue
+        cells = [cell.strip() for cell in next(csv.reader([line]))]
+        if header is None:
+            header = cells
+            lacking = [column for column in columns if column not in header]
+            if lacking:
+                faults.append(f"{source}:{number}: the header lacks {', '.join(lacking)}")
+                return
+        elif len(cells) != len(header):
+            faults.append(f"{source}:{number}: {len(cells)} cells: must be {len(header)}, as in the header")
+        else:
+            yield number, dict(zip(header, cells, strict=True))
+    if header is None:
+        faults.append(f"{source}: is empty: must begin with {','.join(columns)}")
+
+
+def _job(row: Row) -> Identity:
+    return row["dataset"], row["network"], row["optimizer"]
+
+
+def _insert(table: dict[Key, Cell], key: Key, cell: Cell, what: str) -> None:
+    """Put something into a table; raise `ValueError` where it is there already."""
+    if key in table:
+        raise ValueError(f"{what} stands there twice")
+    table[key] = cell
+
+
+def _batch_size(row: Row) -> int:
+    """Return the batch size; raise `ValueError` where it is none."""
+    text = row["batch_size"]
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"batch_size = {text!r}: must be a whole number of at least 1")
+    return int(text)
+
+
+def _number(row: Row, column: str, *, least: float = 0.0) -> float:  # `least` is excluded
+    """Return a number; raise `ValueError` where it is none, not finite, or not above `least`."""
+    try:
+        number = float(row[column])
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number > least):
+        above = f" above {least:g}" if math.isfinite(least) else ""
+        raise ValueError(f"{column} = {row[column]!r}: must be a finite number{above}")
+    return number
