@@ -10,10 +10,11 @@ import socket
 import ssl
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from paho.mqtt.client import Client, MQTTMessageInfo, MQTTv311
+from paho.mqtt.client import Client, MQTTMessage, MQTTMessageInfo, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 from paho.mqtt.reasoncodes import ReasonCode
 
@@ -25,6 +26,8 @@ KEEPALIVE_S: Final = 60
 FIRST_DELAY_S: Final = 1.0
 LONGEST_DELAY_S: Final = 30.0
 _MAX_QUEUED: Final = 64
+_MAX_READ: Final = 64
+"""Messages read in one turn: many may have come since the last flush, and somebody may flood us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +60,17 @@ class Connection(Protocol):
         """Return how often the broker has let us in so far."""
         ...
 
+    @property
+    def failures(self) -> int:
+        """Return how many attempts have failed, and connections been lost, so far."""
+        ...
+
     def is_connected(self) -> bool:
         """Return whether it is there now."""
+        ...
+
+    def is_subscribed(self) -> bool:
+        """Return whether the broker has answered every subscription on this connection."""
         ...
 
     @property
@@ -72,6 +84,17 @@ class Connection(Protocol):
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> Receipt:
         """Send a message, or as much of it as the network takes now."""
+        ...
+
+    def subscribe(self, topic: str, hear: Callable[[bytes], None]) -> None:
+        """Call `hear(payload)` for each message at `topic`, at QoS 1, on this connection and every later one.
+
+        `hear` is called within `work`, and must not raise.
+        """
+        ...
+
+    def hurry(self) -> None:
+        """Let the next `work` try to connect at once where the broker is away, and then begin with short delays."""
         ...
 
     def close(self) -> None:
@@ -117,8 +140,10 @@ class PahoConnection:
             OSError: the file of certificate authorities cannot be read, or is none.
         """
         self._broker = broker
-        self.connections = 0
+        self.connections = self.failures = 0
         self.failure: str | None = None
+        self._topics: list[str] = []
+        self._awaited: set[int | None] = set()
         self._refusal: str | None = None
         self._due_s = 0.0
         self._delay_s = FIRST_DELAY_S
@@ -137,12 +162,17 @@ class PahoConnection:
             client.tls_set_context(context)
         client.on_socket_open = _set_no_delay
         client.on_connect = self._note_answer
+        client.on_subscribe = self._note_subscription
         self._drop()
         _OPEN.add(self)
 
     def is_connected(self) -> bool:
         """Return whether the broker is there now."""
         return self._client.is_connected() and self._client.socket() is not None
+
+    def is_subscribed(self) -> bool:
+        """Return whether the broker has answered every subscription on this connection."""
+        return not self._awaited
 
     def work(self, timeout_s: float = 0.0) -> None:
         """Do what is due; wait for the network for at most `timeout_s`."""
@@ -156,6 +186,21 @@ class PahoConnection:
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> PahoReceipt:
         """Send a message, or as much of it as the network takes now."""
         return PahoReceipt(self._client.publish(topic, payload, qos=qos, retain=retain))
+
+    def subscribe(self, topic: str, hear: Callable[[bytes], None]) -> None:
+        """Call `hear(payload)` for each message at `topic`, on this connection and every later one."""
+
+        def pass_on(_client: Client, _userdata: object, message: MQTTMessage) -> None:
+            hear(bytes(message.payload))
+
+        self._client.message_callback_add(topic, pass_on)
+        self._topics.append(topic)
+        if self.is_connected():
+            self._awaited.add(self._client.subscribe(topic, qos=1)[1])
+
+    def hurry(self) -> None:
+        """Let the next `work` try to connect at once where the broker is away, and then begin with short delays."""
+        self._due_s, self._delay_s = 0.0, FIRST_DELAY_S
 
     def close(self) -> None:
         """Say goodbye, so that the broker keeps the last will to itself."""
@@ -178,15 +223,19 @@ class PahoConnection:
             self._note_failure(self._refusal or "the broker does not answer")
 
     def _turn(self, timeout_s: float) -> None:
-        """Read, write and ping once; an error closes the socket."""
+        """Read what there is, write and ping once; an error closes the socket."""
         client = self._client
         sock: Any = client.socket()
         poll = select.poll()
         poll.register(sock, select.POLLIN | (select.POLLOUT if client.want_write() else 0))
-        pending = getattr(sock, "pending", int)()  # TLS may hold bytes that poll does not see
-        events = poll.poll(0 if pending else max(0.0, timeout_s) * 1e3)
-        if pending or any(event & ~select.POLLOUT for _, event in events):
+        for n_read in range(_MAX_READ):
+            pending = getattr(sock, "pending", int)()  # TLS may hold bytes that poll does not see
+            events = poll.poll(0 if pending or n_read else max(0.0, timeout_s) * 1e3)
+            if not pending and not any(event & ~select.POLLOUT for _, event in events):
+                break
             client.loop_read()
+            if client.socket() is not sock:
+                break
         if client.want_write():
             client.loop_write()
         client.loop_misc()
@@ -200,9 +249,16 @@ class PahoConnection:
         self.connections += 1
         self.failure = None
         self._delay_s = FIRST_DELAY_S
+        self._awaited = {self._client.subscribe(topic, qos=1)[1] for topic in self._topics}
+
+    def _note_subscription(
+        self, _client: Client, _userdata: object, mid: int, _reasons: object, _properties: object
+    ) -> None:
+        self._awaited.discard(mid)
 
     def _note_failure(self, reason: str) -> None:
         self._drop()
+        self.failures += 1
         self.failure, self._refusal = reason, None
         self._due_s = time.monotonic() + self._delay_s
         self._delay_s = min(2 * self._delay_s, LONGEST_DELAY_S)

@@ -1,74 +1,23 @@
 """The training side: `publish_iterations` around a loader, or a `Publisher` for loops that are not iterables.
 
-An iteration lasts from the request of one batch to the request of the next: the loader's own time and the training step
-are within it. The first one of a pass begins when its batch is handed out, since starting a loader's workers is no
-iteration; the last one ends when the loop asks for more and there is none. A pass that is left by `break` counts the
-batch in hand where it took at least half as long as the one before, else none; a single batch that is only looked at,
-as in `next(iter(loader))`, is no pass at all.
-
-Publishing never raises, blocks or prints: what is wrong is logged once, to the logger `publishers`. A forked child does
-not publish for its parent.
+What counts as an iteration is said in `passes.py`. Publishing never raises, blocks or prints: what is wrong is logged
+once, to the logger `publishers`. A forked child does not publish for its parent.
 """
 
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
-from publishers.environment import MAX_BATCH_SIZE, whole_number
+from publishers.passes import PublishedIterable, PublishedSized, own_batch_size, published
 from publishers.publisher import Publisher, resolve_or_warn
-from publishers.recorder import CHUNK, Chunk, Recorder
 from publishers.settings import Settings, resolve
 
-__all__ = ["PublishedIterable", "Publisher", "publish_iterations"]
+__all__ = ["PublishedIterable", "PublishedSized", "Publisher", "publish_iterations"]
 
 T = TypeVar("T")
 _Key = tuple[str, str, int]
-_OWN: Final = frozenset({"iterable", "publisher"})
-
-
-class PublishedIterable(Generic[T]):
-    """An iterable, and the publisher of its iterations; every pass over it is an epoch.
-
-    Attributes of the iterable, such as a loader's `sampler`, are reachable through it.
-    """
-
-    def __init__(self, iterable: Iterable[T], publisher: Publisher) -> None:
-        self.iterable = iterable
-        self.publisher = publisher
-
-    def __iter__(self) -> Iterator[T]:
-        """Return a pass over the iterable."""
-        if self.publisher.closed:
-            return iter(self.iterable)
-        return _publish(self.iterable, self.publisher.recorder)
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 — whatever the iterable has
-        """Return the iterable's attribute."""
-        if name in _OWN or (name.startswith("__") and name.endswith("__")):  # asked for by copy and pickle, too early
-            raise AttributeError(name)
-        return getattr(self.iterable, name)
-
-    def pause(self) -> None:
-        """End the iteration of the batch in hand here: what follows until the next batch (validation) is none."""
-        if not self.publisher.closed:
-            self.publisher.recorder.pause_pass()
-
-    def finish(self, reached: bool | None = None) -> None:
-        """End the run: see `Publisher.close`."""
-        self.publisher.close(reached)
-
-
-class PublishedSized(PublishedIterable[T]):
-    """The same for an iterable that has a length."""
-
-    iterable: Any
-
-    def __len__(self) -> int:
-        """Return the length of the iterable."""
-        return len(self.iterable)
 
 
 def publish_iterations(
@@ -115,7 +64,7 @@ def publish_iterations(
         clock_s: the time of day [s, Unix, UTC].
         boot_id: within what `clock_ns` is comparable; else the machine's boot.
     """
-    samples = batch_size if batch_size is not None else _own_batch_size(iterable)
+    samples = batch_size if batch_size is not None else own_batch_size(iterable)
     settings = resolve_or_warn(
         lambda: resolve(
             job=job,
@@ -134,50 +83,7 @@ def publish_iterations(
             boot_id=boot_id,
         )
     )
-    kind = PublishedSized if hasattr(type(iterable), "__len__") else PublishedIterable
-    return kind(iterable, _shared_publisher(settings, clock_ns, clock_s))
-
-
-def _publish(iterable: Iterable[T], recorder: Recorder) -> Generator[T, None, None]:
-    """Yield what the iterable yields, and record the time at each request. The inner loop is the hot path."""
-    iterator = iter(iterable)
-    clock_ns = recorder.clock_ns
-    for item in iterator:  # noqa: B007 — it is handed out below
-        break
-    else:
-        return
-    recorder.offer()
-    yield item  # left here, it was a look at one batch: nothing is recorded
-    end_ns = clock_ns()
-    chunk = recorder.start_pass()
-    chunk.marks.append(end_ns)
-    try:
-        while True:
-            append, n_before = chunk.marks.append, _n_own_marks(chunk)
-            for item in islice(iterator, CHUNK):
-                yield item
-                append(clock_ns())
-            if _n_own_marks(chunk) < n_before + CHUNK:
-                break  # the iterator has ended: it must not be asked again
-            chunk = recorder.rotate(chunk)
-    except GeneratorExit:
-        recorder.leave_pass(chunk)
-        raise
-    finally:
-        recorder.break_off(chunk)
-
-
-def _n_own_marks(chunk: Chunk) -> int:
-    return len(chunk.marks) - chunk.extra
-
-
-def _own_batch_size(iterable: object) -> int | None:
-    """Return the batch size that a loader (PyTorch's, for one) says it has."""
-    try:
-        own = whole_number(getattr(iterable, "batch_size", None))
-    except Exception:  # noqa: BLE001 — a property of somebody else's loader
-        return None
-    return own if own is not None and 1 <= own <= MAX_BATCH_SIZE else None
+    return published(iterable, _shared_publisher(settings, clock_ns, clock_s))
 
 
 _publishers: dict[_Key, Publisher] = {}

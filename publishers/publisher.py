@@ -1,37 +1,43 @@
 """A training loop's publisher: what the loop calls, and the honest end of the run.
 
-Publishing never raises, blocks or prints: what is wrong is logged once, to the logger `publishers`.
+Nothing here raises or prints, and nothing blocks but `batch_size` and `close`, whose waits are bounded. What is wrong
+is logged once, to the logger `publishers`.
 """
 
-import atexit
 import copyreg
-import logging
 import time
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Literal, Self, TypeVar
 
+from publishers.caution import number, truth, warn_once
 from publishers.connection import PahoConnection
+from publishers.conversation import put_question
 from publishers.environment import MAX_BATCH_SIZE, whole_number
+from publishers.farewell import remember
+from publishers.goal import LARGEST_METRIC, Goal
+from publishers.passes import PublishedIterable, own_batch_size, published
 from publishers.recorder import CHUNK, Recorder
 from publishers.sender import CLOSE_TIMEOUT_S, Connect, Sender
 from publishers.settings import Settings, SettingsError, resolve
+from publishers.trial import Trial, is_out_of_memory
 from publishers.wire import Metric
 
-_LARGEST_METRIC: Final = 1e18  # what the bus takes; not a number is not below it, either
-_LOGGER: Final = logging.getLogger("publishers")
-_LOGGER.addHandler(logging.NullHandler())
-_SENDERS: "weakref.WeakSet[Sender]" = weakref.WeakSet()
-_warned: set[str] = set()
+T = TypeVar("T")
 
 
 class Publisher:
-    """Publishes the iterations of a training loop: call `iteration()` at the end of each.
+    """Publishes the iterations of a training loop, and asks the policy service for its batch size.
 
-    The arguments are those of `publish_iterations`. As a context manager it closes itself; else it says `finished` when
-    the interpreter exits. One thread calls `iteration`, `begin`, `pause` and `epoch`.
+    For a loop that is not an iterable call `iteration()` at the end of each. The arguments are those of
+    `publish_iterations`. As a context manager it closes itself; else it says `finished` when the interpreter exits. One
+    thread calls `iteration`, `begin`, `pause`, `epoch`, and goes through `epochs` and `iterations`.
+
+    Attributes:
+        trial: what the policy service has answered; None before, and where the batch size is the default.
     """
+
+    trial: Trial | None
 
     def __init__(
         self,
@@ -97,25 +103,98 @@ class Publisher:
         """End the epoch: iterations from here on belong to the next one, as after a pause."""
         self.recorder.next_epoch()
 
-    def metric(self, value: float, *, reached: bool = False) -> None:
-        """Publish a validation metric of the present epoch, and whether it has reached its target; on one rank."""
+    def batch_size(
+        self,
+        candidates: Sequence[int],
+        *,
+        default: int,
+        target: float | None = None,
+        target_mode: Literal["max", "min"] = "max",
+        timeout_s: float = 10.0,
+    ) -> int:
+        """Return the batch size that the policy service wants to be used, or the default; never raises.
+
+        Waits for the service, `timeout_s` at most; about a second where no broker was ever there. Why it is the default
+        is logged. Every rank gets the same answer; where there are many, ask on one and broadcast it.
+
+        Args:
+            candidates: the batch sizes to choose from.
+            default: one of them: what is used without a service, and what the others are compared with.
+            target: the value that the metric is to reach: `metric` then tells by itself whether it has.
+            target_mode: whether the metric is to be at least (`max`) or at most (`min`) that.
+            timeout_s: how long to wait for the service [s].
+        """
+        faults = self._goal.aim(target, target_mode)
+        self.trial, batch_size, why = put_question(self._sender, candidates, default, timeout_s, faults)
+        if batch_size is not None:
+            self.set_batch_size(batch_size)
+        if self.trial is not None:
+            return self.trial.batch_size
+        warn_once(why)
+        return default
+
+    def epochs(self, n_epochs: int) -> Iterator[int]:
+        """Yield 0 to `n_epochs - 1`, each an epoch; ends early where `should_stop` is true."""
+        n = whole_number(n_epochs)
+        if n is None:
+            warn_once(f"there are no epochs: n_epochs is a {type(n_epochs).__name__}, and must be a whole number")
+        for epoch in range(n or 0):
+            if self.should_stop:
+                break
+            yield epoch
+            self.epoch()
+
+    def iterations(self, iterable: Iterable[T]) -> PublishedIterable[T]:
+        """Return `iterable` (a data loader), publishing the iterations of each pass over it: each is an epoch."""
+        if self._sender is not None and self._sender.batch_size is None:
+            batch_size = own_batch_size(iterable)
+            if batch_size is not None:
+                self._sender.set_batch_size(batch_size)
+        return published(iterable, self)
+
+    def metric(self, value: float, *, reached: bool | None = None) -> None:
+        """Publish a validation metric of the present epoch, and whether it has reached its target; on one rank.
+
+        `reached`: None: the target given to `batch_size` tells; not a number, or infinity, never reaches it.
+        """
+        plain = number(value)
+        if plain is None:
+            warn_once(f"a metric is not published: a {type(value).__name__} is no number")
+            return
+        is_reached = self._goal.note(plain, said=truth(reached))
         if self._sender is None:
             return
-        try:
-            number = float(value)
-        except Exception as error:  # noqa: BLE001 — a tensor's own conversion may raise anything
-            warn_once(f"a metric is not published: {type(value).__name__} is no number: {error}")
-            return
-        if abs(number) <= _LARGEST_METRIC:
-            is_reached = _truth(reached) or False
-            self._sender.add_metric(Metric(run=self._run, epoch=self.recorder.epoch, value=number, reached=is_reached))
+        self._sender.set_reached(self._goal.reached)
+        if abs(plain) <= LARGEST_METRIC:
+            self._sender.add_metric(Metric(run=self._run, epoch=self.recorder.epoch, value=plain, reached=is_reached))
         else:
-            warn_once(f"a metric is not published: {number} is not from -{_LARGEST_METRIC:g} to {_LARGEST_METRIC:g}")
+            warn_once(f"a metric is not published: {plain} is not from -{LARGEST_METRIC:g} to {LARGEST_METRIC:g}")
+
+    @property
+    def should_stop(self) -> bool:
+        """Return whether the training should end early: the target is reached, or the policy service says so."""
+        return self.stop_reason is not None
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Return why the training should end early, in a sentence; None where it should not."""
+        if self._goal.reason is not None or self._sender is None:
+            return self._goal.reason
+        self._sender.conversation.listen()
+        return self._sender.conversation.stop_reason
+
+    def fail(self, reason: str = "out_of_memory", detail: str = "") -> None:
+        """Say that the run cannot run at its batch size, so that the policy service proposes it no more.
+
+        As a context manager the publisher says so by itself where the training runs out of memory.
+        """
+        if self._sender is not None and not self._sender.add_failure(reason, detail):
+            warn_once("a failure is not published: no batch size was said")
 
     def close(self, reached: bool | None = None) -> None:
         """Publish what is left and `finished`; wait for that 2 s at most. `reached`: whether the target was reached."""
         if self._sender is not None:
-            self._sender.request_close(reached=_truth(reached))
+            self._sender.request_close(reached=truth(reached))
             self._sender.wait_closed(CLOSE_TIMEOUT_S)
 
     @property
@@ -133,7 +212,9 @@ class Publisher:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Close it."""
+        """Close it; where the training has run out of memory, say so before. The exception goes on."""
+        if kind is not None and is_out_of_memory(kind):
+            self.fail(detail=error)  # type: ignore[arg-type]  # its text may be long, or fail
         self.close()
 
     @classmethod
@@ -161,6 +242,8 @@ class Publisher:
         connect: Connect = PahoConnection,
     ) -> None:
         self._run = settings.run if settings else ""
+        self._goal = Goal()
+        self.trial = None
         self.recorder = Recorder(clock_ns)
         self._sender: Sender | None = None
         if settings is None:
@@ -172,7 +255,7 @@ class Publisher:
             warn_once(f"publishing is off: {error}")
             return
         self._sender = sender
-        _SENDERS.add(sender)
+        remember(sender)
 
 
 def resolve_or_warn(find: Callable[[], Settings]) -> Settings | None:
@@ -186,38 +269,9 @@ def resolve_or_warn(find: Callable[[], Settings]) -> Settings | None:
     return None
 
 
-def _truth(value: object) -> bool | None:
-    """Return whether a value is true, such as an array of one element; None where it is None or cannot tell."""
-    if value is None:
-        return None
-    try:
-        return bool(value)
-    except Exception as error:  # noqa: BLE001 — a tensor's own conversion may raise anything
-        warn_once(f"reached is not published: {type(value).__name__} is neither true nor false: {error}")
-        return None
-
-
-def warn_once(text: str) -> None:
-    """Log a warning unless this process has logged it already: loaders are wrapped anew in each epoch."""
-    if text not in _warned:
-        _warned.add(text)
-        _LOGGER.warning("%s", text)
-
-
 def _off() -> Publisher:
     """Return a publisher that publishes nothing: what a copy in another process becomes."""
     return Publisher.opened(None, clock_ns=time.monotonic_ns, clock_s=time.time)
 
 
 copyreg.pickle(Publisher, lambda _: (_off, ()))
-
-
-@atexit.register
-def _say_finished() -> None:
-    """Say `finished` for every run that nobody closed. The last will covers every end that does not get here."""
-    deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
-    senders = [sender for sender in list(_SENDERS) if not sender.closed]
-    for sender in senders:
-        sender.request_close(reached=None)
-    for sender in senders:
-        sender.wait_closed(deadline_s - time.monotonic())

@@ -5,11 +5,9 @@ the recorder keeps the newest iterations; what it had to drop is counted in the 
 """
 
 import logging
-import operator
 import os
 import threading
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Literal
@@ -17,18 +15,20 @@ from typing import Final, Literal
 import msgspec
 
 from publishers.connection import Connection, Receipt, Will
+from publishers.conversation import Conversation
 from publishers.environment import MAPS, Broker, has_loaded_cuda
-from publishers.recorder import Recorder, Segment
+from publishers.recorder import Recorder
 from publishers.settings import Settings
+from publishers.shipment import Shipment
 from publishers.topics import Topics
-from publishers.wire import Iterations, Message, Metric, RankStatus, decode, encode, pack_ends
+from publishers.trial import Choices, Question, failure
+from publishers.wire import Iterations, Message, Metric, RankStatus, decode, encode
 
 Connect = Callable[[Broker, Will], Connection]
 
 CLOSE_TIMEOUT_S: Final = 2.0
-_MAX_SEGMENTS: Final = 64
-"""Messages of one flush, and messages that may wait in the network before the next one."""
-_MAX_METRICS: Final = 256
+_MAX_EVENTS: Final = 256
+"""Metrics and failures that wait while the broker is away."""
 _POLL_S: Final = 0.05
 _SEEK_S: Final = 1.0
 _OFTEN_S: Final = 60.0
@@ -46,7 +46,6 @@ class Sender:
             ValueError: the status is none that the bus takes.
         """
         self._settings = settings
-        self._recorder = recorder
         self._connect = connect
         self._status = settings.status(started_at_s=started_at_s)
         decode(encode(self._status), RankStatus)
@@ -55,20 +54,21 @@ class Sender:
         self._seek_due_s = 0.0
         self._seeks_often_until_s = time.monotonic() + _OFTEN_S
         self._reached: bool | None = None
+        self.conversation = Conversation(settings)
         topics = Topics(settings.root)
         self._status_topic = topics.rank(settings.job, settings.run, settings.rank, "status")
         self._iterations_topic = topics.rank(settings.job, settings.run, settings.rank, "iterations")
         self._metric_topic = topics.run(settings.job, settings.run, "metric")
-        self._metrics: deque[Metric] = deque(maxlen=_MAX_METRICS)
-        self._waiting: deque[tuple[Segment, int]] = deque()  # with the number of iterations dropped before it
-        self._flying: deque[tuple[Receipt, Segment, int]] = deque()
-        self._seq = self._next = self._dropped = 0
+        self._failure_topic = topics.run(settings.job, settings.run, "trial/failure")
+        self._events: deque[tuple[str, Message]] = deque(maxlen=_MAX_EVENTS)
+        self._shipment = Shipment(recorder, run=settings.run, say=self._say_iterations)
         self._connections = 0
         self._is_hopeless = self._has_complained = False
         self._was_connected: bool | None = None
         self._heartbeat_due_s = 0.0
         self._pid = os.getpid()
-        self._closing = threading.Event()
+        self._is_closing = False
+        self._woken = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"gridchase[{settings.job}]", daemon=True)
 
@@ -83,11 +83,39 @@ class Sender:
     @property
     def closed(self) -> bool:
         """Return whether it was closed, or lives on in another process than this one."""
-        return self._closing.is_set() or os.getpid() != self._pid
+        return self._is_closing or os.getpid() != self._pid
+
+    @property
+    def batch_size(self) -> int | None:
+        """Return the samples of an iteration, where they are known."""
+        return self._status.batch_size
+
+    def ask(self, choices: Choices) -> Question | None:
+        """Ask for a batch size, at once; None where nobody can be asked any more."""
+        if self.closed:
+            return None
+        question = self.conversation.ask(choices)
+        self._woken.set()
+        if self._ended.is_set():
+            question.end("publishing has ended")
+        return question
 
     def add_metric(self, metric: Metric) -> None:
         """Publish a metric soon; of many that wait, the oldest goes."""
-        self._metrics.append(metric)
+        self._events.append((self._metric_topic, metric))
+
+    def add_failure(self, reason: object, detail: object) -> bool:
+        """Publish soon that the run cannot run at its batch size; return whether that is known."""
+        batch_size = self._status.batch_size
+        if batch_size is None:
+            return False
+        message = failure(run=self._settings.run, batch_size=batch_size, reason=reason, detail=detail)
+        self._events.append((self._failure_topic, message))
+        return True
+
+    def set_reached(self, reached: bool | None) -> None:
+        """Let the end say whether the target was reached, unless it says so itself."""
+        self._reached = reached
 
     def set_batch_size(self, batch_size: int) -> None:
         """Say a new batch size, at once where it changed."""
@@ -98,8 +126,10 @@ class Sender:
     def request_close(self, *, reached: bool | None) -> None:
         """Let the thread publish what is left, and `finished`."""
         if not self.closed:
-            self._reached = reached
-            self._closing.set()
+            if reached is not None:
+                self._reached = reached
+            self._is_closing = True
+            self._woken.set()
 
     def wait_closed(self, timeout_s: float) -> None:
         """Wait until everything has arrived; not at all where no broker was ever there."""
@@ -111,9 +141,9 @@ class Sender:
             self._seek_gpus()
             will = Will(topic=self._status_topic, payload=encode(self._present_status("lost")))
             connection = self._connect(self._settings.broker, will)
-            while not self._closing.is_set():
+            while not self._is_closing:
                 self._tick(connection)
-                self._closing.wait(self._settings.flush_s)
+                self._rest(connection)
             self._finish(connection)
         except (OSError, ValueError) as error:  # the file of certificate authorities is none
             _LOGGER.warning("publishing is off: %s: %s", self._settings.broker.url, error)
@@ -121,20 +151,38 @@ class Sender:
             _LOGGER.exception("publishing has ended by a fault of its own")
         finally:
             self._ended.set()
+            self.conversation.end("publishing has ended")
+
+    def _rest(self, connection: Connection) -> None:
+        """Wait for the next flush; while a question is open, for what the network brings."""
+        is_asking = self.conversation.waits
+        if is_asking and connection.is_connected():
+            connection.work(_POLL_S)
+        else:
+            self._woken.wait(min(_POLL_S, self._settings.flush_s) if is_asking else self._settings.flush_s)
+            self._woken.clear()
 
     def _tick(self, connection: Connection) -> None:
+        self.conversation.prepare(connection)
         connection.work()
         self._note_transition(connection)
-        self._settle()
-        if not connection.is_connected():
-            return
-        self._seek_gpus()
+        self._shipment.settle()
+        if connection.is_connected():
+            self._seek_gpus()
+            self._say_status(connection)
+        request = self.conversation.next_request(connection, time.monotonic())
+        if request is not None:
+            self._say(connection, self.conversation.request_topic, request, qos=1)
+        if connection.is_connected():
+            self._flush(connection)
+
+    def _say_status(self, connection: Connection) -> None:
+        """Say the status where it is due: at every connection, every heartbeat, and where it changed."""
         now_s = time.monotonic()
         if connection.connections != self._connections or now_s >= self._heartbeat_due_s:
             self._connections = connection.connections
             self._heartbeat_due_s = now_s + self._settings.heartbeat_s
             self._say(connection, self._status_topic, self._present_status("running"), qos=1, retain=True)
-        self._flush(connection)
 
     def _seek_gpus(self) -> None:
         """Claim the GPUs that nobody named once the process has loaded CUDA: one on the CPU alone claims nobody's."""
@@ -153,42 +201,12 @@ class Sender:
 
     def _flush(self, connection: Connection) -> bool:
         """Publish what waits, as far as the network takes it; return whether there was anything."""
-        while self._metrics and connection.is_connected():
-            self._say(connection, self._metric_topic, self._metrics.popleft(), qos=1)
-        if not self._waiting:
-            self._take()
-        n_before = len(self._waiting)
-        while self._waiting and len(self._flying) < _MAX_SEGMENTS and connection.is_connected():
-            self._send(connection, *self._waiting.popleft())
-        return len(self._waiting) < n_before
+        while self._events and connection.is_connected():
+            self._say(connection, *self._events.popleft(), qos=1)
+        return self._shipment.flush(connection)
 
-    def _take(self) -> None:
-        """Take what was recorded, and count what was not kept."""
-        for segment in self._recorder.take(_MAX_SEGMENTS):
-            self._dropped += segment.first - self._next
-            self._next = segment.first + len(segment.ends_ns)
-            self._waiting.append((segment, self._dropped))
-
-    def _send(self, connection: Connection, segment: Segment, dropped: int) -> None:
-        try:
-            message = Iterations(
-                run=self._settings.run,
-                seq=self._seq,
-                first=segment.first,
-                begin_ns=operator.index(segment.begin_ns),  # a clock may count in integers of its own
-                end_ns=pack_ends(array("q", segment.ends_ns)),
-                epoch=segment.epoch,
-                dropped=dropped,
-            )
-        except (ValueError, TypeError, OverflowError):  # a clock that goes backwards, or counts in something else
-            self._dropped += len(segment.ends_ns)
-            return
-        receipt = self._say(connection, self._iterations_topic, message)
-        if receipt is None:
-            self._dropped += len(segment.ends_ns)
-            return
-        self._seq += 1
-        self._flying.append((receipt, segment, dropped))
+    def _say_iterations(self, connection: Connection, message: Iterations) -> Receipt | None:
+        return self._say(connection, self._iterations_topic, message)
 
     def _say(
         self, connection: Connection, topic: str, message: Message, *, qos: int = 0, retain: bool = False
@@ -203,25 +221,17 @@ class Sender:
             return None
         return connection.publish(topic, payload, qos=qos, retain=retain)
 
-    def _settle(self) -> None:
-        """Forget the messages that have left; those that are known not to have, because the broker went, go again."""
-        again = []
-        while self._flying and self._flying[0][0].done:
-            receipt, segment, dropped = self._flying.popleft()
-            if receipt.lost:
-                again.append((segment, dropped))
-        self._waiting.extendleft(reversed(again))
-
     def _finish(self, connection: Connection) -> None:
         """Publish what is left, then `finished`, and wait for its acknowledgement."""
         deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
+        self.conversation.end("publishing was closed meanwhile")
         self._tick(connection)
         while connection.is_connected() and time.monotonic() < deadline_s:
             progressed = self._flush(connection)
-            self._settle()
-            if not progressed and not self._flying:
+            self._shipment.settle()
+            if not progressed and not self._shipment.is_flying:
                 break
-            connection.work(_POLL_S if self._flying else 0.0)
+            connection.work(_POLL_S if self._shipment.is_flying else 0.0)
         if connection.is_connected():
             finished = self._present_status("finished")
             receipt = self._say(connection, self._status_topic, finished, qos=1, retain=True)

@@ -4,13 +4,24 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from publishers import Publisher
 from publishers.connection import Will
 from publishers.environment import Broker
-from publishers.wire import Iterations, Metric, RankStatus, decode
+from publishers.reports import Command
+from publishers.wire import (
+    Iterations,
+    Metric,
+    RankStatus,
+    TrialAnswer,
+    TrialFailure,
+    TrialRequest,
+    decode,
+    encode,
+)
 
 TIMEOUT_S = 5.0
 TICK_NS = 1_000
@@ -35,16 +46,24 @@ class FakeReceipt:
 
 @dataclass
 class FakeConnection:
-    """A broker that is there while `up`; `lossy`: every message without an acknowledgement is lost."""
+    """A broker that is there while `up`; `lossy`: every message without an acknowledgement is lost.
+
+    `answers` is the policy service: what it makes of a question is heard where that is subscribed to.
+    """
 
     up: bool = True
     lossy: bool = False
     acknowledges: bool = True
+    answers: "Callable[[TrialRequest], Iterable[TrialAnswer | bytes]]" = lambda _: ()
     connections: int = 0
+    failures: int = 0
+    hurries: int = 0
     failure: str | None = None
     closed: bool = False
     will: Will | None = None
     sent: list[tuple[str, bytes, int, bool]] = field(default_factory=list)
+    subscriptions: dict[str, Callable[[bytes], None]] = field(default_factory=dict)
+    _inbox: deque[tuple[str, bytes]] = field(default_factory=deque)
     _is_in: bool = False
 
     def connect(self, broker: Broker, will: Will) -> "FakeConnection":
@@ -56,22 +75,58 @@ class FakeConnection:
     def is_connected(self) -> bool:
         return self._is_in
 
+    def is_subscribed(self) -> bool:
+        return self.acknowledges
+
     def work(self, timeout_s: float = 0.0) -> None:
         assert timeout_s >= 0
+        if timeout_s and not self._inbox:
+            threading.Event().wait(min(timeout_s, 0.001))
         if self.up and not self._is_in:
             self.connections += 1
+        if not self.up:
+            self.failures += 1
         self._is_in = self.up
         self.failure = None if self.up else "refused"
+        while self._is_in and self._inbox:
+            topic, payload = self._inbox.popleft()
+            if topic in self.subscriptions:
+                self.subscriptions[topic](payload)
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> FakeReceipt:
         assert self._is_in, "nothing may be handed over while the broker is away"
         self.sent.append((topic, payload, qos, retain))
+        if topic.endswith("/trial/request"):
+            request = decode(payload, TrialRequest)
+            assert request.reply_to in self.subscriptions, "the answer would not be heard"
+            for answer in self.answers(request):
+                self._inbox.append((request.reply_to, answer if isinstance(answer, bytes) else encode(answer)))
         if qos == 0:
             return FakeReceipt(lost=self.lossy)
         return FakeReceipt(done=self.acknowledges)
 
+    def subscribe(self, topic: str, hear: Callable[[bytes], None]) -> None:
+        assert topic not in self.subscriptions
+        self.subscriptions[topic] = hear
+
+    def hurry(self) -> None:
+        self.hurries += 1
+
     def close(self) -> None:
         self.closed = True
+
+    def command(self, command: Command | bytes) -> None:
+        """Let the policy service say something to the run."""
+        payload = command if isinstance(command, bytes) else encode(command)
+        self._inbox.append(("gridchase/v1/job/toy/run/r1/command", payload))
+
+    def requests(self) -> list[TrialRequest]:
+        """Return the questions for a batch size."""
+        return [decode(payload, TrialRequest) for topic, payload, _, _ in self.sent if topic.endswith("/request")]
+
+    def trial_failures(self) -> list[TrialFailure]:
+        """Return the failures."""
+        return [decode(payload, TrialFailure) for topic, payload, _, _ in self.sent if topic.endswith("/failure")]
 
     def messages(self) -> list[Iterations]:
         """Return the messages of iterations."""

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from publishers import publish_iterations
-from publishers.iterations import PublishedIterable, PublishedSized, _own_batch_size
+from publishers.iterations import PublishedIterable, PublishedSized
+from publishers.passes import own_batch_size
 from tests.publishers.fake_connection import (
     TICK_NS,
     FakeConnection,
@@ -332,11 +333,11 @@ class BadLoader(Loader):
 def test_a_batch_size_of_the_loader_that_cannot_be_used_is_left_out(own: object, expected: int | None) -> None:
     loader = Loader(1)
     loader.batch_size = own  # type: ignore[assignment]  # loaders may say anything
-    assert _own_batch_size(loader) == expected
+    assert own_batch_size(loader) == expected
 
 
 def test_a_loader_that_fails_to_say_its_batch_size_is_published_without() -> None:
-    assert _own_batch_size(BadLoader(1)) is None
+    assert own_batch_size(BadLoader(1)) is None
 
 
 def test_a_new_batch_size_is_said_at_once() -> None:

@@ -18,7 +18,7 @@ from tests.publishers.fake_connection import FakeConnection, publisher_on, unuse
 
 @pytest.fixture(autouse=True)
 def _nothing_was_warned_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("publishers.publisher._warned", set())
+    monkeypatch.setattr("publishers.caution._warned", set())
 
 
 def test_what_does_not_fit_is_dropped_counted_and_published_later() -> None:
