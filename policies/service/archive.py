@@ -1,0 +1,215 @@
+"""What is known: jobs, trials and beliefs, to be read, set, carried to another database, and forgotten."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+from msgspec.structs import replace
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from policies.batch_size import Choice, choose_batch_size, describe
+from policies.service import queries
+from policies.service.config import LearningConfig
+from policies.service.errors import RequestError, UnknownJobError, UnknownTrialError
+from policies.service.imports import check_exports, missing
+from policies.service.records import (
+    ImportCounts,
+    Job,
+    JobExport,
+    JobSettings,
+    JobSummary,
+    Posterior,
+    Trial,
+)
+from policies.service.registration import check_same
+from policies.service.store import Store
+from policies.service.studies import eta_of, settings_of, study_of
+
+MAX_PAGE: Final = 10_000
+_NEVER_S: Final = 0.0
+"""The time at which no lease has run out: where nobody says what time it is, a trial's state alone counts."""
+
+
+class Archive:
+    """The part of the desk that is for people.
+
+    Args:
+        store: the database.
+        learning: how batch sizes are learned where a job does not say otherwise.
+        seed: of the dice, for policies that need them; a job's trial has the same ones in every process.
+    """
+
+    def __init__(self, store: Store, learning: LearningConfig, *, seed: int = 0) -> None:
+        self._store = store
+        self._learning = learning
+        self._seed = seed
+
+    async def jobs(self) -> list[JobSummary]:
+        """Return a line for each job, by name, without its best batch size: that takes its posterior."""
+        return await self._store.read(queries.find_summaries)
+
+    async def job(self, name: str) -> Job:
+        """Return a job.
+
+        Raises:
+            UnknownJobError: there is none.
+        """
+        return await self._store.read(lambda connection: _known(connection, name))
+
+    async def trials(self, name: str, *, limit: int = 100, before: int | None = None) -> list[Trial]:
+        """Return a job's trials, the newest first.
+
+        Args:
+            name: the job.
+            limit: at most so many.
+            before: only those whose number is lower; None: the newest.
+
+        Raises:
+            RequestError: the limit is none.
+            UnknownJobError: there is no such job.
+        """
+        if not 1 <= limit <= MAX_PAGE:
+            raise RequestError([f"limit = {limit}: must be from 1 to {MAX_PAGE}"])
+
+        async def find(connection: AsyncConnection) -> list[Trial]:
+            await _known(connection, name)
+            return await queries.find_page(connection, name, limit=limit, before=before)
+
+        return await self._store.read(find)
+
+    async def trial(self, name: str, run: str) -> Trial:
+        """Return the trial of a run.
+
+        Raises:
+            UnknownTrialError: there is none.
+        """
+        trial = await self._store.read(lambda connection: queries.find_trial(connection, name, run))
+        if trial is None:
+            raise UnknownTrialError(f"run {run} of job {name} has no trial")
+        return trial
+
+    async def posterior(self, name: str) -> Posterior:
+        """Return what is believed of a job's batch sizes now, and which would be next.
+
+        Raises:
+            UnknownJobError: there is no such job.
+        """
+
+        async def find(connection: AsyncConnection) -> tuple[Job, list[Trial]]:
+            return await _known(connection, name), await queries.find_studied(connection, name)
+
+        job, trials = await self._store.read(find)
+        settings = settings_of(job, self._learning)
+        study = study_of(job, trials, eta_of(job, self._learning), _NEVER_S)
+        return Posterior(
+            job=name,
+            policy=settings.policy,
+            eta=eta_of(job, self._learning),
+            n_observations=len(study.observations),
+            beliefs=tuple(describe(study, settings)),
+            next=self._choose(job, trials, _NEVER_S),
+        )
+
+    async def configure(self, name: str, settings: JobSettings) -> Job:
+        """Replace what a job has of its own; return the job.
+
+        With another weight of energy the cost bounds of its runs in flight mean nothing any more: they are lifted.
+
+        Raises:
+            UnknownJobError: there is no such job.
+        """
+
+        async def change(connection: AsyncConnection) -> Job:
+            before = await _known(connection, name, locked=True)
+            job = replace(before, settings=settings)
+            await queries.change_job(connection, job)
+            if eta_of(before, self._learning) != eta_of(job, self._learning):
+                await queries.lift_bounds(connection, name)
+            return job
+
+        return await self._store.write(change)
+
+    async def export(self, name: str | None = None) -> list[JobExport]:
+        """Return a job with all its trials; None: every job.
+
+        Raises:
+            UnknownJobError: there is no such job.
+        """
+        if name is not None:
+            return [await self._store.read(lambda connection: _exported(connection, name))]
+        names = [job.name for job in await self._store.read(queries.find_jobs)]
+        exports = []
+        for each in names:  # one transaction each: no job keeps the others waiting
+            try:
+                exports += await self.export(each)
+            except UnknownJobError:
+                continue  # forgotten meanwhile
+        return exports
+
+    async def import_(self, exports: Sequence[JobExport]) -> ImportCounts:
+        """Take in jobs with their trials, those that are not there yet; return what was new.
+
+        Each job is one transaction: an import that failed half-way may be repeated. Runs keep their recurrences, and
+        are numbered anew.
+
+        Raises:
+            RequestError: an export contradicts itself, or holds a number that is none; with every fault, before
+                anything is written.
+            JobMismatchError: a job exists with other batch sizes, or another default.
+        """
+        check_exports(exports)
+        counts = ImportCounts(n_jobs=0, n_trials=0, n_known_jobs=0, n_known_trials=0)
+        for export in exports:
+            is_new, n_trials = await self._store.write(partial(_imported, export=export))
+            counts = replace(
+                counts,
+                n_jobs=counts.n_jobs + is_new,
+                n_known_jobs=counts.n_known_jobs + (not is_new),
+                n_trials=counts.n_trials + n_trials,
+                n_known_trials=counts.n_known_trials + len(export.trials) - n_trials,
+            )
+        return counts
+
+    async def forget(self, name: str) -> None:
+        """Remove a job with all its trials.
+
+        Raises:
+            UnknownJobError: there is no such job.
+        """
+        if not await self._store.write(lambda connection: queries.remove_job(connection, name)):
+            raise _unknown(name)
+
+    def _choose(self, job: Job, trials: Sequence[Trial], now_s: float) -> Choice:
+        """Return the batch size of the job's next trial."""
+        eta, settings = eta_of(job, self._learning), settings_of(job, self._learning)
+        rng = np.random.default_rng([self._seed, crc32(job.name.encode()), len(trials)])
+        return choose_batch_size(study_of(job, trials, eta, now_s), settings, rng=rng)
+
+
+async def _known(connection: AsyncConnection, name: str, *, locked: bool = False) -> Job:
+    job = await queries.find_job(connection, name, locked=locked)
+    if job is None:
+        raise _unknown(name)
+    return job
+
+
+def _unknown(name: str) -> UnknownJobError:
+    return UnknownJobError(f"there is no job {name}: it is known from the first question of one of its runs")
+
+
+async def _exported(connection: AsyncConnection, name: str) -> JobExport:
+    job = await _known(connection, name)
+    return JobExport(job=job, trials=tuple(await queries.find_trials(connection, name)))
+
+
+async def _imported(connection: AsyncConnection, export: JobExport) -> tuple[bool, int]:
+    """Take in a job; return whether it was new, and how many of its trials were."""
+    is_new = await queries.add_job(connection, export.job)
+    job = await _known(connection, export.job.name, locked=True)
+    check_same(job, export.job)
+    known = await queries.find_studied(connection, job.name)
+    added = missing(export.trials, known)
+    await queries.add_trials(connection, added)
+    return is_new, len(added)

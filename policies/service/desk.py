@@ -1,0 +1,213 @@
+"""Where runs ask and tell: every call is one transaction, which any number of processes may make at once.
+
+Whoever asks for a job holds its row until the answer is written: so one run has one trial, and each answer knows of
+those before it. Nobody else waits for that: what is told of a run holds its trial alone.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from policies.batch_size import Choice
+from policies.service import queries
+from policies.service.archive import Archive
+from policies.service.errors import RequestError, UnknownTrialError
+from policies.service.records import IN_FLIGHT, Job, Result, Told, Trial
+from policies.service.registration import check_same, name_faults, new_job
+from policies.service.studies import cost_so_far, eta_of, stop_reason
+from policies.service.trials import ended, heard, measured, next_recurrence, opened, told
+
+CLAIM_S: Final = 600.0
+"""A claim is remembered for this long; a question is repeated under a new one long before."""
+_BATCH: Final = 500
+"""Trials that one transaction expires: none is held for long."""
+
+
+class Desk(Archive):
+    """The service's work on its database.
+
+    Args:
+        store: the database.
+        learning: how batch sizes are learned where a job does not say otherwise.
+        seed: of the dice, for policies that need them; a job's trial has the same ones in every process.
+    """
+
+    async def ask(
+        self, job: str, run: str, *, batch_sizes: Sequence[int], default_batch_size: int, now_s: float
+    ) -> Trial:
+        """Return the run's trial: a new one for a new run, the same one for a repeated question.
+
+        Raises:
+            RequestError: the job cannot be one; with every fault.
+            JobMismatchError: the job exists with other batch sizes, or another default.
+            StoreUnavailableError: the database is away.
+        """
+        wanted = _checked(job, run, batch_sizes, default_batch_size, now_s)
+        return await self._answer(wanted, run, None, now_s)
+
+    async def adopt(
+        self,
+        job: str,
+        run: str,
+        *,
+        batch_sizes: Sequence[int],
+        default_batch_size: int,
+        batch_size: int,
+        reason: str,
+        detail: str,
+        now_s: float,
+    ) -> Trial:
+        """Return the trial of a run that was answered without the database, and is taken in now; may be repeated.
+
+        Raises:
+            As `ask`; RequestError also where the batch size is none of the job's.
+        """
+        wanted = _checked(job, run, batch_sizes, default_batch_size, now_s)
+        if batch_size not in wanted.batch_sizes:
+            raise RequestError([f"batch_size = {batch_size}: must be one of {list(wanted.batch_sizes)}"])
+        choice = Choice(batch_size=batch_size, reason=reason, detail=detail.replace("\0", ""))
+        return await self._answer(wanted, run, choice, now_s)
+
+    async def claim(self, correlation: str, *, now_s: float) -> bool:
+        """Return whether this process is the one that answers a request: the first to say so."""
+        if "\0" in correlation:
+            raise RequestError([f"correlation = {correlation!r}: must not hold the character NUL"])
+        return await self._store.write(lambda connection: queries.add_claim(connection, correlation, now_s))
+
+    async def tell(self, job: str, run: str, result: Result, *, now_s: float) -> Told:
+        """Take in what is known of a run, its progress or its end; return its trial, and why it is to stop.
+
+        Raises:
+            RequestError: a number is not finite, or negative; with every fault.
+            UnknownTrialError: the run has no trial.
+            TrialConflictError: it has ended otherwise.
+            StoreUnavailableError: the database is away: it must be told again.
+        """
+
+        async def take_in(connection: AsyncConnection) -> Told:
+            trial = await queries.find_trial(connection, job, run, locked=True)
+            if trial is None:
+                raise UnknownTrialError(f"run {run} of job {job} has no trial: it must ask for a batch size first")
+            changed = told(trial, result, now_s)
+            stop = await self._stop_reason(connection, changed)
+            if stop is not None and changed.stop_ordered_at_s is None:
+                changed = replace(changed, stop_ordered_at_s=now_s)
+            if changed != trial:
+                await queries.change_trials(connection, [changed])
+            return Told(trial=changed, stop=stop)
+
+        return await self._store.write(take_in)
+
+    async def hear(self, job: str, run: str, *, now_s: float) -> bool:
+        """Renew the lease of a run that lives, when a good part of it has passed; return whether it has a trial."""
+        trial = await self._store.read(lambda connection: queries.find_trial(connection, job, run))
+        if trial is None or heard(trial, now_s) is trial:
+            return trial is not None
+        return await self._change(job, run, lambda trial: heard(trial, now_s)) is not None
+
+    async def note_metric(self, job: str, run: str, *, epoch: int, value: float, reached: bool, now_s: float) -> bool:
+        """Take in a validation after an epoch, counted from 0; return whether the run has a trial.
+
+        Raises:
+            RequestError: the epoch is negative, or the value is not finite.
+        """
+        trial = await self._change(
+            job, run, lambda trial: measured(trial, epoch=epoch, value=value, reached=reached, now_s=now_s)
+        )
+        return trial is not None
+
+    async def end(self, job: str, run: str, *, now_s: float, lost: bool = False) -> Trial | None:
+        """End the trial of a run that is over, though nobody said how; return it, or None where there is none.
+
+        Args:
+            job: the job.
+            run: the run.
+            now_s: Unix time [s].
+            lost: whether the run vanished rather than took its leave.
+        """
+        return await self._change(job, run, lambda trial: ended(trial, was_lost=lost, now_s=now_s))
+
+    async def expire(self, *, now_s: float) -> list[Trial]:
+        """End the trials whose leases have run out and return them: lost, unless they had reached their target before.
+
+        Old claims are forgotten, too.
+        """
+
+        async def end_some(connection: AsyncConnection) -> list[Trial]:
+            silent = await queries.find_silent(connection, now_s=now_s, limit=_BATCH)
+            expired = [ended(trial, was_lost=True, now_s=now_s) for trial in silent]
+            await queries.change_trials(connection, expired)
+            return expired
+
+        await self._store.write(lambda connection: queries.remove_claims(connection, until_s=now_s - CLAIM_S))
+        expired: list[Trial] = []
+        while some := await self._store.write(end_some):
+            expired += some
+        return expired
+
+    async def _answer(self, wanted: Job, run: str, choice: Choice | None, now_s: float) -> Trial:
+        """Return a run's trial; a new one is of the choice, or of the choice that is best now."""
+
+        async def answer(connection: AsyncConnection) -> Trial:
+            job = await self._registered(connection, wanted)
+            trials = await queries.find_studied(connection, job.name)
+            if any(trial.run == run for trial in trials):
+                found = await queries.find_trial(connection, job.name, run)
+                assert found is not None, "it was there a moment ago, and its job is locked"  # noqa: S101
+                return found
+            trial = opened(
+                job=job.name,
+                run=run,
+                number=trials[-1].number + 1 if trials else 0,
+                recurrence=next_recurrence(trials, now_s),
+                choice=choice or self._choose(job, trials, now_s),
+                lease_s=self._learning.lease_s,
+                now_s=now_s,
+            )
+            await queries.add_trials(connection, [trial])
+            return trial
+
+        return await self._store.write(answer)
+
+    async def _registered(self, connection: AsyncConnection, wanted: Job) -> Job:
+        """Return the job, added where it is new, and locked."""
+        while (job := await queries.find_job(connection, wanted.name, locked=True)) is None:
+            await queries.add_job(connection, wanted)
+        check_same(job, wanted)
+        return job
+
+    async def _stop_reason(self, connection: AsyncConnection, trial: Trial) -> str | None:
+        if trial.cost_bound is None or trial.state not in IN_FLIGHT:
+            return None
+        job = await queries.find_job(connection, trial.job)
+        eta = self._learning.eta if job is None else eta_of(job, self._learning)
+        known_w = trial.result.max_power_w or await queries.find_power_w(connection, trial.job)
+        return stop_reason(trial, cost_so_far(trial, eta, known_w))
+
+    async def _change(self, job: str, run: str, change: Callable[[Trial], Trial]) -> Trial | None:
+        """Return the trial of a run after a change, or None where there is none."""
+
+        async def apply(connection: AsyncConnection) -> Trial | None:
+            trial = await queries.find_trial(connection, job, run, locked=True)
+            if trial is None:
+                return None
+            changed = change(trial)
+            if changed != trial:
+                await queries.change_trials(connection, [changed])
+            return changed
+
+        return await self._store.write(apply)
+
+
+def _checked(job: str, run: str, batch_sizes: Sequence[int], default_batch_size: int, now_s: float) -> Job:
+    """Return the job that a run describes; raises RequestError where one of the two cannot be."""
+    faults = name_faults("run", run)
+    try:
+        wanted = new_job(job, batch_sizes=batch_sizes, default_batch_size=default_batch_size, now_s=now_s)
+    except RequestError as error:
+        raise RequestError([*faults, *error.faults]) from None
+    if faults:
+        raise RequestError(faults)
+    return wanted

@@ -1,0 +1,60 @@
+"""Brings the database to this version's schema, whoever else does so at the same moment; refuses a newer one."""
+
+from pathlib import Path
+from typing import Final
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+
+from policies.service.errors import StoreVersionError
+
+_SCRIPTS: Final = Path(__file__).parent / "migrations"
+_LOCK: Final = 0x6772_6964_6368_6173
+"""The number of PostgreSQL's advisory lock: "gridchas"."""
+
+
+def is_current(connection: Connection) -> bool:
+    """Return whether the database has this version's schema; only looks.
+
+    Raises:
+        StoreVersionError: it has the schema of a newer version.
+    """
+    scripts = ScriptDirectory.from_config(_config())
+    found, head = MigrationContext.configure(connection).get_current_revision(), scripts.get_current_head()
+    known = {script.revision for script in scripts.walk_revisions()}
+    if found is not None and found not in known:
+        raise StoreVersionError(
+            f"the database has schema {found}, and this gridchase knows schemas up to {head}: "
+            "a newer gridchase has migrated it; upgrade this one, or give it a database of its own"
+        )
+    return found == head
+
+
+def migrate(connection: Connection) -> None:
+    """Run what is missing, in the transaction of `connection`: wholly or not at all.
+
+    Processes that start at once take turns. In SQLite the transaction has begun with the right to write; PostgreSQL
+    has a lock for such purposes, which ends with the transaction.
+
+    Raises:
+        StoreVersionError: the database has the schema of a newer version.
+    """
+    if connection.dialect.name == "postgresql":
+        # Whoever waits does so for as long as the other one migrates.
+        connection.execute(text("SET LOCAL lock_timeout = 0"))
+        connection.execute(text("SET LOCAL statement_timeout = 0"))
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+    if not is_current(connection):
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config

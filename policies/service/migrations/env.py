@@ -1,0 +1,15 @@
+"""What Alembic runs to migrate: on the connection that it is given, in the transaction that is under way there."""
+
+from alembic import context
+
+from policies.service.schema import METADATA
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=METADATA,
+    # Alembic would not trust SQLite with it; with the `BEGIN IMMEDIATE` of `engines` its DDL is transactional.
+    transactional_ddl=True,
+    # SQLite can alter little; Alembic copies the table instead.
+    render_as_batch=True,
+)
+context.run_migrations()

@@ -1,0 +1,85 @@
+"""The first tables: jobs, trials, claims."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Make the tables."""
+    _make_jobs()
+    _make_trials()
+    op.create_table(
+        "claims",
+        sa.Column("correlation", sa.Text(), nullable=False),
+        sa.Column("claimed_at_s", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("correlation", name="pk_claims"),
+        sqlite_with_rowid=False,
+    )
+    op.create_index("ix_claims_claimed_at_s", "claims", ["claimed_at_s"])
+
+
+def downgrade() -> None:
+    """Drop them, with all that is in them."""
+    for table in ("claims", "trials", "jobs"):
+        op.drop_table(table)
+
+
+def _make_jobs() -> None:
+    op.create_table(
+        "jobs",
+        sa.Column("name", sa.String(64), nullable=False),
+        sa.Column("batch_sizes", sa.JSON(), nullable=False),
+        sa.Column("default_batch_size", sa.BigInteger(), nullable=False),
+        sa.Column("created_at_s", sa.Double(), nullable=False),
+        sa.Column("policy", sa.String(64)),
+        sa.Column("eta", sa.Double()),
+        sa.Column("beta", sa.Double()),
+        sa.Column("forgetting_ratio", sa.Double()),
+        sa.PrimaryKeyConstraint("name", name="pk_jobs"),
+        sqlite_with_rowid=False,
+    )
+
+
+def _make_trials() -> None:
+    op.create_table(
+        "trials",
+        sa.Column("job", sa.String(64), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("run", sa.String(64), nullable=False),
+        sa.Column("recurrence", sa.BigInteger(), nullable=False),
+        sa.Column("batch_size", sa.BigInteger(), nullable=False),
+        sa.Column("state", sa.String(16), nullable=False),
+        sa.Column("requested_at_s", sa.Double(), nullable=False),
+        sa.Column("heard_at_s", sa.Double(), nullable=False),
+        sa.Column("lease_s", sa.Double(), nullable=False),
+        sa.Column("cost_bound", sa.Double()),
+        sa.Column("ended_at_s", sa.Double()),
+        sa.Column("stop_ordered_at_s", sa.Double()),
+        sa.Column("last_epoch", sa.BigInteger()),
+        sa.Column("last_metric", sa.Double()),
+        sa.Column("outcome", sa.String(16)),
+        sa.Column("epochs", sa.BigInteger()),
+        sa.Column("reached_epochs", sa.BigInteger()),
+        sa.Column("energy_j", sa.Double()),
+        sa.Column("duration_s", sa.Double()),
+        sa.Column("max_power_w", sa.Double()),
+        sa.Column("gpu_model", sa.Text()),
+        sa.Column("n_gpus", sa.BigInteger()),
+        sa.Column("carbon_g", sa.Double()),
+        sa.Column("money", sa.Double()),
+        sa.Column("currency", sa.Text()),
+        sa.Column("reason", sa.String(64), nullable=False),
+        sa.Column("detail", sa.Text(), nullable=False),
+        sa.Column("failure", sa.Text()),
+        sa.ForeignKeyConstraint(["job"], ["jobs.name"], name="fk_trials_job", ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("job", "number", name="pk_trials"),
+        sa.UniqueConstraint("job", "run", name="uq_trials_job_run"),
+        sqlite_with_rowid=False,
+    )
+    in_flight = sa.text("ended_at_s IS NULL")
+    op.create_index("ix_trials_in_flight", "trials", ["heard_at_s"], sqlite_where=in_flight, postgresql_where=in_flight)

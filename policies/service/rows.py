@@ -1,0 +1,78 @@
+"""How records become rows and rows become records; without checks: what is in the database has been checked."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec.structs import asdict
+from sqlalchemy import Column
+from sqlalchemy.engine import RowMapping
+
+from policies.service.records import Job, JobSettings, Result, Trial
+from policies.service.schema import TRIALS
+
+Row = dict[str, Any]
+_RESULT: Final = tuple(Result.__struct_fields__)
+_TRIAL: Final = tuple(name for name in Trial.__struct_fields__ if name != "result")
+_KEY: Final = frozenset({"job", "run", "number"})
+# A study needs no sentences, and nothing for the record: half of a row, and the smaller half.
+_STUDIED_TRIAL: Final = (
+    *("job", "run", "number", "recurrence", "batch_size", "state"),
+    *("requested_at_s", "heard_at_s", "lease_s", "ended_at_s", "last_epoch"),
+)
+_STUDIED_RESULT: Final = (
+    *("outcome", "epochs", "reached_epochs", "energy_j", "duration_s", "max_power_w", "gpu_model"),
+)
+
+
+def _columns(names: Sequence[str]) -> list[Column[Any]]:
+    return [TRIALS.c[name] for name in names]
+
+
+WHOLE: Final = _columns((*_TRIAL, *_RESULT))
+"""What `trial_of` takes."""
+STUDIED: Final = _columns((*_STUDIED_TRIAL, *_STUDIED_RESULT))
+"""What `studied_trial_of` takes."""
+
+
+def trial_of(row: Sequence[Any]) -> Trial:
+    """Return the trial of a row of `WHOLE`."""
+    values = iter(row)
+    own = dict(zip(_TRIAL, values, strict=False))
+    return Trial(**own, result=Result(**dict(zip(_RESULT, values, strict=True))))
+
+
+def studied_trial_of(row: Sequence[Any]) -> Trial:
+    """Return the trial of a row of `STUDIED`, good for a study and no more: it does not say why it is as it is."""
+    values = iter(row)
+    own = dict(zip(_STUDIED_TRIAL, values, strict=False))
+    result = Result(**dict(zip(_STUDIED_RESULT, values, strict=True)))
+    return Trial(**own, reason="", detail="", result=result)
+
+
+def row_of(trial: Trial) -> Row:
+    """Return a trial as a whole row."""
+    row = asdict(trial)
+    return row | asdict(row.pop("result"))
+
+
+def changes_of(trial: Trial) -> Row:
+    """Return what may change of a trial: all but its key."""
+    return {name: value for name, value in row_of(trial).items() if name not in _KEY}
+
+
+def job_of(row: RowMapping) -> Job:
+    """Return the job of a row."""
+    return Job(
+        name=row["name"],
+        batch_sizes=tuple(row["batch_sizes"]),
+        default_batch_size=row["default_batch_size"],
+        created_at_s=row["created_at_s"],
+        settings=JobSettings(**{name: row[name] for name in JobSettings.__struct_fields__}),
+    )
+
+
+def job_row_of(job: Job) -> Row:
+    """Return a job as a row."""
+    row = asdict(job) | asdict(job.settings) | {"batch_sizes": list(job.batch_sizes)}
+    del row["settings"]
+    return row

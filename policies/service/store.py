@@ -1,0 +1,165 @@
+"""The database of the policy service: transactions that end in time, and failures that are all of one kind.
+
+Any number of processes may use one database; nothing here is shared between them but the database itself.
+"""
+
+import asyncio
+import importlib
+import importlib.util
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from policies.service.engines import Engines, make_engines
+from policies.service.errors import StoreUnavailableError
+from policies.service.migration import is_current, migrate
+
+MIGRATION_TIMEOUT_S: Final = 60.0
+"""Whoever starts waits this long for the tables, whichever process makes them."""
+_ATTEMPTS: Final = 5
+_PAUSE_S: Final = 0.01
+_SERIALIZATION_FAILURE, _DEADLOCK = "40001", "40P01"
+_SQLITE_BUSY: Final = 5
+
+_LOGGER = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
+Work = Callable[[AsyncConnection], Awaitable[Answer]]
+"""What is to be done in a transaction. It may be done again from its beginning, so it must change nothing else."""
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """Return what a database that is away, full or out of order may raise."""
+    failures: tuple[type[Exception], ...] = (DBAPIError, PoolTimeoutError, OSError)
+    if importlib.util.find_spec("asyncpg") is None:
+        return failures
+    driver = importlib.import_module("asyncpg")  # what fails while it connects comes as it is
+    return (*failures, driver.PostgresError, driver.InterfaceError)
+
+
+_FAILURES: Final = _failures()
+
+
+class Store:
+    """A database that has this version's schema.
+
+    Args:
+        engines: how it is connected to.
+        timeout_s: for one transaction, with the wait for a connection and all attempts [s].
+    """
+
+    def __init__(self, engines: Engines, *, timeout_s: float) -> None:
+        self.name = engines.name
+        self._engines = engines
+        self._timeout_s = timeout_s
+        self._fault: str | None = None
+
+    async def read(self, work: Work[Answer]) -> Answer:
+        """Return what `work` finds, in one transaction.
+
+        Raises:
+            StoreUnavailableError: the database is away, out of order, or too slow.
+        """
+        return await self._run(self._engines.readers, work, self._timeout_s)
+
+    async def write(self, work: Work[Answer]) -> Answer:
+        """Return what `work` returns, once what it wrote is committed: all of it, or nothing.
+
+        Where another transaction was in the way, or the connection was lost, it is done anew, so that it must bear to
+        have been committed already.
+
+        Raises:
+            StoreUnavailableError: the database is away, full, out of order, locked for too long, or too slow.
+        """
+        return await self._run(self._engines.writers, work, self._timeout_s)
+
+    async def migrate(self) -> None:
+        """Bring the database to this version's schema.
+
+        Raises:
+            StoreVersionError: it has the schema of a newer version.
+            StoreUnavailableError: as `write`.
+        """
+        if not await self.read(lambda connection: connection.run_sync(is_current)):
+            await self._run(self._engines.writers, lambda connection: connection.run_sync(migrate), MIGRATION_TIMEOUT_S)
+            _LOGGER.info("%s: made, or brought to the schema of this version", self.name)
+
+    async def _run(self, engine: AsyncEngine, work: Work[Answer], timeout_s: float) -> Answer:
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await _attempted(engine, work)
+        except IntegrityError:
+            raise  # a bug of ours: no retry would mend it
+        except _FAILURES as error:
+            fault = _explain(error, timeout_s)
+            self._note(fault)
+            raise StoreUnavailableError(f"{self.name}: {fault}") from error
+        self._note(None)
+        return answer
+
+    def _note(self, fault: str | None) -> None:
+        """Log when the database goes, and when it is back."""
+        before, self._fault = self._fault, fault
+        if fault is not None and before is None:
+            _LOGGER.warning("%s: %s", self.name, fault)
+        elif fault is None and before is not None:
+            _LOGGER.info("%s: is back", self.name)
+
+
+@asynccontextmanager
+async def opened_store(url: str, *, password: str = "", timeout_s: float) -> AsyncIterator[Store]:
+    """Hold a database open, brought to this version's schema.
+
+    Args:
+        url: `sqlite:///path` or `postgresql://user@host/name`.
+        password: for PostgreSQL, in place of one in the URL.
+        timeout_s: for one transaction [s].
+
+    Raises:
+        RequestError: the URL is none that can be used here.
+        StoreVersionError: the database has the schema of a newer version.
+        StoreUnavailableError: it is away, full, out of order, or too slow.
+    """
+    engines = make_engines(url, password=password, timeout_s=timeout_s)
+    try:
+        store = Store(engines, timeout_s=timeout_s)
+        await store.migrate()
+        yield store
+    finally:
+        await engines.dispose()
+
+
+async def _attempted(engine: AsyncEngine, work: Work[Answer]) -> Answer:
+    """Return what `work` returns, after a few attempts where another transaction was in the way."""
+    for attempt in range(1, _ATTEMPTS):
+        try:
+            async with engine.begin() as connection:
+                return await work(connection)
+        except DBAPIError as error:
+            if not _is_passing(error):
+                raise
+            await asyncio.sleep(_PAUSE_S * attempt)
+    async with engine.begin() as connection:
+        return await work(connection)
+
+
+def _is_passing(error: DBAPIError) -> bool:
+    """Return whether the next attempt may succeed: another transaction was in the way, or a connection was cut."""
+    if error.connection_invalidated or isinstance(error, InterfaceError):
+        return True
+    if getattr(error.orig, "sqlstate", None) in {_SERIALIZATION_FAILURE, _DEADLOCK}:
+        return True
+    return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == _SQLITE_BUSY
+
+
+def _explain(error: Exception, timeout_s: float) -> str:
+    """Return what is wrong with the database, and what to do, in a sentence."""
+    if isinstance(error, (TimeoutError, PoolTimeoutError)):
+        return f"does not answer within {timeout_s:g} s; check that it runs and what holds its locks"
+    origin = error.orig if isinstance(error, DBAPIError) else error
+    said = str(origin).strip().splitlines() or [type(origin).__name__]
+    return f"{said[0].removeprefix('<class ')}; check that it runs, its address, its access rules and its space"

@@ -1,0 +1,146 @@
+"""What a job's trials tell: the study that its next batch size is chosen from, and what its runs have cost.
+
+The cost of a run is Zeus's (arXiv:2208.06102, eq. 1 over a whole run): η·E + (1 - η)·P_max·T, with E [J] the energy and
+T [s] the time that it used, and P_max [W] its GPUs' greatest power. Only E, T and epochs are stored, never costs, so
+that a change of η counts for what has been, too.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from policies.batch_size import LearningSettings, Observation, Study
+from policies.service.config import LearningConfig
+from policies.service.records import ENDED, Job, Trial
+from policies.service.trials import is_in_flight, n_epochs
+
+
+def settings_of(job: Job, learning: LearningConfig) -> LearningSettings:
+    """Return how a job's batch size is learned: as it says itself, else as the configuration says."""
+    own = job.settings
+    return LearningSettings(
+        policy=own.policy or learning.policy,
+        beta=learning.beta if own.beta is None else own.beta,
+        horizon=learning.horizon,
+        # 0 in the configuration means: not said.
+        forgetting_ratio=own.forgetting_ratio or learning.forgetting_ratio or None,
+    )
+
+
+def eta_of(job: Job, learning: LearningConfig) -> float:
+    """Return the weight of energy in a job's cost, 0 to 1; the rest is that of time."""
+    return learning.eta if job.settings.eta is None else job.settings.eta
+
+
+def study_of(job: Job, trials: Sequence[Trial], eta: float, now_s: float) -> Study:
+    """Return what is known of a job.
+
+    A trial that has ended is an observation, unless nobody knows how many epochs it trained; a lost one tells nothing.
+
+    Args:
+        job: the job.
+        trials: all of its trials.
+        eta: the weight of energy, 0 to 1.
+        now_s: Unix time, which decides whose lease has run out [s].
+    """
+    ends = sorted((trial for trial in trials if trial.state in ENDED), key=_order)
+    greatest_power_w = max_power_w(trials)
+    seen = (_observation(trial, run_cost(trial, eta, greatest_power_w)) for trial in ends)
+    return Study(
+        candidates=job.batch_sizes,
+        default=job.default_batch_size,
+        observations=tuple(observation for observation in seen if observation is not None),
+        epoch_costs=epoch_costs(trials, eta),
+        in_flight=tuple(trial.batch_size for trial in trials if is_in_flight(trial, now_s)),
+    )
+
+
+def run_cost(trial: Trial, eta: float, known_power_w: float | None) -> float | None:
+    """Return what a run has cost to its target, or to its end where it was not reached; None where nobody measured it.
+
+    Energy and time are known for all its epochs: what it trained on after the target is taken off in proportion.
+
+    Args:
+        trial: the trial.
+        eta: the weight of energy, 0 to 1.
+        known_power_w: P_max where the trial does not say its own [W].
+    """
+    cost = cost_so_far(trial, eta, known_power_w)
+    trained, counted = trial.result.epochs, n_epochs(trial)
+    if cost is None or not trained or trial.state != "reached":
+        return cost
+    return cost * min(1.0, counted / trained)
+
+
+def cost_so_far(trial: Trial, eta: float, known_power_w: float | None) -> float | None:
+    """Return η·E + (1 - η)·P_max·T of all that a run has used; None where what has a weight was not measured."""
+    result = trial.result
+    power_w = result.max_power_w or known_power_w
+    if (eta > 0 and result.energy_j is None) or (eta < 1 and (result.duration_s is None or power_w is None)):
+        return None
+    return eta * (result.energy_j or 0.0) + (1 - eta) * (power_w or 0.0) * (result.duration_s or 0.0)
+
+
+def epoch_costs(trials: Sequence[Trial], eta: float) -> Mapping[int, float]:
+    """Return the cost of an epoch at each batch size that was measured, on the GPU model of the newest ended trial.
+
+    It is the mean over that model's trials, weighted by their epochs: what a run used in the epoch that it did not
+    finish weighs less in a long run.
+    """
+    measured = [trial for trial in trials if trial.state in {"reached", "stopped"}]
+    if not measured:
+        return {}
+    gpu_model = max(measured, key=_order).result.gpu_model
+    on_model = [trial for trial in measured if trial.result.gpu_model == gpu_model]
+    known_power_w = max_power_w(trials)
+    costs: dict[int, float] = defaultdict(float)
+    epochs: dict[int, int] = defaultdict(int)
+    for trial in on_model:
+        cost = cost_so_far(trial, eta, known_power_w)
+        trained = trial.result.epochs or n_epochs(trial)
+        if cost and trained:
+            costs[trial.batch_size] += cost
+            epochs[trial.batch_size] += trained
+    return {batch_size: cost / epochs[batch_size] for batch_size, cost in costs.items()}
+
+
+def max_power_w(trials: Sequence[Trial]) -> float | None:
+    """Return P_max for the trials of a job that do not say it: the greatest known, else the greatest mean power [W]."""
+    limits_w = [trial.result.max_power_w for trial in trials if trial.result.max_power_w]
+    if limits_w:
+        return max(limits_w)
+    return max((power_w for trial in trials if (power_w := _mean_power_w(trial)) is not None), default=None)
+
+
+def stop_reason(trial: Trial, cost: float | None) -> str | None:
+    """Return why a run is to stop, in a sentence; None: it may go on.
+
+    It is to stop when it costs more than its bound and has not reached its target. A run that was told to stop once is
+    told again for as long as it goes on.
+    """
+    bound = trial.cost_bound
+    if bound is None or trial.state in ENDED or trial.result.reached_epochs is not None:
+        return None
+    if trial.stop_ordered_at_s is None and (cost is None or cost <= bound):
+        return None
+    spent = "more than" if cost is None else f"{cost:.4g} J so far, above"
+    return f"batch size {trial.batch_size} costs {spent} the bound of {bound:.4g} J: another is tried in its place"
+
+
+def _order(trial: Trial) -> tuple[float, int]:
+    return trial.ended_at_s or 0.0, trial.number
+
+
+def _observation(trial: Trial, cost: float | None) -> Observation | None:
+    epochs = float(n_epochs(trial))
+    match trial.state:
+        case "failed":
+            return Observation(batch_size=trial.batch_size, outcome="failed", cost=cost)
+        case "reached" | "stopped" if epochs:
+            return Observation(batch_size=trial.batch_size, outcome=trial.state, epochs=epochs, cost=cost)
+        case _:
+            return None
+
+
+def _mean_power_w(trial: Trial) -> float | None:
+    energy_j, duration_s = trial.result.energy_j, trial.result.duration_s
+    return energy_j / duration_s if energy_j and duration_s else None

@@ -1,0 +1,216 @@
+"""The life of a trial: open → running → reached | stopped | failed, or lost when its lease runs out or its run is gone.
+
+Everything here is a function of its arguments; time is one of them. A trial that was lost takes what comes late, and
+lives again where that shows that its run does. A trial whose end was *told* takes only what it does not know yet; one
+whose end was *inferred* (`ended`: the run is over and nobody said how) is corrected by what is told later. So it does
+not matter how often, or in which order, the pieces arrive.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import FieldInfo, fields, replace
+
+from policies.batch_size import Choice
+from policies.service.errors import RequestError, TrialConflictError
+from policies.service.records import ENDED, IN_FLIGHT, Result, Trial
+
+RENEWAL_SHARE: Final = 0.25
+"""A lease is renewed when this share of it has passed: what is heard every few seconds is not written every time."""
+MAX_EPOCH: Final = 1 << 52
+_CUMULATIVE: Final = ("epochs", "energy_j", "duration_s", "carbon_g")
+"""They only grow while a run goes on, so that the greatest told is the newest."""
+_FIELDS: Final[tuple[FieldInfo, ...]] = fields(Result)
+
+
+def opened(*, job: str, run: str, number: int, recurrence: int, choice: Choice, lease_s: float, now_s: float) -> Trial:
+    """Return a new trial: the promise of a batch size."""
+    bound = choice.cost_bound
+    return Trial(
+        job=job,
+        run=run,
+        number=number,
+        recurrence=recurrence,
+        batch_size=choice.batch_size,
+        state="open",
+        reason=choice.reason,
+        detail=choice.detail,
+        cost_bound=bound if bound is not None and math.isfinite(bound) else None,
+        requested_at_s=now_s,
+        heard_at_s=now_s,
+        lease_s=lease_s,
+    )
+
+
+def is_expired(trial: Trial, now_s: float) -> bool:
+    """Return whether a trial that has not ended was silent for longer than its lease."""
+    return trial.state in IN_FLIGHT and now_s > trial.heard_at_s + trial.lease_s
+
+
+def is_in_flight(trial: Trial, now_s: float) -> bool:
+    """Return whether the end of a trial is still to come."""
+    return trial.state in IN_FLIGHT and not is_expired(trial, now_s)
+
+
+def heard(trial: Trial, now_s: float) -> Trial:
+    """Return a trial after a sign of life of its run; the same object where nothing needs to be written."""
+    if trial.state in ENDED or (trial.ended_at_s is not None and now_s <= trial.ended_at_s):
+        return trial
+    is_fresh = now_s < trial.heard_at_s + RENEWAL_SHARE * trial.lease_s
+    return trial if trial.state == "running" and is_fresh else _alive(trial, now_s)
+
+
+def measured(trial: Trial, *, epoch: int, value: float, reached: bool, now_s: float) -> Trial:
+    """Return a trial after a validation at the end of an epoch, counted from 0.
+
+    The earliest epoch that has reached the target counts. It also corrects an end that was only inferred.
+
+    Raises:
+        RequestError: the epoch is negative, or the value is not finite.
+    """
+    faults = [] if 0 <= epoch <= MAX_EPOCH else [f"epoch = {epoch}: must be from 0 to {MAX_EPOCH}"]
+    if not abs(value) <= 1e18:  # noqa: PLR2004 — the bound of `Number`; NaN is not within it either
+        faults.append(f"value = {value}: must be finite, and at most 1e18 in size")
+    if faults:
+        raise RequestError(faults)
+    if trial.state not in ENDED:
+        trial = _alive(trial, now_s)
+    if trial.last_epoch is None or epoch >= trial.last_epoch:
+        trial = replace(trial, last_epoch=epoch, last_metric=float(value))
+    return _reached(trial, epoch + 1) if reached else trial
+
+
+def told(trial: Trial, result: Result, now_s: float) -> Trial:
+    """Return a trial after something was told of its run: progress, or its end.
+
+    Raises:
+        RequestError: a number is not finite, or negative, or the target is reached after no epoch.
+        TrialConflictError: another end was told before.
+    """
+    check(result)
+    before = trial.result.outcome
+    if before is not None and result.outcome not in {None, before}:
+        raise TrialConflictError(
+            f"run {trial.run} of job {trial.job} has ended as {before}, and cannot end as {result.outcome}: "
+            "one run has one end; give another run another name"
+        )
+    if before is not None:
+        return replace(trial, result=_filled(trial.result, result))
+    merged = replace(trial, result=_merged(trial.result, result))
+    if merged == trial and trial.state == "lost" and result.outcome is None:
+        return trial  # what was known says nothing of what is now: retained messages come again and again
+    if result.outcome is None:
+        merged = merged if merged.state in ENDED else _alive(merged, now_s)
+        return merged if result.reached_epochs is None else _reached(merged, result.reached_epochs)
+    if result.outcome == "reached" and not n_epochs(merged):
+        raise RequestError(["outcome = reached: say after how many epochs, at least 1 (reached_epochs, or epochs)"])
+    ended_at_s = trial.ended_at_s if trial.state in ENDED else now_s
+    return replace(merged, state=result.outcome, ended_at_s=ended_at_s, heard_at_s=max(now_s, trial.heard_at_s))
+
+
+def ended(trial: Trial, *, was_lost: bool, now_s: float) -> Trial:
+    """Return a trial whose run is over, though nobody said how.
+
+    It has reached its target where a metric said so; else it was stopped, where it has trained an epoch and was not
+    lost (of a run that was told to stop, being lost is the answer); else it is lost: released.
+
+    Args:
+        trial: the trial.
+        was_lost: whether the run vanished rather than took its leave.
+        now_s: Unix time [s].
+    """
+    if trial.state in ENDED:
+        return trial
+    ended_at_s = now_s if trial.ended_at_s is None else trial.ended_at_s
+    if trial.result.reached_epochs is not None:
+        return replace(trial, state="reached", ended_at_s=ended_at_s)
+    if n_epochs(trial) and (not was_lost or trial.stop_ordered_at_s is not None):
+        return replace(trial, state="stopped", ended_at_s=ended_at_s)
+    return replace(trial, state="lost", ended_at_s=ended_at_s)
+
+
+def n_epochs(trial: Trial) -> int:
+    """Return how many epochs count: those to the target where it was reached, else those trained; 0: not known."""
+    result = trial.result
+    if result.reached_epochs is not None and trial.state != "stopped":
+        return result.reached_epochs
+    return max(result.epochs or 0, 0 if trial.last_epoch is None else trial.last_epoch + 1)
+
+
+def next_recurrence(trials: Sequence[Trial], now_s: float) -> int:
+    """Return which recurrence of its job the next trial belongs to.
+
+    A recurrence whose newest trial was stopped, failed or lost, and none of whose trials reached the target, is still
+    to be done: a retry costs the same recurrence. The one that was given up first is next; without any, a new one.
+
+    Args:
+        trials: those of the job, in the order of their numbers.
+        now_s: Unix time [s]; a lease that has run out counts as lost.
+    """
+    newest = {trial.recurrence: trial for trial in trials}
+    for trial in trials:
+        if trial.state == "reached":
+            newest.pop(trial.recurrence, None)
+    open_again = [trial for trial in newest.values() if not is_in_flight(trial, now_s)]
+    if open_again:
+        return min(open_again, key=lambda trial: trial.number).recurrence
+    return max((trial.recurrence for trial in trials), default=-1) + 1
+
+
+def check(result: Result) -> None:
+    """Check that a result is one.
+
+    Raises:
+        RequestError: it is not; with every fault.
+    """
+    faults = [fault for field in _FIELDS if (fault := _fault(field, getattr(result, field.name)))]
+    if result.epochs is not None and result.reached_epochs is not None and result.reached_epochs > result.epochs:
+        faults.append(f"reached_epochs = {result.reached_epochs}: must be at most epochs = {result.epochs}")
+    if result.reached_epochs == 0:
+        faults.append("reached_epochs = 0: must be at least 1, or left out where the target was not reached")
+    if faults:
+        raise RequestError(faults)
+
+
+def _fault(field: FieldInfo, value: object) -> str | None:
+    try:
+        msgspec.convert(value, field.type)
+    except msgspec.ValidationError as error:
+        return f"{field.name} = {value!r}: {str(error)[:1].lower()}{str(error)[1:]}"
+    if isinstance(value, str) and "\0" in value:  # PostgreSQL takes every character but this one
+        return f"{field.name} = {value!r}: must not hold the character NUL"
+    return None
+
+
+def _alive(trial: Trial, now_s: float) -> Trial:
+    """Return a trial that has not ended as one that runs now; what came before a loss does not undo it."""
+    if trial.ended_at_s is not None and now_s <= trial.ended_at_s:
+        return trial
+    return replace(trial, state="running", heard_at_s=max(now_s, trial.heard_at_s), ended_at_s=None)
+
+
+def _reached(trial: Trial, reached_epochs: int) -> Trial:
+    """Return a trial whose target was reached after so many epochs, unless it is known better."""
+    known, outcome = trial.result.reached_epochs, trial.result.outcome
+    if outcome in {"stopped", "failed"} or (outcome == "reached" and known is not None):
+        return trial
+    result = replace(trial.result, reached_epochs=min(reached_epochs, known or reached_epochs))
+    is_corrected = outcome is None and trial.state == "stopped"
+    return replace(trial, result=result, state="reached" if is_corrected else trial.state)
+
+
+def _filled(known: Result, news: Result) -> Result:
+    """Return what is known, with what was not known before."""
+    gaps = {field.name: getattr(news, field.name) for field in _FIELDS if getattr(known, field.name) is None}
+    return replace(known, **gaps)
+
+
+def _merged(known: Result, news: Result) -> Result:
+    """Return what is known and what is told of a run whose end was not told before."""
+    merged = {field.name: value for field in _FIELDS if (value := getattr(news, field.name)) is not None}
+    for name in _CUMULATIVE:
+        if name in merged and getattr(known, name) is not None:
+            merged[name] = max(merged[name], getattr(known, name))
+    return replace(known, **merged)
