@@ -1,0 +1,153 @@
+"""What each operation of the HTTP API does: a call in, records out."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+import msgspec
+
+from policies.service.api_calls import AnyCall, Ask, Call, NoQuery, OfJob, Page
+from policies.service.api_service import Alive, Readiness, Reply, Service
+from policies.service.errors import PolicyError, UnknownJobError
+from policies.service.records import (
+    ENDED,
+    ImportCounts,
+    Job,
+    JobExport,
+    JobSettings,
+    JobSummary,
+    Posterior,
+    Result,
+    Told,
+    Trial,
+)
+
+PROBE_TIMEOUT_S: Final = 2.0
+"""For a look whether the database answers."""
+_LOGGER = logging.getLogger(__name__)
+
+
+async def list_jobs(service: Service, _: AnyCall) -> list[JobSummary]:
+    """Return all jobs."""
+    return await service.desk.jobs()
+
+
+async def show_job(service: Service, call: AnyCall) -> Job:
+    """Return a job."""
+    return await service.desk.job(call.job)
+
+
+async def configure_job(service: Service, call: Call[NoQuery, JobSettings]) -> Job:
+    """Replace what a job has of its own."""
+    job = await service.desk.configure(call.job, call.body)
+    _LOGGER.info("job %s: %s has set %s", call.job, call.writer, msgspec.json.encode(job.settings).decode())
+    return job
+
+
+async def forget_job(service: Service, call: AnyCall) -> None:
+    """Drop a job with all that was learned of it."""
+    await service.desk.forget(call.job)
+    _LOGGER.info("job %s: %s has had it forgotten, with its trials", call.job, call.writer)
+
+
+async def show_posterior(service: Service, call: AnyCall) -> Posterior:
+    """Return what is believed of a job's batch sizes."""
+    return await service.desk.posterior(call.job)
+
+
+async def list_trials(service: Service, call: Call[Page, None]) -> list[Trial]:
+    """Return a job's newest trials."""
+    before = None if call.query.before is msgspec.UNSET else call.query.before
+    return await service.desk.trials(call.job, limit=call.query.limit, before=before)
+
+
+async def ask(service: Service, call: Call[NoQuery, Ask]) -> Trial:
+    """Return a run's trial, and count how long it took."""
+    now, asked = asyncio.get_running_loop().time, call.body
+    begun_s = now()
+    trial = await service.desk.ask(
+        call.job,
+        asked.run,
+        batch_sizes=asked.batch_sizes,
+        default_batch_size=asked.default_batch_size,
+        now_s=call.now_s,
+    )
+    service.metrics.answered(trial.reason, over="http", answer_s=now() - begun_s)
+    return trial
+
+
+async def show_trial(service: Service, call: AnyCall) -> Trial:
+    """Return a run's trial."""
+    return await service.desk.trial(call.job, call.run)
+
+
+async def tell(service: Service, call: Call[NoQuery, Result]) -> Told:
+    """Take in what is known of a run."""
+    told = await service.desk.tell(call.job, call.run, call.body, now_s=call.now_s)
+    service.metrics.told(over="http")
+    if told.trial.state in ENDED and call.body.outcome is not None:
+        service.metrics.ended(told.trial.state)
+    return told
+
+
+async def export(service: Service, call: Call[OfJob, None]) -> list[JobExport] | AsyncIterator[bytes]:
+    """Return a job with its trials, or all jobs one after the other, so that no more than one is held in memory."""
+    if call.query.job is not msgspec.UNSET:
+        return await service.desk.export(call.query.job)
+    return _exported(service, [job.name for job in await service.desk.jobs()])
+
+
+async def _exported(service: Service, names: Sequence[str]) -> AsyncIterator[bytes]:
+    separator = b"["
+    for name in names:
+        try:
+            found = await service.desk.export(name)
+        except UnknownJobError:
+            continue  # forgotten meanwhile
+        for one in found:
+            yield separator + msgspec.json.encode(one)
+            separator = b",\n"
+    yield b"[]" if separator == b"[" else b"]"
+
+
+async def import_(service: Service, call: Call[NoQuery, list[JobExport]]) -> ImportCounts:
+    """Take in jobs with their trials."""
+    counts = await service.desk.import_(call.body)
+    _LOGGER.info("%s has imported %d jobs with %d trials", call.writer, counts.n_jobs, counts.n_trials)
+    return counts
+
+
+async def live(_: Service, __: AnyCall) -> Alive:
+    """Return that the process lives."""
+    return Alive()
+
+
+async def ready(service: Service, _: AnyCall) -> Readiness | Reply:
+    """Return whether the service can do its work: the database answers, and so does all else that it needs."""
+    troubles = tuple(trouble for trouble in (await _store_trouble(service), service.is_ready()) if trouble)
+    answer = Readiness(ready=not troubles, troubles=troubles)
+    return Reply(body=answer, status=503) if troubles else answer
+
+
+async def _store_trouble(service: Service) -> str | None:
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            await service.desk.job("ready")
+    except UnknownJobError:
+        return None  # it has looked
+    except PolicyError as error:
+        return str(error)
+    except TimeoutError:
+        return f"the database does not answer in {PROBE_TIMEOUT_S:g} s"
+    return None
+
+
+async def show_metrics(service: Service, _: AnyCall) -> bytes:
+    """Return the counters, as Prometheus reads them."""
+    return service.metrics.text()
+
+
+async def show_document(service: Service, _: AnyCall) -> bytes:
+    """Return the OpenAPI document."""
+    return service.document

@@ -1,0 +1,57 @@
+"""What the policy service counts, for Prometheus: answers and their time, results, ends, failures of the store."""
+
+from typing import Final, Literal
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+from policies.service.records import TrialState
+
+Way = Literal["bus", "http"]
+_ANSWER_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class Metrics:
+    """The counters of one process, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._answers = self._counter("answers", "Requests for a batch size that were answered.", "over", "reason")
+        self._results = self._counter("results", "Results of runs that were taken, progress included.", "over")
+        self._ends = self._counter("trials_ended", "Trials by how they ended; a repeated end counts again.", "state")
+        self._failures = self._counter("store_failures", "Times that the database did not answer.")
+        self._requests = self._counter("http_requests", "Requests over HTTP.", "operation", "status")
+        self._answer_s = Histogram(
+            "gridchase_policy_answer_seconds",
+            "From a request for a batch size to its answer.",
+            ["over"],
+            buckets=_ANSWER_BUCKETS_S,
+            registry=self._registry,
+        )
+
+    def answered(self, reason: str, *, over: Way, answer_s: float) -> None:
+        """Count a request for a batch size that was answered after `answer_s`."""
+        self._answers.labels(over, reason).inc()
+        self._answer_s.labels(over).observe(answer_s)
+
+    def told(self, *, over: Way) -> None:
+        """Count a result that was taken."""
+        self._results.labels(over).inc()
+
+    def ended(self, state: TrialState) -> None:
+        """Count a trial that has ended, or was lost."""
+        self._ends.labels(state).inc()
+
+    def store_failed(self) -> None:
+        """Count a time that the database did not answer."""
+        self._failures.inc()
+
+    def requested(self, operation: str, status: int) -> None:
+        """Count a request over HTTP."""
+        self._requests.labels(operation, f"{status}").inc()
+
+    def text(self) -> bytes:
+        """Return all of them as Prometheus reads them."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, what: str, *labels: str) -> Counter:
+        return Counter(f"gridchase_policy_{name}", what, labels, registry=self._registry)

@@ -1,0 +1,69 @@
+"""The OpenAPI document: what is committed is what the code serves, and it keeps to the rules of OpenAPI."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+import pytest
+
+from policies.service.api_document import document
+from policies.service.api_operations import OPERATIONS, Operation
+
+COMMITTED = Path(__file__).parents[3] / "docs" / "policy-api.json"
+DOCUMENT: dict[str, Any] = msgspec.json.decode(document())
+DONE: list[tuple[Operation[Any, Any], dict[str, Any]]] = [
+    (operation, DOCUMENT["paths"][operation.path][operation.method.lower()]) for operation in OPERATIONS
+]
+
+
+def test_the_committed_document_is_that_of_the_code() -> None:
+    assert COMMITTED.read_bytes() == document(), (
+        "write it anew: python -m policies.service.api_document > docs/policy-api.json"
+    )
+
+
+def test_every_operation_is_there_once_under_a_name_of_its_own() -> None:
+    named = [
+        one["operationId"] for item in DOCUMENT["paths"].values() for key, one in item.items() if key != "parameters"
+    ]
+    assert sorted(named) == sorted({operation.name for operation in OPERATIONS})
+    assert len(named) == len(OPERATIONS)
+
+
+def test_writes_need_a_token_and_reads_do_not() -> None:
+    assert {operation.name for operation, one in DONE if "security" in one} == {
+        operation.name for operation in OPERATIONS if operation.method != "GET"
+    }
+    assert all(("401" in one["responses"]) == operation.is_write for operation, one in DONE)
+
+
+def test_every_reference_leads_somewhere() -> None:
+    references = re.findall(r'"\$ref": "#/([^"]*)"', document().decode())
+    assert len(references) > 50
+    for reference in references:
+        found = DOCUMENT
+        for key in reference.split("/"):
+            found = found[key]
+
+
+def test_every_parameter_of_a_path_is_described() -> None:
+    for path, item in DOCUMENT["paths"].items():
+        described = [one["$ref"].rsplit("/")[-1] for one in item.get("parameters", [])]
+        assert described == re.findall(r"{(\w+)}", path)
+
+
+@pytest.mark.parametrize("name", [operation.name for operation, one in DONE if "requestBody" in one])
+def test_the_examples_are_what_their_schema_says(name: str) -> None:
+    (content,) = (one["requestBody"]["content"]["application/json"] for done, one in DONE if done.name == name)
+    schema = content["schema"] | {"components": DOCUMENT["components"]}
+    assert content["examples"]
+    for example in content["examples"].values():
+        jsonschema_rs.validate(schema, example["value"])
+
+
+def test_no_pattern_is_in_the_dialect_of_python() -> None:
+    patterns = re.findall(r'"pattern": ("[^"]*")', document().decode())
+    assert patterns
+    assert [one for one in map(msgspec.json.decode, patterns) if not re.fullmatch(r"\^((?!\\[AZz]).)*\$", one)] == []
