@@ -46,6 +46,22 @@ def policy_state_dir(state_dir: Path | None) -> Path:
     return state_dir if state_dir is not None else default_state_dir() / "policy"
 
 
+def read_store_password(store: StoreConfig) -> str:
+    """Return the password in the file that the configuration names, or nothing.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    if not store.password_file:
+        return ""
+    try:
+        return Path(store.password_file).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError([f"store.password_file = {store.password_file!r}: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:  # whose message shows bytes of the secret
+        raise ConfigError([f"store.password_file = {store.password_file!r}: is not UTF-8 text"]) from error
+
+
 def masked(config: PolicyConfig) -> str:
     """Return the configuration in one line; it holds the paths of secrets, never the secrets."""
     return msgspec.json.encode(config).decode()

@@ -1,0 +1,137 @@
+"""What is believed of a job's batch sizes and what its last runs did, as tables of the terminal."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from controller.cli.policy_plot import draw_costs
+from controller.cli.policy_view import (
+    JobView,
+    cost_text,
+    duration_text,
+    end_text,
+    ends_text,
+    epochs_of,
+    epochs_text,
+    marks_of,
+    next_text,
+    time_text,
+)
+from policies.batch_size.study import Belief
+from policies.service.records import JobSummary, Trial
+
+N_SHOWN: Final = 12
+"""So many runs are shown in the terminal; `--html` and `--json` show more."""
+_COLOURS: Final = {"reached": "green", "stopped": "yellow", "failed": "red", "lost": "dim"}
+
+
+def print_view(view: JobView, console: Console) -> None:
+    """Print all of it: the posterior, what is next, the plot and the last runs."""
+    print_posterior(view, console)
+    if plot := draw_costs(view, in_colour=console.is_terminal):
+        console.print(f"Cost of a run to the target [{view.scale.unit}] by batch size", highlight=False)
+        print(plot, file=console.file)
+        console.print("line: expected, dots: its 90 % interval; o and x: runs\n", style="dim")
+    if view.trials:
+        n_shown = min(N_SHOWN, len(view.trials))
+        title = f"The last {n_shown} runs" if n_shown < len(view.trials) else "The runs"
+        console.print(f"[bold]{title}; energy and cost in {view.scale.unit}[/bold]", highlight=False)
+        console.print(_trials_table(view, n_shown))
+
+
+def print_posterior(view: JobView, console: Console) -> None:
+    """Print what is believed of each batch size, and which one is next and why."""
+    posterior = view.posterior
+    title = (
+        f"{view.job.name}: {ends_text(posterior.n_observations)}; policy {posterior.policy}; costs in {view.scale.unit}"
+    )
+    console.print(f"[bold]{escape(title)}[/bold]", highlight=False)
+    table = _table()
+    for heading in ("size", "runs", "epochs", "an epoch", "a run"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for belief in posterior.beliefs:
+        table.add_row(*_belief_cells(view, belief), style="dim" if belief.is_pruned else None)
+    console.print(table)
+    note = f"o: reached its target, x: stopped before, ~: inferred; {cost_text(posterior.eta)}"
+    console.print(note, style="dim", highlight=False, soft_wrap=True)
+    line = f"[bold]Next: {escape(next_text(view))}[/bold]\n"
+    console.print(line, highlight=False, soft_wrap=not console.is_terminal)
+
+
+def print_jobs(jobs: Sequence[JobSummary], console: Console) -> None:
+    """Print the list of jobs."""
+    table = _table()
+    table.add_column("job")
+    for heading in ("runs", "ended", "in flight", "best", "default"):
+        table.add_column(heading, justify="right")
+    table.add_column("of")
+    table.add_column("last asked (UTC)")
+    for job in jobs:
+        table.add_row(
+            escape(job.name),
+            str(job.n_trials),
+            str(job.n_ended),
+            str(job.n_in_flight),
+            "-" if job.best_batch_size is None else str(job.best_batch_size),
+            str(job.default_batch_size),
+            candidates_text(job.batch_sizes),
+            time_text(job.last_asked_at_s),
+        )
+    console.print(table, soft_wrap=not console.is_terminal)
+
+
+def candidates_text(batch_sizes: Sequence[int]) -> str:
+    """Return the candidates, shortened where there are many."""
+    if len(batch_sizes) <= 8:  # noqa: PLR2004 — what fits into a line
+        return " ".join(map(str, batch_sizes))
+    return f"{batch_sizes[0]} … {batch_sizes[-1]} ({len(batch_sizes)})"
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+
+
+def _belief_cells(view: JobView, belief: Belief) -> list[str]:
+    scale, marks = view.scale, marks_of(view, belief)
+    inferred = "" if belief.epoch_cost_is_known or belief.epoch_cost is None else "~"
+    return [
+        str(belief.batch_size),
+        " ".join(f"{n} {mark}" for n, mark in ((belief.n_reached, "o"), (belief.n_stopped, "x")) if n),
+        epochs_text(belief),
+        inferred + scale.text(belief.epoch_cost),
+        scale.range_text(belief.cost, belief.cost_lower, belief.cost_upper),
+        f"[bold green]{marks}[/bold green]" if "next" in marks else marks,
+    ]
+
+
+def _trials_table(view: JobView, n_shown: int) -> Table:
+    table = _table()
+    for heading in ("#", "asked (UTC)", "size", "epochs", "energy", "time", "cost"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("end", no_wrap=True)
+    table.add_column("why", overflow="ellipsis")
+    for trial in reversed(view.trials[:n_shown]):
+        table.add_row(*_trial_cells(view, trial))
+    return table
+
+
+def _trial_cells(view: JobView, trial: Trial) -> list[str]:
+    result, end = trial.result, end_text(trial)
+    epochs = epochs_of(trial)
+    colour = _COLOURS.get(trial.state)
+    return [
+        str(trial.recurrence),
+        time_text(trial.requested_at_s)[5:],
+        str(trial.batch_size),
+        "-" if epochs is None else str(epochs),
+        view.scale.text(result.energy_j),
+        duration_text(result.duration_s),
+        view.scale.text(view.costs.get(trial.run)),
+        f"[{colour}]{end}[/{colour}]" if colour else end,
+        trial.reason,
+    ]
