@@ -118,16 +118,16 @@ class Desk(Archive):
         )
         return trial is not None
 
-    async def end(self, job: str, run: str, *, now_s: float, lost: bool = False) -> Trial | None:
+    async def end(self, job: str, run: str, *, now_s: float, was_lost: bool = False) -> Trial | None:
         """End the trial of a run that is over, though nobody said how; return it, or None where there is none.
 
         Args:
             job: the job.
             run: the run.
             now_s: Unix time [s].
-            lost: whether the run vanished rather than took its leave.
+            was_lost: whether the run vanished rather than took its leave.
         """
-        return await self._change(job, run, lambda trial: ended(trial, was_lost=lost, now_s=now_s))
+        return await self._change(job, run, lambda trial: ended(trial, was_lost=was_lost, now_s=now_s))
 
     async def expire(self, *, now_s: float) -> list[Trial]:
         """End the trials whose leases have run out and return them: lost, unless they had reached their target before.
