@@ -1,0 +1,336 @@
+"""When a training should stop: its target, its own word, and the commands of the policy service; and its failures."""
+
+import copy
+import logging
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from publishers import Publisher
+from publishers.farewell import _out_of_memory
+from publishers.iterations import PublishedSized
+from publishers.reports import Command
+from publishers.wire import TrialAnswer
+from tests.publishers.fake_connection import FakeConnection, epochs, publisher_on, unused_broker, wait_until
+
+SIZES = [8, 16, 32, 64]
+STOP = Command(command="stop", reason="it costs more than 5e5 J")
+COMMANDS = "gridchase/v1/job/toy/run/r1/command"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_was_warned_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("publishers.caution._warned", set())
+
+
+def service() -> FakeConnection:
+    """Return a connection to a policy service that always answers 16."""
+    return FakeConnection(
+        answers=lambda request: [
+            TrialAnswer(run=request.run, correlation=request.correlation, batch_size=16, reason="explored", detail="")
+        ]
+    )
+
+
+def stops(publisher: Publisher) -> bool:
+    """Return whether a publisher says stop; asked twice, it may say something else."""
+    return publisher.should_stop
+
+
+def aimed(connection: FakeConnection, target: float, mode: str = "max") -> Publisher:
+    publisher = publisher_on(connection)
+    publisher.batch_size(SIZES, default=32, target=target, target_mode=mode)  # type: ignore[arg-type]
+    return publisher
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "reached"),
+    [
+        ("max", [0.5, 0.84], [False, True]),
+        ("max", [0.85, 0.5], [True, False]),
+        ("min", [0.85, 0.84], [False, True]),
+        ("max", [0.83, float("nan")], [False]),
+        ("max", [float("inf"), 0.1], [False]),
+        ("min", [float("-inf"), float("nan"), 0.9], [False]),
+    ],
+)
+def test_the_target_tells_whether_a_metric_has_reached_it(mode: str, values: list[float], reached: list[bool]) -> None:
+    connection = service()
+    publisher = aimed(connection, 0.84, mode)
+    for value in values:
+        publisher.metric(value)
+    assert publisher.should_stop is any(reached)
+    publisher.close()
+    assert [metric.reached for metric in connection.metrics()] == reached
+    assert connection.statuses()[-1].reached is any(reached)
+
+
+def test_why_the_training_may_stop_is_said_with_its_numbers() -> None:
+    publisher = aimed(service(), 0.84)
+    before = publisher.stop_reason
+    publisher.metric(0.9)
+    publisher.metric(0.95)
+    assert before is None
+    assert publisher.stop_reason == "the metric, 0.9, has reached its target, 0.84"
+    publisher.close()
+
+
+def test_the_trainings_own_word_comes_first() -> None:
+    connection = service()
+    publisher = aimed(connection, 0.84)
+    publisher.metric(0.9, reached=False)
+    assert not stops(publisher)
+    publisher.metric(0.1, reached=np.bool_(True))  # type: ignore[arg-type]
+    assert stops(publisher)
+    publisher.close()
+    assert [metric.reached for metric in connection.metrics()] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("said", "end"), [([], None), ([None], None), ([False], None), ([True], True), ([True, False], True)]
+)
+def test_without_a_target_only_the_trainings_own_word_counts(said: list[bool | None], end: bool | None) -> None:
+    connection = FakeConnection()
+    with publisher_on(connection) as publisher:
+        for reached in said:
+            publisher.metric(0.5, reached=reached)
+        assert publisher.should_stop is bool(end)
+    assert connection.statuses()[-1].reached is end
+
+
+def test_what_close_is_told_counts_more_than_the_metrics_and_no_metric_means_not_known() -> None:
+    for reached, values, end in ((True, [0.1], True), (False, [0.9], False), (None, [], None)):
+        connection = service()
+        publisher = aimed(connection, 0.84)
+        for value in values:
+            publisher.metric(value)
+        publisher.close(reached)
+        assert connection.statuses()[-1].reached is end
+
+
+def test_the_target_holds_where_nothing_is_published() -> None:
+    publisher = publisher_on(FakeConnection(), job="two words")
+    publisher.batch_size(SIZES, default=32, target=0.84)
+    seen = []
+    for epoch in publisher.epochs(20):
+        seen.append(epoch)
+        publisher.metric(0.8 + 0.01 * epoch)
+    assert seen == [0, 1, 2, 3, 4]
+
+
+def test_epochs_end_when_the_target_is_reached() -> None:
+    connection = service()
+    publisher = aimed(connection, 0.84)
+    for epoch in publisher.epochs(20):
+        assert list(publisher.iterations(range(10))) == list(range(10))
+        publisher.metric(0.5 + 0.1 * epoch)
+    publisher.close()
+    assert [metric.epoch for metric in connection.metrics()] == [0, 1, 2, 3, 4]
+    assert epochs(connection) == dict.fromkeys(range(5), 10)
+    assert connection.statuses()[-1].reached is True
+
+
+def test_epochs_count_for_loops_without_an_iterable() -> None:
+    connection = FakeConnection()
+    with publisher_on(connection) as publisher:
+        for _ in publisher.epochs(3):
+            publisher.begin()
+            for _ in range(4):
+                publisher.iteration()
+            publisher.metric(0.5)
+    assert epochs(connection) == {0: 4, 1: 4, 2: 4}
+    assert [metric.epoch for metric in connection.metrics()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("n", "count"), [(3, 3), (np.int64(2), 2), (0, 0), (-1, 0), (None, 0), ("x", 0)])
+def test_epochs_never_raise(n: int, count: int) -> None:
+    with publisher_on(FakeConnection()) as publisher:
+        assert list(publisher.epochs(n)) == list(range(count))
+
+
+def test_a_command_to_stop_ends_the_epochs_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "publishers")
+    connection = FakeConnection()
+    seen = []
+    with publisher_on(connection) as publisher:
+        for epoch in publisher.epochs(20):
+            seen.append(epoch)
+            if epoch == 2:
+                for _ in range(2):
+                    connection.command(STOP)
+                wait_until(lambda: publisher.should_stop)
+        assert publisher.stop_reason == STOP.reason
+        assert PublishedSized(range(3), publisher).should_stop
+    assert seen == [0, 1, 2]
+    assert [record.message for record in caplog.records if "stop" in record.message] == [
+        "run r1 is to stop: it costs more than 5e5 J"
+    ]
+    assert connection.statuses()[-1].reached is None
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        Command(command="pause", reason="dirty grid"),
+        Command(command="resume", reason="clean grid"),
+        b"",
+        b"{}",
+        b'{"command": "stop"}',
+        b'{"command": "halt", "reason": "x"}',
+        b'{"command": "stop", "reason": 5}',
+        b'{"command": "stop", "reason": "' + b"x" * 2_000 + b'"}',
+        b"[" * 100_000,
+        b"x" * (2 << 20),
+    ],
+    ids=range(10),
+)
+def test_other_commands_and_what_is_none_are_ignored(payload: Command | bytes) -> None:
+    connection = FakeConnection()
+    with publisher_on(connection) as publisher:
+        assert not publisher.should_stop
+        wait_until(lambda: COMMANDS in connection.subscriptions)
+        connection.command(payload)
+        wait_until(lambda: not connection._inbox)
+        list(PublishedSized(range(3), publisher))
+        wait_until(lambda: connection.n_iterations() == 3)
+        assert not publisher.should_stop
+
+
+def test_who_asks_nothing_hears_nothing() -> None:
+    connection = FakeConnection()
+    with publisher_on(connection) as publisher:
+        list(publisher.iterations(range(10)))
+        wait_until(lambda: connection.n_iterations() == 10)
+        assert connection.subscriptions == {}
+
+
+def test_a_loader_tells_its_batch_size_where_nobody_else_has() -> None:
+    class Loader:
+        batch_size = 48
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(3))
+
+        def __len__(self) -> int:
+            return 3
+
+    for connection, asks, expected in ((FakeConnection(), False, 48), (service(), True, 16)):
+        with publisher_on(connection) as publisher:
+            if asks:
+                publisher.batch_size(SIZES, default=32)
+            batches = publisher.iterations(Loader())
+            assert list(batches) == [0, 1, 2]
+        assert connection.statuses()[-1].batch_size == expected
+
+
+def test_a_copy_in_another_process_asks_and_hears_nothing() -> None:
+    publisher = aimed(service(), 0.84)
+    for twin in (pickle.loads(pickle.dumps(publisher)), copy.deepcopy(publisher)):  # noqa: S301 — our own bytes
+        assert (twin.trial, twin.should_stop, twin.batch_size(SIZES, default=32)) == (None, False, 32)
+        twin.fail()
+        assert list(twin.epochs(2)) == [0, 1]
+    publisher.close()
+
+
+class OutOfMemoryError(RuntimeError):
+    """As PyTorch's."""
+
+
+class DeviceOutOfMemoryError(OutOfMemoryError):
+    """As one derived from it."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("device-side assert")
+
+
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        (OutOfMemoryError("CUDA out of memory." + "x" * 5_000), "CUDA out of memory." + "x" * 1_005),
+        (MemoryError(), ""),
+        (DeviceOutOfMemoryError(), "a DeviceOutOfMemoryError"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_want_of_memory_is_reported_with_the_batch_size_and_the_exception_goes_on(
+    error: Exception, detail: str
+) -> None:
+    connection = service()
+    with pytest.raises(type(error)), aimed(connection, 0.84):
+        raise error
+    (failure,) = connection.trial_failures()
+    assert (failure.run, failure.batch_size, failure.reason, failure.detail) == ("r1", 16, "out_of_memory", detail)
+    assert [topic.rpartition("/")[2] for topic, *_ in connection.sent][-2:] == ["failure", "status"]
+
+
+def test_other_exceptions_are_no_failure_of_the_batch_size() -> None:
+    connection = service()
+    with pytest.raises(ValueError, match="bad"), aimed(connection, 0.84):
+        raise ValueError("bad")
+    assert connection.trial_failures() == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "detail"),
+    [
+        ("too_slow", "too_slow", "why"),
+        ("too slow", "failed", "too slow: why"),
+        ("", "failed", ": why"),
+        (None, "None", "why"),
+        (DeviceOutOfMemoryError(), "failed", "a DeviceOutOfMemoryError: why"),
+    ],
+    ids=range(5),
+)
+def test_whatever_the_reason_of_a_failure_is_it_is_published(reason: str, code: str, detail: str) -> None:
+    connection = FakeConnection()
+    with publisher_on(connection, batch_size=64) as publisher:
+        publisher.fail(reason, "why")
+    (failure,) = connection.trial_failures()
+    assert (failure.batch_size, failure.reason, failure.detail) == (64, code, detail)
+
+
+def test_a_failure_of_a_batch_size_that_nobody_knows_is_not_published(caplog: pytest.LogCaptureFixture) -> None:
+    connection = FakeConnection()
+    with publisher_on(connection) as publisher:
+        publisher.fail()
+    assert connection.trial_failures() == []
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("last", "is_prompt", "expected"),
+    [(MemoryError(), False, True), (MemoryError(), True, False), (ValueError(), False, False), (None, False, False)],
+)
+def test_only_what_ends_the_interpreter_is_taken_for_want_of_memory_at_exit(
+    last: BaseException | None, is_prompt: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "last_value", last, raising=False)
+    if is_prompt:
+        monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    assert (_out_of_memory() is last) is (expected or last is None)
+
+
+@pytest.mark.live
+def test_a_forked_child_waits_for_no_answer_and_the_parent_prints_nothing() -> None:
+    script = f"""
+import os, sys, time
+from publishers import Publisher
+publisher = Publisher(job="toy", rank=0, world_size=1, broker={unused_broker()!r})
+child = os.fork()
+if child == 0:
+    begin_s = time.monotonic()
+    assert publisher.batch_size([8, 16], default=8, target=0.5) == 8
+    assert time.monotonic() - begin_s < 0.5
+    publisher.metric(0.6)
+    assert publisher.should_stop
+    publisher.fail()
+    publisher.close()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
