@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from policies.batch_size import zeus
 from policies.batch_size.study import Belief, Choice, LearningSettings, Study
 
 
@@ -13,11 +14,13 @@ def choose_batch_size(study: Study, settings: LearningSettings, *, rng: np.rando
         settings: how it is learned.
         rng: the dice, for policies that need them.
     """
-    del settings, rng
+    if settings.policy == "zeus":
+        return zeus.choose(study, settings, rng=rng)
     return Choice(batch_size=study.default, reason="default_first", detail="nothing is known yet")
 
 
 def describe(study: Study, settings: LearningSettings) -> list[Belief]:
     """Return what is believed of each candidate, in their order."""
-    del study, settings
+    if settings.policy == "zeus":
+        return zeus.describe(study, settings)
     return []

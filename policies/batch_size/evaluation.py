@@ -10,6 +10,7 @@ from policies.batch_size.study import Floats, LearningSettings
 from policies.batch_size.workload import Fixed, Workload, fixed, optimum
 
 PolicyName = Literal["gridchase", "gridchase-probed", "zeus", "oracle", "default", "grid"]
+Drift = Literal["mirror", "swap"]
 POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
 N_RECURRENCES_DRIFTING: Final = 100
 LAST: Final = 5
@@ -24,29 +25,31 @@ class Conditions:
         eta: the weight of energy in the cost.
         n_recurrences: how often; None: twice for each batch size and power limit, as in the paper; 100 with a drift.
         noise_ratio: run-to-run noise beyond that of the trace: the standard deviation of the logarithm of the epochs.
-        is_drifting: whether, half way, the batch sizes exchange the epochs that they need: the smallest with the
-            largest, and so on.
+        drift: whether, half way, batch sizes exchange the epochs that they need: `mirror`: the smallest of those
+            that always reach the target with the largest, and so on; `swap`: the best one with the default.
         concurrency: how many recurrences are submitted at a time.
     """
 
     eta: float = 0.5
     n_recurrences: int | None = None
     noise_ratio: float = 0.0
-    is_drifting: bool = False
+    drift: Drift | None = None
     concurrency: int = 1
 
     def horizon(self, workload: Workload) -> int:
         """Return how often a job recurs."""
         usual = 2 * len(workload.candidates) * len(workload.power_limits_w)
-        return self.n_recurrences or (N_RECURRENCES_DRIFTING if self.is_drifting else usual)
+        return self.n_recurrences or (N_RECURRENCES_DRIFTING if self.drift else usual)
 
     def drifts_at(self, workload: Workload) -> int | None:
         """Return the recurrence from which on the job is another one, if there is one."""
-        return self.horizon(workload) // 2 if self.is_drifting else None
+        return self.horizon(workload) // 2 if self.drift else None
 
     def draws(self, workload: Workload, seed: int) -> Draws:
         """Return the training runs of a seed, from their beginning."""
-        return common_draws(workload, seed=seed, noise_ratio=self.noise_ratio, mirrored_from=self.drifts_at(workload))
+        drifts_at = self.drifts_at(workload)
+        later = None if drifts_at is None else (drifts_at, drifted(workload, self))
+        return common_draws(workload, seed=seed, noise_ratio=self.noise_ratio, later=later)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +71,7 @@ def yardstick(workload: Workload, conditions: Conditions) -> Yardstick:
     n_before = n if drifts_at is None else drifts_at
     best: list[Fixed] = []
     default: list[Fixed] = []
-    for phase, n_phase in ((workload, n_before), (mirrored(workload), n - n_before)):
+    for phase, n_phase in ((workload, n_before), (drifted(workload, conditions), n - n_before)):
         if not n_phase:
             continue
         eta, noise_ratio = conditions.eta, conditions.noise_ratio
@@ -78,10 +81,13 @@ def yardstick(workload: Workload, conditions: Conditions) -> Yardstick:
     return Yardstick(best=tuple(best), default=tuple(default))
 
 
-def mirrored(workload: Workload) -> Workload:
-    """Return the job after the drift."""
-    paths = reversed([workload.paths[size] for size in workload.candidates])
-    return replace(workload, paths=dict(zip(workload.candidates, paths, strict=True)))
+def drifted(workload: Workload, conditions: Conditions) -> Workload:
+    """Return what the job is after its drift."""
+    before = tuple(size for size in workload.candidates if workload.always_reaches(size))
+    if conditions.drift == "swap":
+        before = (workload.default, optimum(workload, eta=conditions.eta).batch_size)
+    paths = {size: workload.paths[other] for size, other in zip(before, reversed(before), strict=True)}
+    return replace(workload, paths={**workload.paths, **paths})
 
 
 def regrets(history: History, yard: Yardstick) -> Floats:

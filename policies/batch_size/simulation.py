@@ -19,8 +19,9 @@ from policies.batch_size.study import Choice, Floats, LearningSettings, Observat
 from policies.batch_size.workload import Spent, Workload
 
 MAX_TRIES: Final = 20
+N_PROBE_ITERATIONS: Final = 30
 PROBE_S: Final = 3.0
-"""How long a batch size is run to learn what an epoch costs there; an epoch at most."""
+"""A batch size is run for so many iterations, or so long where that is shorter, to learn what an epoch costs there."""
 
 Policy = Callable[[Study], Choice]
 Draws = Callable[[int, int], float | None]
@@ -117,23 +118,23 @@ def learning(settings: LearningSettings, *, seed: int) -> Policy:
     return lambda study: choose_batch_size(study, settings, rng=rng)
 
 
-def common_draws(workload: Workload, *, seed: int, noise_ratio: float = 0.0, mirrored_from: int | None = None) -> Draws:
+def common_draws(
+    workload: Workload, *, seed: int, noise_ratio: float = 0.0, later: tuple[int, Workload] | None = None
+) -> Draws:
     """Return draws by which the k-th run of a batch size is the same whatever the policy did before.
 
     Args:
         workload: the job.
         seed: which of all the possible histories.
         noise_ratio: the standard deviation of the logarithm of a factor on the epochs of each run.
-        mirrored_from: an abrupt drift: from this recurrence on the smallest batch size needs the epochs of the
-            largest, the next those of the next to it, and so on; None: never.
+        later: a drift: a recurrence, and what the job is from that one on.
     """
     rngs = {size: np.random.default_rng([seed, size]) for size in workload.candidates}
-    mirror = dict(zip(workload.candidates, reversed(workload.candidates), strict=True))
 
     def draw(batch_size: int, recurrence: int) -> float | None:
         share, noise = rngs[batch_size].random(), rngs[batch_size].standard_normal()
-        is_mirrored = mirrored_from is not None and recurrence >= mirrored_from
-        paths = workload.paths[mirror[batch_size] if is_mirrored else batch_size]
+        now = later[1] if later is not None and recurrence >= later[0] else workload
+        paths = now.paths[batch_size]
         epochs = paths[int(share * len(paths))]
         return epochs if epochs is None or not noise_ratio else epochs * float(np.exp(noise_ratio * noise))
 
@@ -248,14 +249,12 @@ class _Bench:
         return self._workload.profiling_epoch(size)
 
     def probes(self) -> Spent:
-        """Return what it takes to learn the costs of all epochs at once: 3 s of each, at the highest limit.
-
-        The traces do not tell how many iterations an epoch has, so their number cannot be the measure.
-        """
-        spent = Spent(energy_j=0.0, duration_s=0.0)
+        """Return what it takes to learn the costs of all epochs at once, at the highest limit."""
+        workload, spent = self._workload, Spent(energy_j=0.0, duration_s=0.0)
         if self._knows == "learned":
             return spent
-        for size in self._workload.candidates:
-            epoch = self._workload.epoch(size, self._workload.limits_of(size)[0])
-            spent = spent.plus(epoch.times(min(PROBE_S / epoch.duration_s, 1.0)))
+        for size in workload.candidates:
+            epoch = workload.epoch(size, workload.limits_of(size)[0])
+            share = min(N_PROBE_ITERATIONS * size / workload.n_samples, PROBE_S / epoch.duration_s, 1.0)
+            spent = spent.plus(epoch.times(share))
         return spent

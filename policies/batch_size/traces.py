@@ -142,6 +142,7 @@ def _workload(job: RecurringJob, train: TrainTrace, power: PowerTrace) -> Worklo
         name=f"{job.name}@{power.source}",
         candidates=sizes,
         default=max((size for size in sizes if size <= job.default), default=sizes[0]),
+        n_samples=job.n_samples,
         max_epochs=job.max_epochs,
         paths={size: tuple(runs[Metric(job.target), size].values()) for size in sizes},
         time_per_epoch_s={key: value for key, value in times_s.items() if key[0] in sizes},

@@ -47,6 +47,7 @@ class Workload:
         name: what it is and where it was measured.
         candidates: the batch sizes that were, ascending.
         default: the one that its user would take.
+        n_samples: how many samples an epoch has, at least.
         max_epochs: a run that has not reached its target by then is given up.
         paths: the epochs to the target of each training run that was recorded, by batch size; None: not reached.
         time_per_epoch_s: how long an epoch takes, by (batch size, power limit [W]) [s].
@@ -56,6 +57,7 @@ class Workload:
     name: str
     candidates: tuple[int, ...]
     default: int
+    n_samples: int
     max_epochs: int
     paths: Mapping[int, tuple[float | None, ...]]
     time_per_epoch_s: Mapping[tuple[int, float], float]
@@ -105,6 +107,10 @@ class Workload:
         epochs = np.outer(paths, factors)
         reached = epochs <= self.max_epochs
         return float(np.minimum(epochs, self.max_epochs).mean() / reached.mean()) if reached.any() else float("inf")
+
+    def always_reaches(self, batch_size: int) -> bool:
+        """Return whether every recorded run at a batch size reached the target in time."""
+        return all(path is not None and path <= self.max_epochs for path in self.paths[batch_size])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
