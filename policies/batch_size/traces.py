@@ -69,6 +69,11 @@ class PowerTrace:
     time_per_epoch_s: dict[Identity, dict[tuple[int, float], float]]
     average_power_w: dict[Identity, dict[tuple[int, float], float]]
 
+    @property
+    def name(self) -> str:
+        """Return the source without its folders and its suffix."""
+        return self.source.replace("\\", "/").rpartition("/")[2].removesuffix(".csv")
+
     def sizes_of(self, job: RecurringJob) -> set[int]:
         """Return the batch sizes at which the power of a job was measured."""
         return {size for size, _ in self.time_per_epoch_s.get(_identity(job), {})}
@@ -139,7 +144,7 @@ def _workload(job: RecurringJob, train: TrainTrace, power: PowerTrace) -> Worklo
     runs = train.epochs[_identity(job)]
     times_s, powers_w = power.time_per_epoch_s[_identity(job)], power.average_power_w[_identity(job)]
     return Workload(
-        name=f"{job.name}@{power.source}",
+        name=f"{job.name}@{power.name}",
         candidates=sizes,
         default=max((size for size in sizes if size <= job.default), default=sizes[0]),
         n_samples=job.n_samples,
