@@ -81,8 +81,12 @@ def test_the_end_releases_every_gpu_whatever_its_limit_looks_like() -> None:
 
 
 def test_the_prior_limits_add_up_once_every_gpu_has_answered() -> None:
-    holding, limiters = held(200.0, 250.0)
+    holding, _ = held(200.0, 250.0)
     assert holding.prior_power_limit_w == 2 * limit_state().prior_power_limit_w
+
+
+def test_the_prior_limits_are_unknown_while_a_gpu_has_not_answered() -> None:
+    holding, limiters = held(200.0, 250.0)
     limiters[1].state = None
     assert holding.prior_power_limit_w is None
     assert Holding().prior_power_limit_w is None

@@ -1,0 +1,137 @@
+"""Answers to runs that ask for a batch size: from the desk, or the default where the desk cannot say."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from policies.service.errors import PolicyError, StoreUnavailableError
+from policies.service.mailbox import Mailbox
+from policies.service.metrics import Metrics
+from policies.service.news import Answered, Story
+from policies.service.ports import MessageBus, TrialDesk
+from publishers.wire import TrialAnswer, TrialRequest, encode
+
+PATIENCE_S: Final = 10.0
+"""How long a run asks by default; it asks again every second."""
+TIMEOUT_S: Final = 5.0
+"""For an answer, the time in the mailbox included: the default must still reach the run in time."""
+MAX_DETAIL: Final = 1_024
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A request for a batch size, heard at `at_s` and, on the loop's clock, at `loop_s`."""
+
+    job: str
+    request: TrialRequest
+    at_s: float
+    loop_s: float
+
+
+class Answers:
+    """Takes questions from a mailbox and answers each where it asks to be answered.
+
+    Args:
+        questions: the mailbox; when it is full the oldest is dropped, because its run asks again.
+        keep: takes what the database must be told when it is back.
+    """
+
+    def __init__(
+        self,
+        questions: Mailbox[Question],
+        *,
+        desk: TrialDesk,
+        bus: MessageBus,
+        keep: Callable[[Story], None],
+        metrics: Metrics,
+    ) -> None:
+        self._questions = questions
+        self._desk = desk
+        self._bus = bus
+        self._keep = keep
+        self._metrics = metrics
+
+    async def run(self) -> None:
+        """Answer until cancelled; several of these may run, so that one slow transaction does not hold the others."""
+        while True:
+            await self.answer(await self._questions.get())
+
+    async def answer(self, question: Question) -> None:
+        """Answer one question, unless another process does."""
+        request = question.request
+        answer = await self._decide(question)
+        if answer is not None:
+            self._bus.publish(request.reply_to, encode(answer), qos=1)
+            answer_s = asyncio.get_running_loop().time() - question.loop_s
+            self._metrics.answered(answer.reason, over="bus", answer_s=answer_s)
+
+    async def _decide(self, question: Question) -> TrialAnswer | None:
+        """Return the answer; None where another process gives it."""
+        try:
+            async with asyncio.timeout_at(question.loop_s + TIMEOUT_S):
+                return await self._ask(question)
+        except StoreUnavailableError as error:
+            return self._answer_without_desk(question, str(error))
+        except TimeoutError:
+            return self._answer_without_desk(question, f"the database did not answer in {TIMEOUT_S:g} s")
+        except PolicyError as error:
+            return _default(question, error.reason, str(error))
+        except Exception as error:  # a bug with one job must not leave the others without answers
+            _LOGGER.exception("%s/%s: no batch size could be chosen", question.job, question.request.run)
+            return _default(question, PolicyError.reason, repr(error))
+
+    async def _ask(self, question: Question) -> TrialAnswer | None:
+        request = question.request
+        if not await self._desk.claim(request.correlation, now_s=question.at_s):
+            return None
+        trial = await self._desk.ask(
+            question.job,
+            request.run,
+            batch_sizes=request.batch_sizes,
+            default_batch_size=request.default_batch_size,
+            now_s=question.at_s,
+        )
+        return TrialAnswer(
+            run=request.run,
+            correlation=request.correlation,
+            batch_size=trial.batch_size,
+            reason=trial.reason,
+            detail=trial.detail,
+            recurrence=trial.recurrence,
+            cost_bound=trial.cost_bound,
+            lease_s=trial.lease_s,
+        )
+
+    def _answer_without_desk(self, question: Question, why: str) -> TrialAnswer:
+        """Return the default, and have the run taken in later."""
+        self._metrics.store_failed()
+        answer = _default(question, StoreUnavailableError.reason, why)
+        request = question.request
+        if request.default_batch_size in request.batch_sizes:
+            self._keep(
+                Answered(
+                    job=question.job,
+                    run=request.run,
+                    at_s=question.at_s,
+                    batch_sizes=tuple(sorted(set(request.batch_sizes))),
+                    default_batch_size=request.default_batch_size,
+                    reason=answer.reason,
+                    detail=answer.detail,
+                )
+            )
+        return answer
+
+
+def _default(question: Question, reason: str, why: str) -> TrialAnswer:
+    request = question.request
+    return TrialAnswer(
+        run=request.run,
+        correlation=request.correlation,
+        batch_size=request.default_batch_size,
+        reason=reason,
+        detail=why[:MAX_DETAIL],
+    )

@@ -1,0 +1,92 @@
+"""How news of a run are told to the desk: each as one or two calls that may be repeated."""
+
+from policies.service.errors import UnknownTrialError
+from policies.service.news import Alive, Answered, Ended, Failed, Measured, Story, Used
+from policies.service.ports import TrialDesk
+from policies.service.records import Result
+from publishers.reports import RunEnergy
+
+_NO_NEWS = Result()
+
+
+async def deliver(desk: TrialDesk, news: Story) -> str | None:
+    """Tell the desk; return why the run should be told to stop, or None.
+
+    Raises:
+        UnknownTrialError: the run has never asked for a batch size.
+        PolicyError: as the desk raises it.
+    """
+    job, run, now_s = news.job, news.run, news.at_s
+    match news:
+        case Alive():
+            _must_be_known(await desk.hear(job, run, now_s=now_s), news)
+        case Measured(epoch=epoch, value=value, reached=reached):
+            known = await desk.note_metric(job, run, epoch=epoch, value=value, reached=reached, now_s=now_s)
+            _must_be_known(known, news)
+        case Failed(failure=failure):
+            await desk.tell(job, run, Result(outcome="failed", failure=failure), now_s=now_s)
+        case Used():
+            return await _tell_energy(desk, news)
+        case Ended():
+            await _end(desk, news)
+        case Answered():
+            await _adopt(desk, news)
+    return None
+
+
+async def _tell_energy(desk: TrialDesk, news: Used) -> str | None:
+    """Tell what a run has used; the last word also ends it."""
+    energy, job, run, now_s = news.energy, news.job, news.run, news.at_s
+    told = await desk.tell(job, run, _result_of(energy), now_s=now_s)
+    if not energy.final:
+        return told.stop
+    if energy.reached and told.trial.result.reached_epochs is None:
+        # No validation was heard of: all its epochs were needed.
+        reached = Result(outcome="reached", reached_epochs=max(1, energy.epochs))
+        await desk.tell(job, run, reached, now_s=now_s)
+    else:
+        await desk.end(job, run, now_s=now_s, was_lost=energy.state != "finished")
+    return None
+
+
+async def _end(desk: TrialDesk, news: Ended) -> None:
+    """End a run of which no controller has told the energy."""
+    if news.reached:
+        trial = (await desk.tell(news.job, news.run, _NO_NEWS, now_s=news.at_s)).trial
+        if trial.result.reached_epochs is None and trial.last_epoch is not None:
+            reached = Result(outcome="reached", reached_epochs=trial.last_epoch + 1)
+            await desk.tell(news.job, news.run, reached, now_s=news.at_s)
+            return
+    await desk.end(news.job, news.run, now_s=news.at_s, was_lost=news.lost)
+
+
+async def _adopt(desk: TrialDesk, news: Answered) -> None:
+    await desk.adopt(
+        news.job,
+        news.run,
+        batch_sizes=news.batch_sizes,
+        default_batch_size=news.default_batch_size,
+        batch_size=news.default_batch_size,
+        reason=news.reason,
+        detail=news.detail,
+        now_s=news.at_s,
+    )
+
+
+def _result_of(energy: RunEnergy) -> Result:
+    return Result(
+        epochs=energy.epochs,
+        energy_j=energy.energy_j,
+        duration_s=energy.duration_s,
+        max_power_w=energy.max_power_w,
+        gpu_model=energy.gpu_model,
+        n_gpus=energy.n_gpus,
+        carbon_g=energy.carbon_g,
+        money=energy.cost,
+        currency=energy.currency,
+    )
+
+
+def _must_be_known(is_known: bool, news: Story) -> None:
+    if not is_known:
+        raise UnknownTrialError(f"there is no trial of run {news.run} of job {news.job}")

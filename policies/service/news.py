@@ -1,0 +1,113 @@
+"""What the service hears of a run: what it can tell the database now, or keep in a file and tell it later.
+
+Each piece is whole in itself, and may be told twice.
+"""
+
+from collections.abc import Hashable
+
+from msgspec import Struct
+
+from policies.service.records import Candidates
+from publishers.quantities import BatchSize, Count, Name, Number, Sentence, TimeS
+from publishers.reports import RunEnergy
+
+
+class News(Struct, frozen=True, kw_only=True, tag_field="what"):
+    """Something about a run, heard at `at_s`."""
+
+    job: Name
+    run: Name
+    at_s: TimeS
+
+    @property
+    def is_kept(self) -> bool:
+        """Return whether it is still worth telling after the database was away."""
+        return True
+
+    @property
+    def is_lasting(self) -> bool:
+        """Return whether it must not be dropped where others can be."""
+        return True
+
+    @property
+    def key(self) -> Hashable:
+        """Return what it is about: newer news of the same makes up for it."""
+        return type(self), self.job, self.run
+
+
+class Answered(News, frozen=True, kw_only=True, tag="answered"):
+    """The run was told its default batch size, because the database was away."""
+
+    batch_sizes: Candidates
+    default_batch_size: BatchSize
+    reason: Name
+    detail: Sentence
+
+
+class Alive(News, frozen=True, kw_only=True, tag="alive"):
+    """The run goes on."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Return that it is not: it says nothing of what is then."""
+        return False
+
+    @property
+    def is_lasting(self) -> bool:
+        """Return that the next one makes up for it."""
+        return False
+
+
+class Measured(News, frozen=True, kw_only=True, tag="measured"):
+    """A validation metric after an epoch."""
+
+    epoch: Count
+    value: Number
+    reached: bool
+
+    @property
+    def is_lasting(self) -> bool:
+        """Return whether it is the end of the search for the target."""
+        return self.reached
+
+    @property
+    def key(self) -> Hashable:
+        """Return what it is about: the first of several that have reached the target is the one that counts."""
+        return type(self), self.job, self.run, self.epoch if self.reached else None
+
+
+class Failed(News, frozen=True, kw_only=True, tag="failed"):
+    """The batch size cannot run."""
+
+    failure: Sentence
+
+
+class Used(News, frozen=True, kw_only=True, tag="used"):
+    """What the run has used so far, or in all."""
+
+    energy: RunEnergy
+
+    @property
+    def is_kept(self) -> bool:
+        """Return whether it is the last word: it holds all that was said before."""
+        return self.energy.final
+
+    @property
+    def is_lasting(self) -> bool:
+        """Return whether it is the last word."""
+        return self.energy.final
+
+    @property
+    def key(self) -> Hashable:
+        """Return what it is about."""
+        return type(self), self.job, self.run, self.energy.final
+
+
+class Ended(News, frozen=True, kw_only=True, tag="ended"):
+    """The run is over; how, its training process says: `lost` without a word, or whether it `reached` its target."""
+
+    lost: bool
+    reached: bool
+
+
+Story = Answered | Alive | Measured | Failed | Used | Ended
