@@ -1,24 +1,24 @@
 """What to compare a policy with: one that never changes, and a search of the whole grid."""
 
+from collections.abc import Sequence
+
 from policies.batch_size.simulation import MAX_TRIES, Draws, History, Run, trained
-from policies.batch_size.workload import Spent, Workload
+from policies.batch_size.workload import Fixed, Spent, Workload
 
 NO_PROBES = Spent(energy_j=0.0, duration_s=0.0)
 
 
-def stay(
-    workload: Workload, batch_size: int, power_limit_w: float, *, draws: Draws, eta: float, n_recurrences: int
-) -> History:
-    """Return what it takes always to use one batch size and power limit, without a cost bound."""
+def stay(workload: Workload, places: Sequence[Fixed], *, draws: Draws, eta: float) -> History:
+    """Return what it takes to use a given batch size and power limit in each recurrence, without a cost bound."""
     runs: list[Run] = []
     n_unreached = 0
-    for recurrence in range(n_recurrences):
+    for recurrence, place in enumerate(places):
         for _ in range(MAX_TRIES):
-            runs.append(_run(workload, recurrence, batch_size, power_limit_w, draws, eta))
+            runs.append(_run(workload, recurrence, place.batch_size, place.power_limit_w, draws, eta))
             if runs[-1].reached:
                 break
         n_unreached += not runs[-1].reached
-    return _history(runs, n_recurrences, n_unreached)
+    return _history(runs, len(places), n_unreached)
 
 
 def search_grid(workload: Workload, *, draws: Draws, eta: float, n_recurrences: int) -> History:

@@ -1,15 +1,18 @@
 """How good policies are on a workload: what each spends, beside an oracle and the default, over seeds in pairs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 import numpy as np
 
+from policies.batch_size.baselines import search_grid, stay
 from policies.batch_size.simulation import Draws, History, Knowledge, Policy, common_draws, learning, simulate
 from policies.batch_size.study import Floats, LearningSettings
 from policies.batch_size.workload import Fixed, Workload, fixed, optimum
 
 PolicyName = Literal["gridchase", "gridchase-probed", "zeus", "oracle", "default", "grid"]
+DEFAULTS: Final = LearningSettings()
 Drift = Literal["mirror", "swap"]
 POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
 N_RECURRENCES_DRIFTING: Final = 100
@@ -95,8 +98,42 @@ def regrets(history: History, yard: Yardstick) -> Floats:
     return np.cumsum(history.costs / yard.costs - 1)
 
 
-def play(workload: Workload, policy: Policy, conditions: Conditions, *, seed: int, knows: Knowledge) -> History:
+def play(
+    workload: Workload,
+    name: PolicyName,
+    conditions: Conditions,
+    *,
+    seed: int,
+    settings: LearningSettings = DEFAULTS,
+) -> History:
     """Return what a policy does under some conditions, with the training runs of a seed."""
+    if name in {"oracle", "default"}:
+        yard = yardstick(workload, conditions)
+        return stay(
+            workload,
+            yard.best if name == "oracle" else yard.default,
+            draws=conditions.draws(workload, seed),
+            eta=conditions.eta,
+        )
+    if name == "grid":
+        n = conditions.horizon(workload)
+        return search_grid(workload, draws=conditions.draws(workload, seed), eta=conditions.eta, n_recurrences=n)
+    learned = replace(settings, policy="zeus" if name == "zeus" else "gridchase")
+    knows: Knowledge = "probed" if name == "gridchase-probed" else "learned"
+    return play_learner(workload, learned, conditions, seed=seed, knows=knows)
+
+
+def play_learner(
+    workload: Workload, settings: LearningSettings, conditions: Conditions, *, seed: int, knows: Knowledge = "learned"
+) -> History:
+    """Return what a policy of the service does."""
+    return play_policy(workload, learning(settings, seed=seed), conditions, seed=seed, knows=knows)
+
+
+def play_policy(
+    workload: Workload, policy: Policy, conditions: Conditions, *, seed: int, knows: Knowledge = "learned"
+) -> History:
+    """Return what any policy does."""
     return simulate(
         workload,
         policy,
@@ -108,13 +145,79 @@ def play(workload: Workload, policy: Policy, conditions: Conditions, *, seed: in
     )
 
 
-def play_learner(
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Evaluation:
+    """How good a policy is on a workload.
+
+    Attributes:
+        workload, policy: the names.
+        n_seeds, n_recurrences: how often it was played, and how long.
+        regret: what it paid beyond an oracle, in runs of that oracle; the mean over seeds.
+        regret_sd: its standard deviation over seeds.
+        regret_by_recurrence: the same up to each recurrence, shape (n_recurrences,).
+        energy_ratio, duration_ratio: energy and time of all recurrences over those of the default batch size at the
+            highest power limit; None where that never reaches the target.
+        last_energy_ratio, last_duration_ratio: the same of the last five recurrences alone.
+        n_stopped: how many runs missed their target, a seed, on average.
+        n_unreached: how many recurrences were given up, in all seeds.
+    """
+
+    workload: str
+    policy: str
+    n_seeds: int
+    n_recurrences: int
+    regret: float
+    regret_sd: float
+    regret_by_recurrence: Floats
+    energy_ratio: float | None
+    duration_ratio: float | None
+    last_energy_ratio: float | None
+    last_duration_ratio: float | None
+    n_stopped: float
+    n_unreached: int
+
+
+def evaluate(
     workload: Workload,
-    settings: LearningSettings,
+    name: PolicyName,
     conditions: Conditions,
     *,
-    seed: int,
-    knows: Knowledge = "learned",
-) -> History:
-    """Return what a policy of the service does."""
-    return play(workload, learning(settings, seed=seed), conditions, seed=seed, knows=knows)
+    n_seeds: int,
+    settings: LearningSettings = DEFAULTS,
+) -> Evaluation:
+    """Return how good a policy is, over seeds from 0 on, which are the same training runs for every policy."""
+    histories = [play(workload, name, conditions, seed=seed, settings=settings) for seed in range(n_seeds)]
+    return judge(workload, name, conditions, histories)
+
+
+def judge(workload: Workload, name: str, conditions: Conditions, histories: Sequence[History]) -> Evaluation:
+    """Return how good histories are, one a seed."""
+    yard = yardstick(workload, conditions)
+    each = np.array([regrets(history, yard) for history in histories])
+    energies_j, durations_s = (
+        np.mean([history.energies_j for history in histories], axis=0),
+        np.mean([history.durations_s for history in histories], axis=0),
+    )
+    default_j = np.array([one.mean.energy_j for one in yard.default])
+    default_s = np.array([one.mean.duration_s for one in yard.default])
+    return Evaluation(
+        workload=workload.name,
+        policy=name,
+        n_seeds=len(histories),
+        n_recurrences=each.shape[1],
+        regret=float(each[:, -1].mean()),
+        regret_sd=float(each[:, -1].std(ddof=1)) if len(histories) > 1 else 0.0,
+        regret_by_recurrence=each.mean(axis=0),
+        energy_ratio=_ratio(energies_j, default_j),
+        duration_ratio=_ratio(durations_s, default_s),
+        last_energy_ratio=_ratio(energies_j[-LAST:], default_j[-LAST:]),
+        last_duration_ratio=_ratio(durations_s[-LAST:], default_s[-LAST:]),
+        n_stopped=float(np.mean([sum(not run.reached for run in history.runs) for history in histories])),
+        n_unreached=sum(history.n_unreached for history in histories),
+    )
+
+
+def _ratio(ours: Floats, theirs: Floats) -> float | None:
+    """Return the ratio of two sums, or None where the second is not finite."""
+    total = float(theirs.sum())
+    return float(ours.sum()) / total if np.isfinite(total) else None
