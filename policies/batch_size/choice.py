@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from policies.batch_size import zeus
+from policies.batch_size import beliefs, knowledge_gradient, zeus
 from policies.batch_size.study import Belief, Choice, LearningSettings, Study
 
 
@@ -16,11 +16,11 @@ def choose_batch_size(study: Study, settings: LearningSettings, *, rng: np.rando
     """
     if settings.policy == "zeus":
         return zeus.choose(study, settings, rng=rng)
-    return Choice(batch_size=study.default, reason="default_first", detail="nothing is known yet")
+    return knowledge_gradient.choose(study, settings)
 
 
 def describe(study: Study, settings: LearningSettings) -> list[Belief]:
     """Return what is believed of each candidate, in their order."""
     if settings.policy == "zeus":
         return zeus.describe(study, settings)
-    return []
+    return beliefs.describe(study, settings)

@@ -21,7 +21,8 @@ class Observation:
         batch_size: samples an iteration, as the training code counts them.
         outcome: `reached` its target; `stopped` before, or out of epochs; `failed`: this batch size cannot run at all,
             for want of memory.
-        epochs: how many it trained until then: to the target, where it was reached; above 0 but where it failed.
+        epochs: how many it trained until then: to the target, where it was reached; 0 where it was stopped within the
+            first, or failed.
         cost: what it spent, in the unit of the objective (joules for energy and time); None where nobody measured it.
     """
 
@@ -39,7 +40,9 @@ class Study:
         candidates: the batch sizes to choose from, ascending and distinct.
         default: the one that the user would take, among them.
         observations: the ends of its runs, in their order.
-        epoch_costs: the cost of an epoch at those batch sizes of which it is known, by batch size.
+        epoch_costs: the cost of an epoch at those batch sizes at which it was measured, by batch size.
+        epoch_times: how long an epoch takes at those batch sizes that were timed, in any one unit, by batch size: what
+            is known of costs before anything ran to its end.
         in_flight: the batch sizes of the runs whose end is still to come.
     """
 
@@ -47,6 +50,7 @@ class Study:
     default: int
     observations: tuple[Observation, ...] = ()
     epoch_costs: Mapping[int, float] = field(default_factory=lambda: NO_COSTS)
+    epoch_times: Mapping[int, float] = field(default_factory=lambda: NO_COSTS)
     in_flight: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -62,8 +66,12 @@ class Study:
 
     @property
     def pruned(self) -> frozenset[int]:
-        """Return the batch sizes that cannot run."""
-        return frozenset(seen.batch_size for seen in self.observations if seen.outcome == "failed")
+        """Return the batch sizes that cannot run: those that failed, and all above them that never ran."""
+        failed = [seen.batch_size for seen in self.observations if seen.outcome == "failed"]
+        if not failed:
+            return frozenset()
+        ran = {seen.batch_size for seen in self.observations if seen.outcome != "failed"}
+        return frozenset(size for size in self.candidates if size in failed or (size > min(failed) and size not in ran))
 
     @property
     def open_candidates(self) -> tuple[int, ...]:
@@ -96,8 +104,8 @@ class Choice:
 
     Attributes:
         batch_size: samples an iteration.
-        reason: a stable code: `default_first`, `knowledge_gradient`, `pruning`, `thompson`, `concurrent`,
-            `only_candidate`.
+        reason: a stable code: `only_candidate`, `default_first`, `best_so_far`, `knowledge_gradient`, `review`;
+            `pruning`, `thompson`, `concurrent` of the policy `zeus`.
         detail: a sentence.
         cost_bound: the cost at which the run is to be stopped; None: there is no reason to stop it yet.
     """

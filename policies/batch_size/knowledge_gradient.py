@@ -1,0 +1,148 @@
+"""The default policy: the batch size whose run, with what it teaches, makes the coming recurrences cheapest.
+
+For each candidate two things are weighed, in units of the cost of the best: what a run there costs now, if it is
+stopped at β times the best and restarted; and what the recurrences after it are expected to cost, given what it would
+teach (the knowledge gradient: Frazier, Powell and Dayanik, SIAM J. Control Optim. 47 (2008); for correlated normal
+beliefs, INFORMS J. Comput. 21 (2009)). The first run takes the user's default. A batch size that was unlucky when it
+was tried is not lost for ever: at growing intervals the runner-up is tried again, as long as it may well be the best.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from policies.batch_size.gaussian import Gaussian, normal_cdf, normal_pdf
+from policies.batch_size.posterior import Posterior, infer
+from policies.batch_size.study import Choice, Floats, LearningSettings, Study
+
+FIRST_REVIEW: Final = 8
+"""The number of the first run that may be a review; then each doubling of it."""
+INTERVAL_Z: Final = 1.645
+"""Half the width of a 90 % interval, in standard deviations."""
+REVIEW_Z: Final = 1.28
+"""A candidate is reviewed whose cost is below the best's with a probability of at least 10 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """What the candidates are compared by, shapes (n,): the cost of a run now, and the sum with those to come.
+
+    Both are in units of the least cost; `total` is the mean over the run and the recurrences that a finding is worth.
+    """
+
+    now: Floats
+    total: Floats
+    best: int
+
+
+def choose(study: Study, settings: LearningSettings) -> Choice:
+    """Return the batch size of the next run, and why."""
+    posterior = infer(study, settings)
+    if len(study.open_candidates) == 1:
+        only = study.open_candidates[0]
+        return Choice(
+            batch_size=only,
+            reason="only_candidate",
+            detail=f"{only} is the only batch size that can run",
+            cost_bound=_bound(posterior, settings),
+        )
+    if posterior is None:
+        return _first(study)
+    belief = in_flight(posterior.log_cost, posterior.noise_variance, study)
+    scores = score(belief, posterior.noise_variance, study, settings)
+    at = int(np.argmin(scores.total))
+    reason = "best_so_far" if at == scores.best else "knowledge_gradient"
+    if reason == "best_so_far" and _review_is_due(study):
+        runner_up = _runner_up(belief, study, scores.best)
+        at, reason = (at, reason) if runner_up is None else (runner_up, "review")
+    return Choice(
+        batch_size=study.candidates[at],
+        reason=reason,
+        detail=_explain(study, posterior, scores, at, reason),
+        cost_bound=_bound(posterior, settings),
+    )
+
+
+def score(belief: Gaussian, noise_variance: float, study: Study, settings: LearningSettings) -> Scores:
+    """Return what the candidates are compared by; those that cannot run have an infinite score.
+
+    Args:
+        belief: the logarithm of the cost of a run to the target at each candidate.
+        noise_variance: of that logarithm, from run to run.
+        study: the job.
+        settings: beta, and the horizon.
+    """
+    runs = np.array([size in study.open_candidates for size in study.candidates])
+    mean = np.where(runs, belief.mean, np.inf)
+    order = np.argsort(mean)
+    best, second = int(order[0]), int(order[1])
+    gap = mean[runs] - mean[best]
+    variance = belief.variance[runs]
+    sd = np.sqrt(variance + noise_variance)
+    # The log-normal cost, cut at the bound; beyond it the bound is paid, and a restart at the best.
+    until_bound = (math.log(settings.beta) - gap) / sd
+    now = np.exp(gap + sd**2 / 2) * normal_cdf(until_bound - sd) + (1 + settings.beta) * normal_cdf(-until_bound)
+    rival = np.where(np.arange(len(mean)) == best, mean[second], mean[best])[runs]
+    step = variance / sd
+    surprise = np.abs(mean[runs] - rival) / step
+    gain = step * (normal_pdf(surprise) - surprise * normal_cdf(-surprise))
+    later = np.exp(np.minimum(mean[runs], rival) - mean[best] - gain)
+    all_now, all_total = np.full(len(mean), np.inf), np.full(len(mean), np.inf)
+    all_now[runs], all_total[runs] = now, (now + settings.horizon * later) / (1 + settings.horizon)
+    return Scores(now=all_now, total=all_total, best=best)
+
+
+def in_flight(belief: Gaussian, noise_variance: float, study: Study) -> Gaussian:
+    """Return what will be left to learn once the runs in flight have ended: concurrent runs are of different use."""
+    for size in study.in_flight:
+        if size in study.candidates:
+            belief = belief.seen_once(study.candidates.index(size), noise_variance)
+    return belief
+
+
+def _first(study: Study) -> Choice:
+    """Return the user's own choice, or the nearest to it that can run."""
+    size = min(study.open_candidates, key=lambda size: (abs(math.log(size / study.default)), size))
+    detail = f"no run of this job has ended yet: {size} is its default"
+    if size != study.default:
+        detail = f"{study.default}, the default, cannot run: {size} is the nearest to it"
+    return Choice(batch_size=size, reason="default_first", detail=detail)
+
+
+def _bound(posterior: Posterior | None, settings: LearningSettings) -> float | None:
+    least = None if posterior is None else posterior.least_cost
+    return None if least is None else settings.beta * least
+
+
+def _review_is_due(study: Study) -> bool:
+    """Return whether the next run is the 8th, 16th, 32nd, …: so that what a drift or bad luck hides is found."""
+    number = len(study.observations) + len(study.in_flight)
+    return number >= FIRST_REVIEW and number & (number - 1) == 0
+
+
+def _runner_up(belief: Gaussian, study: Study, best: int) -> int | None:
+    """Return the candidate that may be the best with the highest probability; None: none with 10 % or more."""
+    optimistic = belief.mean - REVIEW_Z * np.sqrt(belief.variance)
+    others = [at for at, size in enumerate(study.candidates) if at != best and size in study.open_candidates]
+    runner_up = min(others, key=lambda at: float(optimistic[at]))
+    return runner_up if optimistic[runner_up] < belief.mean[best] else None
+
+
+def _explain(study: Study, posterior: Posterior, scores: Scores, at: int, reason: str) -> str:
+    """Return the choice in a sentence."""
+    size, best = study.candidates[at], study.candidates[scores.best]
+    log_ratio = float(posterior.log_cost.mean[at] - posterior.log_cost.mean[scores.best])
+    sd = math.sqrt(float(posterior.log_cost.variance[at]))
+    low, high = math.exp(log_ratio - INTERVAL_Z * sd), math.exp(log_ratio + INTERVAL_Z * sd)
+    believed = (
+        f"{size} is believed to cost {math.exp(log_ratio):.2f} times as much as {best} (90 %: {low:.2f} to {high:.2f})"
+    )
+    match reason:
+        case "best_so_far":
+            return f"{size} is believed to be the cheapest, and nothing else promises to teach more than it costs"
+        case "review":
+            return f"{believed}: it is looked at once more, in case it was unlucky"
+        case _:
+            return f"{believed}: what a run there would teach is worth it"

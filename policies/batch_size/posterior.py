@@ -1,0 +1,149 @@
+"""What is believed of each batch size: the Gaussian posterior of the logarithm of what a run to the target costs.
+
+    cost of a run = epochs to the target (random, the same on every GPU) x cost of an epoch (exact, of this GPU)
+
+The logarithm of the epochs is a Gaussian process over log2 of the batch size, plus noise from run to run. It is proper
+from the first observation on: its variance is never zero, never infinite. A stopped run counts as what it trained and
+one restart at the best batch size, which is what it cost the job. What carbon, price, η or another GPU change is the
+cost of an epoch alone; what was learned of epochs stays.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.batch_size.epoch_costs import EpochCosts, infer_epoch_costs
+from policies.batch_size.forgetting import observation_weights
+from policies.batch_size.gaussian import Gaussian, kernel, regress
+from policies.batch_size.study import Floats, LearningSettings, Observation, Study
+
+SD_LOG: Final = 0.7
+LENGTH_OCTAVES: Final = 5.0
+NUGGET_LOG: Final = 0.1
+SLOPE_PER_OCTAVE: Final = 0.1
+"""Larger batches need more epochs, as a rule: the prior mean of the logarithm rises so much with each doubling."""
+NOISE_LOG: Final = 0.15
+NOISE_WEIGHT: Final = 4.0
+"""The prior of the noise from run to run, a standard deviation of the logarithm, and how many runs it is worth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """The observations of each candidate, weighed; shapes (n,). `mean` is that of the logarithm of the epochs."""
+
+    weight: Floats
+    mean: Floats
+    squares: Floats
+
+    @property
+    def seen(self) -> NDArray[np.intp]:
+        """Return the indices of the candidates that were seen."""
+        return np.flatnonzero(self.weight > 0)
+
+    @property
+    def noise_variance(self) -> float:
+        """Return the variance of the logarithm from run to run: the mean of its inverse-gamma posterior, pooled."""
+        degrees = NOISE_WEIGHT + float(np.sum(np.maximum(self.weight - 1, 0.0)))
+        return (NOISE_WEIGHT * NOISE_LOG**2 + float(np.sum(self.squares))) / degrees
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posterior:
+    """What is believed of each candidate, in their order.
+
+    Attributes:
+        log_epochs, log_cost: the logarithms of the epochs, and of the cost, that a run to the target needs on average.
+        noise_variance: of both, from run to run.
+        epoch_costs: what is known of the cost of an epoch.
+        reached: which candidates have reached the target, shape (n,).
+    """
+
+    log_epochs: Gaussian
+    log_cost: Gaussian
+    noise_variance: float
+    epoch_costs: EpochCosts
+    reached: NDArray[np.bool_]
+
+    @property
+    def least_cost(self) -> float | None:
+        """Return what a run to the target costs at the best batch size that got there; None: none did, or unmeasured.
+
+        It comes from the posterior: the least cost that was ever seen would be a lucky run's.
+        """
+        usable = self.reached & self.epoch_costs.known
+        return float(np.exp(self.log_cost.mean[usable].min())) if usable.any() else None
+
+
+def infer(study: Study, settings: LearningSettings) -> Posterior | None:
+    """Return the posterior; None before the first run that tells anything has ended."""
+    epoch_costs = infer_epoch_costs(study)
+    tally = _tally(study, settings, epoch_costs)
+    if not len(tally.seen):
+        return None
+    octaves = np.log2(np.array(study.candidates, dtype=np.float64))
+    covariance = kernel(octaves, sd_log=SD_LOG, length_octaves=LENGTH_OCTAVES, nugget_log=NUGGET_LOG)
+    noise_variance = tally.noise_variance
+    log_epochs = regress(
+        SLOPE_PER_OCTAVE * octaves[None, :],
+        covariance,
+        tally.seen.astype(np.float64),
+        tally.mean[tally.seen],
+        noise_variance / tally.weight[tally.seen],
+    )
+    reached = {seen.batch_size for seen in study.observations if seen.outcome == "reached"}
+    return Posterior(
+        log_epochs=log_epochs,
+        log_cost=log_epochs.plus(epoch_costs.log),
+        noise_variance=noise_variance,
+        epoch_costs=epoch_costs,
+        reached=np.array([size in reached for size in study.candidates]),
+    )
+
+
+def _tally(study: Study, settings: LearningSettings, epoch_costs: EpochCosts) -> Tally:
+    """Return the weighed observations; those that reached the target first, since the others are told by the best."""
+    at = {size: index for index, size in enumerate(study.candidates)}
+    told = [seen for seen in study.observations if seen.outcome != "failed" and seen.batch_size in at]
+    index = np.array([at[seen.batch_size] for seen in told], dtype=np.intp)
+    reached = np.array([seen.outcome == "reached" and seen.epochs > 0 for seen in told], dtype=bool)
+    log_epochs = np.array([math.log(seen.epochs) if ok else 0.0 for seen, ok in zip(told, reached, strict=True)])
+    weights = observation_weights(index, log_epochs, reached, settings.forgetting_ratio)
+    best = _log_least_cost(_summed(len(at), index, log_epochs, weights * reached), epoch_costs)
+    for number in np.flatnonzero(~reached):
+        log_epoch_cost = float(epoch_costs.log.mean[index[number]])
+        log_epochs[number] = _log_epochs_of_stopped(told[number], best - log_epoch_cost, log_epoch_cost, settings.beta)
+    return _summed(len(at), index, log_epochs, weights)
+
+
+def _summed(n: int, index: NDArray[np.intp], log_epochs: Floats, weights: Floats) -> Tally:
+    weight: Floats = np.bincount(index, weights, minlength=n).astype(np.float64)
+    total = np.bincount(index, weights * log_epochs, minlength=n)
+    mean = total / np.where(weight > 0, weight, 1.0)
+    squares: Floats = np.bincount(index, weights * (log_epochs - mean[index]) ** 2, minlength=n).astype(np.float64)
+    return Tally(weight=weight, mean=mean, squares=squares)
+
+
+def _log_least_cost(tally: Tally, epoch_costs: EpochCosts) -> float:
+    """Return the logarithm of the least cost among the candidates that reached the target; nan where none did."""
+    seen = tally.seen
+    return float((tally.mean[seen] + epoch_costs.log.mean[seen]).min()) if len(seen) else math.nan
+
+
+def _log_epochs_of_stopped(seen: Observation, log_restart: float, log_epoch_cost: float, beta: float) -> float:
+    """Return the logarithm of the epochs that a stopped run is worth: those it trained, and those of one restart.
+
+    Args:
+        seen: the run. One that was stopped within its first epoch is worth what it cost; unmeasured, its bound.
+        log_restart: the logarithm of a restart at the best batch size, in epochs of this one; nan: there is none.
+        log_epoch_cost: the logarithm of the cost of an epoch here.
+        beta: the bound, in units of the best.
+    """
+    epochs = seen.epochs
+    if epochs <= 0:
+        bound = beta * math.exp(min(log_restart, 50.0)) if not math.isnan(log_restart) else 1.0
+        epochs = min(1.0, seen.cost / math.exp(log_epoch_cost) if seen.cost else bound)
+    restart = epochs if math.isnan(log_restart) else math.exp(min(log_restart, 50.0))
+    return math.log(epochs + restart)
