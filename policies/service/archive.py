@@ -7,7 +7,7 @@ from zlib import crc32
 
 import numpy as np
 from msgspec.structs import replace
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection
 
 from policies.batch_size import Choice, choose_batch_size, describe
 from policies.service import queries
@@ -73,9 +73,9 @@ class Archive:
         if not 1 <= limit <= MAX_PAGE:
             raise RequestError([f"limit = {limit}: must be from 1 to {MAX_PAGE}"])
 
-        async def find(connection: AsyncConnection) -> list[Trial]:
-            await _known(connection, name)
-            return await queries.find_page(connection, name, limit=limit, before=before)
+        def find(connection: Connection) -> list[Trial]:
+            _known(connection, name)
+            return queries.find_page(connection, name, limit=limit, before=before)
 
         return await self._store.read(find)
 
@@ -97,8 +97,8 @@ class Archive:
             UnknownJobError: there is no such job.
         """
 
-        async def find(connection: AsyncConnection) -> tuple[Job, list[Trial]]:
-            return await _known(connection, name), await queries.find_studied(connection, name)
+        def find(connection: Connection) -> tuple[Job, list[Trial]]:
+            return _known(connection, name), queries.find_studied(connection, name)
 
         job, trials = await self._store.read(find)
         settings = settings_of(job, self._learning)
@@ -121,12 +121,12 @@ class Archive:
             UnknownJobError: there is no such job.
         """
 
-        async def change(connection: AsyncConnection) -> Job:
-            before = await _known(connection, name, locked=True)
+        def change(connection: Connection) -> Job:
+            before = _known(connection, name, locked=True)
             job = replace(before, settings=settings)
-            await queries.change_job(connection, job)
+            queries.change_job(connection, job)
             if eta_of(before, self._learning) != eta_of(job, self._learning):
-                await queries.lift_bounds(connection, name)
+                queries.lift_bounds(connection, name)
             return job
 
         return await self._store.write(change)
@@ -188,8 +188,8 @@ class Archive:
         return choose_batch_size(study_of(job, trials, eta, now_s), settings, rng=rng)
 
 
-async def _known(connection: AsyncConnection, name: str, *, locked: bool = False) -> Job:
-    job = await queries.find_job(connection, name, locked=locked)
+def _known(connection: Connection, name: str, *, locked: bool = False) -> Job:
+    job = queries.find_job(connection, name, locked=locked)
     if job is None:
         raise _unknown(name)
     return job
@@ -199,17 +199,17 @@ def _unknown(name: str) -> UnknownJobError:
     return UnknownJobError(f"there is no job {name}: it is known from the first question of one of its runs")
 
 
-async def _exported(connection: AsyncConnection, name: str) -> JobExport:
-    job = await _known(connection, name)
-    return JobExport(job=job, trials=tuple(await queries.find_trials(connection, name)))
+def _exported(connection: Connection, name: str) -> JobExport:
+    job = _known(connection, name)
+    return JobExport(job=job, trials=tuple(queries.find_trials(connection, name)))
 
 
-async def _imported(connection: AsyncConnection, export: JobExport) -> tuple[bool, int]:
+def _imported(connection: Connection, export: JobExport) -> tuple[bool, int]:
     """Take in a job; return whether it was new, and how many of its trials were."""
-    is_new = await queries.add_job(connection, export.job)
-    job = await _known(connection, export.job.name, locked=True)
+    is_new = queries.add_job(connection, export.job)
+    job = _known(connection, export.job.name, locked=True)
     check_same(job, export.job)
-    known = await queries.find_studied(connection, job.name)
+    known = queries.find_studied(connection, job.name)
     added = missing(export.trials, known)
-    await queries.add_trials(connection, added)
+    queries.add_trials(connection, added)
     return is_new, len(added)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection
 
 from policies.batch_size import Choice
 from policies.service import queries
@@ -86,16 +86,16 @@ class Desk(Archive):
             StoreUnavailableError: the database is away: it must be told again.
         """
 
-        async def take_in(connection: AsyncConnection) -> Told:
-            trial = await queries.find_trial(connection, job, run, locked=True)
+        def take_in(connection: Connection) -> Told:
+            trial = queries.find_trial(connection, job, run, locked=True)
             if trial is None:
                 raise UnknownTrialError(f"run {run} of job {job} has no trial: it must ask for a batch size first")
             changed = told(trial, result, now_s)
-            stop = await self._stop_reason(connection, changed)
+            stop = self._stop_reason(connection, changed)
             if stop is not None and changed.stop_ordered_at_s is None:
                 changed = replace(changed, stop_ordered_at_s=now_s)
             if changed != trial:
-                await queries.change_trials(connection, [changed])
+                queries.change_trials(connection, [changed])
             return Told(trial=changed, stop=stop)
 
         return await self._store.write(take_in)
@@ -135,10 +135,10 @@ class Desk(Archive):
         Old claims are forgotten, too.
         """
 
-        async def end_some(connection: AsyncConnection) -> list[Trial]:
-            silent = await queries.find_silent(connection, now_s=now_s, limit=_BATCH)
+        def end_some(connection: Connection) -> list[Trial]:
+            silent = queries.find_silent(connection, now_s=now_s, limit=_BATCH)
             expired = [ended(trial, was_lost=True, now_s=now_s) for trial in silent]
-            await queries.change_trials(connection, expired)
+            queries.change_trials(connection, expired)
             return expired
 
         await self._store.write(lambda connection: queries.remove_claims(connection, until_s=now_s - CLAIM_S))
@@ -150,11 +150,11 @@ class Desk(Archive):
     async def _answer(self, wanted: Job, run: str, choice: Choice | None, now_s: float) -> Trial:
         """Return a run's trial; a new one is of the choice, or of the choice that is best now."""
 
-        async def answer(connection: AsyncConnection) -> Trial:
-            job = await self._registered(connection, wanted)
-            trials = await queries.find_studied(connection, job.name)
+        def answer(connection: Connection) -> Trial:
+            job = self._registered(connection, wanted)
+            trials = queries.find_studied(connection, job.name)
             if any(trial.run == run for trial in trials):
-                found = await queries.find_trial(connection, job.name, run)
+                found = queries.find_trial(connection, job.name, run)
                 assert found is not None, "it was there a moment ago, and its job is locked"  # noqa: S101
                 return found
             trial = opened(
@@ -166,36 +166,36 @@ class Desk(Archive):
                 lease_s=self._learning.lease_s,
                 now_s=now_s,
             )
-            await queries.add_trials(connection, [trial])
+            queries.add_trials(connection, [trial])
             return trial
 
         return await self._store.write(answer)
 
-    async def _registered(self, connection: AsyncConnection, wanted: Job) -> Job:
+    def _registered(self, connection: Connection, wanted: Job) -> Job:
         """Return the job, added where it is new, and locked."""
-        while (job := await queries.find_job(connection, wanted.name, locked=True)) is None:
-            await queries.add_job(connection, wanted)
+        while (job := queries.find_job(connection, wanted.name, locked=True)) is None:
+            queries.add_job(connection, wanted)
         check_same(job, wanted)
         return job
 
-    async def _stop_reason(self, connection: AsyncConnection, trial: Trial) -> str | None:
+    def _stop_reason(self, connection: Connection, trial: Trial) -> str | None:
         if trial.cost_bound is None or trial.state not in IN_FLIGHT:
             return None
-        job = await queries.find_job(connection, trial.job)
+        job = queries.find_job(connection, trial.job)
         eta = self._learning.eta if job is None else eta_of(job, self._learning)
-        known_w = trial.result.max_power_w or await queries.find_power_w(connection, trial.job)
+        known_w = trial.result.max_power_w or queries.find_power_w(connection, trial.job)
         return stop_reason(trial, cost_so_far(trial, eta, known_w))
 
     async def _change(self, job: str, run: str, change: Callable[[Trial], Trial]) -> Trial | None:
         """Return the trial of a run after a change, or None where there is none."""
 
-        async def apply(connection: AsyncConnection) -> Trial | None:
-            trial = await queries.find_trial(connection, job, run, locked=True)
+        def apply(connection: Connection) -> Trial | None:
+            trial = queries.find_trial(connection, job, run, locked=True)
             if trial is None:
                 return None
             changed = change(trial)
             if changed != trial:
-                await queries.change_trials(connection, [changed])
+                queries.change_trials(connection, [changed])
             return changed
 
         return await self._store.write(apply)

@@ -6,9 +6,8 @@ Statements are built once, so that their text is compiled once, too.
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import CursorResult, Insert, Table, bindparam, case, delete, func, insert, select, update
+from sqlalchemy import Connection, CursorResult, Insert, Table, bindparam, case, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from policies.service.records import ENDED, Job, JobSummary, Trial
 from policies.service.rows import STUDIED, WHOLE, changes_of, job_of, job_row_of, row_of, studied_trial_of, trial_of
@@ -65,87 +64,87 @@ _SUMMARIES: Final = (
 )
 
 
-async def find_job(connection: AsyncConnection, name: str, *, locked: bool = False) -> Job | None:
+def find_job(connection: Connection, name: str, *, locked: bool = False) -> Job | None:
     """Return a job, or None; `locked`: nobody else gets it so until the transaction ends."""
-    row = (await connection.execute(_LOCKED_JOB if locked else _JOB, {"job": name})).mappings().one_or_none()
+    row = connection.execute(_LOCKED_JOB if locked else _JOB, {"job": name}).mappings().one_or_none()
     return None if row is None else job_of(row)
 
 
-async def find_jobs(connection: AsyncConnection) -> list[Job]:
+def find_jobs(connection: Connection) -> list[Job]:
     """Return all jobs, by name."""
-    return [job_of(row) for row in (await connection.execute(_JOBS)).mappings()]
+    return [job_of(row) for row in connection.execute(_JOBS).mappings()]
 
 
-async def add_job(connection: AsyncConnection, job: Job) -> bool:
+def add_job(connection: Connection, job: Job) -> bool:
     """Add a job; return whether it was new."""
-    return await _added(connection, JOBS, job_row_of(job))
+    return _added(connection, JOBS, job_row_of(job))
 
 
-async def change_job(connection: AsyncConnection, job: Job) -> None:
+def change_job(connection: Connection, job: Job) -> None:
     """Write a job's settings."""
     settings = {name: getattr(job.settings, name) for name in job.settings.__struct_fields__}
-    await connection.execute(update(JOBS).where(JOBS.c.name == job.name).values(settings))
+    connection.execute(update(JOBS).where(JOBS.c.name == job.name).values(settings))
 
 
-async def remove_job(connection: AsyncConnection, name: str) -> bool:
+def remove_job(connection: Connection, name: str) -> bool:
     """Remove a job with all its trials; return whether there was one."""
-    return _n_rows(await connection.execute(delete(JOBS).where(JOBS.c.name == name))) > 0
+    return _n_rows(connection.execute(delete(JOBS).where(JOBS.c.name == name))) > 0
 
 
-async def find_studied(connection: AsyncConnection, job: str) -> list[Trial]:
+def find_studied(connection: Connection, job: str) -> list[Trial]:
     """Return all trials of a job in the order of their numbers, as far as a study needs them."""
-    rows = (await connection.execute(_STUDIED, {"job": job})).all()
+    rows = connection.execute(_STUDIED, {"job": job}).all()
     return [studied_trial_of(row) for row in rows]
 
 
-async def find_trials(connection: AsyncConnection, job: str) -> list[Trial]:
+def find_trials(connection: Connection, job: str) -> list[Trial]:
     """Return all trials of a job in the order of their numbers."""
-    return [trial_of(row) for row in await connection.execute(_ALL, {"job": job})]
+    return [trial_of(row) for row in connection.execute(_ALL, {"job": job})]
 
 
-async def find_page(connection: AsyncConnection, job: str, *, limit: int, before: int | None) -> list[Trial]:
+def find_page(connection: Connection, job: str, *, limit: int, before: int | None) -> list[Trial]:
     """Return at most `limit` trials of a job whose numbers are below `before`, the newest first."""
     page = {"job": job, "limit": limit, "before": _ANY_NUMBER if before is None else min(before, _ANY_NUMBER)}
-    return [trial_of(row) for row in await connection.execute(_PAGE, page)]
+    return [trial_of(row) for row in connection.execute(_PAGE, page)]
 
 
-async def find_trial(connection: AsyncConnection, job: str, run: str, *, locked: bool = False) -> Trial | None:
+def find_trial(connection: Connection, job: str, run: str, *, locked: bool = False) -> Trial | None:
     """Return a run's trial, or None; `locked`: nobody else gets it so until the transaction ends."""
-    row = (await connection.execute(_LOCKED_TRIAL if locked else _TRIAL, {"job": job, "run": run})).one_or_none()
+    row = connection.execute(_LOCKED_TRIAL if locked else _TRIAL, {"job": job, "run": run}).one_or_none()
     return None if row is None else trial_of(row)
 
 
-async def find_silent(connection: AsyncConnection, *, now_s: float, limit: int) -> list[Trial]:
+def find_silent(connection: Connection, *, now_s: float, limit: int) -> list[Trial]:
     """Return at most `limit` trials whose leases have run out, locked; those that others have are left to them."""
-    return [trial_of(row) for row in await connection.execute(_SILENT, {"now_s": now_s, "limit": limit})]
+    return [trial_of(row) for row in connection.execute(_SILENT, {"now_s": now_s, "limit": limit})]
 
 
-async def add_trials(connection: AsyncConnection, trials: Sequence[Trial]) -> None:
+def add_trials(connection: Connection, trials: Sequence[Trial]) -> None:
     """Add trials."""
     if trials:
-        await connection.execute(insert(TRIALS), [row_of(trial) for trial in trials])
+        connection.execute(insert(TRIALS), [row_of(trial) for trial in trials])
 
 
-async def change_trials(connection: AsyncConnection, trials: Sequence[Trial]) -> None:
+def change_trials(connection: Connection, trials: Sequence[Trial]) -> None:
     """Write what may have changed of trials."""
     rows = [{"of_job": trial.job, "of_number": trial.number, **changes_of(trial)} for trial in trials]
     if rows:
-        await connection.execute(_CHANGE, rows)
+        connection.execute(_CHANGE, rows)
 
 
-async def lift_bounds(connection: AsyncConnection, job: str) -> None:
+def lift_bounds(connection: Connection, job: str) -> None:
     """Forget the cost bounds of a job's trials in flight."""
     in_flight = (TRIALS.c.job == job) & TRIALS.c.ended_at_s.is_(None)
-    await connection.execute(update(TRIALS).where(in_flight).values(cost_bound=None))
+    connection.execute(update(TRIALS).where(in_flight).values(cost_bound=None))
 
 
-async def find_power_w(connection: AsyncConnection, job: str) -> float | None:
+def find_power_w(connection: Connection, job: str) -> float | None:
     """Return P_max as `studies.max_power_w` does, over all trials of a job [W]."""
-    row = (await connection.execute(_POWER, {"job": job})).one()
+    row = connection.execute(_POWER, {"job": job}).one()
     return next((float(power_w) for power_w in row if power_w), None)
 
 
-async def find_summaries(connection: AsyncConnection) -> list[JobSummary]:
+def find_summaries(connection: Connection) -> list[JobSummary]:
     """Return a line for each job, by name; without beliefs."""
     return [
         JobSummary(
@@ -157,28 +156,28 @@ async def find_summaries(connection: AsyncConnection) -> list[JobSummary]:
             n_ended=row["n_ended"] or 0,
             last_asked_at_s=row["last_asked_at_s"],
         )
-        for row in (await connection.execute(_SUMMARIES)).mappings()
+        for row in connection.execute(_SUMMARIES).mappings()
     ]
 
 
-async def add_claim(connection: AsyncConnection, correlation: str, now_s: float) -> bool:
+def add_claim(connection: Connection, correlation: str, now_s: float) -> bool:
     """Claim a correlation; return whether nobody had."""
-    return await _added(connection, CLAIMS, {"correlation": correlation, "claimed_at_s": now_s})
+    return _added(connection, CLAIMS, {"correlation": correlation, "claimed_at_s": now_s})
 
 
-async def remove_claims(connection: AsyncConnection, *, until_s: float) -> None:
+def remove_claims(connection: Connection, *, until_s: float) -> None:
     """Remove the claims made until a time."""
-    await connection.execute(delete(CLAIMS).where(CLAIMS.c.claimed_at_s <= until_s))
+    connection.execute(delete(CLAIMS).where(CLAIMS.c.claimed_at_s <= until_s))
 
 
-async def _added(connection: AsyncConnection, table: Table, row: dict[str, Any]) -> bool:
+def _added(connection: Connection, table: Table, row: dict[str, Any]) -> bool:
     """Insert a row unless one with its key is there; return whether it was inserted."""
     statement: Insert
     if connection.dialect.name == "postgresql":
         statement = postgresql.insert(table).on_conflict_do_nothing()
     else:
         statement = sqlite.insert(table).on_conflict_do_nothing()
-    return _n_rows(await connection.execute(statement, row)) > 0
+    return _n_rows(connection.execute(statement, row)) > 0
 
 
 def _n_rows(result: CursorResult[Any]) -> int:

@@ -8,14 +8,14 @@ import importlib
 import importlib.util
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from policies.service.engines import Engines, make_engines
+from policies.service.database import Database, make_database
 from policies.service.errors import StoreUnavailableError
 from policies.service.migration import is_current, migrate
 
@@ -28,8 +28,9 @@ _SQLITE_BUSY: Final = 5
 
 _LOGGER = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
-Work = Callable[[AsyncConnection], Awaitable[Answer]]
-"""What is to be done in a transaction. It may be done again from its beginning, so it must change nothing else."""
+Work = Callable[[Connection], Answer]
+"""What is to be done in a transaction. It may be done again from its beginning, and in a thread: it must touch nothing
+but what it is given."""
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -48,13 +49,13 @@ class Store:
     """A database that has this version's schema.
 
     Args:
-        engines: how it is connected to.
+        database: how it is connected to.
         timeout_s: for one transaction, with the wait for a connection and all attempts [s].
     """
 
-    def __init__(self, engines: Engines, *, timeout_s: float) -> None:
-        self.name = engines.name
-        self._engines = engines
+    def __init__(self, database: Database, *, timeout_s: float) -> None:
+        self.name = database.name
+        self._database = database
         self._timeout_s = timeout_s
         self._fault: str | None = None
 
@@ -64,7 +65,7 @@ class Store:
         Raises:
             StoreUnavailableError: the database is away, out of order, or too slow.
         """
-        return await self._run(self._engines.readers, work, self._timeout_s)
+        return await self._run(lambda: self._database.read(work), self._timeout_s)
 
     async def write(self, work: Work[Answer]) -> Answer:
         """Return what `work` returns, once what it wrote is committed: all of it, or nothing.
@@ -75,7 +76,7 @@ class Store:
         Raises:
             StoreUnavailableError: the database is away, full, out of order, locked for too long, or too slow.
         """
-        return await self._run(self._engines.writers, work, self._timeout_s)
+        return await self._run(lambda: self._database.write(work), self._timeout_s)
 
     async def migrate(self) -> None:
         """Bring the database to this version's schema.
@@ -84,14 +85,14 @@ class Store:
             StoreVersionError: it has the schema of a newer version.
             StoreUnavailableError: as `write`.
         """
-        if not await self.read(lambda connection: connection.run_sync(is_current)):
-            await self._run(self._engines.writers, lambda connection: connection.run_sync(migrate), MIGRATION_TIMEOUT_S)
-            _LOGGER.info("%s: made, or brought to the schema of this version", self.name)
+        if not await self.read(is_current):
+            await self._run(lambda: self._database.write(migrate), MIGRATION_TIMEOUT_S)
+            _LOGGER.info("%s: has the tables of this version now", self.name)
 
-    async def _run(self, engine: AsyncEngine, work: Work[Answer], timeout_s: float) -> Answer:
+    async def _run(self, transact: Callable[[], Awaitable[Answer]], timeout_s: float) -> Answer:
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await _attempted(engine, work)
+                answer = await _attempted(transact)
         except IntegrityError:
             raise  # a bug of ours: no retry would mend it
         except _FAILURES as error:
@@ -124,27 +125,27 @@ async def opened_store(url: str, *, password: str = "", timeout_s: float) -> Asy
         StoreVersionError: the database has the schema of a newer version.
         StoreUnavailableError: it is away, full, out of order, or too slow.
     """
-    engines = make_engines(url, password=password, timeout_s=timeout_s)
+    database = make_database(url, password=password, timeout_s=timeout_s)
     try:
-        store = Store(engines, timeout_s=timeout_s)
+        store = Store(database, timeout_s=timeout_s)
         await store.migrate()
         yield store
     finally:
-        await engines.dispose()
+        with suppress(*_FAILURES):
+            async with asyncio.timeout(timeout_s):
+                await database.close()
 
 
-async def _attempted(engine: AsyncEngine, work: Work[Answer]) -> Answer:
-    """Return what `work` returns, after a few attempts where another transaction was in the way."""
+async def _attempted(transact: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Return what a transaction returns, after a few attempts where another one was in the way."""
     for attempt in range(1, _ATTEMPTS):
         try:
-            async with engine.begin() as connection:
-                return await work(connection)
+            return await transact()
         except DBAPIError as error:
             if not _is_passing(error):
                 raise
             await asyncio.sleep(_PAUSE_S * attempt)
-    async with engine.begin() as connection:
-        return await work(connection)
+    return await transact()
 
 
 def _is_passing(error: DBAPIError) -> bool:

@@ -7,7 +7,7 @@ from policies.service.schema import METADATA
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=METADATA,
-    # Alembic would not trust SQLite with it; with the `BEGIN IMMEDIATE` of `engines` its DDL is transactional.
+    # Alembic would not trust SQLite with it; with the `BEGIN IMMEDIATE` of `sqlite_database` its DDL is transactional.
     transactional_ddl=True,
     # SQLite can alter little; Alembic copies the table instead.
     render_as_batch=True,
