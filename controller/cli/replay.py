@@ -1,6 +1,7 @@
-"""`gridchase replay`: what was decided by policies alone, on files. So far `forecast`: how good the forecasts are.
+"""`gridchase replay`: policies alone, on files: how good the forecasts are, and how well batch sizes are learned.
 
 gridchase replay forecast --signal FILE… [--json]
+gridchase replay batch-size --train FILE --power FILE… [--eta 0.5] [--seeds 20] [--json]
 """
 
 import argparse
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from controller.cli import replay_batch_size
 from controller.errors import ConfigError
 from policies.forecasting.evaluation import Evaluation, evaluate
 from policies.providers.base import SignalFileError
@@ -32,7 +34,7 @@ _Verbs = argparse._SubParsersAction  # noqa: SLF001 — argparse has no public n
 
 def add_verb(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
     """Add `replay` to the verbs of the command line."""
-    what = "policies on files: how good the forecasts are"
+    what = "policies on files: how good the forecasts are, how well batch sizes are learned"
     verb = verbs.add_parser("replay", help=what, description=f"gridchase replay: {what}.")
     parts = verb.add_subparsers(title="what", required=True, metavar="WHAT")
     part = parts.add_parser(
@@ -46,6 +48,7 @@ def add_verb(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
     )
     part.add_argument("--json", action="store_true", help="for scripts")
     part.set_defaults(default_log_level="warning", do=lambda options: forecast(options.signal, as_json=options.json))
+    replay_batch_size.add_part(parts)
 
 
 def forecast(paths: Sequence[Path], *, as_json: bool) -> int:
