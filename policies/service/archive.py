@@ -28,6 +28,7 @@ from policies.service.store import Store
 from policies.service.studies import eta_of, settings_of, study_of
 
 MAX_PAGE: Final = 10_000
+_MAX_BELIEFS: Final = 50
 _NEVER_S: Final = 0.0
 """The time at which no lease has run out: where nobody says what time it is, a trial's state alone counts."""
 
@@ -47,8 +48,12 @@ class Archive:
         self._seed = seed
 
     async def jobs(self) -> list[JobSummary]:
-        """Return a line for each job, by name, without its best batch size: that takes its posterior."""
-        return await self._store.read(queries.find_summaries)
+        """Return a line for each job, by name.
+
+        The best batch size is that of the jobs asked for last, at most 50 of them: to believe takes a few milliseconds
+        a job, and there may be thousands. `posterior` has it for any job.
+        """
+        return await self._store.read(self._summaries)
 
     async def job(self, name: str) -> Job:
         """Return a job.
@@ -180,6 +185,20 @@ class Archive:
         """
         if not await self._store.write(lambda connection: queries.remove_job(connection, name)):
             raise _unknown(name)
+
+    def _summaries(self, connection: Connection) -> list[JobSummary]:
+        summaries = queries.find_summaries(connection)
+        newest = sorted(summaries, key=lambda summary: summary.last_asked_at_s or 0.0)[-_MAX_BELIEFS:]
+        best = {summary.name: self._best_batch_size(connection, summary.name) for summary in newest if summary.n_ended}
+        return [replace(summary, best_batch_size=best.get(summary.name)) for summary in summaries]
+
+    def _best_batch_size(self, connection: Connection, name: str) -> int | None:
+        """Return the batch size with the least believed cost; None where nothing is believed yet."""
+        job, trials = _known(connection, name), queries.find_studied(connection, name)
+        study = study_of(job, trials, eta_of(job, self._learning), _NEVER_S)
+        beliefs = describe(study, settings_of(job, self._learning)) if study.observations else []
+        costs = {belief.batch_size: belief.cost for belief in beliefs if belief.cost is not None}
+        return min(costs, key=costs.__getitem__, default=None)
 
     def _choose(self, job: Job, trials: Sequence[Trial], now_s: float) -> Choice:
         """Return the batch size of the job's next trial."""

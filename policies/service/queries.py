@@ -6,10 +6,25 @@ Statements are built once, so that their text is compiled once, too.
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, CursorResult, Insert, Table, bindparam, case, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    CursorResult,
+    Insert,
+    RowMapping,
+    Subquery,
+    Table,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
-from policies.service.records import ENDED, Job, JobSummary, Trial
+from policies.service.records import Job, JobSummary, Trial
 from policies.service.rows import STUDIED, WHOLE, changes_of, job_of, job_row_of, row_of, studied_trial_of, trial_of
 from policies.service.schema import CLAIMS, JOBS, TRIALS
 
@@ -43,23 +58,27 @@ _CHANGE: Final = update(TRIALS).where(
 _POWER: Final = select(
     func.max(TRIALS.c.max_power_w), func.max(TRIALS.c.energy_j / func.nullif(TRIALS.c.duration_s, 0.0))
 ).where(_OF_JOB)
-_COUNTS: Final = (
-    select(
-        TRIALS.c.job,
-        func.count().label("n_trials"),
-        func.sum(case((TRIALS.c.ended_at_s.is_(None), 1), else_=0)).label("n_in_flight"),
-        func.sum(case((TRIALS.c.state.in_(sorted(ENDED)), 1), else_=0)).label("n_ended"),
-        func.max(TRIALS.c.requested_at_s).label("last_asked_at_s"),
-    )
-    .group_by(TRIALS.c.job)
-    .subquery()
-)
+# Trials are numbered from 0 without gaps: the newest one tells how many there are, and a million need not be counted.
+_ITS_TRIALS: Final = TRIALS.alias("its_trials")
+_NEWEST: Final = select(func.max(_ITS_TRIALS.c.number)).where(_ITS_TRIALS.c.job == JOBS.c.name).scalar_subquery()
+
+
+def _counted(condition: ColumnElement[bool]) -> Subquery:
+    return select(TRIALS.c.job, func.count().label("n")).where(condition).group_by(TRIALS.c.job).subquery()
+
+
+_IN_FLIGHT: Final = _counted(TRIALS.c.ended_at_s.is_(None))
+_LOST: Final = _counted(TRIALS.c.state == literal_column("'lost'"))  # literally, so that its index is found
 _SUMMARIES: Final = (
     select(
-        *(JOBS.c.name, JOBS.c.batch_sizes, JOBS.c.default_batch_size),
-        *(_COUNTS.c.n_trials, _COUNTS.c.n_in_flight, _COUNTS.c.n_ended, _COUNTS.c.last_asked_at_s),
+        *(JOBS.c.name, JOBS.c.batch_sizes, JOBS.c.default_batch_size, TRIALS.c.number, TRIALS.c.requested_at_s),
+        func.coalesce(_IN_FLIGHT.c.n, 0).label("n_in_flight"),
+        func.coalesce(_LOST.c.n, 0).label("n_lost"),
     )
-    .select_from(JOBS.outerjoin(_COUNTS, JOBS.c.name == _COUNTS.c.job))
+    .select_from(JOBS)
+    .outerjoin(TRIALS, (TRIALS.c.job == JOBS.c.name) & (TRIALS.c.number == _NEWEST))
+    .outerjoin(_IN_FLIGHT, _IN_FLIGHT.c.job == JOBS.c.name)
+    .outerjoin(_LOST, _LOST.c.job == JOBS.c.name)
     .order_by(JOBS.c.name)
 )
 
@@ -146,18 +165,7 @@ def find_power_w(connection: Connection, job: str) -> float | None:
 
 def find_summaries(connection: Connection) -> list[JobSummary]:
     """Return a line for each job, by name; without beliefs."""
-    return [
-        JobSummary(
-            name=row["name"],
-            batch_sizes=tuple(row["batch_sizes"]),
-            default_batch_size=row["default_batch_size"],
-            n_trials=row["n_trials"] or 0,
-            n_in_flight=row["n_in_flight"] or 0,
-            n_ended=row["n_ended"] or 0,
-            last_asked_at_s=row["last_asked_at_s"],
-        )
-        for row in connection.execute(_SUMMARIES).mappings()
-    ]
+    return [_summary_of(row) for row in connection.execute(_SUMMARIES).mappings()]
 
 
 def add_claim(connection: Connection, correlation: str, now_s: float) -> bool:
@@ -182,3 +190,16 @@ def _added(connection: Connection, table: Table, row: dict[str, Any]) -> bool:
 
 def _n_rows(result: CursorResult[Any]) -> int:
     return result.rowcount
+
+
+def _summary_of(row: RowMapping) -> JobSummary:
+    n_trials = 0 if row["number"] is None else row["number"] + 1
+    return JobSummary(
+        name=row["name"],
+        batch_sizes=tuple(row["batch_sizes"]),
+        default_batch_size=row["default_batch_size"],
+        n_trials=n_trials,
+        n_in_flight=row["n_in_flight"],
+        n_ended=n_trials - row["n_in_flight"] - row["n_lost"],
+        last_asked_at_s=row["requested_at_s"],
+    )

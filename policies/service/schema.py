@@ -81,12 +81,20 @@ TRIALS: Final = Table(
     Column("detail", Text, nullable=False),
     Column("failure", Text),
     UniqueConstraint("job", "run"),
-    # A trial whose end is still to come has no end: the few of them are found among all without looking at the rest.
+    # A trial whose end is still to come has none: the few of them are found without looking at the rest.
     Index(
         "ix_trials_in_flight",
+        "job",
         "heard_at_s",
         sqlite_where=text("ended_at_s IS NULL"),
         postgresql_where=text("ended_at_s IS NULL"),
+    ),
+    # The lost ones are few, too; the list of jobs counts them.
+    Index(
+        "ix_trials_lost",
+        "job",
+        sqlite_where=text("state = 'lost'"),
+        postgresql_where=text("state = 'lost'"),
     ),
     sqlite_with_rowid=False,
 )

@@ -34,7 +34,8 @@ def eta_of(job: Job, learning: LearningConfig) -> float:
 def study_of(job: Job, trials: Sequence[Trial], eta: float, now_s: float) -> Study:
     """Return what is known of a job.
 
-    A trial that has ended is an observation, unless nobody knows how many epochs it trained; a lost one tells nothing.
+    A trial that has ended is an observation, unless nobody knows how many epochs it trained; of a lost one no more is
+    taken than how long its epochs took.
 
     Args:
         job: the job.
@@ -44,12 +45,14 @@ def study_of(job: Job, trials: Sequence[Trial], eta: float, now_s: float) -> Stu
     """
     ends = sorted((trial for trial in trials if trial.state in ENDED), key=_order)
     greatest_power_w = max_power_w(trials)
+    costs = epoch_costs(trials, eta)
     seen = (_observation(trial, run_cost(trial, eta, greatest_power_w)) for trial in ends)
     return Study(
         candidates=job.batch_sizes,
         default=job.default_batch_size,
         observations=tuple(observation for observation in seen if observation is not None),
-        epoch_costs=epoch_costs(trials, eta),
+        epoch_costs=costs,
+        epoch_times=epoch_times(trials, costs),
         in_flight=tuple(trial.batch_size for trial in trials if is_in_flight(trial, now_s)),
     )
 
@@ -86,21 +89,37 @@ def epoch_costs(trials: Sequence[Trial], eta: float) -> Mapping[int, float]:
     It is the mean over that model's trials, weighted by their epochs: what a run used in the epoch that it did not
     finish weighs less in a long run.
     """
-    measured = [trial for trial in trials if trial.state in {"reached", "stopped"}]
-    if not measured:
-        return {}
-    gpu_model = max(measured, key=_order).result.gpu_model
-    on_model = [trial for trial in measured if trial.result.gpu_model == gpu_model]
     known_power_w = max_power_w(trials)
     costs: dict[int, float] = defaultdict(float)
     epochs: dict[int, int] = defaultdict(int)
-    for trial in on_model:
+    for trial in _on_newest_model([trial for trial in trials if trial.state in {"reached", "stopped"}]):
         cost = cost_so_far(trial, eta, known_power_w)
         trained = trial.result.epochs or n_epochs(trial)
         if cost and trained:
             costs[trial.batch_size] += cost
             epochs[trial.batch_size] += trained
     return {batch_size: cost / epochs[batch_size] for batch_size, cost in costs.items()}
+
+
+def epoch_times(trials: Sequence[Trial], costs: Mapping[int, float]) -> Mapping[int, float]:
+    """Return how long an epoch takes at each batch size, on the newest trial's GPU model, where that says more [s].
+
+    It does where a batch size was timed by a run that still goes on, or was lost, but its cost is not known: such runs
+    are half-way through an epoch on average. Otherwise there are none.
+
+    Args:
+        trials: all of the job.
+        costs: the epoch costs that are known.
+    """
+    timed = [trial for trial in trials if trial.result.duration_s and trial.result.epochs]
+    if all(trial.batch_size in costs for trial in timed):
+        return {}
+    times_s: dict[int, float] = defaultdict(float)
+    epochs: dict[int, float] = defaultdict(float)
+    for trial in _on_newest_model(timed):
+        times_s[trial.batch_size] += trial.result.duration_s or 0.0
+        epochs[trial.batch_size] += (trial.result.epochs or 0) + (0.0 if trial.state == "reached" else 0.5)
+    return {batch_size: time_s / epochs[batch_size] for batch_size, time_s in times_s.items()}
 
 
 def max_power_w(trials: Sequence[Trial]) -> float | None:
@@ -130,15 +149,28 @@ def _order(trial: Trial) -> tuple[float, int]:
     return trial.ended_at_s or 0.0, trial.number
 
 
+def _on_newest_model(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials on the GPU model of the one that ended last, or was heard of last where none has ended."""
+    if not trials:
+        return []
+    gpu_model = max(trials, key=_order).result.gpu_model
+    return [trial for trial in trials if trial.result.gpu_model == gpu_model]
+
+
 def _observation(trial: Trial, cost: float | None) -> Observation | None:
     epochs = float(n_epochs(trial))
     match trial.state:
         case "failed":
             return Observation(batch_size=trial.batch_size, outcome="failed", cost=cost)
-        case "reached" | "stopped" if epochs:
+        case "reached" | "stopped" if epochs or _is_stopped_at_once(trial):
             return Observation(batch_size=trial.batch_size, outcome=trial.state, epochs=epochs, cost=cost)
         case _:
             return None
+
+
+def _is_stopped_at_once(trial: Trial) -> bool:
+    """Return whether a run was stopped within its first epoch, rather than that nobody knows how long it trained."""
+    return trial.state == "stopped" and (trial.result.epochs == 0 or trial.stop_ordered_at_s is not None)
 
 
 def _mean_power_w(trial: Trial) -> float | None:

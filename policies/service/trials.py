@@ -6,7 +6,6 @@ whose end was *inferred* (`ended`: the run is over and nobody said how) is corre
 not matter how often, or in which order, the pieces arrive.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -20,6 +19,8 @@ from policies.service.records import ENDED, IN_FLIGHT, Result, Trial
 RENEWAL_SHARE: Final = 0.25
 """A lease is renewed when this share of it has passed: what is heard every few seconds is not written every time."""
 MAX_EPOCH: Final = 1 << 52
+MAX_COST: Final = 1e18
+"""The most that a record holds: a bound above it (what a run may have told is bounded by no more) binds nothing."""
 _CUMULATIVE: Final = ("epochs", "energy_j", "duration_s", "carbon_g")
 """They only grow while a run goes on, so that the greatest told is the newest."""
 _FIELDS: Final[tuple[FieldInfo, ...]] = fields(Result)
@@ -37,7 +38,7 @@ def opened(*, job: str, run: str, number: int, recurrence: int, choice: Choice, 
         state="open",
         reason=choice.reason,
         detail=choice.detail,
-        cost_bound=bound if bound is not None and math.isfinite(bound) else None,
+        cost_bound=bound if bound is not None and bound <= 1e300 else None,
         requested_at_s=now_s,
         heard_at_s=now_s,
         lease_s=lease_s,
@@ -113,8 +114,8 @@ def told(trial: Trial, result: Result, now_s: float) -> Trial:
 def ended(trial: Trial, *, was_lost: bool, now_s: float) -> Trial:
     """Return a trial whose run is over, though nobody said how.
 
-    It has reached its target where a metric said so; else it was stopped, where it has trained an epoch and was not
-    lost (of a run that was told to stop, being lost is the answer); else it is lost: released.
+    It has reached its target where a metric said so; else it was stopped, where it was told to, or has trained an epoch
+    and was not lost; else it is lost: released.
 
     Args:
         trial: the trial.
@@ -126,7 +127,7 @@ def ended(trial: Trial, *, was_lost: bool, now_s: float) -> Trial:
     ended_at_s = now_s if trial.ended_at_s is None else trial.ended_at_s
     if trial.result.reached_epochs is not None:
         return replace(trial, state="reached", ended_at_s=ended_at_s)
-    if n_epochs(trial) and (not was_lost or trial.stop_ordered_at_s is not None):
+    if trial.stop_ordered_at_s is not None or (n_epochs(trial) and not was_lost):
         return replace(trial, state="stopped", ended_at_s=ended_at_s)
     return replace(trial, state="lost", ended_at_s=ended_at_s)
 

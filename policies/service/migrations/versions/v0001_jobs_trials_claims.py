@@ -81,5 +81,8 @@ def _make_trials() -> None:
         sa.UniqueConstraint("job", "run", name="uq_trials_job_run"),
         sqlite_with_rowid=False,
     )
-    in_flight = sa.text("ended_at_s IS NULL")
-    op.create_index("ix_trials_in_flight", "trials", ["heard_at_s"], sqlite_where=in_flight, postgresql_where=in_flight)
+    in_flight, lost = sa.text("ended_at_s IS NULL"), sa.text("state = 'lost'")
+    op.create_index(
+        "ix_trials_in_flight", "trials", ["job", "heard_at_s"], sqlite_where=in_flight, postgresql_where=in_flight
+    )
+    op.create_index("ix_trials_lost", "trials", ["job"], sqlite_where=lost, postgresql_where=lost)
