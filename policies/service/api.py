@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from policies.service.api_calls import JSON, Call, body_in, name_in, query_in
 from policies.service.api_document import document
@@ -35,6 +36,15 @@ BACKLOG: Final = 1_024
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "gridchase"}
 _OPERATION: Final = web.RequestKey("operation", str)
 _LOGGER = logging.getLogger(__name__)
+_PROTOCOL_LOGGER = logging.getLogger(f"{__name__}.protocol")
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Return whether a message of the HTTP server is no client's fault: any scan of ports would fill the log."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+
+
+_PROTOCOL_LOGGER.addFilter(_is_ours)
 
 
 class _Api:
@@ -178,7 +188,9 @@ async def served(
     guard = Guard(tokens, host=http.host)
     app = _Api(service, guard=guard, clock_s=clock_s).app()
     # What is compressed is refused by its header: unpacking is the router's first step otherwise, and has no bound.
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S, auto_decompress=False)
+    runner = web.AppRunner(
+        app, access_log=None, logger=_PROTOCOL_LOGGER, shutdown_timeout=SHUTDOWN_TIMEOUT_S, auto_decompress=False
+    )
     await runner.setup()
     try:
         url = await _listening(runner, http)

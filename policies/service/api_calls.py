@@ -2,10 +2,10 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, Final, Generic, TypeVar, cast
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -20,6 +20,8 @@ PathName = Annotated[str, Meta(pattern=r"\A(?!\.+\Z)[A-Za-z0-9._-]{1,64}\Z")]
 JSON: Final = "application/json"
 _IN_THREAD_BYTES: Final = 64 << 10
 """A longer body is decoded in a thread, so that others are answered meanwhile."""
+_MAX_EXACT: Final = 1 << 53
+"""The largest of the integers that a float tells apart."""
 _NAME: Final = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,64}\Z")
 
 
@@ -114,12 +116,35 @@ async def body_in(request: web.Request, kind: type[Body], *, max_bytes: int) -> 
     raw = await _read(request, max_bytes=max_bytes)
     try:
         if len(raw) > _IN_THREAD_BYTES:
-            return await cast("Awaitable[Body]", asyncio.to_thread(msgspec.json.decode, raw, type=kind))
-        return msgspec.json.decode(raw, type=kind)
+            return await asyncio.to_thread(_decoded, raw, kind)
+        return _decoded(raw, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise invalid(f"body: {error}") from error
     except RecursionError as error:
         raise invalid("body: is nested too deeply") from error
+
+
+def _decoded(raw: bytes, kind: type[Body]) -> Body:
+    """Return a body as its type; what fails is tried again with integers wherever there are whole numbers.
+
+    To JSON Schema 32.0 is an integer, and there are clients that write one so; to msgspec it is not.
+    """
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError:
+        return msgspec.convert(_with_integers(msgspec.json.decode(raw)), kind)
+
+
+def _with_integers(found: Any) -> Any:  # noqa: ANN401 — a JSON value
+    match found:
+        case dict():
+            return {key: _with_integers(value) for key, value in found.items()}
+        case list():
+            return [_with_integers(item) for item in found]
+        case float() if found.is_integer() and abs(found) <= _MAX_EXACT:
+            return int(found)
+        case _:
+            return found
 
 
 def _check_content_type(request: web.Request) -> None:

@@ -110,6 +110,15 @@ async def test_what_is_no_result_is_refused(body: bytes) -> None:
         assert (await ask("GET", f"{TRIALS}/r1")).body["state"] == "open"
 
 
+async def test_a_whole_number_is_an_integer_however_it_is_written() -> None:
+    async with asking(FakeDesk()) as ask:
+        body = b'{"run": "r1", "batch_sizes": [16.0, 3.2e1], "default_batch_size": 32.0}'
+        trial = (await ask("POST", TRIALS, body)).body
+        assert (trial["batch_size"], type(trial["batch_size"])) == (32, int)
+        for number in (b"32.5", b"1e300", b'"32"', b"true"):
+            assert (await ask("POST", TRIALS, body.replace(b"32.0", number))).reason == (400, "invalid_request")
+
+
 async def test_every_fault_of_a_request_is_told() -> None:
     async with asking(FakeDesk()) as ask:
         answer = await ask("POST", TRIALS, ASK | {"batch_sizes": [16, 16]})

@@ -1,0 +1,90 @@
+"""The HTTP API on the real desk and SQLite: what schemathesis finds, and what travels there and back."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from policies.service.api import served
+from policies.service.config import HttpConfig, LearningConfig
+from policies.service.desk import Desk
+from policies.service.store import opened_store
+from tests.policies.service.api_client import ASK, NOW_S, TOKEN
+
+pytestmark = pytest.mark.live
+
+CONFIG = Path(__file__).with_name("schemathesis.toml")
+SEED = 4
+N_EXAMPLES = 8
+"""Of each operation and phase."""
+
+
+@asynccontextmanager
+async def serving(directory: Path) -> AsyncIterator[str]:
+    """Serve a new SQLite database to who has the token; yield the address."""
+    tokens = directory / "tokens"
+    tokens.touch(0o600)
+    tokens.write_text(f"{TOKEN}\n")
+    async with opened_store(f"sqlite:///{directory / 'policy.sqlite'}", timeout_s=10.0) as store:
+        desk = Desk(store, LearningConfig())
+        http = HttpConfig(port=0, token_file=str(tokens))
+        async with served(desk, http=http, clock_s=lambda: NOW_S) as url:
+            yield url
+
+
+def _client(url: str) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=aiohttp.ClientTimeout(20))
+
+
+async def _schemathesis(url: str, directory: Path) -> tuple[int, str]:
+    """Return how schemathesis ends, and what it says."""
+    command = [str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(CONFIG), "run"]
+    command += [f"{url}/openapi.json", "--checks", "all", "--header", f"Authorization: Bearer {TOKEN}"]
+    command += ["--seed", f"{SEED}", "--generation-database", "none", "--max-examples", f"{N_EXAMPLES}", "--no-color"]
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=directory, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    said, _ = await process.communicate()
+    return await process.wait(), said.decode()
+
+
+async def test_schemathesis_finds_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(tmp_path) as url:
+        code, said = await _schemathesis(url, tmp_path)
+    assert code == 0, said
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_what_was_learned_travels_to_another_service(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    huge = {"outcome": "reached", "epochs": 1, "reached_epochs": 1, "energy_j": 1e18, "duration_s": 1.0}
+    async with serving(tmp_path / "one") as url, _client(url) as client:
+        for run in ("r1", "r2"):
+            async with client.post("/v1/jobs/huge/trials", json=ASK | {"run": run}) as response:
+                assert response.status == 200, await response.text()
+            async with client.post(f"/v1/jobs/huge/trials/{run}/result", json=huge) as response:
+                assert response.status == 200, await response.text()
+        async with client.get("/v1/export") as response:
+            exported = await response.json()
+    async with serving(tmp_path / "other") as url, _client(url) as client:
+        for n_new in (2, 0):
+            async with client.post("/v1/import", json=exported) as response:
+                assert (response.status, (await response.json())["n_trials"]) == (200, n_new)
+        async with client.get("/v1/export") as response:
+            assert await response.json() == exported
+
+
+async def test_a_hundred_runs_that_ask_at_once_get_their_answers(tmp_path: Path) -> None:
+    async def ask(run: int) -> tuple[int, int]:
+        async with client.post("/v1/jobs/busy/trials", json=ASK | {"run": f"r{run}"}) as response:
+            return response.status, (await response.json())["number"]
+
+    async with serving(tmp_path) as url, _client(url) as client, asyncio.TaskGroup() as tasks:
+        answers = [tasks.create_task(ask(run)) for run in range(100)]
+        assert sorted([await answer for answer in answers]) == [(200, number) for number in range(100)]
