@@ -89,9 +89,14 @@ class Conversation:
         return self._question is not None
 
     @property
+    def has_news(self) -> bool:
+        """Return whether a question was put that `prepare` has not seen yet."""
+        return self._question is not self._begun
+
+    @property
     def waits(self) -> bool:
         """Return whether a question is open, so that the network should be watched."""
-        return self._question is not None and not self._question.ended
+        return self._begun is not None and not self._begun.ended
 
     def prepare(self, connection: Connection) -> None:
         """Subscribe to what is to be heard, and let a new question try at once to reach a broker that is away."""

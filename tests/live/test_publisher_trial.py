@@ -1,6 +1,5 @@
 """Batch sizes asked for over real brokers: the answer, the wait, the command to stop, and want of memory."""
 
-import asyncio
 import logging
 import statistics
 import subprocess
@@ -15,7 +14,6 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
 from publishers import Publisher
-from publishers.broker import embedded_broker
 from publishers.connection import PahoConnection, Will, _set_no_delay
 from publishers.environment import Broker
 from publishers.reports import Command
@@ -27,6 +25,15 @@ pytestmark = pytest.mark.live
 SIZES = [8, 16, 32, 64]
 Answers = Callable[[TrialRequest], Iterable[bytes]]
 
+AMQTT = """
+import asyncio
+from publishers.broker import embedded_broker
+async def main():
+    async with embedded_broker(prefer="amqtt") as broker:
+        print(broker.port, flush=True)
+        await asyncio.Event().wait()
+asyncio.run(main())
+"""
 OUT_OF_MEMORY = """
 import sys
 from publishers import Publisher
@@ -122,19 +129,20 @@ def test_a_training_asks_trains_is_told_to_stop_and_says_its_end(broker: Mosquit
         assert len(service.payloads("/trial/request")) == 1
 
 
-async def test_the_embedded_broker_carries_answers_and_commands() -> None:
-    async with embedded_broker(prefer="amqtt") as broker:
-        await asyncio.to_thread(_ask_and_stop, broker.port, broker.url)
-
-
-def _ask_and_stop(port: int, url: str) -> None:
-    with serving(port) as service, publisher_at(url) as publisher:
-        begin_s = time.monotonic()
-        assert publisher.batch_size(SIZES, default=32) == 16
-        assert time.monotonic() - begin_s < 5.0
-        assert not publisher.should_stop
-        service.stop()
-        wait_until(lambda: publisher.should_stop)
+def test_the_embedded_broker_carries_answers_and_commands() -> None:
+    with subprocess.Popen([sys.executable, "-c", AMQTT], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        try:
+            port = int(child.stdout.readline())
+            with serving(port) as service, publisher_at(f"mqtt://127.0.0.1:{port}") as publisher:
+                begin_s = time.monotonic()
+                assert publisher.batch_size(SIZES, default=32) == 16
+                assert time.monotonic() - begin_s < 5.0
+                assert not publisher.should_stop
+                service.stop()
+                wait_until(lambda: publisher.should_stop)
+        finally:
+            child.kill()
 
 
 def test_a_run_hears_its_own_answers_and_commands_only(broker: Mosquitto) -> None:
@@ -176,8 +184,8 @@ def test_hostile_answers_are_passed_over(broker: Mosquitto, caplog: pytest.LogCa
 
 
 def test_a_flood_of_answers_and_commands_does_not_hold_up_the_right_ones(broker: Mosquitto) -> None:
-    with serving(broker.port, lambda request: [*[b"x" * 100] * 5_000, answer(request)]) as service:
-        with publisher_at(broker.url) as publisher:
+    with serving(broker.port, lambda request: [*[b"x" * 100] * 1_000, answer(request)]) as service:
+        with publisher_at(broker.url, flush_s=0.02) as publisher:
             begin_s = time.monotonic()
             assert publisher.batch_size(SIZES, default=32) == 16
             assert time.monotonic() - begin_s < 5.0
