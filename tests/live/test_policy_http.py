@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+import os
+import re
+import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +21,8 @@ from tests.policies.service.api_client import ASK, NOW_S, TOKEN
 
 pytestmark = pytest.mark.live
 
+PAGE = Path(__file__).parents[2] / "docs" / "policy-http.md"
+DEFAULT_URL = "http://127.0.0.1:9322"
 CONFIG = Path(__file__).with_name("schemathesis.toml")
 SEED = 4
 N_EXAMPLES = 8
@@ -88,3 +93,35 @@ async def test_a_hundred_runs_that_ask_at_once_get_their_answers(tmp_path: Path)
     async with serving(tmp_path) as url, _client(url) as client, asyncio.TaskGroup() as tasks:
         answers = [tasks.create_task(ask(run)) for run in range(100)]
         assert sorted([await answer for answer in answers]) == [(200, number) for number in range(100)]
+
+
+async def test_the_examples_of_the_page_work(tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed: apt-get install curl")
+    examples = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(examples) == 2
+    async with serving(tmp_path) as url, _client(url) as client:
+        trial = await _run(examples[0], url, tmp_path)
+        assert '"batch_size":64,"state":"open"' in trial
+        assert '"state":"reached"' in trial
+        known = await _run(examples[1], url, tmp_path)
+        assert '"n_known_trials":1' in known
+        async with client.get("/v1/jobs") as response:
+            assert await response.json() == []
+
+
+async def _run(script: str, url: str, directory: Path) -> str:
+    """Return what a script of the page prints, asked of this server."""
+    assert script.count(DEFAULT_URL) == 1
+    process = await asyncio.create_subprocess_exec(
+        "sh",
+        "-eu",
+        "-c",
+        script.replace(DEFAULT_URL, url),
+        cwd=directory,
+        env={"PATH": os.environ["PATH"], "TOKEN": TOKEN},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    return said.decode()

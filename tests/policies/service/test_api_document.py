@@ -10,8 +10,12 @@ import pytest
 
 from policies.service.api_document import document
 from policies.service.api_operations import OPERATIONS, Operation
+from policies.service.api_problems import Problem
 
-COMMITTED = Path(__file__).parents[3] / "docs" / "policy-api.json"
+ROOT = Path(__file__).parents[3]
+COMMITTED = ROOT / "docs" / "policy-api.json"
+PAGE = (ROOT / "docs" / "policy-http.md").read_text(encoding="utf-8")
+SOURCES = ROOT / "policies" / "service"
 DOCUMENT: dict[str, Any] = msgspec.json.decode(document())
 DONE: list[tuple[Operation[Any, Any], dict[str, Any]]] = [
     (operation, DOCUMENT["paths"][operation.path][operation.method.lower()]) for operation in OPERATIONS
@@ -61,6 +65,19 @@ def test_the_examples_are_what_their_schema_says(name: str) -> None:
     assert content["examples"]
     for example in content["examples"].values():
         jsonschema_rs.validate(schema, example["value"])
+
+
+def test_the_page_tells_every_reason_of_a_refusal() -> None:
+    sources = [*SOURCES.glob("api*.py"), SOURCES / "errors.py"]
+    code = "".join(source.read_text(encoding="utf-8") for source in sources)
+    given = re.findall(r'(?:HTTPStatus\.[A-Z_]+|status), "(\w+)"|^    reason = "(\w+)"', code, re.MULTILINE)
+    told = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| \d+ \|([^|]*)\|", PAGE, re.MULTILINE)))
+    assert {first or second for first, second in given} == set(told)
+
+
+def test_the_page_shows_a_problem() -> None:
+    (shown,) = re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert list(msgspec.json.decode(shown)) == list(Problem.__struct_fields__)
 
 
 def test_no_pattern_is_in_the_dialect_of_python() -> None:
