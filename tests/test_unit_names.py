@@ -55,6 +55,9 @@ ALLOWED: Final = {
     "upper": "the upper end, the same",
     "count": "a number of iterations, with the fraction of the one under way",
     "position": "the same",
+    "number": "a plain number made of whatever was given",
+    "target": "the value that a training's metric is to reach, in the metric's own unit",
+    "cost_bound": "the cost at which a run is stopped: an objective's, in J for energy and time weighed by eta",
     "chunk_of_work": "the work of iterations, in nominal iterations: about 1 each",
 }
 FLOATS: Final = frozenset({"float", "Quantity", "Seconds", "Watts", "TimeS", "PowerW", "Amount", "Number"})
