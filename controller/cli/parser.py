@@ -11,16 +11,25 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from controller.cli import check, replay, restore, run, signal
+from controller.cli import check, policy, replay, restore, run, signal
+from controller.cli.policy_config import load_policy_config
+from controller.cli.policy_show import print_learned
 from controller.cli.wiring import VERSION
 from controller.config import Config, load_config, load_for_restore
 from controller.demo.grid import list_zones
+from controller.demo.recurrences import RecurrenceOptions, main_recurrences
+from controller.demo.recurring_job import list_jobs
 from controller.demo.run import DemoOptions, main_demo
 from controller.errors import ConfigError, ControllerError, JournalError, NodeLockedError
 from policies.providers.catalogue import CATALOGUE
+from policies.service.errors import PolicyError, RequestError
 from publishers.broker import BrokerError
 
+EXPECTED = (ControllerError, BrokerError, PolicyError)
+WRONG = (ConfigError, JournalError, NodeLockedError, RequestError)
+"""Errors that end with 2: what was asked is wrong, or must not be done now."""
 EPILOG = "Try `gridchase demo` first: it needs no GPU, no broker and no configuration."
 
 
@@ -32,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # the store says in a line of its own what it has migrated
     try:
         code: int = options.do(options)
     except KeyboardInterrupt:  # before the event loop could take it
@@ -39,10 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has had enough; nor may the interpreter flush at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ControllerError, BrokerError) as error:
+    except EXPECTED as error:
         return _complain([error])
     except ExceptionGroup as group:
-        expected, rest = group.split((ControllerError, BrokerError))
+        expected, rest = group.split(EXPECTED)
         if expected is None or rest is not None:
             raise  # a bug: its traceback is what is needed
         return _complain(list(_leaves(expected)))
@@ -54,7 +64,7 @@ def _complain(errors: Sequence[BaseException]) -> int:
     for error in errors:
         for line in str(error).splitlines():
             print(f"gridchase: {line}", file=sys.stderr)
-    return 2 if all(isinstance(error, (ConfigError, JournalError, NodeLockedError)) for error in errors) else 1
+    return 2 if all(isinstance(error, WRONG) for error in errors) else 1
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
@@ -75,8 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(default_log_level="info")
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
     _add_demo(verbs)
-    _add(verbs, "up", "broker and controller in one process, for one GPU box", run.up)
+    _add_up(verbs)
     _add(verbs, "controller", "the controller of this node", run.controller)
+    policy.add_verb(verbs)
     _add_broker(verbs)
     _add_check(verbs)
     _add_signal(verbs)
@@ -97,6 +108,22 @@ def _add(
     verb.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
     verb.set_defaults(do=lambda options: do(load_config(options.config, options.set)))
     return verb
+
+
+def _add_up(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
+    what = "broker, controller and policy service in one process, for one GPU box"
+    verb = _add(verbs, "up", what, _never)
+    choice = verb.add_mutually_exclusive_group()
+    choice.add_argument(
+        "--policy-config", type=Path, metavar="FILE", help="of the policy service; deploy/policy.toml shows every key"
+    )
+    choice.add_argument("--no-policy", action="store_true", help="without the policy service")
+
+    def do(options: argparse.Namespace) -> int:
+        config = load_config(options.config, options.set)
+        return run.up(config, None if options.no_policy else load_policy_config(options.policy_config))
+
+    verb.set_defaults(do=do)
 
 
 def _add_check(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
@@ -160,24 +187,38 @@ def _add_broker(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
 
 
 def _add_demo(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
-    verb = verbs.add_parser("demo", help="a day in a minute: simulated GPU, real bus, real policies, real grid")
-    verb.add_argument("--seed", type=int, default=1, help="of the simulated GPU's noise (default: %(default)s)")
-    verb.add_argument("--duration-s", type=float, default=60.0, help="how long the day takes (default: %(default)s)")
-    verb.add_argument("--zone", default="GB", choices=list_zones(), help="whose grid (default: %(default)s)")
-    verb.add_argument("--max-slowdown", type=float, default=1.03, help="1.03 is 3 %% slower (default: %(default)s)")
-    verb.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
-    verb.set_defaults(
-        default_log_level="warning",  # the demo shows itself
-        do=lambda options: main_demo(
-            DemoOptions(
-                seed=options.seed,
-                duration_s=options.duration_s,
-                zone=options.zone,
-                json_path=options.json,
-                max_slowdown=options.max_slowdown,
-            )
-        ),
+    verb = verbs.add_parser(
+        "demo",
+        help="a day in a minute, or a job that learns its batch size: simulated GPU, the rest is real",
+        description="gridchase demo: a day of a real grid in a minute; with --recurrences, a recurring job that learns"
+        " its batch size. The GPU is simulated along measured curves and runs; bus and policies are the real ones.",
     )
+    verb.add_argument("--seed", type=int, default=1, help="of the noise, or of the runs drawn (default: %(default)s)")
+    verb.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
+    day = verb.add_argument_group("a day")
+    day.add_argument("--duration-s", type=float, help="how long the day takes (default: 60)")
+    day.add_argument("--zone", choices=list_zones(), help="whose grid (default: GB)")
+    day.add_argument("--max-slowdown", type=float, help="1.03 is 3 %% slower (default: 1.03)")
+    recurring = verb.add_argument_group("a recurring job")
+    recurring.add_argument("--recurrences", type=int, metavar="N", help="how often the job recurs")
+    recurring.add_argument("--workload", metavar="JOB", help=f"{', '.join(list_jobs())} (default: {list_jobs()[0]})")
+    recurring.add_argument("--policy", choices=("gridchase", "zeus"), help="how it learns (default: gridchase)")
+    verb.set_defaults(default_log_level="warning", do=_demo)  # the demo shows itself
+
+
+def _demo(options: argparse.Namespace) -> int:
+    """Run the demo that is meant; what belongs to the other one is a fault."""
+    of_day = {"duration_s": options.duration_s, "zone": options.zone, "max_slowdown": options.max_slowdown}
+    of_job = {"n_recurrences": options.recurrences, "workload": options.workload, "policy": options.policy}
+    is_recurring = any(value is not None for value in of_job.values())
+    strange = [key for key, value in of_day.items() if value is not None] if is_recurring else []
+    if strange:
+        raise ConfigError([f"--{key.replace('_', '-')}: is for the day, not for a recurring job" for key in strange])
+    given: dict[str, Any] = {"seed": options.seed, "json_path": options.json}
+    given |= {key: value for key, value in (of_job if is_recurring else of_day).items() if value is not None}
+    if is_recurring:
+        return main_recurrences(RecurrenceOptions(**given), show_learned=print_learned)
+    return main_demo(DemoOptions(**given))
 
 
 def _never(_: Config) -> int:

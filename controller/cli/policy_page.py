@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from bokeh.embed import components
 from bokeh.layouts import column
-from bokeh.models import ColumnDataSource, HoverTool, Whisker
+from bokeh.models import ColumnDataSource, HoverTool, Range1d
+from bokeh.models.annotations import Whisker
 from bokeh.plotting import figure
 from bokeh.resources import INLINE
 
@@ -129,7 +130,7 @@ def _figure(view: JobView, title: str, label: str) -> figure:
         y_axis_label=label,
         x_axis_type="log",
         y_axis_type="log",
-        x_range=(sizes[0] / 1.2, sizes[-1] * 1.2),
+        x_range=Range1d(start=sizes[0] / 1.2, end=sizes[-1] * 1.2),
         width=_WIDTH,
         height=_HEIGHT,
         sizing_mode="scale_width",
@@ -159,7 +160,7 @@ def _draw_posterior(plot: figure, rows: dict[str, list[Any]]) -> None:
     source = ColumnDataSource(rows)
     plot.varea(x="x", y1="lower", y2="upper", source=source, color=_BLUE, alpha=0.12)
     plot.add_layout(Whisker(base="x", lower="lower", upper="upper", source=source, line_color=_BLUE))
-    plot.line(x="x", y="y", source=source, color=_BLUE, width=2)
+    plot.line(x="x", y="y", source=source, color=_BLUE, line_width=2)
     dots = plot.scatter(x="x", y="y", source=source, color=_BLUE, size=7, legend_label="expected")
     tips = [("batch size", "@x"), ("expected", "@y{0.[00]}"), ("90 %", "@lower{0.[00]} to @upper{0.[00]}")]
     plot.add_tools(HoverTool(renderers=[dots], tooltips=[*tips, ("runs", "@runs")]))

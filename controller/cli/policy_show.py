@@ -20,9 +20,10 @@ from controller.cli.policy_view import (
     marks_of,
     next_text,
     time_text,
+    view_of,
 )
 from policies.batch_size.study import Belief
-from policies.service.records import JobSummary, Trial
+from policies.service.records import Job, JobSummary, Posterior, Trial
 
 N_SHOWN: Final = 12
 """So many runs are shown in the terminal; `--html` and `--json` show more."""
@@ -61,6 +62,11 @@ def print_posterior(view: JobView, console: Console) -> None:
     console.print(note, style="dim", highlight=False, soft_wrap=True)
     line = f"[bold]Next: {escape(next_text(view))}[/bold]\n"
     console.print(line, highlight=False, soft_wrap=not console.is_terminal)
+
+
+def print_learned(job: Job, posterior: Posterior, trials: Sequence[Trial], console: Console) -> None:
+    """Print what is believed of a job, given as the desk gives it."""
+    print_posterior(view_of(job, posterior, trials), console)
 
 
 def print_jobs(jobs: Sequence[JobSummary], console: Console) -> None:

@@ -4,16 +4,22 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
 from controller.cli import restore
-from controller.cli.wiring import opened_node, stopped_by_signals
+from controller.cli.wiring import VERSION, opened_node, stopped_by_signals
 from controller.config import Config
 from controller.daemon import run_controller
 from controller.errors import ConfigError, ControllerError
+from policies.service.config import BusConfig as PolicyBusConfig
+from policies.service.config import PolicyConfig
+from policies.service.errors import PolicyError
+from policies.service.serve import Served, run_service
 from publishers.broker import BrokerError, EmbeddedBroker, embedded_broker
 
 MQTT_PORT = 1883
@@ -30,9 +36,14 @@ def controller(config: Config) -> int:
     return 0
 
 
-def up(config: Config) -> int:
-    """Run a broker and the controller until SIGINT or SIGTERM; a broker that is there already is used."""
-    _run(_up, config)
+def up(config: Config, policy: PolicyConfig | None = None) -> int:
+    """Run a broker, the controller and the policy service until SIGINT or SIGTERM; a broker that is there is used.
+
+    Args:
+        config: of the controller; the policy service is on the same bus.
+        policy: of the policy service; None: without it.
+    """
+    _run(partial(_up, policy=policy), config)
     return 0
 
 
@@ -68,8 +79,8 @@ async def _controller(config: Config) -> None:
             await run_controller(node, stop=stop)
 
 
-async def _up(config: Config) -> None:
-    """Start the broker that the configuration names on this machine, unless one listens there, and the controller."""
+async def _up(config: Config, *, policy: PolicyConfig | None) -> None:
+    """Start the broker that the configuration names on this machine, unless one listens there, and the rest."""
     url = urlsplit(config.bus.url)
     host, port = url.hostname or "", url.port or MQTT_PORT
     if url.scheme != "mqtt" or host not in LOOPBACK:
@@ -79,17 +90,47 @@ async def _up(config: Config) -> None:
     with stopped_by_signals(stop):
         if await _listens(host, port):
             print(f"a broker listens at {config.bus.url} already: it is used", flush=True)
-            async with opened_node(config) as node:
-                await run_controller(node, stop=stop)
+            await _run_both(config, policy, stop)
             return
         async with embedded_broker(host=host, port=port) as running:
             setting = "no setting" if port == MQTT_PORT else f"GRIDCHASE_BROKER={running.url}"
             print(f"{running.kind} {running.version} at {running.url}; training here needs {setting}", flush=True)
             async with asyncio.TaskGroup() as tasks:
                 watch = tasks.create_task(_watch(running), name="broker")
-                async with opened_node(_with_url(config, running.url)) as node:
-                    await run_controller(node, stop=stop)
+                await _run_both(_with_url(config, running.url), policy, stop)
                 watch.cancel()
+
+
+async def _run_both(config: Config, policy: PolicyConfig | None, stop: asyncio.Event) -> None:
+    """Run the controller until `stop`, with the policy service beside it where one is configured."""
+    async with opened_node(config) as node, asyncio.TaskGroup() as tasks:
+        if policy is not None:
+            tasks.create_task(_serve_policy(config, policy, stop), name="policy service")
+        await run_controller(node, stop=stop)
+
+
+async def _serve_policy(config: Config, policy: PolicyConfig, stop: asyncio.Event) -> None:
+    """Run the policy service on the controller's bus until `stop`; its failure is told, and is not the controller's."""
+    try:
+        await run_service(
+            msgspec.structs.replace(policy, bus=PolicyBusConfig(**msgspec.structs.asdict(config.bus))),
+            state_dir=Path(config.node.state_dir) / "policy",
+            version=VERSION,
+            stop=stop,
+            started=partial(_tell_policy, policy),
+        )
+    except (PolicyError, OSError) as error:
+        _LOGGER.error("no policy service: %s; the controller goes on", error)
+
+
+def _tell_policy(policy: PolicyConfig, served: Served) -> None:
+    """Print that the policy service runs, and where."""
+    where = f"HTTP at {served.http_url}"
+    if not served.http_url:
+        where = "no HTTP" if policy.http.port < 0 else f"no HTTP: {policy.http.host}:{policy.http.port} cannot be had"
+    print(
+        f"policy service: batch sizes of recurring jobs, on the bus; {where}; look: gridchase policy jobs", flush=True
+    )
 
 
 async def _watch(running: EmbeddedBroker) -> None:

@@ -8,7 +8,6 @@ limits as it would with NVML; the view hears what a dashboard hears. The result 
 """
 
 import asyncio
-import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -24,17 +23,16 @@ from rich.console import Console
 from controller.adapters.simulation import SimulatedBackend, SimulatedGpu
 from controller.daemon import Node, run_controller
 from controller.demo.grid import list_zones, load_grid
+from controller.demo.outcome import EXPECTED, DemoError, plain, until_stopped
 from controller.demo.report import DemoResult, judge, print_result
 from controller.demo.scene import NODE, Scene, set_scene
 from controller.demo.slots import Slots
 from controller.demo.training import READY
 from controller.demo.view import Stage, show
 from controller.demo.watch import Watch
-from controller.errors import ControllerError
 from policies.profiling import sweep_plan
-from policies.providers.base import SignalError
 from policies.providers.catalogue import Source
-from publishers.broker import BrokerError, EmbeddedBroker, embedded_broker
+from publishers.broker import EmbeddedBroker, embedded_broker
 from publishers.bus import Bus
 from publishers.environment import find_boot_id
 from publishers.topics import Topics
@@ -44,13 +42,6 @@ LONGEST_DAY_S: Final = 86_400.0
 START_TIMEOUT_S: Final = 20.0
 END_TIMEOUT_S: Final = 15.0
 _SPARE_S: Final = 60.0
-
-
-class DemoError(ControllerError):
-    """The demo failed; the message says at what."""
-
-
-_EXPECTED: Final = (ControllerError, BrokerError, SignalError)
 
 
 class DemoOptions(Struct, frozen=True, kw_only=True):
@@ -95,25 +86,17 @@ def main_demo(options: DemoOptions) -> int:
             errors.print(fault)
         return 2
     try:
-        result = asyncio.run(_run_until_stopped(options, console))
+        result = asyncio.run(until_stopped(run_demo(options, console=console)))
         if options.json_path is not None:
             options.json_path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("stopped on request")
         return 0
-    except (*_EXPECTED, OSError) as error:
+    except (*EXPECTED, OSError) as error:
         errors.print(f"the demo failed: {error}")
         return 1
     print_result(result, console)
     return 0
-
-
-async def _run_until_stopped(options: DemoOptions, console: Console) -> DemoResult:
-    """Run the demo; SIGTERM ends it as Ctrl-C does."""
-    task = asyncio.current_task()
-    if task is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await run_demo(options, console=console)
 
 
 async def run_demo(options: DemoOptions, *, console: Console) -> DemoResult:
@@ -136,10 +119,9 @@ async def run_demo(options: DemoOptions, *, console: Console) -> DemoResult:
                 async with asyncio.timeout(2 * options.duration_s + _SPARE_S):
                     return await _perform(scene, broker, training, console)
     except ExceptionGroup as group:
-        expected, others = group.split(_EXPECTED)
-        if expected is None or others is not None:
+        if (error := plain(group)) is None:
             raise
-        raise DemoError("; ".join(str(error) for error in _leaves(expected))) from group
+        raise error from group
     except TimeoutError as error:
         raise DemoError("it took more than twice as long as it should: this machine is too busy") from error
 
@@ -237,12 +219,3 @@ async def _expect(event: asyncio.Event, timeout_s: float, failure: str) -> None:
             await event.wait()
     except TimeoutError as error:
         raise DemoError(failure) from error
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """Return the exceptions of a group, and of the groups in it."""
-    return [
-        leaf
-        for error in group.exceptions
-        for leaf in (_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
-    ]

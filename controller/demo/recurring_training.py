@@ -1,0 +1,152 @@
+"""One run of the recurring job: a training loop as users write it, in simulated time along a measured run.
+
+It asks for its batch size, publishes its metric after each epoch and stops when it is told to, all through the real
+publisher. What a controller would publish of its energy is handed to `Report` after each epoch and at the end.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from controller.demo.recurring_job import ETA, GPU_MODEL, RecurringJob
+from policies.batch_size.simulation import Draws
+from policies.batch_size.workload import Spent
+from publishers import Publisher
+from publishers.reports import RunEnergy
+from publishers.trial import Trial
+
+ANSWER_TIMEOUT_S: Final = 10.0
+STOP_TIMEOUT_S: Final = 5.0
+"""A stop arrives within a real epoch, which takes minutes; here an epoch takes no time: what is due is waited for."""
+_NAP_S: Final = 0.002
+Report = Callable[[RunEnergy], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a run is given.
+
+    Attributes:
+        job: what recurs.
+        run: its id.
+        broker: the URL of the broker.
+        draws: how many epochs it will need, by batch size and recurrence.
+        epoch_s: how long an epoch takes to watch, in real time [s].
+        cancelled: set where it is to end at once.
+    """
+
+    job: RecurringJob
+    run: str
+    broker: str
+    draws: Draws
+    epoch_s: float
+    cancelled: threading.Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a run is: the answer to its question, and the epochs that it has trained."""
+
+    trial: Trial
+    n_epochs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run that has ended.
+
+    Attributes:
+        trial: the answer to its question.
+        n_epochs: how many epochs it trained.
+        reached: whether it has reached its target.
+        stop_reason: why it ended, as the publisher says it.
+        spent: the energy and time of it all.
+        cost: their cost [J].
+    """
+
+    trial: Trial
+    n_epochs: int
+    reached: bool
+    stop_reason: str | None
+    spent: Spent
+    cost: float
+
+
+def train(order: Order, *, report: Report, show: Callable[[Progress], None]) -> Run | None:
+    """Run once; return None where the policy service did not answer, or the run was cancelled."""
+    workload = order.job.workload
+    with Publisher(job=order.job.name, run=order.run, broker=order.broker, rank=0, world_size=1, gpus=[0]) as publisher:
+        batch_size = publisher.batch_size(
+            workload.candidates, default=workload.default, target=1.0, timeout_s=ANSWER_TIMEOUT_S
+        )
+        if publisher.trial is None or publisher.trial.recurrence is None:
+            return None
+        needed = order.draws(batch_size, publisher.trial.recurrence)
+        n_epochs = 0
+        for epoch in publisher.epochs(workload.max_epochs):
+            publisher.begin()
+            n_epochs = epoch + 1
+            publisher.iteration()  # where a real loop has thousands
+            publisher.metric(_share(n_epochs, needed))
+            _await_what_is_due(order, publisher, n_epochs, report, show)
+            if order.cancelled.is_set():
+                return None
+        run = _account(order, publisher, n_epochs, reached=needed is not None and n_epochs >= needed)
+    report(energy_of(order, run, final=True))
+    return run
+
+
+def energy_of(order: Order, run: Run, *, final: bool) -> RunEnergy:
+    """Return what a controller would publish of a run."""
+    return RunEnergy(
+        run=order.run,
+        state="finished" if final else "running",
+        gpu_model=GPU_MODEL,
+        n_gpus=1,
+        iterations=0,
+        epochs=run.n_epochs,
+        duration_s=run.spent.duration_s,
+        energy_j=run.spent.energy_j,
+        batch_size=run.trial.batch_size,
+        reached=run.reached if final else None,
+        max_power_w=order.job.workload.max_power_w,
+        final=final,
+    )
+
+
+def _share(n_epochs: int, needed: float | None) -> float:
+    """Return the metric: the share of the epochs to the target that are done; the traces tell no more than that."""
+    return 0.0 if needed is None else min(n_epochs / needed, 1.0)
+
+
+def _await_what_is_due(
+    order: Order, publisher: Publisher, n_epochs: int, report: Report, show: Callable[[Progress], None]
+) -> None:
+    """Say what was used so far, and wait as long as an epoch takes here, or for the stop that is due."""
+    run = _account(order, publisher, n_epochs, reached=False)
+    report(energy_of(order, run, final=False))
+    show(Progress(trial=run.trial, n_epochs=n_epochs))
+    bound = run.trial.cost_bound
+    if bound is None or run.cost <= bound:
+        order.cancelled.wait(order.epoch_s)
+        return
+    for _ in range(round(STOP_TIMEOUT_S / _NAP_S)):
+        if publisher.should_stop or order.cancelled.wait(_NAP_S):
+            return
+
+
+def _account(order: Order, publisher: Publisher, n_epochs: int, *, reached: bool) -> Run:
+    """Return what a run has used so far."""
+    trial, workload = publisher.trial, order.job.workload
+    if trial is None:
+        raise ValueError("a run without a trial has no account")
+    spent = workload.epoch(trial.batch_size, order.job.limit_w(trial.batch_size)).times(n_epochs)
+    return Run(
+        trial=trial,
+        n_epochs=n_epochs,
+        reached=reached,
+        stop_reason=publisher.stop_reason,
+        spent=spent,
+        cost=spent.cost(ETA, workload.max_power_w),
+    )
