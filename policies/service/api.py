@@ -34,7 +34,9 @@ SHUTDOWN_TIMEOUT_S: Final = 5.0
 """For what is being answered when the service ends."""
 BACKLOG: Final = 1_024
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "gridchase"}
-_OPERATION: Final = web.RequestKey("operation", str)
+_NAMES: Final[dict[tuple[str, str], str]] = {
+    (operation.method, operation.path): operation.name for operation in OPERATIONS
+}
 _LOGGER = logging.getLogger(__name__)
 _PROTOCOL_LOGGER = logging.getLogger(f"{__name__}.protocol")
 
@@ -78,7 +80,7 @@ class _Api:
             response = await handler(request)
         except Exception as error:  # noqa: BLE001 — whatever it is, the client gets an answer and the log a traceback
             response = response_of(self._refusal(request, error))
-        self._service.metrics.requested(request.get(_OPERATION, "none"), response.status)
+        self._service.metrics.requested(_name_of(request), response.status)
         return response
 
     def _refusal(self, request: web.Request, error: Exception) -> Refusal:
@@ -99,7 +101,6 @@ class _Api:
                 return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "failed", detail)
 
     async def _handle(self, operation: Operation[Any, Any], request: web.Request) -> web.StreamResponse:
-        request[_OPERATION] = operation.name
         self._guard.check_host(request)
         writer = await self._guard.writer(request) if operation.is_write else ""
         async with asyncio.timeout(operation.timeout_s) as deadline, self._place_for(operation):
@@ -120,6 +121,13 @@ class _Api:
         body = operation.body and await body_in(request, operation.body, max_bytes=operation.max_bytes)
         call = Call(job=job, run=run, query=query, body=body, now_s=self._clock_s(), writer=writer)
         return await operation.handle(self._service, call)
+
+
+def _name_of(request: web.Request) -> str:
+    """Return the operation that a request means; `none` where there is none."""
+    resource = request.match_info.route.resource
+    method = "GET" if request.method == "HEAD" else request.method
+    return "none" if resource is None else _NAMES.get((method, resource.canonical), "none")
 
 
 def _response(operation: Operation[Any, Any], answer: object) -> web.Response:

@@ -164,6 +164,15 @@ class _Breaking(FakeDesk):
         return await super().export(name)
 
 
+class _Hanging(FakeDesk):
+    """A desk whose database hangs in the middle of an export."""
+
+    async def export(self, name: str | None = None) -> list[JobExport]:
+        if name is not None:
+            await asyncio.Event().wait()
+        return await super().export(name)
+
+
 async def test_an_export_that_cannot_go_on_breaks_off(caplog: pytest.LogCaptureFixture) -> None:
     async with asking(_Breaking()) as ask:
         for name in "abc":
@@ -172,6 +181,58 @@ async def test_an_export_that_cannot_go_on_breaks_off(caplog: pytest.LogCaptureF
             await ask("GET", "/v1/export")
         assert (await ask("GET", "/v1/export?job=c")).status == 200
     assert [record.message for record in caplog.records] == ["/v1/export breaks off: the database does not answer"]
+
+
+async def test_an_export_that_takes_too_long_breaks_off(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = _Hanging()
+    async with asking(desk) as ask:
+        await ask("POST", "/v1/jobs/a/trials", ASK)
+        monkeypatch.setattr(api_operations, "BULK_TIMEOUT_S", 0.05)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await ask("GET", "/v1/export")
+    assert [record.message for record in caplog.records] == ["/v1/export breaks off: it took too long"]
+
+
+async def test_a_client_that_goes_away_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    desk = FakeDesk()
+    desk.opened.clear()
+    async with asking(desk) as ask:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await ask("POST", TRIALS, ASK)
+        desk.opened.set()
+        assert (await ask("GET", f"{TRIALS}/r1")).status == 200, "a desk that was asked is not interrupted"
+    assert caplog.records == []
+
+
+async def test_what_changes_a_job_for_good_is_told_with_who_did_it(caplog: pytest.LogCaptureFixture) -> None:
+    async with asking(FakeDesk()) as ask:
+        caplog.set_level(logging.INFO, "policies.service.api_handlers")
+        await ask("POST", TRIALS, ASK)
+        await ask("PUT", "/v1/jobs/resnet50/settings", {"eta": 1})
+        exported = (await ask("GET", "/v1/export")).body
+        await ask("DELETE", "/v1/jobs/resnet50")
+        await ask("POST", "/v1/import", exported)
+    assert [record.message for record in caplog.records] == [
+        'job resnet50: this machine has set {"policy":null,"eta":1.0,"beta":null,"forgetting_ratio":null}',
+        "job resnet50: this machine has had it forgotten, with its trials",
+        "this machine has imported 1 jobs with 1 trials",
+    ]
+
+
+async def test_what_is_no_http_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with asking(FakeDesk()) as ask:
+        host, port = ask.authority.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"\x16\x03\x01 what a scan of ports sends\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert answer.split()[1] == b"400"
+    assert b"Traceback" not in answer
+    assert caplog.records == []
 
 
 class _Forgetting(FakeDesk):
