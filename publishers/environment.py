@@ -85,6 +85,10 @@ class Finder:
             return default
         return number
 
+    def world_size(self, value: object) -> int:
+        """Return how many processes train together."""
+        return self.number(value, "world_size", ("WORLD_SIZE", "SLURM_NTASKS"), default=1, least=1, most=MAX_RANK + 1)
+
     def batch_size(self, value: object) -> int:
         """Return the samples of an iteration."""
         return self.number(value, "batch_size", (), default=1, least=1, most=MAX_BATCH_SIZE)

@@ -5,6 +5,8 @@ is logged once, to the logger `publishers`.
 """
 
 import copyreg
+import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
@@ -13,7 +15,7 @@ from typing import Literal, Self, TypeVar
 from publishers.caution import number, truth, warn_once
 from publishers.connection import PahoConnection
 from publishers.conversation import put_question
-from publishers.environment import MAX_BATCH_SIZE, whole_number
+from publishers.environment import MAX_BATCH_SIZE, Finder, whole_number
 from publishers.farewell import remember
 from publishers.goal import LARGEST_METRIC, Goal
 from publishers.passes import PublishedIterable, own_batch_size, published
@@ -79,6 +81,8 @@ class Publisher:
             )
         )
         self._open(settings, clock_ns, clock_s, connect)
+        if settings is None:
+            self._n_ranks = whole_number(world_size) or self._n_ranks
 
     def iteration(self) -> None:
         """End an iteration, and begin the next; the first call, and the first after a pause, only begins one.
@@ -134,13 +138,20 @@ class Publisher:
         return default
 
     def epochs(self, n_epochs: int) -> Iterator[int]:
-        """Yield 0 to `n_epochs - 1`, each an epoch; ends early where `should_stop` is true."""
-        n = whole_number(n_epochs)
-        if n is None:
+        """Yield 0 to `n_epochs - 1`, each an epoch; ends early where `should_stop` is true.
+
+        Of several ranks none ends early by itself, since the others would wait for it for ever: let one rank broadcast
+        `should_stop`, and all of them `break`.
+        """
+        n = number(n_epochs)
+        if n is None or not math.isfinite(n):
             warn_once(f"there are no epochs: n_epochs is a {type(n_epochs).__name__}, and must be a whole number")
-        for epoch in range(n or 0):
+            return
+        for epoch in range(int(n)):
             if self.should_stop:
-                break
+                if self._n_ranks == 1:
+                    break
+                warn_once(f"epochs go on, since this is one of {self._n_ranks} ranks: broadcast should_stop, and break")
             yield epoch
             self.epoch()
 
@@ -172,7 +183,10 @@ class Publisher:
 
     @property
     def should_stop(self) -> bool:
-        """Return whether the training should end early: the target is reached, or the policy service says so."""
+        """Return whether the training should end early: the target is reached, or the policy service says so.
+
+        Ranks hear it at different times: where there are many, let one tell the others.
+        """
         return self.stop_reason is not None
 
     @property
@@ -242,6 +256,7 @@ class Publisher:
         connect: Connect = PahoConnection,
     ) -> None:
         self._run = settings.run if settings else ""
+        self._n_ranks: int = settings.world_size if settings else Finder(os.environ).world_size(None)
         self._goal = Goal()
         self.trial = None
         self.recorder = Recorder(clock_ns)

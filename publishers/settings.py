@@ -104,9 +104,7 @@ def resolve(
         SettingsError: with every fault there is.
     """
     found = Finder(environ)
-    ranks = found.number(
-        world_size, "world_size", ("WORLD_SIZE", "SLURM_NTASKS"), default=1, least=1, most=MAX_RANK + 1
-    )
+    ranks = found.world_size(world_size)
     own_rank = found.number(rank, "rank", ("RANK", "SLURM_PROCID"), default=0, least=0, most=MAX_RANK)
     if own_rank >= ranks:
         found.faults.append(f"rank = {own_rank}: must be below world_size = {ranks}")

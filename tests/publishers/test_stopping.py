@@ -146,7 +146,28 @@ def test_epochs_count_for_loops_without_an_iterable() -> None:
     assert [metric.epoch for metric in connection.metrics()] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("n", "count"), [(3, 3), (np.int64(2), 2), (0, 0), (-1, 0), (None, 0), ("x", 0)])
+@pytest.mark.parametrize(
+    ("job", "world_size", "variable"),
+    [("toy", 2, "1"), ("toy", None, "2"), ("two words", 2, "1"), ("two words", None, "2")],
+)
+def test_one_of_several_ranks_does_not_leave_the_others_alone(
+    job: str, world_size: int | None, variable: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", variable)
+    with publisher_on(FakeConnection(), job=job, world_size=world_size) as publisher:
+        for _ in publisher.epochs(5):
+            publisher.metric(0.9, reached=True)
+        assert list(publisher.epochs(3)) == [0, 1, 2]
+        assert publisher.should_stop
+    assert [record.message for record in caplog.records if "ranks" in record.message] == [
+        "epochs go on, since this is one of 2 ranks: broadcast should_stop, and break"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("n", "count"),
+    [(3, 3), (np.int64(2), 2), (2.0, 2), ("2", 2), (0, 0), (-1, 0), (None, 0), ("x", 0), (float("nan"), 0)],
+)
 def test_epochs_never_raise(n: int, count: int) -> None:
     with publisher_on(FakeConnection()) as publisher:
         assert list(publisher.epochs(n)) == list(range(count))
