@@ -175,7 +175,7 @@ def _print(results: Sequence[Evaluation]) -> None:
         console.print(table)
         console.print()
     console.print(
-        "regret: what was paid beyond the oracle, in its runs; energy and time against the default batch size at the "
-        "highest power limit, of all recurrences and, under 5, of the last five; missed: runs that did not reach their target\n"
+        "regret: what was paid beyond the oracle, in its runs; energy and time: against the default batch size at the "
+        "highest power limit; energy 5, time 5: the last five recurrences alone; missed: runs without success\n"
     )
     print(draw_regrets(results, in_colour=console.is_terminal))

@@ -30,7 +30,7 @@ def tables(results: Sequence[Evaluation]) -> Iterator[Table]:
     """Yield a table for each workload, and one of means over them."""
     by_workload = grouped(results)
     for workload, rows in by_workload.items():
-        title = f"{workload}: {rows[0].n_recurrences} recurrences, {rows[0].n_seeds} seeds"
+        title = f"{workload}: {rows[0].n_recurrences} recurrences, seeds: {rows[0].n_seeds}"
         yield _table(title, [(row.policy, [row]) for row in rows])
     if len(by_workload) > 1:
         policies = dict.fromkeys(row.policy for row in results)
@@ -90,7 +90,7 @@ def draw_regrets(results: Sequence[Evaluation], *, in_colour: bool) -> str:
     figure = plotille.Figure()
     figure.width, figure.height = WIDTH, HEIGHT
     figure.with_colors, figure.color_mode, figure.origin = in_colour, "names", False
-    figure.x_label, figure.y_label = "recurrences [%]", "regret"
+    figure.x_label, figure.y_label = "[%]", "regret"
     figure.x_ticks_fkt = lambda low, _: f"{low:.0f}"
     figure.y_ticks_fkt = lambda low, _: f"{low:.1f}"
     top = max(float(curve.max()) for curve in curves.values())

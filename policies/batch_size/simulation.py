@@ -26,8 +26,9 @@ PROBE_S: Final = 3.0
 Policy = Callable[[Study], Choice]
 Draws = Callable[[int, int], float | None]
 """Gives, of a batch size and the number of a recurrence, the epochs that the next run there needs; None: no end."""
-Knowledge = Literal["learned", "probed"]
-"""Whether the cost of an epoch is known once a batch size has run, or of all of them from the beginning."""
+Knowledge = Literal["learned", "timed", "probed"]
+"""What is known of epochs: their cost once a batch size has run; beside that the times of all of them from the
+beginning, at the highest limit; or the costs of all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +199,8 @@ class _Bench:
             for size, limit_w in self._limits_w.items()
         }
         self._known: Mapping[int, float] = dict(self._costs) if knows == "probed" else {}
+        timed = workload.candidates if knows == "timed" else ()
+        self._times = {size: workload.time_per_epoch_s[size, workload.limits_of(size)[0]] for size in timed}
         self._profiled: set[int] = set()
         self._seen: tuple[Observation, ...] = ()
 
@@ -208,6 +211,7 @@ class _Bench:
             default=self._workload.default,
             observations=self._seen,
             epoch_costs=self._known,
+            epoch_times=self._times,
             in_flight=tuple(choice.batch_size for choice in in_flight),
         )
 
@@ -249,7 +253,7 @@ class _Bench:
         return self._workload.profiling_epoch(size)
 
     def probes(self) -> Spent:
-        """Return what it takes to learn the costs of all epochs at once, at the highest limit."""
+        """Return what it takes to time all batch sizes, or to learn their costs, at the highest limit."""
         workload, spent = self._workload, Spent(energy_j=0.0, duration_s=0.0)
         if self._knows == "learned":
             return spent

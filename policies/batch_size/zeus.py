@@ -11,6 +11,7 @@ Where the reference ends with an error, or in an infinite precision, this one go
 
 - costs that are all equal, or a single one, have the run-to-run deviation that is usual in the paper's traces;
 - where every batch size was pruned, or cannot run, those that have ever reached the target are left, else all of them;
+- of runs beside the exploration, one with the batch size that is explored next counts as that exploration;
 - a batch size that turns out not to fit the memory is left out; a run that nobody measured counts, but without a cost.
 """
 
