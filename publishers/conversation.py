@@ -89,13 +89,8 @@ class Conversation:
         return self._question is not None
 
     @property
-    def has_news(self) -> bool:
-        """Return whether a question was put that `prepare` has not seen yet."""
-        return self._question is not self._begun
-
-    @property
     def waits(self) -> bool:
-        """Return whether a question is open, so that the network should be watched."""
+        """Return whether a question that `prepare` has seen is open, so that the network should be watched."""
         return self._begun is not None and not self._begun.ended
 
     def prepare(self, connection: Connection) -> None:

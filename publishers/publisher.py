@@ -80,9 +80,7 @@ class Publisher:
                 boot_id=boot_id,
             )
         )
-        self._open(settings, clock_ns, clock_s, connect)
-        if settings is None:
-            self._n_ranks = whole_number(world_size) or self._n_ranks
+        self._open(settings, clock_ns, clock_s, connect, n_ranks=whole_number(world_size))
 
     def iteration(self) -> None:
         """End an iteration, and begin the next; the first call, and the first after a pause, only begins one.
@@ -254,9 +252,10 @@ class Publisher:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         clock_s: Callable[[], float] = time.time,
         connect: Connect = PahoConnection,
+        n_ranks: int | None = None,
     ) -> None:
         self._run = settings.run if settings else ""
-        self._n_ranks: int = settings.world_size if settings else Finder(os.environ).world_size(None)
+        self._n_ranks = settings.world_size if settings else n_ranks or Finder(os.environ).world_size(None)
         self._goal = Goal()
         self.trial = None
         self.recorder = Recorder(clock_ns)

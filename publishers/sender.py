@@ -155,8 +155,6 @@ class Sender:
 
     def _rest(self, connection: Connection) -> None:
         """Wait for the next flush; while a question is open, for what the network brings."""
-        if self.conversation.has_news:
-            return
         is_asking = self.conversation.waits
         if is_asking and connection.is_connected():
             connection.work(_POLL_S)

@@ -29,6 +29,23 @@ def test_it_comes_back_after_1_2_4_up_to_30_seconds(monkeypatch: pytest.MonkeyPa
     connection.close()
 
 
+def test_in_a_hurry_it_tries_at_once_and_then_a_second_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1_000.0
+    monkeypatch.setattr("publishers.connection.time", SimpleNamespace(monotonic=lambda: now_s))
+    connection = PahoConnection(Broker(host="127.0.0.1", port=unused_port()), WILL)
+    for _ in range(5):
+        connection.work()
+        now_s = connection._due_s
+    now_s -= 1.0
+    connection.work()
+    assert connection.failures == 5
+    connection.hurry()
+    connection.work()
+    assert connection.failures == 6
+    assert connection._due_s - now_s == FIRST_DELAY_S
+    connection.close()
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid", "a" * 64 + ".example", "two..dots"])
 def test_why_there_is_no_connection_is_said_and_not_raised(host: str) -> None:
     connection = PahoConnection(Broker(host=host, port=unused_port()), WILL)
