@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
+
 from policies.service.errors import PolicyError, StoreUnavailableError
+from policies.service.first_answers import FirstAnswers, is_without_desk
 from policies.service.mailbox import Mailbox
 from policies.service.metrics import Metrics
-from policies.service.news import Answered, Story
 from policies.service.ports import MessageBus, TrialDesk
+from policies.service.records import Trial
 from publishers.wire import TrialAnswer, TrialRequest, encode
 
 PATIENCE_S: Final = 10.0
@@ -37,7 +39,7 @@ class Answers:
 
     Args:
         questions: the mailbox; when it is full the oldest is dropped, because its run asks again.
-        keep: takes what the database must be told when it is back.
+        first_answers: what runs were told first, by whichever process.
     """
 
     def __init__(
@@ -46,13 +48,13 @@ class Answers:
         *,
         desk: TrialDesk,
         bus: MessageBus,
-        keep: Callable[[Story], None],
+        first_answers: FirstAnswers,
         metrics: Metrics,
     ) -> None:
         self._questions = questions
         self._desk = desk
         self._bus = bus
-        self._keep = keep
+        self._first_answers = first_answers
         self._metrics = metrics
 
     async def run(self) -> None:
@@ -73,7 +75,7 @@ class Answers:
         """Return the answer; None where another process gives it."""
         try:
             async with asyncio.timeout_at(question.loop_s + TIMEOUT_S):
-                return await self._ask(question)
+                return await self._answer_of_desk(question)
         except StoreUnavailableError as error:
             return self._answer_without_desk(question, str(error))
         except TimeoutError:
@@ -84,10 +86,13 @@ class Answers:
             _LOGGER.exception("%s/%s: no batch size could be chosen", question.job, question.request.run)
             return _default(question, PolicyError.reason, repr(error))
 
-    async def _ask(self, question: Question) -> TrialAnswer | None:
+    async def _answer_of_desk(self, question: Question) -> TrialAnswer | None:
         request = question.request
         if not await self._desk.claim(request.correlation, now_s=question.at_s):
             return None
+        first = self._first_answers.of(question.job, request.run)
+        if first is not None and is_without_desk(first):  # it asks again, as after a restart: it is what it was told
+            return _answer(question, await self._adopt(question, first))
         trial = await self._desk.ask(
             question.job,
             request.run,
@@ -95,35 +100,43 @@ class Answers:
             default_batch_size=request.default_batch_size,
             now_s=question.at_s,
         )
-        return TrialAnswer(
-            run=request.run,
-            correlation=request.correlation,
-            batch_size=trial.batch_size,
-            reason=trial.reason,
-            detail=trial.detail,
-            recurrence=trial.recurrence,
-            cost_bound=trial.cost_bound,
-            lease_s=trial.lease_s,
+        first = self._first_answers.of(question.job, request.run)
+        if first is not None and is_without_desk(first):  # a process without the database was faster
+            return None
+        return _answer(question, trial)
+
+    async def _adopt(self, question: Question, first: TrialAnswer) -> Trial:
+        return await self._desk.adopt(
+            question.job,
+            first.run,
+            batch_sizes=question.request.batch_sizes,
+            default_batch_size=question.request.default_batch_size,
+            batch_size=first.batch_size,
+            reason=first.reason,
+            detail=first.detail,
+            now_s=question.at_s,
         )
 
     def _answer_without_desk(self, question: Question, why: str) -> TrialAnswer:
-        """Return the default, and have the run taken in later."""
+        """Return what the run was told before, else the default; the listener hears it, and has the run taken in."""
         self._metrics.store_failed()
-        answer = _default(question, StoreUnavailableError.reason, why)
-        request = question.request
-        if request.default_batch_size in request.batch_sizes:
-            self._keep(
-                Answered(
-                    job=question.job,
-                    run=request.run,
-                    at_s=question.at_s,
-                    batch_sizes=tuple(sorted(set(request.batch_sizes))),
-                    default_batch_size=request.default_batch_size,
-                    reason=answer.reason,
-                    detail=answer.detail,
-                )
-            )
-        return answer
+        first = self._first_answers.of(question.job, question.request.run)
+        if first is not None:
+            return replace(first, correlation=question.request.correlation)
+        return _default(question, StoreUnavailableError.reason, why)
+
+
+def _answer(question: Question, trial: Trial) -> TrialAnswer:
+    return TrialAnswer(
+        run=question.request.run,
+        correlation=question.request.correlation,
+        batch_size=trial.batch_size,
+        reason=trial.reason,
+        detail=trial.detail,
+        recurrence=trial.recurrence,
+        cost_bound=trial.cost_bound,
+        lease_s=trial.lease_s,
+    )
 
 
 def _default(question: Question, reason: str, why: str) -> TrialAnswer:

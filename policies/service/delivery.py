@@ -1,5 +1,7 @@
 """How news of a run are told to the desk: each as one or two calls that may be repeated."""
 
+from typing import Literal
+
 from policies.service.errors import UnknownTrialError
 from policies.service.news import Alive, Answered, Ended, Failed, Measured, Story, Used
 from policies.service.ports import TrialDesk
@@ -37,16 +39,13 @@ async def deliver(desk: TrialDesk, news: Story) -> str | None:
 async def _tell_energy(desk: TrialDesk, news: Used) -> str | None:
     """Tell what a run has used; the last word also ends it."""
     energy, job, run, now_s = news.energy, news.job, news.run, news.at_s
-    told = await desk.tell(job, run, _result_of(energy), now_s=now_s)
-    if not energy.final:
-        return told.stop
-    if energy.reached and told.trial.result.reached_epochs is None:
-        # No validation was heard of: all its epochs were needed.
-        reached = Result(outcome="reached", reached_epochs=max(1, energy.epochs))
-        await desk.tell(job, run, reached, now_s=now_s)
-    else:
+    # Where no validation was heard of, all the epochs of a run that has reached its target were needed for it.
+    has_reached = energy.final and energy.reached is True and energy.epochs > 0
+    result = _result_of(energy, outcome="reached" if has_reached else None)
+    told = await desk.tell(job, run, result, now_s=now_s)
+    if energy.final and not has_reached:
         await desk.end(job, run, now_s=now_s, was_lost=energy.state != "finished")
-    return None
+    return None if energy.final else told.stop
 
 
 async def _end(desk: TrialDesk, news: Ended) -> None:
@@ -73,8 +72,9 @@ async def _adopt(desk: TrialDesk, news: Answered) -> None:
     )
 
 
-def _result_of(energy: RunEnergy) -> Result:
+def _result_of(energy: RunEnergy, *, outcome: Literal["reached"] | None) -> Result:
     return Result(
+        outcome=outcome,
         epochs=energy.epochs,
         energy_j=energy.energy_j,
         duration_s=energy.duration_s,

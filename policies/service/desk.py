@@ -17,7 +17,7 @@ from policies.service.errors import RequestError, UnknownTrialError
 from policies.service.records import IN_FLIGHT, Job, Result, Told, Trial
 from policies.service.registration import check_same, name_faults, new_job
 from policies.service.studies import cost_so_far, eta_of, stop_reason
-from policies.service.trials import ended, heard, measured, next_recurrence, opened, told
+from policies.service.trials import adopted, ended, heard, measured, next_recurrence, opened, told
 
 CLAIM_S: Final = 600.0
 """A claim is remembered for this long; a question is repeated under a new one long before."""
@@ -60,6 +60,9 @@ class Desk(Archive):
         now_s: float,
     ) -> Trial:
         """Return the trial of a run that was answered without the database, and is taken in now; may be repeated.
+
+        Where it has a trial of another batch size, because another process still got an answer from the database, the
+        trial becomes one of the batch size that the run was told.
 
         Raises:
             As `ask`; RequestError also where the batch size is none of the job's.
@@ -154,9 +157,12 @@ class Desk(Archive):
             job = self._registered(connection, wanted)
             trials = queries.find_studied(connection, job.name)
             if any(trial.run == run for trial in trials):
-                found = queries.find_trial(connection, job.name, run)
+                found = queries.find_trial(connection, job.name, run, locked=choice is not None)
                 assert found is not None, "it was there a moment ago, and its job is locked"  # noqa: S101
-                return found
+                kept = found if choice is None else adopted(found, choice)
+                if kept is not found:
+                    queries.change_trials(connection, [kept])
+                return kept
             trial = opened(
                 job=job.name,
                 run=run,

@@ -12,13 +12,14 @@ from typing import Final, TypeVar
 from policies.service.answers import Question
 from policies.service.complaints import Complaints
 from policies.service.endings import Endings
+from policies.service.first_answers import FirstAnswers
 from policies.service.mailbox import Mailbox
 from policies.service.news import Alive, Ended, Failed, Measured, Story, Used
 from policies.service.ports import MessageBus
 from publishers.dispatch import Handler
 from publishers.reports import RunEnergy
 from publishers.topics import Address, Topics
-from publishers.wire import Metric, RankStatus, TrialFailure, TrialRequest, WireError, decode
+from publishers.wire import Metric, RankStatus, TrialAnswer, TrialFailure, TrialRequest, WireError, decode
 
 MAX_QUESTIONS: Final = 1_024
 MAX_NEWS: Final = 65_536
@@ -40,6 +41,7 @@ class Listener:
         questions: when full, the oldest is dropped: its run asks again.
         news: when full, progress and signs of life are dropped; the end of a run only where there is nothing else.
         endings: the runs that are about to be over; its `run` is a task of the service.
+        first_answers: what runs were told first, by whichever process.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Listener:
         self.questions: Mailbox[Question] = Mailbox(MAX_QUESTIONS)
         self.news: Mailbox[Story] = Mailbox(MAX_NEWS)
         self.endings = Endings(self._pass_on, patience_s=patience_s)
+        self.first_answers = FirstAnswers()
         self._topics = topics
         self._clock_s = clock_s
         self._hear_period_s = hear_period_s
@@ -57,6 +60,7 @@ class Listener:
     def subscribe(self, bus: MessageBus) -> None:
         """Listen, from the next connection on or at once."""
         bus.subscribe(self._topics.all_runs("trial/request"), self._on(self._hear_request), qos=1)
+        bus.subscribe(self._topics.all_runs("trial/answer"), self._on(self._hear_answer), qos=1)
         bus.subscribe(self._topics.all_runs("trial/failure"), self._on(self._hear_failure), qos=1)
         bus.subscribe(self._topics.all_runs("metric"), self._on(self._hear_metric), qos=1)
         bus.subscribe(self._topics.all_runs("energy"), self._on(self._hear_energy), qos=1)
@@ -81,6 +85,7 @@ class Listener:
         request = _of(decode(payload, TrialRequest), run)
         self._check_reply(job, run, request.reply_to)
         loop_s = asyncio.get_running_loop().time()
+        self.first_answers.note_question(job, request)
         question = Question(job=job, request=request, at_s=self._clock_s(), loop_s=loop_s)
         self.questions.put((job, run), question)  # a repetition asks the same
 
@@ -92,6 +97,12 @@ class Listener:
             raise WireError(
                 f"asks to be answered at {reply_to!r}: must be {self._topics.run(job, run, 'trial/answer')}"
             )
+
+    def _hear_answer(self, job: str, run: str, payload: bytes) -> None:
+        answer = _of(decode(payload, TrialAnswer), run)
+        news = self.first_answers.note_answer(job, answer, at_s=self._clock_s())
+        if news is not None:
+            self._pass_on(news)
 
     def _hear_failure(self, job: str, run: str, payload: bytes) -> None:
         failure = _of(decode(payload, TrialFailure), run)
@@ -136,7 +147,7 @@ class Listener:
         self.news.put(news.key, news, lasting=news.is_lasting)
 
 
-OfRun = TypeVar("OfRun", TrialRequest, TrialFailure, Metric, RunEnergy, RankStatus)
+OfRun = TypeVar("OfRun", TrialRequest, TrialAnswer, TrialFailure, Metric, RunEnergy, RankStatus)
 
 
 def _of(message: OfRun, run: str) -> OfRun:

@@ -140,7 +140,11 @@ class _Service:
             return
         listener = self._listener
         answers = Answers(
-            listener.questions, desk=self._desk, bus=self._bus, keep=self._spool.put, metrics=self._metrics
+            listener.questions,
+            desk=self._desk,
+            bus=self._bus,
+            first_answers=listener.first_answers,
+            metrics=self._metrics,
         )
         yield from ((f"answers[{number}]", answers.run()) for number in range(N_ANSWERERS))
         results = Results(

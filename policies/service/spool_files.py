@@ -79,7 +79,10 @@ class SpoolFiles:
         return waiting
 
     def read(self, segment: Path) -> list[Story]:
-        """Return the news of a segment; what cannot be read, such as the torn end of a killed process, is left out."""
+        """Return the news of a segment, of several about the same the newest.
+
+        What cannot be read, such as the torn end of a killed process, is left out.
+        """
         found: list[Story] = []
         faults: list[str] = []
         try:
@@ -95,7 +98,7 @@ class SpoolFiles:
                 faults.append(str(error))
         if faults:
             _LOGGER.warning("%s: %d lines cannot be read and are left out: %s", segment, len(faults), faults[0])
-        return found
+        return list({news.key: news for news in found}.values())
 
     def remove(self, segment: Path) -> None:
         """Forget a segment."""

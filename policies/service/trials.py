@@ -45,6 +45,15 @@ def opened(*, job: str, run: str, number: int, recurrence: int, choice: Choice, 
     )
 
 
+def adopted(trial: Trial, choice: Choice) -> Trial:
+    """Return a trial whose run was told another batch size, without the database: what it was told counts."""
+    if trial.batch_size == choice.batch_size:
+        return trial
+    return replace(
+        trial, batch_size=choice.batch_size, reason=choice.reason, detail=choice.detail, cost_bound=choice.cost_bound
+    )
+
+
 def is_expired(trial: Trial, now_s: float) -> bool:
     """Return whether a trial that has not ended was silent for longer than its lease."""
     return trial.state in IN_FLIGHT and now_s > trial.heard_at_s + trial.lease_s

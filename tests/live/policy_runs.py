@@ -83,6 +83,7 @@ class Runs:
             energy_j=energy_j,
             max_power_w=300.0,
             final=final,
+            reached=True if final else None,
         )
         topic = TOPICS.run(job, run, "energy")
         self._bus.publish(topic, encode(energy), qos=1 if final else 0, retain=final)

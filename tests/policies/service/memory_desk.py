@@ -63,7 +63,9 @@ class MemoryDesk:
     ) -> Trial:
         await self._called("adopt")
         assert default_batch_size in batch_sizes
-        return self._opened(job, run, Choice(batch_size=batch_size, reason=reason, detail=detail), now_s)
+        choice = Choice(batch_size=batch_size, reason=reason, detail=detail)
+        self.trials[job, run] = trials.adopted(self._opened(job, run, choice, now_s), choice)
+        return self.trials[job, run]
 
     async def claim(self, correlation: str, *, now_s: float) -> bool:
         del now_s

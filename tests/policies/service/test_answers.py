@@ -4,12 +4,13 @@ import asyncio
 
 import pytest
 
-from policies.service.answers import TIMEOUT_S, Answers, Question
+from policies.service.answers import TIMEOUT_S, Answers
+from policies.service.delivery import deliver
 from policies.service.errors import JobMismatchError, RequestError
-from policies.service.mailbox import Mailbox
+from policies.service.listener import Listener
 from policies.service.metrics import Metrics
 from policies.service.news import Answered, Story
-from publishers.wire import TrialAnswer, TrialRequest, decode
+from publishers.wire import TrialAnswer, TrialRequest, decode, encode
 from tests.fakes import FakeBus
 from tests.policies.service.memory_desk import LEASE_S, NOW_S, TOPICS, MemoryDesk, trial_request
 
@@ -18,23 +19,34 @@ REPLY_TO = TOPICS.run(JOB, "r1", "trial/answer")
 
 
 class Bench:
-    """One process that answers."""
+    """One process that answers; it hears what all of them answer."""
 
-    def __init__(self, desk: MemoryDesk | None = None) -> None:
+    def __init__(self, desk: MemoryDesk | None = None, bus: FakeBus | None = None) -> None:
         self.desk = desk or MemoryDesk()
-        self.bus = FakeBus()
-        self.kept: list[Story] = []
-        self.questions: Mailbox[Question] = Mailbox(100)
-        self.answers = Answers(self.questions, desk=self.desk, bus=self.bus, keep=self.kept.append, metrics=Metrics())
+        self.bus = bus or FakeBus()
+        self.listener = Listener(TOPICS, clock_s=lambda: NOW_S, hear_period_s=60.0, patience_s=30.0)
+        self.listener.subscribe(self.bus)
+        self.answers = Answers(
+            self.listener.questions,
+            desk=self.desk,
+            bus=self.bus,
+            first_answers=self.listener.first_answers,
+            metrics=Metrics(),
+        )
 
-    async def ask(self, request: TrialRequest | None = None, *, job: str = JOB) -> list[TrialAnswer]:
-        loop_s = asyncio.get_running_loop().time()
-        question = Question(job=job, request=request or trial_request(), at_s=NOW_S, loop_s=loop_s)
-        await self.answers.answer(question)
+    async def ask(self, request: TrialRequest | None = None) -> list[TrialAnswer]:
+        self.say(request or trial_request())
+        await self.answers.answer(await self.listener.questions.get())
         return self.heard()
+
+    def say(self, request: TrialRequest) -> None:
+        self.bus.publish(TOPICS.run(JOB, "r1", "trial/request"), encode(request), qos=1)
 
     def heard(self) -> list[TrialAnswer]:
         return [decode(payload, TrialAnswer) for payload in self.bus.payloads(REPLY_TO)]
+
+    def kept(self) -> list[Story]:
+        return self.listener.news.drain()
 
 
 async def test_a_run_is_told_its_trial() -> None:
@@ -42,16 +54,17 @@ async def test_a_run_is_told_its_trial() -> None:
     (answer,) = await bench.ask()
     assert (answer.run, answer.correlation, answer.batch_size) == ("r1", "c1", 64)
     assert (answer.reason, answer.detail, answer.recurrence, answer.lease_s) == ("thompson", "chosen", 0, LEASE_S)
-    (sent,) = bench.bus.sent
+    sent = bench.bus.sent[-1]
     assert (sent.qos, sent.retain) == (1, False)
 
 
 async def test_of_several_processes_one_answers_a_question() -> None:
-    desk = MemoryDesk()
-    benches = [Bench(desk) for _ in range(4)]
-    answers = [await bench.ask() for bench in benches]
-    assert sum(map(len, answers)) == 1
-    assert desk.calls.count("ask") == 1
+    desk, bus = MemoryDesk(), FakeBus()
+    benches = [Bench(desk, bus) for _ in range(4)]
+    benches[0].say(trial_request())
+    for bench in benches:
+        await bench.answers.answer(await bench.listener.questions.get())
+    assert (len(benches[0].heard()), desk.calls.count("ask")) == (1, 1)
 
 
 async def test_a_repeated_question_gets_the_same_answer() -> None:
@@ -71,7 +84,7 @@ async def test_a_question_that_cannot_be_answered_gets_the_default_and_why(error
     bench.desk.error = error
     (answer,) = await bench.ask()
     assert (answer.batch_size, answer.reason, answer.detail, answer.lease_s) == (32, reason, str(error), None)
-    assert bench.kept == []
+    assert bench.kept() == []
 
 
 async def test_without_the_database_the_default_is_answered_at_once_and_the_run_taken_in_later() -> None:
@@ -80,7 +93,7 @@ async def test_without_the_database_the_default_is_answered_at_once_and_the_run_
     (answer,) = await bench.ask()
     assert (answer.batch_size, answer.reason, answer.lease_s) == (32, "store_unavailable", None)
     assert asyncio.get_running_loop().time() == 0
-    assert bench.kept == [
+    assert bench.kept() == [
         Answered(
             job=JOB,
             run="r1",
@@ -97,7 +110,7 @@ async def test_a_default_that_is_no_candidate_is_answered_and_not_taken_in() -> 
     bench = Bench()
     bench.desk.is_away = True
     (answer,) = await bench.ask(trial_request(default_batch_size=1_000))
-    assert (answer.batch_size, bench.kept) == (1_000, [])
+    assert (answer.batch_size, bench.kept()) == (1_000, [])
 
 
 async def test_a_database_that_hangs_is_not_waited_for_longer_than_a_run_waits() -> None:
@@ -106,15 +119,15 @@ async def test_a_database_that_hangs_is_not_waited_for_longer_than_a_run_waits()
     (answer,) = await bench.ask()
     assert (answer.batch_size, answer.reason) == (32, "store_unavailable")
     assert asyncio.get_running_loop().time() == TIMEOUT_S
-    assert len(bench.kept) == 1
+    assert len(bench.kept()) == 1
 
 
 async def test_the_time_in_the_mailbox_counts() -> None:
     bench = Bench()
     bench.desk.delay_s = 1.0
-    question = Question(job=JOB, request=trial_request(), at_s=NOW_S, loop_s=asyncio.get_running_loop().time())
+    bench.say(trial_request())
     await asyncio.sleep(TIMEOUT_S - 0.5)
-    await bench.answers.answer(question)
+    await bench.answers.answer(await bench.listener.questions.get())
     assert [answer.reason for answer in bench.heard()] == ["store_unavailable"]
 
 
@@ -139,10 +152,46 @@ async def test_one_slow_transaction_does_not_hold_the_others() -> None:
     async with asyncio.TaskGroup() as tasks:
         workers = [tasks.create_task(bench.answers.run()) for _ in range(4)]
         for number in range(4):
-            request = trial_request(correlation=f"c{number}")
-            loop_s = asyncio.get_running_loop().time()
-            bench.questions.put(number, Question(job=JOB, request=request, at_s=NOW_S, loop_s=loop_s))
+            bench.say(trial_request(correlation=f"c{number}"))
+            await asyncio.sleep(0.001)
         await asyncio.sleep(2.1)
         assert len(bench.heard()) == 4
         for worker in workers:
             worker.cancel()
+
+
+async def test_where_one_process_answered_without_the_database_no_other_says_another_batch_size() -> None:
+    bus, desk, away = FakeBus(), MemoryDesk(), MemoryDesk()
+    away.is_away, desk.delay_s = True, 1.0
+    with_desk, without_desk = Bench(desk, bus), Bench(away, bus)
+    with_desk.say(trial_request())
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(with_desk.answers.answer(await with_desk.listener.questions.get()))
+        await asyncio.sleep(1.5)  # it is about to get its trial
+        await without_desk.answers.answer(await without_desk.listener.questions.get())
+    assert [answer.batch_size for answer in with_desk.heard()] == [32]
+    (news,) = with_desk.kept()
+    assert desk.trials[JOB, "r1"].batch_size == 64
+    await deliver(desk, news)
+    assert desk.trials[JOB, "r1"].batch_size == 32
+
+
+async def test_a_process_without_the_database_says_what_another_one_has_said() -> None:
+    bus, desk, away = FakeBus(), MemoryDesk(), MemoryDesk()
+    away.is_away = True
+    with_desk, without_desk = Bench(desk, bus), Bench(away, bus)
+    with_desk.say(trial_request())
+    for bench in (with_desk, without_desk):
+        await bench.answers.answer(await bench.listener.questions.get())
+    assert [answer.batch_size for answer in with_desk.heard()] == [64, 64]
+    assert with_desk.kept() == without_desk.kept() == []
+
+
+async def test_a_run_that_asks_again_is_told_what_it_was_told_without_the_database() -> None:
+    bench = Bench()
+    bench.desk.is_away = True
+    await bench.ask()
+    bench.desk.is_away = False
+    *_, second = await bench.ask(trial_request(correlation="c2"))
+    assert (second.batch_size, second.reason, second.lease_s) == (32, "store_unavailable", LEASE_S)
+    assert bench.desk.trials[JOB, "r1"].batch_size == 32

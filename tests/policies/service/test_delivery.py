@@ -5,6 +5,7 @@ import pytest
 from policies.service.delivery import deliver
 from policies.service.errors import UnknownTrialError
 from policies.service.news import Alive, Answered, Ended, Failed, Measured, Story, Used
+from policies.service.trials import n_epochs
 from tests.policies.service.memory_desk import NOW_S, MemoryDesk, final_energy, run_energy
 
 RUN = {"job": "resnet50", "run": "r1"}
@@ -42,7 +43,16 @@ async def test_a_run_that_has_validated_and_used_energy_is_an_observation() -> N
 
 async def test_without_a_metric_a_run_that_says_it_has_reached_needed_all_its_epochs() -> None:
     desk = await delivered(used(reached=True))
-    assert (desk.state(), desk.trials["resnet50", "r1"].result.reached_epochs) == ("reached", 4)
+    assert (desk.state(), n_epochs(desk.trials["resnet50", "r1"])) == ("reached", 4)
+
+
+async def test_with_a_metric_a_run_that_says_it_has_reached_needed_those_until_then() -> None:
+    desk = await delivered(measured(1, reached=True), used(reached=True))
+    assert (desk.state(), n_epochs(desk.trials["resnet50", "r1"])) == ("reached", 2)
+
+
+async def test_a_run_that_says_it_has_reached_without_an_epoch_tells_nothing() -> None:
+    assert (await delivered(used(reached=True, epochs=0))).state() == "lost"
 
 
 async def test_a_run_that_ended_before_its_target_was_stopped() -> None:

@@ -56,7 +56,7 @@ class Bench:
 
 
 def measured(epoch: int, *, run: str = "r1") -> Measured:
-    return Measured(job="resnet50", run=run, at_s=NOW_S + epoch, epoch=epoch, value=0.5, reached=False)
+    return Measured(job="resnet50", run=run, at_s=NOW_S + epoch, epoch=epoch, value=0.5, reached=True)
 
 
 def n_files(directory: Path) -> int:

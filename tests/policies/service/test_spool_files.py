@@ -29,12 +29,20 @@ def test_what_is_written_is_read_as_it_was_and_in_its_order(tmp_path: Path) -> N
     files = SpoolFiles(tmp_path)
     news: list[Story] = [
         measured(1),
+        measured(2),
         Used(job="resnet50", run="r1", at_s=NOW_S, energy=final_energy(cost=0.25, currency="EUR")),
         Ended(job="resnet50", run="r1", at_s=NOW_S, lost=True, reached=False),
     ]
     files.append(news[:2])
     files.append(news[2:])
     assert everything(files) == news
+
+
+def test_of_several_news_about_the_same_the_newest_is_read_in_the_place_of_the_first(tmp_path: Path) -> None:
+    files = SpoolFiles(tmp_path)
+    below = [msgspec.structs.replace(measured(epoch), reached=False) for epoch in range(3)]
+    files.append([below[0], measured(7), *below[1:]])
+    assert everything(files) == [below[2], measured(7)]
 
 
 def test_what_is_read_gets_nothing_more(tmp_path: Path) -> None:

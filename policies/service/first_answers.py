@@ -1,0 +1,63 @@
+"""What each run was told first: that it trains with, whatever else is answered later, or stands in the database.
+
+Where the database fails, one process may answer the default while another one still gets a trial from it. Both hear
+what comes first on the bus, and go by it.
+"""
+
+from collections import OrderedDict
+from typing import Final, TypeVar
+
+from policies.service.errors import StoreUnavailableError
+from policies.service.news import Answered
+from publishers.wire import TrialAnswer, TrialRequest
+
+MAX_RUNS: Final = 16_384
+Run = tuple[str, str]
+T = TypeVar("T")
+
+
+class FirstAnswers:
+    """The newest questions that were heard, and the first answers, of a bounded number of runs."""
+
+    def __init__(self) -> None:
+        self._questions: OrderedDict[Run, TrialRequest] = OrderedDict()
+        self._answers: OrderedDict[Run, TrialAnswer] = OrderedDict()
+
+    def note_question(self, job: str, request: TrialRequest) -> None:
+        """Remember what a run asks."""
+        _remember(self._questions, (job, request.run), request)
+
+    def note_answer(self, job: str, answer: TrialAnswer, *, at_s: float) -> Answered | None:
+        """Remember what a run is told first; return what the desk must learn of it, if anything."""
+        run = (job, answer.run)
+        if run in self._answers:
+            return None
+        _remember(self._answers, run, answer)
+        question = self._questions.get(run)
+        if question is None or not is_without_desk(answer) or answer.batch_size not in question.batch_sizes:
+            return None
+        return Answered(
+            job=job,
+            run=answer.run,
+            at_s=at_s,
+            batch_sizes=tuple(sorted(set(question.batch_sizes))),
+            default_batch_size=answer.batch_size,
+            reason=answer.reason,
+            detail=answer.detail,
+        )
+
+    def of(self, job: str, run: str) -> TrialAnswer | None:
+        """Return what a run was told first; None where nothing is known of that."""
+        return self._answers.get((job, run))
+
+
+def is_without_desk(answer: TrialAnswer) -> bool:
+    """Return whether an answer is a default for want of the database."""
+    return answer.lease_s is None and answer.reason == StoreUnavailableError.reason
+
+
+def _remember(known: OrderedDict[Run, T], run: Run, value: T) -> None:
+    known[run] = value
+    known.move_to_end(run)
+    if len(known) > MAX_RUNS:
+        known.popitem(last=False)
