@@ -204,7 +204,7 @@ def test_a_broker_that_was_there_is_waited_for_and_asked_at_once_when_it_is_back
         assert publisher.trial is not None
 
 
-def test_closing_meanwhile_ends_the_wait_at_once() -> None:
+def test_closing_meanwhile_ends_the_wait_at_once(caplog: pytest.LogCaptureFixture) -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection)
     begin_s = time.monotonic()
@@ -219,6 +219,9 @@ def test_closing_meanwhile_ends_the_wait_at_once() -> None:
     closing.join(5.0)
     assert time.monotonic() - begin_s < 5.0
     assert connection.statuses()[-1].state == "finished"
+    assert [record.message for record in caplog.records] == [
+        "the batch size is the default, 32: publishing was closed meanwhile"
+    ]
 
 
 def test_a_publisher_that_is_closed_off_or_a_copy_returns_the_default_at_once(
