@@ -84,7 +84,7 @@ def _change(ratios: Sequence[float | None]) -> str:
 
 def draw_regrets(results: Sequence[Evaluation], *, in_colour: bool) -> str:
     """Return the regret of the policies that learn as a plot, the mean over workloads; nothing where there is none."""
-    curves = {name: curve for name in LEARNERS if (curve := mean_curve(results, name)) is not None}
+    curves = {name: curve for name in LEARNERS if (curve := mean_regret_ratios(results, name)) is not None}
     if not curves:
         return ""
     figure = plotille.Figure()
@@ -102,7 +102,7 @@ def draw_regrets(results: Sequence[Evaluation], *, in_colour: bool) -> str:
     return str(figure.show(legend=in_colour)) + "".join(f"\n{name}: {curve[-1]:.2f}" for name, curve in curves.items())
 
 
-def mean_curve(results: Sequence[Evaluation], policy: str) -> NDArray[np.float64] | None:
+def mean_regret_ratios(results: Sequence[Evaluation], policy: str) -> NDArray[np.float64] | None:
     """Return the regret of a policy by the share of the recurrences that are over, the mean over workloads."""
     found = [result.regret_by_recurrence for result in results if result.policy == policy]
     if not found:

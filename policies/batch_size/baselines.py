@@ -50,8 +50,8 @@ def _run(workload: Workload, recurrence: int, batch_size: int, power_limit_w: fl
         recurrence=recurrence,
         batch_size=batch_size,
         power_limit_w=power_limit_w,
-        needed=draws(batch_size, recurrence),
-        most=float(workload.max_epochs),
+        n_needed=draws(batch_size, recurrence),
+        n_most=float(workload.max_epochs),
         eta=eta,
     )
 

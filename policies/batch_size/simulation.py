@@ -88,17 +88,17 @@ def trained(
     recurrence: int,
     batch_size: int,
     power_limit_w: float,
-    needed: float | None,
-    most: float,
+    n_needed: float | None,
+    n_most: float,
     eta: float,
     first: Spent | None = None,
 ) -> Run:
-    """Return a run that needs so many epochs to its target (None: it never gets there), and may train `most`.
+    """Return a run that needs so many epochs to its target (None: it never gets there), and may train `n_most`.
 
     `first` is what its first epoch takes, where that is not what the others take.
     """
-    reached = needed is not None and needed <= most
-    n_epochs = needed if needed is not None and reached else most
+    reached = n_needed is not None and n_needed <= n_most
+    n_epochs = n_needed if n_needed is not None and reached else n_most
     epoch = workload.epoch(batch_size, power_limit_w)
     # A target within the first epoch takes a share of it.
     spent = (first or epoch).times(min(n_epochs, 1.0)).plus(epoch.times(max(n_epochs - 1, 0.0)))
@@ -132,14 +132,14 @@ def common_draws(
     """
     rngs = {size: np.random.default_rng([seed, size]) for size in workload.candidates}
 
-    def draw(batch_size: int, recurrence: int) -> float | None:
+    def n_epochs_of(batch_size: int, recurrence: int) -> float | None:
         share, noise = rngs[batch_size].random(), rngs[batch_size].standard_normal()
         now = later[1] if later is not None and recurrence >= later[0] else workload
         paths = now.paths[batch_size]
         epochs = paths[int(share * len(paths))]
         return epochs if epochs is None or not noise_ratio else epochs * float(np.exp(noise_ratio * noise))
 
-    return draw
+    return n_epochs_of
 
 
 def simulate(
@@ -218,12 +218,12 @@ class _Bench:
     def train(self, recurrence: int, choice: Choice) -> bool:
         """Run once; return whether it reached its target."""
         size = choice.batch_size
-        needed = self._draws(size, recurrence)
+        n_needed = self._draws(size, recurrence)
         first = self._first_epoch(size)
-        most = float(self._workload.max_epochs)
+        n_most = float(self._workload.max_epochs)
         if choice.cost_bound is not None:
-            most = min(choice.cost_bound // self._costs[size], most)
-        if most == 0:
+            n_most = min(choice.cost_bound // self._costs[size], n_most)
+        if n_most == 0:
             self._seen += (Observation(batch_size=size, outcome="stopped", epochs=0.0, cost=0.0),)
             return False
         run = trained(
@@ -231,8 +231,8 @@ class _Bench:
             recurrence=recurrence,
             batch_size=size,
             power_limit_w=self._limits_w[size],
-            needed=needed,
-            most=most,
+            n_needed=n_needed,
+            n_most=n_most,
             eta=self._eta,
             first=first,
         )

@@ -85,7 +85,7 @@ def parse_train(source: str, text: str) -> TrainTrace:
     epochs: dict[Identity, dict[tuple[Metric, int], dict[str, float | None]]] = defaultdict(dict)
     for line, row in _rows(source, text, TRAIN_COLUMNS, faults):
         try:
-            key = (Metric(_number(row, "target_metric", least=-math.inf)), _batch_size(row))
+            key = (Metric(_number(row, "target_metric", is_positive=False)), _batch_size(row))
             reached = None if row["target_epoch"].lower() in NOT_REACHED else _number(row, "target_epoch")
             runs = epochs[_job(row)].setdefault(key, {})
             _insert(runs, row["run"], reached, f"run {row['run']} at batch size {key[1]} and target {key[0]:g}")
@@ -199,13 +199,12 @@ def _batch_size(row: Row) -> int:
     return int(text)
 
 
-def _number(row: Row, column: str, *, least: float = 0.0) -> float:  # `least` is excluded
-    """Return a number; raise `ValueError` where it is none, not finite, or not above `least`."""
+def _number(row: Row, column: str, *, is_positive: bool = True) -> float:
+    """Return a number; raise `ValueError` where it is none, not finite, or not above 0 as most must be."""
     try:
         number = float(row[column])
     except ValueError:
         number = math.nan
-    if not (math.isfinite(number) and number > least):
-        above = f" above {least:g}" if math.isfinite(least) else ""
-        raise ValueError(f"{column} = {row[column]!r}: must be a finite number{above}")
+    if not math.isfinite(number) or (is_positive and number <= 0):
+        raise ValueError(f"{column} = {row[column]!r}: must be a finite number{' above 0' if is_positive else ''}")
     return number

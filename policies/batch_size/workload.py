@@ -94,7 +94,7 @@ class Workload:
         limits_w = self.limits_of(batch_size)
         return total_of(self.epoch(batch_size, limit_w) for limit_w in limits_w).times(1 / len(limits_w))
 
-    def expected_epochs(self, batch_size: int, noise_ratio: float = 0.0) -> float:
+    def n_expected_epochs(self, batch_size: int, noise_ratio: float = 0.0) -> float:
         """Return the mean epochs that it takes to reach the target, runs that are given up included; may be infinite.
 
         Args:
@@ -125,7 +125,7 @@ class Fixed:
 
 def fixed(workload: Workload, batch_size: int, power_limit_w: float, *, eta: float, noise_ratio: float = 0.0) -> Fixed:
     """Return what it costs always to use one batch size and power limit."""
-    mean = workload.epoch(batch_size, power_limit_w).times(workload.expected_epochs(batch_size, noise_ratio))
+    mean = workload.epoch(batch_size, power_limit_w).times(workload.n_expected_epochs(batch_size, noise_ratio))
     return Fixed(
         batch_size=batch_size, power_limit_w=power_limit_w, mean=mean, cost=_cost(mean, eta, workload.max_power_w)
     )

@@ -94,7 +94,7 @@ def describe(study: Study, settings: LearningSettings) -> list[Belief]:
     The policy has no belief of epochs: theirs is the plain mean, without bounds.
     """
     past = _past(study, settings.beta)
-    return [_belief(size, study, _costs_of(past.seen, size)) for size in study.candidates]
+    return [_belief(size, study, _costs(past.seen, size)) for size in study.candidates]
 
 
 def _past(study: Study, beta: float) -> _Past:
@@ -177,7 +177,7 @@ def _draw(past: _Past, rng: np.random.Generator) -> tuple[int, str]:
             return size, f"{size} has run {counts[size]} times, which is too seldom to compare it"
     drawn: dict[int, float] = {}
     for size in past.arms:
-        posterior = _posterior(_costs_of(past.seen, size))
+        posterior = _posterior(_costs(past.seen, size))
         if posterior is not None:
             drawn[size] = -float(rng.normal(-posterior[0], posterior[1]))
     if not drawn:
@@ -187,7 +187,7 @@ def _draw(past: _Past, rng: np.random.Generator) -> tuple[int, str]:
     return size, f"{size} drew a cost of {drawn[size]:.4g}, the least of {len(drawn)} batch sizes"
 
 
-def _costs_of(seen: Sequence[_Seen], size: int) -> list[float]:
+def _costs(seen: Sequence[_Seen], size: int) -> list[float]:
     """Return every cost that was measured at a batch size."""
     return [one.cost for one in seen if one.batch_size == size and math.isfinite(one.cost)]
 

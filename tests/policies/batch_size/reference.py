@@ -15,11 +15,12 @@ class Reference:
     """Asks and tells the optimizer as Zeus's simulator does; while an exploration is out, as its server does.
 
     The optimizer may end with an error, as when it has pruned everything; then its user is left with the default, and
-    `error` says why.
+    `error` says why, and `n_reached` after how many recurrences.
     """
 
     def __init__(self, *, candidates: tuple[int, ...], default: int, seed: int, beta: float = 2.0) -> None:
         self.error: Exception | None = None
+        self.n_reached: int | None = None
         self._beta = beta
         self._job = Job("dataset", "network", "optimizer", 0.5, 100, default)
         self._optimizer = PruningGTSBatchSizeOptimizer(seed=seed, concurrency=True, verbose=False)
@@ -42,6 +43,7 @@ class Reference:
             size = int(self._optimizer.predict(self._job))
         except (ValueError, AssertionError) as error:
             self.error = error
+            self.n_reached = sum(seen.outcome == "reached" for seen in study.observations)
             return self(study)
         self._is_exploring = self._job not in self._optimizer.mabs
         return Choice(batch_size=size, reason="reference", detail="", cost_bound=bound)

@@ -29,15 +29,15 @@ def test_a_profiling_epoch_is_the_mean_over_the_limits() -> None:
 
 def test_runs_that_are_given_up_are_paid_for_by_those_that_reach_the_target() -> None:
     job = toy(paths={16: (4.0, None), 32: (5.0, 25.0), 64: (None,)})
-    assert job.expected_epochs(16) == pytest.approx(4 + 20)
-    assert job.expected_epochs(32) == pytest.approx(5 + 20)
-    assert job.expected_epochs(64) == math.inf
+    assert job.n_expected_epochs(16) == pytest.approx(4 + 20)
+    assert job.n_expected_epochs(32) == pytest.approx(5 + 20)
+    assert job.n_expected_epochs(64) == math.inf
     assert [job.always_reaches(size) for size in job.candidates] == [False, False, False]
 
 
 def test_noise_makes_runs_longer_on_average() -> None:
     job = toy(max_epochs=1_000)
-    assert job.expected_epochs(16, 0.25) == pytest.approx(4 * math.exp(0.25**2 / 2), rel=1e-3)
+    assert job.n_expected_epochs(16, 0.25) == pytest.approx(4 * math.exp(0.25**2 / 2), rel=1e-3)
 
 
 def test_the_optimum_is_the_least_cost_of_all_places() -> None:

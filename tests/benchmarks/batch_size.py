@@ -1,0 +1,229 @@
+"""How well batch sizes are learned: `python -m tests.benchmarks.batch_size --train FILE --power FILE… [--write]`.
+
+The protocol is that of the Zeus paper (arXiv:2208.06102, section 6) on traces in the format of Zeus's. Beside ours, on
+the same training runs (seeds in pairs): Zeus's own optimizer (zeus-ml) in the same simulation, our policy `zeus`, the
+default and a grid search. First the simulation itself is checked: with Zeus's optimizer, and with our policy `zeus`, it
+must give entry by entry the histories of Zeus's own simulator, with its random numbers.
+"""
+
+import argparse
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+import numpy as np
+
+from controller.cli.wiring import VERSION
+from controller.demo.workload_files import read_workloads
+from policies.batch_size.evaluation import Conditions, Evaluation, judge, play, play_policy, regrets, yardstick
+from policies.batch_size.simulation import History
+from policies.batch_size.workload import Workload
+from tests.benchmarks.batch_size_original import MismatchError, compare_with_original
+from tests.policies.batch_size.reference import Reference
+
+DATE: Final = "2026-11-21"
+TABLE: Final = Path(__file__).with_suffix(".md")
+OURS: Final = ("gridchase", "gridchase-probed")
+LEARNERS: Final = (*OURS, "Zeus", "zeus")
+CONDITIONS: Final = {
+    "η = 0.5": Conditions(),
+    "η = 0 (time alone)": Conditions(eta=0.0),
+    "η = 1 (energy alone)": Conditions(eta=1.0),
+    "run-to-run noise + 0.25 (log)": Conditions(noise_ratio=0.25),
+    "drift, mirrored": Conditions(drift="mirror"),
+    "drift, best and default swapped": Conditions(drift="swap"),
+    "2 at a time": Conditions(concurrency=2),
+    "8 at a time": Conditions(concurrency=8),
+}
+MAIN: Final = "η = 0.5"
+
+Task = tuple[Workload, str, str, int]
+"""Workload, policy, conditions, seeds."""
+
+
+class Outcome:
+    """An evaluation, and how it ended where the reference does with an error: how many jobs, and what until then."""
+
+    def __init__(self, task: Task) -> None:
+        workload, policy, condition, n_seeds = task
+        conditions = CONDITIONS[condition]
+        yard = yardstick(workload, conditions)
+        self.condition = condition
+        histories, until_error, began_s = [], [], time.process_time()
+        self.n_errors = 0
+        for seed in range(n_seeds):
+            history, n_before = _history(workload, policy, conditions, seed)
+            self.n_errors += n_before < history.n_recurrences
+            until_error.append(float(regrets(history, yard)[max(n_before - 1, 0)]))
+            histories.append(history)
+        self.cpu_s = time.process_time() - began_s
+        self.regret_until_error = fmean(until_error)
+        self.found: Evaluation = judge(workload, policy, conditions, histories)
+
+
+def _history(workload: Workload, policy: str, conditions: Conditions, seed: int) -> tuple[History, int]:
+    """Return what a policy does, and how many recurrences it had finished when Zeus would have ended with an error."""
+    if policy != "Zeus":
+        history = play(workload, policy, conditions, seed=seed)  # type: ignore[arg-type]
+        return history, _n_before_giving_up(history)
+    reference = Reference(candidates=workload.candidates, default=workload.default, seed=seed)
+    history = play_policy(workload, reference, conditions, seed=seed)
+    ended = history.n_recurrences if reference.n_reached is None else reference.n_reached
+    return history, min(ended, _n_before_giving_up(history))
+
+
+def _n_before_giving_up(history: History) -> int:
+    """Return how many recurrences there are before the first that was given up after 20 tries."""
+    reached = {run.recurrence for run in history.runs if run.reached}
+    return next((at for at in range(history.n_recurrences) if at not in reached), history.n_recurrences)
+
+
+def page(workloads: Sequence[Workload], n_seeds: int, files: tuple[Path, Sequence[Path]]) -> Iterator[str]:
+    """Yield the lines of the page."""
+    versions = f"numpy {np.__version__}, zeus-ml {version('zeus-ml')}, pandas {version('pandas')}"
+    yield "# How well batch sizes are learned\n"
+    yield (
+        f"{DATE}, 2 cores of {platform.machine()}, {platform.system()} {platform.release()}, Python "
+        f"{platform.python_version()}, gridchase {VERSION}, {versions}; `python -m tests.benchmarks.batch_size --train "
+        f"{files[0].name} --power {' '.join(path.name for path in files[1])} --write` on the traces of Zeus v0.3 "
+        "(github.com/SymbioticLab/Zeus, `trace/`, Apache-2.0).\n"
+    )
+    yield PROTOCOL
+    with ProcessPoolExecutor(2) as pool:
+        yield from check(workloads, pool)
+        tasks: list[Task] = [
+            (workload, policy, condition, n_seeds)
+            for condition, workload, policy in product(CONDITIONS, workloads, (*LEARNERS, "oracle", "default", "grid"))
+            if condition == MAIN or policy in LEARNERS
+        ]
+        outcomes = list(pool.map(Outcome, tasks))
+    yield from summary(outcomes)
+    yield from by_workload([one for one in outcomes if one.condition == MAIN])
+    yield from pairs(outcomes)
+
+
+PROTOCOL: Final = """\
+**Protocol.** The six jobs of the Zeus paper with its targets, default batch sizes and limits of epochs, each 2 · batch
+sizes · power limits times; β = 2; a run takes a recorded training path of its batch size at the best power limit, which
+the first run there finds in its first epoch. *Regret*: what was paid beyond an oracle that knows the best batch size and
+power limit, in runs of that oracle: 5 is five optimal runs wasted. `gridchase` learns what an epoch costs by running;
+`gridchase-probed` has paid for 30 iterations (3 s at most) of each batch size first. `Zeus` is Zeus's own optimizer,
+`zeus` our policy by the same rules. Seeds are paired: the k-th run of a batch size is the same for every policy. With a
+drift, a job recurs 100 times; half way the batch sizes that always reach the target exchange their epochs, the smallest
+with the largest and so on (*mirrored*), or the best with the default (*swapped*). *k at a time*: results come in after
+k runs are out; those that failed are tried again, together. Zeus decides then as its server does: one explores, the
+others take the best so far."""
+
+
+def check(workloads: Sequence[Workload], pool: ProcessPoolExecutor) -> Iterator[str]:
+    """Yield what the comparison with Zeus's own simulator says."""
+    tasks = list(product(workloads, (0.5, 1.0)))
+    counts = list(pool.map(compare_with_original, *zip(*tasks, strict=True)))
+    n_entries = sum(counts)
+    yield (
+        f"\n**The simulation is Zeus's.** Histories of Zeus's own simulator (`zeus._legacy.simulate.Simulator`), for "
+        f"{len(workloads)} workloads at η = 0.5 and 1: {n_entries:,} entries, and every one is reproduced by this "
+        "simulation with Zeus's optimizer, and with our policy `zeus`: batch size, power limit, whether it reached the "
+        "target; energy and time to 1e-9.\n"
+    )
+
+
+def summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the means over the workloads, for each of the conditions."""
+    yield "\n## Regret, mean over the workloads\n"
+    yield f"| | {' | '.join(LEARNERS)} | Zeus: errors | until then | no worse | ms a choice |"
+    yield f"|---|{'---:|' * (len(LEARNERS) + 4)}"
+    for condition in CONDITIONS:
+        rows = {name: _of(outcomes, condition, name) for name in LEARNERS}
+        means = [f"{fmean(one.found.regret for one in rows[name]):.2f}" for name in LEARNERS]
+        errors = sum(one.n_errors for one in rows["Zeus"])
+        n_jobs = sum(one.found.n_seeds for one in rows["Zeus"])
+        until = fmean(one.regret_until_error for one in rows["Zeus"])
+        pairs = zip(rows["gridchase"], rows["Zeus"], strict=True)
+        n_won = sum(ours.found.regret <= theirs.found.regret for ours, theirs in pairs)
+        ms = 1e3 * sum(one.cpu_s for one in rows["gridchase"]) / sum(_n_choices(one) for one in rows["gridchase"])
+        yield (
+            f"| {condition} | {' | '.join(means)} | {errors} of {n_jobs} jobs | {until:.1f} | "
+            f"{n_won} of {len(rows['Zeus'])} | {ms:.2f} |"
+        )
+    yield (
+        "\n*Errors*: Zeus's simulator ends with one where a recurrence has failed 20 times, its optimizer where it has "
+        "pruned every batch size; here the job goes on, with the default in the second case; *until then* is Zeus's "
+        "regret up to that error, or the end. *No worse*: workloads on which `gridchase` regrets no more than Zeus. A "
+        "choice of `gridchase` is timed with the simulation around it."
+    )
+
+
+def _of(outcomes: Sequence[Outcome], condition: str, policy: str) -> list[Outcome]:
+    return [one for one in outcomes if one.condition == condition and one.found.policy == policy]
+
+
+def _n_choices(one: Outcome) -> float:
+    """Return how many runs were chosen."""
+    return one.found.n_seeds * (one.found.n_recurrences + one.found.n_stopped)
+
+
+def by_workload(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield regret, energy and time of each policy on each workload."""
+    policies = list(dict.fromkeys(one.found.policy for one in outcomes))
+    workloads = dict.fromkeys(one.found.workload for one in outcomes)
+    cell = {(one.found.workload, one.found.policy): one.found for one in outcomes}
+    columns = [(name, [cell[name, policy] for policy in policies]) for name in workloads]
+    yield f"\n## Regret at {MAIN}, mean ± standard deviation over seeds\n"
+    yield f"| workload | recurrences | {' | '.join(policies)} |\n|---|---:|{'---:|' * len(policies)}"
+    for name, found in columns:
+        cells = " | ".join(f"{one.regret:.2f} ± {one.regret_sd:.2f}" for one in found)
+        yield f"| {name} | {found[0].n_recurrences} | {cells} |"
+    for title, field in (
+        ("Energy of all recurrences", "energy_ratio"),
+        ("Time of all recurrences", "duration_ratio"),
+        ("Energy of the last five recurrences (the paper's figure 6)", "last_energy_ratio"),
+        ("Time of the last five recurrences", "last_duration_ratio"),
+    ):
+        yield f"\n## {title} against the default at the highest limit, {MAIN}\n"
+        yield f"| workload | {' | '.join(policies)} |\n|---|{'---:|' * len(policies)}"
+        for name, found in columns:
+            yield f"| {name} | {' | '.join(f'{100 * (getattr(one, field) - 1):+.1f} %' for one in found)} |"
+
+
+def pairs(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the regrets of each workload under the other conditions."""
+    for condition in CONDITIONS:
+        if condition == MAIN:
+            continue
+        rows = {name: _of(outcomes, condition, name) for name in LEARNERS}
+        yield f"\n## Regret, {condition}\n\n| workload | {' | '.join(LEARNERS)} |\n|---|{'---:|' * len(LEARNERS)}"
+        for each in zip(*rows.values(), strict=True):
+            yield f"| {each[0].found.workload} | {' | '.join(f'{one.found.regret:.2f}' for one in each)} |"
+
+
+def main() -> None:
+    """Measure and print; with `--write` into the page beside this file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--train", type=Path, metavar="FILE", help="CSV of training runs")
+    parser.add_argument("--power", nargs="+", type=Path, metavar="FILE", help="CSV of power, one a kind of GPU")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
+    options = parser.parse_args()
+    if options.train is None or options.power is None:
+        print("skipped: there are no traces; name them with --train FILE --power FILE…")
+        return
+    lines = []
+    try:
+        for line in page(read_workloads(options.train, options.power), options.seeds, (options.train, options.power)):
+            print(line, flush=True)
+            lines.append(line)
+    except MismatchError as error:
+        raise SystemExit(str(error)) from error
+    if options.write:
+        TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
