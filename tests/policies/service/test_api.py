@@ -185,6 +185,14 @@ async def test_a_body_in_another_language_is_refused(content_type: str) -> None:
         assert (await ask("POST", TRIALS, ASK, Content_Type="application/json; charset=UTF-8")).status == 200
 
 
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/none", "/v1/export", "/nowhere"])
+async def test_no_answer_is_kept_guessed_at_or_tells_who_serves_it(path: str) -> None:
+    async with asking(FakeDesk()) as ask:
+        headers = (await ask("GET", path)).headers
+        named = [headers[name] for name in ("Cache-Control", "X-Content-Type-Options", "Server")]
+        assert named == ["no-store", "nosniff", "gridchase"]
+
+
 async def test_a_compressed_body_is_refused_unopened() -> None:
     async with asking(FakeDesk()) as ask:
         assert (await ask("POST", TRIALS, b"\x1f\x8b", Content_Encoding="gzip")).status == 415

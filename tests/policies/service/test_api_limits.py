@@ -118,12 +118,13 @@ async def test_it_counts_what_it_does() -> None:
             await ask("POST", TRIALS, ASK)
         await ask("POST", RESULT, {"epochs": 1})
         await ask("POST", RESULT, {"outcome": "reached"})
+        await ask("POST", RESULT, {"epochs": 1})
         await ask("GET", "/nowhere")
         metrics = await ask.metrics()
     assert metrics["answers_total", "http", "default_first"] == 2.0
     assert metrics["answer_seconds_count", "http"] == 2.0
     assert metrics["answer_seconds_bucket", "10.0", "http"] == 2.0
-    assert metrics["results_total", "http"] == 2.0
+    assert metrics["results_total", "http"] == 3.0
     assert metrics["trials_ended_total", "reached"] == 1.0
     assert metrics["http_requests_total", "ask", "200"] == 2.0
     assert metrics["http_requests_total", "none", "404"] == 1.0
@@ -226,7 +227,7 @@ async def test_what_is_no_http_does_not_fill_the_log(caplog: pytest.LogCaptureFi
     async with asking(FakeDesk()) as ask:
         host, port = ask.authority.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"\x16\x03\x01 what a scan of ports sends\r\n\r\n")
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: \0\r\n\r\n")
         answer = await reader.read()
         writer.close()
         await writer.wait_closed()
@@ -262,6 +263,17 @@ async def test_what_is_being_answered_is_answered_before_the_end() -> None:
         assert await task == 200
 
 
+async def test_what_hangs_does_not_hold_up_the_end_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "SHUTDOWN_TIMEOUT_S", 0.05)
+    desk = FakeDesk()
+    async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession() as session, asyncio.timeout(5):
+        async with served(desk, http=HttpConfig(port=0), clock_s=lambda: NOW_S) as url:
+            desk.opened.clear()
+            task = tasks.create_task(_status(session, f"{url}{TRIALS}"))
+            await eventually(lambda: desk.n_asked)
+        assert await task == 0
+
+
 async def test_an_address_that_is_taken_is_told_and_borne(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         config = HttpConfig(port=taken.getsockname()[1])
@@ -283,5 +295,9 @@ async def test_ipv6_is_served() -> None:
 
 
 async def _status(session: aiohttp.ClientSession, url: str) -> int:
-    async with session.post(url, json=ASK) as response:
-        return response.status
+    """Return the status of an answer; 0 where the connection ends without one."""
+    try:
+        async with session.post(url, json=ASK) as response:
+            return response.status
+    except aiohttp.ServerDisconnectedError:
+        return 0
