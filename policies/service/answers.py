@@ -1,6 +1,7 @@
 """Answers to runs that ask for a batch size: from the desk, or the default where the desk cannot say."""
 
 import asyncio
+import dataclasses
 import logging
 from dataclasses import dataclass
 from typing import Final
@@ -15,10 +16,9 @@ from policies.service.ports import MessageBus, TrialDesk
 from policies.service.records import Trial
 from publishers.wire import TrialAnswer, TrialRequest, encode
 
-PATIENCE_S: Final = 10.0
-"""How long a run asks by default; it asks again every second."""
 TIMEOUT_S: Final = 5.0
-"""For an answer, the time in the mailbox included: the default must still reach the run in time."""
+"""For an answer, with the time in the mailbox: a run asks for 10 s, every second, and must still hear the default."""
+LOOK_S: Final = 0.25
 MAX_DETAIL: Final = 1_024
 
 _LOGGER = logging.getLogger(__name__)
@@ -26,12 +26,23 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A request for a batch size, heard at `at_s` and, on the loop's clock, at `loop_s`."""
+    """A request for a batch size, heard at `at_s`; on the loop's clock, first at `first_s` and again at `last_s`."""
 
     job: str
     request: TrialRequest
     at_s: float
-    loop_s: float
+    first_s: float
+    last_s: float
+
+    @property
+    def due_s(self) -> float:
+        """Return when it must be answered, on the loop's clock."""
+        return self.first_s + TIMEOUT_S
+
+
+def repeated(waiting: Question, newer: Question) -> Question:
+    """Return a question that was repeated while it waited: what is asked now, for as long as it has waited."""
+    return dataclasses.replace(newer, first_s=waiting.first_s)
 
 
 class Answers:
@@ -62,19 +73,32 @@ class Answers:
         while True:
             await self.answer(await self._questions.get())
 
+    async def run_overdue(self) -> None:
+        """Answer what has waited too long, until cancelled: while the database hangs, so do those who answer."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._questions.filled()
+            oldest = self._questions.oldest()
+            if oldest is None or loop.time() < oldest.due_s:
+                await asyncio.sleep(LOOK_S)
+            else:
+                await self.answer(await self._questions.get())
+
     async def answer(self, question: Question) -> None:
         """Answer one question, unless another process does."""
         request = question.request
         answer = await self._decide(question)
         if answer is not None:
             self._bus.publish(request.reply_to, encode(answer), qos=1)
-            answer_s = asyncio.get_running_loop().time() - question.loop_s
+            answer_s = asyncio.get_running_loop().time() - question.first_s
             self._metrics.answered(answer.reason, over="bus", answer_s=answer_s)
 
     async def _decide(self, question: Question) -> TrialAnswer | None:
-        """Return the answer; None where another process gives it."""
+        """Return the answer; None where another process gives it, or has given it."""
+        if self._is_settled(question):
+            return None
         try:
-            async with asyncio.timeout_at(question.loop_s + TIMEOUT_S):
+            async with asyncio.timeout_at(question.due_s):
                 return await self._answer_of_desk(question)
         except StoreUnavailableError as error:
             return self._answer_without_desk(question, str(error))
@@ -117,9 +141,14 @@ class Answers:
             now_s=question.at_s,
         )
 
-    def _answer_without_desk(self, question: Question, why: str) -> TrialAnswer:
+    def _is_settled(self, question: Question) -> bool:
+        return self._first_answers.is_settled(question.job, question.request.run, since_s=question.last_s)
+
+    def _answer_without_desk(self, question: Question, why: str) -> TrialAnswer | None:
         """Return what the run was told before, else the default; the listener hears it, and has the run taken in."""
         self._metrics.store_failed()
+        if self._is_settled(question):
+            return None
         first = self._first_answers.of(question.job, question.request.run)
         if first is not None:
             return replace(first, correlation=question.request.correlation)

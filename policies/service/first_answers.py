@@ -4,6 +4,7 @@ Where the database fails, one process may answer the default while another one s
 what comes first on the bus, and go by it.
 """
 
+import math
 from collections import OrderedDict
 from typing import Final, TypeVar
 
@@ -22,14 +23,16 @@ class FirstAnswers:
     def __init__(self) -> None:
         self._questions: OrderedDict[Run, TrialRequest] = OrderedDict()
         self._answers: OrderedDict[Run, TrialAnswer] = OrderedDict()
+        self._answered_s: OrderedDict[Run, float] = OrderedDict()
 
     def note_question(self, job: str, request: TrialRequest) -> None:
         """Remember what a run asks."""
         _remember(self._questions, (job, request.run), request)
 
-    def note_answer(self, job: str, answer: TrialAnswer, *, at_s: float) -> Answered | None:
-        """Remember what a run is told first; return what the desk must learn of it, if anything."""
+    def note_answer(self, job: str, answer: TrialAnswer, *, at_s: float, loop_s: float) -> Answered | None:
+        """Remember what a run is told first, and when last; return what the desk must learn of it, if anything."""
         run = (job, answer.run)
+        _remember(self._answered_s, run, loop_s)
         if run in self._answers:
             return None
         _remember(self._answers, run, answer)
@@ -45,6 +48,10 @@ class FirstAnswers:
             reason=answer.reason,
             detail=answer.detail,
         )
+
+    def is_settled(self, job: str, run: str, *, since_s: float) -> bool:
+        """Return whether a run was answered after a moment on the loop's clock: it takes an answer to any question."""
+        return self._answered_s.get((job, run), -math.inf) >= since_s
 
     def of(self, job: str, run: str) -> TrialAnswer | None:
         """Return what a run was told first; None where nothing is known of that."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -14,15 +14,20 @@ class Mailbox(Generic[T]):
 
     A full one drops its oldest fleeting item, and its oldest lasting one only where there is no other.
 
+    Args:
+        size: how many items may wait.
+        join: makes one item of the one that waits and a newer one; without it the newer one stays.
+
     Attributes:
         dropped: fleeting items that were lost because it was full.
         lost: lasting ones.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, join: Callable[[T, T], T] = lambda _, newer: newer) -> None:
         self.dropped = 0
         self.lost = 0
         self._size = size
+        self._join = join
         self._n_put = 0
         self._fleeting: OrderedDict[Hashable, tuple[int, T]] = OrderedDict()
         self._lasting: OrderedDict[Hashable, tuple[int, T]] = OrderedDict()
@@ -32,20 +37,27 @@ class Mailbox(Generic[T]):
         """Add an item; never waits."""
         queue = self._lasting if lasting else self._fleeting
         self._n_put += 1
-        number, _ = queue.get(key, (self._n_put, item))
-        queue[key] = (number, item)
+        number, waiting = queue.get(key, (self._n_put, None))
+        queue[key] = (number, item if waiting is None else self._join(waiting, item))
         if len(self) > self._size:
             self._drop()
         self._filled.set()
 
     async def get(self) -> T:
         """Wait for the oldest item and take it."""
+        await self.filled()
+        _, (_, item) = self._oldest().popitem(last=False)
+        return item
+
+    async def filled(self) -> None:
+        """Wait until there is an item."""
         while not len(self):
             self._filled.clear()
             await self._filled.wait()
-        queue = self._lasting if _head(self._lasting) < _head(self._fleeting) else self._fleeting
-        _, (_, item) = queue.popitem(last=False)
-        return item
+
+    def oldest(self) -> T | None:
+        """Return the item that is next, and leave it there."""
+        return next(iter(self._oldest().values()))[1] if len(self) else None
 
     def drain(self) -> list[T]:
         """Take everything there is, oldest first; never waits."""
@@ -57,6 +69,9 @@ class Mailbox(Generic[T]):
     def __len__(self) -> int:
         """Return how many items wait."""
         return len(self._lasting) + len(self._fleeting)
+
+    def _oldest(self) -> OrderedDict[Hashable, tuple[int, T]]:
+        return self._lasting if _head(self._lasting) < _head(self._fleeting) else self._fleeting
 
     def _drop(self) -> None:
         if self._fleeting:

@@ -147,6 +147,7 @@ class _Service:
             metrics=self._metrics,
         )
         yield from ((f"answers[{number}]", answers.run()) for number in range(N_ANSWERERS))
+        yield "answers: overdue", answers.run_overdue()
         results = Results(
             listener.news,
             desk=self._desk,

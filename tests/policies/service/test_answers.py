@@ -42,6 +42,16 @@ class Bench:
     def say(self, request: TrialRequest) -> None:
         self.bus.publish(TOPICS.run(JOB, "r1", "trial/request"), encode(request), qos=1)
 
+    def say_of(self, run: str) -> None:
+        request = trial_request(run=run, correlation=f"{run}/{len(self.bus.sent)}", reply_to=self.reply_to(run))
+        self.bus.publish(TOPICS.run(JOB, run, "trial/request"), encode(request), qos=1)
+
+    def is_answered(self, run: str) -> bool:
+        return bool(self.bus.payloads(self.reply_to(run)))
+
+    def reply_to(self, run: str) -> str:
+        return TOPICS.run(JOB, run, "trial/answer")
+
     def heard(self) -> list[TrialAnswer]:
         return [decode(payload, TrialAnswer) for payload in self.bus.payloads(REPLY_TO)]
 
@@ -70,6 +80,7 @@ async def test_of_several_processes_one_answers_a_question() -> None:
 async def test_a_repeated_question_gets_the_same_answer() -> None:
     bench = Bench()
     await bench.ask()
+    await asyncio.sleep(1)
     first, second = await bench.ask(trial_request(correlation="c2"))
     assert (first.batch_size, second.batch_size, second.correlation) == (64, 64, "c2")
     assert len(bench.desk.trials) == 1
@@ -152,10 +163,9 @@ async def test_one_slow_transaction_does_not_hold_the_others() -> None:
     async with asyncio.TaskGroup() as tasks:
         workers = [tasks.create_task(bench.answers.run()) for _ in range(4)]
         for number in range(4):
-            bench.say(trial_request(correlation=f"c{number}"))
-            await asyncio.sleep(0.001)
+            bench.say_of(f"run-{number}")
         await asyncio.sleep(2.1)
-        assert len(bench.heard()) == 4
+        assert all(bench.is_answered(f"run-{number}") for number in range(4))
         for worker in workers:
             worker.cancel()
 
@@ -183,6 +193,10 @@ async def test_a_process_without_the_database_says_what_another_one_has_said() -
     with_desk.say(trial_request())
     for bench in (with_desk, without_desk):
         await bench.answers.answer(await bench.listener.questions.get())
+    assert [answer.batch_size for answer in with_desk.heard()] == [64]
+    await asyncio.sleep(1)
+    with_desk.say(trial_request(correlation="c2"))
+    await without_desk.answers.answer(await without_desk.listener.questions.get())
     assert [answer.batch_size for answer in with_desk.heard()] == [64, 64]
     assert with_desk.kept() == without_desk.kept() == []
 
@@ -192,6 +206,38 @@ async def test_a_run_that_asks_again_is_told_what_it_was_told_without_the_databa
     bench.desk.is_away = True
     await bench.ask()
     bench.desk.is_away = False
+    await asyncio.sleep(1)
     *_, second = await bench.ask(trial_request(correlation="c2"))
     assert (second.batch_size, second.reason, second.lease_s) == (32, "store_unavailable", LEASE_S)
     assert bench.desk.trials[JOB, "r1"].batch_size == 32
+
+
+async def test_while_the_database_hangs_every_question_is_answered_in_time() -> None:
+    bench = Bench()
+    bench.desk.delay_s = 3_600.0
+    n_questions = 50
+    async with asyncio.TaskGroup() as tasks:
+        workers = [tasks.create_task(bench.answers.run()) for _ in range(2)]
+        workers.append(tasks.create_task(bench.answers.run_overdue()))
+        for number in range(n_questions):
+            bench.say_of(f"run-{number}")
+        for _ in range(6):
+            await asyncio.sleep(1)
+            for number in range(n_questions):  # as long as there is no answer, it is repeated
+                if not bench.is_answered(f"run-{number}"):
+                    bench.say_of(f"run-{number}")
+        assert all(bench.is_answered(f"run-{number}") for number in range(n_questions))
+        for worker in workers:
+            worker.cancel()
+
+
+async def test_a_question_that_was_repeated_before_its_answer_came_is_settled_by_it() -> None:
+    bench = Bench()
+    bench.say(trial_request(correlation="c1"))
+    first = await bench.listener.questions.get()
+    bench.say(trial_request(correlation="c2"))
+    second = await bench.listener.questions.get()
+    for question in (first, second):
+        await bench.answers.answer(question)
+    assert [answer.correlation for answer in bench.heard()] == ["c1"]
+    assert bench.desk.calls == ["claim", "ask"]

@@ -1,0 +1,154 @@
+"""Four service processes on one PostgreSQL, 200 runs, one process killed, the database killed and started again."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from policies.service.config import BusConfig, HttpConfig, LearningConfig, PolicyConfig, StoreConfig
+from policies.service.desk import Desk
+from policies.service.records import Trial
+from policies.service.store import opened_store
+from publishers.bus import Bus
+from tests.live.conftest import Mosquitto, eventually
+from tests.live.policy_runs import Runs
+from tests.live.postgres import Postgres, postgres_server
+
+__all__ = ["postgres_server"]
+pytestmark = pytest.mark.live
+
+N_SERVICES = 4
+N_JOBS = 20
+N_RUNS = 200
+N_EPOCHS = 2
+STARTS_S = 6.0
+"""Runs start evenly over this time."""
+SERVICE_DIES_S = 2.0
+DATABASE_DIES_S = 3.0
+
+
+class Services:
+    """Service processes, each with a state directory of its own."""
+
+    def __init__(self, config: PolicyConfig, directory: Path) -> None:
+        self._config = msgspec.json.encode(config).decode()
+        self._directory = directory
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, number: int) -> None:
+        """Start one, as systemd would."""
+        command = [sys.executable, "-m", "tests.live.policy_child", self._config, str(self._directory / f"{number}")]
+        with (self._directory / f"service-{number}.log").open("ab") as log:
+            self._children[number] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def kill(self, number: int) -> None:
+        """End one by SIGKILL."""
+        self._children[number].kill()
+        self._children[number].wait(10)
+
+    def stop(self) -> list[int]:
+        """End all by SIGTERM, and return how each ended."""
+        for child in self._children.values():
+            child.send_signal(signal.SIGTERM)
+        return [child.wait(20) for child in self._children.values()]
+
+    def log(self) -> str:
+        """Return what they have logged."""
+        return "\n".join(path.read_text() for path in sorted(self._directory.glob("service-*.log")))
+
+    def n_connected(self) -> int:
+        """Return how many times one has connected to the broker."""
+        return self.log().count("connected to the broker")
+
+
+@pytest.fixture
+def services(broker: Mosquitto, postgres_server: Postgres, tmp_path: Path) -> Iterator[Services]:
+    """Start them all on a new database."""
+    config = PolicyConfig(
+        bus=BusConfig(url=broker.url),
+        store=StoreConfig(url=postgres_server.new_database(), timeout_s=3.0, spool_dir=str(tmp_path / "spool")),
+        learning=LearningConfig(lease_s=60.0),
+        http=HttpConfig(port=-1),
+    )
+    started = Services(config, tmp_path)
+    for number in range(N_SERVICES):
+        started.start(number)
+    yield started
+    for child in started._children.values():
+        child.kill()
+        child.wait(10)
+
+
+async def _live(runs: Runs, number: int, latencies_s: list[float]) -> None:
+    """Be one run: ask, train, end."""
+    loop = asyncio.get_running_loop()
+    job, run = f"job-{number % N_JOBS}", f"run-{number}"
+    await asyncio.sleep(STARTS_S * number / N_RUNS)
+    runs.say_status(job, run)
+    asked_s = loop.time()
+    await runs.ask(job, run)
+    latencies_s.append(loop.time() - asked_s)
+    for epoch in range(N_EPOCHS):
+        await asyncio.sleep(0.3)
+        runs.say_metric(job, run, epoch, reached=epoch == N_EPOCHS - 1)
+    runs.say_status(job, run, "finished", reached=True)
+    runs.say_energy(job, run, epochs=N_EPOCHS, energy_j=10_000.0 + number, final=True)
+
+
+async def _break(services: Services, server: Postgres) -> None:
+    """Kill a service, then the database, in the middle of it all."""
+    await asyncio.sleep(SERVICE_DIES_S)
+    services.kill(0)
+    await asyncio.sleep(DATABASE_DIES_S - SERVICE_DIES_S)
+    await asyncio.to_thread(server.kill)
+    await asyncio.to_thread(server.start)
+    services.start(0)
+
+
+async def _trials(url: str) -> list[Trial]:
+    async with opened_store(url, timeout_s=5.0) as store:
+        desk = Desk(store, LearningConfig())
+        return [trial for job in await desk.jobs() for trial in await desk.trials(job.name, limit=1_000)]
+
+
+async def _until_stored(url: str) -> Sequence[Trial]:
+    """Wait until every run is an observation with its energy."""
+    trials: list[Trial] = []
+    async with asyncio.timeout(30.0):
+        while sum(_is_whole(trial) for trial in trials) < N_RUNS:
+            await asyncio.sleep(0.3)
+            trials = await _trials(url)
+    return trials
+
+
+def _is_whole(trial: Trial) -> bool:
+    """Return whether all that was told of a run has arrived."""
+    return trial.state == "reached" and None not in {trial.result.energy_j, trial.result.reached_epochs}
+
+
+async def test_every_run_is_answered_and_counts_once_whatever_is_killed(
+    services: Services,
+    broker: Mosquitto,
+    postgres_server: Postgres,
+) -> None:
+    url = msgspec.json.decode(services._config, type=PolicyConfig).store.url
+    latencies_s: list[float] = []
+    async with Bus(url=broker.url) as bus:
+        runs = Runs(bus)
+        await eventually(lambda: bus.connected and services.n_connected() == N_SERVICES, 20.0)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_break(services, postgres_server))
+            for number in range(N_RUNS):
+                tasks.create_task(_live(runs, number, latencies_s))
+        trials = await _until_stored(url)
+    assert len(latencies_s) == N_RUNS
+    assert sorted(trial.result.energy_j or 0.0 for trial in trials) == [10_000.0 + number for number in range(N_RUNS)]
+    assert {trial.result.reached_epochs for trial in trials} == {N_EPOCHS}
+    answered = {run: answers[0].batch_size for run, answers in runs.answers.items()}
+    assert {(trial.job, trial.run): trial.batch_size for trial in trials} == answered
+    assert services.stop() == [0] * N_SERVICES, services.log()
