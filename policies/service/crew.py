@@ -1,7 +1,7 @@
 """Threads that do one call after the other for an event loop, as the driver of SQLite waits for its disk.
 
-They are daemons: a disk that hangs does not keep the process alive. Nor does it collect calls: as long as all of them
-hang, new ones are refused.
+They are daemons: a disk that hangs does not keep the process alive. Nor does it collect calls without end: when too
+many wait, new ones are refused.
 """
 
 import asyncio
@@ -9,8 +9,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Final, TypeVar
 
+MAX_WAITING: Final = 10_000
+"""Calls that wait for a thread, those that nobody waits for any more included."""
 Answer = TypeVar("Answer")
 
 
@@ -27,25 +29,19 @@ class Crew:
         self._size = size
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._n_started = 0
-        self._abandoned: set[Future[object]] = set()
 
     async def do(self, call: Callable[[], Answer]) -> Answer:
         """Return what `call` returns, or raise what it raises. A call that nobody waits for any more is not begun.
 
         Raises:
-            TimeoutError: every thread hangs in a call that was given up.
+            TimeoutError: too many wait already.
         """
-        self._abandoned = {future for future in self._abandoned if not future.done()}
-        if len(self._abandoned) >= self._size:
-            raise TimeoutError("calls that were given up have not come back yet")
+        if self._calls.qsize() >= MAX_WAITING:
+            raise TimeoutError(f"{MAX_WAITING} calls wait already")
         self._start()
         future: Future[Answer] = Future()
         self._calls.put(lambda: _settle(future, call))
-        try:
-            return await asyncio.wrap_future(future)
-        finally:
-            if future.running():
-                self._abandoned.add(future)  # type: ignore[arg-type]  # whatever it will answer, nobody hears it
+        return await asyncio.wrap_future(future)
 
     def dismiss(self) -> None:
         """Have the threads end after what has been begun; a later call starts new ones."""

@@ -23,6 +23,9 @@ MIGRATION_TIMEOUT_S: Final = 60.0
 """Whoever starts waits this long for the tables, whichever process makes them."""
 _ATTEMPTS: Final = 5
 _PAUSE_S: Final = 0.01
+_RETRY_SHARE: Final = 0.5
+"""Whoever has waited for half of the timeout already would not see the end of another attempt."""
+_WORK_SHARE: Final = 0.9
 _SERIALIZATION_FAILURE, _DEADLOCK = "40001", "40P01"
 _SQLITE_BUSY: Final = 5
 
@@ -91,8 +94,9 @@ class Store:
 
     async def _run(self, transact: Callable[[], Awaitable[Answer]], timeout_s: float) -> Answer:
         try:
-            async with asyncio.timeout(timeout_s):
-                answer = await _attempted(transact)
+            # A driver that is interrupted takes its leave of the server, which may hang: then it is interrupted again.
+            async with asyncio.timeout(timeout_s), asyncio.timeout(timeout_s * _WORK_SHARE):
+                answer = await _attempted(transact, until_s=_now_s() + timeout_s * _RETRY_SHARE)
         except IntegrityError:
             raise  # a bug of ours: no retry would mend it
         except _FAILURES as error:
@@ -136,16 +140,20 @@ async def opened_store(url: str, *, password: str = "", timeout_s: float) -> Asy
                 await database.close()
 
 
-async def _attempted(transact: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Return what a transaction returns, after a few attempts where another one was in the way."""
+async def _attempted(transact: Callable[[], Awaitable[Answer]], *, until_s: float) -> Answer:
+    """Return what a transaction returns, after a few attempts where another one was in the way, in the loop's time."""
     for attempt in range(1, _ATTEMPTS):
         try:
             return await transact()
         except DBAPIError as error:
-            if not _is_passing(error):
+            if not _is_passing(error) or _now_s() > until_s:
                 raise
             await asyncio.sleep(_PAUSE_S * attempt)
     return await transact()
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _is_passing(error: DBAPIError) -> bool:
