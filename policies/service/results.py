@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final, TypeVar
 
 from policies.service.delivery import deliver
@@ -30,6 +30,7 @@ class Results:
 
     Args:
         stranger_s: for how long nobody asks again whether a run has a trial that had none [s].
+        was_answered: whether a run has a batch size from the service by now: it says that it runs before it asks.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Results:
         spool: Spool,
         metrics: Metrics,
         stranger_s: float,
+        was_answered: Callable[[str, str], bool] = lambda _job, _run: False,
     ) -> None:
         self._news = news
         self._desk = desk
@@ -50,6 +52,7 @@ class Results:
         self._spool = spool
         self._metrics = metrics
         self._stranger_s = stranger_s
+        self._was_answered = was_answered
         self._strangers: OrderedDict[Hashable, float] = OrderedDict()
         self._stopped: OrderedDict[Hashable, str] = OrderedDict()
 
@@ -103,7 +106,8 @@ class Results:
 
     def _is_stranger(self, news: Story) -> bool:
         until_s = self._strangers.get((news.job, news.run))
-        return until_s is not None and asyncio.get_running_loop().time() < until_s
+        is_stranger = until_s is not None and asyncio.get_running_loop().time() < until_s
+        return is_stranger and not self._was_answered(news.job, news.run)
 
     def _keep(self, news: Story) -> None:
         if news.is_kept:

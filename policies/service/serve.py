@@ -156,6 +156,7 @@ class _Service:
             spool=self._spool,
             metrics=self._metrics,
             stranger_s=self._hear_period_s,
+            was_answered=lambda job, run: listener.first_answers.of(job, run) is not None,
         )
         yield "results", results.run()
         yield "endings", listener.endings.run()

@@ -33,6 +33,7 @@ class Bench:
         self.bus = FakeBus()
         self.box: Mailbox[Story] = Mailbox(100)
         self.spool = Spool(SpoolFiles(directory), self.desk, in_thread=inline)
+        self.answered: set[tuple[str, str]] = set()
         self.results = Results(
             self.box,
             desk=self.desk,
@@ -41,6 +42,7 @@ class Bench:
             spool=self.spool,
             metrics=Metrics(),
             stranger_s=60.0,
+            was_answered=lambda job, run: (job, run) in self.answered,
         )
 
     @property
@@ -97,6 +99,15 @@ async def test_a_database_that_hangs_is_one_that_is_away(tmp_path: Path) -> None
     bench.desk.delay_s = 3_600.0
     await bench.results.take(FINAL)
     assert (asyncio.get_running_loop().time(), bench.waiting) == (TIMEOUT_S, [FINAL])
+
+
+async def test_a_run_that_said_that_it_runs_before_it_asked_is_listened_to_from_its_answer_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.results.take(ALIVE)
+    bench.desk.open()
+    bench.answered.add((JOB, RUN))
+    await bench.results.take(PROGRESS)
+    assert bench.desk.calls == ["hear", "tell"]
 
 
 async def test_runs_that_never_asked_are_not_asked_about_each_time_but_their_ends_are(tmp_path: Path) -> None:
