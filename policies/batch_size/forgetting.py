@@ -1,4 +1,9 @@
-"""How much an old observation still weighs: jobs drift, as their data do."""
+"""How much an old observation still weighs: jobs drift, as their data do.
+
+Where no rate is given, the data choose it: each run is predicted, at each of a few rates, from the earlier runs at its
+batch size (prequentially: A. P. Dawid, J. R. Stat. Soc. A 147 (1984)), and the rate that has predicted best is taken.
+Forgetting is not free, so it must have shown its worth.
+"""
 
 from typing import Final
 
@@ -7,21 +12,54 @@ from numpy.typing import NDArray
 
 from policies.batch_size.study import Floats
 
-RATES: Final = (1.0, 0.97, 0.9)
+RATES: Final = (1.0, 0.97, 0.9, 0.8)
+PROOF_NATS: Final = 4.0
+"""How much better, in the logarithm of the likelihood, the past must have been predicted by forgetting."""
+NOISE_LOG: Final = 0.15
+NOISE_WEIGHT: Final = 4.0
+MOST: Final = 200
+"""Runs that are looked at, the newest."""
 
 
-def observation_weights(
-    index: NDArray[np.intp], log_epochs: Floats, reached: NDArray[np.bool_], forgetting_ratio: float | None
-) -> Floats:
+def observation_weights(index: NDArray[np.intp], log_epochs: Floats, forgetting_ratio: float | None) -> Floats:
     """Return the weight of each observation, shape (n_observations,), in the order in which they were made.
 
     Args:
         index: which candidate each is of, shape (n_observations,).
-        log_epochs: the logarithm of its epochs, where it reached its target, shape (n_observations,).
-        reached: where it did, shape (n_observations,).
+        log_epochs: the logarithm of its epochs, shape (n_observations,).
         forgetting_ratio: what an observation weighs after each further one; None: as predicts best.
     """
-    del index, log_epochs
-    ratio = 1.0 if forgetting_ratio is None else forgetting_ratio
-    weights: Floats = ratio ** np.arange(len(reached) - 1, -1, -1, dtype=np.float64)
+    ratio = _best_rate(index[-MOST:], log_epochs[-MOST:]) if forgetting_ratio is None else forgetting_ratio
+    weights: Floats = ratio ** np.arange(len(index) - 1, -1, -1, dtype=np.float64)
     return weights
+
+
+def _best_rate(index: NDArray[np.intp], log_epochs: Floats) -> float:
+    """Return the rate that has predicted best."""
+    n = len(index)
+    same = np.tril(index[:, None] == index[None, :], -1)
+    before = same.sum(axis=1)
+    if not before.any():
+        return 1.0
+    ages = np.arange(n)[:, None] - np.arange(n)[None, :] - 1
+    noise_variance = _noise_variance(same, log_epochs)
+    evidence = {rate: _log_likelihood(same * rate ** np.maximum(ages, 0), log_epochs, noise_variance) for rate in RATES}
+    best = max(RATES, key=lambda rate: evidence[rate])
+    return best if evidence[best] > evidence[1.0] + PROOF_NATS else 1.0
+
+
+def _log_likelihood(weights: Floats, log_epochs: Floats, noise_variance: float) -> float:
+    """Return the logarithm of the likelihood of each run given the weighed ones before it, summed."""
+    total = weights.sum(axis=1)
+    told = total > 0
+    mean = weights[told] @ log_epochs / total[told]
+    variance = noise_variance * (1 + 1 / total[told])
+    return float(-0.5 * np.sum((log_epochs[told] - mean) ** 2 / variance + np.log(variance)))
+
+
+def _noise_variance(same: NDArray[np.bool_], log_epochs: Floats) -> float:
+    """Return the variance from run to run by the differences of successors, in which a drift shows but once."""
+    last = np.where(same.any(axis=1), same.shape[1] - 1 - np.argmax(same[:, ::-1], axis=1), -1)
+    told = last >= 0
+    squares = (log_epochs[told] - log_epochs[last[told]]) ** 2 / 2
+    return (NOISE_WEIGHT * NOISE_LOG**2 + float(np.sum(squares))) / (NOISE_WEIGHT + len(squares))

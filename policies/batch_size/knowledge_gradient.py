@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from policies.batch_size.gaussian import Gaussian, normal_cdf, normal_pdf
-from policies.batch_size.posterior import Posterior, infer
+from policies.batch_size.posterior import NOISE_LOG, Posterior, infer, prior
 from policies.batch_size.study import Choice, Floats, LearningSettings, Study
 
 FIRST_REVIEW: Final = 8
@@ -49,7 +49,7 @@ def choose(study: Study, settings: LearningSettings) -> Choice:
             cost_bound=_bound(posterior, settings),
         )
     if posterior is None:
-        return _first(study)
+        return _first(study, settings)
     belief = in_flight(posterior.log_cost, posterior.noise_variance, study)
     scores = score(belief, posterior.noise_variance, study, settings)
     at = int(np.argmin(scores.total))
@@ -102,8 +102,13 @@ def in_flight(belief: Gaussian, noise_variance: float, study: Study) -> Gaussian
     return belief
 
 
-def _first(study: Study) -> Choice:
-    """Return the user's own choice, or the nearest to it that can run."""
+def _first(study: Study, settings: LearningSettings) -> Choice:
+    """Return the user's own choice, or the nearest to it that can run; beside one in flight, what teaches more."""
+    if study.in_flight:
+        belief = in_flight(prior(study), NOISE_LOG**2, study)
+        at = int(np.argmin(score(belief, NOISE_LOG**2, study, settings).total))
+        detail = "other runs of this job are on their way, and none has ended yet: this one looks elsewhere"
+        return Choice(batch_size=study.candidates[at], reason="knowledge_gradient", detail=detail)
     size = min(study.open_candidates, key=lambda size: (abs(math.log(size / study.default)), size))
     detail = f"no run of this job has ended yet: {size} is its default"
     if size != study.default:

@@ -77,18 +77,22 @@ class Posterior:
         return float(np.exp(self.log_cost.mean[usable].min())) if usable.any() else None
 
 
+def prior(study: Study) -> Gaussian:
+    """Return what is believed of the logarithm of the cost before any run has ended: only ratios mean anything."""
+    return _prior_epochs(study).plus(infer_epoch_costs(study).log)
+
+
 def infer(study: Study, settings: LearningSettings) -> Posterior | None:
     """Return the posterior; None before the first run that tells anything has ended."""
     epoch_costs = infer_epoch_costs(study)
     tally = _tally(study, settings, epoch_costs)
     if not len(tally.seen):
         return None
-    octaves = np.log2(np.array(study.candidates, dtype=np.float64))
-    covariance = kernel(octaves, sd_log=SD_LOG, length_octaves=LENGTH_OCTAVES, nugget_log=NUGGET_LOG)
+    before = _prior_epochs(study)
     noise_variance = tally.noise_variance
     log_epochs = regress(
-        SLOPE_PER_OCTAVE * octaves[None, :],
-        covariance,
+        before.mean[None, :],
+        before.covariance,
         tally.seen.astype(np.float64),
         tally.mean[tally.seen],
         noise_variance / tally.weight[tally.seen],
@@ -103,6 +107,14 @@ def infer(study: Study, settings: LearningSettings) -> Posterior | None:
     )
 
 
+def _prior_epochs(study: Study) -> Gaussian:
+    octaves = np.log2(np.array(study.candidates, dtype=np.float64))
+    return Gaussian(
+        mean=SLOPE_PER_OCTAVE * octaves,
+        covariance=kernel(octaves, sd_log=SD_LOG, length_octaves=LENGTH_OCTAVES, nugget_log=NUGGET_LOG),
+    )
+
+
 def _tally(study: Study, settings: LearningSettings, epoch_costs: EpochCosts) -> Tally:
     """Return the weighed observations; those that reached the target first, since the others are told by the best."""
     at = {size: index for index, size in enumerate(study.candidates)}
@@ -110,11 +122,11 @@ def _tally(study: Study, settings: LearningSettings, epoch_costs: EpochCosts) ->
     index = np.array([at[seen.batch_size] for seen in told], dtype=np.intp)
     reached = np.array([seen.outcome == "reached" and seen.epochs > 0 for seen in told], dtype=bool)
     log_epochs = np.array([math.log(seen.epochs) if ok else 0.0 for seen, ok in zip(told, reached, strict=True)])
-    weights = observation_weights(index, log_epochs, reached, settings.forgetting_ratio)
-    best = _log_least_cost(_summed(len(at), index, log_epochs, weights * reached), epoch_costs)
+    best = _log_least_cost(_summed(len(at), index, log_epochs, reached.astype(np.float64)), epoch_costs)
     for number in np.flatnonzero(~reached):
         log_epoch_cost = float(epoch_costs.log.mean[index[number]])
         log_epochs[number] = _log_epochs_of_stopped(told[number], best - log_epoch_cost, log_epoch_cost, settings.beta)
+    weights = observation_weights(index, log_epochs, settings.forgetting_ratio)
     return _summed(len(at), index, log_epochs, weights)
 
 
