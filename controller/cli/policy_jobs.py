@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -14,7 +15,6 @@ import msgspec
 from rich.console import Console
 
 from controller.cli.policy_config import read_store_password
-from controller.cli.policy_page import render_page
 from controller.cli.policy_show import print_jobs, print_view
 from controller.cli.policy_view import JobView, as_dict, ends_text, view_of
 from controller.errors import ConfigError, ControllerError
@@ -73,7 +73,9 @@ def show(place: Place, name: str, *, as_json: bool, html: Path | None) -> int:
     """Print what is believed of a job's batch sizes, which is next and why, and its last runs; or write the page."""
     view = asyncio.run(_with_desk(place, lambda desk: _view(desk, name)))
     if html is not None:
-        _write(html, render_page(view).encode())
+        # Bokeh takes longer to import than everything else here: only those who want the page wait for it.
+        page: str = import_module("controller.cli.policy_page").render_page(view)
+        _write(html, page.encode())
         print(f"{html.resolve().as_uri()}", file=sys.stderr if as_json else sys.stdout)
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(as_dict(view))).decode())
