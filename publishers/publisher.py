@@ -150,8 +150,11 @@ class Publisher:
                 if self._n_ranks == 1:
                     break
                 warn_once(f"epochs go on, since this is one of {self._n_ranks} ranks: broadcast should_stop, and break")
+            number_before = self.recorder.epoch
             yield epoch
             self.epoch()
+            if self.recorder.epoch == number_before:  # its iterations were not published; it was an epoch all the same
+                self.recorder.skip_epoch()
 
     def iterations(self, iterable: Iterable[T]) -> PublishedIterable[T]:
         """Return `iterable` (a data loader), publishing the iterations of each pass over it: each is an epoch."""

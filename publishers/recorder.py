@@ -92,6 +92,10 @@ class Recorder:
             self._epoch_first = chunk.first
             chunk.epoch += 1
 
+    def skip_epoch(self) -> None:
+        """Count what follows to the next epoch, though this one is empty."""
+        self._open([]).epoch += 1
+
     @property
     def epoch(self) -> int:
         """Return the number of the present epoch, counted from 0."""

@@ -146,6 +146,17 @@ def test_epochs_count_for_loops_without_an_iterable() -> None:
     assert [metric.epoch for metric in connection.metrics()] == [0, 1, 2]
 
 
+def test_epochs_count_where_no_iteration_is_published() -> None:
+    connection = FakeConnection()
+    with publisher_on(connection) as publisher:
+        for epoch in publisher.epochs(4):
+            if epoch == 2:  # one of them is looked at more closely
+                assert list(publisher.iterations(range(5))) == list(range(5))
+            publisher.metric(0.5)
+    assert [metric.epoch for metric in connection.metrics()] == [0, 1, 2, 3]
+    assert epochs(connection) == {2: 5}
+
+
 @pytest.mark.parametrize(
     ("job", "world_size", "variable"),
     [("toy", 2, "1"), ("toy", None, "2"), ("two words", 2, "1"), ("two words", None, "2")],
