@@ -79,7 +79,7 @@ def render_page(view: JobView) -> str:
 
 def _costs(view: JobView) -> figure | None:
     """Return the cost of a run by batch size: the posterior with its band, and what past runs have cost."""
-    rows = _rows(view, ("cost", "cost_lower", "cost_upper"), divisor=view.scale.size_j)
+    rows = _rows(view, ("cost", "cost_lower", "cost_upper"), size_j=view.scale.size_j)
     if not rows["x"]:
         return None
     plot = _figure(view, "Cost of a run to the target, and its 90 % band", f"cost [{view.scale.unit}]")
@@ -90,7 +90,7 @@ def _costs(view: JobView) -> figure | None:
 
 def _epochs(view: JobView) -> figure | None:
     """Return the epochs to the target by batch size: what is learned, whatever an epoch costs."""
-    rows = _rows(view, ("epochs", "epochs_lower", "epochs_upper"), divisor=1.0)
+    rows = _rows(view, ("epochs", "epochs_lower", "epochs_upper"), size_j=1.0)
     if not rows["x"]:
         return None
     plot = _figure(view, "Epochs to the target, and their 90 % band", "epochs")
@@ -142,7 +142,7 @@ def _figure(view: JobView, title: str, label: str) -> figure:
     return plot
 
 
-def _rows(view: JobView, names: tuple[str, str, str], *, divisor: float) -> dict[str, list[Any]]:
+def _rows(view: JobView, names: tuple[str, str, str], *, size_j: float) -> dict[str, list[Any]]:
     """Return what is believed as columns: the median `y` and its interval; batch sizes that cannot run are left out."""
     rows: dict[str, list[Any]] = {"x": [], "y": [], "lower": [], "upper": [], "runs": []}
     for belief in view.posterior.beliefs:
@@ -151,7 +151,7 @@ def _rows(view: JobView, names: tuple[str, str, str], *, divisor: float) -> dict
             continue
         rows["x"].append(belief.batch_size)
         for key, value in zip(("y", "lower", "upper"), values, strict=True):
-            rows[key].append(value / divisor)
+            rows[key].append(value / size_j)
         rows["runs"].append(f"{belief.n_reached} reached, {belief.n_stopped} stopped")
     return rows
 

@@ -44,10 +44,10 @@ def _draw_beliefs(
 ) -> None:
     """Draw the expected cost as a line, and the ends of its interval as dots."""
     places = [math.log2(belief.batch_size) for belief in believed]
-    heights = [_height(view, belief.cost or 0.0) for belief in believed]
+    heights = [_log10_ratio(view, belief.cost or 0.0) for belief in believed]
     figure.plot(places, heights, lc="cyan")
     for edges in ([belief.cost_lower for belief in believed], [belief.cost_upper for belief in believed]):
-        shown = [(x, _height(view, edge)) for x, edge in zip(places, edges, strict=True) if edge]
+        shown = [(x, _log10_ratio(view, edge)) for x, edge in zip(places, edges, strict=True) if edge]
         inside = [(x, y) for x, y in shown if bounds[0] <= y <= bounds[1]]
         if inside:
             figure.scatter([x for x, _ in inside], [y for _, y in inside], lc="blue")
@@ -57,7 +57,7 @@ def _draw_runs(figure: "plotille.Figure", view: JobView, bounds: tuple[float, fl
     """Draw the runs that have ended."""
     for state, marker, colour in (("stopped", "x", "yellow"), ("reached", "o", "green")):
         ends = [
-            (math.log2(trial.batch_size), _height(view, view.costs[trial.run]))
+            (math.log2(trial.batch_size), _log10_ratio(view, view.costs[trial.run]))
             for trial in view.trials
             if trial.state == state and view.costs.get(trial.run)
         ]
@@ -73,17 +73,17 @@ def _span(batch_sizes: tuple[int, ...]) -> tuple[float, float]:
 
 def _bounds(view: JobView, believed: list[Belief]) -> tuple[float, float]:
     """Return the least and the largest height: all medians and runs, and what of the intervals is not far from them."""
-    medians = [_height(view, belief.cost or 0.0) for belief in believed]
-    runs = [_height(view, cost) for cost in view.costs.values() if cost > 0]
+    medians = [_log10_ratio(view, belief.cost or 0.0) for belief in believed]
+    runs = [_log10_ratio(view, cost) for cost in view.costs.values() if cost > 0]
     bottom, top = min([*medians, *runs]), max([*medians, *runs])
     reach = max(top - bottom, 0.3)
-    edges = [_height(view, edge) for b in believed for edge in (b.cost_lower, b.cost_upper) if edge]
+    edges = [_log10_ratio(view, edge) for b in believed for edge in (b.cost_lower, b.cost_upper) if edge]
     near = [edge for edge in edges if bottom - reach / 2 <= edge <= top + reach / 2]
     bottom, top = min([bottom, *near]), max([top, *near])
     margin = _MARGIN * max(top - bottom, 0.1)
     return bottom - margin, top + margin
 
 
-def _height(view: JobView, cost: float) -> float:
+def _log10_ratio(view: JobView, cost: float) -> float:
     """Return where a cost stands: the logarithm of it, in the unit of the view."""
     return math.log10(max(cost, 1e-12) / view.scale.size_j)

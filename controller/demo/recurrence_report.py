@@ -42,7 +42,7 @@ class RecurrencesResult(Struct, frozen=True, kw_only=True):
         runs: each run, in its order; those that were stopped are tried again in the same recurrence.
         regret: what all of it has cost beyond the best batch size, in runs at that size, after each recurrence.
         energy_j, duration_s, cost: of all runs.
-        default_energy_j, default_duration_s, default_cost: the same number of recurrences at the default, on average.
+        default_energy_j, default_duration_s, default_cost_j: the same number of recurrences at the default, on average.
         energy_saved_ratio, duration_saved_ratio, cost_saved_ratio: what was saved of those (0 to 1).
         last_energy_saved_ratio: the same of energy, for the last quarter of the recurrences alone.
         best_batch_size: of the least cost on average, by the traces; `learned_batch_size`: by the posterior.
@@ -61,7 +61,7 @@ class RecurrencesResult(Struct, frozen=True, kw_only=True):
     cost: float
     default_energy_j: float
     default_duration_s: float
-    default_cost: float
+    default_cost_j: float
     energy_saved_ratio: float
     duration_saved_ratio: float
     cost_saved_ratio: float
@@ -89,7 +89,7 @@ def judge_recurrences(
     """Return the result of all runs of a job."""
     best, default = job.best, job.default
     total, default_total = total_of(run.spent for run in runs), default.mean.times(n_recurrences)
-    cost, default_cost = sum(run.cost for run in runs), default.cost * n_recurrences
+    cost, default_cost_j = sum(run.cost for run in runs), default.cost * n_recurrences
     n_last = max(1, n_recurrences // 4)
     last = total_of(run.spent for run in runs if _recurrence(run) >= n_recurrences - n_last)
     believed = [b for b in posterior.beliefs if b.n_reached and b.cost is not None and not b.is_pruned]
@@ -107,10 +107,10 @@ def judge_recurrences(
         cost=cost,
         default_energy_j=default_total.energy_j,
         default_duration_s=default_total.duration_s,
-        default_cost=default_cost,
+        default_cost_j=default_cost_j,
         energy_saved_ratio=1 - total.energy_j / default_total.energy_j,
         duration_saved_ratio=1 - total.duration_s / default_total.duration_s,
-        cost_saved_ratio=1 - cost / default_cost,
+        cost_saved_ratio=1 - cost / default_cost_j,
         last_energy_saved_ratio=1 - last.energy_j / default.mean.times(n_last).energy_j,
         default_batch_size=job.workload.default,
         best_batch_size=best.batch_size,
@@ -131,7 +131,7 @@ def print_recurrences(result: RecurrencesResult, console: Console) -> None:
         table.add_column(heading, justify="right")
     energies = (energy_text(result.energy_j), energy_text(result.default_energy_j))
     times = (hours_text(result.duration_s), hours_text(result.default_duration_s))
-    costs = (energy_text(result.cost), energy_text(result.default_cost))
+    costs = (energy_text(result.cost), energy_text(result.default_cost_j))
     table.add_row("Energy", *energies, _percent(-result.energy_saved_ratio))
     table.add_row("Time", *times, _percent(-result.duration_saved_ratio))
     table.add_row("Cost", *costs, _percent(-result.cost_saved_ratio))

@@ -225,7 +225,7 @@ def _publish(bus: Bus, order: Order, energy: RunEnergy) -> None:
 
 def _epoch_s(options: RecurrenceOptions, job: RecurringJob) -> float:
     """Return how long an epoch takes, so that all of them can be watched in a while [s]."""
-    best = job.workload.expected_epochs(job.best.batch_size)
+    best = job.workload.n_expected_epochs(job.best.batch_size)
     return min(_LONGEST_EPOCH_S, WATCHED_S / (best * options.n_recurrences))
 
 

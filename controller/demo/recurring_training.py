@@ -82,17 +82,17 @@ def train(order: Order, *, report: Report, show: Callable[[Progress], None]) -> 
         )
         if publisher.trial is None or publisher.trial.recurrence is None:
             return None
-        needed = order.draws(batch_size, publisher.trial.recurrence)
+        n_needed = order.draws(batch_size, publisher.trial.recurrence)
         n_epochs = 0
         for epoch in publisher.epochs(workload.max_epochs):
             publisher.begin()
             n_epochs = epoch + 1
             publisher.iteration()  # where a real loop has thousands
-            publisher.metric(_share(n_epochs, needed))
+            publisher.metric(_done_ratio(n_epochs, n_needed))
             _await_what_is_due(order, publisher, n_epochs, report, show)
             if order.cancelled.is_set():
                 return None
-        run = _account(order, publisher, n_epochs, reached=needed is not None and n_epochs >= needed)
+        run = _account(order, publisher, n_epochs, reached=n_needed is not None and n_epochs >= n_needed)
     report(energy_of(order, run, final=True))
     return run
 
@@ -115,9 +115,9 @@ def energy_of(order: Order, run: Run, *, final: bool) -> RunEnergy:
     )
 
 
-def _share(n_epochs: int, needed: float | None) -> float:
+def _done_ratio(n_epochs: int, n_needed: float | None) -> float:
     """Return the metric: the share of the epochs to the target that are done; the traces tell no more than that."""
-    return 0.0 if needed is None else min(n_epochs / needed, 1.0)
+    return 0.0 if n_needed is None else min(n_epochs / n_needed, 1.0)
 
 
 def _await_what_is_due(

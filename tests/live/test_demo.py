@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from controller.demo.run import DemoError, DemoOptions, check_options, main_demo, run_demo
+from controller.demo.outcome import DemoError
+from controller.demo.run import DemoOptions, check_options, main_demo, run_demo
 
 pytestmark = pytest.mark.live
 
