@@ -1,7 +1,6 @@
 """Answers to runs that ask for a batch size: from the desk, or the default where the desk cannot say."""
 
 import asyncio
-import dataclasses
 import logging
 from dataclasses import dataclass
 from typing import Final
@@ -18,8 +17,15 @@ from publishers.wire import TrialAnswer, TrialRequest, encode
 
 TIMEOUT_S: Final = 5.0
 """For an answer, with the time in the mailbox: a run asks for 10 s, every second, and must still hear the default."""
+TRUST_S: Final = 3.0
+"""For how long another process, which has claimed the question, is trusted to answer it: it may have died."""
+FOLLOW_S: Final = 0.05
+"""How much later a process claims questions while another one is faster: in a fleet one answers, and the database has
+one claim to write; when that one is slow or gone, the others are there."""
 LOOK_S: Final = 0.25
 MAX_DETAIL: Final = 1_024
+
+_LATE: Final = f"the database did not answer in {TIMEOUT_S:g} s"
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -38,11 +44,6 @@ class Question:
     def due_s(self) -> float:
         """Return when it must be answered, on the loop's clock."""
         return self.first_s + TIMEOUT_S
-
-
-def repeated(waiting: Question, newer: Question) -> Question:
-    """Return a question that was repeated while it waited: what is asked now, for as long as it has waited."""
-    return dataclasses.replace(newer, first_s=waiting.first_s)
 
 
 class Answers:
@@ -67,6 +68,7 @@ class Answers:
         self._bus = bus
         self._first_answers = first_answers
         self._metrics = metrics
+        self._follows = False
 
     async def run(self) -> None:
         """Answer until cancelled; several of these may run, so that one slow transaction does not hold the others."""
@@ -87,23 +89,26 @@ class Answers:
     async def answer(self, question: Question) -> None:
         """Answer one question, unless another process does."""
         request = question.request
-        answer = await self._decide(question)
+        if self._is_settled(question):
+            return
+        if asyncio.get_running_loop().time() < question.due_s:
+            answer = await self._decide(question)
+        else:  # a transaction that is cut off at its beginning costs a connection
+            answer = self._answer_without_desk(question, _LATE)
         if answer is not None:
             self._bus.publish(request.reply_to, encode(answer), qos=1)
             answer_s = asyncio.get_running_loop().time() - question.first_s
             self._metrics.answered(answer.reason, over="bus", answer_s=answer_s)
 
     async def _decide(self, question: Question) -> TrialAnswer | None:
-        """Return the answer; None where another process gives it, or has given it."""
-        if self._is_settled(question):
-            return None
+        """Return the answer; None where another process gives it."""
         try:
             async with asyncio.timeout_at(question.due_s):
                 return await self._answer_of_desk(question)
         except StoreUnavailableError as error:
             return self._answer_without_desk(question, str(error))
         except TimeoutError:
-            return self._answer_without_desk(question, f"the database did not answer in {TIMEOUT_S:g} s")
+            return self._answer_without_desk(question, _LATE)
         except PolicyError as error:
             return _default(question, error.reason, str(error))
         except Exception as error:  # a bug with one job must not leave the others without answers
@@ -112,7 +117,13 @@ class Answers:
 
     async def _answer_of_desk(self, question: Question) -> TrialAnswer | None:
         request = question.request
-        if not await self._desk.claim(request.correlation, now_s=question.at_s):
+        if self._follows:
+            await asyncio.sleep(FOLLOW_S)
+            if self._is_settled(question):
+                return None
+        is_ours = await self._desk.claim(request.correlation, now_s=question.at_s)
+        self._follows = not is_ours
+        if not is_ours and asyncio.get_running_loop().time() < question.first_s + TRUST_S:
             return None
         first = self._first_answers.of(question.job, request.run)
         if first is not None and is_without_desk(first):  # it asks again, as after a restart: it is what it was told

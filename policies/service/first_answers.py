@@ -13,26 +13,36 @@ from policies.service.news import Answered
 from publishers.wire import TrialAnswer, TrialRequest
 
 MAX_RUNS: Final = 16_384
+PATIENCE_S: Final = 10.0
+"""How long a run asks, every second."""
 Run = tuple[str, str]
 T = TypeVar("T")
 
 
 class FirstAnswers:
-    """The newest questions that were heard, and the first answers, of a bounded number of runs."""
+    """The questions and answers that were heard of a bounded number of runs."""
 
     def __init__(self) -> None:
         self._questions: OrderedDict[Run, TrialRequest] = OrderedDict()
         self._answers: OrderedDict[Run, TrialAnswer] = OrderedDict()
+        self._asked_s: OrderedDict[Run, float] = OrderedDict()
         self._answered_s: OrderedDict[Run, float] = OrderedDict()
 
-    def note_question(self, job: str, request: TrialRequest) -> None:
-        """Remember what a run asks."""
-        _remember(self._questions, (job, request.run), request)
+    def note_question(self, job: str, request: TrialRequest, *, loop_s: float) -> float:
+        """Remember what a run asks; return since when it has asked without an answer, on the loop's clock."""
+        run = (job, request.run)
+        _remember(self._questions, run, request)
+        since_s = self._asked_s.get(run, -math.inf)
+        if loop_s - since_s > PATIENCE_S:  # it had given up, and begins anew
+            since_s = loop_s
+        _remember(self._asked_s, run, since_s)
+        return since_s
 
     def note_answer(self, job: str, answer: TrialAnswer, *, at_s: float, loop_s: float) -> Answered | None:
         """Remember what a run is told first, and when last; return what the desk must learn of it, if anything."""
         run = (job, answer.run)
         _remember(self._answered_s, run, loop_s)
+        self._asked_s.pop(run, None)
         if run in self._answers:
             return None
         _remember(self._answers, run, answer)

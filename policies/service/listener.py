@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from policies.service.answers import Question, repeated
+from policies.service.answers import Question
 from policies.service.complaints import Complaints
 from policies.service.endings import Endings
 from policies.service.first_answers import FirstAnswers
@@ -48,7 +48,7 @@ class Listener:
         self, topics: Topics, *, clock_s: Callable[[], float], hear_period_s: float, patience_s: float
     ) -> None:
         self.complaints = Complaints(clock_s)
-        self.questions: Mailbox[Question] = Mailbox(MAX_QUESTIONS, join=repeated)
+        self.questions: Mailbox[Question] = Mailbox(MAX_QUESTIONS)
         self.news: Mailbox[Story] = Mailbox(MAX_NEWS)
         self.endings = Endings(self._pass_on, patience_s=patience_s)
         self.first_answers = FirstAnswers()
@@ -84,9 +84,9 @@ class Listener:
     def _hear_request(self, job: str, run: str, payload: bytes) -> None:
         request = _of(decode(payload, TrialRequest), run)
         self._check_reply(job, run, request.reply_to)
-        self.first_answers.note_question(job, request)
         now_s = asyncio.get_running_loop().time()
-        question = Question(job=job, request=request, at_s=self._clock_s(), first_s=now_s, last_s=now_s)
+        first_s = self.first_answers.note_question(job, request, loop_s=now_s)
+        question = Question(job=job, request=request, at_s=self._clock_s(), first_s=first_s, last_s=now_s)
         self.questions.put((job, run), question)  # a repetition asks the same
 
     def _check_reply(self, job: str, run: str, reply_to: str) -> None:

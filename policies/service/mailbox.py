@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -14,20 +14,15 @@ class Mailbox(Generic[T]):
 
     A full one drops its oldest fleeting item, and its oldest lasting one only where there is no other.
 
-    Args:
-        size: how many items may wait.
-        join: makes one item of the one that waits and a newer one; without it the newer one stays.
-
     Attributes:
         dropped: fleeting items that were lost because it was full.
         lost: lasting ones.
     """
 
-    def __init__(self, size: int, *, join: Callable[[T, T], T] = lambda _, newer: newer) -> None:
+    def __init__(self, size: int) -> None:
         self.dropped = 0
         self.lost = 0
         self._size = size
-        self._join = join
         self._n_put = 0
         self._fleeting: OrderedDict[Hashable, tuple[int, T]] = OrderedDict()
         self._lasting: OrderedDict[Hashable, tuple[int, T]] = OrderedDict()
@@ -37,8 +32,8 @@ class Mailbox(Generic[T]):
         """Add an item; never waits."""
         queue = self._lasting if lasting else self._fleeting
         self._n_put += 1
-        number, waiting = queue.get(key, (self._n_put, None))
-        queue[key] = (number, item if waiting is None else self._join(waiting, item))
+        number, _ = queue.get(key, (self._n_put, item))
+        queue[key] = (number, item)
         if len(self) > self._size:
             self._drop()
         self._filled.set()

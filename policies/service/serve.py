@@ -32,7 +32,7 @@ from policies.service.store import opened_store
 from publishers.bus import Bus
 from publishers.topics import Topics
 
-N_ANSWERERS: Final = 4
+N_ANSWERERS: Final = 16
 FIRST_LOOK_S: Final = 5.0
 """How long the start waits for the database; without it runs get their defaults."""
 _LOGGER = logging.getLogger(__name__)

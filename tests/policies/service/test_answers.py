@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from policies.service.answers import TIMEOUT_S, Answers
+from policies.service.answers import FOLLOW_S, TIMEOUT_S, Answers
 from policies.service.delivery import deliver
 from policies.service.errors import JobMismatchError, RequestError
 from policies.service.listener import Listener
@@ -231,6 +231,26 @@ async def test_while_the_database_hangs_every_question_is_answered_in_time() -> 
             worker.cancel()
 
 
+async def test_a_process_that_claims_a_question_and_dies_leaves_no_run_without_an_answer() -> None:
+    bench = Bench()
+    for number in range(5):
+        bench.say(trial_request(correlation=f"c{number}"))
+        await bench.desk.claim(f"c{number}", now_s=NOW_S)  # somebody is always faster, and dies
+        await bench.answers.answer(await bench.listener.questions.get())
+        await asyncio.sleep(1)
+    (answer,) = bench.heard()
+    assert (answer.correlation, answer.batch_size, answer.reason) == ("c3", 64, "thompson")
+
+
+async def test_a_run_that_has_given_up_and_asks_anew_is_not_overdue() -> None:
+    bench = Bench()
+    bench.say(trial_request(correlation="c1"))
+    await bench.listener.questions.get()
+    await asyncio.sleep(60)
+    (answer,) = await bench.ask(trial_request(correlation="c2"))
+    assert answer.reason == "thompson"
+
+
 async def test_a_question_that_was_repeated_before_its_answer_came_is_settled_by_it() -> None:
     bench = Bench()
     bench.say(trial_request(correlation="c1"))
@@ -241,3 +261,26 @@ async def test_a_question_that_was_repeated_before_its_answer_came_is_settled_by
         await bench.answers.answer(question)
     assert [answer.correlation for answer in bench.heard()] == ["c1"]
     assert bench.desk.calls == ["claim", "ask"]
+
+
+async def test_while_another_process_is_faster_it_claims_nothing_and_when_that_one_dies_it_answers() -> None:
+    desk, bus = MemoryDesk(), FakeBus()
+    desk.delay_s = 0.01
+    fast, slow = Bench(desk, bus), Bench(desk, bus)
+
+    async def answered(run: str, *benches: Bench) -> None:
+        fast.say_of(run)
+        questions = [await bench.listener.questions.get() for bench in (fast, slow)]
+        async with asyncio.TaskGroup() as tasks:
+            for bench, question in zip((fast, slow), questions, strict=True):
+                if bench in benches:
+                    tasks.create_task(bench.answers.answer(question))
+        assert fast.is_answered(run)
+
+    await answered("r1", fast, slow)
+    assert desk.calls.count("claim") == 2
+    await answered("r2", fast, slow)
+    assert desk.calls.count("claim") == 3
+    await answered("r3", slow)
+    await answered("r4", slow)
+    assert asyncio.get_running_loop().time() == pytest.approx(0.02 + FOLLOW_S + (FOLLOW_S + 0.02) + 0.02)
