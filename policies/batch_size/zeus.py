@@ -17,10 +17,10 @@ Where the reference ends with an error, or in an infinite precision, this one go
 
 import math
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Generator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -37,8 +37,7 @@ Z_90: Final = 1.6448536269514722
 """The 95th percentile of the normal distribution."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _Seen(NamedTuple):
     """An observation as the policy counts it: infinite where there is no cost."""
 
     batch_size: int
@@ -94,7 +93,8 @@ def describe(study: Study, settings: LearningSettings) -> list[Belief]:
     The policy has no belief of epochs: theirs is the plain mean, without bounds.
     """
     past = _past(study, settings.beta)
-    return [_belief(size, study, _costs(past.seen, size)) for size in study.candidates]
+    costs = _costs(past.seen)
+    return [_belief(size, study, costs[size]) for size in study.candidates]
 
 
 def _past(study: Study, beta: float) -> _Past:
@@ -112,7 +112,7 @@ def _past(study: Study, beta: float) -> _Past:
             failures_cost = 0.0
         else:
             failures_cost += one.cost or 0.0
-        seen.append(_Seen(batch_size=one.batch_size, cost=cost, reached=one.outcome == "reached"))
+        seen.append(_Seen(one.batch_size, cost, one.outcome == "reached"))
     exploring, arms = _explored(study.candidates, study.default, seen)
     return _Past(
         seen=tuple(seen),
@@ -176,8 +176,9 @@ def _draw(past: _Past, rng: np.random.Generator) -> tuple[int, str]:
         if counts[size] < N_ROUNDS:
             return size, f"{size} has run {counts[size]} times, which is too seldom to compare it"
     drawn: dict[int, float] = {}
+    costs = _costs(past.seen)
     for size in past.arms:
-        posterior = _posterior(_costs(past.seen, size))
+        posterior = _posterior(costs[size])
         if posterior is not None:
             drawn[size] = -float(rng.normal(-posterior[0], posterior[1]))
     if not drawn:
@@ -187,9 +188,13 @@ def _draw(past: _Past, rng: np.random.Generator) -> tuple[int, str]:
     return size, f"{size} drew a cost of {drawn[size]:.4g}, the least of {len(drawn)} batch sizes"
 
 
-def _costs(seen: Sequence[_Seen], size: int) -> list[float]:
-    """Return every cost that was measured at a batch size."""
-    return [one.cost for one in seen if one.batch_size == size and math.isfinite(one.cost)]
+def _costs(seen: Sequence[_Seen]) -> Mapping[int, list[float]]:
+    """Return every cost that was measured, by batch size."""
+    costs: defaultdict[int, list[float]] = defaultdict(list)
+    for size, cost, _ in seen:
+        if cost < math.inf:
+            costs[size].append(cost)
+    return costs
 
 
 def _posterior(costs: Sequence[float]) -> tuple[float, float] | None:
