@@ -66,7 +66,7 @@ def is_in_flight(trial: Trial, now_s: float) -> bool:
 
 def heard(trial: Trial, now_s: float) -> Trial:
     """Return a trial after a sign of life of its run; the same object where nothing needs to be written."""
-    if trial.state in ENDED or (trial.ended_at_s is not None and now_s <= trial.ended_at_s):
+    if trial.state in ENDED:
         return trial
     is_fresh = now_s < trial.heard_at_s + RENEWAL_SHARE * trial.lease_s
     return trial if trial.state == "running" and is_fresh else _alive(trial, now_s)

@@ -78,6 +78,12 @@ def test_a_lost_trial_that_is_heard_of_later_lives_again() -> None:
     assert (alive.state, alive.heard_at_s, alive.ended_at_s) == ("running", 51.0, None)
 
 
+def test_what_comes_late_from_before_the_loss_does_not_undo_it_nor_turn_a_lease_back() -> None:
+    lost = ended(a_trial(), was_lost=True, now_s=50.0)
+    assert validated(lost, 2, 40.0).state == told(lost, Result(epochs=3), 40.0).state == "lost"
+    assert told(heard(a_trial(), 60.0), Result(epochs=3), 40.0).heard_at_s == 60.0
+
+
 def test_an_ended_trial_is_deaf_to_signs_of_life() -> None:
     trial = told(a_trial(), Result(outcome="stopped", epochs=3), 5.0)
     assert heard(trial, 1e6) is trial
@@ -197,6 +203,7 @@ def test_an_end_that_was_told_is_not_corrected_by_a_validation() -> None:
     stopped = told(a_trial(), Result(outcome="stopped", epochs=6), 9.0)
     assert reached_at(stopped, 3, 10.0).state == "stopped"
     assert n_epochs(reached_at(stopped, 3, 10.0)) == 6
+    assert reached_at(stopped, 3, 10.0).result == stopped.result
     late = reached_at(told(a_trial(), Result(outcome="reached", epochs=6), 9.0), 3, 10.0)
     assert (late.state, n_epochs(late)) == ("reached", 4)
 
