@@ -15,6 +15,7 @@ from controller.cli.parser import _parser
 from policies import cost, planning, profiling
 from policies.forecasting import MAX_LAG_S
 from policies.providers.base import ProviderSettings
+from policies.service.config import PolicyConfig
 from publishers import recorder, reports, sender, topics, wire
 from publishers.topics import Topics
 
@@ -29,7 +30,7 @@ HOW_IT_WORKS = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
 SAFETY = (ROOT / "docs" / "safety.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 UNIT = ROOT / "deploy" / "gridchase-controller.service"
-NO_KEYS = {"py", "json", "toml", "service"}
+NO_KEYS = {"py", "json", "toml", "service", "md"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -68,14 +69,15 @@ def test_the_overview_names_every_topic_there_is() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_key_of_the_configuration_that_is_mentioned_exists(page: Path) -> None:
-    sections = config.Config.__struct_fields__
-    mentioned = re.findall(rf"(?<![\w./])({'|'.join(sections)})\.([a-z][a-z_]*)", page.read_text(encoding="utf-8"))
-    wrong = {
+    known = {
         f"{section}.{key}"
-        for section, key in mentioned
-        if key not in NO_KEYS and key not in getattr(config.Config(), section).__struct_fields__
+        for defaults in (config.Config(), PolicyConfig())
+        for section in defaults.__struct_fields__
+        for key in getattr(defaults, section).__struct_fields__
     }
-    assert wrong == set()
+    sections = {key.split(".")[0] for key in known}
+    mentioned = re.findall(rf"(?<![\w./])({'|'.join(sections)})\.([a-z][a-z_]*)", page.read_text(encoding="utf-8"))
+    assert {f"{section}.{key}" for section, key in mentioned if key not in NO_KEYS} - known == set()
 
 
 def test_the_defaults_in_the_readme_are_the_defaults() -> None:
@@ -86,7 +88,8 @@ def test_the_defaults_in_the_readme_are_the_defaults() -> None:
             continue
         for key, default in zip(keys, defaults, strict=True):
             section, name = key.split(".")
-            assert tomllib.loads(f"x = {default}")["x"] == getattr(getattr(config.Config(), section), name)
+            defaults = config.Config() if hasattr(config.Config(), section) else PolicyConfig()
+            assert tomllib.loads(f"x = {default}")["x"] == getattr(getattr(defaults, section), name)
             checked += 1
     assert checked >= 5
 
@@ -99,7 +102,7 @@ def test_every_gridchase_command_is_understood(page: Path) -> None:
 
 def test_the_readme_shows_each_verb_that_there_is() -> None:
     shown = {arguments[0] for arguments in _commands(README)}
-    assert {"demo", "up", "check", "controller", "restore"} <= shown
+    assert {"demo", "up", "check", "controller", "policy", "restore"} <= shown
 
 
 def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:

@@ -13,8 +13,8 @@ from controller.demo.recurring_job import RecurringJob
 from controller.demo.recurring_training import Progress, Run
 
 _BAR: Final = 30
-_COLUMNS: Final = "{:>3} {:>10}  {:<20} {:>9} {:>9} {:>8}  {}"
-_HEADINGS: Final = ("#", "batch size", "epochs", "energy", "time", "of best", "why")
+_COLUMNS: Final = "{:>3} {:>10}  {:<20} {:>9} {:>9} {:>9}  {}"
+_HEADINGS: Final = ("#", "batch size", "epochs", "energy", "time", "cost/best", "why")
 
 
 class View:

@@ -100,3 +100,12 @@ def test_every_fault_of_the_options_is_told_and_nothing_is_started(capsys: pytes
     for fault in ("--recurrences 0", "--workload mnist", "librispeech", "--seed -1", "/nowhere"):
         assert fault in said.err
     assert said.out == ""
+
+
+def test_the_readme_shows_what_the_demo_says(capfd: pytest.CaptureFixture[str]) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    excerpt = readme.split("<!-- recurrences output -->\n```text\n")[1].split("\n```")[0]
+    assert run(RecurrenceOptions()) == 0
+    said = {line.rstrip() for line in capfd.readouterr().out.splitlines()}
+    missing = [line for line in excerpt.splitlines() if line not in said | {"…"}]
+    assert missing == [], "run `gridchase demo --recurrences 20` again, and carry what it says"

@@ -20,10 +20,11 @@ from controller.errors import (
 )
 from controller.journal import Entry, Journal
 from controller.node_lock import NodeLock
+from policies.service.errors import RequestError, StoreVersionError
 from publishers.broker import BrokerError
 from tests.fakes import FakeBackend, FakeGpu
 
-VERBS = ("demo", "up", "controller", "broker", "check", "restore")
+VERBS = ("demo", "up", "controller", "policy", "broker", "check", "restore")
 GPU_ERRORS = (GpuPermissionError, GpuNotSupportedError, GpuLimitError, GpuLostError, GpuSuspectError)
 CODES = [
     (ConfigError(["plan.eta = 7: must be a number at most 1", "plan.eat: there is no such key"]), 2),
@@ -32,6 +33,8 @@ CODES = [
     (BackendError("there is no NVIDIA driver"), 1),
     (BrokerError("mosquitto has ended by itself"), 1),
     (ControllerError("anything else of ours"), 1),
+    (StoreVersionError("the database is of a newer version"), 1),
+    (RequestError(["store.url: cannot be read"]), 2),
     *((kind("it failed", gpu_uuid="GPU-1", operation="open"), 1) for kind in GPU_ERRORS),
 ]
 
@@ -203,3 +206,29 @@ def test_options_of_the_demo_that_are_out_of_bounds_end_with_2(capsys: pytest.Ca
     shown = capsys.readouterr().err
     assert "--duration-s 1" in shown
     assert "--seed -1" in shown
+
+
+def test_options_of_the_other_demo_end_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--recurrences", "3", "--zone", "GB", "--max-slowdown", "1.1"]) == 2
+    shown = capsys.readouterr().err
+    assert "--zone: is for the day" in shown
+    assert "--max-slowdown: is for the day" in shown
+    assert main(["demo", "--workload", "mnist"]) == 2, "a workload alone means the recurring job"
+    assert "must be one of cifar100" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--config", "/none.toml"], ["--set", "learning.eta=7"], ["--set", "x"]])
+def test_a_wrong_configuration_of_the_policy_service_ends_with_2(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (["policy"], ["policy", "jobs"], ["policy", "show", "job"]):
+        assert main([*arguments, *words, "--state-dir", str(tmp_path)]) == 2
+        assert capsys.readouterr().err.startswith("gridchase: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_configuration_of_the_policy_service_keeps_up_from_starting(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text("[learning]\neta = 7\n")
+    state_dir = tmp_path / "state"
+    assert main([*arguments("up", state_dir), "--policy-config", str(tmp_path / "policy.toml")]) == 2
+    assert not state_dir.exists()
