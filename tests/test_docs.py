@@ -88,8 +88,8 @@ def test_the_defaults_in_the_readme_are_the_defaults() -> None:
             continue
         for key, default in zip(keys, defaults, strict=True):
             section, name = key.split(".")
-            defaults = config.Config() if hasattr(config.Config(), section) else PolicyConfig()
-            assert tomllib.loads(f"x = {default}")["x"] == getattr(getattr(defaults, section), name)
+            owner = config.Config() if hasattr(config.Config(), section) else PolicyConfig()
+            assert tomllib.loads(f"x = {default}")["x"] == getattr(getattr(owner, section), name)
             checked += 1
     assert checked >= 5
 
