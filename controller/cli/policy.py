@@ -15,7 +15,7 @@ from policies.service.config import PolicyConfig
 from policies.service.serve import run_service
 
 EPILOG = """\
-Without JOB or another word it serves until SIGINT or SIGTERM: on the bus and over HTTP. The database is SQLite in the
+Without WHAT it serves until SIGINT or SIGTERM: on the bus and over HTTP. The database is SQLite in the
 state directory, or what store.url says; every other verb here works on it, whether the service runs or not."""
 
 _LOGGER = logging.getLogger(__name__)

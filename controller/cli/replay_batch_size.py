@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from importlib import import_module
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -16,7 +17,6 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
-from controller.cli.replay_batch_size_page import render_page
 from controller.cli.replay_batch_size_view import draw_regrets, tables
 from controller.demo.workload_files import CARRIED, read_workloads
 from controller.errors import ConfigError
@@ -96,7 +96,9 @@ def replay_batch_size(options: argparse.Namespace) -> int:
         n_processes=options.processes or os.cpu_count() or 1,
     )
     if options.html is not None:
-        _write(options.html, render_page(results, conditions))
+        # Bokeh takes longer to import than everything else here: only those who want the page wait for it.
+        page: str = import_module("controller.cli.replay_batch_size_page").render_page(results, conditions)
+        _write(options.html, page)
     if options.json:
         print(msgspec.json.format(msgspec.json.encode([as_row(result) for result in results])).decode())
     else:

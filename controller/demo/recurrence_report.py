@@ -141,10 +141,10 @@ def print_recurrences(result: RecurrencesResult, console: Console) -> None:
 
 
 def _notes(result: RecurrencesResult) -> Iterator[str]:
-    n_stopped = sum(not run.reached for run in result.runs)
+    n_failed = sum(not run.reached for run in result.runs)
     yield (
-        f"Regret: {result.regret[-1]:.1f} runs at the best batch size, which is {result.best_batch_size}. Stopped, and"
-        f" tried again: {n_stopped} of {len(result.runs)} runs. Energy of the last"
+        f"Regret: {result.regret[-1]:.1f} runs at the best batch size, which is {result.best_batch_size}. Not"
+        f" reached, and tried again: {n_failed} of {len(result.runs)} runs. Energy of the last"
         f" {max(1, result.n_recurrences // 4)} recurrences: {_percent(-result.last_energy_saved_ratio)}."
     )
     yield (

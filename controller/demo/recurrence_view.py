@@ -50,7 +50,7 @@ class View:
         """Tell the end of a run."""
         self._progress = None
         trial = run.trial
-        end = "reached" if run.reached else "stopped"
+        end = "reached" if run.reached else "stopped" if run.stop_reason else "given up"
         line = _COLUMNS.format(
             "-" if trial.recurrence is None else trial.recurrence,
             trial.batch_size,
