@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from policies.batch_size.study import Floats
 
-RATES: Final = (1.0, 0.97, 0.9, 0.8)
-PROOF_NATS: Final = 4.0
+RATES: Final = (1.0, 0.95)
+PROOF_NATS: Final = 2.0
 """How much better, in the logarithm of the likelihood, the past must have been predicted by forgetting."""
 NOISE_LOG: Final = 0.15
 NOISE_WEIGHT: Final = 4.0
+"""The prior of the noise from run to run, a standard deviation of the logarithm, and how many runs it is worth."""
 MOST: Final = 200
 """Runs that are looked at, the newest."""
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policies.batch_size.study import Floats
 
@@ -52,7 +53,9 @@ def kernel(octaves: Floats, *, sd_log: float, length_octaves: float, nugget_log:
     return own
 
 
-def regress(means: Floats, covariance: Floats, seen: Floats, values: Floats, noise_variance: Floats) -> Gaussian:
+def regress(
+    means: Floats, covariance: Floats, seen: NDArray[np.intp], values: Floats, noise_variance: Floats
+) -> Gaussian:
     """Return the posterior of a function whose prior is one of several means, each as likely, with one covariance.
 
     The mixture is told by its first two moments.
@@ -60,14 +63,15 @@ def regress(means: Floats, covariance: Floats, seen: Floats, values: Floats, noi
     Args:
         means: the prior means, shape (n_means, n).
         covariance: the prior covariance, shape (n, n).
-        seen: the indices of the measured values, shape (k,), integers.
+        seen: the indices of the measured values, shape (k,).
         values: the measurements, shape (k,).
         noise_variance: of each measurement, shape (k,).
     """
-    index = seen.astype(np.intp)
-    cross = covariance[:, index]
-    factor = np.linalg.cholesky(covariance[np.ix_(index, index)] + np.diag(noise_variance))
-    whitened = np.linalg.solve(factor, np.column_stack([cross.T, (values - means[:, index]).T]))
+    level = float(np.mean(values) - np.mean(means[:, seen]))  # so that the unit of the values does not matter
+    means = means + level
+    cross = covariance[:, seen]
+    factor = np.linalg.cholesky(covariance[np.ix_(seen, seen)] + np.diag(noise_variance))
+    whitened = np.linalg.solve(factor, np.column_stack([cross.T, (values - means[:, seen]).T]))
     gains, residuals = whitened[:, : len(covariance)], whitened[:, len(covariance) :]
     log_weights = -0.5 * np.sum(residuals**2, axis=0)
     weights = np.exp(log_weights - log_weights.max())

@@ -13,14 +13,17 @@ from typing import Final
 
 import numpy as np
 
+from policies.batch_size.forgetting import NOISE_LOG
 from policies.batch_size.gaussian import Gaussian, normal_cdf, normal_pdf
-from policies.batch_size.posterior import NOISE_LOG, Posterior, infer, prior
+from policies.batch_size.posterior import Posterior, infer, prior
 from policies.batch_size.study import Choice, Floats, LearningSettings, Study
 
 FIRST_REVIEW: Final = 8
 """The number of the first run that may be a review; then each doubling of it."""
 INTERVAL_Z: Final = 1.645
 """Half the width of a 90 % interval, in standard deviations."""
+WORST_LOG: Final = 50.0
+"""The logarithm of a ratio of costs beyond which nothing matters any more, and floats would overflow."""
 REVIEW_Z: Final = 1.28
 """A candidate is reviewed whose cost is below the best's with a probability of at least 10 %."""
 
@@ -78,7 +81,7 @@ def score(belief: Gaussian, noise_variance: float, study: Study, settings: Learn
     mean = np.where(runs, belief.mean, np.inf)
     order = np.argsort(mean)
     best, second = int(order[0]), int(order[1])
-    gap = mean[runs] - mean[best]
+    gap = np.minimum(mean[runs] - mean[best], WORST_LOG)
     variance = belief.variance[runs]
     sd = np.sqrt(variance + noise_variance)
     # The log-normal cost, cut at the bound; beyond it the bound is paid, and a restart at the best.

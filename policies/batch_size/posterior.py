@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.batch_size.epoch_costs import EpochCosts, infer_epoch_costs
-from policies.batch_size.forgetting import observation_weights
+from policies.batch_size.forgetting import NOISE_LOG, NOISE_WEIGHT, observation_weights
 from policies.batch_size.gaussian import Gaussian, kernel, regress
 from policies.batch_size.study import Floats, LearningSettings, Observation, Study
 
@@ -25,9 +25,8 @@ LENGTH_OCTAVES: Final = 5.0
 NUGGET_LOG: Final = 0.1
 SLOPE_PER_OCTAVE: Final = 0.1
 """Larger batches need more epochs, as a rule: the prior mean of the logarithm rises so much with each doubling."""
-NOISE_LOG: Final = 0.15
-NOISE_WEIGHT: Final = 4.0
-"""The prior of the noise from run to run, a standard deviation of the logarithm, and how many runs it is worth."""
+LEAST_WEIGHT: Final = 1e-9
+"""What weighs less is forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,7 @@ class Tally:
     @property
     def seen(self) -> NDArray[np.intp]:
         """Return the indices of the candidates that were seen."""
-        return np.flatnonzero(self.weight > 0)
+        return np.flatnonzero(self.weight > LEAST_WEIGHT)
 
     @property
     def noise_variance(self) -> float:
@@ -93,7 +92,7 @@ def infer(study: Study, settings: LearningSettings) -> Posterior | None:
     log_epochs = regress(
         before.mean[None, :],
         before.covariance,
-        tally.seen.astype(np.float64),
+        tally.seen,
         tally.mean[tally.seen],
         noise_variance / tally.weight[tally.seen],
     )

@@ -1,5 +1,6 @@
 """What is known of a recurring job when its next batch size is chosen: the vocabulary of this decision."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -57,12 +58,16 @@ class Study:
         """Check the candidates.
 
         Raises:
-            ValueError: there is none, they are not ascending and distinct, or the default is not among them.
+            ValueError: there is none, they are not ascending and distinct, the default is not among them, or a cost or
+                time of an epoch is not above 0.
         """
         if not self.candidates or list(self.candidates) != sorted(set(self.candidates)) or self.candidates[0] < 1:
             raise ValueError(f"candidates = {list(self.candidates)}: must be ascending, distinct and at least 1")
         if self.default not in self.candidates:
             raise ValueError(f"default = {self.default}: must be one of {list(self.candidates)}")
+        for what, values in (("epoch_costs", self.epoch_costs), ("epoch_times", self.epoch_times)):
+            if wrong := {size: value for size, value in values.items() if not 0 < value < math.inf}:
+                raise ValueError(f"{what} = {wrong}: must be above 0 and finite")
 
     @property
     def pruned(self) -> frozenset[int]:

@@ -1,0 +1,168 @@
+"""The default policy: what it weighs, what it tries, what it never tries, and why it says so."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.batch_size.choice import choose_batch_size
+from policies.batch_size.gaussian import Gaussian
+from policies.batch_size.knowledge_gradient import score
+from policies.batch_size.study import Choice, LearningSettings, Observation, Study
+from tests.policies.batch_size.studies import COSTS, SETTINGS, SIZES, failed, reached, stopped, study
+
+NOISE_VARIANCE = 0.15**2
+
+
+def choose(of: Study, settings: LearningSettings = SETTINGS) -> Choice:
+    return choose_batch_size(of, settings, rng=np.random.default_rng(0))
+
+
+def belief(*means: float, sd: float | tuple[float, ...] = 0.1) -> Gaussian:
+    """Return independent beliefs of six candidates."""
+    return Gaussian(mean=np.array(means), covariance=np.diag(np.broadcast_to(np.array(sd) ** 2, len(means))))
+
+
+def learned(n_rounds: int = 3, *, best: int = 64) -> list[Observation]:
+    """Return runs of every size, so many of each, that leave no doubt which is the best."""
+    epochs = {size: 10.0 * (1 + abs(math.log2(size / best))) for size in SIZES}
+    return [reached(size, epochs[size]) for _ in range(n_rounds) for size in SIZES]
+
+
+def test_the_first_run_takes_the_default() -> None:
+    first = choose(study())
+    assert (first.batch_size, first.reason, first.cost_bound) == (32, "default_first", None)
+
+
+def test_where_the_default_cannot_run_the_nearest_below_is_taken() -> None:
+    choice = choose(study(failed(32)))
+    assert choice.batch_size == 16
+    assert "32" in choice.detail
+
+
+def test_a_concurrent_first_run_looks_elsewhere() -> None:
+    choices = [choose(study(in_flight=in_flight)).batch_size for in_flight in ((32,), (32, 128), (32, 128, 16))]
+    assert 32 not in choices
+    assert len(set(choices)) > 1
+
+
+def test_the_only_candidate_is_taken_without_a_word_of_doubt() -> None:
+    alone = Study(candidates=(32,), default=32, observations=(reached(32, 10),), epoch_costs={32: 5.0})
+    choice = choose(alone)
+    assert (choice.batch_size, choice.reason) == (32, "only_candidate")
+    assert choice.cost_bound == pytest.approx(100, rel=0.01)
+
+
+def test_what_is_known_to_be_best_is_taken() -> None:
+    choice = choose(study(*learned(5)))
+    assert (choice.batch_size, choice.reason) == (64, "best_so_far")
+    assert choice.cost_bound == pytest.approx(2 * 10 * COSTS[64], rel=0.1)
+
+
+@given(st.permutations(SIZES))
+def test_what_failed_is_never_tried_again_nor_what_is_larger(order: list[int]) -> None:
+    runs = [failed(128), *(reached(size, 10) for size in order if size < 128)]
+    for n in range(1, len(runs) + 1):
+        assert choose(study(*runs[:n])).batch_size < 128
+
+
+def test_a_larger_batch_that_ran_stays_although_a_smaller_one_failed() -> None:
+    runs = [*[reached(256, 5)] * 3, failed(128)]
+    assert choose(study(*runs)).batch_size != 128
+    assert 256 in study(*runs).open_candidates
+
+
+def test_where_every_size_has_failed_something_is_proposed_still() -> None:
+    assert choose(study(failed(8))).batch_size in SIZES
+
+
+def test_a_batch_size_that_was_stopped_is_not_tried_at_once_again() -> None:
+    choice = choose(study(reached(32, 10), stopped(128, 22)))
+    assert choice.batch_size != 128
+
+
+def test_runs_in_flight_at_a_size_make_it_less_worth_trying() -> None:
+    runs = (reached(32, 10), reached(16, 11))
+    alone = choose(study(*runs)).batch_size
+    assert choose(study(*runs, in_flight=(alone,) * 3)).batch_size != alone
+
+
+def test_the_bound_is_beta_times_what_the_best_is_believed_to_cost() -> None:
+    runs = learned(3)
+    bounds = [choose(study(*runs), LearningSettings(beta=beta)).cost_bound for beta in (2.0, 3.0)]
+    assert None not in bounds
+    assert bounds[1] == pytest.approx(1.5 * (bounds[0] or 0))
+
+
+def test_a_run_has_no_bound_where_no_cost_was_measured() -> None:
+    assert choose(study(reached(32, 10), costs={})).cost_bound is None
+
+
+def test_costs_of_epochs_turn_the_choice_without_another_run() -> None:
+    """Such as another GPU, another η, or another price of energy."""
+    runs = [reached(size, 10.0) for _ in range(4) for size in SIZES]
+    dear_small = choose(study(*runs, costs={size: 1e5 / size for size in SIZES}))
+    dear_large = choose(study(*runs, costs={size: 10.0 * size for size in SIZES}))
+    assert (dear_small.batch_size, dear_large.batch_size) == (256, 8)
+
+
+def test_a_longer_horizon_explores_more() -> None:
+    runs = (reached(32, 10), reached(64, 10.5), reached(16, 11))
+    short, long = (choose(study(*runs), LearningSettings(horizon=horizon)) for horizon in (1.0, 500.0))
+    assert (short.reason, long.reason) == ("best_so_far", "knowledge_gradient")
+
+
+def test_a_size_that_was_unlucky_is_looked_at_again_at_the_eighth_run() -> None:
+    """Somewhat above the best, once: too much for the knowledge gradient, too little to be sure."""
+    runs = (*[reached(32, 10)] * 3, *[reached(64, 9.0)] * 3, reached(128, 11.0))
+    seven = Study(candidates=(32, 64, 128), default=32, observations=runs, epoch_costs=COSTS)
+    assert (choose(seven).batch_size, choose(seven).reason) == (64, "best_so_far")
+    eight = Study(candidates=(32, 64, 128), default=32, observations=(*runs, reached(32, 10)), epoch_costs=COSTS)
+    assert (choose(eight).batch_size, choose(eight).reason) == (128, "review")
+
+
+def test_a_size_that_is_surely_worse_is_not_reviewed() -> None:
+    runs = [reached(size, 10.0 if size == 64 else 40.0) for _ in range(4) for size in SIZES][:16]
+    assert choose(study(*runs)).reason == "best_so_far"
+
+
+def test_the_cost_of_a_run_that_may_be_stopped_is_that_of_a_simulation() -> None:
+    """Against dice: a log-normal cost, cut at twice the best and followed by a restart."""
+    sd, gaps = (0.1, 0.3, 0.5, 0.2, 0.7, 0.4), (0.0, 0.1, 0.5, 0.9, 0.3, 1.5)
+    now = score(belief(*gaps, sd=sd), NOISE_VARIANCE, study(), SETTINGS).now
+    dice = np.random.default_rng(1).standard_normal((200_000, 1))
+    costs = np.exp(np.array(gaps) + dice * np.sqrt(np.array(sd) ** 2 + NOISE_VARIANCE))
+    np.testing.assert_allclose(now, np.where(costs <= 2, costs, 3.0).mean(axis=0), rtol=0.01)
+
+
+def test_what_a_run_teaches_is_that_of_a_simulation() -> None:
+    """Against dice: the posterior mean after one more run, and the best of it and its rival."""
+    sd, gaps = (0.1, 0.3, 0.5, 0.2, 0.7, 0.4), (0.0, 0.1, 0.5, 0.9, 0.3, 0.2)
+    scores = score(belief(*gaps, sd=sd), NOISE_VARIANCE, study(), SETTINGS)
+    later = (scores.total * (1 + SETTINGS.horizon) - scores.now) / SETTINGS.horizon
+    variance = np.array(sd) ** 2
+    steps = variance / np.sqrt(variance + NOISE_VARIANCE)
+    dice = np.random.default_rng(1).standard_normal((200_000, 1))
+    rivals = np.array([min(gap for at, gap in enumerate(gaps) if at != own) for own in range(len(gaps))])
+    expected = np.exp(np.minimum(np.array(gaps) + dice * steps, rivals).mean(axis=0))
+    np.testing.assert_allclose(later, expected, rtol=0.01)
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=6, max_size=6), st.floats(1e-3, 10))
+def test_no_belief_is_too_wild_to_be_weighed(means: list[float], sd: float) -> None:
+    total = score(belief(*means, sd=sd), NOISE_VARIANCE, study(), SETTINGS).total
+    assert not np.isnan(total).any()
+
+
+def test_the_choice_says_why_in_numbers() -> None:
+    choice = choose(study(reached(32, 10), reached(16, 11)))
+    assert choice.reason == "knowledge_gradient"
+    assert f"{choice.batch_size} is believed to cost" in choice.detail
+    assert "90 %" in choice.detail
+
+
+def test_the_choice_is_the_same_whatever_the_dice() -> None:
+    runs = study(*learned(1))
+    assert choose_batch_size(runs, SETTINGS, rng=np.random.default_rng(7)) == choose(runs)
