@@ -43,8 +43,9 @@ class Scores:
 def choose(study: Study, settings: LearningSettings) -> Choice:
     """Return the batch size of the next run, and why."""
     posterior = infer(study, settings)
-    if len(study.open_candidates) == 1:
-        only = study.open_candidates[0]
+    open_candidates = study.open_candidates
+    if len(open_candidates) == 1:
+        only = open_candidates[0]
         return Choice(
             batch_size=only,
             reason="only_candidate",
@@ -77,7 +78,8 @@ def score(belief: Gaussian, noise_variance: float, study: Study, settings: Learn
         study: the job.
         settings: beta, and the horizon.
     """
-    runs = np.array([size in study.open_candidates for size in study.candidates])
+    open_candidates = study.open_candidates
+    runs = np.array([size in open_candidates for size in study.candidates])
     mean = np.where(runs, belief.mean, np.inf)
     order = np.argsort(mean)
     best, second = int(order[0]), int(order[1])
@@ -133,7 +135,8 @@ def _review_is_due(study: Study) -> bool:
 def _runner_up(belief: Gaussian, study: Study, best: int) -> int | None:
     """Return the candidate that may be the best with the highest probability; None: none with 10 % or more."""
     optimistic = belief.mean - REVIEW_Z * np.sqrt(belief.variance)
-    others = [at for at, size in enumerate(study.candidates) if at != best and size in study.open_candidates]
+    open_candidates = study.open_candidates
+    others = [at for at, size in enumerate(study.candidates) if at != best and size in open_candidates]
     runner_up = min(others, key=lambda at: float(optimistic[at]))
     return runner_up if optimistic[runner_up] < belief.mean[best] else None
 

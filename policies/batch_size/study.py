@@ -81,7 +81,8 @@ class Study:
     @property
     def open_candidates(self) -> tuple[int, ...]:
         """Return the batch sizes that can run, as far as is known; all of them where none can."""
-        return tuple(size for size in self.candidates if size not in self.pruned) or self.candidates
+        pruned = self.pruned
+        return tuple(size for size in self.candidates if size not in pruned) or self.candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
