@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections import defaultdict
+from collections.abc import Sequence
 
 from publishers.bus import Bus
 from publishers.reports import Command, RunEnergy
@@ -11,7 +12,7 @@ from publishers.wire import Message, Metric, RankStatus, TrialAnswer, TrialFailu
 from tests.live.conftest import eventually
 
 TOPICS = Topics()
-BATCH_SIZES = [32, 64, 128]
+BATCH_SIZES = (32, 64, 128)
 REPEAT_S = 1.0
 PATIENCE_S = 10.0
 
@@ -19,17 +20,18 @@ Run = tuple[str, str]
 
 
 class Runs:
-    """Many runs behind one connection.
+    """Many runs behind one connection; all choose from the same batch sizes, of which the first is the default.
 
     Attributes:
         answers: every answer that came, by job and run.
         commands: every command that came.
     """
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, *, batch_sizes: Sequence[int] = BATCH_SIZES) -> None:
         self.answers: dict[Run, list[TrialAnswer]] = defaultdict(list)
         self.commands: dict[Run, list[Command]] = defaultdict(list)
         self._bus = bus
+        self._batch_sizes = list(batch_sizes)
         self._answered: dict[Run, asyncio.Event] = defaultdict(asyncio.Event)
         bus.subscribe(TOPICS.all_runs("trial/answer"), self._hear_answer, qos=1)
         bus.subscribe(TOPICS.all_runs("command"), self._hear_command, qos=1)
@@ -106,8 +108,8 @@ class Runs:
             run=run,
             reply_to=TOPICS.run(job, run, "trial/answer"),
             correlation=secrets.token_hex(8),
-            batch_sizes=BATCH_SIZES,
-            default_batch_size=32,
+            batch_sizes=self._batch_sizes,
+            default_batch_size=self._batch_sizes[0],
         )
         self._say(job, run, "trial/request", request)
 

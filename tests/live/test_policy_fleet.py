@@ -15,7 +15,7 @@ from policies.service.desk import Desk
 from policies.service.records import Trial
 from policies.service.store import opened_store
 from publishers.bus import Bus
-from tests.live.conftest import Mosquitto, eventually
+from tests.live.conftest import Mosquitto, eventually, wait_until
 from tests.live.policy_runs import Runs
 from tests.live.postgres import Postgres, postgres_server
 
@@ -78,6 +78,7 @@ def services(broker: Mosquitto, postgres_server: Postgres, tmp_path: Path) -> It
     started = Services(config, tmp_path)
     for number in range(N_SERVICES):
         started.start(number)
+    wait_until(lambda: started.n_connected() == N_SERVICES, 60.0)
     yield started
     for child in started._children.values():
         child.kill()
@@ -140,7 +141,7 @@ async def test_every_run_is_answered_and_counts_once_whatever_is_killed(
     latencies_s: list[float] = []
     async with Bus(url=broker.url) as bus:
         runs = Runs(bus)
-        await eventually(lambda: bus.connected and services.n_connected() == N_SERVICES, 20.0)
+        await eventually(lambda: bus.connected)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_break(services, postgres_server))
             for number in range(N_RUNS):
