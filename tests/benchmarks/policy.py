@@ -175,7 +175,8 @@ def table(file: Path) -> Iterator[str]:
         yield (
             f"{now:%Y-%m-%d}, {os.cpu_count()} cores of {platform.machine()}, Linux {platform.release()}, Python "
             f"{platform.python_version()}, SQLite {sqlite3.sqlite_version}, "
-            f"SQLAlchemy {metadata.version('sqlalchemy')}, gridchase {VERSION}; who asks, mosquitto and the service share the cores.\n"
+            f"SQLAlchemy {metadata.version('sqlalchemy')}, gridchase {VERSION}; who asks, mosquitto and the service "
+            "share the cores.\n"
         )
         yield (
             f"{N_JOBS:,} jobs of {N_TRIALS} observations, {len(BATCH_SIZES)} batch sizes each"
