@@ -15,6 +15,8 @@ UNITS: Final = (
     "_s", "_ns", "_w", "_j", "_g", "_kg", "_wh", "_kwh", "_ratio", "_c", "_hz",
     "_ratios", "_per_s", "_per_kwh", "_per_mwh", "_iterations", "_per_epoch",
     "_s2", "_j2", "_iterations2",  # squares
+    "_epochs", "_octaves",  # doublings
+    "_log",  # of a natural logarithm
     "_ci",  # a half-width, in the unit of the name before it
 )  # fmt: skip
 NVML_UNITS: Final = ("_mw", "_mj")
@@ -48,6 +50,21 @@ ALLOWED: Final = {
     "chase_cost": "the same",
     "time_priced_cost": "the same",
     "costs": "the same, one for each limit",
+    "epoch_cost": "the same, of an epoch",
+    "cost_lower": "the lower end of its credible interval",
+    "cost_upper": "the upper end",
+    "least_cost": "the least of them",
+    "score": "the same, weighed",
+    "bound": "the same, at which a run is stopped",
+    "money": "money; the currency is a field beside it",
+    "last_metric": "a training's metric, in its own unit",
+    "beta": "the bound of Zeus, in units of the best cost; above 1",
+    "horizon": "how many recurrences a finding is worth",
+    "epochs": "passes over the data; a mean has a fraction",
+    "epochs_lower": "the lower end of their credible interval",
+    "epochs_upper": "the upper end",
+    "noise_variance": "of a natural logarithm",
+    "best_rate": "what an observation still weighs after a further one, 0 to 1",
     "rate": "how many times as fast as real time a simulated clock runs",
     "cross": "a sum of products, whose unit is that of its two factors",
     "square": "a sum of squares, the same",
@@ -103,10 +120,10 @@ def floats_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def is_named_well(name: str, file: str) -> bool:
-    """Return whether a name tells its unit, says that it counts (`n_…`), or may do without."""
+    """Return whether a name tells its unit, that it counts (`n_…`) or is a logarithm (`log_…`), or may do without."""
     bare = name.strip("_")
     units = UNITS + NVML_UNITS if file.startswith(NVML_FILES) else UNITS
-    return f"_{bare}".endswith(units) or bare.startswith("n_") or bare in ALLOWED
+    return f"_{bare}".endswith(units) or bare.startswith(("n_", "log_")) or bare in ALLOWED
 
 
 def faults_of(source: str, file: str) -> list[str]:
