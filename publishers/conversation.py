@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from publishers.caution import text
 from publishers.connection import Connection
+from publishers.probe import Probing
 from publishers.reports import Command
 from publishers.settings import Settings
 from publishers.topics import Topics
@@ -29,9 +30,14 @@ class Asked(Protocol):
 
 
 def put_question(
-    asked: Asked | None, candidates: object, default: object, timeout_s: object, faults: Sequence[str]
+    asked: Asked | None,
+    candidates: object,
+    default: object,
+    timeout_s: object,
+    faults: Sequence[str],
+    probing: Probing,
 ) -> tuple[Trial | None, int | None, str]:
-    """Ask for a batch size and wait for the answer; never raises.
+    """Ask for a batch size, wait for the answer, and time the batch sizes that it asks for; never raises.
 
     Returns:
         the answer; the batch size that holds, None where the default is no size at all; why there is no answer.
@@ -45,6 +51,7 @@ def put_question(
             _LOGGER.info(
                 "batch size %d of %s: %s: %s", trial.batch_size, choices.batch_sizes, trial.reason, trial.detail
             )
+            trial = probing.carry_out(trial, choices.batch_sizes)
             return trial, trial.batch_size, ""
         why = question.why if question is not None else "publishing is off, or closed"
     return None, choices.default, f"the batch size is the default, {text(default, 40)}: {why}"

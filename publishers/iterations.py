@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from publishers.passes import PublishedIterable, PublishedSized, own_batch_size, published
-from publishers.publisher import Publisher, resolve_or_warn
-from publishers.settings import Settings, resolve
+from publishers.publisher import Publisher
+from publishers.settings import Settings, resolve, resolve_or_warn
 
 __all__ = ["PublishedIterable", "PublishedSized", "Publisher", "publish_iterations"]
 

@@ -19,9 +19,10 @@ from publishers.environment import MAX_BATCH_SIZE, Finder, whole_number
 from publishers.farewell import remember
 from publishers.goal import LARGEST_METRIC, Goal
 from publishers.passes import PublishedIterable, own_batch_size, published
+from publishers.probe import Probing
 from publishers.recorder import CHUNK, Recorder
 from publishers.sender import CLOSE_TIMEOUT_S, Connect, Sender
-from publishers.settings import Settings, SettingsError, resolve
+from publishers.settings import Settings, resolve, resolve_or_warn
 from publishers.trial import Trial, is_out_of_memory
 from publishers.wire import Metric
 
@@ -113,11 +114,13 @@ class Publisher:
         target: float | None = None,
         target_mode: Literal["max", "min"] = "max",
         timeout_s: float = 10.0,
+        probe: Callable[[int], object] | None = None,
+        probe_timeout_s: float = 60.0,
     ) -> int:
         """Return the batch size that the policy service wants to be used, or the default; never raises.
 
         Waits for the service, `timeout_s` at most; about a second where no broker was ever there. Why it is the default
-        is logged. Every rank gets the same answer; where there are many, ask on one and broadcast it.
+        is logged. Every rank gets the same answer; where there are many, ask on rank 0 and broadcast what it returns.
 
         Args:
             candidates: the batch sizes to choose from.
@@ -125,9 +128,13 @@ class Publisher:
             target: the value that the metric is to reach: `metric` then tells by itself whether it has.
             target_mode: whether the metric is to be at least (`max`) or at most (`min`) that.
             timeout_s: how long to wait for the service [s].
+            probe: trains one iteration with a batch of that size, on throw-away copies, and returns once the GPU is
+                done (`torch.cuda.synchronize()`); called, on rank 0, for sizes whose speed the service does not know.
+            probe_timeout_s: for how long that is done [s]; it is over when the call under way then returns.
         """
         faults = self._goal.aim(target, target_mode)
-        self.trial, batch_size, why = put_question(self._sender, candidates, default, timeout_s, faults)
+        probing = Probing(probe, probe_timeout_s, told=self._sender)
+        self.trial, batch_size, why = put_question(self._sender, candidates, default, timeout_s, faults, probing)
         if batch_size is not None:
             self.set_batch_size(batch_size)
         if self.trial is not None:
@@ -273,17 +280,6 @@ class Publisher:
             return
         self._sender = sender
         remember(sender)
-
-
-def resolve_or_warn(find: Callable[[], Settings]) -> Settings | None:
-    """Return the settings, or None where they are wrong: then publishing is off, and one warning says why."""
-    try:
-        return find()
-    except SettingsError as error:
-        warn_once(f"publishing is off: {error}")
-    except Exception as error:  # noqa: BLE001 — training code may pass anything, and nothing may stop it
-        warn_once(f"publishing is off: {type(error).__name__}: {error}")
-    return None
 
 
 def _off() -> Publisher:

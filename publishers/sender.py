@@ -22,13 +22,13 @@ from publishers.settings import Settings
 from publishers.shipment import Shipment
 from publishers.topics import Topics
 from publishers.trial import Choices, Question, failure
-from publishers.wire import Iterations, Message, Metric, RankStatus, decode, encode
+from publishers.wire import Iterations, Message, Metric, RankStatus, TrialTimes, decode, encode
 
 Connect = Callable[[Broker, Will], Connection]
 
 CLOSE_TIMEOUT_S: Final = 2.0
 _MAX_EVENTS: Final = 256
-"""Metrics and failures that wait while the broker is away."""
+"""Metrics, times and failures that wait while the broker is away."""
 _POLL_S: Final = 0.05
 _SEEK_S: Final = 1.0
 _OFTEN_S: Final = 60.0
@@ -59,6 +59,7 @@ class Sender:
         self._status_topic = topics.rank(settings.job, settings.run, settings.rank, "status")
         self._iterations_topic = topics.rank(settings.job, settings.run, settings.rank, "iterations")
         self._metric_topic = topics.run(settings.job, settings.run, "metric")
+        self._times_topic = topics.run(settings.job, settings.run, "trial/times")
         self._failure_topic = topics.run(settings.job, settings.run, "trial/failure")
         self._events: deque[tuple[str, Message]] = deque(maxlen=_MAX_EVENTS)
         self._shipment = Shipment(recorder, run=settings.run, say=self._say_iterations)
@@ -90,6 +91,16 @@ class Sender:
         """Return the samples of an iteration, where they are known."""
         return self._status.batch_size
 
+    @property
+    def run(self) -> str:
+        """Return the id of the run."""
+        return self._settings.run
+
+    @property
+    def rank(self) -> int:
+        """Return which of the run's processes this is."""
+        return self._settings.rank
+
     def ask(self, choices: Choices) -> Question | None:
         """Ask for a batch size, at once; None where nobody can be asked any more."""
         if self.closed:
@@ -103,6 +114,10 @@ class Sender:
     def add_metric(self, metric: Metric) -> None:
         """Publish a metric soon; of many that wait, the oldest goes."""
         self._events.append((self._metric_topic, metric))
+
+    def add_times(self, times: TrialTimes) -> None:
+        """Publish soon how long iterations take."""
+        self._events.append((self._times_topic, times))
 
     def add_failure(self, reason: object, detail: object) -> bool:
         """Publish soon that the run cannot run at its batch size; return whether that is known."""

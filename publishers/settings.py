@@ -16,13 +16,14 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
+from publishers.caution import warn_once
 from publishers.environment import Broker, Finder, find_boot_id
 from publishers.quantities import GpuRef
 from publishers.topics import DEFAULT_ROOT, MAX_RANK
@@ -129,6 +130,17 @@ def resolve(
     if found.faults:
         raise SettingsError(found.faults)
     return settings
+
+
+def resolve_or_warn(find: Callable[[], Settings]) -> Settings | None:
+    """Return the settings, or None where they are wrong: then publishing is off, and one warning says why."""
+    try:
+        return find()
+    except SettingsError as error:
+        warn_once(f"publishing is off: {error}")
+    except Exception as error:  # noqa: BLE001 — training code may pass anything, and nothing may stop it
+        warn_once(f"publishing is off: {type(error).__name__}: {error}")
+    return None
 
 
 def _faults(settings: Settings) -> list[str]:

@@ -1,7 +1,7 @@
 """The topics of the bus: every name is built and taken apart here.
 
 <root>/job/<job>/run/<run>/rank/<rank>/{status,iterations}   published by training processes (MessagePack)
-<root>/job/<job>/run/<run>/{metric,trial/request,trial/failure}
+<root>/job/<job>/run/<run>/{metric,trial/request,trial/times,trial/failure}
                                                              published by training processes (MessagePack)
 <root>/job/<job>/run/<run>/trial/answer                      published by the policy service (MessagePack)
 <root>/job/<job>/run/<run>/{profile,energy}                  published by the controller (JSON)
@@ -22,7 +22,7 @@ MAX_TOPIC_LENGTH: Final = 512
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _RANK: Final = re.compile(r"[0-9]{1,5}\Z")
 _RUN_LEAVES: Final = frozenset(
-    {"metric", "trial/request", "trial/answer", "trial/failure", "profile", "energy", "command"}
+    {"metric", "trial/request", "trial/answer", "trial/times", "trial/failure", "profile", "energy", "command"}
 )
 _RANK_LEAVES: Final = frozenset({"status", "iterations"})
 _GPU_LEAVES: Final = frozenset({"energy", "limit"})
@@ -58,7 +58,7 @@ class Topics:
         return f"{self.root}/job/{job}/run/{run}/rank/{rank}/{leaf}"
 
     def run(self, job: str, run: str, leaf: str) -> str:
-        """Return a run's topic; `leaf` is `metric`, `trial/request`, `trial/answer`, `trial/failure`, `profile`, …."""
+        """Return a run's topic; `leaf` is `metric`, `trial/request`, `trial/answer`, `trial/times`, `profile`, …."""
         return f"{self.root}/job/{job}/run/{run}/{leaf}"
 
     def run_on_node(self, job: str, run: str, node: str) -> str:

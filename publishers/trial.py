@@ -12,10 +12,9 @@ from typing import Final
 from publishers.caution import number, text
 from publishers.environment import MAX_BATCH_SIZE, whole_number
 from publishers.topics import is_name
-from publishers.wire import TrialAnswer, TrialFailure, TrialRequest, WireError, decode
+from publishers.wire import MAX_CANDIDATES, TrialAnswer, TrialFailure, TrialRequest, WireError, decode
 
 ASK_AGAIN_S: Final = 1.0
-MAX_CANDIDATES: Final = 256
 LONGEST_TIMEOUT_S: Final = 3_600.0
 _MAX_CORRELATIONS: Final = 64
 """Questions whose answer still counts: of one that was asked a minute ago nobody will hear any more."""
@@ -28,7 +27,7 @@ class Trial:
     """The batch size that the policy service chose for a run.
 
     `reason` is a stable code and `detail` a sentence: how it was chosen. `recurrence` numbers the runs of the job. A
-    run that costs more than `cost_bound` [J] is told to stop.
+    run that costs more than `cost_bound` [J] is told to stop. `untimed` are the candidates whose speed was not known.
     """
 
     batch_size: int
@@ -36,6 +35,7 @@ class Trial:
     detail: str
     recurrence: int | None = None
     cost_bound: float | None = None
+    untimed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +132,7 @@ class Question:
             detail=answer.detail,
             recurrence=answer.recurrence,
             cost_bound=answer.cost_bound,
+            untimed=tuple(sorted({*answer.untimed} & {*self._batch_sizes})),
         )
         self._ended.set()
 

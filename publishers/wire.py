@@ -22,6 +22,7 @@ from publishers.quantities import (
     BatchSize,
     Count,
     GpuRef,
+    IterationTimeS,
     Name,
     Number,
     Sentence,
@@ -34,8 +35,10 @@ from publishers.quantities import (
 MAX_MESSAGE_BYTES: Final = 1 << 20
 MAX_ITERATIONS: Final = 65_536
 MAX_ITEMS: Final = 4_096
+MAX_CANDIDATES: Final = 256
 _MAX_TEXT: Final = 4_096
 _BYTES_PER_END: Final = 8
+BatchSizes = Annotated[list[BatchSize], Meta(max_length=MAX_CANDIDATES)]
 
 
 class WireError(ValueError):
@@ -132,6 +135,7 @@ class TrialAnswer(PackedMessage, frozen=True, kw_only=True):
     """The policy service's answer: the batch size of the run; `reason` is a stable code, `detail` a sentence.
 
     Without `lease_s` nothing is learned from this run: the batch size is the default, and the reason says why.
+    `untimed` are the batch sizes whose speed the service would like to know: the run may time them, see `TrialTimes`.
     """
 
     run: Name
@@ -142,6 +146,31 @@ class TrialAnswer(PackedMessage, frozen=True, kw_only=True):
     recurrence: Count | None = None
     cost_bound: Amount | None = None
     lease_s: Annotated[float, Meta(gt=0, le=1e8)] | None = None
+    untimed: BatchSizes = msgspec.field(default_factory=list)
+
+
+class TrialTimes(PackedMessage, frozen=True, kw_only=True):
+    """How long an iteration takes at some batch sizes: the run has timed them before its training.
+
+    `too_large` is the least batch size that has turned out not to fit the memory; none from there on was timed. Where
+    the batch size of the answer is among those, `batch_size` is what the run goes on with.
+    """
+
+    run: Name
+    batch_sizes: BatchSizes
+    iteration_times_s: Annotated[list[IterationTimeS], Meta(max_length=MAX_CANDIDATES)]
+    too_large: BatchSize | None = None
+    batch_size: BatchSize | None = None
+
+    def __post_init__(self) -> None:
+        """Check that there is one time for each batch size, finite and above 0, and that all of them fit the memory."""
+        sizes, times_s = self.batch_sizes, self.iteration_times_s
+        if len(times_s) != len(sizes) or len(set(sizes)) != len(sizes):
+            raise ValueError(f"{len(times_s)} times of batch sizes {sizes}: must be one of each, each once")
+        if not all(0 < time_s < math.inf for time_s in times_s):
+            raise ValueError(f"iteration_times_s = {times_s}: must be finite, and above 0")
+        if self.too_large is not None and not all(size < self.too_large for size in (*sizes, self.batch_size or 0)):
+            raise ValueError(f"batch sizes {sizes}, {self.batch_size}: must be below too_large = {self.too_large}")
 
 
 class TrialFailure(PackedMessage, frozen=True, kw_only=True):

@@ -161,7 +161,7 @@ class Answers:
         if self._is_settled(question):
             return None
         first = self._first_answers.of(question.job, question.request.run)
-        if first is not None:
+        if first is not None and first.batch_size in question.request.batch_sizes:
             return replace(first, correlation=question.request.correlation)
         return _default(question, StoreUnavailableError.reason, why)
 
@@ -176,6 +176,7 @@ def _answer(question: Question, trial: Trial) -> TrialAnswer:
         recurrence=trial.recurrence,
         cost_bound=trial.cost_bound,
         lease_s=trial.lease_s,
+        untimed=list(trial.untimed),
     )
 
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from policies.service.api_calls import Ask
-from policies.service.records import Job, JobExport, JobSettings, Result, Trial
+from policies.service.records import IterationTime, Job, JobExport, JobSettings, Result, Timing, Trial
 
 JOB: Final = "resnet50"
 RUN: Final = "night-17"
@@ -20,6 +20,15 @@ REACHED: Final = Result(
     max_power_w=600.0,
     gpu_model="NVIDIA A40",
     n_gpus=2,
+)
+TIMED: Final = Timing(
+    times=(
+        IterationTime(batch_size=32, iteration_time_s=0.021),
+        IterationTime(batch_size=64, iteration_time_s=0.031),
+        IterationTime(batch_size=128, iteration_time_s=0.055),
+    ),
+    too_large=256,
+    batch_size=128,
 )
 TOO_LARGE: Final = Result(outcome="failed", failure="CUDA out of memory")
 EXPORT: Final = JobExport(

@@ -19,6 +19,7 @@ from policies.service.records import (
     JobSummary,
     Posterior,
     Result,
+    Timing,
     Told,
     Trial,
 )
@@ -89,6 +90,13 @@ async def tell(service: Service, call: Call[NoQuery, Result]) -> Told:
     if told.trial.state in ENDED and call.body.outcome is not None:
         service.metrics.ended(told.trial.state)
     return told
+
+
+async def time(service: Service, call: Call[NoQuery, Timing]) -> Trial:
+    """Take in what a run has timed before its training."""
+    trial = await service.desk.time(call.job, call.run, call.body, now_s=call.now_s)
+    service.metrics.told(over="http")
+    return trial
 
 
 async def export(service: Service, call: Call[OfJob, None]) -> list[JobExport] | AsyncIterator[bytes]:

@@ -6,7 +6,7 @@ from typing import Any, Final, Generic, Literal
 
 from policies.service import api_handlers as handlers
 from policies.service.api_calls import Ask, Body, Call, NoQuery, OfJob, Page, Query
-from policies.service.api_examples import ASK, EXPORT, PROGRESS, REACHED, SETTINGS, TOO_LARGE
+from policies.service.api_examples import ASK, EXPORT, PROGRESS, REACHED, SETTINGS, TIMED, TOO_LARGE
 from policies.service.api_service import Alive, Readiness, Service
 from policies.service.records import (
     ImportCounts,
@@ -16,6 +16,7 @@ from policies.service.records import (
     JobSummary,
     Posterior,
     Result,
+    Timing,
     Told,
     Trial,
 )
@@ -169,6 +170,18 @@ OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
         body=Result,
         bodies={"progress": PROGRESS, "target reached": REACHED, "out of memory": TOO_LARGE},
         problems=(404, 409, 422),
+    ),
+    Operation(
+        name="time",
+        method="PUT",
+        path=f"{_TRIAL}/timing",
+        summary="Tell what a run has timed before its training: the batch sizes in `untimed` of its trial, or some.",
+        handle=handlers.time,
+        answer=Trial,
+        query=NoQuery,
+        body=Timing,
+        bodies={"three fit": TIMED},
+        problems=(404, 422),
     ),
     Operation(
         name="exportJobs",

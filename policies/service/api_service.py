@@ -14,6 +14,7 @@ from policies.service.records import (
     Posterior,
     Record,
     Result,
+    Timing,
     Told,
     Trial,
 )
@@ -29,6 +30,9 @@ class TrialDesk(Protocol):
 
     async def tell(self, job: str, run: str, result: Result, *, now_s: float) -> Told:
         """Take in what is known of a run."""
+
+    async def time(self, job: str, run: str, timing: Timing, *, now_s: float) -> Trial:
+        """Take in what a run has timed."""
 
     async def jobs(self) -> list[JobSummary]:
         """Return all jobs."""

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from policies.batch_size import Choice, choose_batch_size, describe
+from policies.batch_size import Choice, Study, choose_batch_size, describe
 from policies.service import queries
 from policies.service.config import LearningConfig
 from policies.service.errors import RequestError, UnknownJobError, UnknownTrialError
@@ -107,14 +107,14 @@ class Archive:
 
         job, trials = await self._store.read(find)
         settings = settings_of(job, self._learning)
-        study = study_of(job, trials, eta_of(job, self._learning), _NEVER_S)
+        study = self._study(job, trials, _NEVER_S)
         return Posterior(
             job=name,
             policy=settings.policy,
             eta=eta_of(job, self._learning),
             n_observations=len(study.observations),
             beliefs=tuple(describe(study, settings)),
-            next=self._choose(job, trials, _NEVER_S),
+            next=self._choose(job, study, len(trials)),
         )
 
     async def configure(self, name: str, settings: JobSettings) -> Job:
@@ -195,16 +195,19 @@ class Archive:
     def _best_batch_size(self, connection: Connection, name: str) -> int | None:
         """Return the batch size with the least believed cost; None where nothing is believed yet."""
         job, trials = _known(connection, name), queries.find_studied(connection, name)
-        study = study_of(job, trials, eta_of(job, self._learning), _NEVER_S)
+        study = self._study(job, trials, _NEVER_S)
         beliefs = describe(study, settings_of(job, self._learning)) if study.observations else []
         costs = {belief.batch_size: belief.cost for belief in beliefs if belief.cost is not None}
         return min(costs, key=costs.__getitem__, default=None)
 
-    def _choose(self, job: Job, trials: Sequence[Trial], now_s: float) -> Choice:
-        """Return the batch size of the job's next trial."""
-        eta, settings = eta_of(job, self._learning), settings_of(job, self._learning)
-        rng = np.random.default_rng([self._seed, crc32(job.name.encode()), len(trials)])
-        return choose_batch_size(study_of(job, trials, eta, now_s), settings, rng=rng)
+    def _study(self, job: Job, trials: Sequence[Trial], now_s: float) -> Study:
+        """Return what is known of a job."""
+        return study_of(job, trials, eta_of(job, self._learning), now_s)
+
+    def _choose(self, job: Job, study: Study, number: int) -> Choice:
+        """Return the batch size of the job's next trial, which has this number."""
+        rng = np.random.default_rng([self._seed, crc32(job.name.encode()), number])
+        return choose_batch_size(study, settings_of(job, self._learning), rng=rng)
 
 
 def _known(connection: Connection, name: str, *, locked: bool = False) -> Job:

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from policies.service.errors import UnknownTrialError
-from policies.service.news import Alive, Answered, Ended, Failed, Measured, Story, Used
+from policies.service.news import Alive, Answered, Ended, Failed, Measured, Story, Timed, Used
 from policies.service.ports import TrialDesk
 from policies.service.records import Result
 from publishers.reports import RunEnergy
@@ -27,6 +27,8 @@ async def deliver(desk: TrialDesk, news: Story) -> str | None:
             _must_be_known(known, news)
         case Failed(failure=failure):
             await desk.tell(job, run, Result(outcome="failed", failure=failure), now_s=now_s)
+        case Timed(timing=timing):
+            await desk.time(job, run, timing, now_s=now_s)
         case Used():
             return await _tell_energy(desk, news)
         case Ended():

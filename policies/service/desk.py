@@ -14,10 +14,11 @@ from policies.batch_size import Choice
 from policies.service import queries
 from policies.service.archive import Archive
 from policies.service.errors import RequestError, UnknownTrialError
-from policies.service.records import IN_FLIGHT, Job, Result, Told, Trial
+from policies.service.records import IN_FLIGHT, Job, Result, Timing, Told, Trial
 from policies.service.registration import check_same, name_faults, new_job
 from policies.service.studies import cost_so_far, eta_of, stop_reason
-from policies.service.trials import adopted, ended, heard, measured, next_recurrence, opened, told
+from policies.service.timings import faults_of, untimed
+from policies.service.trials import adopted, ended, heard, measured, next_recurrence, opened, timed, told
 
 CLAIM_S: Final = 600.0
 """A claim is remembered for this long; a question is repeated under a new one long before."""
@@ -92,7 +93,7 @@ class Desk(Archive):
         def take_in(connection: Connection) -> Told:
             trial = queries.find_trial(connection, job, run, locked=True)
             if trial is None:
-                raise UnknownTrialError(f"run {run} of job {job} has no trial: it must ask for a batch size first")
+                raise _stranger(job, run)
             changed = told(trial, result, now_s)
             stop = self._stop_reason(connection, changed)
             if stop is not None and changed.stop_ordered_at_s is None:
@@ -120,6 +121,28 @@ class Desk(Archive):
             job, run, lambda trial: measured(trial, epoch=epoch, value=value, reached=reached, now_s=now_s)
         )
         return trial is not None
+
+    async def time(self, job: str, run: str, timing: Timing, *, now_s: float) -> Trial:
+        """Take in what a run has timed before its training; may be repeated. Return its trial.
+
+        Raises:
+            RequestError: a batch size is none of the job's, a time is not above 0; with every fault.
+            UnknownTrialError: the run has no trial.
+            StoreUnavailableError: the database is away: it must be told again.
+        """
+
+        def take_in(connection: Connection) -> Trial:
+            known, trial = queries.find_job(connection, job), queries.find_trial(connection, job, run, locked=True)
+            if known is None or trial is None:
+                raise _stranger(job, run)
+            if faults := faults_of(timing, known):
+                raise RequestError(faults)
+            changed = timed(trial, timing, now_s)
+            if changed != trial:
+                queries.change_trials(connection, [changed])
+            return changed
+
+        return await self._store.write(take_in)
 
     async def end(self, job: str, run: str, *, now_s: float, was_lost: bool = False) -> Trial | None:
         """End the trial of a run that is over, though nobody said how; return it, or None where there is none.
@@ -163,14 +186,16 @@ class Desk(Archive):
                 if kept is not found:
                     queries.change_trials(connection, [kept])
                 return kept
+            study = self._study(job, trials, now_s)
             trial = opened(
                 job=job.name,
                 run=run,
                 number=trials[-1].number + 1 if trials else 0,
                 recurrence=next_recurrence(trials, now_s),
-                choice=choice or self._choose(job, trials, now_s),
+                choice=choice or self._choose(job, study, len(trials)),
                 lease_s=self._learning.lease_s,
                 now_s=now_s,
+                untimed=() if choice else untimed(study, trials),
             )
             queries.add_trials(connection, [trial])
             return trial
@@ -205,6 +230,10 @@ class Desk(Archive):
             return changed
 
         return await self._store.write(apply)
+
+
+def _stranger(job: str, run: str) -> UnknownTrialError:
+    return UnknownTrialError(f"run {run} of job {job} has no trial: it must ask for a batch size first")
 
 
 def _checked(job: str, run: str, batch_sizes: Sequence[int], default_batch_size: int, now_s: float) -> Job:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from policies.service.errors import RequestError
 from policies.service.records import IN_FLIGHT, JobExport, Trial
 from policies.service.registration import new_job
+from policies.service.timings import faults_of
 from policies.service.trials import check
 
 
@@ -64,6 +65,8 @@ def _trial_faults(export: JobExport, trial: Trial) -> list[str]:
         faults.append(f"lease_s = {trial.lease_s}: must be finite, and above 0")
     if "\0" in trial.detail:
         faults.append("detail: must not hold the character NUL")
+    if trial.timing is not None:
+        faults += faults_of(trial.timing, export.job)
     try:
         check(trial.result)
     except RequestError as error:

@@ -14,12 +14,13 @@ from policies.service.complaints import Complaints
 from policies.service.endings import Endings
 from policies.service.first_answers import FirstAnswers
 from policies.service.mailbox import Mailbox
-from policies.service.news import Alive, Ended, Failed, Measured, Story, Used
+from policies.service.news import Alive, Ended, Failed, Measured, Story, Timed, Used
 from policies.service.ports import MessageBus
+from policies.service.records import IterationTime, Timing
 from publishers.dispatch import Handler
 from publishers.reports import RunEnergy
 from publishers.topics import Address, Topics
-from publishers.wire import Metric, RankStatus, TrialAnswer, TrialFailure, TrialRequest, WireError, decode
+from publishers.wire import Metric, RankStatus, TrialAnswer, TrialFailure, TrialRequest, TrialTimes, WireError, decode
 
 MAX_QUESTIONS: Final = 1_024
 MAX_NEWS: Final = 65_536
@@ -61,6 +62,7 @@ class Listener:
         """Listen, from the next connection on or at once."""
         bus.subscribe(self._topics.all_runs("trial/request"), self._on(self._hear_request), qos=1)
         bus.subscribe(self._topics.all_runs("trial/answer"), self._on(self._hear_answer), qos=1)
+        bus.subscribe(self._topics.all_runs("trial/times"), self._on(self._hear_times), qos=1)
         bus.subscribe(self._topics.all_runs("trial/failure"), self._on(self._hear_failure), qos=1)
         bus.subscribe(self._topics.all_runs("metric"), self._on(self._hear_metric), qos=1)
         bus.subscribe(self._topics.all_runs("energy"), self._on(self._hear_energy), qos=1)
@@ -105,6 +107,15 @@ class Listener:
         if news is not None:
             self._pass_on(news)
 
+    def _hear_times(self, job: str, run: str, payload: bytes) -> None:
+        told = _of(decode(payload, TrialTimes), run)
+        times = tuple(
+            IterationTime(batch_size=size, iteration_time_s=time_s)
+            for size, time_s in zip(told.batch_sizes, told.iteration_times_s, strict=True)
+        )
+        timing = Timing(times=times, too_large=told.too_large, batch_size=told.batch_size)
+        self._pass_on(Timed(job=job, run=run, at_s=self._clock_s(), timing=timing))
+
     def _hear_failure(self, job: str, run: str, payload: bytes) -> None:
         failure = _of(decode(payload, TrialFailure), run)
         words = f"{failure.reason}: {failure.detail}" if failure.detail else failure.reason
@@ -148,7 +159,7 @@ class Listener:
         self.news.put(news.key, news, lasting=news.is_lasting)
 
 
-OfRun = TypeVar("OfRun", TrialRequest, TrialAnswer, TrialFailure, Metric, RunEnergy, RankStatus)
+OfRun = TypeVar("OfRun", TrialRequest, TrialAnswer, TrialTimes, TrialFailure, Metric, RunEnergy, RankStatus)
 
 
 def _of(message: OfRun, run: str) -> OfRun:

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 from msgspec import Struct
 
-from policies.service.records import Candidates
+from policies.service.records import Candidates, Timing
 from publishers.quantities import BatchSize, Count, Name, Number, Sentence, TimeS
 from publishers.reports import RunEnergy
 
@@ -82,6 +82,12 @@ class Failed(News, frozen=True, kw_only=True, tag="failed"):
     failure: Sentence
 
 
+class Timed(News, frozen=True, kw_only=True, tag="timed"):
+    """The run has timed batch sizes before its training."""
+
+    timing: Timing
+
+
 class Used(News, frozen=True, kw_only=True, tag="used"):
     """What the run has used so far, or in all."""
 
@@ -110,4 +116,4 @@ class Ended(News, frozen=True, kw_only=True, tag="ended"):
     reached: bool
 
 
-Story = Answered | Alive | Measured | Failed | Used | Ended
+Story = Answered | Alive | Measured | Failed | Timed | Used | Ended

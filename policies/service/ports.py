@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from policies.service.records import Result, Told, Trial
+from policies.service.records import Result, Timing, Told, Trial
 from publishers.dispatch import Handler
 
 
@@ -57,6 +57,10 @@ class TrialDesk(Protocol):
 
     async def note_metric(self, job: str, run: str, *, epoch: int, value: float, reached: bool, now_s: float) -> bool:
         """Note a validation; return whether there is such a trial."""
+        ...
+
+    async def time(self, job: str, run: str, timing: Timing, *, now_s: float) -> Trial:
+        """Note how long iterations take."""
         ...
 
     async def end(self, job: str, run: str, *, now_s: float, was_lost: bool = False) -> Trial | None:

@@ -9,7 +9,18 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from policies.batch_size.study import Belief, Choice
-from publishers.quantities import Amount, BatchSize, Count, Name, Number, PowerW, Sentence, Text, TimeS
+from publishers.quantities import (
+    Amount,
+    BatchSize,
+    Count,
+    IterationTimeS,
+    Name,
+    Number,
+    PowerW,
+    Sentence,
+    Text,
+    TimeS,
+)
 
 TrialState = Literal["open", "running", "reached", "stopped", "failed", "lost"]
 """`open`: given out, nothing heard yet; `lost`: its lease ran out, so that it holds nothing any more (a late result is
@@ -73,6 +84,27 @@ class Result(Record, frozen=True, kw_only=True):
     failure: Sentence | None = None
 
 
+class IterationTime(Record, frozen=True, kw_only=True):
+    """How long an iteration takes at a batch size."""
+
+    batch_size: BatchSize
+    iteration_time_s: IterationTimeS
+
+
+class Timing(Record, frozen=True, kw_only=True):
+    """What a run has timed before its training.
+
+    Attributes:
+        times: how long an iteration takes at some of its job's batch sizes, each once.
+        too_large: the least batch size that has turned out not to fit the memory; None: all that were tried did.
+        batch_size: what the run goes on with, where its own does not fit; None: with its own.
+    """
+
+    times: Annotated[tuple[IterationTime, ...], Meta(max_length=256)]
+    too_large: BatchSize | None = None
+    batch_size: BatchSize | None = None
+
+
 class Trial(Record, frozen=True, kw_only=True):
     """One run under the service.
 
@@ -85,6 +117,8 @@ class Trial(Record, frozen=True, kw_only=True):
         stop_ordered_at_s: when it was told to stop; None: it was not.
         last_epoch, last_metric: the newest validation.
         result: what is known of its end, or of its progress.
+        untimed: batch sizes whose speed was not known when it asked; it may time them before it trains.
+        timing: what it has timed; None: nothing.
         number: which trial of its job it is, from 0, in the order of asking; pages of trials go by it.
     """
 
@@ -104,6 +138,8 @@ class Trial(Record, frozen=True, kw_only=True):
     last_epoch: Count | None = None
     last_metric: Number | None = None
     result: Result = Result()
+    untimed: Annotated[tuple[BatchSize, ...], Meta(max_length=256)] = ()
+    timing: Timing | None = None
     number: Count = 0
 
 

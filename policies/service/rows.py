@@ -3,22 +3,25 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import asdict
 from sqlalchemy import Column
 from sqlalchemy.engine import RowMapping
 
-from policies.service.records import Job, JobSettings, Result, Trial
+from policies.service.records import Job, JobSettings, Result, Timing, Trial
 from policies.service.schema import TRIALS
 
 Row = dict[str, Any]
 _RESULT: Final = tuple(Result.__struct_fields__)
 _TRIAL: Final = tuple(name for name in Trial.__struct_fields__ if name != "result")
+_UNTIMED: Final = msgspec.json.Decoder(tuple[int, ...])
+_TIMING: Final = msgspec.json.Decoder(Timing)
 _KEY: Final = frozenset({"job", "run", "number"})
 # A study needs no sentences, and nothing for the record: half of a row, and the smaller half.
 _STUDIED: Final = (
     *("job", "run", "number", "recurrence", "batch_size", "state"),
     *("requested_at_s", "heard_at_s", "lease_s", "ended_at_s", "last_epoch"),
-    *("outcome", "epochs", "reached_epochs", "energy_j", "duration_s", "max_power_w", "gpu_model"),
+    *("outcome", "epochs", "reached_epochs", "energy_j", "duration_s", "max_power_w", "gpu_model", "timing"),
 )
 
 
@@ -36,6 +39,8 @@ def trial_of(row: Sequence[Any]) -> Trial:
     """Return the trial of a row of `WHOLE`."""
     values = iter(row)
     own = dict(zip(_TRIAL, values, strict=False))
+    own["untimed"] = () if own["untimed"] is None else _UNTIMED.decode(own["untimed"])
+    own["timing"] = None if own["timing"] is None else _TIMING.decode(own["timing"])
     return Trial(**own, result=Result(**dict(zip(_RESULT, values, strict=True))))
 
 
@@ -68,12 +73,15 @@ def studied_trial_of(row: Sequence[Any]) -> Trial:
         ended_at_s=row[9],
         last_epoch=row[10],
         result=result,
+        timing=None if row[18] is None else _TIMING.decode(row[18]),
     )
 
 
 def row_of(trial: Trial) -> Row:
     """Return a trial as a whole row."""
     row = asdict(trial)
+    for name in ("untimed", "timing"):
+        row[name] = msgspec.json.encode(row[name]).decode() if row[name] else None
     return row | asdict(row.pop("result"))
 
 

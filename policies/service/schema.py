@@ -1,6 +1,7 @@
 """The tables of the policy service: jobs, their trials, and who answers which request.
 
-Times are Unix seconds, measurements are what was told: nothing that is computed from them is stored. A job's name is
+Times are Unix seconds, measurements are what was told (what a run has timed: JSON, which is read as a whole): nothing
+that is computed from them is stored. A job's name is
 its key, and a trial's key is its number in the job: in SQLite, whose tables without row ids are kept in the order of
 their keys, the trials of one job lie side by side, and reading them all is one short walk.
 
@@ -80,6 +81,8 @@ TRIALS: Final = Table(
     Column("reason", String(64), nullable=False),
     Column("detail", Text, nullable=False),
     Column("failure", Text),
+    Column("untimed", Text),
+    Column("timing", Text),
     UniqueConstraint("job", "run"),
     # A trial whose end is still to come has none: the few of them are found without looking at the rest.
     Index(

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from policies.batch_size import LearningSettings, Observation, Study
 from policies.service.config import LearningConfig
 from policies.service.records import ENDED, Job, Trial
+from policies.service.timings import joined, sample_times, too_large
 from policies.service.trials import is_in_flight, n_epochs
 
 
@@ -35,7 +36,7 @@ def study_of(job: Job, trials: Sequence[Trial], eta: float, now_s: float) -> Stu
     """Return what is known of a job.
 
     A trial that has ended is an observation, unless nobody knows how many epochs it trained; of a lost one no more is
-    taken than how long its epochs took.
+    taken than how long its epochs took. A batch size that did not fit the memory when it was timed has failed, too.
 
     Args:
         job: the job.
@@ -46,7 +47,9 @@ def study_of(job: Job, trials: Sequence[Trial], eta: float, now_s: float) -> Stu
     ends = sorted((trial for trial in trials if trial.state in ENDED), key=_order)
     greatest_power_w = max_power_w(trials)
     costs = epoch_costs(trials, eta)
-    seen = (_observation(trial, run_cost(trial, eta, greatest_power_w)) for trial in ends)
+    seen = [_observation(trial, run_cost(trial, eta, greatest_power_w)) for trial in ends]
+    # At the end: those have no place in the order, and take none from the age of the others.
+    seen += [Observation(batch_size=size, outcome="failed") for size in too_large(trials)]
     return Study(
         candidates=job.batch_sizes,
         default=job.default_batch_size,
@@ -104,22 +107,24 @@ def epoch_costs(trials: Sequence[Trial], eta: float) -> Mapping[int, float]:
 def epoch_times(trials: Sequence[Trial], costs: Mapping[int, float]) -> Mapping[int, float]:
     """Return how long an epoch takes at each batch size, on the newest trial's GPU model, where that says more [s].
 
-    It does where a batch size was timed by a run that still goes on, or was lost, but its cost is not known: such runs
-    are half-way through an epoch on average. Otherwise there are none.
+    It does where a batch size was timed before a training, which leaves out the unit (`timings.joined`); or by a run
+    that still goes on, or was lost, but its cost is not known: such runs are half-way through an epoch on average.
+    Otherwise there are none.
 
     Args:
         trials: all of the job.
         costs: the epoch costs that are known.
     """
     timed = [trial for trial in trials if trial.result.duration_s and trial.result.epochs]
-    if all(trial.batch_size in costs for trial in timed):
+    sample_times_s = sample_times(trials)
+    if not sample_times_s and all(trial.batch_size in costs for trial in timed):
         return {}
     times_s: dict[int, float] = defaultdict(float)
     epochs: dict[int, float] = defaultdict(float)
     for trial in _on_newest_model(timed):
         times_s[trial.batch_size] += trial.result.duration_s or 0.0
         epochs[trial.batch_size] += (trial.result.epochs or 0) + (0.0 if trial.state == "reached" else 0.5)
-    return {batch_size: time_s / epochs[batch_size] for batch_size, time_s in times_s.items()}
+    return joined(sample_times_s, {batch_size: time_s / epochs[batch_size] for batch_size, time_s in times_s.items()})
 
 
 def max_power_w(trials: Sequence[Trial]) -> float | None:

@@ -14,7 +14,8 @@ from msgspec.structs import FieldInfo, fields, replace
 
 from policies.batch_size import Choice
 from policies.service.errors import RequestError, TrialConflictError
-from policies.service.records import ENDED, IN_FLIGHT, Result, Trial
+from policies.service.records import ENDED, IN_FLIGHT, Result, Timing, Trial
+from policies.service.timings import merged
 
 RENEWAL_SHARE: Final = 0.25
 """A lease is renewed when this share of it has passed: what is heard every few seconds is not written every time."""
@@ -26,7 +27,17 @@ _CUMULATIVE: Final = ("epochs", "energy_j", "duration_s", "carbon_g")
 _FIELDS: Final[tuple[FieldInfo, ...]] = fields(Result)
 
 
-def opened(*, job: str, run: str, number: int, recurrence: int, choice: Choice, lease_s: float, now_s: float) -> Trial:
+def opened(
+    *,
+    job: str,
+    run: str,
+    number: int,
+    recurrence: int,
+    choice: Choice,
+    lease_s: float,
+    now_s: float,
+    untimed: tuple[int, ...] = (),
+) -> Trial:
     """Return a new trial: the promise of a batch size."""
     bound = choice.cost_bound
     return Trial(
@@ -42,6 +53,7 @@ def opened(*, job: str, run: str, number: int, recurrence: int, choice: Choice, 
         requested_at_s=now_s,
         heard_at_s=now_s,
         lease_s=lease_s,
+        untimed=untimed,
     )
 
 
@@ -90,6 +102,17 @@ def measured(trial: Trial, *, epoch: int, value: float, reached: bool, now_s: fl
     if trial.last_epoch is None or epoch >= trial.last_epoch:
         trial = replace(trial, last_epoch=epoch, last_metric=float(value))
     return _reached(trial, epoch + 1) if reached else trial
+
+
+def timed(trial: Trial, timing: Timing, now_s: float) -> Trial:
+    """Return a trial after its run has timed batch sizes; it becomes one of the size that the run goes on with."""
+    trial = replace(trial, timing=merged(trial.timing, timing))
+    if trial.state not in ENDED:
+        trial = _alive(trial, now_s)
+    if timing.batch_size is None or timing.batch_size == trial.batch_size:
+        return trial
+    detail = f"{trial.batch_size} does not fit the memory: {timing.batch_size} is what the run goes on with"
+    return replace(trial, batch_size=timing.batch_size, reason="too_large", detail=detail)
 
 
 def told(trial: Trial, result: Result, now_s: float) -> Trial:

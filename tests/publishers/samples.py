@@ -14,7 +14,17 @@ from publishers.reports import (
     RunEnergy,
     SignalValue,
 )
-from publishers.wire import Iterations, Message, Metric, RankStatus, TrialAnswer, TrialFailure, TrialRequest, pack_ends
+from publishers.wire import (
+    Iterations,
+    Message,
+    Metric,
+    RankStatus,
+    TrialAnswer,
+    TrialFailure,
+    TrialRequest,
+    TrialTimes,
+    pack_ends,
+)
 
 GOLDEN: list[tuple[Message, bytes]] = [
     (
@@ -102,6 +112,22 @@ GOLDEN: list[tuple[Message, bytes]] = [
             b"\x88\xa3run\xa2r1\xabcorrelation\xa3c-1\xaabatch_size\xcc\x80\xa6reason\xa8explored\xa6detail\xb9th"
             b"e least is known of 128\xaarecurrence\x07\xaacost_bound\xcbA6\xe3`\x00\x00\x00\x00\xa7lease_s\xcb@"
             b"\xac \x00\x00\x00\x00\x00"
+        ),
+    ),
+    (
+        TrialAnswer(run="r1", correlation="c-1", batch_size=128, reason="default_first", detail="", untimed=[128, 256]),
+        (
+            b"\x86\xa3run\xa2r1\xabcorrelation\xa3c-1\xaabatch_size\xcc\x80\xa6reason\xaddefault_first\xa6detail"
+            b"\xa0\xa7untimed\x92\xcc\x80\xcd\x01\x00"
+        ),
+    ),
+    (
+        TrialTimes(
+            run="r1", batch_sizes=[64, 128], iteration_times_s=[0.015625, 0.03125], too_large=256, batch_size=128
+        ),
+        (
+            b"\x85\xa3run\xa2r1\xabbatch_sizes\x92@\xcc\x80\xb1iteration_times_s\x92\xcb?\x90\x00\x00\x00\x00\x00\x00\xcb?"
+            b"\xa0\x00\x00\x00\x00\x00\x00\xa9too_large\xcd\x01\x00\xaabatch_size\xcc\x80"
         ),
     ),
     (

@@ -36,7 +36,9 @@ def test_a_ranks_topic_is_taken_apart_again(job: str, run: str, rank: int, leaf:
 @given(
     NAMES,
     NAMES,
-    st.sampled_from(["metric", "trial/request", "trial/answer", "trial/failure", "profile", "energy", "command"]),
+    st.sampled_from(
+        ["metric", "trial/request", "trial/answer", "trial/times", "trial/failure", "profile", "energy", "command"]
+    ),
 )
 def test_a_runs_topic_is_taken_apart_again(job: str, run: str, leaf: str) -> None:
     assert TOPICS.parse(TOPICS.run(job, run, leaf)) == Address(leaf=leaf, job=job, run=run)

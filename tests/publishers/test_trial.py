@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from publishers import Publisher
-from publishers.trial import MAX_CANDIDATES, Question, Trial, read_choices
-from publishers.wire import TrialAnswer, TrialRequest, encode
+from publishers.trial import Question, Trial, read_choices
+from publishers.wire import MAX_CANDIDATES, TrialAnswer, TrialRequest, encode
 from tests.publishers.fake_connection import FakeConnection, publisher_on, unused_broker, wait_until
 
 SIZES = [8, 16, 32, 64]

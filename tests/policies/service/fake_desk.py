@@ -23,6 +23,7 @@ from policies.service.records import (
     JobSummary,
     Posterior,
     Result,
+    Timing,
     Told,
     Trial,
 )
@@ -86,6 +87,14 @@ class FakeDesk:
             trial = replace(trial, state=result.outcome or "running", result=result, heard_at_s=now_s)
         self._trials[job][run] = trial
         return Told(trial=trial, stop=self.stop)
+
+    async def time(self, job: str, run: str, timing: Timing, *, now_s: float) -> Trial:
+        """Take in what a run has timed."""
+        trial = await self.trial(job, run)
+        if timing.batch_size is not None and timing.too_large is None:
+            raise RequestError(["batch_size: only with too_large"])
+        self._trials[job][run] = replace(trial, timing=timing, heard_at_s=now_s)
+        return self._trials[job][run]
 
     async def jobs(self) -> list[JobSummary]:
         """Return all jobs."""

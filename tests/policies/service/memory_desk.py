@@ -9,7 +9,7 @@ import msgspec
 from policies.batch_size import Choice
 from policies.service import trials
 from policies.service.errors import StoreUnavailableError, UnknownTrialError
-from policies.service.records import Result, Told, Trial
+from policies.service.records import Result, Timing, Told, Trial
 from publishers.reports import RunEnergy
 from publishers.topics import Topics
 from publishers.wire import RankStatus, TrialRequest
@@ -95,6 +95,11 @@ class MemoryDesk:
             self.trials[job, run], epoch=epoch, value=value, reached=reached, now_s=now_s
         )
         return True
+
+    async def time(self, job: str, run: str, timing: Timing, *, now_s: float) -> Trial:
+        await self._called("time")
+        self.trials[job, run] = trials.timed(self._trial(job, run), timing, now_s)
+        return self.trials[job, run]
 
     async def end(self, job: str, run: str, *, now_s: float, was_lost: bool = False) -> Trial | None:
         await self._called("end")

@@ -76,6 +76,8 @@ def _make_trials() -> None:
         sa.Column("reason", sa.String(64), nullable=False),
         sa.Column("detail", sa.Text(), nullable=False),
         sa.Column("failure", sa.Text()),
+        sa.Column("untimed", sa.Text()),
+        sa.Column("timing", sa.Text()),
         sa.ForeignKeyConstraint(["job"], ["jobs.name"], name="fk_trials_job", ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("job", "number", name="pk_trials"),
         sa.UniqueConstraint("job", "run", name="uq_trials_job_run"),
