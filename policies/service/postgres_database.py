@@ -1,8 +1,9 @@
 """PostgreSQL: a bounded pool of connections, in which no process holds a lock for longer than its callers wait."""
 
+import asyncio
 import importlib.util
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import URL, Connection
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -39,6 +40,7 @@ class PostgresDatabase:
         # libpq says sslmode, and the driver ssl; the values are the same.
         options = {"ssl" if key == "sslmode" else key: value for key, value in url.query.items()}
         patience_ms = f"{timeout_s * _PATIENCE_SHARE * 1000:.0f}"
+        self._is_quiet = False
         self._engine = create_async_engine(
             url.set(drivername="postgresql+asyncpg", query=options),
             pool_size=POOL_SIZE,
@@ -63,9 +65,31 @@ class PostgresDatabase:
 
     async def write(self, work: Callable[[Connection], Answer]) -> Answer:
         """Return what `work` returns, once it is committed."""
+        if not self._is_quiet:
+            self._is_quiet = True
+            _quieten(asyncio.get_running_loop())
         async with self._engine.begin() as connection:
             return await connection.run_sync(work)
 
     async def close(self) -> None:
         """Close every connection."""
         await self._engine.dispose()
+
+
+def _quieten(loop: asyncio.AbstractEventLoop) -> None:
+    """Keep from the loop's exception handler what the driver leaves behind where a server goes while it connects.
+
+    Its attempt has failed, and was answered for; the future that nobody waits for any more fails, too.
+    """
+    inner = loop.get_exception_handler()
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error, message = context.get("exception"), str(context.get("message"))
+        if isinstance(error, ConnectionError) and "never retrieved" in message and "connection_lost" in str(error):
+            return
+        if inner is None:
+            loop.default_exception_handler(context)
+        else:
+            inner(loop, context)
+
+    loop.set_exception_handler(handle)

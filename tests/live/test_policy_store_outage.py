@@ -165,7 +165,7 @@ async def test_a_server_that_is_killed_under_questions_loses_and_doubles_none(po
         async with asyncio.TaskGroup() as tasks:
             for i in range(60):
                 tasks.create_task(ask_until_answered(f"run-{i}"), name=f"run-{i}")
-            await eventually(lambda: len(answered) > 5)
+            await eventually(lambda: len(answered) > 5, timeout_s=30)
             await asyncio.to_thread(postgres_server.kill)
             assert len(answered) < 60
             await asyncio.to_thread(postgres_server.start)
