@@ -136,7 +136,7 @@ async def ask(runs: Runs, name: str, n_questions: int, dice: np.random.Generator
 async def measured(broker: Mosquitto) -> tuple[list[float], list[float]]:
     """Return the times of questions one after the other, and of eight at a time [ms]."""
     async with Bus(url=broker.url) as bus:
-        runs = Runs(bus, batch_sizes=BATCH_SIZES)
+        runs = Runs(bus, batch_sizes=BATCH_SIZES, default=BATCH_SIZES[0])
         await eventually(lambda: bus.connected)
         await ask(runs, "warm", N_WARM, np.random.default_rng(1))
         alone_ms = await ask(runs, "alone", N_QUESTIONS, np.random.default_rng(2))

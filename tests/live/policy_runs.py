@@ -20,18 +20,19 @@ Run = tuple[str, str]
 
 
 class Runs:
-    """Many runs behind one connection; all choose from the same batch sizes, of which the first is the default.
+    """Many runs behind one connection; all choose from the same batch sizes, with the same default.
 
     Attributes:
         answers: every answer that came, by job and run.
         commands: every command that came.
     """
 
-    def __init__(self, bus: Bus, *, batch_sizes: Sequence[int] = BATCH_SIZES) -> None:
+    def __init__(self, bus: Bus, *, batch_sizes: Sequence[int] = BATCH_SIZES, default: int = 32) -> None:
         self.answers: dict[Run, list[TrialAnswer]] = defaultdict(list)
         self.commands: dict[Run, list[Command]] = defaultdict(list)
         self._bus = bus
         self._batch_sizes = list(batch_sizes)
+        self._default = default
         self._answered: dict[Run, asyncio.Event] = defaultdict(asyncio.Event)
         bus.subscribe(TOPICS.all_runs("trial/answer"), self._hear_answer, qos=1)
         bus.subscribe(TOPICS.all_runs("command"), self._hear_command, qos=1)
@@ -109,7 +110,7 @@ class Runs:
             reply_to=TOPICS.run(job, run, "trial/answer"),
             correlation=secrets.token_hex(8),
             batch_sizes=self._batch_sizes,
-            default_batch_size=self._batch_sizes[0],
+            default_batch_size=self._default,
         )
         self._say(job, run, "trial/request", request)
 

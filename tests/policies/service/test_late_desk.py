@@ -23,8 +23,10 @@ class Database:
         if self.error is not None:
             raise self.error
         self.is_open = True
-        yield MemoryDesk()
-        self.is_open = False
+        try:
+            yield MemoryDesk()
+        finally:
+            self.is_open = False
 
 
 async def test_until_the_database_is_there_everything_fails_as_unavailable(caplog: pytest.LogCaptureFixture) -> None:
