@@ -15,7 +15,8 @@ from policies.batch_size.evaluation import Conditions, Evaluation
 
 COLOURS: Final = {
     "gridchase": "#2f855a",
-    "gridchase-probed": "#2b6cb0",
+    "gridchase-timed": "#2b6cb0",
+    "gridchase-probed": "#6b46c1",
     "zeus": "#c05621",
     "oracle": "#a0aec0",
 }

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from policies.batch_size.evaluation import Evaluation
 
-LEARNERS: Final = {"gridchase": "green", "gridchase-probed": "cyan", "zeus": "yellow"}
+LEARNERS: Final = {"gridchase": "green", "gridchase-timed": "cyan", "gridchase-probed": "blue", "zeus": "yellow"}
 """What is drawn: the others are a line at zero, or far above."""
 WIDTH: Final = 50
 """Characters; the ticks of the axis are ten apart, which makes 20 %."""

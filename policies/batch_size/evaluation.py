@@ -11,10 +11,12 @@ from policies.batch_size.simulation import Draws, History, Knowledge, Policy, co
 from policies.batch_size.study import Floats, LearningSettings
 from policies.batch_size.workload import Fixed, Workload, fixed, optimum
 
-PolicyName = Literal["gridchase", "gridchase-probed", "zeus", "oracle", "default", "grid"]
+PolicyName = Literal["gridchase", "gridchase-timed", "gridchase-probed", "zeus", "oracle", "default", "grid"]
 DEFAULTS: Final = LearningSettings()
 Drift = Literal["mirror", "swap"]
 POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
+KNOWLEDGE: Final[dict[PolicyName, Knowledge]] = {"gridchase-timed": "timed", "gridchase-probed": "probed"}
+"""What a policy is told of the epochs before the first run, for which it pays; the others learn it."""
 N_RECURRENCES_DRIFTING: Final = 100
 LAST: Final = 5
 """The paper compares the last five recurrences (arXiv:2208.06102, fig. 6)."""
@@ -42,7 +44,9 @@ class Conditions:
     def horizon(self, workload: Workload) -> int:
         """Return how often a job recurs."""
         usual = 2 * len(workload.candidates) * len(workload.power_limits_w)
-        return self.n_recurrences or (N_RECURRENCES_DRIFTING if self.drift else usual)
+        return self.n_recurrences or (KNOWLEDGE: Final[dict[PolicyName, Knowledge]] = {"gridchase-timed": "timed", "gridchase-probed": "probed"}
+"""What a policy is told of the epochs before the first run, for which it pays; the others learn it."""
+N_RECURRENCES_DRIFTING if self.drift else usual)
 
     def drifts_at(self, workload: Workload) -> int | None:
         """Return the recurrence from which on the job is another one, if there is one."""
@@ -119,8 +123,7 @@ def play(
         n = conditions.horizon(workload)
         return search_grid(workload, draws=conditions.draws(workload, seed), eta=conditions.eta, n_recurrences=n)
     learned = replace(settings, policy="zeus" if name == "zeus" else "gridchase")
-    knows: Knowledge = "probed" if name == "gridchase-probed" else "learned"
-    return play_learner(workload, learned, conditions, seed=seed, knows=knows)
+    return play_learner(workload, learned, conditions, seed=seed, knows=KNOWLEDGE.get(name, "learned"))
 
 
 def play_learner(

@@ -29,8 +29,7 @@ from tests.policies.batch_size.reference import Reference
 
 DATE: Final = "2026-11-21"
 TABLE: Final = Path(__file__).with_suffix(".md")
-OURS: Final = ("gridchase", "gridchase-probed")
-LEARNERS: Final = (*OURS, "Zeus", "zeus")
+LEARNERS: Final = ("gridchase", "gridchase-timed", "gridchase-probed", "Zeus")
 CONDITIONS: Final = {
     "η = 0.5": Conditions(),
     "η = 0 (time alone)": Conditions(eta=0.0),
@@ -92,7 +91,9 @@ def page(workloads: Sequence[Workload], n_seeds: int, files: tuple[Path, Sequenc
         yield from check(workloads, pool)
         tasks: list[Task] = [
             (workload, policy, condition, n_seeds)
-            for condition, workload, policy in product(CONDITIONS, workloads, (*LEARNERS, "oracle", "default", "grid"))
+            for condition, workload, policy in product(
+                CONDITIONS, workloads, (*LEARNERS, "zeus", "oracle", "default", "grid")
+            )
             if condition == MAIN or policy in LEARNERS
         ]
         outcomes = list(pool.map(Outcome, tasks))
@@ -106,12 +107,12 @@ PROTOCOL: Final = """\
 sizes · power limits times; β = 2; a run takes a recorded training path of its batch size at the best power limit, which
 the first run there finds in its first epoch. *Regret*: what was paid beyond an oracle that knows the best batch size
 and power limit, in runs of that oracle: 5 is five optimal runs wasted. `gridchase` learns what an epoch costs by
-running; `gridchase-probed` has paid for 30 iterations (3 s at most) of each batch size first. `Zeus` is Zeus's own optimizer,
-`zeus` our policy by the same rules. Seeds are paired: the k-th run of a batch size is the same for every policy. With a
-drift, a job recurs 100 times; half way the batch sizes that always reach the target exchange their epochs, the smallest
-with the largest and so on (*mirrored*), or the best with the default (*swapped*). *8 at a time*: results come in after
-8 runs are out; those that failed are tried again, together. Zeus decides then as its server does: one explores, the
-others take the best so far."""
+running; `gridchase-timed` has timed 30 iterations (3 s at most) of each batch size first, `gridchase-probed` has
+measured their energy, too; both have paid for it. `Zeus` is Zeus's own optimizer, `zeus` our policy by the same rules.
+Seeds are paired: the k-th run of a batch size is the same for every policy. With a drift, a job recurs 100 times; half
+way the batch sizes that always reach the target exchange their epochs, the smallest with the largest and so on
+(*mirrored*), or the best with the default (*swapped*). *8 at a time*: results come in after 8 runs are out; those that
+failed are tried again, together. Zeus decides then as its server does: one explores, the others take the best so far."""
 
 
 def check(workloads: Sequence[Workload], pool: ProcessPoolExecutor) -> Iterator[str]:
