@@ -44,9 +44,7 @@ class Conditions:
     def horizon(self, workload: Workload) -> int:
         """Return how often a job recurs."""
         usual = 2 * len(workload.candidates) * len(workload.power_limits_w)
-        return self.n_recurrences or (KNOWLEDGE: Final[dict[PolicyName, Knowledge]] = {"gridchase-timed": "timed", "gridchase-probed": "probed"}
-"""What a policy is told of the epochs before the first run, for which it pays; the others learn it."""
-N_RECURRENCES_DRIFTING if self.drift else usual)
+        return self.n_recurrences or (N_RECURRENCES_DRIFTING if self.drift else usual)
 
     def drifts_at(self, workload: Workload) -> int | None:
         """Return the recurrence from which on the job is another one, if there is one."""

@@ -30,6 +30,7 @@ from tests.policies.batch_size.reference import Reference
 DATE: Final = "2026-11-21"
 TABLE: Final = Path(__file__).with_suffix(".md")
 LEARNERS: Final = ("gridchase", "gridchase-timed", "gridchase-probed", "Zeus")
+OTHERS: Final = ("zeus", "oracle", "default", "grid")
 CONDITIONS: Final = {
     "η = 0.5": Conditions(),
     "η = 0 (time alone)": Conditions(eta=0.0),
@@ -112,7 +113,7 @@ measured their energy, too; both have paid for it. `Zeus` is Zeus's own optimize
 Seeds are paired: the k-th run of a batch size is the same for every policy. With a drift, a job recurs 100 times; half
 way the batch sizes that always reach the target exchange their epochs, the smallest with the largest and so on
 (*mirrored*), or the best with the default (*swapped*). *8 at a time*: results come in after 8 runs are out; those that
-failed are tried again, together. Zeus decides then as its server does: one explores, the others take the best so far."""
+failed are tried again, together. Zeus decides then as its server does: one explores, the others take the best."""
 
 
 def check(workloads: Sequence[Workload], pool: ProcessPoolExecutor) -> Iterator[str]:
