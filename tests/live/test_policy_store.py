@@ -1,7 +1,7 @@
 """One contract for both databases: what the desk promises, to any number of processes at once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from policies.service.errors import (
     UnknownJobError,
     UnknownTrialError,
 )
-from policies.service.records import ImportCounts, Job, JobSettings, Result, Trial
+from policies.service.records import ImportCounts, IterationTime, Job, JobSettings, Result, Timing, Trial
 from policies.service.store import Store, opened_store
 from tests.live.postgres import Postgres, postgres_server
 
@@ -63,6 +63,11 @@ async def at_once(calls: Sequence[Callable[[], Awaitable[Answer]]]) -> list[Answ
     return [task.result() for task in running]
 
 
+def timing_of(times_s: Mapping[int, float], **changes: int) -> Timing:
+    times = tuple(IterationTime(batch_size=size, iteration_time_s=time_s) for size, time_s in times_s.items())
+    return Timing(times=times, **changes)
+
+
 async def test_a_question_makes_a_trial_and_the_same_question_gets_it_again(url: str) -> None:
     async with a_desk(url) as desk:
         trial = await desk.ask("job", "run", batch_sizes=(64, 16, 32), default_batch_size=32, now_s=5.0)
@@ -90,6 +95,51 @@ async def test_what_cannot_be_a_job_is_refused_with_every_fault(
         assert len(refused.value.faults) == len(faults)
         assert all(said.startswith(fault) for said, fault in zip(refused.value.faults, faults, strict=True))
         assert await desk.jobs() == []
+
+
+async def test_what_a_run_has_timed_is_kept_and_not_timed_again(url: str, tmp_path: Path) -> None:
+    async with a_desk(url) as desk, a_desk(f"sqlite:///{tmp_path}/other.db") as other:
+        first = await ask(desk, "run-0")
+        assert first.untimed == SIZES
+        timing = timing_of({16: 0.125, 32: 0.25})
+        for _ in range(2):
+            trial = await desk.time("job", "run-0", timing, now_s=2.0)
+            assert (trial.timing, trial.untimed, trial.state, trial.batch_size) == (timing, SIZES, "running", 32)
+        assert await desk.trial("job", "run-0") == trial
+        await desk.tell("job", "run-0", DONE, now_s=9.0)
+        assert (await ask(desk, "run-1")).untimed == (64,)
+        costs = [belief.epoch_cost for belief in (await desk.posterior("job")).beliefs]
+        assert costs == [pytest.approx(400.0, rel=0.02), pytest.approx(400.0), pytest.approx(400.0, rel=0.3)]
+        await other.import_(await desk.export())
+        assert await other.export() == await desk.export()
+        assert (await ask(other, "run-2")).untimed == (64,)
+
+
+async def test_a_run_whose_batch_size_does_not_fit_becomes_one_of_another(url: str) -> None:
+    async with a_desk(url) as desk:
+        await ask(desk, "run-0")
+        trial = await desk.time("job", "run-0", timing_of({16: 0.125}, too_large=32, batch_size=16), now_s=2.0)
+        assert (trial.batch_size, trial.reason) == (16, "too_large")
+        assert await ask(desk, "run-0") == trial == await desk.trial("job", "run-0")
+        second = await ask(desk, "run-1")
+        assert (second.batch_size, second.untimed) == (16, ())
+        assert [belief.is_pruned for belief in (await desk.posterior("job")).beliefs] == [False, True, True]
+
+
+async def test_times_of_nobody_or_of_no_batch_size_are_refused(url: str) -> None:
+    async with a_desk(url) as desk:
+        with pytest.raises(UnknownTrialError):
+            await desk.time("job", "run", timing_of({16: 0.125}), now_s=2.0)
+        trial = await ask(desk, "run")
+        with pytest.raises(UnknownTrialError):
+            await desk.time("job", "other", timing_of({16: 0.125}), now_s=2.0)
+        with pytest.raises(RequestError) as refused:
+            await desk.time("job", "run", timing_of({8: 0.125, 16: 0.0}), now_s=2.0)
+        assert [fault.split(":")[0] for fault in refused.value.faults] == [
+            "batch size 8",
+            "iteration_time_s = 0.0 of batch size 16",
+        ]
+        assert await desk.trial("job", "run") == trial
 
 
 async def test_another_job_under_the_same_name_is_refused(url: str) -> None:
@@ -140,6 +190,24 @@ async def test_a_result_that_is_told_by_many_counts_once(url: str) -> None:
         (summary,) = await desks[0].jobs()
         assert (summary.n_trials, summary.n_ended, summary.n_in_flight) == (1, 1, 0)
         assert (await desks[0].posterior("job")).n_observations == 1
+
+
+async def test_pieces_that_are_told_at_once_are_all_kept(url: str) -> None:
+    pieces = [
+        Result(energy_j=5.0),
+        Result(duration_s=6.0),
+        Result(max_power_w=7.0),
+        Result(gpu_model="A40"),
+        Result(n_gpus=8),
+        Result(carbon_g=9.0),
+    ]
+    async with a_desk(url) as one, a_desk(url) as two:
+        await ask(one, "run")
+        await at_once(
+            [partial((one, two)[i % 2].tell, "job", "run", piece, now_s=2.0) for i, piece in enumerate(pieces)]
+        )
+        whole = Result(energy_j=5.0, duration_s=6.0, max_power_w=7.0, gpu_model="A40", n_gpus=8, carbon_g=9.0)
+        assert (await one.trial("job", "run")).result == whole
 
 
 async def test_of_all_that_claim_a_request_one_answers_it(url: str) -> None:
@@ -336,9 +404,24 @@ async def test_an_import_that_contradicts_itself_changes_nothing(url: str) -> No
             (replace(export, trials=(replace(trial, lease_s=float("nan")),)), "lease_s = nan"),
             (replace(export, trials=(replace(trial, result=Result(energy_j=-1.0)),)), "energy_j"),
             (replace(export, job=replace(export.job, default_batch_size=8)), "default_batch_size = 8"),
+            (replace(export, trials=(replace(trial, timing=timing_of({8: 0.5})),)), "batch size 8"),
         ):
             with pytest.raises(RequestError, match=fault):
                 await desk.import_([replace(export, job=replace(export.job, name="good"), trials=()), wrong])
         with pytest.raises(RequestError, match="job job comes 2 times"):
             await desk.import_([export, export])
         assert await desk.jobs() == []
+
+
+async def test_an_imported_trial_has_an_end_exactly_where_its_state_is_one(url: str) -> None:
+    async with a_desk(url) as desk:
+        await ask(desk, "run")
+        (export,) = await desk.export()
+        await desk.forget("job")
+        (trial,) = export.trials
+        running = replace(trial, run="runs", state="running", ended_at_s=5.0)
+        stopped = replace(trial, run="stopped", state="stopped", ended_at_s=None)
+        await desk.import_([replace(export, trials=(running, stopped))])
+        (summary,) = await desk.jobs()
+        assert (summary.n_in_flight, summary.n_ended) == (1, 1)
+        assert [one.run for one in await desk.expire(now_s=1e6)] == ["runs"]
