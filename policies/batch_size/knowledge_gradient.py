@@ -22,6 +22,8 @@ FIRST_REVIEW: Final = 8
 """The number of the first run that may be a review; then each doubling of it."""
 INTERVAL_Z: Final = 1.645
 """Half the width of a 90 % interval, in standard deviations."""
+FARTHEST_FIRST: Final = 2.0
+"""How far from the default a run goes before the first has ended, as a factor."""
 WORST_LOG: Final = 50.0
 """The logarithm of a ratio of costs beyond which nothing matters any more, and floats would overflow."""
 REVIEW_Z: Final = 1.28
@@ -108,12 +110,22 @@ def in_flight(belief: Gaussian, noise_variance: float, study: Study) -> Gaussian
 
 
 def _first(study: Study, settings: LearningSettings) -> Choice:
-    """Return the user's own choice, or the nearest to it that can run; beside one in flight, what teaches more."""
+    """Return the user's own choice, or the nearest to it that can run; beside one in flight, what teaches more.
+
+    Nothing bounds the cost of a run yet, so none goes farther than to half or twice the default.
+    """
     if study.in_flight:
         belief = in_flight(prior(study), NOISE_LOG**2, study)
-        at = int(np.argmin(score(belief, NOISE_LOG**2, study, settings).total))
-        detail = "other runs of this job are on their way, and none has ended yet: this one looks elsewhere"
-        return Choice(batch_size=study.candidates[at], reason="knowledge_gradient", detail=detail)
+        total = score(belief, NOISE_LOG**2, study, settings).total
+        near = [
+            at
+            for at, size in enumerate(study.candidates)
+            if 1 / FARTHEST_FIRST <= size / study.default <= FARTHEST_FIRST
+        ]
+        at = min(near, key=lambda at: float(total[at]))
+        if math.isfinite(total[at]) and study.candidates[at] != study.default:
+            detail = "other runs of this job are on their way, and none has ended yet: this one looks beside them"
+            return Choice(batch_size=study.candidates[at], reason="knowledge_gradient", detail=detail)
     size = min(study.open_candidates, key=lambda size: (abs(math.log(size / study.default)), size))
     detail = f"no run of this job has ended yet: {size} is its default"
     if size != study.default:
