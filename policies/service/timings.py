@@ -16,8 +16,9 @@ from policies.service.records import Job, Timing, Trial
 def faults_of(timing: Timing, job: Job) -> list[str]:
     """Return what is wrong with what a run of a job has timed."""
     sizes = [one.batch_size for one in timing.times]
-    named = {*sizes, timing.too_large, timing.batch_size} - {None}
-    faults = [f"batch size {size}: must be one of {list(job.batch_sizes)}" for size in named - {*job.batch_sizes}]
+    named = {*sizes, timing.too_large, timing.batch_size}
+    strange = [size for size in named if size is not None and size not in job.batch_sizes]
+    faults = [f"batch size {size}: must be one of {list(job.batch_sizes)}" for size in sorted(strange)]
     if len(set(sizes)) < len(sizes):
         faults.append(f"times are of batch sizes {sizes}: must be of each once")
     faults += [

@@ -1,7 +1,7 @@
 """One contract for both databases: what the desk promises, to any number of processes at once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from policies.service.errors import (
     UnknownJobError,
     UnknownTrialError,
 )
-from policies.service.records import ImportCounts, IterationTime, Job, JobSettings, Result, Timing, Trial
+from policies.service.records import ImportCounts, Job, JobSettings, Result, Timing, Trial
 from policies.service.store import Store, opened_store
 from tests.live.postgres import Postgres, postgres_server
 
@@ -32,6 +32,7 @@ SIZES: Final = (16, 32, 64)
 DONE: Final = Result(
     outcome="reached", epochs=5, energy_j=1000.0, duration_s=10.0, max_power_w=300.0, gpu_model="A40", n_gpus=1
 )
+NO_TIMING: Final = Timing(times=(), too_large=8)
 Answer = TypeVar("Answer")
 
 
@@ -63,11 +64,6 @@ async def at_once(calls: Sequence[Callable[[], Awaitable[Answer]]]) -> list[Answ
     return [task.result() for task in running]
 
 
-def timing_of(times_s: Mapping[int, float], **changes: int) -> Timing:
-    times = tuple(IterationTime(batch_size=size, iteration_time_s=time_s) for size, time_s in times_s.items())
-    return Timing(times=times, **changes)
-
-
 async def test_a_question_makes_a_trial_and_the_same_question_gets_it_again(url: str) -> None:
     async with a_desk(url) as desk:
         trial = await desk.ask("job", "run", batch_sizes=(64, 16, 32), default_batch_size=32, now_s=5.0)
@@ -95,51 +91,6 @@ async def test_what_cannot_be_a_job_is_refused_with_every_fault(
         assert len(refused.value.faults) == len(faults)
         assert all(said.startswith(fault) for said, fault in zip(refused.value.faults, faults, strict=True))
         assert await desk.jobs() == []
-
-
-async def test_what_a_run_has_timed_is_kept_and_not_timed_again(url: str, tmp_path: Path) -> None:
-    async with a_desk(url) as desk, a_desk(f"sqlite:///{tmp_path}/other.db") as other:
-        first = await ask(desk, "run-0")
-        assert first.untimed == SIZES
-        timing = timing_of({16: 0.125, 32: 0.25})
-        for _ in range(2):
-            trial = await desk.time("job", "run-0", timing, now_s=2.0)
-            assert (trial.timing, trial.untimed, trial.state, trial.batch_size) == (timing, SIZES, "running", 32)
-        assert await desk.trial("job", "run-0") == trial
-        await desk.tell("job", "run-0", DONE, now_s=9.0)
-        assert (await ask(desk, "run-1")).untimed == (64,)
-        costs = [belief.epoch_cost for belief in (await desk.posterior("job")).beliefs]
-        assert costs == [pytest.approx(400.0, rel=0.02), pytest.approx(400.0), pytest.approx(400.0, rel=0.3)]
-        await other.import_(await desk.export())
-        assert await other.export() == await desk.export()
-        assert (await ask(other, "run-2")).untimed == (64,)
-
-
-async def test_a_run_whose_batch_size_does_not_fit_becomes_one_of_another(url: str) -> None:
-    async with a_desk(url) as desk:
-        await ask(desk, "run-0")
-        trial = await desk.time("job", "run-0", timing_of({16: 0.125}, too_large=32, batch_size=16), now_s=2.0)
-        assert (trial.batch_size, trial.reason) == (16, "too_large")
-        assert await ask(desk, "run-0") == trial == await desk.trial("job", "run-0")
-        second = await ask(desk, "run-1")
-        assert (second.batch_size, second.untimed) == (16, ())
-        assert [belief.is_pruned for belief in (await desk.posterior("job")).beliefs] == [False, True, True]
-
-
-async def test_times_of_nobody_or_of_no_batch_size_are_refused(url: str) -> None:
-    async with a_desk(url) as desk:
-        with pytest.raises(UnknownTrialError):
-            await desk.time("job", "run", timing_of({16: 0.125}), now_s=2.0)
-        trial = await ask(desk, "run")
-        with pytest.raises(UnknownTrialError):
-            await desk.time("job", "other", timing_of({16: 0.125}), now_s=2.0)
-        with pytest.raises(RequestError) as refused:
-            await desk.time("job", "run", timing_of({8: 0.125, 16: 0.0}), now_s=2.0)
-        assert [fault.split(":")[0] for fault in refused.value.faults] == [
-            "batch size 8",
-            "iteration_time_s = 0.0 of batch size 16",
-        ]
-        assert await desk.trial("job", "run") == trial
 
 
 async def test_another_job_under_the_same_name_is_refused(url: str) -> None:
@@ -404,7 +355,7 @@ async def test_an_import_that_contradicts_itself_changes_nothing(url: str) -> No
             (replace(export, trials=(replace(trial, lease_s=float("nan")),)), "lease_s = nan"),
             (replace(export, trials=(replace(trial, result=Result(energy_j=-1.0)),)), "energy_j"),
             (replace(export, job=replace(export.job, default_batch_size=8)), "default_batch_size = 8"),
-            (replace(export, trials=(replace(trial, timing=timing_of({8: 0.5})),)), "batch size 8"),
+            (replace(export, trials=(replace(trial, timing=NO_TIMING),)), "batch size 8"),
         ):
             with pytest.raises(RequestError, match=fault):
                 await desk.import_([replace(export, job=replace(export.job, name="good"), trials=()), wrong])

@@ -19,6 +19,7 @@ from publishers.wire import (
     TrialAnswer,
     TrialFailure,
     TrialRequest,
+    TrialTimes,
     decode,
     encode,
 )
@@ -127,6 +128,10 @@ class FakeConnection:
     def trial_failures(self) -> list[TrialFailure]:
         """Return the failures."""
         return [decode(payload, TrialFailure) for topic, payload, _, _ in self.sent if topic.endswith("/failure")]
+
+    def times(self) -> list[TrialTimes]:
+        """Return what was timed."""
+        return [decode(payload, TrialTimes) for topic, payload, _, _ in self.sent if topic.endswith("/times")]
 
     def messages(self) -> list[Iterations]:
         """Return the messages of iterations."""

@@ -17,6 +17,8 @@ from publishers.wire import (
     Message,
     Metric,
     RankStatus,
+    TrialAnswer,
+    TrialTimes,
     WireError,
     decode,
     encode,
@@ -219,6 +221,42 @@ def test_a_status_out_of_bounds_is_refused(changes: dict[str, object]) -> None:
 def test_a_metric_that_is_no_finite_number_is_refused(value: object) -> None:
     with pytest.raises(WireError):
         decoded(Metric, value=value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch_sizes": [64]},
+        {"batch_sizes": [64, 64]},
+        {"batch_sizes": [64, 0]},
+        {"iteration_times_s": [0.5]},
+        {"iteration_times_s": [0.5, 0.0]},
+        {"iteration_times_s": [0.5, -1.0]},
+        {"iteration_times_s": [0.5, math.nan]},
+        {"iteration_times_s": [0.5, math.inf]},
+        {"iteration_times_s": [0.5, 1e7]},
+        {"batch_sizes": [*range(1, 258)], "iteration_times_s": [0.5] * 257, "too_large": None},
+        {"too_large": 128},
+        {"too_large": 0},
+        {"batch_size": 256},
+    ],
+    ids=lambda changes: str(changes)[:60],
+)
+def test_times_that_are_none_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(WireError):
+        decoded(TrialTimes, **changes)
+
+
+@pytest.mark.parametrize("time_s", [0.0, -1.0, math.nan, math.inf])
+def test_times_that_are_none_are_not_even_made(time_s: float) -> None:
+    with pytest.raises(ValueError, match="must be finite, and above 0"):
+        TrialTimes(run="r1", batch_sizes=[8], iteration_times_s=[time_s])
+
+
+@pytest.mark.parametrize("untimed", [[0], [8.5], ["8"], [8] * 257, 8])
+def test_batch_sizes_to_time_that_are_none_are_refused(untimed: object) -> None:
+    with pytest.raises(WireError):
+        decoded(TrialAnswer, untimed=untimed)
 
 
 @pytest.mark.parametrize("name", sorted(fields_of(Iterations)))

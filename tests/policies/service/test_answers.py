@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from policies.service.answers import FOLLOW_S, TIMEOUT_S, Answers
 from policies.service.delivery import deliver
@@ -66,6 +67,14 @@ async def test_a_run_is_told_its_trial() -> None:
     assert (answer.reason, answer.detail, answer.recurrence, answer.lease_s) == ("thompson", "chosen", 0, LEASE_S)
     sent = bench.bus.sent[-1]
     assert (sent.qos, sent.retain) == (1, False)
+
+
+async def test_a_run_is_told_what_it_may_time() -> None:
+    bench = Bench()
+    bench.desk.open()
+    bench.desk.trials[JOB, "r1"] = replace(bench.desk.trials[JOB, "r1"], untimed=(32, 128))
+    (answer,) = await bench.ask()
+    assert answer.untimed == [32, 128]
 
 
 async def test_of_several_processes_one_answers_a_question() -> None:

@@ -32,6 +32,19 @@ async def test_a_run_that_costs_too_much_is_told_to_stop() -> None:
         assert (await ask("POST", RESULT, {"epochs": 2})).body["stop"] == "it has cost 5 MJ, more than 4 MJ"
 
 
+async def test_what_a_run_has_timed_is_taken() -> None:
+    async with asking(FakeDesk()) as ask:
+        await ask("POST", TRIALS, ASK)
+        told = {"times": [{"batch_size": 16, "iteration_time_s": 0.5}], "too_large": 64}
+        answer = await ask("PUT", f"{TRIALS}/r1/timing", told)
+        assert (answer.status, answer.body["timing"]) == (200, told | {"batch_size": None})
+        assert (await ask("PUT", f"{TRIALS}/r2/timing", told)).reason == (404, "unknown_trial")
+        assert (await ask("PUT", f"{TRIALS}/r1/timing", told | {"too_large": None, "batch_size": 16})).status == 422
+        for time_s in (0, -1, 1e999):
+            wrong = {"times": [{"batch_size": 16, "iteration_time_s": time_s}]}
+            assert (await ask("PUT", f"{TRIALS}/r1/timing", wrong)).reason == (400, "invalid_request")
+
+
 async def test_settings_are_replaced_and_a_job_is_forgotten() -> None:
     async with asking(FakeDesk()) as ask:
         await ask("POST", TRIALS, ASK)

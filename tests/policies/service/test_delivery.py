@@ -4,7 +4,8 @@ import pytest
 
 from policies.service.delivery import deliver
 from policies.service.errors import UnknownTrialError
-from policies.service.news import Alive, Answered, Ended, Failed, Measured, Story, Used
+from policies.service.news import Alive, Answered, Ended, Failed, Measured, Story, Timed, Used
+from policies.service.records import IterationTime, Timing
 from policies.service.trials import n_epochs
 from tests.policies.service.memory_desk import NOW_S, MemoryDesk, final_energy, run_energy
 
@@ -21,6 +22,11 @@ def used(**changes: object) -> Used:
 
 def ended(*, lost: bool = False, reached: bool = False) -> Ended:
     return Ended(**RUN, at_s=NOW_S + 30, lost=lost, reached=reached)
+
+
+def timed() -> Timed:
+    times = (IterationTime(batch_size=32, iteration_time_s=0.01),)
+    return Timed(**RUN, at_s=NOW_S + 5, timing=Timing(times=times, too_large=64, batch_size=32))
 
 
 async def delivered(*news: Story) -> MemoryDesk:
@@ -87,9 +93,18 @@ async def test_a_batch_size_that_cannot_run_has_failed() -> None:
     assert (desk.state(), desk.trials["resnet50", "r1"].result.failure) == ("failed", "out_of_memory")
 
 
+async def test_a_run_that_has_timed_goes_on_with_what_fits() -> None:
+    desk = await delivered(timed(), measured(2, reached=True), used())
+    trial = desk.trials["resnet50", "r1"]
+    assert (trial.batch_size, trial.reason, trial.state, trial.timing) == (32, "too_large", "reached", timed().timing)
+    assert trial.detail == "64 does not fit the memory: 32 is what the run goes on with"
+
+
 async def test_every_piece_may_come_twice() -> None:
-    once = await delivered(measured(2, reached=True), used())
-    twice = await delivered(measured(2, reached=True), measured(2, reached=True), used(), used(), ended(), used())
+    once = await delivered(timed(), measured(2, reached=True), used())
+    twice = await delivered(
+        *(timed(), timed(), measured(2, reached=True), measured(2, reached=True), used(), used(), ended(), used())
+    )
     assert twice.trials == once.trials
 
 
@@ -117,7 +132,7 @@ async def test_a_run_that_was_answered_without_the_database_is_taken_in() -> Non
     assert (trial.batch_size, trial.reason, trial.detail) == (32, "store_unavailable", "it was away")
 
 
-@pytest.mark.parametrize("news", [Alive(**RUN, at_s=NOW_S), measured(1, reached=True), used()])
+@pytest.mark.parametrize("news", [Alive(**RUN, at_s=NOW_S), measured(1, reached=True), used(), timed()])
 async def test_a_run_that_never_asked_is_unknown(news: Story) -> None:
     with pytest.raises(UnknownTrialError):
         await deliver(MemoryDesk(), news)

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from policies.service.listener import Listener
-from policies.service.news import Alive, Ended, Failed, Measured, Used
-from publishers.wire import Message, Metric, TrialFailure, encode
+from policies.service.news import Alive, Ended, Failed, Measured, Timed, Used
+from policies.service.records import IterationTime, Timing
+from publishers.wire import Message, Metric, TrialFailure, TrialTimes, encode
 from tests.fakes import FakeBus
 from tests.policies.service.memory_desk import NOW_S, TOPICS, final_energy, rank_status, run_energy, trial_request
 
@@ -82,6 +83,17 @@ async def test_metrics_failures_and_energy_become_news() -> None:
         Failed(job=JOB, run=RUN, at_s=NOW_S, failure="out_of_memory: CUDA"),
         Used(job=JOB, run=RUN, at_s=NOW_S, energy=run_energy()),
     ]
+
+
+async def test_what_a_run_has_timed_becomes_news() -> None:
+    bench = Bench()
+    told = TrialTimes(run=RUN, batch_sizes=[32, 64], iteration_times_s=[0.5, 0.25], too_large=128, batch_size=64)
+    bench.say("trial/times", told)
+    times = tuple(IterationTime(batch_size=size, iteration_time_s=time_s) for size, time_s in ((32, 0.5), (64, 0.25)))
+    timing = Timing(times=times, too_large=128, batch_size=64)
+    (news,) = bench.listener.news.drain()
+    assert news == Timed(job=JOB, run=RUN, at_s=NOW_S, timing=timing)
+    assert (news.is_kept, news.is_lasting) == (True, True)
 
 
 async def test_of_progress_the_newest_waits_and_of_metrics_that_reached_the_first_too() -> None:
