@@ -28,6 +28,7 @@ N_RUNS = 200
 N_EPOCHS = 2
 STARTS_S = 6.0
 """Runs start evenly over this time."""
+TRAINS_S = 0.5
 SERVICE_DIES_S = 2.0
 DATABASE_DIES_S = 3.0
 
@@ -90,13 +91,11 @@ async def _live(runs: Runs, number: int, latencies_s: list[float]) -> None:
     loop = asyncio.get_running_loop()
     job, run = f"job-{number % N_JOBS}", f"run-{number}"
     await asyncio.sleep(STARTS_S * number / N_RUNS)
-    runs.say_status(job, run)
     asked_s = loop.time()
     await runs.ask(job, run)
     latencies_s.append(loop.time() - asked_s)
-    for epoch in range(N_EPOCHS):
-        await asyncio.sleep(0.3)
-        runs.say_metric(job, run, epoch, reached=epoch == N_EPOCHS - 1)
+    await asyncio.sleep(TRAINS_S)
+    runs.say_metric(job, run, N_EPOCHS - 1, reached=True)
     runs.say_status(job, run, "finished", reached=True)
     runs.say_energy(job, run, epochs=N_EPOCHS, energy_j=10_000.0 + number, final=True)
 
@@ -120,7 +119,7 @@ async def _trials(url: str) -> list[Trial]:
 async def _until_stored(url: str) -> Sequence[Trial]:
     """Wait until every run is an observation with its energy."""
     trials: list[Trial] = []
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(40.0):
         while sum(_is_whole(trial) for trial in trials) < N_RUNS:
             await asyncio.sleep(0.3)
             trials = await _trials(url)
