@@ -155,7 +155,7 @@ def row(name: str, took_ms: Sequence[float]) -> str:
     return f"| {name} | {len(ordered):,} | " + " | ".join(f"{value:.1f}" for value in (*shares, ordered[-1])) + " |"
 
 
-def table(file: Path) -> Iterator[str]:
+def table(file: Path, note: str) -> Iterator[str]:
     """Measure, and yield the lines."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -176,7 +176,7 @@ def table(file: Path) -> Iterator[str]:
             f"{now:%Y-%m-%d}, {os.cpu_count()} cores of {platform.machine()}, Linux {platform.release()}, Python "
             f"{platform.python_version()}, SQLite {sqlite3.sqlite_version}, "
             f"SQLAlchemy {metadata.version('sqlalchemy')}, gridchase {VERSION}; who asks, mosquitto and the service "
-            "share the cores.\n"
+            f"share the cores{note and f', {note}'}.\n"
         )
         yield (
             f"{N_JOBS:,} jobs of {N_TRIALS} observations, {len(BATCH_SIZES)} batch sizes each"
@@ -196,8 +196,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"rewrite {TABLE.name}")
     parser.add_argument("--database", type=Path, default=Path(), help="use this file, made where it is missing")
+    parser.add_argument("--note", default="", help="what else there is to say of the circumstances")
     arguments = parser.parse_args()
-    text = "\n".join(table(arguments.database))
+    text = "\n".join(table(arguments.database, arguments.note))
     print(text)
     if arguments.write:
         TABLE.write_text(text + "\n")
