@@ -28,7 +28,7 @@ class FirstAnswers:
         self._asked_s: OrderedDict[Run, float] = OrderedDict()
         self._answered_s: OrderedDict[Run, float] = OrderedDict()
 
-    def note_question(self, job: str, request: TrialRequest, *, loop_s: float) -> float:
+    def asking_since_s(self, job: str, request: TrialRequest, *, loop_s: float) -> float:
         """Remember what a run asks; return since when it has asked without an answer, on the loop's clock."""
         run = (job, request.run)
         _remember(self._questions, run, request)

@@ -87,7 +87,7 @@ class Listener:
         request = _of(decode(payload, TrialRequest), run)
         self._check_reply(job, run, request.reply_to)
         now_s = asyncio.get_running_loop().time()
-        first_s = self.first_answers.note_question(job, request, loop_s=now_s)
+        first_s = self.first_answers.asking_since_s(job, request, loop_s=now_s)
         question = Question(job=job, request=request, at_s=self._clock_s(), first_s=first_s, last_s=now_s)
         self.questions.put((job, run), question)  # a repetition asks the same
 
