@@ -194,7 +194,7 @@ async def test_the_shipped_access_rules_let_everybody_speak_for_himself_only(
         return Bus(url=guarded_broker.url, username=username, password="secret", ca_file=str(tmp_path / "ca.crt"))
 
     root, seen = "gridchase/v1", list[str]()
-    asked, told = ("trial/request", "trial/failure"), ("trial/answer", "command")
+    asked, told = ("trial/request", "trial/times", "trial/failure"), ("trial/answer", "command")
     allowed = {
         "resnet50": [f"{root}/job/resnet50/run/1/{leaf}" for leaf in ("rank/0/status", "metric", *asked)],
         "node-a": [f"{root}/node/node-a/gpu/GPU-1/limit", f"{root}/job/bert/run/1/energy", f"{root}/grid/DE/carbon"],

@@ -239,7 +239,7 @@ async def test_a_flood_of_nonsense_ends_nothing(
     broker: Mosquitto, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with runs_on(broker.url) as runs, Bus(url=broker.url) as bus, service(config_of(broker.url), tmp_path):
-        for leaf in ("trial/request", "trial/failure", "metric", "energy", "rank/0/status"):
+        for leaf in ("trial/request", "trial/times", "trial/failure", "metric", "energy", "rank/0/status"):
             for payload in (b"\xc1", b"{}", b"\x80", b"[" * 10_000):
                 bus.publish(f"gridchase/v1/job/{JOB}/run/r9/{leaf}", payload, qos=1)
         assert await bus.flush(5.0)

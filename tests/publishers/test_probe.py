@@ -74,6 +74,9 @@ def test_when_the_time_is_over_those_that_are_known_count() -> None:
     assert gpu.now_s == 114.0
     assert Gpu(lambda *_: 1.0).timed(8, budget_s=N_WARM_UPS + MIN_CALLS - 0.5).iteration_times_s == {8: 1.0}
     assert Gpu(lambda *_: 1.0).timed(8, budget_s=N_WARM_UPS + MIN_CALLS - 1.5).iteration_times_s == {}
+    cut_short = Gpu(lambda *_: 0.125)
+    assert cut_short.timed(8, budget_s=1.0).iteration_times_s == {8: 0.125}
+    assert cut_short.calls[8] == 8
     slow = Gpu(lambda *_: 1e6)
     assert slow.timed(8, 16, budget_s=1.0).iteration_times_s == {}
     assert slow.order == [8]

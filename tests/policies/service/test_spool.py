@@ -11,7 +11,8 @@ import pytest
 
 from policies.service import spool as spool_module
 from policies.service.errors import RequestError
-from policies.service.news import Ended, Measured, Story
+from policies.service.news import Ended, Measured, Story, Timed
+from policies.service.records import IterationTime, Timing
 from policies.service.spool import Spool
 from policies.service.spool_files import SpoolFiles
 from tests.policies.service.memory_desk import NOW_S, MemoryDesk, inline
@@ -75,6 +76,19 @@ async def test_what_waits_is_on_disk_and_is_told_when_the_database_is_back(tmp_p
         assert (bench.spool.is_waiting, n_files(tmp_path), bench.last_epoch) == (False, 0, 2)
     assert bench.desk.calls.count("note_metric") < 20  # ever less often while it was away
     assert bench.spool.n_told == 3
+
+
+async def test_what_a_run_has_timed_waits_like_any_result(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    timing = Timing(times=(IterationTime(batch_size=32, iteration_time_s=0.1),), too_large=64, batch_size=32)
+    async with bench.running():
+        bench.spool.put(Timed(job="resnet50", run="r1", at_s=NOW_S, timing=timing))
+        await asyncio.sleep(60)
+        assert n_files(tmp_path) == 1
+        bench.desk.is_away = False
+        await asyncio.sleep(SOON_S)
+    trial = bench.desk.trials["resnet50", "r1"]
+    assert (trial.timing, trial.batch_size) == (timing, 32)
 
 
 async def test_what_a_process_left_is_told_by_the_next_one(tmp_path: Path) -> None:
