@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Final, Protocol
 
 from publishers.caution import number, text, warn_once
@@ -156,7 +155,7 @@ def iteration_time_s(probe: Probe, batch_size: int, *, until_s: float, clock_s: 
         probe(batch_size)
         before_s, now_s = now_s, clock_s()
         times_s.append(now_s - before_s)
-    return max(median(times_s), SHORTEST_S)
+    return max(sorted(times_s)[len(times_s) // 2], SHORTEST_S)  # importing `statistics` takes longer than it is worth
 
 
 def fitted(trial: Trial, timings: Timings, candidates: Sequence[int]) -> Trial:
