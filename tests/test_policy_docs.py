@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from controller.cli.parser import _parser
-from policies.service.answers import TIMEOUT_S
+from policies.service.bus.answers import TIMEOUT_S
 from policies.service.config import LearningConfig
 from policies.service.records import TrialState
 from publishers import Publisher

@@ -23,7 +23,7 @@ from policies.service.desk import Desk
 from policies.service.errors import UnknownJobError
 from policies.service.records import JobExport, Trial
 from policies.service.serve import store_url
-from policies.service.store import opened_store
+from policies.service.store.store import opened_store
 
 T = TypeVar("T")
 PIPE_WIDTH: Final = 100

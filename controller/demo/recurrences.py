@@ -31,7 +31,7 @@ from policies.service.desk import Desk
 from policies.service.errors import PolicyError
 from policies.service.records import ENDED, Job, Posterior, Trial
 from policies.service.serve import run_service, store_url
-from policies.service.store import opened_store
+from policies.service.store.store import opened_store
 from publishers.broker import EmbeddedBroker, embedded_broker
 from publishers.bus import Bus
 from publishers.reports import RunEnergy

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from policies.batch_size import Choice, Study, choose_batch_size, describe
-from policies.service import queries
 from policies.service.config import LearningConfig
 from policies.service.errors import RequestError, UnknownJobError, UnknownTrialError
 from policies.service.imports import check_exports, missing
@@ -24,7 +23,8 @@ from policies.service.records import (
     Trial,
 )
 from policies.service.registration import check_same
-from policies.service.store import Store
+from policies.service.store import queries
+from policies.service.store.store import Store
 from policies.service.studies import eta_of, settings_of, study_of
 
 MAX_PAGE: Final = 10_000

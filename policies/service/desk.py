@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from policies.batch_size import Choice
-from policies.service import queries
 from policies.service.archive import Archive
 from policies.service.errors import RequestError, UnknownTrialError
 from policies.service.records import IN_FLIGHT, Job, Result, Timing, Told, Trial
 from policies.service.registration import check_same, name_faults, new_job
+from policies.service.store import queries
 from policies.service.studies import cost_so_far, eta_of, stop_reason
 from policies.service.timings import faults_of, untimed
 from policies.service.trials import adopted, ended, heard, measured, next_recurrence, opened, timed, told

@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
-from policies.service.answers import Answers
-from policies.service.api import served
+from policies.service.api.server import served
+from policies.service.bus.answers import Answers
+from policies.service.bus.endings import PATIENCE_S
+from policies.service.bus.leases import Leases, period_s
+from policies.service.bus.listener import Listener
+from policies.service.bus.results import Results
+from policies.service.bus.spool import Spool
+from policies.service.bus.spool_files import SpoolFiles
 from policies.service.config import BusConfig, PolicyConfig
 from policies.service.desk import Desk
-from policies.service.endings import PATIENCE_S
 from policies.service.errors import PolicyError, RequestError
 from policies.service.late_desk import LateDesk
-from policies.service.leases import Leases, period_s
-from policies.service.listener import Listener
 from policies.service.metrics import Metrics
-from policies.service.results import Results
-from policies.service.spool import Spool
-from policies.service.spool_files import SpoolFiles
-from policies.service.store import opened_store
+from policies.service.store.store import opened_store
 from publishers.bus import Bus
 from publishers.topics import Topics
 

@@ -28,10 +28,10 @@ import numpy as np
 from sqlalchemy import create_engine
 
 from controller.cli.wiring import VERSION
-from policies.service import queries
 from policies.service.config import BusConfig, HttpConfig, PolicyConfig, StoreConfig
 from policies.service.records import Job, Result, Trial
-from policies.service.store import opened_store
+from policies.service.store import queries
+from policies.service.store.store import opened_store
 from publishers.bus import Bus
 from tests.benchmarks.controller import peak_mib, processor_s
 from tests.live.conftest import _PLAIN, Mosquitto, eventually, wait_until

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from policies.service import crew as crew_module
-from policies.service.crew import Crew
+from policies.service.store import crew as crew_module
+from policies.service.store.crew import Crew
 from tests.live.conftest import eventually
 
 pytestmark = pytest.mark.live

@@ -15,7 +15,7 @@ from policies.service.desk import Desk
 from policies.service.errors import RequestError, StoreVersionError, UnknownJobError
 from policies.service.records import Trial
 from policies.service.serve import Served, run_service, store_url
-from policies.service.store import opened_store
+from policies.service.store.store import opened_store
 from publishers.broker import embedded_broker
 from publishers.bus import Bus
 from publishers.mosquitto import find_mosquitto

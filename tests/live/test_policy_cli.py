@@ -19,7 +19,7 @@ from controller.cli.parser import main
 from policies.service.config import LearningConfig
 from policies.service.desk import Desk
 from policies.service.records import Result
-from policies.service.store import opened_store
+from policies.service.store.store import opened_store
 from publishers import Publisher
 from tests.live.conftest import free_port, wait_until
 

@@ -13,7 +13,7 @@ import pytest
 from policies.service.config import BusConfig, HttpConfig, LearningConfig, PolicyConfig, StoreConfig
 from policies.service.desk import Desk
 from policies.service.records import Trial
-from policies.service.store import opened_store
+from policies.service.store.store import opened_store
 from publishers.bus import Bus
 from tests.live.conftest import Mosquitto, eventually, wait_until
 from tests.live.policy_runs import Runs

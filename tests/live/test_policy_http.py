@@ -13,10 +13,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from policies.service.api import served
+from policies.service.api.server import served
 from policies.service.config import HttpConfig, LearningConfig
 from policies.service.desk import Desk
-from policies.service.store import opened_store
+from policies.service.store.store import opened_store
 from tests.policies.service.api_client import ASK, NOW_S, TOKEN
 
 pytestmark = pytest.mark.live

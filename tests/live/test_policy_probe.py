@@ -10,7 +10,7 @@ import pytest
 from policies.service.desk import Desk
 from policies.service.records import Posterior, Trial
 from policies.service.serve import store_url
-from policies.service.store import opened_store
+from policies.service.store.store import opened_store
 from publishers import Publisher
 from tests.live.conftest import Mosquitto
 from tests.live.policy_runs import BATCH_SIZES

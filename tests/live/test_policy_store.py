@@ -22,7 +22,7 @@ from policies.service.errors import (
     UnknownTrialError,
 )
 from policies.service.records import ImportCounts, Job, JobSettings, Result, Timing, Trial
-from policies.service.store import Store, opened_store
+from policies.service.store.store import Store, opened_store
 from tests.live.postgres import Postgres, postgres_server
 
 __all__ = ["postgres_server"]

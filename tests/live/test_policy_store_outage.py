@@ -22,8 +22,8 @@ from policies.service.config import LearningConfig
 from policies.service.desk import Desk
 from policies.service.errors import RequestError, StoreUnavailableError, StoreVersionError
 from policies.service.records import Result, Trial
-from policies.service.schema import METADATA
-from policies.service.store import opened_store
+from policies.service.store.schema import METADATA
+from policies.service.store.store import opened_store
 from tests.live.conftest import eventually
 from tests.live.postgres import Postgres, postgres_server
 
@@ -38,7 +38,7 @@ import asyncio, sys
 from policies.service.config import LearningConfig
 from policies.service.desk import Desk
 from policies.service.records import Result
-from policies.service.store import opened_store
+from policies.service.store.store import opened_store
 
 async def main(url, name):
     sys.stdin.readline()
@@ -126,7 +126,7 @@ async def _check_trials(url: str) -> None:
 async def test_a_server_that_is_killed_is_unavailable_in_time_and_met_again(
     postgres_server: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="policies.service.store")
+    caplog.set_level(logging.INFO, logger="policies.service.store.store")
     async with opened_store(postgres_server.new_database(), timeout_s=TIMEOUT_S) as store:
         desk = Desk(store, LearningConfig())
         await ask(desk, "before")

@@ -11,7 +11,7 @@ from policies.batch_size.forgetting import MOST, RATES, observation_weights
 def weights(epochs: list[float], index: list[int] | None = None, ratio: float | None = None) -> list[float]:
     """Return the weights of runs at one batch size, or at those of `index`."""
     at = np.zeros(len(epochs), dtype=np.intp) if index is None else np.array(index, dtype=np.intp)
-    return observation_weights(at, np.log(np.array(epochs)), ratio).tolist()
+    return [float(weight) for weight in observation_weights(at, np.log(np.array(epochs)), ratio)]
 
 
 def test_at_a_stated_rate_each_further_run_makes_the_old_ones_lighter() -> None:

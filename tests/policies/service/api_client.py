@@ -10,8 +10,8 @@ import aiohttp
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from policies.service.api import served
-from policies.service.api_service import TrialDesk
+from policies.service.api.server import served
+from policies.service.api.service import TrialDesk
 from policies.service.config import HttpConfig
 
 NOW_S = 1_795_000_000.0

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from policies.service.answers import FOLLOW_S, TIMEOUT_S, Answers
-from policies.service.delivery import deliver
+from policies.service.bus.answers import FOLLOW_S, TIMEOUT_S, Answers
+from policies.service.bus.delivery import deliver
+from policies.service.bus.listener import Listener
+from policies.service.bus.news import Answered, Story
 from policies.service.errors import JobMismatchError, RequestError
-from policies.service.listener import Listener
 from policies.service.metrics import Metrics
-from policies.service.news import Answered, Story
 from publishers.wire import TrialAnswer, TrialRequest, decode, encode
 from tests.fakes import FakeBus
 from tests.policies.service.memory_desk import LEASE_S, NOW_S, TOPICS, MemoryDesk, trial_request

@@ -8,9 +8,9 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from policies.service.api_document import document
-from policies.service.api_operations import OPERATIONS, Operation
-from policies.service.api_problems import Problem
+from policies.service.api.document import document
+from policies.service.api.operations import OPERATIONS, Operation
+from policies.service.api.problems import Problem
 
 ROOT = Path(__file__).parents[3]
 COMMITTED = ROOT / "docs" / "policy-api.json"
@@ -24,7 +24,7 @@ DONE: list[tuple[Operation[Any, Any], dict[str, Any]]] = [
 
 def test_the_committed_document_is_that_of_the_code() -> None:
     assert COMMITTED.read_bytes() == document(), (
-        "write it anew: python -m policies.service.api_document > docs/policy-api.json"
+        "write it anew: python -m policies.service.api.document > docs/policy-api.json"
     )
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.service.api_guard import is_loopback
+from policies.service.api.guard import is_loopback
 from tests.policies.service.api_client import ANYWHERE, ASK, TOKEN, TRIALS, asking
 from tests.policies.service.fake_desk import FakeDesk
 

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from policies.service import api, api_handlers, api_operations
-from policies.service.api import served
-from policies.service.api_gate import Gate
-from policies.service.api_problems import Refusal
+from policies.service.api import handlers, operations, server
+from policies.service.api.gate import Gate
+from policies.service.api.problems import Refusal
+from policies.service.api.server import served
 from policies.service.config import HttpConfig
 from policies.service.errors import PolicyError, StoreUnavailableError, StoreVersionError
 from policies.service.records import JobExport
@@ -58,20 +58,20 @@ async def test_a_bug_shows_nothing_of_our_inside(caplog: pytest.LogCaptureFixtur
 
 
 async def test_a_desk_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_operations, "TIMEOUT_S", 0.05)
-    monkeypatch.setattr(api_handlers, "PROBE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(operations, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(handlers, "PROBE_TIMEOUT_S", 0.05)
     desk = FakeDesk()
     desk.opened.clear()
     async with asking(desk) as ask:
         assert (await ask("POST", TRIALS, ASK)).reason == (503, "timeout")
-        monkeypatch.setattr(api_operations, "TIMEOUT_S", 10.0)
+        monkeypatch.setattr(operations, "TIMEOUT_S", 10.0)
         answer = await ask("GET", "/readyz")
         assert (answer.status, answer.body["troubles"]) == (503, ["the database does not answer in 0.05 s"])
         assert (await ask("GET", "/healthz")).status == 200
 
 
 async def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_operations, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(operations, "TIMEOUT_S", 0.05)
 
     async def endless() -> AsyncIterator[bytes]:
         yield b"{"
@@ -131,7 +131,7 @@ async def test_it_counts_what_it_does() -> None:
 
 
 async def test_who_comes_when_all_places_are_taken_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "Gate", lambda **_: Gate(n_at_once=1, n_waiting=1))
+    monkeypatch.setattr(server, "Gate", lambda **_: Gate(n_at_once=1, n_waiting=1))
     desk = FakeDesk()
     desk.opened.clear()
     async with asking(desk) as ask, asyncio.TaskGroup() as tasks:
@@ -190,7 +190,7 @@ async def test_an_export_that_takes_too_long_breaks_off(
     desk = _Hanging()
     async with asking(desk) as ask:
         await ask("POST", "/v1/jobs/a/trials", ASK)
-        monkeypatch.setattr(api_operations, "BULK_TIMEOUT_S", 0.05)
+        monkeypatch.setattr(operations, "BULK_TIMEOUT_S", 0.05)
         with pytest.raises(aiohttp.ClientPayloadError):
             await ask("GET", "/v1/export")
     assert [record.message for record in caplog.records] == ["/v1/export breaks off: it took too long"]
@@ -210,7 +210,7 @@ async def test_a_client_that_goes_away_is_no_error(caplog: pytest.LogCaptureFixt
 
 async def test_what_changes_a_job_for_good_is_told_with_who_did_it(caplog: pytest.LogCaptureFixture) -> None:
     async with asking(FakeDesk()) as ask:
-        caplog.set_level(logging.INFO, "policies.service.api_handlers")
+        caplog.set_level(logging.INFO, "policies.service.api.handlers")
         await ask("POST", TRIALS, ASK)
         await ask("PUT", "/v1/jobs/resnet50/settings", {"eta": 1})
         exported = (await ask("GET", "/v1/export")).body
@@ -264,7 +264,7 @@ async def test_what_is_being_answered_is_answered_before_the_end() -> None:
 
 
 async def test_what_hangs_does_not_hold_up_the_end_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "SHUTDOWN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(server, "SHUTDOWN_TIMEOUT_S", 0.05)
     desk = FakeDesk()
     async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession() as session, asyncio.timeout(5):
         async with served(desk, http=HttpConfig(port=0), clock_s=lambda: NOW_S) as url:

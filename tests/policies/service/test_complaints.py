@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.service.complaints import MAX_TOPICS, Complaints
+from policies.service.bus.complaints import MAX_TOPICS, Complaints
 
 
 def test_a_topic_complains_once_a_minute_and_counts_every_message(caplog: pytest.LogCaptureFixture) -> None:

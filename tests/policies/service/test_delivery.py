@@ -2,9 +2,9 @@
 
 import pytest
 
-from policies.service.delivery import deliver
+from policies.service.bus.delivery import deliver
+from policies.service.bus.news import Alive, Answered, Ended, Failed, Measured, Story, Timed, Used
 from policies.service.errors import UnknownTrialError
-from policies.service.news import Alive, Answered, Ended, Failed, Measured, Story, Timed, Used
 from policies.service.records import IterationTime, Timing
 from policies.service.trials import n_epochs
 from tests.policies.service.memory_desk import NOW_S, MemoryDesk, final_energy, run_energy

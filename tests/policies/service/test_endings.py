@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from policies.service import endings
-from policies.service.endings import Endings
-from policies.service.news import Ended, Story
+from policies.service.bus import endings
+from policies.service.bus.endings import Endings
+from policies.service.bus.news import Ended, Story
 from tests.policies.service.memory_desk import NOW_S
 
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from policies.service.leases import Leases, period_s
+from policies.service.bus.leases import Leases, period_s
 from policies.service.metrics import Metrics
 from tests.policies.service.memory_desk import LEASE_S, NOW_S, MemoryDesk
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from policies.service.listener import Listener
-from policies.service.news import Alive, Ended, Failed, Measured, Timed, Used
+from policies.service.bus.listener import Listener
+from policies.service.bus.news import Alive, Ended, Failed, Measured, Timed, Used
 from policies.service.records import IterationTime, Timing
 from publishers.wire import Message, Metric, TrialFailure, TrialTimes, encode
 from tests.fakes import FakeBus

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from policies.service.mailbox import Mailbox
+from policies.service.bus.mailbox import Mailbox
 
 
 async def test_items_come_in_their_order() -> None:

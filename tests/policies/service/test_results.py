@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from policies.service.delivery import deliver
+from policies.service.bus.delivery import deliver
+from policies.service.bus.mailbox import Mailbox
+from policies.service.bus.news import Alive, Measured, Story, Used
+from policies.service.bus.results import TIMEOUT_S, Results
+from policies.service.bus.spool import Spool
+from policies.service.bus.spool_files import SpoolFiles
 from policies.service.errors import TrialConflictError
-from policies.service.mailbox import Mailbox
 from policies.service.metrics import Metrics
-from policies.service.news import Alive, Measured, Story, Used
-from policies.service.results import TIMEOUT_S, Results
-from policies.service.spool import Spool
-from policies.service.spool_files import SpoolFiles
 from publishers.reports import Command
 from publishers.wire import decode
 from tests.fakes import FakeBus

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from policies.service import spool as spool_module
+from policies.service.bus import spool as spool_module
+from policies.service.bus.news import Ended, Measured, Story, Timed
+from policies.service.bus.spool import Spool
+from policies.service.bus.spool_files import SpoolFiles
 from policies.service.errors import RequestError
-from policies.service.news import Ended, Measured, Story, Timed
 from policies.service.records import IterationTime, Timing
-from policies.service.spool import Spool
-from policies.service.spool_files import SpoolFiles
 from tests.policies.service.memory_desk import NOW_S, MemoryDesk, inline
 
 SOON_S = 20.0

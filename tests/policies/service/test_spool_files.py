@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from policies.service.news import Ended, Measured, Story, Used
-from policies.service.spool_files import SpoolFiles
+from policies.service.bus.news import Ended, Measured, Story, Used
+from policies.service.bus.spool_files import SpoolFiles
 from tests.policies.service.memory_desk import NOW_S, final_energy
 
 

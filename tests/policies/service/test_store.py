@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, Operation
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from policies.service.errors import StoreUnavailableError
-from policies.service.store import Store
+from policies.service.store.store import Store
 
 TIMEOUT_S = 5.0
 Answer = TypeVar("Answer")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.service.tokens import NOBODY, Tokens
+from policies.service.api.tokens import NOBODY, Tokens
 
 
 @pytest.fixture

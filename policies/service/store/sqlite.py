@@ -1,7 +1,7 @@
 """SQLite: a file in the write-ahead log mode, of which one thread writes and a few read.
 
 A transaction goes to its thread as a whole and comes back as a whole. (An asynchronous driver sends every step of every
-statement to a thread and back: some sixteen journeys for a question, which took three times as long.)
+statement to a thread and back: some sixteen journeys for a question.)
 """
 
 import os
@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
-from policies.service.crew import Crew
 from policies.service.errors import RequestError, StoreUnavailableError
+from policies.service.store.crew import Crew
 
 N_READERS: Final = 4
 """A long list does not keep short questions waiting."""

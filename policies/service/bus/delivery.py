@@ -2,8 +2,8 @@
 
 from typing import Literal
 
+from policies.service.bus.news import Alive, Answered, Ended, Failed, Measured, Story, Timed, Used
 from policies.service.errors import UnknownTrialError
-from policies.service.news import Alive, Answered, Ended, Failed, Measured, Story, Timed, Used
 from policies.service.ports import TrialDesk
 from policies.service.records import Result
 from publishers.reports import RunEnergy

@@ -1,5 +1,7 @@
 """The first tables: jobs, trials, claims."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -62,17 +64,7 @@ def _make_trials() -> None:
         sa.Column("stop_ordered_at_s", sa.Double()),
         sa.Column("last_epoch", sa.BigInteger()),
         sa.Column("last_metric", sa.Double()),
-        sa.Column("outcome", sa.String(16)),
-        sa.Column("epochs", sa.BigInteger()),
-        sa.Column("reached_epochs", sa.BigInteger()),
-        sa.Column("energy_j", sa.Double()),
-        sa.Column("duration_s", sa.Double()),
-        sa.Column("max_power_w", sa.Double()),
-        sa.Column("gpu_model", sa.Text()),
-        sa.Column("n_gpus", sa.BigInteger()),
-        sa.Column("carbon_g", sa.Double()),
-        sa.Column("money", sa.Double()),
-        sa.Column("currency", sa.Text()),
+        *_measured(),
         sa.Column("reason", sa.String(64), nullable=False),
         sa.Column("detail", sa.Text(), nullable=False),
         sa.Column("failure", sa.Text()),
@@ -88,3 +80,20 @@ def _make_trials() -> None:
         "ix_trials_in_flight", "trials", ["job", "heard_at_s"], sqlite_where=in_flight, postgresql_where=in_flight
     )
     op.create_index("ix_trials_lost", "trials", ["job"], sqlite_where=lost, postgresql_where=lost)
+
+
+def _measured() -> list["sa.Column[Any]"]:
+    """Return the columns of what a run has told of itself."""
+    return [
+        sa.Column("outcome", sa.String(16)),
+        sa.Column("epochs", sa.BigInteger()),
+        sa.Column("reached_epochs", sa.BigInteger()),
+        sa.Column("energy_j", sa.Double()),
+        sa.Column("duration_s", sa.Double()),
+        sa.Column("max_power_w", sa.Double()),
+        sa.Column("gpu_model", sa.Text()),
+        sa.Column("n_gpus", sa.BigInteger()),
+        sa.Column("carbon_g", sa.Double()),
+        sa.Column("money", sa.Double()),
+        sa.Column("currency", sa.Text()),
+    ]

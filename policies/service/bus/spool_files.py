@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from policies.service.news import Story
+from policies.service.bus.news import Story
 
 MAX_BYTES: Final = 64 << 20
 SEGMENT_BYTES: Final = 1 << 20

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
-from policies.service.api_problems import Refusal
+from policies.service.api.problems import Refusal
 from policies.service.records import Candidates, Record
 from publishers.quantities import BatchSize, Count
 

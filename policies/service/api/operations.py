@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal
 
-from policies.service import api_handlers as handlers
-from policies.service.api_calls import Ask, Body, Call, NoQuery, OfJob, Page, Query
-from policies.service.api_examples import ASK, EXPORT, PROGRESS, REACHED, SETTINGS, TIMED, TOO_LARGE
-from policies.service.api_service import Alive, Readiness, Service
+from policies.service.api import handlers
+from policies.service.api.calls import Ask, Body, Call, NoQuery, OfJob, Page, Query
+from policies.service.api.examples import ASK, EXPORT, PROGRESS, REACHED, SETTINGS, TIMED, TOO_LARGE
+from policies.service.api.service import Alive, Readiness, Service
 from policies.service.records import (
     ImportCounts,
     Job,

@@ -13,11 +13,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from policies.service.delivery import deliver
+from policies.service.bus.delivery import deliver
+from policies.service.bus.news import Story
+from policies.service.bus.spool_files import SpoolFiles
 from policies.service.errors import PolicyError, StoreUnavailableError, UnknownTrialError
-from policies.service.news import Story
 from policies.service.ports import TrialDesk
-from policies.service.spool_files import SpoolFiles
 
 MAX_IN_MEMORY: Final = 65_536
 BATCH: Final = 1_024

@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from policies.service.api_calls import AnyCall, Ask, Call, NoQuery, OfJob, Page
-from policies.service.api_service import Alive, Readiness, Reply, Service
+from policies.service.api.calls import AnyCall, Ask, Call, NoQuery, OfJob, Page
+from policies.service.api.service import Alive, Readiness, Reply, Service
 from policies.service.errors import PolicyError, UnknownJobError
 from policies.service.records import (
     ENDED,

@@ -9,7 +9,7 @@ from sqlalchemy import Column
 from sqlalchemy.engine import RowMapping
 
 from policies.service.records import Job, JobSettings, Result, Timing, Trial
-from policies.service.schema import TRIALS
+from policies.service.store.schema import TRIALS
 
 Row = dict[str, Any]
 _RESULT: Final = tuple(Result.__struct_fields__)

@@ -1,6 +1,6 @@
 """The OpenAPI 3.1 document of the HTTP API, made from the table of operations and the types of the records.
 
-`python -m policies.service.api_document > docs/policy-api.json` writes it anew; a test keeps the two equal.
+`python -m policies.service.api.document > docs/policy-api.json` writes it anew; a test keeps the two equal.
 """
 
 import inspect
@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from policies.service import api_examples as examples
-from policies.service.api_calls import PathName
-from policies.service.api_operations import OPERATIONS, Operation
-from policies.service.api_problems import CONTENT_TYPE, Problem
+from policies.service.api import examples
+from policies.service.api.calls import PathName
+from policies.service.api.operations import OPERATIONS, Operation
+from policies.service.api.problems import CONTENT_TYPE, Problem
 
 VERSION: Final = "1"
 _DESCRIPTION: Final = """\

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from policies.service.api_problems import Refusal
-from policies.service.tokens import Tokens
+from policies.service.api.problems import Refusal
+from policies.service.api.tokens import Tokens
 
 FILE_TIMEOUT_S: Final = 2.0
 """For a look at the file of tokens: its disk may hang."""

@@ -18,17 +18,17 @@ import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from policies.service.api_calls import JSON, Call, body_in, name_in, query_in
-from policies.service.api_document import document
-from policies.service.api_gate import Gate
-from policies.service.api_guard import Guard, is_loopback
-from policies.service.api_operations import OPERATIONS, Operation
-from policies.service.api_problems import RETRY_AFTER_S, Refusal, refusal_of, refusal_of_http, response_of
-from policies.service.api_service import Reply, Service, TrialDesk
+from policies.service.api.calls import JSON, Call, body_in, name_in, query_in
+from policies.service.api.document import document
+from policies.service.api.gate import Gate
+from policies.service.api.guard import Guard, is_loopback
+from policies.service.api.operations import OPERATIONS, Operation
+from policies.service.api.problems import RETRY_AFTER_S, Refusal, refusal_of, refusal_of_http, response_of
+from policies.service.api.service import Reply, Service, TrialDesk
+from policies.service.api.tokens import Tokens
 from policies.service.config import HttpConfig
 from policies.service.errors import PolicyError, StoreUnavailableError
 from policies.service.metrics import Metrics
-from policies.service.tokens import Tokens
 
 SHUTDOWN_TIMEOUT_S: Final = 5.0
 """For what is being answered when the service ends."""

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 
-from policies.service.api_problems import Refusal
+from policies.service.api.problems import Refusal
 
 
 class Gate:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from policies.service.news import Ended, Story
+from policies.service.bus.news import Ended, Story
 
 PATIENCE_S: Final = 30.0
 MAX_RUNS: Final = 16_384

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from policies.service.api_calls import Ask
+from policies.service.api.calls import Ask
 from policies.service.records import IterationTime, Job, JobExport, JobSettings, Result, Timing, Trial
 
 JOB: Final = "resnet50"

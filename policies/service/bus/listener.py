@@ -9,12 +9,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from policies.service.answers import Question
-from policies.service.complaints import Complaints
-from policies.service.endings import Endings
-from policies.service.first_answers import FirstAnswers
-from policies.service.mailbox import Mailbox
-from policies.service.news import Alive, Ended, Failed, Measured, Story, Timed, Used
+from policies.service.bus.answers import Question
+from policies.service.bus.complaints import Complaints
+from policies.service.bus.endings import Endings
+from policies.service.bus.first_answers import FirstAnswers
+from policies.service.bus.mailbox import Mailbox
+from policies.service.bus.news import Alive, Ended, Failed, Measured, Story, Timed, Used
 from policies.service.ports import MessageBus
 from policies.service.records import IterationTime, Timing
 from publishers.dispatch import Handler

@@ -7,9 +7,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from policies.service.bus.first_answers import FirstAnswers, is_without_desk
+from policies.service.bus.mailbox import Mailbox
 from policies.service.errors import PolicyError, StoreUnavailableError
-from policies.service.first_answers import FirstAnswers, is_without_desk
-from policies.service.mailbox import Mailbox
 from policies.service.metrics import Metrics
 from policies.service.ports import MessageBus, TrialDesk
 from policies.service.records import Trial

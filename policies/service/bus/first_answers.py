@@ -8,8 +8,8 @@ import math
 from collections import OrderedDict
 from typing import Final, TypeVar
 
+from policies.service.bus.news import Answered
 from policies.service.errors import StoreUnavailableError
-from policies.service.news import Answered
 from publishers.wire import TrialAnswer, TrialRequest
 
 MAX_RUNS: Final = 16_384

@@ -15,9 +15,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from policies.service.database import Database, make_database
 from policies.service.errors import StoreUnavailableError
-from policies.service.migration import is_current, migrate
+from policies.service.store.database import Database, make_database
+from policies.service.store.migration import is_current, migrate
 
 MIGRATION_TIMEOUT_S: Final = 60.0
 """Whoever starts waits this long for the tables, whichever process makes them."""

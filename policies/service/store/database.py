@@ -7,8 +7,8 @@ from sqlalchemy import Connection, make_url
 from sqlalchemy.exc import ArgumentError
 
 from policies.service.errors import RequestError
-from policies.service.postgres_database import PostgresDatabase
-from policies.service.sqlite_database import SqliteDatabase
+from policies.service.store.postgres import PostgresDatabase
+from policies.service.store.sqlite import SqliteDatabase
 
 _FORMS: Final = "sqlite:///path/to/file or postgresql://user@host/name"
 Answer = TypeVar("Answer")

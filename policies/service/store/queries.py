@@ -26,8 +26,17 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from policies.service.records import Job, JobSummary, Trial
-from policies.service.rows import STUDIED, WHOLE, changes_of, job_of, job_row_of, row_of, studied_trial_of, trial_of
-from policies.service.schema import CLAIMS, JOBS, TRIALS
+from policies.service.store.rows import (
+    STUDIED,
+    WHOLE,
+    changes_of,
+    job_of,
+    job_row_of,
+    row_of,
+    studied_trial_of,
+    trial_of,
+)
+from policies.service.store.schema import CLAIMS, JOBS, TRIALS
 
 _ANY_NUMBER: Final = (1 << 31) - 1
 _UNSYNCED: Final = text("SET LOCAL synchronous_commit TO off")

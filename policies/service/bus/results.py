@@ -6,13 +6,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final, TypeVar
 
-from policies.service.delivery import deliver
+from policies.service.bus.delivery import deliver
+from policies.service.bus.mailbox import Mailbox
+from policies.service.bus.news import Story
+from policies.service.bus.spool import Spool
 from policies.service.errors import PolicyError, StoreUnavailableError, TrialConflictError, UnknownTrialError
-from policies.service.mailbox import Mailbox
 from policies.service.metrics import Metrics
-from policies.service.news import Story
 from policies.service.ports import MessageBus, TrialDesk
-from policies.service.spool import Spool
 from publishers.reports import Command
 from publishers.topics import Topics
 from publishers.wire import encode

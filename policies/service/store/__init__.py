@@ -1,0 +1,1 @@
+"""The database of the policy service: SQLite or PostgreSQL, behind one store."""
