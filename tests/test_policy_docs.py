@@ -72,7 +72,7 @@ def test_numbers_on_the_page_are_those_of_the_code(sentence: str) -> None:
 
 
 def test_the_training_code_on_the_page_runs_and_without_a_broker_with_the_default() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
     seen: list[int] = []
 
     def make_loader(batch_size: int) -> range:
