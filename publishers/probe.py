@@ -6,7 +6,6 @@ takes. The training code brings a callable that trains one iteration, and each s
 
 import logging
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -69,11 +68,10 @@ class Probing:
         probe: trains one iteration at a batch size; None: nothing is timed.
         timeout_s: for how long, in all; looked at between calls.
         told: who publishes the times; None: publishing is off.
+        clock_s: a clock that never goes back [s].
     """
 
-    def __init__(
-        self, probe: object, timeout_s: object, *, told: Told | None, clock_s: Clock = time.perf_counter
-    ) -> None:
+    def __init__(self, probe: object, timeout_s: object, *, told: Told | None, clock_s: Clock) -> None:
         self._probe = probe
         self._timeout_s = timeout_s
         self._told = told

@@ -133,7 +133,8 @@ class Publisher:
             probe_timeout_s: for how long that is done [s]; it is over when the call under way then returns.
         """
         faults = self._goal.aim(target, target_mode)
-        probing = Probing(probe, probe_timeout_s, told=self._sender)
+        clock_ns = self.recorder.clock_ns
+        probing = Probing(probe, probe_timeout_s, told=self._sender, clock_s=lambda: clock_ns() / 1e9)
         self.trial, batch_size, why = put_question(self._sender, candidates, default, timeout_s, faults, probing)
         if batch_size is not None:
             self.set_batch_size(batch_size)

@@ -20,9 +20,9 @@ from rich.progress import Progress
 from controller.cli.replay_batch_size_view import draw_regrets, tables
 from controller.demo.workload_files import CARRIED, read_workloads
 from controller.errors import ConfigError
-from policies.batch_size.evaluation import POLICIES, Conditions, Evaluation, PolicyName, evaluate
+from policies.batch_size.replay.evaluation import POLICIES, Conditions, Evaluation, PolicyName, evaluate
+from policies.batch_size.replay.workload import Workload
 from policies.batch_size.study import LearningSettings
-from policies.batch_size.workload import Workload
 
 DEFAULT_NOISE: Final = 0.25
 MAX_SEEDS: Final = 1_000
@@ -36,9 +36,9 @@ def add_part(parts: "_Verbs[argparse.ArgumentParser]") -> None:
         "batch-size",
         help="learn the batch sizes of recurring jobs on traces and compare policies",
         description="Lets jobs recur on traces in the format of Zeus's, as its paper does, and compares what policies "
-        "spend: the service's own, which learns what an epoch costs, or has timed or probed it before, the paper's, an "
-        "oracle, the default batch size and a grid search, all on the same training runs. Regret is what is paid "
-        "beyond the oracle, in its runs. Without files it takes three jobs that come along, measured on a V100.",
+        "spend: the service's own (with each batch size timed before, untimed, or with its energy measured, too), the "
+        "paper's, an oracle, the default batch size and a grid search, all on the same training runs. Regret is what "
+        "is paid beyond the oracle, in its runs. Without files it takes three jobs that come along, of a V100.",
     )
     part.add_argument("--train", type=Path, metavar="FILE", help="CSV of training runs: epochs to each target")
     part.add_argument(

@@ -11,12 +11,12 @@ from bokeh.plotting import figure
 from bokeh.resources import INLINE
 
 from controller.cli.replay_batch_size_view import grouped
-from policies.batch_size.evaluation import Conditions, Evaluation
+from policies.batch_size.replay.evaluation import Conditions, Evaluation
 
 COLOURS: Final = {
     "gridchase": "#2f855a",
-    "gridchase-timed": "#2b6cb0",
-    "gridchase-probed": "#6b46c1",
+    "gridchase-untimed": "#2b6cb0",
+    "gridchase-profiled": "#6b46c1",
     "zeus": "#c05621",
     "oracle": "#a0aec0",
 }

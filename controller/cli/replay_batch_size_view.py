@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from policies.batch_size.evaluation import Evaluation
+from policies.batch_size.replay.evaluation import Evaluation
 
-LEARNERS: Final = {"gridchase": "green", "gridchase-timed": "cyan", "gridchase-probed": "blue", "zeus": "yellow"}
+LEARNERS: Final = {"gridchase": "green", "gridchase-untimed": "cyan", "gridchase-profiled": "blue", "zeus": "yellow"}
 """What is drawn: the others are a line at zero, or far above."""
 WIDTH: Final = 50
 """Characters; the ticks of the axis are ten apart, which makes 20 %."""

@@ -10,7 +10,7 @@ from rich.table import Table
 from controller.demo.recurrence_view import energy_text, hours_text
 from controller.demo.recurring_job import ETA, RecurringJob, sources
 from controller.demo.recurring_training import Run
-from policies.batch_size.workload import total_of
+from policies.batch_size.replay.workload import total_of
 from policies.service.records import Posterior
 
 _HINTS = """\

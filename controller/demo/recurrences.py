@@ -25,7 +25,7 @@ from controller.demo.recurrence_report import RecurrencesResult, judge_recurrenc
 from controller.demo.recurrence_view import View
 from controller.demo.recurring_job import ETA, RecurringJob, list_jobs, load_job
 from controller.demo.recurring_training import Order, Run, train
-from policies.batch_size.simulation import MAX_TRIES, common_draws
+from policies.batch_size.replay.simulation import MAX_TRIES, common_draws
 from policies.service.config import BusConfig, HttpConfig, LearningConfig, PolicyConfig
 from policies.service.desk import Desk
 from policies.service.errors import PolicyError

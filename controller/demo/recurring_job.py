@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.demo.workload_files import CARRIED, carried_workloads
-from policies.batch_size.protocol import JOBS
-from policies.batch_size.workload import Fixed, Workload, fixed, optimum
+from policies.batch_size.replay.protocol import JOBS
+from policies.batch_size.replay.workload import Fixed, Workload, fixed, optimum
 
 ETA: Final = 0.5
 """The weight of energy in the cost; the rest is that of time."""

@@ -1,7 +1,8 @@
 """One run of the recurring job: a training loop as users write it, in simulated time along a measured run.
 
-It asks for its batch size, publishes its metric after each epoch and stops when it is told to, all through the real
-publisher. What a controller would publish of its energy is handed to `Report` after each epoch and at the end.
+It asks for its batch size, times the sizes that nobody has timed yet, publishes its metric after each epoch and stops
+when it is told to, all through the real publisher. What a controller would publish of its energy is handed to `Report`
+after each epoch and at the end.
 """
 
 import threading
@@ -10,13 +11,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.demo.recurring_job import ETA, GPU_MODEL, RecurringJob
-from policies.batch_size.simulation import Draws
-from policies.batch_size.workload import Spent
+from policies.batch_size.replay.simulation import Draws
+from policies.batch_size.replay.workload import Spent, Workload
 from publishers import Publisher
 from publishers.reports import RunEnergy
 from publishers.trial import Trial
 
 ANSWER_TIMEOUT_S: Final = 10.0
+PROBE_TIMEOUT_S: Final = 600.0
+"""In simulated time; there are more sizes to time here than a user would ask about."""
+NS_PER_S: Final = 1e9
 STOP_TIMEOUT_S: Final = 5.0
 """A stop arrives within a real epoch, which takes minutes; here an epoch takes no time: what is due is waited for."""
 _NAP_S: Final = 0.002
@@ -73,12 +77,43 @@ class Run:
     cost: float
 
 
+class SimulatedGpu:
+    """A GPU on which an iteration passes in no time, and counts as long as it was measured."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self.probed = Spent(energy_j=0.0, duration_s=0.0)
+
+    def time_ns(self) -> int:
+        """Return its clock, which only the probe moves [ns]."""
+        return round(self.probed.duration_s * NS_PER_S)
+
+    def probe(self, batch_size: int) -> None:
+        """Train one iteration at a batch size, at the highest power limit."""
+        workload = self._workload
+        epoch = workload.epoch(batch_size, workload.limits_of(batch_size)[0])
+        self.probed = self.probed.plus(epoch.times(batch_size / workload.n_samples))
+
+
 def train(order: Order, *, report: Report, show: Callable[[Progress], None]) -> Run | None:
     """Run once; return None where the policy service did not answer, or the run was cancelled."""
-    workload = order.job.workload
-    with Publisher(job=order.job.name, run=order.run, broker=order.broker, rank=0, world_size=1, gpus=[0]) as publisher:
+    workload, gpu = order.job.workload, SimulatedGpu(order.job.workload)
+    with Publisher(
+        job=order.job.name,
+        run=order.run,
+        broker=order.broker,
+        rank=0,
+        world_size=1,
+        gpus=[0],
+        clock_ns=gpu.time_ns,
+    ) as publisher:
         batch_size = publisher.batch_size(
-            workload.candidates, default=workload.default, target=1.0, timeout_s=ANSWER_TIMEOUT_S
+            workload.candidates,
+            default=workload.default,
+            target=1.0,
+            timeout_s=ANSWER_TIMEOUT_S,
+            probe=gpu.probe,
+            probe_timeout_s=PROBE_TIMEOUT_S,
         )
         if publisher.trial is None or publisher.trial.recurrence is None:
             return None
@@ -89,10 +124,10 @@ def train(order: Order, *, report: Report, show: Callable[[Progress], None]) -> 
             n_epochs = epoch + 1
             publisher.iteration()  # where a real loop has thousands
             publisher.metric(_done_ratio(n_epochs, n_needed))
-            _await_what_is_due(order, publisher, n_epochs, report, show)
+            _await_what_is_due(order, publisher, gpu, n_epochs, report, show)
             if order.cancelled.is_set():
                 return None
-        run = _account(order, publisher, n_epochs, reached=n_needed is not None and n_epochs >= n_needed)
+        run = _account(order, publisher, gpu, n_epochs, reached=n_needed is not None and n_epochs >= n_needed)
     report(energy_of(order, run, final=True))
     return run
 
@@ -121,10 +156,15 @@ def _done_ratio(n_epochs: int, n_needed: float | None) -> float:
 
 
 def _await_what_is_due(
-    order: Order, publisher: Publisher, n_epochs: int, report: Report, show: Callable[[Progress], None]
+    order: Order,
+    publisher: Publisher,
+    gpu: SimulatedGpu,
+    n_epochs: int,
+    report: Report,
+    show: Callable[[Progress], None],
 ) -> None:
     """Say what was used so far, and wait as long as an epoch takes here, or for the stop that is due."""
-    run = _account(order, publisher, n_epochs, reached=False)
+    run = _account(order, publisher, gpu, n_epochs, reached=False)
     report(energy_of(order, run, final=False))
     show(Progress(trial=run.trial, n_epochs=n_epochs))
     bound = run.trial.cost_bound
@@ -136,12 +176,13 @@ def _await_what_is_due(
             return
 
 
-def _account(order: Order, publisher: Publisher, n_epochs: int, *, reached: bool) -> Run:
+def _account(order: Order, publisher: Publisher, gpu: SimulatedGpu, n_epochs: int, *, reached: bool) -> Run:
     """Return what a run has used so far."""
     trial, workload = publisher.trial, order.job.workload
     if trial is None:
         raise ValueError("a run without a trial has no account")
-    spent = workload.epoch(trial.batch_size, order.job.limit_w(trial.batch_size)).times(n_epochs)
+    trained = workload.epoch(trial.batch_size, order.job.limit_w(trial.batch_size)).times(n_epochs)
+    spent = trained.plus(gpu.probed)
     return Run(
         trial=trial,
         n_epochs=n_epochs,

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from controller.errors import ConfigError
-from policies.batch_size.traces import PowerTrace, TraceError, TrainTrace, parse_power, parse_train, workloads_of
-from policies.batch_size.workload import Workload
+from policies.batch_size.replay.traces import PowerTrace, TraceError, TrainTrace, parse_power, parse_train, workloads_of
+from policies.batch_size.replay.workload import Workload
 
 CARRIED: Final = Path(__file__).parent / "recurring"
 

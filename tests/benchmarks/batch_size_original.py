@@ -12,9 +12,9 @@ from zeus._legacy.policy.optimizer import JITPowerLimitOptimizer, PruningGTSBatc
 from zeus._legacy.simulate import HistoryEntry, Simulator
 
 from policies.batch_size import zeus
-from policies.batch_size.simulation import Draws, Policy, Run, simulate
+from policies.batch_size.replay.simulation import Draws, Policy, Run, simulate
+from policies.batch_size.replay.workload import Workload
 from policies.batch_size.study import LearningSettings
-from policies.batch_size.workload import Workload
 from tests.policies.batch_size.reference import Reference
 
 SEED: Final = 123456

@@ -10,7 +10,7 @@ import pytest
 from controller.cli import replay
 from controller.demo.workload_files import CARRIED
 from controller.errors import ConfigError
-from policies.batch_size.evaluation import POLICIES
+from policies.batch_size.replay.evaluation import POLICIES
 
 QUICK = ("--seeds", "1", "--recurrences", "4", "--processes", "1")
 NAMES = ["cifar100/shufflenetv2@v100", "librispeech/deepspeech2@v100", "movielens-1m/ncf@v100"]

@@ -6,7 +6,7 @@ import pytest
 
 from controller.demo.workload_files import CARRIED, carried_workloads, read_workloads
 from controller.errors import ConfigError
-from policies.batch_size.workload import optimum
+from policies.batch_size.replay.workload import optimum
 
 
 def test_three_jobs_come_along() -> None:

@@ -5,7 +5,7 @@ from typing import Final
 from zeus._legacy.job import Job
 from zeus._legacy.policy.optimizer import PruningGTSBatchSizeOptimizer
 
-from policies.batch_size.simulation import MAX_TRIES
+from policies.batch_size.replay.simulation import MAX_TRIES
 from policies.batch_size.study import Choice, Observation, Study
 
 NEVER_RAN: Final = 100.0

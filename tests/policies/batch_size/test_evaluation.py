@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from policies.batch_size.evaluation import POLICIES, Conditions, drifted, evaluate, play, regrets, yardstick
+from policies.batch_size.replay.evaluation import POLICIES, Conditions, drifted, evaluate, play, regrets, yardstick
+from policies.batch_size.replay.workload import optimum
 from policies.batch_size.study import LearningSettings
-from policies.batch_size.workload import optimum
 from tests.policies.batch_size.toy import HIGH_W, LOW_W, toy
 
 CONDITIONS = Conditions(n_recurrences=20)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from policies.batch_size.simulation import MAX_TRIES, Draws, History, Policy, common_draws, simulate
+from policies.batch_size.replay.simulation import MAX_TRIES, Draws, History, Policy, common_draws, simulate
+from policies.batch_size.replay.workload import Spent, Workload
 from policies.batch_size.study import Choice, Study
-from policies.batch_size.workload import Spent, Workload
 from tests.policies.batch_size.toy import HIGH_W, toy
 
 ETA = 0.5

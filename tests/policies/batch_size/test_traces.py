@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from policies.batch_size.protocol import JOBS
-from policies.batch_size.traces import MAX_FAULTS, TraceError, parse_power, parse_train, workloads_of
+from policies.batch_size.replay.protocol import JOBS
+from policies.batch_size.replay.traces import MAX_FAULTS, TraceError, parse_power, parse_train, workloads_of
 
 TRAIN = """\
 # where it is from

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from policies.batch_size.workload import Spent, fixed, optimum
+from policies.batch_size.replay.workload import Spent, fixed, optimum
 from tests.policies.batch_size.toy import HIGH_W, LOW_W, toy
 
 

@@ -10,9 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from policies.batch_size import zeus
-from policies.batch_size.evaluation import Conditions, play_learner, play_policy
+from policies.batch_size.replay.evaluation import Conditions, play_learner, play_policy
+from policies.batch_size.replay.workload import Workload
 from policies.batch_size.study import Choice, LearningSettings, Observation, Outcome, Study
-from policies.batch_size.workload import Workload
 from tests.policies.batch_size.toy import toy
 
 SETTINGS = LearningSettings(policy="zeus")

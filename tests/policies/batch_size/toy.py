@@ -1,6 +1,6 @@
 """A workload small enough to be checked by hand: three batch sizes, two power limits, no randomness but one path."""
 
-from policies.batch_size.workload import Workload
+from policies.batch_size.replay.workload import Workload
 
 LOW_W, HIGH_W = 100.0, 200.0
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NewType, TypeVar
 
-from policies.batch_size.protocol import JOBS, RecurringJob
-from policies.batch_size.workload import Workload
+from policies.batch_size.replay.protocol import JOBS, RecurringJob
+from policies.batch_size.replay.workload import Workload
 
 TRAIN_COLUMNS: Final = (
     "dataset", "network", "batch_size", "optimizer", "learning_rate", "run", "target_metric", "target_epoch",

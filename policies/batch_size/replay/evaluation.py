@@ -6,16 +6,16 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from policies.batch_size.baselines import search_grid, stay
-from policies.batch_size.simulation import Draws, History, Knowledge, Policy, common_draws, learning, simulate
+from policies.batch_size.replay.baselines import search_grid, stay
+from policies.batch_size.replay.simulation import Draws, History, Knowledge, Policy, common_draws, learning, simulate
+from policies.batch_size.replay.workload import Fixed, Workload, fixed, optimum
 from policies.batch_size.study import Floats, LearningSettings
-from policies.batch_size.workload import Fixed, Workload, fixed, optimum
 
-PolicyName = Literal["gridchase", "gridchase-timed", "gridchase-probed", "zeus", "oracle", "default", "grid"]
+PolicyName = Literal["gridchase", "gridchase-untimed", "gridchase-profiled", "zeus", "oracle", "default", "grid"]
 DEFAULTS: Final = LearningSettings()
 Drift = Literal["mirror", "swap"]
 POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
-KNOWLEDGE: Final[dict[PolicyName, Knowledge]] = {"gridchase-timed": "timed", "gridchase-probed": "probed"}
+KNOWLEDGE: Final[dict[PolicyName, Knowledge]] = {"gridchase": "timed", "gridchase-profiled": "probed"}
 """What a policy is told of the epochs before the first run, for which it pays; the others learn it."""
 N_RECURRENCES_DRIFTING: Final = 100
 LAST: Final = 5

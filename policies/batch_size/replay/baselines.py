@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from policies.batch_size.simulation import MAX_TRIES, Draws, History, Run, trained
-from policies.batch_size.workload import Fixed, Spent, Workload
+from policies.batch_size.replay.simulation import MAX_TRIES, Draws, History, Run, trained
+from policies.batch_size.replay.workload import Fixed, Spent, Workload
 
 NO_PROBES = Spent(energy_j=0.0, duration_s=0.0)
 

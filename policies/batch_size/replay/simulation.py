@@ -15,8 +15,8 @@ from typing import Final, Literal
 import numpy as np
 
 from policies.batch_size.choice import choose_batch_size
+from policies.batch_size.replay.workload import Spent, Workload
 from policies.batch_size.study import Choice, Floats, LearningSettings, Observation, Outcome, Study
-from policies.batch_size.workload import Spent, Workload
 
 MAX_TRIES: Final = 20
 N_PROBE_ITERATIONS: Final = 30
