@@ -107,10 +107,10 @@ PROTOCOL: Final = """\
 **Protocol.** The six jobs of the Zeus paper with its targets, default batch sizes and limits of epochs, each 2 · batch
 sizes · power limits times; β = 2; a run takes a recorded training path of its batch size at the best power limit, which
 the first run there finds in its first epoch. *Regret*: what was paid beyond an oracle that knows the best batch size
-and power limit, in runs of that oracle: 5 is five optimal runs wasted. `gridchase` has timed 30 iterations (3 s at most)
-of each batch size first, as `Publisher.batch_size(…, probe=…)` does; `gridchase-untimed` learns what an epoch costs by
-running alone; `gridchase-profiled` has measured the energy of those iterations, too. All pay for what they do. `Zeus` is
-Zeus's own optimizer, `zeus` our policy by the same rules.
+and power limit, in runs of that oracle: 5 is five optimal runs wasted. `gridchase` has timed 30 iterations (3 s at
+most) of each batch size first, as `Publisher.batch_size(…, probe=…)` does; `gridchase-untimed` learns what an epoch
+costs by running alone; `gridchase-profiled` has measured the energy of those iterations, too. All pay for what they
+do. `Zeus` is Zeus's own optimizer, `zeus` our policy by the same rules.
 Seeds are paired: the k-th run of a batch size is the same for every policy. With a drift, a job recurs 100 times; half
 way the batch sizes that always reach the target exchange their epochs, the smallest with the largest and so on
 (*mirrored*), or the best with the default (*swapped*). *8 at a time*: results come in after 8 runs are out; those that
