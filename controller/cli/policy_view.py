@@ -8,8 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from policies.batch_size.study import Belief
+from policies.service.hardware import max_powers_w
 from policies.service.records import ENDED, IN_FLIGHT, Job, Posterior, Trial
-from policies.service.studies import max_power_w, run_cost
+from policies.service.studies import run_cost
 from policies.units import JOULES_PER_KWH
 
 _SCALES: Final = ((1e3 * JOULES_PER_KWH, "MWh"), (JOULES_PER_KWH, "kWh"), (JOULES_PER_KWH / 1e3, "Wh"), (1.0, "J"))
@@ -73,8 +74,9 @@ class JobView:
 
 def view_of(job: Job, posterior: Posterior, trials: Sequence[Trial]) -> JobView:
     """Return how a job is shown; its trials are given newest first."""
-    known_power_w = max_power_w(trials)
-    costs = {trial.run: run_cost(trial, posterior.eta, known_power_w) for trial in trials if trial.state in ENDED}
+    powers_w = max_powers_w(trials)
+    ends = [trial for trial in trials if trial.state in ENDED]
+    costs = {trial.run: run_cost(trial, posterior.eta, powers_w[trial.result.n_gpus]) for trial in ends}
     return JobView(
         job=job,
         posterior=posterior,

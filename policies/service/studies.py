@@ -5,14 +5,20 @@ T [s] the time that it used, and P_max [W] its GPUs' greatest power. Only E, T a
 that a change of η counts for what has been, too.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from policies.batch_size import LearningSettings, Observation, Study
 from policies.service.config import LearningConfig
+from policies.service.hardware import Hardware, max_powers_w, newest_hardware
 from policies.service.records import ENDED, Job, Trial
 from policies.service.timings import joined, sample_times, too_large
 from policies.service.trials import is_in_flight, n_epochs
+
+LEAST: Final = 1e-12
+"""A cost or time of an epoch that is not above it was measured by nobody: it is left out."""
 
 
 def settings_of(job: Job, learning: LearningConfig) -> LearningSettings:
@@ -36,7 +42,8 @@ def study_of(job: Job, trials: Sequence[Trial], eta: float, now_s: float) -> Stu
     """Return what is known of a job.
 
     A trial that has ended is an observation, unless nobody knows how many epochs it trained; of a lost one no more is
-    taken than how long its epochs took. A batch size that did not fit the memory when it was timed has failed, too.
+    taken than how long its epochs took. A batch size that did not fit the memory when it was timed has failed, too. One
+    that has failed on another GPU model than that of the newest end may fit there: it has not.
 
     Args:
         job: the job.
@@ -45,9 +52,13 @@ def study_of(job: Job, trials: Sequence[Trial], eta: float, now_s: float) -> Stu
         now_s: Unix time, which decides whose lease has run out [s].
     """
     ends = sorted((trial for trial in trials if trial.state in ENDED), key=_order)
-    greatest_power_w = max_power_w(trials)
+    hardware, powers_w = newest_hardware(ends), max_powers_w(trials)
     costs = epoch_costs(trials, eta)
-    seen = [_observation(trial, run_cost(trial, eta, greatest_power_w)) for trial in ends]
+    seen = [
+        _observation(trial, run_cost(trial, eta, powers_w[trial.result.n_gpus]))
+        for trial in ends
+        if trial.state != "failed" or hardware.may_have_model_of(trial)
+    ]
     # At the end: those have no place in the order, and take none from the age of the others.
     seen += [Observation(batch_size=size, outcome="failed") for size in too_large(trials)]
     return Study(
@@ -63,7 +74,8 @@ def study_of(job: Job, trials: Sequence[Trial], eta: float, now_s: float) -> Stu
 def run_cost(trial: Trial, eta: float, known_power_w: float | None) -> float | None:
     """Return what a run has cost to its target, or to its end where it was not reached; None where nobody measured it.
 
-    Energy and time are known for all its epochs: what it trained on after the target is taken off in proportion.
+    Energy and time are known for its `epochs`: what it trained on after the target is taken off in proportion, and what
+    it trained before somebody measured is added so.
 
     Args:
         trial: the trial.
@@ -71,10 +83,12 @@ def run_cost(trial: Trial, eta: float, known_power_w: float | None) -> float | N
         known_power_w: P_max where the trial does not say its own [W].
     """
     cost = cost_so_far(trial, eta, known_power_w)
-    trained, counted = trial.result.epochs, n_epochs(trial)
-    if cost is None or not trained or trial.state != "reached":
+    measured, counted = trial.result.epochs, n_epochs(trial)
+    if cost is None or measured is None or counted == measured:
         return cost
-    return cost * min(1.0, counted / trained)
+    if not measured:
+        return None
+    return cost * counted / measured
 
 
 def cost_so_far(trial: Trial, eta: float, known_power_w: float | None) -> float | None:
@@ -87,25 +101,26 @@ def cost_so_far(trial: Trial, eta: float, known_power_w: float | None) -> float 
 
 
 def epoch_costs(trials: Sequence[Trial], eta: float) -> Mapping[int, float]:
-    """Return the cost of an epoch at each batch size that was measured, on the GPU model of the newest ended trial.
+    """Return the cost of an epoch at each batch size that was measured, on the GPUs of the newest measured end.
 
-    It is the mean over that model's trials, weighted by their epochs: what a run used in the epoch that it did not
-    finish weighs less in a long run.
+    It is the mean over the trials on as many GPUs of that model, weighted by their epochs: what a run used in the epoch
+    that it did not finish weighs less in a long run.
     """
-    known_power_w = max_power_w(trials)
+    powers_w = max_powers_w(trials)
     costs: dict[int, float] = defaultdict(float)
     epochs: dict[int, int] = defaultdict(int)
-    for trial in _on_newest_model([trial for trial in trials if trial.state in {"reached", "stopped"}]):
-        cost = cost_so_far(trial, eta, known_power_w)
-        trained = trial.result.epochs or n_epochs(trial)
-        if cost and trained:
+    hardware = _measured_hardware(trials)
+    for trial in trials:
+        cost = cost_so_far(trial, eta, powers_w[trial.result.n_gpus])
+        trained = n_epochs(trial) if trial.result.epochs is None else trial.result.epochs
+        if trial.state in {"reached", "stopped"} and cost and trained and hardware.may_be_of(trial):
             costs[trial.batch_size] += cost
             epochs[trial.batch_size] += trained
-    return {batch_size: cost / epochs[batch_size] for batch_size, cost in costs.items()}
+    return _sound({batch_size: cost / epochs[batch_size] for batch_size, cost in costs.items()})
 
 
 def epoch_times(trials: Sequence[Trial], costs: Mapping[int, float]) -> Mapping[int, float]:
-    """Return how long an epoch takes at each batch size, on the newest trial's GPU model, where that says more [s].
+    """Return how long an epoch takes at each batch size, on the GPUs of the newest end, where that says more [s].
 
     It does where a batch size was timed before a training, which leaves out the unit (`timings.joined`); or by a run
     that still goes on, or was lost, but its cost is not known: such runs are half-way through an epoch on average.
@@ -121,18 +136,12 @@ def epoch_times(trials: Sequence[Trial], costs: Mapping[int, float]) -> Mapping[
         return {}
     times_s: dict[int, float] = defaultdict(float)
     epochs: dict[int, float] = defaultdict(float)
-    for trial in _on_newest_model(timed):
+    hardware = _measured_hardware(trials)
+    for trial in filter(hardware.may_be_of, timed):
         times_s[trial.batch_size] += trial.result.duration_s or 0.0
         epochs[trial.batch_size] += (trial.result.epochs or 0) + (0.0 if trial.state == "reached" else 0.5)
-    return joined(sample_times_s, {batch_size: time_s / epochs[batch_size] for batch_size, time_s in times_s.items()})
-
-
-def max_power_w(trials: Sequence[Trial]) -> float | None:
-    """Return P_max for the trials of a job that do not say it: the greatest known, else the greatest mean power [W]."""
-    limits_w = [trial.result.max_power_w for trial in trials if trial.result.max_power_w]
-    if limits_w:
-        return max(limits_w)
-    return max((power_w for trial in trials if (power_w := _mean_power_w(trial)) is not None), default=None)
+    means_s = _sound({batch_size: time_s / epochs[batch_size] for batch_size, time_s in times_s.items()})
+    return _sound(joined(_sound(sample_times_s), means_s))
 
 
 def stop_reason(trial: Trial, cost: float | None) -> str | None:
@@ -154,12 +163,16 @@ def _order(trial: Trial) -> tuple[float, int]:
     return trial.ended_at_s or 0.0, trial.number
 
 
-def _on_newest_model(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials on the GPU model of the one that ended last, or was heard of last where none has ended."""
-    if not trials:
-        return []
-    gpu_model = max(trials, key=_order).result.gpu_model
-    return [trial for trial in trials if trial.result.gpu_model == gpu_model]
+def _measured_hardware(trials: Sequence[Trial]) -> Hardware:
+    """Return the GPUs of the newest end that was measured, else of any trial that was."""
+    measured = [trial for trial in trials if trial.result.energy_j or trial.result.duration_s]
+    ends = [trial for trial in measured if trial.state in {"reached", "stopped"} and trial.result.gpu_model is not None]
+    return newest_hardware(ends or measured)
+
+
+def _sound(values: Mapping[int, float]) -> Mapping[int, float]:
+    """Return the values that can be reckoned with, so that one that cannot does not spoil the others."""
+    return {batch_size: value for batch_size, value in values.items() if LEAST < value < math.inf}
 
 
 def _observation(trial: Trial, cost: float | None) -> Observation | None:
@@ -176,8 +189,3 @@ def _observation(trial: Trial, cost: float | None) -> Observation | None:
 def _is_stopped_at_once(trial: Trial) -> bool:
     """Return whether a run was stopped within its first epoch, rather than that nobody knows how long it trained."""
     return trial.state == "stopped" and (trial.result.epochs == 0 or trial.stop_ordered_at_s is not None)
-
-
-def _mean_power_w(trial: Trial) -> float | None:
-    energy_j, duration_s = trial.result.energy_j, trial.result.duration_s
-    return energy_j / duration_s if energy_j and duration_s else None

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from policies.batch_size import Study
+from policies.service.hardware import Hardware, newest_hardware
 from policies.service.records import Job, Timing, Trial
 
 
@@ -47,7 +48,7 @@ def merged(known: Timing | None, news: Timing) -> Timing:
 
 
 def sample_times(trials: Sequence[Trial]) -> Mapping[int, float]:
-    """Return how long a sample takes at each batch size that was timed, on the GPU model of the newest end [s].
+    """Return how long a sample takes at each batch size that was timed, on the GPUs of the newest end [s].
 
     Of several times of one batch size the newest counts.
     """
@@ -94,12 +95,7 @@ def untimed(study: Study, trials: Sequence[Trial]) -> tuple[int, ...]:
 
 
 def _timings(trials: Sequence[Trial]) -> list[Timing]:
-    """Return what was timed on the GPU model of the trial that ended last, or where nobody has said on which."""
+    """Return what was timed on the GPUs of the trial that ended last, or where nobody has said on which."""
     timed = [trial for trial in trials if trial.timing is not None]
-    said = [trial for trial in trials if trial.result.gpu_model is not None] if timed else []
-    newest = max(said, key=lambda trial: (trial.ended_at_s or 0.0, trial.number)).result.gpu_model if said else None
-    return [
-        trial.timing
-        for trial in timed
-        if trial.timing is not None and (newest is None or trial.result.gpu_model in {None, newest})
-    ]
+    hardware = newest_hardware(trials) if timed else Hardware()
+    return [trial.timing for trial in timed if trial.timing is not None and hardware.may_be_of(trial)]

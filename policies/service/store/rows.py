@@ -21,7 +21,7 @@ _KEY: Final = frozenset({"job", "run", "number"})
 _STUDIED: Final = (
     *("job", "run", "number", "recurrence", "batch_size", "state"),
     *("requested_at_s", "heard_at_s", "lease_s", "ended_at_s", "last_epoch"),
-    *("outcome", "epochs", "reached_epochs", "energy_j", "duration_s", "max_power_w", "gpu_model", "timing"),
+    *("outcome", "epochs", "reached_epochs", "energy_j", "duration_s", "max_power_w", "gpu_model", "n_gpus", "timing"),
 )
 
 
@@ -57,6 +57,7 @@ def studied_trial_of(row: Sequence[Any]) -> Trial:
         duration_s=row[15],
         max_power_w=row[16],
         gpu_model=row[17],
+        n_gpus=row[18],
     )
     return Trial(
         job=row[0],
@@ -73,7 +74,7 @@ def studied_trial_of(row: Sequence[Any]) -> Trial:
         ended_at_s=row[9],
         last_epoch=row[10],
         result=result,
-        timing=None if row[18] is None else _TIMING.decode(row[18]),
+        timing=None if row[19] is None else _TIMING.decode(row[19]),
     )
 
 

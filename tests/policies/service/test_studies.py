@@ -7,13 +7,13 @@ from msgspec.structs import replace
 
 from policies.batch_size import Observation
 from policies.service.config import LearningConfig
+from policies.service.hardware import max_power_w
 from policies.service.records import Job, JobSettings, Result, Trial, TrialState
 from policies.service.studies import (
     cost_so_far,
     epoch_costs,
     epoch_times,
     eta_of,
-    max_power_w,
     run_cost,
     settings_of,
     stop_reason,
@@ -54,8 +54,13 @@ def test_what_was_trained_after_the_target_is_not_counted() -> None:
     assert run_cost(replace(trial, state="stopped"), 1.0, None) == pytest.approx(1000.0)
 
 
-def test_an_epoch_that_was_counted_late_makes_no_run_dearer() -> None:
-    assert run_cost(a_trial(result=replace(MEASURED, epochs=3)), 1.0, None) == pytest.approx(1000.0)
+@pytest.mark.parametrize("state", ["reached", "stopped"])
+def test_epochs_that_nobody_measured_cost_what_the_others_did(state: TrialState) -> None:
+    trial = a_trial(result=replace(MEASURED, epochs=2, reached_epochs=8), state=state, last_epoch=7)
+    assert run_cost(trial, 1.0, None) == pytest.approx(4000.0)
+    unmeasured = replace(trial, result=replace(trial.result, epochs=0))
+    assert run_cost(unmeasured, 1.0, None) is None
+    assert epoch_costs([unmeasured], 1.0) == {}
 
 
 @pytest.mark.parametrize(
@@ -80,6 +85,17 @@ def test_a_power_that_a_trial_does_not_say_is_the_greatest_of_its_job() -> None:
     assert max_power_w([silent, a_trial(result=replace(MEASURED, max_power_w=None, energy_j=500.0))]) == 100.0
     assert max_power_w([a_trial(result=Result())]) is None
     assert run_cost(silent, 0.0, 400.0) == pytest.approx(4000.0)
+
+
+def test_a_power_that_is_guessed_is_that_of_as_many_gpus() -> None:
+    four = a_trial(0, result=replace(MEASURED, max_power_w=1200.0, n_gpus=4))
+    one = a_trial(1, result=replace(MEASURED, max_power_w=None, n_gpus=1), batch_size=16)
+    assert max_power_w([four, one], 1) == 300.0
+    assert max_power_w([four, one]) == 1200.0
+    mean = replace(four, result=replace(four.result, max_power_w=None, energy_j=8000.0))
+    assert max_power_w([mean, one], 2) == 400.0
+    observed = study_of(JOB, [four, one], 0.0, now_s=10.0).observations
+    assert [seen.cost for seen in observed] == [12000.0, 3000.0]
 
 
 def test_observations_come_in_the_order_of_their_ends() -> None:
@@ -130,6 +146,42 @@ def test_an_epoch_costs_what_it_did_on_the_gpu_of_the_last_end() -> None:
     assert epoch_costs([*old, new], 1.0) == {16: pytest.approx(150.0)}
     back = replace(old[0], number=4, ended_at_s=4.0)
     assert epoch_costs([*old, new, back], 1.0) == {32: pytest.approx(250.0)}
+
+
+def test_an_end_that_nobody_measured_takes_nothing_from_what_is_known() -> None:
+    known = a_trial(0, result=replace(MEASURED, gpu_model="A40", n_gpus=2))
+    blind = a_trial(1, result=Result(epochs=4, reached_epochs=4))
+    assert epoch_costs([known, blind], 1.0) == {32: pytest.approx(250.0)}
+    other = a_trial(2, result=replace(MEASURED, gpu_model=None), batch_size=16)
+    assert set(epoch_costs([known, blind, other], 1.0)) == {16, 32}
+
+
+def test_an_epoch_costs_what_it_did_on_as_many_gpus_as_the_newest_had() -> None:
+    two = a_trial(0, result=replace(MEASURED, gpu_model="A40", n_gpus=2), batch_size=16)
+    four = a_trial(1, result=replace(MEASURED, gpu_model="A40", n_gpus=4))
+    assert set(epoch_costs([two, four], 1.0)) == {32}
+    assert set(epoch_times([two, four], {})) == {32}
+
+
+def test_numbers_that_nobody_can_have_measured_are_left_out() -> None:
+    tiny = a_trial(0, result=replace(MEASURED, energy_j=1e-12, duration_s=1e-300), batch_size=16)
+    study = study_of(JOB, [tiny, a_trial(1)], 0.5, now_s=1.0)
+    assert set(study.epoch_costs) == {32}
+    assert set(epoch_times([tiny, a_trial(1)], {})) == {32}
+    huge = a_trial(2, result=replace(MEASURED, energy_j=1e308, epochs=1), batch_size=64)
+    assert set(epoch_costs([huge, replace(huge, run="again")], 1.0)) == set()
+
+
+def test_what_failed_on_another_gpu_model_has_not_failed_on_this_one() -> None:
+    failed = a_trial(0, "failed", Result(gpu_model="V100"), batch_size=64)
+    unsaid = a_trial(1, "failed", Result(), batch_size=64)
+    newer = a_trial(2, result=replace(MEASURED, gpu_model="A40"))
+    assert [seen.outcome for seen in study_of(JOB, [failed], 1.0, now_s=9.0).observations] == ["failed"]
+    assert [seen.outcome for seen in study_of(JOB, [failed, newer], 1.0, now_s=9.0).observations] == ["reached"]
+    assert [seen.outcome for seen in study_of(JOB, [unsaid, newer], 1.0, now_s=9.0).observations] == [
+        "failed",
+        "reached",
+    ]
 
 
 def test_the_cost_of_an_epoch_is_the_mean_over_epochs_and_not_over_runs() -> None:
