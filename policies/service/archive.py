@@ -1,8 +1,9 @@
 """What is known: jobs, trials and beliefs, to be read, set, carried to another database, and forgotten."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -11,7 +12,7 @@ from sqlalchemy import Connection
 
 from policies.batch_size import Choice, Study, choose_batch_size, describe
 from policies.service.config import LearningConfig
-from policies.service.errors import RequestError, UnknownJobError, UnknownTrialError
+from policies.service.errors import RequestError, StoreUnavailableError, UnknownJobError, UnknownTrialError
 from policies.service.imports import check_exports, missing
 from policies.service.records import (
     ImportCounts,
@@ -28,9 +29,13 @@ from policies.service.store.store import Store
 from policies.service.studies import eta_of, settings_of, study_of
 
 MAX_PAGE: Final = 10_000
+COMPUTING_TIMEOUT_S: Final = 10.0
+"""For the beliefs of one job."""
 _MAX_BELIEFS: Final = 50
 _NEVER_S: Final = 0.0
 """The time at which no lease has run out: where nobody says what time it is, a trial's state alone counts."""
+
+Answer = TypeVar("Answer")
 
 
 class Archive:
@@ -53,7 +58,14 @@ class Archive:
         The best batch size is that of the jobs asked for last, at most 50 of them: to believe takes a few milliseconds
         a job, and there may be thousands. `posterior` has it for any job.
         """
-        return await self._store.read(self._summaries)
+        summaries = await self._store.read(queries.find_summaries)
+        newest = sorted(summaries, key=lambda summary: summary.last_asked_at_s or 0.0)[-_MAX_BELIEFS:]
+        best = {}
+        for name in (summary.name for summary in newest if summary.n_ended):
+            found = await self._store.read(partial(_studied, name=name))
+            if found is not None:  # not forgotten meanwhile
+                best[name] = await self._computed(partial(self._best_batch_size, *found))
+        return [replace(summary, best_batch_size=best.get(summary.name)) for summary in summaries]
 
     async def job(self, name: str) -> Job:
         """Return a job.
@@ -101,21 +113,10 @@ class Archive:
         Raises:
             UnknownJobError: there is no such job.
         """
-
-        def find(connection: Connection) -> tuple[Job, list[Trial]]:
-            return _known(connection, name), queries.find_studied(connection, name)
-
-        job, trials = await self._store.read(find)
-        settings = settings_of(job, self._learning)
-        study = self._study(job, trials, _NEVER_S)
-        return Posterior(
-            job=name,
-            policy=settings.policy,
-            eta=eta_of(job, self._learning),
-            n_observations=len(study.observations),
-            beliefs=tuple(describe(study, settings)),
-            next=self._choose(job, study, len(trials)),
-        )
+        found = await self._store.read(partial(_studied, name=name))
+        if found is None:
+            raise _unknown(name)
+        return await self._computed(partial(self._posterior, *found))
 
     async def configure(self, name: str, settings: JobSettings) -> Job:
         """Replace what a job has of its own; return the job.
@@ -186,19 +187,38 @@ class Archive:
         if not await self._store.write(lambda connection: queries.remove_job(connection, name)):
             raise _unknown(name)
 
-    def _summaries(self, connection: Connection) -> list[JobSummary]:
-        summaries = queries.find_summaries(connection)
-        newest = sorted(summaries, key=lambda summary: summary.last_asked_at_s or 0.0)[-_MAX_BELIEFS:]
-        best = {summary.name: self._best_batch_size(connection, summary.name) for summary in newest if summary.n_ended}
-        return [replace(summary, best_batch_size=best.get(summary.name)) for summary in summaries]
+    def _posterior(self, job: Job, trials: Sequence[Trial]) -> Posterior:
+        settings = settings_of(job, self._learning)
+        study = self._study(job, trials, _NEVER_S)
+        return Posterior(
+            job=job.name,
+            policy=settings.policy,
+            eta=eta_of(job, self._learning),
+            n_observations=len(study.observations),
+            beliefs=tuple(describe(study, settings)),
+            next=self._choose(job, study, next_number(trials)),
+        )
 
-    def _best_batch_size(self, connection: Connection, name: str) -> int | None:
+    def _best_batch_size(self, job: Job, trials: Sequence[Trial]) -> int | None:
         """Return the batch size with the least believed cost; None where nothing is believed yet."""
-        job, trials = _known(connection, name), queries.find_studied(connection, name)
         study = self._study(job, trials, _NEVER_S)
         beliefs = describe(study, settings_of(job, self._learning)) if study.observations else []
         costs = {belief.batch_size: belief.cost for belief in beliefs if belief.cost is not None}
         return min(costs, key=costs.__getitem__, default=None)
+
+    async def _computed(self, compute: Callable[[], Answer]) -> Answer:
+        """Return what a computation returns: in a thread, so that others are answered meanwhile.
+
+        Raises:
+            StoreUnavailableError: it takes too long.
+        """
+        try:
+            async with asyncio.timeout(COMPUTING_TIMEOUT_S):
+                return await asyncio.to_thread(compute)
+        except TimeoutError as error:
+            raise StoreUnavailableError(
+                f"what is believed is not known within {COMPUTING_TIMEOUT_S:g} s; ask again, of fewer batch sizes"
+            ) from error
 
     def _study(self, job: Job, trials: Sequence[Trial], now_s: float) -> Study:
         """Return what is known of a job."""
@@ -208,6 +228,16 @@ class Archive:
         """Return the batch size of the job's next trial, which has this number."""
         rng = np.random.default_rng([self._seed, crc32(job.name.encode()), number])
         return choose_batch_size(study, settings_of(job, self._learning), rng=rng)
+
+
+def next_number(trials: Sequence[Trial]) -> int:
+    """Return the number of a job's next trial; the last one given is its newest."""
+    return trials[-1].number + 1 if trials else 0
+
+
+def _studied(connection: Connection, name: str) -> tuple[Job, list[Trial]] | None:
+    job = queries.find_job(connection, name)
+    return None if job is None else (job, queries.find_recent(connection, name))
 
 
 def _known(connection: Connection, name: str, *, locked: bool = False) -> Job:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from policies.batch_size import Choice
-from policies.service.archive import Archive
+from policies.service.archive import Archive, next_number
 from policies.service.errors import RequestError, UnknownTrialError
 from policies.service.records import IN_FLIGHT, Job, Result, Timing, Told, Trial
 from policies.service.registration import check_same, name_faults, new_job
@@ -178,21 +178,23 @@ class Desk(Archive):
 
         def answer(connection: Connection) -> Trial:
             job = self._registered(connection, wanted)
-            trials = queries.find_studied(connection, job.name)
-            if any(trial.run == run for trial in trials):
-                found = queries.find_trial(connection, job.name, run, locked=choice is not None)
-                assert found is not None, "it was there a moment ago, and its job is locked"  # noqa: S101
+            found = queries.find_trial(connection, job.name, run, locked=choice is not None)
+            if found is not None:
                 kept = found if choice is None else adopted(found, choice)
                 if kept is not found:
                     queries.change_trials(connection, [kept])
                 return kept
-            study = self._study(job, trials, now_s)
+            trials = queries.find_recent(connection, job.name)
+            study, number = self._study(job, trials, now_s), next_number(trials)
             trial = opened(
                 job=job.name,
                 run=run,
-                number=trials[-1].number + 1 if trials else 0,
-                recurrence=next_recurrence(trials, now_s),
-                choice=choice or self._choose(job, study, len(trials)),
+                number=number,
+                # What is older, and was read for what it teaches, may have been done again since.
+                recurrence=next_recurrence(
+                    [one for one in trials if one.number >= number - queries.MAX_STUDIED], now_s
+                ),
+                choice=choice or self._choose(job, study, number),
                 lease_s=self._learning.lease_s,
                 now_s=now_s,
                 untimed=() if choice else untimed(study, trials),

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
     CursorResult,
     Insert,
     RowMapping,
+    Select,
     Subquery,
     Table,
     bindparam,
@@ -21,11 +23,12 @@ from sqlalchemy import (
     literal_column,
     select,
     text,
+    union,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from policies.service.records import Job, JobSummary, Trial
+from policies.service.records import ENDED, Job, JobSummary, Trial
 from policies.service.store.rows import (
     STUDIED,
     WHOLE,
@@ -38,6 +41,10 @@ from policies.service.store.rows import (
 )
 from policies.service.store.schema import CLAIMS, JOBS, TRIALS
 
+MAX_STUDIED: Final = 1_000
+"""Ended trials of a job that a study is made of: the oldest of more teach nothing that the newest do not know better,
+and whoever asks holds the job until all are read."""
+_MAX_TIMED: Final = 100
 _ANY_NUMBER: Final = (1 << 31) - 1
 _UNSYNCED: Final = text("SET LOCAL synchronous_commit TO off")
 _JOB: Final = select(JOBS).where(JOBS.c.name == bindparam("job"))
@@ -47,6 +54,27 @@ _JOBS: Final = select(JOBS).order_by(JOBS.c.name)
 _OF_JOB: Final = TRIALS.c.job == bindparam("job")
 _OF_RUN: Final = _OF_JOB & (TRIALS.c.run == bindparam("run"))
 _STUDIED: Final = select(*STUDIED).where(_OF_JOB).order_by(TRIALS.c.number)
+
+
+def _newest(condition: ColumnElement[bool], limit: int, by: Column[Any] = TRIALS.c.number) -> Select[tuple[int]]:
+    """Return the numbers of a job's newest trials of a kind; `by` names an index of this kind alone.
+
+    In the order of their numbers, SQLite would look for the few of them among all the trials of the job.
+    """
+    newest = select(TRIALS.c.number).where(_OF_JOB & condition).order_by(by.desc()).limit(limit).subquery()
+    return select(newest.c.number)
+
+
+_NEEDED: Final = union(
+    _newest(TRIALS.c.state.in_([literal_column(f"'{state}'") for state in sorted(ENDED)]), MAX_STUDIED),
+    _newest(TRIALS.c.number >= 0, MAX_STUDIED),
+    _newest(TRIALS.c.ended_at_s.is_(None), MAX_STUDIED, by=TRIALS.c.heard_at_s),
+    _newest(TRIALS.c.timing.is_not(None), _MAX_TIMED, by=TRIALS.c.requested_at_s),
+    select(func.max(TRIALS.c.number))
+    .where(_OF_JOB & (TRIALS.c.state == literal_column("'failed'")))
+    .group_by(TRIALS.c.batch_size),
+)
+_RECENT: Final = _STUDIED.where(TRIALS.c.number.in_(_NEEDED))
 _ALL: Final = select(*WHOLE).where(_OF_JOB).order_by(TRIALS.c.number)
 _PAGE: Final = (
     select(*WHOLE)
@@ -68,7 +96,7 @@ _CHANGE: Final = update(TRIALS).where(
 )
 _POWER: Final = select(
     func.max(TRIALS.c.max_power_w), func.max(TRIALS.c.energy_j / func.nullif(TRIALS.c.duration_s, 0.0))
-).where(_OF_JOB)
+).where(_OF_JOB & TRIALS.c.number.in_(_newest(TRIALS.c.number >= 0, MAX_STUDIED)))
 # Trials are numbered from 0 without gaps: the newest one tells how many there are, and a million need not be counted.
 _ITS_TRIALS: Final = TRIALS.alias("its_trials")
 _NEWEST: Final = select(func.max(_ITS_TRIALS.c.number)).where(_ITS_TRIALS.c.job == JOBS.c.name).scalar_subquery()
@@ -127,6 +155,15 @@ def find_studied(connection: Connection, job: str) -> list[Trial]:
     return [studied_trial_of(row) for row in rows]
 
 
+def find_recent(connection: Connection, job: str) -> list[Trial]:
+    """Return what `find_studied` does, without what a study can do without: it may hold any number of trials.
+
+    These are the newest `MAX_STUDIED`, of those that ended otherwise than lost, of those in flight, and of all; those
+    that have timed batch sizes; and of each batch size that has failed the newest failure, however old that is.
+    """
+    return [studied_trial_of(row) for row in connection.execute(_RECENT, {"job": job}).all()]
+
+
 def find_trials(connection: Connection, job: str) -> list[Trial]:
     """Return all trials of a job in the order of their numbers."""
     return [trial_of(row) for row in connection.execute(_ALL, {"job": job})]
@@ -169,7 +206,7 @@ def lift_bounds(connection: Connection, job: str) -> None:
 
 
 def find_power_w(connection: Connection, job: str) -> float | None:
-    """Return P_max as `studies.max_power_w` does, over all trials of a job [W]."""
+    """Return P_max as `studies.max_power_w` does, over the newest trials of a job [W]."""
     row = connection.execute(_POWER, {"job": job}).one()
     return next((float(power_w) for power_w in row if power_w), None)
 

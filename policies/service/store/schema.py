@@ -92,6 +92,19 @@ TRIALS: Final = Table(
         sqlite_where=text("ended_at_s IS NULL"),
         postgresql_where=text("ended_at_s IS NULL"),
     ),
+    # A study needs those two however old they are.
+    Index(
+        "ix_trials_failed",
+        *("job", "batch_size", "number"),
+        sqlite_where=text("state = 'failed'"),
+        postgresql_where=text("state = 'failed'"),
+    ),
+    Index(
+        "ix_trials_timed",
+        *("job", "requested_at_s"),
+        sqlite_where=text("timing IS NOT NULL"),
+        postgresql_where=text("timing IS NOT NULL"),
+    ),
     # The lost ones are few, too; the list of jobs counts them.
     Index(
         "ix_trials_lost",

@@ -75,11 +75,16 @@ def _make_trials() -> None:
         sa.UniqueConstraint("job", "run", name="uq_trials_job_run"),
         sqlite_with_rowid=False,
     )
-    in_flight, lost = sa.text("ended_at_s IS NULL"), sa.text("state = 'lost'")
+    _index("in_flight", ["job", "heard_at_s"], where="ended_at_s IS NULL")
+    _index("failed", ["job", "batch_size", "number"], where="state = 'failed'")
+    _index("timed", ["job", "requested_at_s"], where="timing IS NOT NULL")
+    _index("lost", ["job"], where="state = 'lost'")
+
+
+def _index(name: str, columns: list[str], *, where: str) -> None:
     op.create_index(
-        "ix_trials_in_flight", "trials", ["job", "heard_at_s"], sqlite_where=in_flight, postgresql_where=in_flight
+        f"ix_trials_{name}", "trials", columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where)
     )
-    op.create_index("ix_trials_lost", "trials", ["job"], sqlite_where=lost, postgresql_where=lost)
 
 
 def _measured() -> list["sa.Column[Any]"]:
