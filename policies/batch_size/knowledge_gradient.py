@@ -23,7 +23,9 @@ FIRST_REVIEW: Final = 8
 INTERVAL_Z: Final = 1.645
 """Half the width of a 90 % interval, in standard deviations."""
 FARTHEST_FIRST: Final = 2.0
-"""How far from the default a run goes before the first has ended, as a factor."""
+"""How far from the default, and from what ran, a run goes that nothing bounds, as a factor."""
+MOST_DOUBLINGS: Final = 20
+"""Of the bound."""
 WORST_LOG: Final = 50.0
 """The logarithm of a ratio of costs beyond which nothing matters any more, and floats would overflow."""
 REVIEW_Z: Final = 1.28
@@ -45,20 +47,21 @@ class Scores:
 def choose(study: Study, settings: LearningSettings) -> Choice:
     """Return the batch size of the next run, and why."""
     posterior = infer(study, settings)
+    bound = _bound(posterior, study, settings)
     open_candidates = study.open_candidates
+    if len(study.pruned) == len(study.candidates):
+        detail = f"every batch size has failed: {study.default}, the default, is tried again"
+        return Choice(batch_size=study.default, reason="none_can_run", detail=detail, cost_bound=bound)
     if len(open_candidates) == 1:
         only = open_candidates[0]
-        return Choice(
-            batch_size=only,
-            reason="only_candidate",
-            detail=f"{only} is the only batch size that can run",
-            cost_bound=_bound(posterior, settings),
-        )
+        detail = f"{only} is the only batch size that can run"
+        return Choice(batch_size=only, reason="only_candidate", detail=detail, cost_bound=bound)
     if posterior is None:
         return _first(study, settings)
     belief = in_flight(posterior.log_cost, posterior.noise_variance, study)
     scores = score(belief, posterior.noise_variance, study, settings)
-    at = int(np.argmin(scores.total))
+    near = scores.total if bound is not None else _near(study, scores.total)
+    at = int(np.argmin(near if np.isfinite(near).any() else scores.total))
     reason = "best_so_far" if at == scores.best else "knowledge_gradient"
     if reason == "best_so_far" and _review_is_due(study):
         runner_up = _runner_up(belief, study, scores.best)
@@ -67,7 +70,7 @@ def choose(study: Study, settings: LearningSettings) -> Choice:
         batch_size=study.candidates[at],
         reason=reason,
         detail=_explain(study, posterior, scores, at, reason),
-        cost_bound=_bound(posterior, settings),
+        cost_bound=bound,
     )
 
 
@@ -133,9 +136,30 @@ def _first(study: Study, settings: LearningSettings) -> Choice:
     return Choice(batch_size=size, reason="default_first", detail=detail)
 
 
-def _bound(posterior: Posterior | None, settings: LearningSettings) -> float | None:
+def _bound(posterior: Posterior | None, study: Study, settings: LearningSettings) -> float | None:
+    """Return where to stop: at β times what the best is believed to cost.
+
+    A job may become dearer as a whole, and must not be stopped again and again for that: the bound is twice as high for
+    each time that this recurrence was stopped already, or as many times as high as the last run that reached its target
+    was dearer than is believed of its batch size.
+    """
     least = None if posterior is None else posterior.least_cost
-    return None if least is None else settings.beta * least
+    if posterior is None or least is None:
+        return None
+    dearer = 2.0 ** min(study.n_stopped, MOST_DOUBLINGS)
+    last = next((seen for seen in reversed(study.observations) if seen.outcome == "reached"), None)
+    if last is not None and last.epochs > 0 and last.batch_size in study.candidates:
+        surprise = math.log(last.epochs) - float(posterior.log_epochs.mean[study.candidates.index(last.batch_size)])
+        dearer = max(dearer, math.exp(min(surprise, WORST_LOG)))
+    return settings.beta * least * dearer
+
+
+def _near(study: Study, total: Floats) -> Floats:
+    """Return the scores, infinite for what is far from the default and from all that ran: nothing bounds a run yet."""
+    here = np.array([study.default, *(seen.batch_size for seen in study.observations if seen.outcome != "failed")])
+    ratios = np.array(study.candidates)[:, None] / here[None, :]
+    near = ((ratios >= 1 / FARTHEST_FIRST) & (ratios <= FARTHEST_FIRST)).any(axis=1)
+    return np.where(near, total, np.inf)
 
 
 def _review_is_due(study: Study) -> bool:
@@ -157,7 +181,9 @@ def _explain(study: Study, posterior: Posterior, scores: Scores, at: int, reason
     """Return the choice in a sentence."""
     size, best = study.candidates[at], study.candidates[scores.best]
     log_ratio = float(posterior.log_cost.mean[at] - posterior.log_cost.mean[scores.best])
-    sd = math.sqrt(float(posterior.log_cost.variance[at]))
+    covariance = posterior.log_cost.covariance
+    both = covariance[at, at] + covariance[scores.best, scores.best] - 2 * covariance[at, scores.best]
+    sd = math.sqrt(max(float(both), 0.0))
     low, high = math.exp(log_ratio - INTERVAL_Z * sd), math.exp(log_ratio + INTERVAL_Z * sd)
     believed = (
         f"{size} is believed to cost {math.exp(log_ratio):.2f} times as much as {best} (90 %: {low:.2f} to {high:.2f})"

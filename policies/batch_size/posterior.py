@@ -25,6 +25,8 @@ LENGTH_OCTAVES: Final = 5.0
 NUGGET_LOG: Final = 0.1
 SLOPE_PER_OCTAVE: Final = 0.1
 """Larger batches need more epochs, as a rule: the prior mean of the logarithm rises so much with each doubling."""
+LEAST_EPOCHS: Final = 1e-6
+"""What a run has trained at least, so that it has a logarithm."""
 LEAST_WEIGHT: Final = 1e-9
 """What weighs less is forgotten."""
 
@@ -121,11 +123,13 @@ def _tally(study: Study, settings: LearningSettings, epoch_costs: EpochCosts) ->
     index = np.array([at[seen.batch_size] for seen in told], dtype=np.intp)
     reached = np.array([seen.outcome == "reached" and seen.epochs > 0 for seen in told], dtype=bool)
     log_epochs = np.array([math.log(seen.epochs) if ok else 0.0 for seen, ok in zip(told, reached, strict=True)])
-    best = _log_least_cost(_summed(len(at), index, log_epochs, reached.astype(np.float64)), epoch_costs)
-    for number in np.flatnonzero(~reached):
-        log_epoch_cost = float(epoch_costs.log.mean[index[number]])
-        log_epochs[number] = _log_epochs_of_stopped(told[number], best - log_epoch_cost, log_epoch_cost, settings.beta)
-    weights = observation_weights(index, log_epochs, settings.forgetting_ratio)
+    weights = np.ones(len(told))
+    for _ in range(2 if len(told) > reached.sum() else 1):  # what is forgotten tells what a restart costs, and back
+        best = _log_least_cost(_summed(len(at), index, log_epochs, weights * reached), epoch_costs)
+        for number in np.flatnonzero(~reached):
+            log_cost = float(epoch_costs.log.mean[index[number]])
+            log_epochs[number] = _log_epochs_of_stopped(told[number], best - log_cost, log_cost, settings.beta)
+        weights = observation_weights(index, log_epochs, settings.forgetting_ratio)
     return _summed(len(at), index, log_epochs, weights)
 
 
@@ -156,5 +160,6 @@ def _log_epochs_of_stopped(seen: Observation, log_restart: float, log_epoch_cost
     if epochs <= 0:
         bound = beta * math.exp(min(log_restart, 50.0)) if not math.isnan(log_restart) else 1.0
         epochs = min(1.0, seen.cost / math.exp(log_epoch_cost) if seen.cost else bound)
+    epochs = max(epochs, LEAST_EPOCHS)
     restart = epochs if math.isnan(log_restart) else math.exp(min(log_restart, 50.0))
     return math.log(epochs + restart)

@@ -45,6 +45,7 @@ class Study:
         epoch_times: how long an epoch takes at those batch sizes that were timed, in any one unit, by batch size: what
             is known of costs before anything ran to its end.
         in_flight: the batch sizes of the runs whose end is still to come.
+        n_stopped: how often the recurrence that is to run now has been stopped already.
     """
 
     candidates: tuple[int, ...]
@@ -53,6 +54,7 @@ class Study:
     epoch_costs: Mapping[int, float] = field(default_factory=lambda: NO_COSTS)
     epoch_times: Mapping[int, float] = field(default_factory=lambda: NO_COSTS)
     in_flight: tuple[int, ...] = ()
+    n_stopped: int = 0
 
     def __post_init__(self) -> None:
         """Check the candidates.
@@ -71,12 +73,22 @@ class Study:
 
     @property
     def pruned(self) -> frozenset[int]:
-        """Return the batch sizes that cannot run: those that failed, and all above them that never ran."""
-        failed = [seen.batch_size for seen in self.observations if seen.outcome == "failed"]
-        if not failed:
+        """Return the batch sizes that cannot run: those that failed, and all above them that never ran.
+
+        A failure counts until a run of that size, or of a larger one, has got on.
+        """
+        failed: set[int] = set()
+        ran: set[int] = set()
+        for seen in self.observations:
+            if seen.outcome == "failed":
+                failed.add(seen.batch_size)
+            else:
+                ran.add(seen.batch_size)
+                failed = {size for size in failed if size > seen.batch_size}
+        least = min(failed, default=None)
+        if least is None:
             return frozenset()
-        ran = {seen.batch_size for seen in self.observations if seen.outcome != "failed"}
-        return frozenset(size for size in self.candidates if size in failed or (size > min(failed) and size not in ran))
+        return frozenset(size for size in self.candidates if size in failed or (size > least and size not in ran))
 
     @property
     def open_candidates(self) -> tuple[int, ...]:
@@ -110,8 +122,8 @@ class Choice:
 
     Attributes:
         batch_size: samples an iteration.
-        reason: a stable code: `only_candidate`, `default_first`, `best_so_far`, `knowledge_gradient`, `review`;
-            `pruning`, `thompson`, `concurrent` of the policy `zeus`.
+        reason: a stable code: `none_can_run`, `only_candidate`, `default_first`, `best_so_far`, `knowledge_gradient`,
+            `review`; `pruning`, `thompson`, `concurrent` of the policy `zeus`.
         detail: a sentence.
         cost_bound: the cost at which the run is to be stopped; None: there is no reason to stop it yet.
     """

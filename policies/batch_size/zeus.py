@@ -18,7 +18,7 @@ Where the reference ends with an error, or in an infinite precision, this one go
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -113,7 +113,7 @@ def _past(study: Study, beta: float) -> _Past:
         else:
             failures_cost += one.cost or 0.0
         seen.append(_Seen(one.batch_size, cost, one.outcome == "reached"))
-    exploring, arms = _explored(study.candidates, study.default, seen)
+    exploring, arms = _explored(study, seen)
     return _Past(
         seen=tuple(seen),
         best=best,
@@ -123,18 +123,28 @@ def _past(study: Study, beta: float) -> _Past:
     )
 
 
-def _explored(sizes: Sequence[int], default: int, seen: Sequence[_Seen]) -> tuple[int | None, tuple[int, ...]]:
-    """Return the batch size to explore next, or None and those that exploration has left."""
-    walk = _walk(sizes, default)
-    exploring = next(walk)
-    for one in seen:
-        if one.batch_size != exploring:
-            continue  # a run beside the exploration
-        try:
-            exploring = walk.send(one)
-        except StopIteration as end:
-            return None, end.value
+def _explored(study: Study, seen: Sequence[_Seen]) -> tuple[int | None, tuple[int, ...]]:
+    """Return the batch size to explore next, or None and those that exploration has left.
+
+    What is known to fail needs no run, whoever has found it.
+    """
+    walk, pruned = _walk(study.candidates, study.default), study.pruned
+    try:
+        exploring = _passing(walk, next(walk), pruned)
+        for one in seen:
+            if one.batch_size == exploring:  # else a run beside the exploration
+                exploring = _passing(walk, walk.send(one), pruned)
+    except StopIteration as end:
+        arms: tuple[int, ...] = end.value
+        return None, arms
     return exploring, ()
+
+
+def _passing(walk: Generator[int, _Seen, tuple[int, ...]], size: int, pruned: Collection[int]) -> int:
+    """Return the next size to explore that can run."""
+    while size in pruned:
+        size = walk.send(_Seen(size, math.inf, reached=False))
+    return size
 
 
 def _walk(sizes: Sequence[int], start: int) -> Generator[int, _Seen, tuple[int, ...]]:

@@ -168,10 +168,10 @@ def simulate(
     n_unreached = 0
     for first in range(0, n_recurrences, concurrency):
         waiting = list(range(first, min(first + concurrency, n_recurrences)))
-        for _ in range(MAX_TRIES):
+        for n_stopped in range(MAX_TRIES):
             choices: list[Choice] = []
             for _recurrence in waiting:
-                choices.append(policy(bench.study(choices)))
+                choices.append(policy(bench.study(choices, n_stopped)))
             tried = zip(waiting, choices, strict=True)
             waiting = [recurrence for recurrence, choice in tried if not bench.train(recurrence, choice)]
             if not waiting:
@@ -204,7 +204,7 @@ class _Bench:
         self._profiled: set[int] = set()
         self._seen: tuple[Observation, ...] = ()
 
-    def study(self, in_flight: list[Choice]) -> Study:
+    def study(self, in_flight: list[Choice], n_stopped: int) -> Study:
         """Return what is known now."""
         return Study(
             candidates=self._workload.candidates,
@@ -213,6 +213,7 @@ class _Bench:
             epoch_costs=self._known,
             epoch_times=self._times,
             in_flight=tuple(choice.batch_size for choice in in_flight),
+            n_stopped=n_stopped,
         )
 
     def train(self, recurrence: int, choice: Choice) -> bool:

@@ -1,6 +1,7 @@
 """The default policy: what it weighs, what it tries, what it never tries, and why it says so."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -82,8 +83,46 @@ def test_a_larger_batch_that_ran_stays_although_a_smaller_one_failed() -> None:
     assert 256 in study(*runs).open_candidates
 
 
-def test_where_every_size_has_failed_something_is_proposed_still() -> None:
-    assert choose(study(failed(8))).batch_size in SIZES
+def test_where_every_size_has_failed_the_default_is_tried_again_and_it_is_said() -> None:
+    choice = choose(study(failed(8)))
+    assert (choice.batch_size, choice.reason) == (32, "none_can_run")
+
+
+def test_a_failure_is_forgotten_once_a_run_of_that_size_or_a_larger_one_has_got_on() -> None:
+    assert study(failed(128)).pruned == {128, 256}
+    assert study(failed(128), reached(128, 10)).pruned == set()
+    assert study(failed(64), stopped(128, 10)).pruned == set()
+    assert study(reached(128, 10), failed(128)).pruned == {128, 256}
+
+
+def test_a_run_that_nothing_bounds_stays_near_what_ran() -> None:
+    """Without a measured cost nothing stops it; with one, a larger step is worth its while."""
+    unmeasured = choose(study(reached(32, 10), costs={}))
+    assert unmeasured.cost_bound is None
+    assert unmeasured.batch_size in {16, 32, 64}
+
+
+def test_the_bound_doubles_with_each_stop_of_the_same_recurrence() -> None:
+    """So that a job that has become ten times as dear is stopped three times, not for ever."""
+    runs = learned(3)
+    once, twice = (
+        choose_batch_size(replace(study(*runs), n_stopped=n_stopped), SETTINGS, rng=np.random.default_rng(0)).cost_bound
+        for n_stopped in (0, 2)
+    )
+    assert twice == pytest.approx(4 * (once or 0), rel=0.02)
+
+
+@pytest.mark.parametrize("dearer", [4.0, 10.0, 40.0])
+def test_a_job_that_becomes_dearer_is_stopped_a_few_times_only(dearer: float) -> None:
+    runs, n_stopped, stops = learned(8), 0, 0
+    for _ in range(60):
+        choice = choose(replace(study(*runs), n_stopped=n_stopped))
+        needed = dearer * 10.0 * (1 + abs(math.log2(choice.batch_size / 64)))
+        most = (choice.cost_bound or math.inf) // COSTS[choice.batch_size]
+        runs.append(reached(choice.batch_size, needed) if needed <= most else stopped(choice.batch_size, most))
+        n_stopped = 0 if needed <= most else n_stopped + 1
+        stops += needed > most
+    assert stops <= 5 * math.log2(dearer)
 
 
 def test_a_batch_size_that_was_stopped_is_not_tried_at_once_again() -> None:

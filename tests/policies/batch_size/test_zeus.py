@@ -187,3 +187,11 @@ def test_equal_costs_leave_room_for_another_choice() -> None:
     ends += [(64, "stopped", 1.0), (32, "reached", 100.0), (16, "reached", 101.0)]
     rng = np.random.default_rng(2)
     assert {zeus.choose(study_of(*ends), SETTINGS, rng=rng).batch_size for _ in range(40)} == {16, 32}
+
+
+def test_a_size_that_another_way_was_found_to_fail_is_passed_over_in_exploration() -> None:
+    """A probe finds it, perhaps before any run; its failure comes last among the observations, or first."""
+    ends: Ends = [(32, "reached", 10.0), (16, "reached", 12.0), (8, "reached", 14.0), (64, "reached", 11.0)]
+    found: Ends = [(128, "failed", None)]
+    second_round = [choose(study_of(*order)) for order in (ends + found, found + ends)]
+    assert [(choice.batch_size, choice.reason) for choice in second_round] == [(32, "pruning")] * 2
