@@ -1,8 +1,11 @@
 """What the policy service counts, for Prometheus: answers and their time, results, ends, failures of the store."""
 
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from policies.service.records import TrialState
 
@@ -49,9 +52,29 @@ class Metrics:
         """Count a request over HTTP."""
         self._requests.labels(operation, f"{status}").inc()
 
+    def watch(self, name: str, what: str, counts: Mapping[str, Callable[[], int]]) -> None:
+        """Show what others count, each under its name as the label `what`, as it is when it is asked for."""
+        self._registry.register(_Watch(f"gridchase_policy_{name}", what, counts))
+
     def text(self) -> bytes:
         """Return all of them as Prometheus reads them."""
         return generate_latest(self._registry)
 
     def _counter(self, name: str, what: str, *labels: str) -> Counter:
         return Counter(f"gridchase_policy_{name}", what, labels, registry=self._registry)
+
+
+class _Watch(Collector):
+    """Counts that others keep."""
+
+    def __init__(self, name: str, what: str, counts: Mapping[str, Callable[[], int]]) -> None:
+        self._name = name
+        self._what = what
+        self._counts = counts
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Yield them as they are now."""
+        family = CounterMetricFamily(self._name, self._what, labels=["what"])
+        for name, count in self._counts.items():
+            family.add_metric([name], count())
+        yield family

@@ -9,7 +9,7 @@ now → spool → desk.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,9 @@ from policies.service.store.store import opened_store
 from publishers.bus import Bus
 from publishers.topics import Topics
 
+_LOST: Final = (
+    "What was not stored, or answered: no room, bad messages, refused; `questions` and `progress` come again."
+)
 N_ANSWERERS: Final = 16
 FIRST_LOOK_S: Final = 5.0
 """How long the start waits for the database; without it runs get their defaults."""
@@ -109,6 +112,7 @@ class _Service:
         hear_period_s = period_s(config.learning.lease_s)
         self._hear_period_s = hear_period_s
         self._listener = Listener(self._topics, clock_s=clock_s, hear_period_s=hear_period_s, patience_s=patience_s)
+        self._metrics.watch("lost", _LOST, _losses(self._listener, self._spool))
 
     async def wait_for_store(self) -> None:
         """Wait until it is known whether the database is there, but not for long."""
@@ -199,6 +203,18 @@ class _Service:
 async def _opened_desk(config: PolicyConfig, url: str, password: str) -> AsyncIterator[Desk]:
     async with opened_store(url, password=password, timeout_s=config.store.timeout_s) as store:
         yield Desk(store, config.learning)
+
+
+def _losses(listener: Listener, spool: Spool) -> Mapping[str, Callable[[], int]]:
+    """Return the counts of what was lost, by what it was."""
+    return {
+        "questions": lambda: listener.questions.dropped,
+        "progress": lambda: listener.news.dropped,
+        "ends": lambda: listener.news.lost,
+        "bad_messages": lambda: listener.complaints.n_messages,
+        "spooled": lambda: spool.n_lost,
+        "refused": lambda: spool.n_refused,
+    }
 
 
 def _bus(config: BusConfig, faults: list[str]) -> Bus | None:

@@ -14,7 +14,7 @@ from policies.service.bus.complaints import Complaints
 from policies.service.bus.endings import Endings
 from policies.service.bus.first_answers import FirstAnswers
 from policies.service.bus.mailbox import Mailbox
-from policies.service.bus.news import Alive, Ended, Failed, Measured, Story, Timed, Used
+from policies.service.bus.news import Alive, Ended, Failed, Measured, Story, Timed, Used, merged
 from policies.service.ports import MessageBus
 from policies.service.records import IterationTime, Timing
 from publishers.dispatch import Handler
@@ -49,8 +49,8 @@ class Listener:
         self, topics: Topics, *, clock_s: Callable[[], float], hear_period_s: float, patience_s: float
     ) -> None:
         self.complaints = Complaints(clock_s)
-        self.questions: Mailbox[Question] = Mailbox(MAX_QUESTIONS)
-        self.news: Mailbox[Story] = Mailbox(MAX_NEWS)
+        self.questions: Mailbox[Question] = Mailbox(MAX_QUESTIONS, name="questions")
+        self.news: Mailbox[Story] = Mailbox(MAX_NEWS, name="news of runs", merge=merged)
         self.endings = Endings(self._pass_on, patience_s=patience_s)
         self.first_answers = FirstAnswers()
         self._topics = topics
@@ -89,7 +89,7 @@ class Listener:
         now_s = asyncio.get_running_loop().time()
         first_s = self.first_answers.asking_since_s(job, request, loop_s=now_s)
         question = Question(job=job, request=request, at_s=self._clock_s(), first_s=first_s, last_s=now_s)
-        self.questions.put((job, run), question)  # a repetition asks the same
+        self.questions.put((job, run), question, owner=job)  # a repetition asks the same
 
     def _check_reply(self, job: str, run: str, reply_to: str) -> None:
         """Refuse to answer at topics that are not the run's own, or are for something else."""
@@ -156,7 +156,7 @@ class Listener:
         return True
 
     def _pass_on(self, news: Story) -> None:
-        self.news.put(news.key, news, lasting=news.is_lasting)
+        self.news.put(news.key, news, lasting=news.is_lasting, owner=news.job)
 
 
 OfRun = TypeVar("OfRun", TrialRequest, TrialAnswer, TrialTimes, TrialFailure, Metric, RunEnergy, RankStatus)

@@ -3,7 +3,8 @@
 Each piece is whole in itself, and may be told twice.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
+from typing import Self
 
 from msgspec import Struct
 
@@ -31,8 +32,13 @@ class News(Struct, frozen=True, kw_only=True, tag_field="what"):
 
     @property
     def key(self) -> Hashable:
-        """Return what it is about: newer news of the same makes up for it."""
+        """Return what it is about: of several news about the same, one makes up for all."""
         return type(self), self.job, self.run
+
+    def after(self, older: Self) -> Self:
+        """Return what is to be told in the place of older news about the same, and of these: the newer, as a rule."""
+        del older
+        return self
 
 
 class Answered(News, frozen=True, kw_only=True, tag="answered"):
@@ -72,8 +78,12 @@ class Measured(News, frozen=True, kw_only=True, tag="measured"):
 
     @property
     def key(self) -> Hashable:
-        """Return what it is about: the first of several that have reached the target is the one that counts."""
-        return type(self), self.job, self.run, self.epoch if self.reached else None
+        """Return what it is about."""
+        return type(self), self.job, self.run, self.reached
+
+    def after(self, older: Self) -> Self:
+        """Return that of the earliest epoch, of several that have reached the target: it is the one that counts."""
+        return older if self.reached and older.epoch <= self.epoch else self
 
 
 class Failed(News, frozen=True, kw_only=True, tag="failed"):
@@ -117,3 +127,16 @@ class Ended(News, frozen=True, kw_only=True, tag="ended"):
 
 
 Story = Answered | Alive | Measured | Failed | Timed | Used | Ended
+
+
+def merged(older: Story, newer: Story) -> Story:
+    """Return what is to be told in the place of two news about the same."""
+    return newer.after(older)  # type: ignore[arg-type]  # of one key, hence of one kind
+
+
+def newest(news: Iterable[Story]) -> list[Story]:
+    """Return of several news about the same the one that makes up for all, in the place of the first."""
+    found: dict[Hashable, Story] = {}
+    for one in news:
+        found[one.key] = merged(found[one.key], one) if one.key in found else one
+    return list(found.values())

@@ -62,6 +62,7 @@ class Spool:
         self._read: deque[Story] = deque()
         self._segment: Path | None = None
         self._failed: Work | None = None
+        self._is_losing = False
         self._lock = asyncio.Lock()  # of the files, and of who takes from memory
         self._arrived = asyncio.Event()
         self._filled = asyncio.Event()
@@ -75,7 +76,8 @@ class Spool:
         """Take news; never waits."""
         if len(self._in_memory) >= MAX_IN_MEMORY:
             self.n_lost += 1
-            if self.n_lost == 1:
+            if not self._is_losing:
+                self._is_losing = True
                 _LOGGER.error("no room for more results: the newest are lost: %s", self.fault or "the disk is slow")
             return
         self._in_memory.append(news)
@@ -204,6 +206,7 @@ class Spool:
             is_done, _ = await self._on_disk(self._files.append, batch)
             for _ in range(len(batch) if is_done else 0):
                 self._in_memory.popleft()
+            self._is_losing = self._is_losing and bool(self._in_memory)
         return is_done
 
     async def _on_disk(self, work: Work, *arguments: object) -> tuple[bool, Any]:
@@ -230,7 +233,7 @@ class Spool:
 
 
 class DiskThread:
-    """Calls functions in a thread; while one hangs, no other is begun."""
+    """Calls functions in a thread; while one hangs, no other is begun. Its callers say for how long they wait."""
 
     def __init__(self) -> None:
         self._busy: asyncio.Future[Any] | None = None

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from policies.service.bus.news import Story
+from policies.service.bus.news import Story, newest
 
 MAX_BYTES: Final = 64 << 20
 SEGMENT_BYTES: Final = 1 << 20
@@ -79,7 +79,7 @@ class SpoolFiles:
         return waiting
 
     def read(self, segment: Path) -> list[Story]:
-        """Return the news of a segment, of several about the same the newest.
+        """Return the news of a segment, of several about the same the one that makes up for all.
 
         What cannot be read, such as the torn end of a killed process, is left out.
         """
@@ -98,7 +98,7 @@ class SpoolFiles:
                 faults.append(str(error))
         if faults:
             _LOGGER.warning("%s: %d lines cannot be read and are left out: %s", segment, len(faults), faults[0])
-        return list({news.key: news for news in found}.values())
+        return newest(found)
 
     def remove(self, segment: Path) -> None:
         """Forget a segment."""

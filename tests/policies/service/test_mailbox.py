@@ -1,7 +1,12 @@
 """The mailbox: bounded, in order, the newest of a kind, and ends outlive progress."""
 
 import asyncio
+import logging
+import random
 
+import pytest
+
+from policies.service.bus.fair_queue import FairQueue
 from policies.service.bus.mailbox import Mailbox
 
 
@@ -44,6 +49,68 @@ async def test_a_flood_of_ends_is_bounded_and_counted() -> None:
         box.put(number, number, lasting=True)
     assert (len(box), box.dropped, box.lost) == (3, 0, 7)
     assert box.drain() == [7, 8, 9]
+
+
+async def test_who_floods_it_loses_its_own_and_not_the_only_end_of_another() -> None:
+    box: Mailbox[str] = Mailbox(4)
+    box.put("quiet", "end of quiet", lasting=True, owner="quiet")
+    for number in range(100):
+        box.put(number, f"loud-{number}", lasting=True, owner="loud")
+    box.put("late", "end of late", lasting=True, owner="late")
+    assert box.drain() == ["end of quiet", "loud-98", "loud-99", "end of late"]
+    assert (box.dropped, box.lost) == (0, 98)
+
+
+async def test_where_each_has_but_one_none_of_them_goes_for_a_newcomer() -> None:
+    box: Mailbox[str] = Mailbox(3)
+    for name in "abcd":
+        box.put(name, name, lasting=True, owner=name)
+    assert (box.drain(), box.lost) == (["a", "b", "c"], 1)
+
+
+async def test_two_items_of_one_key_become_what_they_are_merged_to() -> None:
+    box: Mailbox[int] = Mailbox(3, merge=min)
+    for number in (5, 3, 4):
+        box.put("key", number)
+    assert box.drain() == [3]
+
+
+async def test_losses_are_told_when_they_begin_and_when_there_is_room_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    box: Mailbox[int] = Mailbox(4, name="news")
+    for number in range(10):
+        box.put(number, number)
+    await box.get()
+    box.put(10, 10)
+    box.put(11, 11)
+    box.drain()
+    assert [record.getMessage() for record in caplog.records] == [
+        "more news wait than the 4 there is room for: some are lost",
+        "there is room for news again; lost so far: 0 that will not come again, 7 others",
+    ]
+
+
+def test_a_fair_queue_drops_as_one_that_counts_everything_anew_each_time() -> None:
+    dice = random.Random(7)  # noqa: S311 — no secret
+    queue: FairQueue[int] = FairQueue()
+    model: list[tuple[int, int]] = []  # owner, item
+    for item in range(3_000):
+        match dice.choice(["put", "put", "drop", "take"]) if model else "put":
+            case "put":
+                model.append((dice.randrange(5), item))
+                queue.put(item, item, owner=model[-1][0])
+            case "take":
+                assert queue.take() == model.pop(0)[1]
+            case _:
+                owners = [owner for owner, _ in model]
+                most = max(map(owners.count, owners))
+                dropped = queue.drop()
+                (owner,) = (owner for owner, item in model if item == dropped)
+                own = [item for one, item in model if one == owner]
+                assert (len(own), dropped) == (most, model[-1][1] if most == 1 else own[0])
+                model.remove((owner, dropped))
+        assert len(queue) == len(model)
+    assert queue.clear() == [item for _, item in model]
 
 
 async def test_who_waits_is_woken_and_each_item_goes_to_one_of_several() -> None:

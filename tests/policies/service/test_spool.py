@@ -67,8 +67,9 @@ def n_files(directory: Path) -> int:
 async def test_what_waits_is_on_disk_and_is_told_when_the_database_is_back(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     async with bench.running():
-        for epoch in range(3):
-            bench.spool.put(measured(epoch))
+        for run in ("r0", "r2", "r1"):
+            bench.desk.open(run=run)
+            bench.spool.put(measured(2, run=run))
         await asyncio.sleep(60)
         assert (bench.spool.is_waiting, n_files(tmp_path), bench.last_epoch) == (True, 1, None)
         bench.desk.is_away = False
@@ -160,6 +161,14 @@ async def test_memory_is_bounded_and_what_there_is_no_room_for_is_counted(
         bench.spool.put(measured(epoch))
     assert (len(bench.spool._in_memory), bench.spool.n_lost) == (10, 15)
     assert len(caplog.records) == 1
+    async with bench.running():
+        await asyncio.sleep(1)
+        bench.desk.is_away = False
+        await asyncio.sleep(SOON_S)
+    for epoch in range(12):
+        bench.spool.put(measured(epoch))
+    assert bench.spool.n_lost == 17
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]  # once more, after there was room
 
 
 @pytest.mark.parametrize(
@@ -191,18 +200,19 @@ async def test_what_fails_for_good_is_said_and_let_go(
 async def test_a_database_that_goes_away_again_in_the_middle_loses_nothing(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     async with bench.running():
-        for epoch in range(10):
-            bench.spool.put(measured(epoch))
+        for number in range(10):
+            bench.desk.open(run=f"r{number}")
+            bench.spool.put(measured(number, run=f"r{number}"))
         await asyncio.sleep(1)
         bench.desk.is_away, bench.desk.delay_s = False, 1.0
         await asyncio.sleep(10)
         bench.desk.is_away = True
         await asyncio.sleep(60)
-        assert bench.last_epoch is not None
-        assert 0 < bench.last_epoch < 9
+        assert 0 < bench.spool.n_told < 10
         bench.desk.is_away = False
         await asyncio.sleep(2 * SOON_S)
-        assert (bench.last_epoch, bench.spool.n_told, bench.spool.is_waiting) == (9, 10, False)
+        epochs = [bench.desk.trials["resnet50", f"r{number}"].last_epoch for number in range(10)]
+        assert (epochs, bench.spool.n_told, bench.spool.is_waiting) == ([*range(10)], 10, False)
 
 
 async def test_what_comes_while_it_tells_is_told_after_it(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from policies.service.bus.spool_files import SpoolFiles
 from tests.policies.service.memory_desk import NOW_S, final_energy
 
 
-def measured(epoch: int) -> Measured:
-    return Measured(job="resnet50", run="r1", at_s=NOW_S, epoch=epoch, value=0.5, reached=True)
+def measured(epoch: int, *, run: str | None = None) -> Measured:
+    """Return that a run has reached its target; each epoch is that of another one, unless that is said."""
+    return Measured(job="resnet50", run=run or f"r{epoch}", at_s=NOW_S, epoch=epoch, value=0.5, reached=True)
 
 
 def everything(files: SpoolFiles) -> list[Story]:
@@ -40,9 +41,15 @@ def test_what_is_written_is_read_as_it_was_and_in_its_order(tmp_path: Path) -> N
 
 def test_of_several_news_about_the_same_the_newest_is_read_in_the_place_of_the_first(tmp_path: Path) -> None:
     files = SpoolFiles(tmp_path)
-    below = [msgspec.structs.replace(measured(epoch), reached=False) for epoch in range(3)]
+    below = [msgspec.structs.replace(measured(epoch, run="r1"), reached=False) for epoch in range(3)]
     files.append([below[0], measured(7), *below[1:]])
     assert everything(files) == [below[2], measured(7)]
+
+
+def test_of_several_epochs_that_have_reached_the_target_the_earliest_is_read(tmp_path: Path) -> None:
+    files = SpoolFiles(tmp_path)
+    files.append([measured(epoch, run="r1") for epoch in (7, 5, 6, 8)])
+    assert everything(files) == [measured(5, run="r1")]
 
 
 def test_what_is_read_gets_nothing_more(tmp_path: Path) -> None:
