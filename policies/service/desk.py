@@ -15,6 +15,7 @@ from policies.service.archive import Archive, next_number
 from policies.service.errors import RequestError, UnknownTrialError
 from policies.service.records import IN_FLIGHT, Job, Result, Timing, Told, Trial
 from policies.service.registration import check_same, name_faults, new_job
+from policies.service.silence import after_silence, asked_again
 from policies.service.store import queries
 from policies.service.studies import cost_so_far, eta_of, stop_reason
 from policies.service.timings import faults_of, untimed
@@ -40,13 +41,15 @@ class Desk(Archive):
     ) -> Trial:
         """Return the run's trial: a new one for a new run, the same one for a repeated question.
 
+        Where it ended long ago its reason is `run_has_ended`, and nothing is learned from the run.
+
         Raises:
             RequestError: the job cannot be one; with every fault.
             JobMismatchError: the job exists with other batch sizes, or another default.
             StoreUnavailableError: the database is away.
         """
         wanted = _checked(job, run, batch_sizes, default_batch_size, now_s)
-        return await self._answer(wanted, run, None, now_s)
+        return asked_again(await self._answer(wanted, run, None, now_s), now_s)
 
     async def adopt(
         self,
@@ -163,14 +166,14 @@ class Desk(Archive):
 
         def end_some(connection: Connection) -> list[Trial]:
             silent = queries.find_silent(connection, now_s=now_s, limit=_BATCH)
-            expired = [ended(trial, was_lost=True, now_s=now_s) for trial in silent]
-            queries.change_trials(connection, expired)
-            return expired
+            changed = [after_silence(trial, now_s) for trial in silent]
+            queries.change_trials(connection, changed)
+            return changed
 
         await self._store.write(lambda connection: queries.remove_claims(connection, until_s=now_s - CLAIM_S))
         expired: list[Trial] = []
         while some := await self._store.write(end_some):
-            expired += some
+            expired += [trial for trial in some if trial.state not in IN_FLIGHT]
         return expired
 
     async def _answer(self, wanted: Job, run: str, choice: Choice | None, now_s: float) -> Trial:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,7 @@ from policies.service.errors import PolicyError, StoreUnavailableError
 from policies.service.metrics import Metrics
 from policies.service.ports import MessageBus, TrialDesk
 from policies.service.records import Trial
+from policies.service.silence import RUN_HAS_ENDED
 from publishers.wire import TrialAnswer, TrialRequest, encode
 
 TIMEOUT_S: Final = 5.0
@@ -23,6 +25,7 @@ FOLLOW_S: Final = 0.05
 """How much later a process claims questions while another one is faster: in a fleet one answers, and the database has
 one claim to write; when that one is slow or gone, the others are there."""
 LOOK_S: Final = 0.25
+MAX_ENDED: Final = 4_096
 MAX_DETAIL: Final = 1_024
 
 _LATE: Final = f"the database did not answer in {TIMEOUT_S:g} s"
@@ -69,6 +72,7 @@ class Answers:
         self._first_answers = first_answers
         self._metrics = metrics
         self._follows = False
+        self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     async def run(self) -> None:
         """Answer until cancelled; several of these may run, so that one slow transaction does not hold the others."""
@@ -138,7 +142,18 @@ class Answers:
         first = self._first_answers.of(question.job, request.run)
         if first is not None and is_without_desk(first):  # a process without the database was faster
             return None
+        if trial.reason == RUN_HAS_ENDED:
+            self._note_ended(question, trial)
         return _answer(question, trial)
+
+    def _note_ended(self, question: Question, trial: Trial) -> None:
+        """Say once of a run that it asks though it has ended."""
+        run = (question.job, trial.run)
+        if run not in self._ended:
+            _LOGGER.warning("%s/%s: %s", question.job, trial.run, trial.detail)
+        self._ended[run] = None
+        if len(self._ended) > MAX_ENDED:
+            self._ended.popitem(last=False)
 
     async def _adopt(self, question: Question, first: TrialAnswer) -> Trial:
         return await self._desk.adopt(
@@ -175,7 +190,7 @@ def _answer(question: Question, trial: Trial) -> TrialAnswer:
         detail=trial.detail,
         recurrence=trial.recurrence,
         cost_bound=trial.cost_bound,
-        lease_s=trial.lease_s,
+        lease_s=None if trial.reason == RUN_HAS_ENDED else trial.lease_s,  # without, the publisher says why
         untimed=list(trial.untimed),
     )
 

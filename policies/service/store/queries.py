@@ -86,7 +86,13 @@ _TRIAL: Final = select(*WHOLE).where(_OF_RUN)
 _LOCKED_TRIAL: Final = _TRIAL.with_for_update()
 _SILENT: Final = (
     select(*WHOLE)
-    .where(TRIALS.c.ended_at_s.is_(None) & (TRIALS.c.heard_at_s + TRIALS.c.lease_s < bindparam("now_s")))
+    .where(
+        TRIALS.c.ended_at_s.is_(None)
+        & (
+            (TRIALS.c.heard_at_s + TRIALS.c.lease_s < bindparam("now_s"))
+            | (TRIALS.c.heard_at_s - TRIALS.c.lease_s > bindparam("now_s"))
+        )
+    )
     .order_by(TRIALS.c.heard_at_s)
     .limit(bindparam("limit"))
     .with_for_update(skip_locked=True)
@@ -182,7 +188,10 @@ def find_trial(connection: Connection, job: str, run: str, *, locked: bool = Fal
 
 
 def find_silent(connection: Connection, *, now_s: float, limit: int) -> list[Trial]:
-    """Return at most `limit` trials whose leases have run out, locked; those that others have are left to them."""
+    """Return at most `limit` trials in flight that were heard of more than a lease before now, or after; locked.
+
+    Those that others have locked are left to them.
+    """
     return [trial_of(row) for row in connection.execute(_SILENT, {"now_s": now_s, "limit": limit})]
 
 
