@@ -48,8 +48,9 @@ def put_question(
         question = asked.ask(choices) if asked is not None else None
         trial = question.wait(choices.timeout_s) if question is not None else None
         if trial is not None:
-            _LOGGER.info(
-                "batch size %d of %s: %s: %s", trial.batch_size, choices.batch_sizes, trial.reason, trial.detail
+            level = logging.INFO if trial.recurrence is not None else logging.WARNING  # a run that teaches nothing
+            _LOGGER.log(
+                level, "batch size %d of %s: %s: %s", trial.batch_size, choices.batch_sizes, trial.reason, trial.detail
             )
             trial = probing.carry_out(trial, choices.batch_sizes)
             return trial, trial.batch_size, ""

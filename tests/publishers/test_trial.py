@@ -70,6 +70,15 @@ def test_the_answer_is_the_batch_size_and_the_status_says_it(caplog: pytest.LogC
     assert all(qos == 1 for topic, _, qos, _ in connection.sent if "trial" in topic)
 
 
+def test_an_answer_from_whose_run_nothing_is_learned_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    connection = answering(reason="run_has_ended", detail="give it another id", recurrence=None, lease_s=None)
+    with publisher_on(connection) as publisher:
+        assert publisher.batch_size(SIZES, default=32) == 16
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("WARNING", "batch size 16 of [8, 16, 32, 64]: run_has_ended: give it another id")
+    ]
+
+
 def test_the_status_comes_before_the_first_question() -> None:
     connection = answering()
     with publisher_on(connection) as publisher:

@@ -182,15 +182,16 @@ class Answers:
 
 
 def _answer(question: Question, trial: Trial) -> TrialAnswer:
+    is_of_one = trial.reason != RUN_HAS_ENDED  # whoever has no recurrence, and no lease, is said to teach nothing
     return TrialAnswer(
         run=question.request.run,
         correlation=question.request.correlation,
         batch_size=trial.batch_size,
         reason=trial.reason,
         detail=trial.detail,
-        recurrence=trial.recurrence,
+        recurrence=trial.recurrence if is_of_one else None,
         cost_bound=trial.cost_bound,
-        lease_s=None if trial.reason == RUN_HAS_ENDED else trial.lease_s,  # without, the publisher says why
+        lease_s=trial.lease_s if is_of_one else None,
         untimed=list(trial.untimed),
     )
 

@@ -49,7 +49,7 @@ async def test_a_run_that_ended_long_ago_is_told_so_and_it_is_logged_once(caplog
         bus.publish(TOPICS.run(JOB, "r1", "trial/request"), request, qos=1)
         await answers.answer(await listener.questions.get())
     heard = [decode(payload, TrialAnswer) for payload in bus.payloads(TOPICS.run(JOB, "r1", "trial/answer"))]
-    assert {(one.batch_size, one.reason, one.lease_s, one.cost_bound) for one in heard} == {
+    assert {(one.batch_size, one.reason, one.lease_s, one.recurrence) for one in heard} == {
         (64, "run_has_ended", None, None)
     }
     (said,) = (record.getMessage() for record in caplog.records)
