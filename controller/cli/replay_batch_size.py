@@ -3,13 +3,15 @@
 import argparse
 import math
 import os
+import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib import import_module
 from itertools import product
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,14 +93,19 @@ def replay_batch_size(options: argparse.Namespace) -> int:
     )
     names: list[PolicyName] = [name for name in POLICIES if name in (options.policy or POLICIES)]
     settings = replace(LearningSettings(), beta=options.beta)
-    results = _evaluate(
-        [(workload, name, conditions, options.seeds, settings) for workload, name in product(workloads, names)],
-        n_processes=options.processes or os.cpu_count() or 1,
-    )
+    try:
+        results = _evaluate(
+            [(workload, name, conditions, options.seeds, settings) for workload, name in product(workloads, names)],
+            n_processes=options.processes or os.cpu_count() or 1,
+        )
+    except KeyboardInterrupt:
+        print("stopped on request", file=sys.stderr if options.json else sys.stdout)
+        return 0
     if options.html is not None:
         # Bokeh takes longer to import than everything else here: only those who want the page wait for it.
         page: str = import_module("controller.cli.replay_batch_size_page").render_page(results, conditions)
         _write(options.html, page)
+        print(options.html.resolve().as_uri(), file=sys.stderr if options.json else sys.stdout)
     if options.json:
         print(msgspec.json.format(msgspec.json.encode([as_row(result) for result in results])).decode())
     else:
@@ -141,10 +148,32 @@ def _evaluate(tasks: Sequence[_Task], *, n_processes: int) -> list[Evaluation]:
         if n_processes == 1:
             return [_evaluate_one(task, advance) for task in tasks]
         with ProcessPoolExecutor(min(n_processes, len(tasks)), mp_context=get_context("spawn")) as pool:
-            futures = [pool.submit(_evaluate_one, task) for task in tasks]
-            for _ in as_completed(futures):
-                advance()
+            with _deaf_children():
+                futures = [pool.submit(_evaluate_one, task) for task in tasks]
+            try:
+                for _ in as_completed(futures):
+                    advance()
+            except KeyboardInterrupt:
+                _stop(pool)
+                raise
             return [future.result() for future in futures]
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Let processes that are started here ignore Ctrl-C from their first moment on: it is this one that ends them."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is ignored stays so in a new program
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _stop(pool: ProcessPoolExecutor) -> None:
+    """End the processes in the middle of their work, which may be a minute's, and give up what waits."""
+    pool.shutdown(wait=False, cancel_futures=True)
+    for child in active_children():
+        child.terminate()
 
 
 def _evaluate_one(task: _Task, advance: Callable[[], None] = lambda: None) -> Evaluation:

@@ -2,6 +2,10 @@
 
 import argparse
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ from controller.cli import replay
 from controller.demo.workload_files import CARRIED
 from controller.errors import ConfigError
 from policies.batch_size.replay.evaluation import POLICIES
+from tests.live.conftest import wait_until
 
 QUICK = ("--seeds", "1", "--recurrences", "4", "--processes", "1")
 NAMES = ["cifar100/shufflenetv2@v100", "librispeech/deepspeech2@v100", "movielens-1m/ncf@v100"]
@@ -72,7 +77,9 @@ def test_people_get_tables_a_mean_and_a_plot(capsys: pytest.CaptureFixture[str])
 def test_a_page_has_every_workload_and_asks_no_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
     assert replayed(*QUICK, "--policy", "zeus", "--html", page, "--json") == 0
-    rows(capsys)
+    captured = capsys.readouterr()
+    assert captured.err.strip() == page.as_uri()
+    assert json.loads(captured.out)
     text = page.read_text(encoding="utf-8")
     assert all(name in text for name in NAMES)
     assert "<script src=" not in text
@@ -108,3 +115,34 @@ def test_processes_of_their_own_find_the_same(capsys: pytest.CaptureFixture[str]
         )
         found.append(rows(capsys))
     assert found[0] == found[1]
+
+
+@pytest.mark.live
+def test_stopped_on_request_it_ends_at_once_with_0_whatever_its_processes_are_at() -> None:
+    command = [sys.executable, "-m", "controller", "replay", "batch-size", "--seeds", "1000", "--processes", "2"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as replaying:
+        try:
+            wait_until(lambda: len(workers(replaying.pid)) == 2, timeout_s=60.0)
+            found = workers(replaying.pid)
+            os.killpg(replaying.pid, signal.SIGINT)  # as a terminal does: the processes of its own hear it, too
+            stdout, stderr = replaying.communicate(timeout=5)
+        finally:
+            replaying.kill()
+    assert (replaying.returncode, stdout, stderr) == (0, "stopped on request\n", "")
+    assert [worker for worker in found if cmdline(worker)] == []
+
+
+def workers(pid: int) -> list[str]:
+    """Return the processes that do the work of a replay; one more keeps track of what they share."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
+    return [child for child in children if "spawn_main" in cmdline(child)]
+
+
+def cmdline(pid: str) -> str:
+    """Return what a process was started as; nothing where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
