@@ -148,9 +148,9 @@ def _evaluate(tasks: Sequence[_Task], *, n_processes: int) -> list[Evaluation]:
         if n_processes == 1:
             return [_evaluate_one(task, advance) for task in tasks]
         with ProcessPoolExecutor(min(n_processes, len(tasks)), mp_context=get_context("spawn")) as pool:
-            with _deaf_children():
-                futures = [pool.submit(_evaluate_one, task) for task in tasks]
             try:
+                with _deaf_children():
+                    futures = [pool.submit(_evaluate_one, task) for task in tasks]
                 for _ in as_completed(futures):
                     advance()
             except KeyboardInterrupt:
@@ -163,10 +163,12 @@ def _evaluate(tasks: Sequence[_Task], *, n_processes: int) -> list[Evaluation]:
 def _deaf_children() -> Iterator[None]:
     """Let processes that are started here ignore Ctrl-C from their first moment on: it is this one that ends them."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is ignored stays so in a new program
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # one that comes now is kept for this process
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _stop(pool: ProcessPoolExecutor) -> None:
