@@ -8,8 +8,8 @@ ranks have ended, or when it has been silent for the lease.
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from controller.claims import Place
 from controller.clock import NS_PER_S, Clock, next_tick_s
 from controller.config import Config
 from controller.holding import Holding, Obstacle
@@ -36,15 +36,6 @@ _RELEASES: dict[str, str] = {"finished": "run_finished", "lost": "run_lost", "si
 _LOGGER = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, kw_only=True)
-class Place:
-    """Where a run runs, as the router sees it: its identity and this node's name."""
-
-    job: str
-    run: str
-    node: str
-
-
 class Job:
     """A run on this node."""
 
@@ -57,17 +48,19 @@ class Job:
         signal: SignalSource,
         store: ProfileStore,
         publish: Callable[[str, Message], None],
+        give_up: Callable[[set[str]], None],
     ) -> None:
         self.place = place
         self.ranks = Ranks(name=f"{place.job}/{place.run}", lease_s=config.job.lease_s)
         self.refusals: dict[int, str] = {}
-        """Why ranks did not get their GPUs, by rank: a stable code. While one did not, no limit is set."""
+        """Why ranks did not get their GPUs, by rank: a code. While one did not, no limit is set."""
         self.ended: End | None = None
         self._config = config
         self._clock = clock
         self._signal = signal
         self._store = store
         self._publish = publish
+        self._give_up = give_up
         self._holding = Holding()
         self._steering = Steering(job=place.job, profiler=config.profiler, plan=config.plan, energy=config.energy)
         self._account = RunAccount()
@@ -84,8 +77,8 @@ class Job:
 
     @property
     def gpu_uuids(self) -> set[str]:
-        """Return the GPUs that the run holds."""
-        return self._holding.uuids
+        """Return the GPUs that the run holds: none once it has ended, though it still reads their meters."""
+        return set() if self.ended else self._holding.uuids
 
     def add_gpu(self, limiter: PowerLimiter, meter: EnergyMeter) -> None:
         """Give the run a GPU; a curve measured with fewer of them is void."""
@@ -97,6 +90,8 @@ class Job:
         speaks = self.ranks.hear_status(number, status, now_s=self._alive_s())
         if self.ranks.are_gone and math.isfinite(self._tick_s):  # limits are not kept until the next tick
             self._step(self._clock.now_s())
+        if self.ranks.ending == "finished":  # for good: the next run may begin at once
+            self._end("finished")
         return speaks
 
     def hear_iterations(self, number: int, message: Iterations) -> bool:
@@ -121,27 +116,33 @@ class Job:
         """Steer the run until it ends, then give its GPUs back and close its account."""
         self._tick_s = tick_s
         try:
-            ended = await self._steer_to_the_end()
+            await self._steer_to_the_end()
         finally:
             if self.ended is None:  # the controller stops: what is known so far is not lost
                 self._report_energy()
-        self._holding.end(_RELEASES[ended], f"run {self.place.run} of {self.place.job} has ended")
         await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)  # the meters read once past the last iteration
         self._account_for(self._clock.now_s(), to_the_end=True)
         self._report_energy(final=True)
 
-    async def _steer_to_the_end(self) -> End:
+    async def _steer_to_the_end(self) -> None:
         next_s = report_s = self._clock.now_s()
         while self.ended is None:
             now_s = self._clock.now_s()
-            self.ended = self.ranks.expire(self._alive_s())
+            if ended := self.ranks.expire(self._alive_s()):
+                self._end(ended)
             self._step(now_s)
             if now_s >= report_s:
                 self._report_energy()
                 report_s = next_tick_s(report_s, period_s=self._config.energy.period_s, now_s=now_s)
             next_s = next_tick_s(next_s, period_s=self._tick_s, now_s=now_s)
             await self._clock.sleep_until(next_s)
-        return self.ended
+
+    def _end(self, ended: End) -> None:
+        """End the run, once: its limits are given back, whatever is in mid-air, and its GPUs are free for another."""
+        if self.ended is None:
+            self.ended = ended
+            self._holding.end(_RELEASES[ended], f"run {self.place.run} of {self.place.job} has ended")
+            self._give_up(self._holding.uuids)
 
     def _step(self, now_s: float) -> None:
         """Account for what is new, and ask for the limit that follows from it."""
@@ -241,8 +242,7 @@ class Job:
         return self._clock.monotonic_ns() / NS_PER_S
 
     def _is_refused(self) -> bool:
-        refused = any(not rank.ended for number, rank in self.ranks.members.items() if number in self.refusals)
-        return refused or self.ranks.in_conflict
+        return self.ranks.in_conflict or any(not self.ranks.members[number].ended for number in self.refusals)
 
     def _key(self) -> ProfileKey:
         status = self.ranks.status

@@ -9,12 +9,12 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from controller.claims import Refusal, grant
+from controller.claims import Place, Refusal, grant
 from controller.clock import Clock
 from controller.complaints import Complaints
 from controller.config import Config
 from controller.housekeeping import Housekeeping
-from controller.job import Job, Place
+from controller.job import Job
 from controller.meter import Meter
 from controller.ports import Bus, PowerLimiter, SignalSource
 from controller.profile_store import ProfileStore
@@ -109,7 +109,7 @@ class Router:
             return
         if rank not in job.ranks.members and len(job.ranks.members) >= MAX_RANKS:
             raise WireError(f"{MAX_RANKS} ranks on one node already")
-        if job.hear_status(rank, status):
+        if job.hear_status(rank, status) and not job.ended:
             self._claim(job, rank, status)
 
     def _hear_iterations(self, address: Address, payload: bytes) -> None:
@@ -143,6 +143,7 @@ class Router:
             signal=self._signal,
             store=self._store,
             publish=lambda leaf, message: self._publish(job_name, run, leaf, message),
+            give_up=self._take_back,
         )
         self.jobs[job_name, run] = job
         self._tasks.create_task(self._attend(job), name=f"job[{job_name}/{run}]")
@@ -152,13 +153,21 @@ class Router:
     async def _attend(self, job: Job) -> None:
         """Run a run, then retire it."""
         await job.run(tick_s=self._tick_s)
-        for uuid in job.gpu_uuids:
-            self._units[uuid].meter.job = None
         self.jobs.pop((job.place.job, job.place.run))
         _LOGGER.info("%s/%s: %s", job.place.job, job.place.run, job.ended)
 
+    def _take_back(self, uuids: set[str]) -> None:
+        """Free the GPUs of a run that has ended, and try again at once what was refused: the oldest run first."""
+        for uuid in uuids:
+            self._units[uuid].meter.job = None
+        for job in self.jobs.values():
+            for number in list(job.refusals):
+                rank = job.ranks.members[number]
+                if job.ended is None and rank.ended is None:
+                    self._claim(job, number, rank.status)
+
     def _claim(self, job: Job, rank: int, status: RankStatus) -> None:
-        """Give a run the GPUs that one of its ranks names; each heartbeat tries again what was refused."""
+        """Give a run the GPUs that one of its ranks names; each heartbeat, too, tries again what was refused."""
         owners = {
             uuid: f"{other.place.job}/{other.place.run}" for other in self.jobs.values() for uuid in other.gpu_uuids
         }

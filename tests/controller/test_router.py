@@ -7,11 +7,12 @@ from pathlib import Path
 import msgpack
 import pytest
 
+from controller.ranks import LOST_GRACE_S
 from controller.router import MAX_RANKS, MAX_RUNS
 from publishers.reports import RunEnergy
 from publishers.wire import Iterations, Message, Metric, decode, encode, pack_ends
 from tests.controller.messages import iterations, rank_status, run_energy
-from tests.controller.router_bench import NODE, TOPICS, RouterBench
+from tests.controller.router_bench import NODE, TICK_S, TOPICS, RouterBench
 
 
 async def test_a_status_starts_a_run_and_its_end_retires_it(tmp_path: Path) -> None:
@@ -49,6 +50,54 @@ async def test_runs_of_one_job_may_overlap(tmp_path: Path) -> None:
         bench.say("status", rank_status())
         bench.say("status", rank_status(run="run-2", gpus=["GPU-fake-1"]), run="run-2")
         assert [bench.job(run=run).gpu_uuids for run in ("run-1", "run-2")] == [{"GPU-fake-0"}, {"GPU-fake-1"}]
+
+
+def owners(bench: RouterBench) -> list[str]:
+    """Return the runs that have a GPU."""
+    return [run for (_, run), job in bench.router.jobs.items() if job.gpu_uuids]
+
+
+async def test_a_gpu_passes_to_whoever_was_refused_it_at_the_moment_in_which_its_run_has_finished(
+    tmp_path: Path,
+) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        for run, job in (("run-2", "bert"), ("run-3", "gpt")):
+            bench.say("status", rank_status(run=run), job=job, run=run)
+        assert owners(bench) == ["run-1"]
+        bench.say("status", rank_status(state="finished"))
+        assert owners(bench) == ["run-2"]
+        assert bench.limiters[0].releases != []
+        n_releases = len(bench.limiters[0].releases)
+        await asyncio.sleep(5)
+        assert (owners(bench), len(bench.limiters[0].releases)) == (["run-2"], n_releases), "not taken from the next"
+        assert [unit.meter.job for unit in bench.units.values()] == ["bert"]
+        assert len(bench.router.jobs) == 2
+
+
+async def test_a_gpu_of_a_run_that_is_lost_passes_on_once_nobody_may_come_back_and_not_at_a_heartbeat(
+    tmp_path: Path,
+) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        bench.say("status", rank_status(run="run-2"), run="run-2")
+        bench.say("status", rank_status(state="lost"))
+        await asyncio.sleep(LOST_GRACE_S - TICK_S)
+        assert owners(bench) == ["run-1"]
+        await asyncio.sleep(2 * TICK_S)
+        assert owners(bench) == ["run-2"]
+
+
+async def test_a_run_of_which_one_rank_goes_on_keeps_its_gpus(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        for rank in (0, 1):
+            bench.say("status", rank_status(pid=rank, world_size=2), rank=rank)
+        bench.say("status", rank_status(run="run-2"), run="run-2")
+        bench.say("status", rank_status(pid=0, world_size=2, state="finished"))
+        assert owners(bench) == ["run-1"]
 
 
 async def test_iterations_reach_the_log_of_their_rank(tmp_path: Path) -> None:

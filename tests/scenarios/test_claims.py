@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeGpu
-from tests.scenarios.site import PRIOR_W, Site, Training, prior_gpu
+from tests.scenarios.site import PRIOR_W, Site, Training, energy_j, prior_gpu
 
 
 def two_gpus() -> list[FakeGpu]:
@@ -36,6 +36,28 @@ async def test_a_gpu_of_another_run_is_refused_and_picked_up_when_it_is_free(
         assert {change.job for change in site.limits(gpu)[-2:]} == {"bert"}
         assert len(site.profiles("bert", "run-2")[-1].points) >= 2
     assert caplog.text.count("GPU-fake-0 belongs to resnet50/run-1") == 1, "told once, not at each heartbeat"
+
+
+@pytest.mark.parametrize("duration_s", [60, 700])
+async def test_of_two_runs_back_to_back_both_are_measured_from_their_beginning_to_their_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, duration_s: float
+) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    runs = [Training(site, run=run, pid=pid) for pid, run in enumerate(("run-1", "run-2", "run-3"), start=1)]
+    async with site.controlled():
+        for run in runs:
+            await run.train(duration_s)
+            run.tell("finished")
+        await asyncio.sleep(30)
+    for number, run in enumerate(runs, start=1):
+        begin_s, end_s = run.begin_s or 0.0, run.end_s
+        (final,) = (energy for energy in site.energies(run=f"run-{number}") if energy.final)
+        assert (final.n_gpus, final.gpu_model, final.iterations) == (1, gpu.model, run.n_iterations)
+        assert final.duration_s == pytest.approx(end_s - begin_s, abs=0.01)
+        assert final.energy_j == pytest.approx(energy_j(gpu, begin_s, end_s), rel=0.02)
+    assert gpu.requested_power_limit_w == PRIOR_W
+    assert "no limit is set" not in caplog.text
 
 
 async def test_a_run_that_names_a_gpu_that_is_not_there_gets_no_limits_and_harms_nobody(
