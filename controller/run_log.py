@@ -61,8 +61,17 @@ class RankLog:
         self.n_iterations = 0.0
         self.n_lost = 0
         self.n_refused = 0
-        self.epochs = 0
+        self.n_epochs = 0
+        """How many epochs were begun, counted by the highest number that was heard."""
+        self._first_epoch = 0
+        self._first_iteration: int | None = None
+        """Until it is known how much of the first epoch was heard."""
         self.active_s = 0.0
+
+    @property
+    def epochs(self) -> int:
+        """Return how many epochs were heard from their beginnings; of the first, half is enough."""
+        return max(0, self.n_epochs - self._first_epoch)
 
     @property
     def begin_ns(self) -> int | None:
@@ -95,10 +104,26 @@ class RankLog:
         self._next_iteration = message.first + len(ends_ns)
         self.n_lost += n_lost
         self.n_iterations += len(ends_ns) + n_lost
-        self.epochs = max(self.epochs, message.epoch + 1)
+        self._count_epoch(message)
         self.active_s += (int(ends_ns[-1]) - message.begin_ns) / NS_PER_S
         self._remember(message.begin_ns, ends_ns)
         return True
+
+    def _count_epoch(self, message: Iterations) -> None:
+        """Count epochs, and find out with which of them the account begins.
+
+        Iterations are numbered through all epochs: where the second epoch begins tells how long epochs are, and so how
+        much of the first one was heard. Until then the first of all counts, any other does not.
+        """
+        if not self.n_epochs and message.first:
+            self._first_iteration = message.first
+            self._first_epoch = message.epoch + 1 if message.epoch else 0
+        elif self._first_iteration is not None and message.epoch >= self.n_epochs:
+            n_heard = message.first - self._first_iteration
+            is_counted = 2 * n_heard * self.n_epochs >= message.first
+            self._first_epoch = self.n_epochs - 1 if is_counted else self.n_epochs
+            self._first_iteration = None
+        self.n_epochs = max(self.n_epochs, message.epoch + 1)
 
     def forget_before(self, time_ns: int) -> None:
         """Forget what was counted up to a moment: the stretches before the one that it lies in, or that it follows.

@@ -64,6 +64,7 @@ def energy_report(
     max_power_w: float | None = None,
 ) -> RunEnergy:
     """Return this node's part of a run's energy; the slowest rank counts the iterations."""
+    furthest = max(logs, key=lambda log: (log.n_epochs, log.epochs))
     report = RunEnergy(
         run=status.run,
         state=state,
@@ -71,7 +72,8 @@ def energy_report(
         batch_size=status.batch_size,
         gpu_model=gpu_model,
         n_gpus=n_gpus,
-        epochs=max(log.epochs for log in logs),
+        epochs=furthest.epochs,
+        epochs_missed=furthest.n_epochs - furthest.epochs,
         iterations=int(min(log.n_iterations for log in logs)),
         currency=currency,
         duration_s=0.0,

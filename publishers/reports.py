@@ -82,6 +82,8 @@ class ProfileReport(Message, frozen=True, kw_only=True):
 class RunEnergy(Message, frozen=True, kw_only=True):
     """What a run has used, beside what it would have used at the prior limit (`baseline_…`).
 
+    `epochs` are those that its energy is of, from the first that was heard from its beginning (or most of it) on;
+    `epochs_missed` came before.
     `max_power_w` is the sum of its GPUs' prior power limits, over all nodes: what turns time into energy in the cost.
     """
 
@@ -104,6 +106,7 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     saved_ratio: Number | None = None
     slowdown_ratio: Number | None = None
     max_power_w: PowerW | None = None
+    epochs_missed: Count = 0
     final: bool = False
 
 

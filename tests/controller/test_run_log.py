@@ -111,6 +111,19 @@ def test_epochs_are_counted_by_their_highest_number() -> None:
     assert log.epochs == 3
 
 
+@pytest.mark.parametrize(("first", "epochs"), [(0, 3), (300, 3), (350, 3), (351, 2), (399, 2)])
+def test_a_log_that_begins_late_counts_the_epochs_that_it_has_heard(first: int, epochs: int) -> None:
+    """Epochs are of 100 iterations each; those heard are number 3, of which the beginning is missing, to 5."""
+    log, number = RankLog(), 0 if first else -3
+    begins = [first, 100 * (number + 4), 100 * (number + 5)]
+    heard = []
+    for seq, (begin, epoch) in enumerate(zip(begins, (number + 3, number + 4, number + 5), strict=True)):
+        log.append(iterations(begin, [begin + 1.0], seq=seq, first=begin, epoch=epoch), now_ns=LATE_NS)
+        heard.append(log.epochs)
+    assert heard == [1 if first == 0 else 0, epochs - 1, epochs]
+    assert log.n_epochs == number + 6
+
+
 def test_a_long_run_forgets_its_oldest_stretches_but_not_its_totals() -> None:
     n = MAX_STRETCHES + 100
     log = log_of(*((float(i), [i + 0.5, i + 1.0]) for i in range(n)))
