@@ -4,6 +4,7 @@ import asyncio
 import difflib
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -107,7 +108,8 @@ def export(place: Place, name: str | None, *, out: Path | None) -> int:
 def import_(place: Place, file: Path) -> int:
     """Take in what `export` wrote."""
     exports = read_exports(file)
-    counts = asyncio.run(_with_desk(place, lambda desk: desk.import_(exports), may_create=True))
+    taken_in = _with_desk(place, lambda desk: desk.import_(exports, now_s=time.time()), may_create=True)
+    counts = asyncio.run(taken_in)
     known = f"{counts.n_known_jobs} jobs and {counts.n_known_trials} runs were there already and stay as they were"
     print(f"{counts.n_jobs} jobs and {counts.n_trials} runs taken in; {known}")
     return 0

@@ -1,6 +1,7 @@
 """What is known: jobs, trials and beliefs, to be read, set, carried to another database, and forgotten."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
@@ -35,6 +36,7 @@ _MAX_BELIEFS: Final = 50
 _NEVER_S: Final = 0.0
 """The time at which no lease has run out: where nobody says what time it is, a trial's state alone counts."""
 
+_LOGGER = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 
@@ -64,7 +66,7 @@ class Archive:
         for name in (summary.name for summary in newest if summary.n_ended):
             found = await self._store.read(partial(_studied, name=name))
             if found is not None:  # not forgotten meanwhile
-                best[name] = await self._computed(partial(self._best_batch_size, *found))
+                best[name] = await self._computed(partial(self._believed_best, *found))
         return [replace(summary, best_batch_size=best.get(summary.name)) for summary in summaries]
 
     async def job(self, name: str) -> Job:
@@ -154,7 +156,7 @@ class Archive:
                 continue  # forgotten meanwhile
         return exports
 
-    async def import_(self, exports: Sequence[JobExport]) -> ImportCounts:
+    async def import_(self, exports: Sequence[JobExport], *, now_s: float) -> ImportCounts:
         """Take in jobs with their trials, those that are not there yet; return what was new.
 
         Each job is one transaction: an import that failed half-way may be repeated. Runs keep their recurrences, and
@@ -165,7 +167,7 @@ class Archive:
                 anything is written.
             JobMismatchError: a job exists with other batch sizes, or another default.
         """
-        check_exports(exports)
+        check_exports(exports, now_s)
         counts = ImportCounts(n_jobs=0, n_trials=0, n_known_jobs=0, n_known_trials=0)
         for export in exports:
             is_new, n_trials = await self._store.write(partial(_imported, export=export))
@@ -205,6 +207,14 @@ class Archive:
         beliefs = describe(study, settings_of(job, self._learning)) if study.observations else []
         costs = {belief.batch_size: belief.cost for belief in beliefs if belief.cost is not None}
         return min(costs, key=costs.__getitem__, default=None)
+
+    def _believed_best(self, job: Job, trials: Sequence[Trial]) -> int | None:
+        """Return `_best_batch_size`, or None where it cannot be reckoned: one job must not hide the others."""
+        try:
+            return self._best_batch_size(job, trials)
+        except (ArithmeticError, ValueError) as error:  # among them numpy's LinAlgError
+            _LOGGER.warning("%s: what is believed of its batch sizes cannot be reckoned: %s", job.name, error)
+            return None
 
     async def _computed(self, compute: Callable[[], Answer]) -> Answer:
         """Return what a computation returns: in a thread, so that others are answered meanwhile.

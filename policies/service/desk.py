@@ -4,6 +4,7 @@ Whoever asks for a job holds its row until the answer is written: so one run has
 those before it. Nobody else waits for that: what is told of a run holds its trial alone.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -12,6 +13,7 @@ from sqlalchemy import Connection
 
 from policies.batch_size import Choice
 from policies.service.archive import Archive, next_number
+from policies.service.corrections import is_released, trained_with
 from policies.service.errors import RequestError, UnknownTrialError
 from policies.service.records import IN_FLIGHT, Job, Result, Timing, Told, Trial
 from policies.service.registration import check_same, name_faults, new_job
@@ -25,6 +27,8 @@ CLAIM_S: Final = 600.0
 """A claim is remembered for this long; a question is repeated under a new one long before."""
 _BATCH: Final = 500
 """Trials that one transaction expires: none is held for long."""
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class Desk(Archive):
@@ -147,6 +151,34 @@ class Desk(Archive):
 
         return await self._store.write(take_in)
 
+    async def correct(self, job: str, run: str, *, batch_size: int, n_ranks: int | None, now_s: float) -> None:
+        """Take in the batch size that a run says it trains with; may be repeated (`corrections.trained_with`).
+
+        Raises:
+            UnknownTrialError: the run has no trial.
+        """
+        trial = await self._store.read(lambda connection: queries.find_trial(connection, job, run))
+        if trial is None:
+            raise _stranger(job, run)
+        if batch_size == trial.batch_size:  # as nearly always
+            return
+
+        def take_in(connection: Connection) -> Trial | None:
+            known, trial = queries.find_job(connection, job), queries.find_trial(connection, job, run, locked=True)
+            if known is None or trial is None:
+                raise _stranger(job, run)
+            sizes = known.batch_sizes
+            changed = trained_with(trial, batch_size, batch_sizes=sizes, n_ranks=n_ranks, now_s=now_s)
+            if changed is trial:
+                return None
+            queries.change_trials(connection, [changed])
+            return changed
+
+        changed = await self._store.write(take_in)
+        if changed is not None:
+            level = logging.WARNING if is_released(changed) else logging.INFO
+            _LOGGER.log(level, "%s/%s: %s", job, run, changed.detail)
+
     async def end(self, job: str, run: str, *, now_s: float, was_lost: bool = False) -> Trial | None:
         """End the trial of a run that is over, though nobody said how; return it, or None where there is none.
 
@@ -201,6 +233,7 @@ class Desk(Archive):
                 lease_s=self._learning.lease_s,
                 now_s=now_s,
                 untimed=() if choice else untimed(study, trials),
+                eta=eta_of(job, self._learning),
             )
             queries.add_trials(connection, [trial])
             return trial
@@ -219,8 +252,8 @@ class Desk(Archive):
             return None
         job = queries.find_job(connection, trial.job)
         eta = self._learning.eta if job is None else eta_of(job, self._learning)
-        known_w = trial.result.max_power_w or queries.find_power_w(connection, trial.job)
-        return stop_reason(trial, cost_so_far(trial, eta, known_w))
+        # No power is guessed here: a run that nobody has measured is not stopped for what others draw.
+        return stop_reason(trial, cost_so_far(trial, eta, None), eta)
 
     async def _change(self, job: str, run: str, change: Callable[[Trial], Trial]) -> Trial | None:
         """Return the trial of a run after a change, or None where there is none."""

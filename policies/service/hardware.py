@@ -45,10 +45,10 @@ def max_power_w(trials: Sequence[Trial], n_gpus: int | None = None) -> float | N
         trials: those of the job.
         n_gpus: how many GPUs the trial has: what others had with another number is scaled; None: not known.
     """
-    limits_w = [_scaled(trial, power_w, n_gpus) for trial in trials if (power_w := trial.result.max_power_w)]
+    limits_w = [_scaled_w(trial, power_w, n_gpus) for trial in trials if (power_w := trial.result.max_power_w)]
     if limits_w:
         return max(limits_w)
-    means_w = (_scaled(trial, power_w, n_gpus) for trial in trials if (power_w := _mean_power_w(trial)) is not None)
+    means_w = (_scaled_w(trial, power_w, n_gpus) for trial in trials if (power_w := _mean_power_w(trial)) is not None)
     return max(means_w, default=None)
 
 
@@ -57,7 +57,7 @@ def max_powers_w(trials: Sequence[Trial]) -> Mapping[int | None, float | None]:
     return {n_gpus: max_power_w(trials, n_gpus) for n_gpus in {trial.result.n_gpus for trial in trials}}
 
 
-def _scaled(trial: Trial, power_w: float, n_gpus: int | None) -> float:
+def _scaled_w(trial: Trial, power_w: float, n_gpus: int | None) -> float:
     own = trial.result.n_gpus
     return power_w * n_gpus / own if own and n_gpus else power_w
 

@@ -1,8 +1,8 @@
 """What an import may bring: exports that do not contradict themselves, and of their trials those that are not known."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -13,14 +13,21 @@ from policies.service.registration import new_job
 from policies.service.timings import faults_of
 from policies.service.trials import check
 
+MAX_AHEAD_S: Final = 86_400.0
+"""The clock of where an export comes from may be wrong by this; a lease that is renewed later would never run out."""
 
-def check_exports(exports: Sequence[JobExport]) -> None:
+
+def check_exports(exports: Sequence[JobExport], now_s: float) -> None:
     """Check that exports can be taken in.
+
+    Args:
+        exports: the jobs with their trials.
+        now_s: Unix time: nothing in them happened much later [s].
 
     Raises:
         RequestError: they cannot; with every fault.
     """
-    faults = [fault for export in exports for fault in _faults(export)]
+    faults = [fault for export in exports for fault in _faults(export, now_s)]
     names = Counter(export.job.name for export in exports)
     faults += [f"job {name} comes {n} times: must come once" for name, n in names.items() if n > 1]
     if faults:
@@ -34,7 +41,7 @@ def missing(trials: Sequence[Trial], known: Sequence[Trial]) -> list[Trial]:
     return [replace(_consistent(trial), number=number + i) for i, trial in enumerate(new)]
 
 
-def _faults(export: JobExport) -> list[str]:
+def _faults(export: JobExport, now_s: float) -> list[str]:
     job = export.job
     try:
         new_job(
@@ -51,24 +58,27 @@ def _faults(export: JobExport) -> list[str]:
     runs = Counter(trial.run for trial in export.trials)
     faults = [f"job {job.name}: run {run} comes {n} times: must come once" for run, n in runs.items() if n > 1]
     for trial in export.trials:
-        faults += [f"job {job.name}, run {trial.run}: {fault}" for fault in _trial_faults(export, trial)]
+        faults += [f"job {job.name}, run {trial.run}: {fault}" for fault in _trial_faults(export, trial, now_s)]
     return faults
 
 
-def _trial_faults(export: JobExport, trial: Trial) -> list[str]:
+def _trial_faults(export: JobExport, trial: Trial, now_s: float) -> list[str]:
     faults = []
     if trial.job != export.job.name:
         faults.append(f"job = {trial.job}: must be {export.job.name}")
     if trial.batch_size not in export.job.batch_sizes:
         faults.append(f"batch_size = {trial.batch_size}: must be one of {list(export.job.batch_sizes)}")
-    if not (math.isfinite(trial.lease_s) and trial.lease_s > 0):
-        faults.append(f"lease_s = {trial.lease_s}: must be finite, and above 0")
+    faults += [
+        f"{name} = {at_s}: must be at most a day from now, {now_s + MAX_AHEAD_S:.0f}"
+        for name, at_s in (("requested_at_s", trial.requested_at_s), ("heard_at_s", trial.heard_at_s))
+        if at_s > now_s + MAX_AHEAD_S
+    ]
     if "\0" in trial.detail:
         faults.append("detail: must not hold the character NUL")
     if trial.timing is not None:
         faults += faults_of(trial.timing, export.job)
     try:
-        check(trial.result)
+        check(trial.result, is_news=False)
     except RequestError as error:
         faults += error.faults
     return faults

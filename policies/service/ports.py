@@ -63,6 +63,10 @@ class TrialDesk(Protocol):
         """Note how long iterations take."""
         ...
 
+    async def correct(self, job: str, run: str, *, batch_size: int, n_ranks: int | None, now_s: float) -> None:
+        """Note the batch size that a run says it trains with."""
+        ...
+
     async def end(self, job: str, run: str, *, now_s: float, was_lost: bool = False) -> Trial | None:
         """End the trial of a run that is over; `was_lost`: it vanished."""
         ...

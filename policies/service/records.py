@@ -31,6 +31,8 @@ IN_FLIGHT: frozenset[str] = frozenset({"open", "running"})
 Ratio = Annotated[float, Meta(gt=0, le=1)]
 Eta = Annotated[float, Meta(ge=0, le=1)]
 Beta = Annotated[float, Meta(gt=1, le=1_000)]
+LeaseS = Annotated[float, Meta(gt=0, le=604_800)]
+RecurrenceNumber = Annotated[int, Meta(ge=0, le=1 << 31)]
 Candidates = Annotated[tuple[BatchSize, ...], Meta(min_length=1, max_length=256)]
 
 
@@ -62,9 +64,9 @@ class Result(Record, frozen=True, kw_only=True):
 
     Attributes:
         outcome: how it ended; None: it goes on.
-        epochs: how many epochs it trained.
-        reached_epochs: after how many of them the target was reached; the rest is not counted.
-        energy_j, duration_s: used for all its `epochs`.
+        epochs: how many epochs it trained, as far as somebody counted: those that energy and duration are of.
+        reached_epochs: after how many of all its epochs the target was reached; the rest is not counted.
+        energy_j, duration_s: used for its `epochs`.
         max_power_w: the sum of its GPUs' prior power limits, which turns time into energy.
         carbon_g, money, currency: for the record.
         failure: why the batch size cannot run.
@@ -112,6 +114,7 @@ class Trial(Record, frozen=True, kw_only=True):
         recurrence: which recurrence of the job it belongs to, from 0; a retry has that of the run it replaces.
         reason, detail: why this batch size.
         cost_bound: the cost at which it is to be stopped; None: never.
+        bound_eta: the weight of energy in that bound, which binds only while the job's is the same.
         requested_at_s, heard_at_s, ended_at_s: when it was asked for, last heard of, and ended.
         lease_s: after this time of silence it is lost.
         stop_ordered_at_s: when it was told to stop; None: it was not.
@@ -124,15 +127,16 @@ class Trial(Record, frozen=True, kw_only=True):
 
     job: Name
     run: Name
-    recurrence: Count
+    recurrence: RecurrenceNumber
     batch_size: BatchSize
     state: TrialState
     reason: Name
     detail: Sentence
     requested_at_s: TimeS
     heard_at_s: TimeS
-    lease_s: float
+    lease_s: LeaseS
     cost_bound: Amount | None = None
+    bound_eta: Eta | None = None
     ended_at_s: TimeS | None = None
     stop_ordered_at_s: TimeS | None = None
     last_epoch: Count | None = None

@@ -15,7 +15,7 @@ from policies.service.config import LearningConfig
 from policies.service.hardware import Hardware, max_powers_w, newest_hardware
 from policies.service.records import ENDED, Job, Trial
 from policies.service.timings import joined, sample_times, too_large
-from policies.service.trials import is_in_flight, n_epochs
+from policies.service.trials import is_in_flight, n_epochs, next_recurrence
 
 LEAST: Final = 1e-12
 """A cost or time of an epoch that is not above it was measured by nobody: it is left out."""
@@ -68,7 +68,13 @@ def study_of(job: Job, trials: Sequence[Trial], eta: float, now_s: float) -> Stu
         epoch_costs=costs,
         epoch_times=epoch_times(trials, costs),
         in_flight=tuple(trial.batch_size for trial in trials if is_in_flight(trial, now_s)),
+        n_stopped=_n_stopped(trials, next_recurrence(trials, now_s)),
     )
+
+
+def _n_stopped(trials: Sequence[Trial], recurrence: int) -> int:
+    """Return how often a recurrence has been stopped so far."""
+    return sum(trial.recurrence == recurrence and trial.state == "stopped" for trial in trials)
 
 
 def run_cost(trial: Trial, eta: float, known_power_w: float | None) -> float | None:
@@ -144,16 +150,21 @@ def epoch_times(trials: Sequence[Trial], costs: Mapping[int, float]) -> Mapping[
     return _sound(joined(_sound(sample_times_s), means_s))
 
 
-def stop_reason(trial: Trial, cost: float | None) -> str | None:
+def stop_reason(trial: Trial, cost: float | None, eta: float) -> str | None:
     """Return why a run is to stop, in a sentence; None: it may go on.
 
     It is to stop when it costs more than its bound and has not reached its target. A run that was told to stop once is
     told again for as long as it goes on.
+
+    Args:
+        trial: the trial.
+        cost: what it has cost so far; None: nobody knows.
+        eta: the weight of energy in that cost: a bound with another weight is in another unit, and binds nothing.
     """
     bound = trial.cost_bound
     if bound is None or trial.state in ENDED or trial.result.reached_epochs is not None:
         return None
-    if trial.stop_ordered_at_s is None and (cost is None or cost <= bound):
+    if trial.stop_ordered_at_s is None and (cost is None or cost <= bound or trial.bound_eta != eta):
         return None
     spent = "more than" if cost is None else f"{cost:.4g} J so far, above"
     return f"batch size {trial.batch_size} costs {spent} the bound of {bound:.4g} J: another is tried in its place"

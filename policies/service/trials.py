@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import FieldInfo, fields, replace
 
 from policies.batch_size import Choice
+from policies.service.corrections import is_released
 from policies.service.errors import RequestError, TrialConflictError
 from policies.service.records import ENDED, IN_FLIGHT, Result, Timing, Trial
 from policies.service.timings import merged
@@ -37,9 +38,11 @@ def opened(
     lease_s: float,
     now_s: float,
     untimed: tuple[int, ...] = (),
+    eta: float | None = None,
 ) -> Trial:
-    """Return a new trial: the promise of a batch size."""
+    """Return a new trial: the promise of a batch size; `eta`: the weight of energy in its cost bound."""
     bound = choice.cost_bound
+    is_bound = bound is not None and bound <= MAX_COST
     return Trial(
         job=job,
         run=run,
@@ -49,7 +52,8 @@ def opened(
         state="open",
         reason=choice.reason,
         detail=choice.detail,
-        cost_bound=bound if bound is not None and bound <= MAX_COST else None,
+        cost_bound=bound if is_bound else None,
+        bound_eta=eta if is_bound else None,
         requested_at_s=now_s,
         heard_at_s=now_s,
         lease_s=lease_s,
@@ -62,7 +66,12 @@ def adopted(trial: Trial, choice: Choice) -> Trial:
     if trial.batch_size == choice.batch_size:
         return trial
     return replace(
-        trial, batch_size=choice.batch_size, reason=choice.reason, detail=choice.detail, cost_bound=choice.cost_bound
+        trial,
+        batch_size=choice.batch_size,
+        reason=choice.reason,
+        detail=choice.detail,
+        cost_bound=choice.cost_bound,
+        bound_eta=None,
     )
 
 
@@ -78,7 +87,7 @@ def is_in_flight(trial: Trial, now_s: float) -> bool:
 
 def heard(trial: Trial, now_s: float) -> Trial:
     """Return a trial after a sign of life of its run; the same object where nothing needs to be written."""
-    if trial.state in ENDED:
+    if trial.state in ENDED or is_released(trial):
         return trial
     is_fresh = now_s < trial.heard_at_s + RENEWAL_SHARE * trial.lease_s
     return trial if trial.state == "running" and is_fresh else _alive(trial, now_s)
@@ -97,6 +106,8 @@ def measured(trial: Trial, *, epoch: int, value: float, reached: bool, now_s: fl
         faults.append(f"value = {value}: must be finite, and at most 1e18 in size")
     if faults:
         raise RequestError(faults)
+    if is_released(trial):
+        return trial
     if trial.state not in ENDED:
         trial = _alive(trial, now_s)
     if trial.last_epoch is None or epoch >= trial.last_epoch:
@@ -105,7 +116,16 @@ def measured(trial: Trial, *, epoch: int, value: float, reached: bool, now_s: fl
 
 
 def timed(trial: Trial, timing: Timing, now_s: float) -> Trial:
-    """Return a trial after its run has timed batch sizes; it becomes one of the size that the run goes on with."""
+    """Return a trial after its run has timed batch sizes; it becomes one of the size that the run goes on with.
+
+    Raises:
+        RequestError: the run goes on with another size, though its own fits the memory.
+    """
+    if is_released(trial):
+        return trial
+    if timing.batch_size not in {None, trial.batch_size} and trial.batch_size < (timing.too_large or 0):
+        own = f"the run's own, {trial.batch_size}, is below too_large = {timing.too_large}"
+        raise RequestError([f"batch_size = {timing.batch_size}: must be left out, since {own}"])
     trial = replace(trial, timing=merged(trial.timing, timing))
     if trial.state not in ENDED:
         trial = _alive(trial, now_s)
@@ -123,6 +143,8 @@ def told(trial: Trial, result: Result, now_s: float) -> Trial:
         TrialConflictError: another end was told before.
     """
     check(result)
+    if is_released(trial):
+        return trial
     before = trial.result.outcome
     if before is not None and result.outcome not in {None, before}:
         raise TrialConflictError(
@@ -139,6 +161,8 @@ def told(trial: Trial, result: Result, now_s: float) -> Trial:
         return merged if result.reached_epochs is None else _reached(merged, result.reached_epochs)
     if result.outcome == "reached" and not n_epochs(merged):
         raise RequestError(["outcome = reached: say after how many epochs, at least 1 (reached_epochs, or epochs)"])
+    if result.outcome == "reached" and result.epochs:  # what it is told to have trained until then, it has needed
+        merged = _reached(merged, result.reached_epochs or result.epochs)
     ended_at_s = trial.ended_at_s if trial.state in ENDED else now_s
     return replace(merged, state=result.outcome, ended_at_s=ended_at_s, heard_at_s=max(now_s, trial.heard_at_s))
 
@@ -154,7 +178,7 @@ def ended(trial: Trial, *, was_lost: bool, now_s: float) -> Trial:
         was_lost: whether the run vanished rather than took its leave.
         now_s: Unix time [s].
     """
-    if trial.state in ENDED:
+    if trial.state in ENDED or is_released(trial):
         return trial
     ended_at_s = now_s if trial.ended_at_s is None else trial.ended_at_s
     if trial.result.reached_epochs is not None:
@@ -192,14 +216,19 @@ def next_recurrence(trials: Sequence[Trial], now_s: float) -> int:
     return max((trial.recurrence for trial in trials), default=-1) + 1
 
 
-def check(result: Result) -> None:
+def check(result: Result, *, is_news: bool = True) -> None:
     """Check that a result is one.
+
+    Args:
+        result: what was told, or (`is_news` false) what has become of all that was told: there, `epochs` may be fewer
+            than those to the target, where they were counted late.
+        is_news: whether it was told all at once.
 
     Raises:
         RequestError: it is not; with every fault.
     """
     faults = [fault for field in _FIELDS if (fault := _fault(field, getattr(result, field.name)))]
-    if result.epochs is not None and result.reached_epochs is not None and result.reached_epochs > result.epochs:
+    if is_news and result.epochs is not None and (result.reached_epochs or 0) > result.epochs:
         faults.append(f"reached_epochs = {result.reached_epochs}: must be at most epochs = {result.epochs}")
     if result.reached_epochs == 0:
         faults.append("reached_epochs = 0: must be at least 1, or left out where the target was not reached")
@@ -227,7 +256,7 @@ def _alive(trial: Trial, now_s: float) -> Trial:
 def _reached(trial: Trial, reached_epochs: int) -> Trial:
     """Return a trial whose target was reached after so many epochs, unless it is known better."""
     known, outcome = trial.result.reached_epochs, trial.result.outcome
-    if outcome in {"stopped", "failed"} or (outcome == "reached" and known is not None):
+    if outcome in {"stopped", "failed"}:
         return trial
     result = replace(trial.result, reached_epochs=min(reached_epochs, known or reached_epochs))
     is_corrected = outcome is None and trial.state == "stopped"
@@ -235,9 +264,18 @@ def _reached(trial: Trial, reached_epochs: int) -> Trial:
 
 
 def _filled(known: Result, news: Result) -> Result:
-    """Return what is known, with what was not known before."""
+    """Return what is known of a run whose end was told, with what was not known before.
+
+    What a run has used grows on, where it is not told as part of its end once more: its last account may come after.
+    """
     gaps = {field.name: getattr(news, field.name) for field in _FIELDS if getattr(known, field.name) is None}
-    return replace(known, **gaps)
+    filled = replace(known, **gaps)
+    if news.outcome is not None:
+        return filled
+    grown = _merged(filled, replace(Result(), **{name: getattr(news, name) for name in _CUMULATIVE}))
+    if news.money is not None and news.energy_j is not None and news.energy_j >= (known.energy_j or 0.0):
+        grown = replace(grown, money=news.money)
+    return grown
 
 
 def _merged(known: Result, news: Result) -> Result:

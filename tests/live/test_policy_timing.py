@@ -31,7 +31,7 @@ async def test_what_a_run_has_timed_is_kept_and_not_timed_again(url: str, tmp_pa
         assert (await ask(desk, "run-1")).untimed == (64,)
         costs = [belief.epoch_cost for belief in (await desk.posterior("job")).beliefs]
         assert costs == [pytest.approx(400.0, rel=0.02), pytest.approx(400.0), pytest.approx(400.0, rel=0.3)]
-        await other.import_(await desk.export())
+        await other.import_(await desk.export(), now_s=9.0)
         assert await other.export() == await desk.export()
         assert (await ask(other, "run-2")).untimed == (64,)
 

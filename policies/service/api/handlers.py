@@ -121,7 +121,7 @@ async def _exported(service: Service, names: Sequence[str]) -> AsyncIterator[byt
 
 async def import_(service: Service, call: Call[NoQuery, list[JobExport]]) -> ImportCounts:
     """Take in jobs with their trials."""
-    counts = await service.desk.import_(call.body)
+    counts = await service.desk.import_(call.body, now_s=call.now_s)
     _LOGGER.info("%s has imported %d jobs with %d trials", call.writer, counts.n_jobs, counts.n_trials)
     return counts
 

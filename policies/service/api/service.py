@@ -55,7 +55,7 @@ class TrialDesk(Protocol):
     async def export(self, name: str | None = None) -> list[JobExport]:
         """Return a job, or all, with their trials."""
 
-    async def import_(self, exports: Sequence[JobExport]) -> ImportCounts:
+    async def import_(self, exports: Sequence[JobExport], *, now_s: float) -> ImportCounts:
         """Take in jobs with their trials."""
 
     async def forget(self, name: str) -> None:

@@ -1,11 +1,10 @@
 """How news of a run are told to the desk: each as one or two calls that may be repeated."""
 
-from typing import Literal
-
 from policies.service.bus.news import Alive, Answered, Ended, Failed, Measured, Story, Timed, Used
 from policies.service.errors import UnknownTrialError
 from policies.service.ports import TrialDesk
 from policies.service.records import Result
+from policies.service.registration import MAX_BATCH_SIZE
 from publishers.reports import RunEnergy
 
 _NO_NEWS = Result()
@@ -19,6 +18,7 @@ async def deliver(desk: TrialDesk, news: Story) -> str | None:
         PolicyError: as the desk raises it.
     """
     job, run, now_s = news.job, news.run, news.at_s
+    await _correct(desk, news)
     match news:
         case Alive():
             _must_be_known(await desk.hear(job, run, now_s=now_s), news)
@@ -41,13 +41,17 @@ async def deliver(desk: TrialDesk, news: Story) -> str | None:
 async def _tell_energy(desk: TrialDesk, news: Used) -> str | None:
     """Tell what a run has used; the last word also ends it."""
     energy, job, run, now_s = news.energy, news.job, news.run, news.at_s
-    # Where no validation was heard of, all the epochs of a run that has reached its target were needed for it.
-    has_reached = energy.final and energy.reached is True and energy.epochs > 0
-    result = _result_of(energy, outcome="reached" if has_reached else None)
-    told = await desk.tell(job, run, result, now_s=now_s)
-    if energy.final and not has_reached:
+    told = await desk.tell(job, run, _result_of(energy), now_s=now_s)
+    if not energy.final:
+        return told.stop
+    n_epochs = energy.epochs + energy.epochs_missed
+    if energy.reached is not True or not n_epochs:
         await desk.end(job, run, now_s=now_s, was_lost=energy.state != "finished")
-    return None if energy.final else told.stop
+    elif told.trial.result.reached_epochs is None and energy.epochs_missed:
+        await desk.tell(job, run, Result(outcome="reached", reached_epochs=n_epochs), now_s=now_s)
+    else:  # where no validation was heard of, all epochs of a run that has reached its target were needed for it
+        await desk.tell(job, run, Result(outcome="reached"), now_s=now_s)
+    return None
 
 
 async def _end(desk: TrialDesk, news: Ended) -> None:
@@ -74,9 +78,27 @@ async def _adopt(desk: TrialDesk, news: Answered) -> None:
     )
 
 
-def _result_of(energy: RunEnergy, *, outcome: Literal["reached"] | None) -> Result:
+async def _correct(desk: TrialDesk, news: Story) -> None:
+    """Tell the batch size that the run trained with, which may be another than it was given."""
+    n_ranks: int | None = None
+    match news:
+        case Used(energy=energy) if energy.batch_size is not None and energy.iterations > 0:
+            batch_size, n_ranks = energy.batch_size, energy.n_gpus
+        case Ended(batch_size=int() as batch_size, n_ranks=n_ranks):
+            pass
+        case Failed(batch_size=int() as batch_size):
+            pass
+        case _:
+            return
+    if 1 <= batch_size <= MAX_BATCH_SIZE:
+        await desk.correct(news.job, news.run, batch_size=batch_size, n_ranks=n_ranks or None, now_s=news.at_s)
+
+
+def _result_of(energy: RunEnergy) -> Result:
+    """Return what a run has used; one that never held a GPU was not measured, and its zeros are no energy."""
+    if not energy.n_gpus:
+        return Result(epochs=energy.epochs)
     return Result(
-        outcome=outcome,
         epochs=energy.epochs,
         energy_j=energy.energy_j,
         duration_s=energy.duration_s,

@@ -119,7 +119,10 @@ class Listener:
     def _hear_failure(self, job: str, run: str, payload: bytes) -> None:
         failure = _of(decode(payload, TrialFailure), run)
         words = f"{failure.reason}: {failure.detail}" if failure.detail else failure.reason
-        self._pass_on(Failed(job=job, run=run, at_s=self._clock_s(), failure=words[:MAX_FAILURE]))
+        news = Failed(
+            job=job, run=run, at_s=self._clock_s(), failure=words[:MAX_FAILURE], batch_size=failure.batch_size
+        )
+        self._pass_on(news)
 
     def _hear_metric(self, job: str, run: str, payload: bytes) -> None:
         metric = _of(decode(payload, Metric), run)
@@ -137,8 +140,16 @@ class Listener:
     def _hear_status(self, job: str, run: str, payload: bytes) -> None:
         status = _of(decode(payload, RankStatus), run)
         if status.state != "running":
-            lost, reached = status.state == "lost", bool(status.reached)
-            self.endings.expect(Ended(job=job, run=run, at_s=self._clock_s(), lost=lost, reached=reached))
+            ended = Ended(
+                job=job,
+                run=run,
+                at_s=self._clock_s(),
+                lost=status.state == "lost",
+                reached=bool(status.reached),
+                batch_size=status.batch_size,
+                n_ranks=status.world_size,
+            )
+            self.endings.expect(ended)
             return
         self.endings.forget(job, run)  # a connection that was lost came back
         if self._is_due(job, run):

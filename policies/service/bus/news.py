@@ -87,9 +87,10 @@ class Measured(News, frozen=True, kw_only=True, tag="measured"):
 
 
 class Failed(News, frozen=True, kw_only=True, tag="failed"):
-    """The batch size cannot run."""
+    """The batch size cannot run; `batch_size`: the one that the run has tried, as far as it is known."""
 
     failure: Sentence
+    batch_size: BatchSize | None = None
 
 
 class Timed(News, frozen=True, kw_only=True, tag="timed"):
@@ -120,10 +121,15 @@ class Used(News, frozen=True, kw_only=True, tag="used"):
 
 
 class Ended(News, frozen=True, kw_only=True, tag="ended"):
-    """The run is over; how, its training process says: `lost` without a word, or whether it `reached` its target."""
+    """The run is over; how, its training process says: `lost` without a word, or whether it `reached` its target.
+
+    `batch_size` is what it trained with, as its rank 0 counted, one of `n_ranks`; None: it did not say.
+    """
 
     lost: bool
     reached: bool
+    batch_size: BatchSize | None = None
+    n_ranks: Count | None = None
 
 
 Story = Answered | Alive | Measured | Failed | Timed | Used | Ended

@@ -100,9 +100,6 @@ _SILENT: Final = (
 _CHANGE: Final = update(TRIALS).where(
     (TRIALS.c.job == bindparam("of_job")) & (TRIALS.c.number == bindparam("of_number"))
 )
-_POWER: Final = select(
-    func.max(TRIALS.c.max_power_w), func.max(TRIALS.c.energy_j / func.nullif(TRIALS.c.duration_s, 0.0))
-).where(_OF_JOB & TRIALS.c.number.in_(_newest(TRIALS.c.number >= 0, MAX_STUDIED)))
 # Trials are numbered from 0 without gaps: the newest one tells how many there are, and a million need not be counted.
 _ITS_TRIALS: Final = TRIALS.alias("its_trials")
 _NEWEST: Final = select(func.max(_ITS_TRIALS.c.number)).where(_ITS_TRIALS.c.job == JOBS.c.name).scalar_subquery()
@@ -212,12 +209,6 @@ def lift_bounds(connection: Connection, job: str) -> None:
     """Forget the cost bounds of a job's trials in flight."""
     in_flight = (TRIALS.c.job == job) & TRIALS.c.ended_at_s.is_(None)
     connection.execute(update(TRIALS).where(in_flight).values(cost_bound=None))
-
-
-def find_power_w(connection: Connection, job: str) -> float | None:
-    """Return P_max as `studies.max_power_w` does, over the newest trials of a job [W]."""
-    row = connection.execute(_POWER, {"job": job}).one()
-    return next((float(power_w) for power_w in row if power_w), None)
 
 
 def find_summaries(connection: Connection) -> list[JobSummary]:

@@ -63,6 +63,7 @@ TRIALS: Final = Table(
     Column("heard_at_s", Double, nullable=False),
     Column("lease_s", Double, nullable=False),
     Column("cost_bound", Double),
+    Column("bound_eta", Double),
     Column("ended_at_s", Double),
     Column("stop_ordered_at_s", Double),
     Column("last_epoch", BigInteger),

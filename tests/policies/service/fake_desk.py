@@ -147,8 +147,9 @@ class FakeDesk:
         names = sorted(self._jobs) if name is None else [(await self.job(name)).name]
         return [JobExport(job=self._jobs[one], trials=tuple(self._trials[one].values())) for one in names]
 
-    async def import_(self, exports: Sequence[JobExport]) -> ImportCounts:
+    async def import_(self, exports: Sequence[JobExport], *, now_s: float) -> ImportCounts:
         """Take in jobs that are new."""
+        del now_s
         await self._reached()
         new = [one for one in exports if one.job.name not in self._jobs]
         for one in new:

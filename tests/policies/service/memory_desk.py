@@ -8,6 +8,7 @@ import msgspec
 
 from policies.batch_size import Choice
 from policies.service import trials
+from policies.service.corrections import trained_with
 from policies.service.errors import StoreUnavailableError, UnknownTrialError
 from policies.service.records import Result, Timing, Told, Trial
 from publishers.reports import RunEnergy
@@ -100,6 +101,12 @@ class MemoryDesk:
         await self._called("time")
         self.trials[job, run] = trials.timed(self._trial(job, run), timing, now_s)
         return self.trials[job, run]
+
+    async def correct(self, job: str, run: str, *, batch_size: int, n_ranks: int | None, now_s: float) -> None:
+        await self._called("correct")
+        self.trials[job, run] = trained_with(
+            self._trial(job, run), batch_size, batch_sizes=(32, 64, 128), n_ranks=n_ranks, now_s=now_s
+        )
 
     async def end(self, job: str, run: str, *, now_s: float, was_lost: bool = False) -> Trial | None:
         await self._called("end")

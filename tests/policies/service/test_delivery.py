@@ -1,11 +1,12 @@
 """What is told of a run makes its end: reached, stopped, failed or lost, whoever says it and in whichever order."""
 
 import pytest
+from msgspec.structs import replace
 
 from policies.service.bus.delivery import deliver
 from policies.service.bus.news import Alive, Answered, Ended, Failed, Measured, Story, Timed, Used
 from policies.service.errors import UnknownTrialError
-from policies.service.records import IterationTime, Timing
+from policies.service.records import IterationTime, Result, Timing
 from policies.service.trials import n_epochs
 from tests.policies.service.memory_desk import NOW_S, MemoryDesk, final_energy, run_energy
 
@@ -21,7 +22,7 @@ def used(**changes: object) -> Used:
 
 
 def ended(*, lost: bool = False, reached: bool = False) -> Ended:
-    return Ended(**RUN, at_s=NOW_S + 30, lost=lost, reached=reached)
+    return Ended(job="resnet50", run="r1", at_s=NOW_S + 30, lost=lost, reached=reached)
 
 
 def timed() -> Timed:
@@ -45,6 +46,13 @@ async def test_a_run_that_has_validated_and_used_energy_is_an_observation() -> N
     assert (result.reached_epochs, result.epochs, result.energy_j, result.duration_s) == (3, 4, 40_000.0, 100.0)
     assert (result.max_power_w, result.gpu_model, result.n_gpus) == (600.0, "NVIDIA A40", 2)
     assert (result.money, result.currency, result.carbon_g) == (0.5, "EUR", None)
+
+
+async def test_the_zeros_of_a_run_that_never_held_a_gpu_are_no_measurement() -> None:
+    desk = await delivered(used(n_gpus=0, gpu_model="", energy_j=0.0, duration_s=0.0, max_power_w=None))
+    result = desk.trials["resnet50", "r1"].result
+    assert (result.energy_j, result.duration_s, result.gpu_model, result.n_gpus) == (None, None, None, None)
+    assert result.epochs == 4
 
 
 async def test_without_a_metric_a_run_that_says_it_has_reached_needed_all_its_epochs() -> None:
@@ -89,7 +97,9 @@ async def test_a_process_that_says_it_has_reached_did_so_at_its_last_validation(
 
 
 async def test_a_batch_size_that_cannot_run_has_failed() -> None:
-    desk = await delivered(Failed(**RUN, at_s=NOW_S + 1, failure="out_of_memory"), used(state="lost"), ended(lost=True))
+    desk = await delivered(
+        Failed(job="resnet50", run="r1", at_s=NOW_S + 1, failure="out_of_memory"), used(state="lost"), ended(lost=True)
+    )
     assert (desk.state(), desk.trials["resnet50", "r1"].result.failure) == ("failed", "out_of_memory")
 
 
@@ -98,6 +108,48 @@ async def test_a_run_that_has_timed_goes_on_with_what_fits() -> None:
     trial = desk.trials["resnet50", "r1"]
     assert (trial.batch_size, trial.reason, trial.state, trial.timing) == (32, "too_large", "reached", timed().timing)
     assert trial.detail == "64 does not fit the memory: 32 is what the run goes on with"
+
+
+@pytest.mark.parametrize(
+    "news",
+    [used(batch_size=32, n_gpus=1), replace(ended(), batch_size=32, n_ranks=1)],
+    ids=["controller", "process"],
+)
+async def test_a_run_counts_for_the_batch_size_that_it_trained_with(news: Story) -> None:
+    desk = await delivered(measured(2, reached=False), news, news)
+    trial = desk.trials["resnet50", "r1"]
+    assert (trial.batch_size, trial.state, trial.reason, trial.cost_bound) == (32, "stopped", "other_batch_size", None)
+
+
+async def test_what_has_failed_is_the_batch_size_that_was_tried() -> None:
+    desk = await delivered(Failed(job="resnet50", run="r1", at_s=NOW_S + 1, failure="out_of_memory", batch_size=128))
+    assert (desk.state(), desk.trials["resnet50", "r1"].batch_size) == ("failed", 128)
+
+
+async def test_the_samples_of_a_rank_are_no_other_batch_size() -> None:
+    for own, n_gpus in ((64, 1), (32, 2), (64, 4), (48, 2)):
+        desk = await delivered(used(batch_size=own, n_gpus=n_gpus, reached=True))
+        assert (desk.state(), desk.trials["resnet50", "r1"].batch_size) == ("reached", 64)
+
+
+async def test_a_run_that_trained_with_none_of_the_candidates_is_released_for_good() -> None:
+    desk = await delivered(
+        timed(), measured(1, reached=True), used(batch_size=48, n_gpus=1), ended(), measured(2, reached=True)
+    )
+    trial = desk.trials["resnet50", "r1"]
+    assert (trial.state, trial.reason, trial.result, trial.timing) == ("lost", "foreign_batch_size", Result(), None)
+    assert "trains with 48, none of its job's" in trial.detail
+
+
+async def test_before_its_first_iteration_a_run_may_still_speak_of_another_batch_size() -> None:
+    desk = await delivered(Used(**RUN, at_s=NOW_S, energy=run_energy(batch_size=32, iterations=0)))
+    assert desk.trials["resnet50", "r1"].batch_size == 64
+
+
+async def test_a_controller_that_came_late_tells_of_its_epochs_and_of_those_before() -> None:
+    desk = await delivered(used(reached=True, epochs=4, epochs_missed=6))
+    result = desk.trials["resnet50", "r1"].result
+    assert (desk.state(), result.epochs, result.reached_epochs) == ("reached", 4, 10)
 
 
 async def test_every_piece_may_come_twice() -> None:

@@ -227,11 +227,13 @@ def test_another_weight_changes_costs_and_nothing_else(eta: float, other: float)
         ({"cost_bound": 10.0, "stop_ordered_at_s": 1.0}, None, True),
         ({"cost_bound": 10.0, "result": Result(reached_epochs=3)}, 11.0, False),
         ({"cost_bound": 10.0, "state": "stopped"}, 11.0, False),
+        ({"cost_bound": 10.0, "bound_eta": 0.4}, 11.0, False),
+        ({"cost_bound": 10.0, "bound_eta": None}, 11.0, False),
     ],
 )
 def test_when_a_run_is_told_to_stop(changes: dict[str, object], cost: float | None, stops: bool) -> None:
-    trial = replace(a_trial(0, "running", Result()), **changes)
-    reason = stop_reason(trial, cost)
+    trial = replace(a_trial(0, "running", Result(), bound_eta=0.5), **changes)
+    reason = stop_reason(trial, cost, 0.5)
     assert (reason is not None) is stops
     assert reason is None or "the bound of 10 J" in reason
 
@@ -252,3 +254,10 @@ def test_what_a_job_says_itself_goes_before_the_configuration() -> None:
 
 def test_no_rate_of_forgetting_means_the_one_that_predicts_best() -> None:
     assert settings_of(JOB, LearningConfig()).forgetting_ratio is None
+
+
+def test_a_retry_knows_how_often_its_recurrence_was_stopped() -> None:
+    """Its bound is higher each time, so that a job that has become dearer is not stopped for ever."""
+    first = [a_trial(0, state="stopped", recurrence=0), a_trial(1, state="stopped", recurrence=0)]
+    assert [study_of(JOB, first[:n], 0.5, 100.0).n_stopped for n in (0, 1, 2)] == [0, 1, 2]
+    assert study_of(JOB, [*first, a_trial(2, state="reached", recurrence=0)], 0.5, 100.0).n_stopped == 0

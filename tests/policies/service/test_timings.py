@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from policies.batch_size import Study
 from policies.batch_size.epoch_costs import infer_epoch_costs
+from policies.service.errors import RequestError
 from policies.service.records import IterationTime, Job, Result, Timing, Trial
 from policies.service.studies import epoch_times, study_of
 from policies.service.timings import faults_of, joined, merged, sample_times, too_large, untimed
@@ -89,6 +90,15 @@ def test_the_costs_of_batch_sizes_that_never_ran_follow_from_their_times() -> No
     assert costs.known.tolist() == [False, False, True, False]
     ratios = [math.exp(log - costs.log.mean[2]) for log in costs.log.mean]
     assert ratios == pytest.approx([times_s[size] / size / 0.005 for size in JOB.batch_sizes], rel=0.05)
+
+
+def test_a_run_whose_own_batch_size_fits_goes_on_with_it() -> None:
+    trial = a_trial()
+    with pytest.raises(RequestError, match="batch_size = 8: must be left out"):
+        timed(trial, timing({8: 0.1}, too_large=64, batch_size=8), 1.0)
+    smaller = timed(trial, timing({8: 0.1}, too_large=32, batch_size=8), 1.0)
+    assert smaller.batch_size == 8
+    assert timed(smaller, timing({8: 0.1}, too_large=32, batch_size=8), 2.0).batch_size == 8
 
 
 def a_study(**changes: object) -> Study:

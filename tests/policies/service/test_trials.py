@@ -125,8 +125,24 @@ def test_an_end_that_was_told_is_told_once() -> None:
 
 def test_an_ended_trial_takes_what_it_does_not_know_yet() -> None:
     trial = told(told(a_trial(), Result(outcome="reached", epochs=4), 5.0), Result(energy_j=7.0, epochs=9), 6.0)
-    assert trial.result == Result(outcome="reached", epochs=4, energy_j=7.0)
-    assert trial.ended_at_s == 5.0
+    assert trial.result == Result(outcome="reached", epochs=9, reached_epochs=4, energy_j=7.0)
+    assert (trial.ended_at_s, n_epochs(trial)) == (5.0, 4)
+
+
+def test_the_last_account_counts_though_it_comes_after_the_end() -> None:
+    so_far = told(a_trial(), Result(epochs=2, energy_j=5.0, duration_s=1.0, carbon_g=1.0, money=2.0), 1.0)
+    over = told(so_far, Result(outcome="reached", reached_epochs=4), 5.0)
+    last = Result(epochs=4, energy_j=10.0, duration_s=2.0, carbon_g=3.0, money=1.5)
+    whole = told(over, last, 6.0)
+    assert whole.result == replace(last, outcome="reached", reached_epochs=4)
+    assert told(whole, Result(epochs=3, energy_j=7.0, duration_s=1.5, money=9.0), 7.0) == whole
+
+
+@pytest.mark.parametrize(("bound", "eta"), [(5.0, 0.3), (None, None)])
+def test_a_bound_knows_the_weight_that_it_was_made_with(bound: float | None, eta: float | None) -> None:
+    choice = Choice(batch_size=32, reason="best_so_far", detail="", cost_bound=bound)
+    trial = opened(job="job", run="run", number=0, recurrence=0, choice=choice, lease_s=LEASE_S, now_s=0.0, eta=0.3)
+    assert trial.bound_eta == eta
 
 
 def test_a_run_has_one_end() -> None:

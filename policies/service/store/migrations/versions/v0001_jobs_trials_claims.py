@@ -60,6 +60,7 @@ def _make_trials() -> None:
         sa.Column("heard_at_s", sa.Double(), nullable=False),
         sa.Column("lease_s", sa.Double(), nullable=False),
         sa.Column("cost_bound", sa.Double()),
+        sa.Column("bound_eta", sa.Double()),
         sa.Column("ended_at_s", sa.Double()),
         sa.Column("stop_ordered_at_s", sa.Double()),
         sa.Column("last_epoch", sa.BigInteger()),
