@@ -6,7 +6,7 @@ import time
 import weakref
 
 from publishers.sender import CLOSE_TIMEOUT_S, Sender
-from publishers.trial import is_out_of_memory
+from publishers.trial import is_out_of_device_memory
 
 _SENDERS: "weakref.WeakSet[Sender]" = weakref.WeakSet()
 
@@ -17,13 +17,13 @@ def remember(sender: Sender) -> None:
 
 
 def _out_of_memory() -> BaseException | None:
-    """Return the exception that ends the interpreter, where it is one for want of memory.
+    """Return the exception that ends the interpreter, where it is one for want of a device's memory.
 
     At a prompt it may be an old one: whoever sits there has gone on since.
     """
     last: BaseException | None = getattr(sys, "last_value", None)
     is_interactive = hasattr(sys, "ps1") or bool(sys.flags.interactive)
-    return last if last is not None and not is_interactive and is_out_of_memory(type(last)) else None
+    return last if last is not None and not is_interactive and is_out_of_device_memory(type(last)) else None
 
 
 @atexit.register
@@ -33,7 +33,7 @@ def _say_finished() -> None:
     fault = _out_of_memory()
     senders = [sender for sender in list(_SENDERS) if not sender.closed]
     for sender in senders:
-        if fault is not None and sender.conversation.has_asked:
+        if fault is not None and sender.conversation.has_asked and not sender.has_trained:
             sender.add_failure("out_of_memory", fault)
         sender.request_close(reached=None)
     for sender in senders:

@@ -5,6 +5,7 @@ is logged once, to the logger `publishers`.
 """
 
 import copyreg
+import itertools
 import math
 import os
 import time
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
-from publishers.caution import number, truth, warn_once
+from publishers.caution import number, text, truth, warn_once
 from publishers.connection import PahoConnection
 from publishers.conversation import put_question
 from publishers.environment import MAX_BATCH_SIZE, Finder, whole_number
@@ -23,7 +24,7 @@ from publishers.probe import Probing
 from publishers.recorder import CHUNK, Recorder
 from publishers.sender import CLOSE_TIMEOUT_S, Connect, Sender
 from publishers.settings import Settings, resolve, resolve_or_warn
-from publishers.trial import Trial, is_out_of_memory
+from publishers.trial import Trial, is_out_of_device_memory
 from publishers.wire import Metric
 
 T = TypeVar("T")
@@ -143,17 +144,13 @@ class Publisher:
         warn_once(why)
         return default
 
-    def epochs(self, n_epochs: int) -> Iterator[int]:
-        """Yield 0 to `n_epochs - 1`, each an epoch; ends early where `should_stop` is true.
+    def epochs(self, n_epochs: float | None) -> Iterator[int]:
+        """Yield 0 to `n_epochs - 1`, or without an end (None, infinity), each an epoch; ends where `should_stop`.
 
         Of several ranks none ends early by itself, since the others would wait for it for ever: let one rank broadcast
         `should_stop`, and all of them `break`.
         """
-        n = number(n_epochs)
-        if n is None or not math.isfinite(n):
-            warn_once(f"there are no epochs: n_epochs is a {type(n_epochs).__name__}, and must be a whole number")
-            return
-        for epoch in range(int(n)):
+        for epoch in _counted(n_epochs):
             if self.should_stop:
                 if self._n_ranks == 1:
                     break
@@ -209,7 +206,7 @@ class Publisher:
     def fail(self, reason: str = "out_of_memory", detail: str = "") -> None:
         """Say that the run cannot run at its batch size, so that the policy service proposes it no more.
 
-        As a context manager the publisher says so by itself where the training runs out of memory.
+        As a context manager the publisher says so by itself where the first epoch runs out of a GPU's memory.
         """
         if self._sender is not None and not self._sender.add_failure(reason, detail):
             warn_once("a failure is not published: no batch size was said")
@@ -235,8 +232,9 @@ class Publisher:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Close it; where the training has run out of memory, say so before. The exception goes on."""
-        if kind is not None and is_out_of_memory(kind):
+        """Close it; where a GPU's memory was too small for an epoch, say so before. The exception goes on."""
+        has_trained = self._sender is not None and self._sender.has_trained
+        if kind is not None and is_out_of_device_memory(kind) and not has_trained:
             self.fail(detail=error)  # type: ignore[arg-type]  # its text may be long, or fail
         self.close()
 
@@ -281,6 +279,15 @@ class Publisher:
             return
         self._sender = sender
         remember(sender)
+
+
+def _counted(n_epochs: object) -> Iterable[int]:
+    """Return the numbers of the epochs; what is no number must not make training train nothing, and has no end."""
+    n = math.inf if n_epochs is None else number(n_epochs)
+    if n is None or math.isnan(n):
+        warn_once(f"epochs have no end: n_epochs is {text(n_epochs, 40)}, and must be a whole number")
+        n = math.inf
+    return itertools.count() if n == math.inf else range(int(max(n, 0.0)))
 
 
 def _off() -> Publisher:

@@ -30,6 +30,8 @@ CLOSE_TIMEOUT_S: Final = 2.0
 _MAX_EVENTS: Final = 256
 """Metrics, times and failures that wait while the broker is away."""
 _POLL_S: Final = 0.05
+_RETURN_S: Final = 0.2
+"""How often a broker that was there before is tried at the end."""
 _SEEK_S: Final = 1.0
 _OFTEN_S: Final = 60.0
 """How often, and for how long so often, a process that names no GPU is looked at: then once a heartbeat."""
@@ -46,6 +48,8 @@ class Sender:
             ValueError: the status is none that the bus takes.
         """
         self._settings = settings
+        self._recorder = recorder
+        self._epochs_before = 0
         self._connect = connect
         self._status = settings.status(started_at_s=started_at_s)
         decode(encode(self._status), RankStatus)
@@ -90,6 +94,11 @@ class Sender:
     def batch_size(self) -> int | None:
         """Return the samples of an iteration, where they are known."""
         return self._status.batch_size
+
+    @property
+    def has_trained(self) -> bool:
+        """Return whether a whole epoch was trained at the present batch size, so that it fits the memory."""
+        return self._recorder.epoch > self._epochs_before
 
     @property
     def run(self) -> str:
@@ -137,6 +146,7 @@ class Sender:
         if batch_size != self._status.batch_size:
             self._status = msgspec.structs.replace(self._status, batch_size=batch_size)
             self._heartbeat_due_s = 0.0
+            self._epochs_before = self._recorder.epoch
 
     def request_close(self, *, reached: bool | None) -> None:
         """Let the thread publish what is left, and `finished`."""
@@ -237,10 +247,15 @@ class Sender:
         return connection.publish(topic, payload, qos=qos, retain=retain)
 
     def _finish(self, connection: Connection) -> None:
-        """Publish what is left, then `finished`, and wait for its acknowledgement."""
+        """Publish what is left, then `finished`, and wait for its acknowledgement; a broker that went may be back."""
         deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
         self.conversation.end("publishing was closed meanwhile")
         self._tick(connection)
+        while not connection.is_connected() and connection.connections and time.monotonic() < deadline_s:
+            self._woken.clear()
+            self._woken.wait(_RETURN_S)
+            connection.hurry()
+            self._tick(connection)
         while connection.is_connected() and time.monotonic() < deadline_s:
             progressed = self._flush(connection)
             self._shipment.settle()

@@ -147,7 +147,15 @@ def failure(*, run: str, batch_size: int, reason: object, detail: object) -> Tri
 
 def is_out_of_memory(kind: type[BaseException]) -> bool:
     """Return whether an exception is Python's for want of memory, or one that calls itself so, as PyTorch's does."""
-    return issubclass(kind, MemoryError) or any(base.__name__ == "OutOfMemoryError" for base in kind.__mro__)
+    return issubclass(kind, MemoryError) or is_out_of_device_memory(kind)
+
+
+def is_out_of_device_memory(kind: type[BaseException]) -> bool:
+    """Return whether an exception calls itself out of memory, as PyTorch's does for a GPU's.
+
+    Python's own for want of memory is left out: it is about the host, and tells nothing of the batch size.
+    """
+    return any(base.__name__ == "OutOfMemoryError" for base in kind.__mro__)
 
 
 def _read_sizes(candidates: object, faults: list[str]) -> list[int]:

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import threading
 import time
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from publishers import Publisher, publish_iterations
 from publishers.connection import Will
 from publishers.environment import Broker
 from publishers.iterations import PublishedSized
+from publishers.sender import CLOSE_TIMEOUT_S
 from publishers.wire import Message, Metric, RankStatus, decode, encode
-from tests.publishers.fake_connection import FakeConnection, publisher_on, unused_broker, wait_until
+from tests.publishers.fake_connection import TIMEOUT_S, FakeConnection, publisher_on, unused_broker, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +84,32 @@ def test_the_status_runs_then_is_finished_and_the_will_says_lost() -> None:
     assert connection.will is not None
     assert decode(connection.will.payload, RankStatus).state == "lost"
     assert connection.closed
+
+
+def test_a_broker_that_is_away_at_the_end_and_comes_back_hears_of_it() -> None:
+    connection = FakeConnection()
+    publisher = publisher_on(connection)
+    wait_until(connection.statuses)
+    connection.up = False
+    wait_until(lambda: connection.failure)
+    closing = threading.Thread(target=publisher.close)
+    closing.start()
+    wait_until(lambda: connection.hurries)
+    connection.up = True
+    closing.join(TIMEOUT_S)
+    assert connection.statuses()[-1].state == "finished"
+
+
+def test_a_broker_that_is_away_at_the_end_is_waited_for_as_long_as_a_close_may_take() -> None:
+    connection = FakeConnection()
+    publisher = publisher_on(connection)
+    wait_until(connection.statuses)
+    connection.up = False
+    wait_until(lambda: connection.failure)
+    begin_s = time.monotonic()
+    publisher.close()
+    assert time.monotonic() - begin_s < CLOSE_TIMEOUT_S + 0.5
+    wait_until(lambda: connection.closed)
 
 
 def test_the_status_comes_again_every_heartbeat_and_after_every_reconnection() -> None:

@@ -1,4 +1,4 @@
-"""When a training should stop: its target, its own word, and the commands of the policy service; and its failures."""
+"""When a training should stop: its target, its own word, and the commands of the policy service."""
 
 import copy
 import logging
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from publishers import Publisher
-from publishers.farewell import _out_of_memory
 from publishers.iterations import PublishedSized
 from publishers.reports import Command
 from publishers.wire import TrialAnswer
@@ -177,11 +176,25 @@ def test_one_of_several_ranks_does_not_leave_the_others_alone(
 
 @pytest.mark.parametrize(
     ("n", "count"),
-    [(3, 3), (np.int64(2), 2), (2.0, 2), ("2", 2), (0, 0), (-1, 0), (None, 0), ("x", 0), (float("nan"), 0)],
+    [(3, 3), (np.int64(2), 2), (2.0, 2), ("2", 2), (0, 0), (-1, 0), (float("-inf"), 0)],
 )
 def test_epochs_never_raise(n: int, count: int) -> None:
     with publisher_on(FakeConnection()) as publisher:
         assert list(publisher.epochs(n)) == list(range(count))
+
+
+@pytest.mark.parametrize(
+    ("n", "n_warnings"), [(None, 0), (float("inf"), 0), ("x", 1), (float("nan"), 1), (object(), 1)]
+)
+def test_epochs_whose_number_is_none_have_no_end_but_the_target(
+    n: float | None, n_warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with aimed(FakeConnection(), 0.84) as publisher:
+        caplog.clear()
+        for epoch in publisher.epochs(n):
+            publisher.metric(0.9 if epoch == 300 else 0.1)
+    assert epoch == 300
+    assert len([record for record in caplog.records if "epochs have no end" in record.message]) == n_warnings
 
 
 def test_a_command_to_stop_ends_the_epochs_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
@@ -266,84 +279,6 @@ def test_a_copy_in_another_process_asks_and_hears_nothing() -> None:
         twin.fail()
         assert list(twin.epochs(2)) == [0, 1]
     publisher.close()
-
-
-class OutOfMemoryError(RuntimeError):
-    """As PyTorch's."""
-
-
-class DeviceOutOfMemoryError(OutOfMemoryError):
-    """As one derived from it."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("device-side assert")
-
-
-@pytest.mark.parametrize(
-    ("error", "detail"),
-    [
-        (OutOfMemoryError("CUDA out of memory." + "x" * 5_000), "CUDA out of memory." + "x" * 1_005),
-        (MemoryError(), ""),
-        (DeviceOutOfMemoryError(), "a DeviceOutOfMemoryError"),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_want_of_memory_is_reported_with_the_batch_size_and_the_exception_goes_on(
-    error: Exception, detail: str
-) -> None:
-    connection = service()
-    with pytest.raises(type(error)), aimed(connection, 0.84):
-        raise error
-    (failure,) = connection.trial_failures()
-    assert (failure.run, failure.batch_size, failure.reason, failure.detail) == ("r1", 16, "out_of_memory", detail)
-    assert [topic.rpartition("/")[2] for topic, *_ in connection.sent][-2:] == ["failure", "status"]
-
-
-def test_other_exceptions_are_no_failure_of_the_batch_size() -> None:
-    connection = service()
-    with pytest.raises(ValueError, match="bad"), aimed(connection, 0.84):
-        raise ValueError("bad")
-    assert connection.trial_failures() == []
-
-
-@pytest.mark.parametrize(
-    ("reason", "code", "detail"),
-    [
-        ("too_slow", "too_slow", "why"),
-        ("too slow", "failed", "too slow: why"),
-        ("", "failed", ": why"),
-        (None, "None", "why"),
-        (DeviceOutOfMemoryError(), "failed", "a DeviceOutOfMemoryError: why"),
-    ],
-    ids=range(5),
-)
-def test_whatever_the_reason_of_a_failure_is_it_is_published(reason: str, code: str, detail: str) -> None:
-    connection = FakeConnection()
-    with publisher_on(connection, batch_size=64) as publisher:
-        publisher.fail(reason, "why")
-    (failure,) = connection.trial_failures()
-    assert (failure.batch_size, failure.reason, failure.detail) == (64, code, detail)
-
-
-def test_a_failure_of_a_batch_size_that_nobody_knows_is_not_published(caplog: pytest.LogCaptureFixture) -> None:
-    connection = FakeConnection()
-    with publisher_on(connection) as publisher:
-        publisher.fail()
-    assert connection.trial_failures() == []
-    assert len(caplog.records) == 1
-
-
-@pytest.mark.parametrize(
-    ("last", "is_prompt", "expected"),
-    [(MemoryError(), False, True), (MemoryError(), True, False), (ValueError(), False, False), (None, False, False)],
-)
-def test_only_what_ends_the_interpreter_is_taken_for_want_of_memory_at_exit(
-    last: BaseException | None, is_prompt: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "last_value", last, raising=False)
-    if is_prompt:
-        monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
-    assert (_out_of_memory() is last) is (expected or last is None)
 
 
 @pytest.mark.live
