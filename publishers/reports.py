@@ -84,6 +84,7 @@ class RunEnergy(Message, frozen=True, kw_only=True):
 
     `epochs` are those that its energy is of, from the first that was heard from its beginning (or most of it) on;
     `epochs_missed` came before.
+    `n_gpus` = 0 means that the run never held a GPU and was not measured: its zeros are no energy and no duration.
     `max_power_w` is the sum of its GPUs' prior power limits, over all nodes: what turns time into energy in the cost.
     """
 
