@@ -29,8 +29,8 @@ from tests.policies.batch_size.reference import Reference
 
 DATE: Final = "2026-11-21"
 TABLE: Final = Path(__file__).with_suffix(".md")
-LEARNERS: Final = ("gridchase", "gridchase-untimed", "gridchase-profiled", "Zeus")
-OTHERS: Final = ("zeus", "oracle", "default", "grid")
+LEARNERS: Final = ("gridchase", "gridchase-untimed", "Zeus")
+OTHERS: Final = ("gridchase-profiled", "zeus", "oracle", "default", "grid")
 CONDITIONS: Final = {
     "η = 0.5": Conditions(),
     "η = 0 (time alone)": Conditions(eta=0.0),
@@ -93,7 +93,7 @@ def page(workloads: Sequence[Workload], n_seeds: int, files: tuple[Path, Sequenc
         tasks: list[Task] = [
             (workload, policy, condition, n_seeds)
             for condition, workload, policy in product(
-                CONDITIONS, workloads, (*LEARNERS, "zeus", "oracle", "default", "grid")
+                CONDITIONS, workloads, (*LEARNERS, *OTHERS)
             )
             if condition == MAIN or policy in LEARNERS
         ]
