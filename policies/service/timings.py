@@ -57,12 +57,15 @@ def sample_times(trials: Sequence[Trial]) -> Mapping[int, float]:
 
 
 def too_large(trials: Sequence[Trial]) -> Sequence[int]:
-    """Return the batch sizes that did not fit the memory when they were to be timed, and never ran, ascending."""
+    """Return the batch sizes that did not fit the memory when they were to be timed, ascending.
+
+    What has run, and all that is smaller, fits: then the probe was mistaken.
+    """
     found = {timing.too_large for timing in _timings(trials)} - {None}
     if not found:
         return []
     ran = {trial.batch_size for trial in trials if trial.state in {"reached", "stopped"}}
-    return sorted(size for size in found if size is not None and size not in ran)
+    return sorted(size for size in found if size is not None and size > max(ran, default=0))
 
 
 def joined(sample_times_s: Mapping[int, float], epoch_times_s: Mapping[int, float]) -> Mapping[int, float]:
