@@ -92,9 +92,7 @@ def page(workloads: Sequence[Workload], n_seeds: int, files: tuple[Path, Sequenc
         yield from check(workloads, pool)
         tasks: list[Task] = [
             (workload, policy, condition, n_seeds)
-            for condition, workload, policy in product(
-                CONDITIONS, workloads, (*LEARNERS, *OTHERS)
-            )
+            for condition, workload, policy in product(CONDITIONS, workloads, (*LEARNERS, *OTHERS))
             if condition == MAIN or policy in LEARNERS
         ]
         outcomes = list(pool.map(Outcome, tasks))
