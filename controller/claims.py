@@ -9,15 +9,6 @@ MIN_UUID_PREFIX = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a run runs, as the router sees it: its identity and this node's name."""
-
-    job: str
-    run: str
-    node: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """Why a claim is not granted: a stable code, and a sentence."""
 

@@ -9,13 +9,12 @@ import logging
 import math
 from collections.abc import Callable
 
-from controller.claims import Place
 from controller.clock import NS_PER_S, Clock, next_tick_s
 from controller.config import Config
 from controller.holding import Holding, Obstacle
 from controller.ports import EnergyMeter, Hold, PowerLimiter, SignalSource, Target
 from controller.profile_store import ProfileKey, ProfileStore
-from controller.ranks import End, Ranks
+from controller.ranks import End, Place, Ranks
 from controller.run_account import RunAccount, Slice, cut
 from controller.run_report import energy_report, joined, profile_report
 from controller.steering import Profiling, Steering, Waiting

@@ -20,6 +20,15 @@ End = Literal["finished", "lost", "silent"]
 _LOGGER = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a run runs, as the router sees it: its identity and this node's name."""
+
+    job: str
+    run: str
+    node: str
+
+
 @dataclass(slots=True, kw_only=True)
 class Rank:
     """A training process of the run."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from controller.claims import Place, Refusal, grant
+from controller.claims import Refusal, grant
 from controller.clock import Clock
 from controller.complaints import Complaints
 from controller.config import Config
@@ -18,6 +18,7 @@ from controller.job import Job
 from controller.meter import Meter
 from controller.ports import Bus, PowerLimiter, SignalSource
 from controller.profile_store import ProfileStore
+from controller.ranks import Place
 from publishers.reports import RunEnergy
 from publishers.topics import Address, Topics
 from publishers.wire import Iterations, Message, Metric, RankStatus, WireError, decode, encode

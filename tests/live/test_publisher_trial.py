@@ -52,6 +52,7 @@ def answer(request: TrialRequest, **changes: object) -> bytes:
         "batch_size": 16,
         "reason": "explored",
         "detail": "little is known of 16",
+        "recurrence": 1,
         "lease_s": 600.0,
     }
     return encode(TrialAnswer(**{**fields, **changes}))  # type: ignore[arg-type]  # by name

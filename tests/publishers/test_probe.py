@@ -130,7 +130,8 @@ def test_a_batch_size_that_does_not_fit_makes_room_for_the_largest_that_does(
 
 
 def answering(**changes: object) -> FakeConnection:
-    fields: dict[str, object] = {"batch_size": 32, "reason": "explored", "detail": "", "untimed": [8, 16, 32, 48]}
+    fields: dict[str, object] = {"batch_size": 32, "reason": "explored", "detail": "", "recurrence": 1}
+    fields["untimed"] = [8, 16, 32, 48]
 
     def answer(request: TrialRequest) -> list[TrialAnswer]:
         named = {"run": request.run, "correlation": request.correlation, **fields, **changes}
