@@ -17,6 +17,8 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
+    except KeyboardInterrupt:  # stopped on request, before it could do anything
+        return 0
     return run()
 
 

@@ -121,7 +121,8 @@ def _add_up(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
 
     def do(options: argparse.Namespace) -> int:
         config = load_config(options.config, options.set)
-        return run.up(config, None if options.no_policy else load_policy_config(options.policy_config))
+        policy_config = None if options.no_policy else load_policy_config(options.policy_config)
+        return run.up(config, policy_config, policy_file=options.policy_config)
 
     verb.set_defaults(do=do)
 
@@ -210,7 +211,9 @@ def _demo(options: argparse.Namespace) -> int:
     """Run the demo that is meant; what belongs to the other one is a fault."""
     of_day = {"duration_s": options.duration_s, "zone": options.zone, "max_slowdown": options.max_slowdown}
     of_job = {"n_recurrences": options.recurrences, "workload": options.workload, "policy": options.policy}
-    is_recurring = any(value is not None for value in of_job.values())
+    if options.recurrences is None and (lonely := [key for key in ("workload", "policy") if of_job[key] is not None]):
+        raise ConfigError([f"--{key}: goes with --recurrences, for a recurring job" for key in lonely])
+    is_recurring = options.recurrences is not None
     strange = [key for key, value in of_day.items() if value is not None] if is_recurring else []
     if strange:
         raise ConfigError([f"--{key.replace('_', '-')}: is for the day, not for a recurring job" for key in strange])

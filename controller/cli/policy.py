@@ -11,6 +11,7 @@ from pathlib import Path
 from controller.cli import policy_jobs
 from controller.cli.policy_config import load_policy_config, masked, policy_state_dir
 from controller.cli.wiring import VERSION, stopped_by_signals
+from controller.errors import ConfigError
 from policies.service.config import PolicyConfig
 from policies.service.serve import run_service
 
@@ -44,6 +45,10 @@ def add_verb(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
 def serve(config: PolicyConfig, state_dir: Path) -> int:
     """Run the policy service until SIGINT or SIGTERM."""
     _LOGGER.info("configuration: %s", masked(config))
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError([f"--state-dir {state_dir}: cannot be made: {error.strerror}"]) from error
 
     async def run() -> None:
         stop = asyncio.Event()

@@ -89,7 +89,7 @@ def main_recurrences(options: RecurrenceOptions, *, show_learned: ShowLearned) -
     console, errors = Console(), Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     if faults := check_recurrences(options):
         for fault in faults:
-            errors.print(fault)
+            errors.print(f"gridchase: {fault}")
         return 2
     try:
         result = asyncio.run(until_stopped(run_recurrences(options, console=console, show_learned=show_learned)))
@@ -99,7 +99,7 @@ def main_recurrences(options: RecurrenceOptions, *, show_learned: ShowLearned) -
         console.print("stopped on request")
         return 0
     except (*EXPECTED, OSError) as error:
-        errors.print(f"the demo failed: {error}")
+        errors.print(f"gridchase: the demo failed: {error}")
         return 1
     print_recurrences(result, console)
     return 0

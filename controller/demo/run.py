@@ -83,7 +83,7 @@ def main_demo(options: DemoOptions) -> int:
     console, errors = Console(), Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     if faults := check_options(options):
         for fault in faults:
-            errors.print(fault)
+            errors.print(f"gridchase: {fault}")
         return 2
     try:
         result = asyncio.run(until_stopped(run_demo(options, console=console)))
@@ -93,7 +93,7 @@ def main_demo(options: DemoOptions) -> int:
         console.print("stopped on request")
         return 0
     except (*EXPECTED, OSError) as error:
-        errors.print(f"the demo failed: {error}")
+        errors.print(f"gridchase: the demo failed: {error}")
         return 1
     print_result(result, console)
     return 0

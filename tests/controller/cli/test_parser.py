@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from controller.cli.parser import main
+from controller.cli.run import _look_command
+from controller.config import Config, NodeConfig, load_config
 from controller.errors import (
     BackendError,
     ConfigError,
@@ -213,7 +215,11 @@ def test_options_of_the_other_demo_end_with_2(capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr().err
     assert "--zone: is for the day" in shown
     assert "--max-slowdown: is for the day" in shown
-    assert main(["demo", "--workload", "mnist"]) == 2, "a workload alone means the recurring job"
+    assert main(["demo", "--workload", "cifar100", "--policy", "zeus"]) == 2
+    shown = capsys.readouterr().err
+    assert "gridchase: --workload: goes with --recurrences" in shown
+    assert "gridchase: --policy: goes with --recurrences" in shown
+    assert main(["demo", "--recurrences", "2", "--workload", "mnist"]) == 2
     assert "must be one of cifar100" in capsys.readouterr().err
 
 
@@ -232,3 +238,26 @@ def test_a_wrong_configuration_of_the_policy_service_keeps_up_from_starting(tmp_
     state_dir = tmp_path / "state"
     assert main([*arguments("up", state_dir), "--policy-config", str(tmp_path / "policy.toml")]) == 2
     assert not state_dir.exists()
+
+
+def test_a_state_directory_of_the_policy_service_that_cannot_be_made_ends_with_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["policy", "--state-dir", "/proc/x"]) == 2
+    assert "gridchase: --state-dir /proc/x: cannot be made: " in capsys.readouterr().err
+
+
+def test_up_tells_the_command_that_leads_to_its_own_database(tmp_path: Path) -> None:
+    config = Config(node=NodeConfig(state_dir=str(tmp_path / "a b")))
+    assert _look_command(config, Path("p.toml")) == (
+        f"gridchase policy jobs --config p.toml --state-dir '{tmp_path / 'a b' / 'policy'}'"
+    )
+    assert _look_command(load_config(None, []), None) == "gridchase policy jobs"
+
+
+def test_up_says_that_the_bus_of_the_policy_file_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text('[bus]\nurl = "mqtt://elsewhere"\n')
+    words = [*arguments("up", tmp_path / "state", "bus.url=mqtt://broker.example"), "--policy-config", str(file)]
+    assert main(words) == 2, "that broker is not of this machine"
+    assert [f"{file}: [bus] is not used" in record.getMessage() for record in caplog.records] == [True]
