@@ -120,8 +120,7 @@ def forget(place: Place, name: str, *, yes: bool) -> int:
     if not yes and not sys.stdin.isatty():
         raise ConfigError([f"forget {name}: nobody can be asked here: say --yes"])
     view = asyncio.run(_with_desk(place, lambda desk: _view(desk, name)))
-    n_ends = view.posterior.n_observations
-    question = f"Forget {name} and what its runs have taught ({ends_text(n_ends)})? [y/N] "
+    question = f"Forget {name} and what its runs have taught ({ends_text(view)})? [y/N] "
     if not yes and input(question).strip().lower() not in {"y", "yes"}:
         print("nothing was forgotten")
         return 0

@@ -12,7 +12,9 @@ from bokeh.plotting import figure
 from bokeh.resources import INLINE
 
 from controller.cli.policy_view import (
+    NO_COST,
     JobView,
+    cost_is_missing,
     cost_text,
     duration_text,
     end_text,
@@ -21,6 +23,7 @@ from controller.cli.policy_view import (
     epochs_text,
     marks_of,
     next_text,
+    spent_of,
     time_text,
 )
 from policies.service.records import Trial
@@ -54,7 +57,7 @@ def render_page(view: JobView) -> str:
     figures = [plot for plot in (_costs(view), _epochs(view), _history(view)) if plot is not None]
     script, plots = components(column(*figures, sizing_mode="scale_width")) if figures else ("", "")
     name = escape(view.job.name)
-    n_ends, eta = view.posterior.n_observations, view.posterior.eta
+    eta = view.posterior.eta
     return "\n".join(
         [
             '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
@@ -62,7 +65,7 @@ def render_page(view: JobView) -> str:
             INLINE.render() if figures else "",
             f"<style>{_STYLE}</style></head><body>",
             f"<h1>{name}</h1>",
-            f"<p>{ends_text(n_ends)}; policy {view.posterior.policy}; default {view.job.default_batch_size}.</p>",
+            f"<p>{ends_text(view)}; policy {view.posterior.policy}; default {view.job.default_batch_size}.</p>",
             f'<p class="next"><b>Next:</b> {escape(next_text(view))}</p>',
             "<h2>What is believed of each batch size</h2>",
             _beliefs_table(view),
@@ -70,7 +73,8 @@ def render_page(view: JobView) -> str:
             plots,
             "<h2>Runs</h2>",
             _trials_table(view),
-            f'<p class="note">Energy and cost in {view.scale.unit}; times are UTC.</p>',
+            f'<p class="note">All is to the target, energy and cost in {view.scale.unit}; times of day are UTC.</p>',
+            f'<p class="note">{escape(NO_COST)}.</p>' if cost_is_missing(view) else "",
             script,
             "</body></html>",
         ]
@@ -235,8 +239,8 @@ def _trials_table(view: JobView) -> str:
                 str(trial.batch_size),
                 end_text(trial),
                 str(epochs_of(trial) or "-"),
-                view.scale.text(trial.result.energy_j),
-                duration_text(trial.result.duration_s),
+                view.scale.text(spent_of(trial)[0]),
+                duration_text(spent_of(trial)[1]),
                 view.scale.text(view.costs.get(trial.run)),
                 trial.detail,
             ],

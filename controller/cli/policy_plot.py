@@ -30,13 +30,14 @@ def draw_costs(view: JobView, *, in_colour: bool) -> str:
     figure.with_colors, figure.color_mode, figure.origin = in_colour, "names", False
     figure.x_label, figure.y_label = "batch size", ""
     figure.x_ticks_fkt = lambda tick, _: f"{2**tick:.0f}"
-    figure.y_ticks_fkt = lambda tick, _: f"{10**tick:.3g}"
+    figure.y_ticks_fkt = lambda tick, _: _tick_text(10**tick)
     figure.set_x_limits(min_=low, max_=low + n_ticks * step)
     bottom, top = _bounds(view, believed)
     figure.set_y_limits(min_=bottom, max_=top)
     _draw_beliefs(figure, view, believed, (bottom, top))
     _draw_runs(figure, view, (bottom, top))
-    return str(figure.show(legend=False))
+    lines = str(figure.show(legend=False)).splitlines()
+    return "\n".join(lines[1:])  # the first one is for the name of the axis, which the caller tells above
 
 
 def _draw_beliefs(
@@ -64,6 +65,11 @@ def _draw_runs(figure: "plotille.Figure", view: JobView, bounds: tuple[float, fl
         inside = [(x, y) for x, y in ends if bounds[0] <= y <= bounds[1]]
         if inside:
             figure.scatter([x for x, _ in inside], [y for _, y in inside], lc=colour, marker=marker)
+
+
+def _tick_text(cost: float) -> str:
+    """Return a cost at the axis, with three digits and never with an exponent that people must work out."""
+    return f"{cost:,.0f}" if 1e3 <= cost < 1e7 else f"{cost:.3g}"  # noqa: PLR2004 — where three digits end
 
 
 def _span(batch_sizes: tuple[int, ...]) -> tuple[float, float]:

@@ -10,7 +10,9 @@ from rich.table import Table
 
 from controller.cli.policy_plot import draw_costs
 from controller.cli.policy_view import (
+    NO_COST,
     JobView,
+    cost_is_missing,
     cost_text,
     duration_text,
     end_text,
@@ -19,6 +21,7 @@ from controller.cli.policy_view import (
     epochs_text,
     marks_of,
     next_text,
+    spent_of,
     time_text,
     view_of,
 )
@@ -40,16 +43,14 @@ def print_view(view: JobView, console: Console) -> None:
     if view.trials:
         n_shown = min(N_SHOWN, len(view.trials))
         title = f"The last {n_shown} runs" if n_shown < len(view.trials) else "The runs"
-        console.print(f"[bold]{title}; energy and cost in {view.scale.unit}[/bold]", highlight=False)
+        console.print(f"[bold]{title}, to the target; energy and cost in {view.scale.unit}[/bold]", highlight=False)
         console.print(_trials_table(view, n_shown))
 
 
 def print_posterior(view: JobView, console: Console) -> None:
     """Print what is believed of each batch size, and which one is next and why."""
     posterior = view.posterior
-    title = (
-        f"{view.job.name}: {ends_text(posterior.n_observations)}; policy {posterior.policy}; costs in {view.scale.unit}"
-    )
+    title = f"{view.job.name}: {ends_text(view)}; policy {posterior.policy}; costs in {view.scale.unit}"
     console.print(f"[bold]{escape(title)}[/bold]", highlight=False)
     table = _table()
     for heading in ("size", "runs", "epochs", "an epoch", "a run"):
@@ -59,7 +60,9 @@ def print_posterior(view: JobView, console: Console) -> None:
         table.add_row(*_belief_cells(view, belief), style="dim" if belief.is_pruned else None)
     console.print(table)
     note = f"o: reached its target, x: stopped before, ~: inferred; {cost_text(posterior.eta)}"
-    console.print(note, style="dim", highlight=False, soft_wrap=True)
+    console.print(note, style="dim", highlight=False, soft_wrap=not console.is_terminal)
+    if cost_is_missing(view):
+        console.print(NO_COST, highlight=False, markup=False, soft_wrap=not console.is_terminal)
     line = f"[bold]Next: {escape(next_text(view))}[/bold]\n"
     console.print(line, highlight=False, soft_wrap=not console.is_terminal)
 
@@ -127,16 +130,16 @@ def _trials_table(view: JobView, n_shown: int) -> Table:
 
 
 def _trial_cells(view: JobView, trial: Trial) -> list[str]:
-    result, end = trial.result, end_text(trial)
-    epochs = epochs_of(trial)
+    epochs, end = epochs_of(trial), end_text(trial)
+    energy_j, duration_s = spent_of(trial)
     colour = _COLOURS.get(trial.state)
     return [
         str(trial.recurrence),
         time_text(trial.requested_at_s)[5:],
         str(trial.batch_size),
         "-" if epochs is None else str(epochs),
-        view.scale.text(result.energy_j),
-        duration_text(result.duration_s),
+        view.scale.text(energy_j),
+        duration_text(duration_s),
         view.scale.text(view.costs.get(trial.run)),
         f"[{colour}]{end}[/{colour}]" if colour else end,
         trial.reason,

@@ -14,6 +14,7 @@ from policies.service.studies import run_cost
 from policies.units import JOULES_PER_KWH
 
 _SCALES: Final = ((1e3 * JOULES_PER_KWH, "MWh"), (JOULES_PER_KWH, "kWh"), (JOULES_PER_KWH / 1e3, "Wh"), (1.0, "J"))
+NO_COST: Final = "no cost is known: no GPU was measured for these runs (name it with gpus=, or CUDA_VISIBLE_DEVICES)"
 _SHORTEST_HOURS_S: Final = 2 * 3_600.0
 _SHORTEST_MINUTES_S: Final = 120.0
 
@@ -67,6 +68,11 @@ class JobView:
         return min(seen, key=lambda belief: belief.cost or 0.0, default=None)
 
     @property
+    def n_ended(self) -> int:
+        """Return how many of these runs have ended; what a probe found is no run."""
+        return sum(trial.state in ENDED for trial in self.trials)
+
+    @property
     def n_in_flight(self) -> int:
         """Return how many of these runs go on."""
         return sum(trial.state in IN_FLIGHT for trial in self.trials)
@@ -81,7 +87,7 @@ def view_of(job: Job, posterior: Posterior, trials: Sequence[Trial]) -> JobView:
         job=job,
         posterior=posterior,
         trials=tuple(trials),
-        costs={run: cost for run, cost in costs.items() if cost is not None},
+        costs={run: cost for run, cost in costs.items() if cost},
     )
 
 
@@ -129,9 +135,28 @@ def cost_text(eta: float) -> str:
     return f"cost = η·energy + (1-η)·highest power·time, η = {eta:g}; intervals hold 90 %"
 
 
-def ends_text(n_ends: int) -> str:
+def spent_of(trial: Trial) -> tuple[float | None, float | None]:
+    """Return the energy [J] and the time [s] of the epochs that `epochs_of` tells: to the target, as the cost is.
+
+    None: not measured. Zero is what a controller tells that saw no GPU.
+    """
+    result, epochs = trial.result, epochs_of(trial)
+    share_ratio = epochs / result.epochs if epochs and result.epochs else 1.0
+    energy_j = share_ratio * result.energy_j if result.energy_j else None
+    return energy_j, share_ratio * result.duration_s if result.duration_s else None
+
+
+def cost_is_missing(view: JobView) -> bool:
+    """Return whether runs have ended, and none of them has a cost."""
+    return view.n_ended > 0 and not view.costs
+
+
+def ends_text(view: JobView) -> str:
     """Return how many runs have ended."""
-    return "1 run has ended" if n_ends == 1 else f"{n_ends} runs have ended"
+    n_ended = view.n_ended
+    if view.trials and view.trials[-1].number > 0:
+        return f"{n_ended} of the last {len(view.trials)} runs have ended"
+    return "1 run has ended" if n_ended == 1 else f"{n_ended} runs have ended"
 
 
 def time_text(time_s: float | None) -> str:

@@ -127,7 +127,7 @@ def print_recurrences(result: RecurrencesResult, console: Console) -> None:
     table = Table()
     table.add_column("")
     n, default = result.n_recurrences, result.default_batch_size
-    for heading in (f"{n} recurrences", f"always {default}", "difference"):
+    for heading in (f"{n} recurrence{'s' * (n != 1)}", f"always {default}", "difference"):
         table.add_column(heading, justify="right")
     energies = (energy_text(result.energy_j), energy_text(result.default_energy_j))
     times = (hours_text(result.duration_s), hours_text(result.default_duration_s))
@@ -137,7 +137,12 @@ def print_recurrences(result: RecurrencesResult, console: Console) -> None:
     table.add_row("Cost", *costs, _percent(-result.cost_saved_ratio))
     console.print(table)
     for line in _notes(result):
-        console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+        console.print(
+            line.replace("\n", " ") if console.is_terminal else line,
+            highlight=False,
+            markup=False,
+            soft_wrap=not console.is_terminal,
+        )
 
 
 def _notes(result: RecurrencesResult) -> Iterator[str]:
@@ -145,8 +150,9 @@ def _notes(result: RecurrencesResult) -> Iterator[str]:
     yield (
         f"Regret: {result.regret[-1]:.1f} runs at the best batch size, which is {result.best_batch_size}. Not"
         f" reached, and tried again: {n_failed} of {len(result.runs)} runs. Energy of the last"
-        f" {max(1, result.n_recurrences // 4)} recurrences: {_percent(-result.last_energy_saved_ratio)}."
+        f" {_recurrences_text(max(1, result.n_recurrences // 4))}: {_percent(-result.last_energy_saved_ratio)}."
     )
+    yield "cost/best: over what the best batch size costs on average; below 1 is luck, since runs differ."
     yield (
         f"Cost = η·energy + (1-η)·highest power·time, η = {result.eta:g}. Every batch size, the default too, is trained"
         " at the power limit that suits it best: the difference is that of the batch size alone."
@@ -189,6 +195,10 @@ def _regret(runs: Sequence[Run], best_cost: float, n_recurrences: int) -> Iterat
 
 def _recurrence(run: Run) -> int:
     return run.trial.recurrence or 0
+
+
+def _recurrences_text(n: int) -> str:
+    return "recurrence" if n == 1 else f"{n} recurrences"
 
 
 def _percent(ratio: float) -> str:

@@ -13,7 +13,7 @@ from controller.demo.recurring_job import RecurringJob
 from controller.demo.recurring_training import Progress, Run
 
 _BAR: Final = 30
-_COLUMNS: Final = "{:>3} {:>10}  {:<20} {:>9} {:>9} {:>9}  {}"
+_COLUMNS: Final = "{:>3} {:>10}  {:<13} {:>9} {:>9} {:>9}  {}"
 _HEADINGS: Final = ("#", "batch size", "epochs", "energy", "time", "cost/best", "why")
 
 
@@ -81,7 +81,7 @@ class View:
         return table
 
     def _print(self, line: str, style: str) -> None:
-        self._console.print(Text(line, style=style), soft_wrap=True)
+        self._console.print(Text(line, style=style), soft_wrap=not self._console.is_terminal)
 
 
 def energy_text(energy_j: float) -> str:

@@ -11,7 +11,17 @@ from rich.console import Console
 from controller.cli.policy_page import render_page
 from controller.cli.policy_plot import draw_costs
 from controller.cli.policy_show import N_SHOWN, print_jobs, print_posterior, print_view
-from controller.cli.policy_view import JobView, Scale, as_dict, marks_of, next_text, scale_of, view_of
+from controller.cli.policy_view import (
+    NO_COST,
+    JobView,
+    Scale,
+    as_dict,
+    ends_text,
+    marks_of,
+    next_text,
+    scale_of,
+    view_of,
+)
 from policies.service.records import JobSummary
 from tests.controller.cli.policy_samples import BATCH_SIZES, empty_view, sample_view, trial
 
@@ -55,7 +65,7 @@ def test_which_batch_size_is_next_is_said_with_its_reason_and_its_bound() -> Non
 
 def test_the_last_runs_are_listed_oldest_first_with_what_they_cost() -> None:
     text = shown(sample_view())
-    runs = text.split("The runs; energy and cost in Wh")[1].splitlines()[3:]
+    runs = text.split("The runs, to the target; energy and cost in Wh")[1].splitlines()[3:]
     assert [line.split()[0] for line in runs if line.strip()] == [str(number) for number in range(12)]
     assert runs[0].split()[3:] == ["1024", "52", "172", "57.3", "min", "229", "reached", "default_first"]
     assert runs[2].split()[3:9] == ["4096", "-", "-", "-", "-", "failed"]
@@ -196,3 +206,35 @@ def test_the_list_of_jobs_tells_how_far_each_is() -> None:
     lines = [line.split() for line in out.getvalue().splitlines()]
     assert ["bert", "20", "17", "2", "4", "8", "1", "…", "11", "(11)", "2026-05-28", "20:26"] in lines
     assert ["new", "1", "0", "1", "-", "8", "8", "16", "-"] in lines
+
+
+def test_energy_and_time_are_those_to_the_target_as_the_cost_is() -> None:
+    view = sample_view()
+    ended = next(each for each in view.trials if each.state == "reached")
+    result = msgspec.structs.replace(ended.result, epochs=8, reached_epochs=5, energy_j=3_600.0 * 80, duration_s=800.0)
+    (line,) = [
+        each
+        for each in shown(
+            view_of(view.job, view.posterior, [msgspec.structs.replace(ended, result=result)])
+        ).splitlines()
+        if " reached " in each and "o: reached" not in each
+    ]
+    assert line.split()[4:8] == ["5", "50", "8.33", "min"]
+
+
+def test_where_no_gpu_was_measured_it_is_said_why_there_are_no_costs() -> None:
+    view = sample_view()
+    ended = next(each for each in view.trials if each.state == "reached")
+    result = msgspec.structs.replace(ended.result, energy_j=0.0, duration_s=0.0)
+    unmeasured = view_of(view.job, view.posterior, [msgspec.structs.replace(ended, result=result)])
+    assert NO_COST in shown(unmeasured).replace("\n", " ")
+    assert NO_COST in render_page(unmeasured)
+    assert NO_COST not in shown(view).replace("\n", " ")
+    (line,) = [each for each in shown(unmeasured).splitlines() if "reached " in each and "o: " not in each]
+    assert line.split()[5:8] == ["-", "-", "-"]
+
+
+def test_what_a_probe_found_is_no_run_that_has_ended() -> None:
+    view = sample_view()
+    more = replace(view, posterior=msgspec.structs.replace(view.posterior, n_observations=15))
+    assert ends_text(more) == ends_text(view)
