@@ -12,8 +12,13 @@ from rich.table import Table
 
 from policies.batch_size.replay.evaluation import Evaluation
 
-LEARNERS: Final = {"gridchase": "green", "gridchase-untimed": "cyan", "gridchase-profiled": "blue", "zeus": "yellow"}
-"""What is drawn: the others are a line at zero, or far above."""
+LEARNERS: Final = {
+    "gridchase": ("green", "o"),
+    "gridchase-untimed": ("cyan", "u"),
+    "gridchase-profiled": ("blue", "p"),
+    "zeus": ("yellow", "z"),
+}
+"""What is drawn: the others are a line at zero, or far above. Each has its colour, and its letter."""
 WIDTH: Final = 50
 """Characters; the ticks of the axis are ten apart, which makes 20 %."""
 HEIGHT: Final = 14
@@ -23,6 +28,8 @@ TWICE: Final = 2.0
 """From there on a factor says more than a percentage."""
 N_PLACES: Final = 101
 """How many shares of a workload's recurrences are drawn."""
+_MARKED: Final = 10
+"""Every tenth of them bears the letter of its curve."""
 COLUMNS: Final = ("regret", "±", "energy", "time", "energy 5", "time 5", "missed")
 
 
@@ -98,8 +105,11 @@ def draw_regrets(results: Sequence[Evaluation], *, in_colour: bool) -> str:
     figure.set_y_limits(min_=min(0.0, *(float(curve.min()) for curve in curves.values())), max_=max(1.05 * top, 0.1))
     places = np.linspace(0, 100, N_PLACES).tolist()
     for name, curve in curves.items():
-        figure.plot(places, curve.tolist(), lc=LEARNERS[name], label=name)
-    return str(figure.show(legend=in_colour)) + "".join(f"\n{name}: {curve[-1]:.2f}" for name, curve in curves.items())
+        colour, letter = LEARNERS[name]
+        figure.plot(places, curve.tolist(), lc=colour)
+        figure.scatter(places[::_MARKED], curve.tolist()[::_MARKED], lc=colour, marker=letter)
+    legend = "".join(f"\n{LEARNERS[name][1]} {name}: {curve[-1]:.2f}" for name, curve in curves.items())
+    return str(figure.show(legend=False)) + legend
 
 
 def mean_regret_ratios(results: Sequence[Evaluation], policy: str) -> NDArray[np.float64] | None:
