@@ -48,7 +48,7 @@ def test_a_run_is_profiled_planned_and_gives_its_limit_back(node: LiveNode) -> N
 
 def test_the_measured_curve_is_the_curve_of_the_gpu(node: LiveNode) -> None:
     node.controller(profiler__step_w="60", profiler__window_s="1.5")
-    node.training(12.0)
+    node.training(20.0)  # starting takes the controller a few seconds
     wait_for(node, lambda: (node.watcher.last("/profile") or {}).get("state") == "planned")
     measured = {p["power_limit_w"]: p for p in node.watcher.last("/profile")["points"]}
     gpu = node.machine.gpu()
