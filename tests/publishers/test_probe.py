@@ -244,3 +244,12 @@ def test_the_time_for_all_of_it_is_bounded() -> None:
     slow, silent = Gpu(lambda *_: 1e6), Recorder()
     assert Probing(slow.train, 14.0, told=silent, clock_s=slow.clock_s).carry_out(trial, SIZES) is trial
     assert silent.told == []
+
+
+def test_a_clock_that_fails_ends_the_timing_and_not_the_training() -> None:
+    def broken() -> float:
+        raise OSError("no clock")
+
+    timings = time_batch_sizes(lambda _: None, [8, 16], budget_s=60.0, clock_s=broken)
+    assert timings.iteration_times_s == {}
+    assert "no clock" in (timings.fault or "")
