@@ -3,23 +3,19 @@
 import argparse
 import math
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
 from itertools import product
-from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from rich.console import Console
-from rich.progress import Progress
 
 from controller.cli.replay_batch_size_view import draw_regrets, tables
+from controller.cli.replay_processes import replay_each
 from controller.demo.workload_files import CARRIED, read_workloads
 from controller.errors import ConfigError
 from policies.batch_size.replay.evaluation import POLICIES, Conditions, Evaluation, PolicyName, evaluate
@@ -94,9 +90,11 @@ def replay_batch_size(options: argparse.Namespace) -> int:
     names: list[PolicyName] = [name for name in POLICIES if name in (options.policy or POLICIES)]
     settings = replace(LearningSettings(), beta=options.beta)
     try:
-        results = _evaluate(
+        results = replay_each(
+            _evaluate,
             [(workload, name, conditions, options.seeds, settings) for workload, name in product(workloads, names)],
             n_processes=options.processes or os.cpu_count() or 1,
+            what="policies on workloads",
         )
     except KeyboardInterrupt:
         print("stopped on request", file=sys.stderr if options.json else sys.stdout)
@@ -142,56 +140,9 @@ def _faults(options: argparse.Namespace) -> Iterator[str]:
 _Task = tuple[Workload, PolicyName, Conditions, int, LearningSettings]
 
 
-def _evaluate(tasks: Sequence[_Task], *, n_processes: int) -> list[Evaluation]:
-    """Return the results in the order of the tasks; processes of their own work on them where that is asked for."""
-    with _progress(len(tasks)) as advance:
-        if n_processes == 1:
-            return [_evaluate_one(task, advance) for task in tasks]
-        with ProcessPoolExecutor(min(n_processes, len(tasks)), mp_context=get_context("spawn")) as pool:
-            try:
-                with _deaf_children():
-                    futures = [pool.submit(_evaluate_one, task) for task in tasks]
-                for _ in as_completed(futures):
-                    advance()
-            except KeyboardInterrupt:
-                _stop(pool)
-                raise
-            return [future.result() for future in futures]
-
-
-@contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Let processes that are started here ignore Ctrl-C from their first moment on: it is this one that ends them."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is ignored stays so in a new program
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # one that comes now is kept for this process
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
-def _stop(pool: ProcessPoolExecutor) -> None:
-    """End the processes in the middle of their work, which may be a minute's, and give up what waits."""
-    pool.shutdown(wait=False, cancel_futures=True)
-    for child in active_children():
-        child.terminate()
-
-
-def _evaluate_one(task: _Task, advance: Callable[[], None] = lambda: None) -> Evaluation:
+def _evaluate(task: _Task) -> Evaluation:
     workload, name, conditions, n_seeds, settings = task
-    result = evaluate(workload, name, conditions, n_seeds=n_seeds, settings=settings)
-    advance()
-    return result
-
-
-@contextmanager
-def _progress(n_tasks: int) -> Iterator[Callable[[], None]]:
-    """Give what is told of each task that is done; shown on a terminal, and quiet in a pipe."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("policies on workloads", total=n_tasks)
-        yield lambda: progress.advance(bar)
+    return evaluate(workload, name, conditions, n_seeds=n_seeds, settings=settings)
 
 
 def _write(path: Path, page: str) -> None:
