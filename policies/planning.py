@@ -55,7 +55,26 @@ class EtaObjective:
             raise ValueError(f"eta = {self.eta:g}: must be from 0 (only time counts) to 1 (only energy counts)")
 
 
-Objective = SlowdownObjective | EtaObjective
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineObjective:
+    """Be done by a moment [Unix s], at the least Σ c·P; what is left to do is in `Progress`."""
+
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetObjective:
+    """Be done as soon as a budget of grams, money or (without a signal) kWh allows; what is spent is in `Progress`."""
+
+    budget: float
+
+    def __post_init__(self) -> None:
+        """Check that the budget is one."""
+        if not self.budget > 0:
+            raise ValueError(f"budget = {self.budget:g}: must be above 0")
+
+
+Objective = SlowdownObjective | EtaObjective | DeadlineObjective | BudgetObjective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +88,21 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The run so far, its profiling included: iterations, the time in which they ran [s], and its start [Unix s]."""
+    """The run so far, its profiling included.
+
+    Attributes:
+        n_iterations: how many iterations have passed.
+        active_s: the time in which they ran [s].
+        started_at_s: when the run started [Unix s].
+        total_iterations: how many it will have in all, where it said so.
+        spent: what its energy has cost so far, in grams or money, or in kWh where there is no signal; None: unknown.
+    """
 
     n_iterations: float
     active_s: float
     started_at_s: float
+    total_iterations: float | None = None
+    spent: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +111,23 @@ class Present:
 
     power_limit_w: float
     since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Later:
+    """The limit of the rest of a period, where one alone would miss the rate.
+
+    Attributes:
+        from_s: when it begins [Unix s].
+        power_limit_w: the limit to ask for then, one of the profile's [W].
+        power_w: what the profile expects at it [W].
+        iterations_per_s: the rate that it expects [1/s].
+    """
+
+    from_s: float
+    power_limit_w: float
+    power_w: float
+    iterations_per_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +141,7 @@ class Decision:
         power_w: what the profile expects at it [W].
         iterations_per_s: the rate that it expects [1/s].
         signal_value: the signal now, or None where there is none.
+        later: the limit of the rest of the period; None where the first one stands for all of it.
     """
 
     power_limit_w: float
@@ -103,6 +150,7 @@ class Decision:
     power_w: float
     iterations_per_s: float
     signal_value: float | None
+    later: Later | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +196,8 @@ def choose_power_limit(
                 wish = _wish_without_signal(profile, max_slowdown, progress)
             else:
                 wish = _wish_by_time_price(profile, max_slowdown, progress, rules, value, reference)
+        case DeadlineObjective() | BudgetObjective():
+            raise NotImplementedError(objective)
         case _:
             assert_never(objective)
     return _decided(wish, value, rules, present, now_s=now_s, is_stale=value is None and bool(history))

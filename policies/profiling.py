@@ -51,12 +51,14 @@ class Observation:
         active_s: how long it was [s].
         n_iterations: how many iterations passed, with fractions of those that began or ended outside.
         energy_j: what all GPUs of the job used [J].
+        iteration_times_s: how long each iteration took that ended in it, of the slowest rank [s]; empty where unknown.
     """
 
     power_limit_w: float
     active_s: float
     n_iterations: float
     energy_j: float
+    iteration_times_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

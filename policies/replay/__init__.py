@@ -1,0 +1,1 @@
+"""Profiler and planner on traces: what they spend and save on measured curves, beside what others would."""
