@@ -77,7 +77,7 @@ def lower_hull(profile: PowerProfile) -> PowerProfile:
 
 
 def marginal_energies_j(hull: PowerProfile) -> Values:
-    """Return what one more iteration costs along each segment of a hull, dP/dr, shape (n_points - 1,), ascending [J]."""
+    """Return the marginal energy of an iteration on each segment, dP/dr, ascending, shape (n_points - 1,) [J]."""
     return np.array([_slope_j(lower, upper) for lower, upper in pairwise(hull.points)], dtype=np.float64)
 
 
