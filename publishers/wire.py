@@ -58,7 +58,12 @@ class PackedMessage(Message, frozen=True, kw_only=True):
 
 
 class RankStatus(PackedMessage, frozen=True, kw_only=True):
-    """A training process: retained, re-sent every `heartbeat_s`; also its last will, with state `lost`."""
+    """A training process: retained, re-sent every `heartbeat_s`; also its last will, with state `lost`.
+
+    `total_iterations` is how many iterations this process will publish in all, counted as `Iterations.first` counts
+    them: those that a process before it has done are not among them. It may be an estimate, and changes when it turns
+    out wrong; None: nobody knows.
+    """
 
     run: Name
     state: Literal["running", "finished", "lost"]
@@ -71,6 +76,7 @@ class RankStatus(PackedMessage, frozen=True, kw_only=True):
     heartbeat_s: Annotated[float, Meta(gt=0, le=86_400)]
     batch_size: BatchSize | None = None
     reached: bool | None = None
+    total_iterations: Count | None = None
 
 
 class Iterations(PackedMessage, frozen=True, kw_only=True):
