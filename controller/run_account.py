@@ -16,18 +16,30 @@ from controller.clock import NS_PER_S
 from controller.ports import EnergyMeter, Sample
 from controller.run_log import RankLog
 from policies.profile import PowerProfile
-from policies.units import carbon_g, cost
+from policies.units import carbon_g, cost, energy_kwh
+
+MAX_TIMES = 64
+"""So many durations say how iterations scatter; a job with thousands a second must not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What a run did between two readings of the meters: all its GPUs, and its slowest rank."""
+    """What a run did between two readings of the meters: all its GPUs, and its slowest rank.
+
+    Attributes:
+        begin_ns, end_ns: from when to when it was [ns].
+        active: whether iterations ran all the time.
+        n_iterations: how many passed, with fractions of those that began or ended outside.
+        energy_j: what the GPUs used [J].
+        iteration_times_s: how long each took that ended in it, `MAX_TIMES` of them at most, evenly spread [s].
+    """
 
     begin_ns: int
     end_ns: int
     active: bool
     n_iterations: float
     energy_j: float
+    iteration_times_s: tuple[float, ...] = ()
 
     @property
     def duration_s(self) -> float:
@@ -66,15 +78,22 @@ def cut(
         marks_ns.append(until_ns)
     energy_j = sum((_energy_at_j(samples, marks_ns) for samples in readings), np.zeros(len(marks_ns)))
     return [
-        Slice(
-            begin_ns=a_ns,
-            end_ns=b_ns,
-            active=all(log.covers(a_ns, b_ns) for log in logs),
-            n_iterations=min(log.count(a_ns, b_ns) for log in logs),
-            energy_j=float(energy_j[i + 1] - energy_j[i]),
-        )
+        _slice(logs, a_ns, b_ns, float(energy_j[i + 1] - energy_j[i]))
         for i, (a_ns, b_ns) in enumerate(pairwise(marks_ns))
     ]
+
+
+def _slice(logs: Sequence[RankLog], begin_ns: int, end_ns: int, energy_j: float) -> Slice:
+    counts = [log.count(begin_ns, end_ns) for log in logs]
+    slowest = logs[counts.index(min(counts))]
+    return Slice(
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        active=all(log.covers(begin_ns, end_ns) for log in logs),
+        n_iterations=min(counts),
+        energy_j=energy_j,
+        iteration_times_s=slowest.iteration_times_s(begin_ns, end_ns, at_most=MAX_TIMES),
+    )
 
 
 def _energy_at_j(samples: Sequence[Sample], marks_ns: Sequence[int]) -> NDArray[np.float64]:
@@ -98,6 +117,8 @@ class RunAccount:
     """∫ c·P dt, in joules times the unit of the signal; `None` values of the signal count with its last known value."""
     pause_signal_energy: float = 0.0
     signal_iterations: float = 0.0
+    signal_time: float = 0.0
+    """∫ c dt, in seconds times the unit of the signal: what a watt beside the GPUs has cost."""
     has_signal: bool = False
     closed_energy_j: float = 0.0
     """The baseline of what ran on curves that the job has left since; likewise the next two."""
@@ -120,6 +141,7 @@ class RunAccount:
         if value is not None:
             self.has_signal = True
             self.signal_energy += piece.energy_j * value
+            self.signal_time += piece.duration_s * value
             self.signal_iterations += piece.n_iterations * value if piece.active else 0.0
             self.pause_signal_energy += 0.0 if piece.active else piece.energy_j * value
 
@@ -130,6 +152,21 @@ class RunAccount:
         self.closed_s += self.n_iterations / profile.fastest.iterations_per_s
         self.closed_signal_energy += self.signal_iterations * iteration_energy_j
         self.n_iterations = self.signal_iterations = 0.0
+
+    def spent(self, *, kind: str, host_power_w: float = 0.0, pue: float = 1.0) -> float | None:
+        """Return what a budget has paid so far: grams or money, or kWh where the signal is plain energy.
+
+        None while the signal has never been known.
+
+        Args:
+            kind: the kind of the signal: `carbon`, `price` or `energy`.
+            host_power_w: what the rest of the machine draws all the time [W].
+            pue: what the building draws per watt of the machine.
+        """
+        if kind == "energy":
+            return energy_kwh(pue * (self.energy_j + host_power_w * self.duration_s))
+        convert = cost if kind == "price" else carbon_g
+        return convert(pue * (self.signal_energy + host_power_w * self.signal_time), 1.0) if self.has_signal else None
 
     def report(self, *, kind: str, profile: PowerProfile | None) -> dict[str, float | None]:
         """Return the totals and, where the profile is known, the baseline, by the names of `RunEnergy`."""

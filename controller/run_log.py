@@ -160,6 +160,20 @@ class RankLog:
         """Return how many iterations passed between two moments, with fractions at both ends."""
         return sum(stretch.position(end_ns) - stretch.position(begin_ns) for stretch in self._between(begin_ns, end_ns))
 
+    def iteration_times_s(self, begin_ns: int, end_ns: int, *, at_most: int) -> tuple[float, ...]:
+        """Return how long each iteration took that ended after one moment and not after another [s].
+
+        Of more than `at_most` iterations every second, third, … is left out, so that they still tell of the whole time.
+        """
+        ended = []
+        for stretch in self._between(begin_ns, end_ns):
+            first, last = np.searchsorted(stretch.marks_ns[1:], (begin_ns, end_ns), side="right")
+            ended.append(np.diff(stretch.marks_ns[first : last + 1]))
+        if not ended:
+            return ()
+        times_ns = np.concatenate(ended)
+        return tuple((times_ns[:: max(1, math.ceil(len(times_ns) / at_most))] / NS_PER_S).tolist())
+
     def _between(self, begin_ns: int, end_ns: int) -> list[_Stretch]:
         """Return the stretches that touch an interval, oldest first; looked for from the newest, where it lies."""
         found = []

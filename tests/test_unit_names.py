@@ -71,6 +71,8 @@ ALLOWED: Final = {
     "signal_energy": "energy times signal, in J times the signal's unit",
     "pause_signal_energy": "the same",
     "closed_signal_energy": "the same",
+    "signal_time": "time times signal, in s times the signal's unit",
+    "spent": "what a budget has paid: g, money or kWh, as its signal says",
     "last_value": "a signal's value",
     "lower": "the lower end of a forecast's band, in the signal's unit",
     "upper": "the upper end, the same",

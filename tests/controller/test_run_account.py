@@ -105,6 +105,27 @@ def test_a_cut_with_nothing_new_is_empty() -> None:
     assert cut(logs=[log_of(0, [1])], meters=[steady_meter(1, 0, 9)], since_ns=ns(1), until_ns=ns(1)) == []
 
 
+def test_a_slice_tells_how_long_iterations_of_the_slowest_rank_took() -> None:
+    quick, slow = log_of(0, [1, 2, 3, 4]), log_of(0, [2, 4])
+    pieces = cut(logs=[quick, slow], meters=[steady_meter(1, 0, 1.5, 4)], since_ns=0, until_ns=ns(4))
+    assert [piece.iteration_times_s for piece in pieces] == [(), (2.0, 2.0)]
+
+
+@pytest.mark.parametrize(("kind", "spent"), [("energy", 2 * 3_000 / J_PER_KWH), ("carbon", 2 * 3_000 * 50 / J_PER_KWH)])
+def test_what_a_budget_has_paid_counts_the_rest_of_the_machine_and_the_building(kind: str, spent: float) -> None:
+    account = RunAccount()
+    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 50.0)
+    assert account.spent(kind=kind, host_power_w=100.0, pue=2.0) == pytest.approx(spent)
+
+
+def test_what_a_budget_of_money_has_paid_is_not_known_before_the_price_is() -> None:
+    account = RunAccount()
+    account.add(piece(duration_s=10, n_iterations=8, energy_j=2 * J_PER_KWH), None)
+    assert account.spent(kind="price") is None
+    account.add(piece(duration_s=10, n_iterations=8, energy_j=2 * J_PER_KWH), 0.30)
+    assert account.spent(kind="price") == pytest.approx(0.60)
+
+
 def test_the_totals_of_an_unprofiled_run_have_no_baseline() -> None:
     account = RunAccount()
     account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 360.0)

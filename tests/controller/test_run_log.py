@@ -36,6 +36,20 @@ def test_iterations_are_counted_with_the_fractions_at_both_ends() -> None:
     assert log.count(ns(0), ns(100)) == 3
 
 
+def test_the_time_of_each_iteration_that_ended_in_an_interval_is_told() -> None:
+    log = log_of((10, [12, 15, 16]), (60, [61, 64]))
+    assert log.iteration_times_s(ns(12), ns(64), at_most=9) == pytest.approx((3, 1, 1, 3))
+    assert log.iteration_times_s(ns(11.9), ns(15.9), at_most=9) == pytest.approx((2, 3)), "whole ones, whenever begun"
+    assert log.iteration_times_s(ns(20), ns(50), at_most=9) == ()
+
+
+def test_of_very_many_iterations_the_times_are_spread_evenly() -> None:
+    log = log_of((0, [1 + 0.001 * i for i in range(1_000)]))
+    times_s = log.iteration_times_s(ns(0), ns(2), at_most=64)
+    assert 32 <= len(times_s) <= 64
+    assert times_s[:2] == pytest.approx((1, 0.001))
+
+
 def test_messages_without_a_pause_between_them_count_as_one() -> None:
     log = log_of((10, [12, 14]), (14.5, [16, 18]))
     assert log.count(ns(10), ns(18)) == 4
