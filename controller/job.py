@@ -9,13 +9,14 @@ import logging
 import math
 from collections.abc import Callable
 
+from controller.bookkeeping import Bookkeeping
 from controller.clock import NS_PER_S, Clock, next_tick_s
 from controller.config import Config
 from controller.holding import Holding, Obstacle
 from controller.ports import EnergyMeter, Hold, PowerLimiter, SignalSource, Target
 from controller.profile_store import ProfileKey, ProfileStore
 from controller.ranks import End, Place, Ranks
-from controller.run_account import RunAccount, Slice, cut
+from controller.run_account import Slice
 from controller.run_report import energy_report, joined, profile_report
 from controller.steering import Profiling, Steering, Waiting
 from policies.planning import Progress
@@ -25,10 +26,6 @@ from publishers.wire import Iterations, Message, RankStatus
 MAX_NODES = 4_096
 MAX_STEPS_PER_TICK = 50
 """However fast messages come, decisions are made at most this often."""
-METER_PATIENCE = 25
-"""A meter that fails is not waited for longer than this part of it."""
-HOLD_BACK_TICKS = 1_500
-"""Energy waits this many ticks for the iterations that go with it; after that the time was a pause."""
 
 _RELEASES: dict[str, str] = {"finished": "run_finished", "lost": "run_lost", "silent": "lease_ended"}
 
@@ -62,9 +59,8 @@ class Job:
         self._give_up = give_up
         self._holding = Holding()
         self._steering = Steering(job=place.job, profiler=config.profiler, plan=config.plan, energy=config.energy)
-        self._account = RunAccount()
+        self._books = Bookkeeping(clock=clock, signal=signal)
         self._parts: dict[str, RunEnergy] = {}
-        self._cut_ns: int | None = None
         self._tick_s = math.inf
         self._stepped_s = 0.0
         self._reported: ProfileReport | None = None
@@ -120,7 +116,7 @@ class Job:
             if self.ended is None:  # the controller stops: what is known so far is not lost
                 self._report_energy()
         await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)  # the meters read once past the last iteration
-        self._account_for(self._clock.now_s(), to_the_end=True)
+        self._account_for(to_the_end=True)
         self._report_energy(final=True)
 
     async def _steer_to_the_end(self) -> None:
@@ -146,41 +142,24 @@ class Job:
     def _step(self, now_s: float) -> None:
         """Account for what is new, and ask for the limit that follows from it."""
         self._stepped_s = now_s
-        self._account_for(now_s)
+        self._account_for()
         if self.ended is None:
             self._steer(now_s)
 
-    def _account_for(self, now_s: float, *, to_the_end: bool = False) -> None:
-        """Cut what has become known since the last time, and show it to the account and to the profile."""
+    def _account_for(self, *, to_the_end: bool = False) -> None:
+        """Enter what has become known since the last time into the books, and show it to the decisions."""
         known_ns = self.ranks.known_ns()
         if known_ns is None:
             return
         if not self._holding.uuids:  # there is nothing to account for
             self.ranks.forget_before(known_ns[1])
             return
-        now_ns = self._clock.monotonic_ns()
-        patience_ns = int(HOLD_BACK_TICKS * self._tick_s * NS_PER_S)
-        since_ns, until_ns = known_ns if self._cut_ns is None else (self._cut_ns, known_ns[1])
-        if not to_the_end:
-            until_ns = max(until_ns, now_ns - patience_ns)
-        pieces = cut(
-            logs=self.ranks.logs,
-            meters=self._holding.meters,
-            since_ns=since_ns,
-            until_ns=until_ns,
-            patient_from_ns=now_ns - patience_ns // METER_PATIENCE,
-            to_the_end=to_the_end,
-        )
-        if pieces:
-            self.ranks.forget_before(pieces[-1].end_ns)
-        history = self._signal.history()
+        logs, meters = self.ranks.logs, self._holding.meters
         has_grown = False
-        for piece in pieces:
-            self._cut_ns = piece.end_ns
-            at_s = now_s - (now_ns - piece.begin_ns) / NS_PER_S
-            self._account.add(piece, history.value_at(at_s) if history else None)
+        for piece in self._books.cut(known_ns, logs=logs, meters=meters, tick_s=self._tick_s, to_the_end=to_the_end):
             # Once a point is closed, the rest still ran at its limit: it says nothing of the next one.
             has_grown = has_grown or self._show(piece)
+            self.ranks.forget_before(piece.end_ns)
         if has_grown:
             self._keep_profile()
 
@@ -191,7 +170,7 @@ class Job:
             return False
         has_grown = self._steering.observe(piece, enforced_power_limit_w=enforced_w)
         if left := self._steering.take_left():
-            self._account.close_curve(left)
+            self._books.account.close_curve(left)
         return has_grown
 
     def _steer(self, now_s: float) -> None:
@@ -286,7 +265,7 @@ class Job:
         part = energy_report(
             self.ranks.status,
             self.ranks.logs,
-            self._account.report(kind=self._signal.kind, profile=self._steering.profile),
+            self._books.account.report(kind=self._signal.kind, profile=self._steering.profile),
             state=self.ended or "running",
             gpu_model=self._holding.model,
             n_gpus=len(self._holding.uuids),
