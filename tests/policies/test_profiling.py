@@ -139,11 +139,17 @@ def test_observations_without_an_iteration_count_with_their_time_and_energy() ->
 
 
 @pytest.mark.parametrize(
-    "changes", [{"active_s": 0.0}, {"energy_j": -1.0}, {"n_iterations": math.nan}, {"active_s": math.inf}]
+    "impossible",
+    [
+        replace(observed(300.0), active_s=0.0),
+        replace(observed(300.0), energy_j=-1.0),
+        replace(observed(300.0), n_iterations=math.nan),
+        replace(observed(300.0), active_s=math.inf),
+    ],
 )
-def test_an_observation_that_cannot_be_changes_nothing(changes: dict[str, float]) -> None:
+def test_an_observation_that_cannot_be_changes_nothing(impossible: Observation) -> None:
     state = Measuring(points=(), power_limit_w=300.0)
-    assert advance(PLAN, state, replace(observed(300.0), **changes)) is state
+    assert advance(PLAN, state, impossible) is state
 
 
 def test_without_energy_no_point_is_made() -> None:
