@@ -1,0 +1,180 @@
+"""A training run on one GPU, simulated: what a controller would see of it, and what it truly spends.
+
+The job follows a true curve, disturbed by a `Course`. A limit takes effect at once in the rate, and with a time
+constant in the power. Energy can be read only as a counter shows it, which moves in ticks. A controller knows the
+iterations that have ended, and the counter at its own readings; what it saw of an iteration under way it can use once
+that has ended.
+
+>>> from policies.profile import PowerProfile, ProfilePoint
+>>> from policies.replay.noise import LEVELS
+>>> points = (ProfilePoint(power_limit_w=200.0, power_w=180.0, iterations_per_s=9.0),
+...           ProfilePoint(power_limit_w=300.0, power_w=240.0, iterations_per_s=10.0))
+>>> training = Training(TrueCurve(name="toy", profile=PowerProfile(points), is_assumed=False), LEVELS["clean"], seed=1)
+>>> training.set_power_limit(200.0)
+>>> [observation.power_limit_w for observation in training.observe()]
+[200.0]
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from policies.profiling import Observation
+from policies.replay.noise import Course, Noise
+from policies.replay.profile_curves import TrueCurve
+
+READING_S: Final = 0.1
+"""How often the counter is read."""
+LATE_S: Final = 0.02
+"""A reading is late by up to this much, so that it does not keep step with the ticks of the counter."""
+GOLDEN_RATIO: Final = (math.sqrt(5) - 1) / 2
+"""Its multiples, without their whole parts, spread evenly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """The time at one limit: where it began, and by how much the power then was above that of the limit."""
+
+    power_limit_w: float
+    power_w: float
+    iteration_time_s: float
+    begin_s: float = 0.0
+    begin_work: float = 0.0
+    begin_iterations: int = 0
+    begin_j: float = 0.0
+    excess_w: float = 0.0
+
+    def work_at(self, time_s: float) -> float:
+        """Return the work done by a moment."""
+        return self.begin_work + (time_s - self.begin_s) / self.iteration_time_s
+
+
+class Training:
+    """A run and its GPU, which begins at the highest limit.
+
+    Args:
+        curve: what the job truly does.
+        noise: the level of noise.
+        seed: of the chance that comes to it.
+        reading_s: how often a controller reads the counter [s].
+    """
+
+    def __init__(self, curve: TrueCurve, noise: Noise, *, seed: int, reading_s: float = READING_S) -> None:
+        self.curve = curve
+        self.now_s = 0.0
+        self.n_iterations = 0
+        self._noise = noise
+        self._course = Course(noise, iteration_time_s=curve.iteration_time_s, seed=seed)
+        self._reading_s = reading_s
+        self._n_readings = 0
+        self._read_s = self._read_position = self._read_j = 0.0
+        self._stays = [self._stay_at(curve.max_power_limit_w)]
+
+    @property
+    def stays(self) -> tuple[Stay, ...]:
+        """Return the limits that there were, in their order."""
+        return tuple(self._stays)
+
+    @property
+    def power_limit_w(self) -> float:
+        """Return the limit in force [W]."""
+        return self._stays[-1].power_limit_w
+
+    @property
+    def energy_j(self) -> float:
+        """Return the energy that was truly used [J]."""
+        return self._energy_j(self.now_s)
+
+    @property
+    def counter_j(self) -> float:
+        """Return the energy that the counter shows [J]."""
+        return self._shown_j(self.now_s)
+
+    def set_power_limit(self, power_limit_w: float) -> None:
+        """Change the limit, at the end of an iteration, where this run always stands [W]."""
+        if power_limit_w != self.power_limit_w:
+            self._stays.append(self._stay_at(power_limit_w))
+
+    def iterate(self, n_iterations: int = 1) -> None:
+        """Train so many iterations."""
+        self._advance_to(self.n_iterations + n_iterations)
+
+    def observe(self) -> tuple[Observation, ...]:
+        """Train until something is known of the limit in force; return it, in slices between readings.
+
+        A slice that began before the limit was changed says nothing of it, and is left out.
+        """
+        found: list[Observation] = []
+        while not found:
+            work = self._stays[-1].work_at(self._reading_at_s(self._n_readings + 1))
+            self._advance_to(math.ceil(self._course.position(work)))
+            while (reading_s := self._reading_at_s(self._n_readings + 1)) <= self.now_s:
+                self._n_readings += 1
+                found += self._slice_until(reading_s)
+        return tuple(found)
+
+    def _stay_at(self, power_limit_w: float) -> Stay:
+        """Return a stay that begins now."""
+        power_w, rate_per_s = self.curve.profile.at(power_limit_w)
+        stay = Stay(power_limit_w=power_limit_w, power_w=power_w, iteration_time_s=1 / rate_per_s)
+        if not self.n_iterations:
+            return stay
+        last = self._stays[-1]
+        drawn_w = last.power_w + last.excess_w * math.exp((last.begin_s - self.now_s) / self._noise.settling_s)
+        return Stay(
+            power_limit_w=power_limit_w,
+            power_w=power_w,
+            iteration_time_s=1 / rate_per_s,
+            begin_s=self.now_s,
+            begin_work=float(self._course.work[self.n_iterations]),
+            begin_iterations=self.n_iterations,
+            begin_j=self._energy_j(self.now_s),
+            excess_w=drawn_w - power_w,
+        )
+
+    def _advance_to(self, n_iterations: int) -> None:
+        """Train to the end of an iteration."""
+        self._course.reach(n_iterations)
+        stay = self._stays[-1]
+        work = float(self._course.work[n_iterations])
+        self.now_s = stay.begin_s + (work - stay.begin_work) * stay.iteration_time_s
+        self.n_iterations = n_iterations
+
+    def _reading_at_s(self, number: int) -> float:
+        return number * self._reading_s + (number * GOLDEN_RATIO) % 1.0 * LATE_S
+
+    def _slice_until(self, reading_s: float) -> list[Observation]:
+        """Return the slice that ends with a reading, unless it began before the present stay."""
+        stay, course = self._stays[-1], self._course
+        begin_s, begin_position, begin_j = self._read_s, self._read_position, self._read_j
+        self._read_s, self._read_j = reading_s, self._shown_j(reading_s)
+        self._read_position = course.position(stay.work_at(reading_s))
+        if begin_s < stay.begin_s:
+            return []
+        first, last = math.floor(begin_position), math.floor(self._read_position)
+        times_s = np.diff(course.work[first : last + 1]) * stay.iteration_time_s
+        return [
+            Observation(
+                power_limit_w=stay.power_limit_w,
+                active_s=reading_s - begin_s,
+                n_iterations=self._read_position - begin_position,
+                energy_j=self._read_j - begin_j,
+                iteration_times_s=tuple(times_s.tolist()),
+            )
+        ]
+
+    def _shown_j(self, time_s: float) -> float:
+        """Return what the counter shows: the energy at its last tick [J]."""
+        tick_s = self._noise.tick_s
+        phase_s = self._course.phase_ratio * tick_s
+        return self._energy_j(max(phase_s + math.floor((time_s - phase_s) / tick_s) * tick_s, 0.0))
+
+    def _energy_j(self, time_s: float) -> float:
+        """Return the energy used by a moment [J]."""
+        stay = next(stay for stay in reversed(self._stays) if stay.begin_s <= time_s)
+        course, settling_s = self._course, self._noise.settling_s
+        weighed = course.energy_ratio_at(stay.work_at(time_s)) - float(course.energy_ratio[stay.begin_iterations])
+        settled = 1 - math.exp((stay.begin_s - time_s) / settling_s)
+        return stay.begin_j + stay.power_w * stay.iteration_time_s * weighed + stay.excess_w * settling_s * settled
