@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from controller.errors import ConfigError
-from controller.tables import Reader, build_record, override, read_tables, shown
+from controller.plan_config import PlanConfig, read_deadline, read_job_plans
+from controller.tables import Reader, Section, build_record, override, read_tables, shown
 from policies.providers.base import ProviderSettings
 from policies.providers.catalogue import CATALOGUE, Entry
 from policies.providers.mqtt import MqttSettings
@@ -25,10 +26,6 @@ from publishers.endpoint import Endpoint
 NameOrNone = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._-]{0,64}\Z")]
 Root = Annotated[str, Meta(pattern=r"\A[^/#+\s][^#+\s]{0,127}(?<!/)\Z")]
 Seconds = Annotated[float, Meta(ge=0.05, le=86_400)]
-
-
-class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the configuration."""
 
 
 class BusConfig(Section, frozen=True, kw_only=True):
@@ -63,17 +60,6 @@ class ProfilerConfig(Section, frozen=True, kw_only=True):
     step_w: Annotated[float, Meta(ge=1, le=1_000)] = 25.0
     settle_s: Annotated[float, Meta(ge=0, le=86_400)] = 2.0
     window_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 10.0
-
-
-class PlanConfig(Section, frozen=True, kw_only=True):
-    """What is asked of the plan, how often it is made, and how much a change must be worth."""
-
-    objective: Literal["slowdown", "eta"] = "slowdown"
-    max_slowdown: Annotated[float, Meta(ge=1, le=10)] = 1.03
-    eta: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    period_s: Seconds = 300.0
-    min_dwell_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
-    min_gain_ratio: Annotated[float, Meta(ge=0, lt=1)] = 0.005
 
 
 class ProviderConfig(Section, frozen=True, kw_only=True):
@@ -176,6 +162,7 @@ def check(config: Config) -> list[str]:
         *_check_signal(config.signal),
         *_check_echo(config),
         *_check_bus(config.bus),
+        *config.plan.faults(),
     ]
 
 
@@ -242,9 +229,12 @@ def _build(tables: Mapping[str, Any], faults: list[str]) -> Config:
         f"{name}: there is no such section; there are {', '.join(sections)}" for name in tables if name not in sections
     ]
     kind = tables["signal"].get("kind", "energy") if isinstance(tables.get("signal"), dict) else "energy"
-    readers: dict[str, Reader] = {"provider": partial(_read_providers, str(kind))}
+    readers: dict[str, dict[str, Reader]] = {
+        "signal": {"provider": partial(_read_providers, str(kind))},
+        "plan": {"deadline": read_deadline, "job": read_job_plans},
+    }
     built = {
-        name: build_record(name, section, tables.get(name, {}), faults, readers=readers if name == "signal" else None)
+        name: build_record(name, section, tables.get(name, {}), faults, readers=readers.get(name))
         for name, section in sections.items()
     }
     return Config(**{name: section for name, section in built.items() if section is not None})

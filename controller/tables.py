@@ -15,6 +15,10 @@ Reader = Callable[[str, object, list[str]], object]
 """Reads what stands under a key by itself: (path, value, faults) → the value for the record."""
 
 
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the configuration."""
+
+
 def read_tables(path: Path | None, faults: list[str]) -> dict[str, Any]:
     """Return the tables of a TOML file; none where there is no file, or a faulty one."""
     if path is None:

@@ -12,10 +12,10 @@ from controller.config import Config, check, load_config, with_names
 
 EXAMPLE = Path(__file__).parents[1] / "deploy" / "controller.toml"
 DEFAULTS = {
-    section: {key: value for key, value in keys.items() if (section, key) != ("signal", "provider")}
+    section: {key: value for key, value in keys.items() if key not in {"provider", "job"}}
     for section, keys in msgspec.to_builtins(Config()).items()
 }
-"""All but the chain of providers, which is empty, and shown in comments."""
+"""All but the chain of providers and the tables of jobs, which are empty, and shown in comments."""
 KEYS = [(section, key) for section, keys in DEFAULTS.items() for key in keys]
 _LINE = re.compile(r"(?P<key>[a-z_]+) = (?P<value>\"[^\"]*\"|\S+) *# (?P<comment>.+)")
 
@@ -49,6 +49,17 @@ def test_the_chain_in_the_comments_is_a_valid_one(tmp_path: Path) -> None:
     (tmp_path / "controller.toml").write_text(chain, encoding="utf-8")
     config = load_config(tmp_path / "controller.toml")
     assert [provider.name for provider in config.signal.provider] == ["neso", "electricity-maps"]
+
+
+def test_the_tables_of_jobs_in_the_comments_are_valid_ones(tmp_path: Path) -> None:
+    tables = re.sub(
+        r"(?m)^# (?=\[\[plan|name = \"(resnet|night)|max_slow|objective|deadline)", "", EXAMPLE.read_text("utf-8")
+    )
+    (tmp_path / "controller.toml").write_text(tables, encoding="utf-8")
+    plan = load_config(tmp_path / "controller.toml").plan
+    assert plan.rules_of("resnet50").max_slowdown == 1.1
+    assert plan.rules_of("nightly-bert").deadline == "8h"
+    assert plan.rules_of("another").objective == "slowdown"
 
 
 def test_every_key_of_the_example_is_explained_on_its_line() -> None:

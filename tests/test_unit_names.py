@@ -72,6 +72,7 @@ ALLOWED: Final = {
     "pause_signal_energy": "the same",
     "closed_signal_energy": "the same",
     "signal_time": "time times signal, in s times the signal's unit",
+    "budget": "what a run may spend: g, money or kWh, as its signal says",
     "spent": "what a budget has paid: g, money or kWh, as its signal says",
     "last_value": "a signal's value",
     "lower": "the lower end of a forecast's band, in the signal's unit",

@@ -91,7 +91,7 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
         "profiler.window_s = 0: must be a number at least 0.1 and at most 86400",
         "plan.eta = 1.5: must be a number at least 0 and at most 1",
         "plan.period: there is no such key; there are " + ", ".join(msgspec.structs.asdict(Config().plan)),
-        "plan.objective = 'fastest': must be 'slowdown' or 'eta'",
+        "plan.objective = 'fastest': must be 'slowdown' or 'eta' or 'deadline' or 'budget'",
         "energy.pue = nan: must be a number at least 1 and at most 5",
         "http.port = 70000: must be a whole number at least -1 and at most 65535",
     ]
