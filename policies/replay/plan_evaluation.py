@@ -1,0 +1,225 @@
+"""What policies of power limits save on one signal: all of them play the same runs, which start all over the signal."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+import numpy as np
+
+from policies.planning import SlowdownObjective
+from policies.replay import chase
+from policies.replay.offline import offline_optimum
+from policies.replay.plans import Forecaster, Outlook, gridchase, held, perfect
+from policies.replay.runs import Job, RunOutcome, World, replay_run, starts_of
+from policies.replay.static import at_one_limit, best_static_w, static_mix, zeus
+
+PolicyName = Literal[
+    "max", "best-static", "static-mix", "zeus", "chase", "chase-svr", "chase-perfect", "chase-best-eta",
+    "gridchase", "gridchase-open", "gridchase-forecast", "gridchase-perfect", "offline",
+]  # fmt: skip
+POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
+ZEUS_ETA: Final = 0.5
+HISTORY_S: Final = 14 * 86_400.0
+"""What precedes the first run, where there is that much: the planner looks no further back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """What is compared.
+
+    Attributes:
+        policies: which.
+        max_slowdowns: the budgets of time, each at least 1.
+        etas: the weights that Chase is played with.
+        svr: Chase's own regression, where there is one; without it `chase-svr` is not played.
+    """
+
+    policies: tuple[PolicyName, ...] = POLICIES
+    max_slowdowns: tuple[float, ...] = (1.05,)
+    etas: tuple[float, ...] = (0.5,)
+    svr: chase.Expectation | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Who plays: a policy, the budget that it is given, and its eta where it has one.
+
+    What knows no budget has the budget None.
+    """
+
+    policy: PolicyName
+    max_slowdown: float | None = None
+    eta: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What a policy saved on a signal, against the highest limit on the same runs.
+
+    Attributes:
+        policy: its name.
+        max_slowdown: the budget of time; what knows none has the same row at each.
+        signal: the name of the signal, or `mean` of several.
+        eta: the weight, where it has one.
+        carbon_saved_ratio: the share saved of the carbon (or money), the mean over the starts.
+        energy_saved_ratio: the same of the energy.
+        slowdown_ratio: the time taken over that at the highest limit, the mean over the starts.
+        slowdown_worst_ratio: the worst of them.
+        n_starts: how many runs.
+    """
+
+    policy: str
+    max_slowdown: float
+    signal: str
+    eta: float | None
+    carbon_saved_ratio: float
+    energy_saved_ratio: float
+    slowdown_ratio: float
+    slowdown_worst_ratio: float
+    n_starts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What a run took: grams or money, energy [J] and time [s]."""
+
+    spent: float
+    energy_j: float
+    duration_s: float
+
+
+Played = dict[Entry, Taken]
+
+
+def jobs_of(world: World, contest: Contest, *, hours: float, n_starts: int, period_s: float) -> list[Job]:
+    """Return the runs to replay; the signal reaches to the end of each, however slow.
+
+    Raises:
+        ValueError: the signal is too short for such a run.
+    """
+    slowest_ratio = float(world.iterations_per_s[-1]) / world.profile.energy_minimal.iterations_per_s
+    longest_s = 3_600 * hours * max(slowest_ratio, *contest.max_slowdowns, 1.0) * LENIENCE + 2 * period_s
+    starts_s = starts_of(world, n_starts=n_starts, history_s=HISTORY_S, longest_s=longest_s, period_s=period_s)
+    return [Job(start_s=start_s, hours=hours, period_s=period_s) for start_s in starts_s]
+
+
+LENIENCE: Final = 1.02
+"""A policy may miss its budget by a little, and then still has a signal."""
+
+
+def play(world: World, job: Job, contest: Contest) -> Played:
+    """Return what one run takes under each policy and budget, and at the highest limit."""
+    runs = {Entry(policy="max"): at_one_limit(world, job, world.profile.fastest.power_limit_w)}
+    for entry, run in _runs(world, job, contest):
+        runs[entry] = run
+    return {
+        entry: Taken(spent=run.spent, energy_j=run.energy_j, duration_s=run.duration_s) for entry, run in runs.items()
+    }
+
+
+def _runs(world: World, job: Job, contest: Contest) -> Iterator[tuple[Entry, RunOutcome]]:
+    yield from _without_budget(world, job, contest)
+    budgeted = _with_budget(world, job, contest.policies)
+    for policy in contest.policies:
+        if policy in budgeted:
+            for max_slowdown in contest.max_slowdowns:
+                yield Entry(policy=policy, max_slowdown=max_slowdown), budgeted[policy](max_slowdown)
+
+
+def _without_budget(world: World, job: Job, contest: Contest) -> Iterator[tuple[Entry, RunOutcome]]:
+    """Yield the runs of what weighs energy or carbon by an eta."""
+    if "zeus" in contest.policies:
+        yield Entry(policy="zeus", eta=ZEUS_ETA), zeus(world, job, ZEUS_ETA)
+    expectations: dict[PolicyName, chase.Expectation | None] = {
+        "chase": chase.by_persistence,
+        "chase-svr": contest.svr,
+        "chase-perfect": chase.by_foresight,
+    }
+    for policy, expectation in expectations.items():
+        if policy in contest.policies and expectation is not None:
+            expected = expectation(world, job, chase.n_periods_of(world, job))
+            for eta in contest.etas:
+                yield Entry(policy=policy, eta=eta), chase.chase(world, job, eta, expected)
+
+
+def _with_budget(
+    world: World, job: Job, policies: Sequence[PolicyName]
+) -> dict[PolicyName, Callable[[float], RunOutcome]]:
+    """Return what plays a run within a budget of time, by name."""
+
+    def ours(outlook: Outlook, *, is_announced: bool = True) -> Callable[[float], RunOutcome]:
+        return lambda max_slowdown: replay_run(
+            world, gridchase(SlowdownObjective(max_slowdown=max_slowdown), outlook, is_announced=is_announced), job
+        )
+
+    expected = chase.by_persistence(world, job, chase.n_periods_of(world, job))
+    hindsight = [chase.chase(world, job, eta, expected) for eta in chase.ETAS] if "chase-best-eta" in policies else []
+    return {
+        "best-static": lambda max_slowdown: at_one_limit(world, job, best_static_w(world.profile, max_slowdown)),
+        "static-mix": lambda max_slowdown: static_mix(world, job, max_slowdown),
+        "chase-best-eta": lambda max_slowdown: chase.best_in_hindsight(hindsight, job, max_slowdown),
+        "gridchase": ours(held),
+        "gridchase-open": ours(held, is_announced=False),
+        "gridchase-forecast": ours(Forecaster(world)),
+        "gridchase-perfect": ours(perfect),
+        "offline": lambda max_slowdown: offline_optimum(world, job, max_slowdown),
+    }
+
+
+def rows_of(signal: str, jobs: Sequence[Job], played: Sequence[Played], contest: Contest) -> list[Row]:
+    """Return what each policy saved on a signal; `played` holds each of the runs."""
+    rows = []
+    for entry in played[0]:
+        if entry.policy in contest.policies:
+            budgets = contest.max_slowdowns if entry.max_slowdown is None else (entry.max_slowdown,)
+            rows += [_row(signal, entry, max_slowdown, jobs, played) for max_slowdown in budgets]
+    return sorted(rows, key=lambda row: (contest.max_slowdowns.index(row.max_slowdown), POLICIES.index(row.policy)))
+
+
+def _row(signal: str, entry: Entry, max_slowdown: float, jobs: Sequence[Job], played: Sequence[Played]) -> Row:
+    ours, most = [runs[entry] for runs in played], [runs[Entry(policy="max")] for runs in played]
+    slowdowns = [run.duration_s / job.fastest_s for run, job in zip(ours, jobs, strict=True)]
+    return Row(
+        policy=entry.policy,
+        max_slowdown=max_slowdown,
+        signal=signal,
+        eta=entry.eta,
+        carbon_saved_ratio=saved_ratio([run.spent for run in ours], [run.spent for run in most]),
+        energy_saved_ratio=saved_ratio([run.energy_j for run in ours], [run.energy_j for run in most]),
+        slowdown_ratio=float(np.mean(slowdowns)),
+        slowdown_worst_ratio=max(slowdowns),
+        n_starts=len(played),
+    )
+
+
+def saved_ratio(ours: Sequence[float], most: Sequence[float]) -> float:
+    """Return the share that is saved, the mean over runs.
+
+    Where a run costs nothing or less at the highest limit, as prices can have it, its share says nothing: then it is
+    what is saved in all over the sum of what the runs cost, whatever its sign.
+    """
+    pairs = np.array([ours, most])
+    if (pairs[1] > 0).all():
+        return float(np.mean(1 - pairs[0] / pairs[1]))
+    return float((pairs[1] - pairs[0]).sum() / (np.abs(pairs[1]).sum() or 1.0))
+
+
+def mean_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return the mean over signals of each policy, budget and eta; the worst slowdown is the worst of all."""
+    groups: dict[tuple[str, float, float | None], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.policy, row.max_slowdown, row.eta), []).append(row)
+    return [
+        Row(
+            policy=policy,
+            max_slowdown=max_slowdown,
+            signal="mean",
+            eta=eta,
+            carbon_saved_ratio=float(np.mean([row.carbon_saved_ratio for row in group])),
+            energy_saved_ratio=float(np.mean([row.energy_saved_ratio for row in group])),
+            slowdown_ratio=float(np.mean([row.slowdown_ratio for row in group])),
+            slowdown_worst_ratio=max(row.slowdown_worst_ratio for row in group),
+            n_starts=sum(row.n_starts for row in group),
+        )
+        for (policy, max_slowdown, eta), group in groups.items()
+    ]

@@ -1,0 +1,264 @@
+"""A run replayed on a measured curve and a signal: a policy is asked each period, and pays for what it asked for.
+
+The truth is the measured limits only: what a limit draws and how fast it is was measured, and within a period two of
+them may follow one another; nothing is assumed between them. A run is the work of some hours at the highest limit. A
+policy knows of the signal what had passed by then; the run ends exactly where its work does. Gaps of the signal cost
+what lies on the line between the values around them, but no policy is told.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.planning import Present, Progress
+from policies.profile import PowerProfile
+from policies.signal import Signal
+from policies.units import energy_kwh
+
+Values = NDArray[np.float64]
+HISTORY_S: Final = 60 * 86_400.0
+"""No planner and no forecaster looks further back."""
+SAME_RATIO: Final = 1e-12
+"""Work that differs by no more is the same; the rest is rounding."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class World:
+    """What is true: the curve as the building sees it, and the signal, the future included."""
+
+    profile: PowerProfile
+    signal: Signal
+
+    @cached_property
+    def edges_s(self) -> Values:
+        """Return when the values of the signal begin, and when the last one ceases, shape (n + 1,) [Unix s]."""
+        return np.append(self.signal.starts_s, self.signal.ends_s)
+
+    @cached_property
+    def values(self) -> Values:
+        """Return the values of the signal, gaps bridged by lines, shape (n,)."""
+        known = ~np.isnan(self.signal.values)
+        return np.interp(self.signal.starts_s, self.signal.starts_s[known], self.signal.values[known])
+
+    @cached_property
+    def power_w(self) -> Values:
+        """Return what each limit draws, shape (n_limits,) [W]."""
+        return self.profile.power_w
+
+    @cached_property
+    def iterations_per_s(self) -> Values:
+        """Return how fast each limit is, shape (n_limits,) [1/s]."""
+        return self.profile.iterations_per_s
+
+    @cached_property
+    def _integrals(self) -> Values:
+        return np.concatenate(([0.0], np.cumsum(np.diff(self.edges_s) * self.values)))
+
+    def integral_until(self, times_s: Values) -> Values:
+        """Return the integral of the signal from its beginning to some times within it [unit·s]."""
+        return np.interp(times_s, self.edges_s, self._integrals)
+
+    def index_of(self, power_limit_w: float) -> int:
+        """Return which limit this is; raise `ValueError` where it was not measured, since nobody knows what it does."""
+        point = self.profile.point_at(power_limit_w)
+        if point is None:
+            known = ", ".join(f"{known_w:g}" for known_w in self.profile.power_limits_w)
+            raise ValueError(f"power_limit_w = {power_limit_w:g} W: was not measured; known are {known} W")
+        return self.profile.points.index(point)
+
+    def known_at(self, now_s: float) -> Signal:
+        """Return the last 60 days of values that had ceased to hold by a time: what a source could have told."""
+        end = int(np.searchsorted(self.edges_s, now_s, side="right")) - 1
+        first = int(np.searchsorted(self.edges_s, now_s - HISTORY_S))
+        whole = self.signal
+        return Signal(
+            kind=whole.kind,
+            zone=whole.zone,
+            source=whole.source,
+            unit=whole.unit,
+            starts_s=whole.starts_s[first : max(end, first)],
+            values=whole.values[first : max(end, first)],
+            ends_s=float(self.edges_s[max(end, first)]),
+            issued_at_s=now_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A run to replay: from when [Unix s], the hours of its work at the highest limit, and how often it is planned."""
+
+    start_s: float
+    hours: float
+    period_s: float
+
+    @property
+    def fastest_s(self) -> float:
+        """Return how long it takes at the highest limit [s]."""
+        return 3_600.0 * self.hours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A limit, and until when it is to hold [Unix s]; at most to the end of the period."""
+
+    power_limit_w: float
+    until_s: float = math.inf
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Moment:
+    """What a policy is asked with, at the beginning of a period.
+
+    Attributes:
+        now_s: Unix time [s].
+        period_s: how long what it answers holds [s].
+        progress: the run so far; `total_iterations` tells all of its work.
+        present: the limit in force; None at the beginning of the run.
+        world: the truth, for policies that know everything.
+    """
+
+    now_s: float
+    period_s: float
+    progress: Progress
+    present: Present | None
+    world: World
+
+    @cached_property
+    def history(self) -> Signal:
+        """Return what is known of the signal."""
+        return self.world.known_at(self.now_s)
+
+
+Policy = Callable[[Moment], Sequence[Piece]]
+"""Answers with the limits of a period, in their order, the last of which holds to its end; it may remember a run, so
+each run has its own."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunOutcome:
+    """What a run took, and how it went.
+
+    Attributes:
+        spent: the integral of signal times power, in grams or money (kWh where the signal is 1).
+        energy_j: what it drew [J].
+        duration_s: how long it took [s].
+        edges_s: when each of its pieces began, and when the last one ended, shape (n + 1,) [Unix s].
+        limits_w: the limit of each piece, shape (n,) [W].
+    """
+
+    spent: float
+    energy_j: float
+    duration_s: float
+    edges_s: Values
+    limits_w: Values
+
+
+def replay_run(world: World, policy: Policy, job: Job) -> RunOutcome:
+    """Return what a run takes under a policy.
+
+    Raises:
+        ValueError: the policy asked for a limit that was not measured, or for one that never ends the run in time.
+    """
+    work = job.fastest_s * float(world.iterations_per_s[-1])
+    edges_s, indices, done, spent = [job.start_s], list[int](), 0.0, 0.0
+    while done < work * (1 - SAME_RATIO):
+        now_s = edges_s[-1]
+        if now_s >= world.edges_s[-1]:
+            raise ValueError(
+                f"the signal ends at {now_s:.0f} s, before a run of {job.hours:g} h from {job.start_s:.0f}"
+            )
+        progress = Progress(
+            n_iterations=done,
+            active_s=now_s - job.start_s,
+            started_at_s=job.start_s,
+            total_iterations=work,
+            spent=spent,
+        )
+        present = _present(world, edges_s, indices)
+        moment = Moment(now_s=now_s, period_s=job.period_s, progress=progress, present=present, world=world)
+        end_s = now_s + job.period_s
+        *earlier, last = policy(moment)
+        for piece in (*earlier, Piece(power_limit_w=last.power_limit_w)):
+            lasts_s = min(piece.until_s, end_s) - edges_s[-1]
+            if lasts_s <= 0 or done >= work:
+                continue
+            index = world.index_of(piece.power_limit_w)
+            rate_per_s, power_w = float(world.iterations_per_s[index]), float(world.power_w[index])
+            lasts_s = min(lasts_s, (work - done) / rate_per_s)
+            before, after = world.integral_until(np.array([edges_s[-1], edges_s[-1] + lasts_s]))
+            done += lasts_s * rate_per_s
+            spent += energy_kwh(power_w * (after - before))
+            edges_s.append(edges_s[-1] + lasts_s)
+            indices.append(index)
+    return outcome_of(world, np.array(edges_s), np.array(indices))
+
+
+def _present(world: World, edges_s: Sequence[float], indices: Sequence[int]) -> Present | None:
+    """Return the limit in force, and since when."""
+    if not indices:
+        return None
+    n_same = next((n for n, index in enumerate(reversed(indices)) if index != indices[-1]), len(indices))
+    limit_w = world.profile.points[indices[-1]].power_limit_w
+    return Present(power_limit_w=limit_w, since_s=edges_s[len(indices) - n_same])
+
+
+def replay_schedule(world: World, edges_s: Values, indices: NDArray[np.int_], job: Job) -> RunOutcome:
+    """Return what a run takes that was planned whole, without asking how it goes.
+
+    Args:
+        world: the truth.
+        edges_s: when each of its pieces begins, and when the last one ends, shape (n + 1,) [Unix s].
+        indices: which limit holds, shape (n,).
+        job: the run; the pieces reach at least to its end.
+
+    Raises:
+        ValueError: the pieces end before the work does.
+    """
+    rates_per_s = world.iterations_per_s[indices]
+    dones = np.cumsum(np.diff(edges_s) * rates_per_s)
+    work = job.fastest_s * float(world.iterations_per_s[-1])
+    last = bisect_left(dones, work * (1 - SAME_RATIO))
+    if last == len(dones):
+        raise ValueError(f"after {len(dones)} pieces {dones[-1] / work:.1%} of the work is done: must be all of it")
+    end_s = edges_s[last + 1] - (dones[last] - work) / rates_per_s[last]
+    return outcome_of(world, np.append(edges_s[: last + 1], end_s), indices[: last + 1])
+
+
+def outcome_of(world: World, edges_s: Values, indices: NDArray[np.int_]) -> RunOutcome:
+    """Return what pieces took, whatever work they did."""
+    powers_w = world.power_w[indices]
+    return RunOutcome(
+        spent=energy_kwh(float(powers_w @ np.diff(world.integral_until(edges_s)))),
+        energy_j=float(powers_w @ np.diff(edges_s)),
+        duration_s=float(edges_s[-1] - edges_s[0]),
+        edges_s=edges_s,
+        limits_w=world.profile.power_limits_w[indices],
+    )
+
+
+def starts_of(world: World, *, n_starts: int, history_s: float, longest_s: float, period_s: float) -> list[float]:
+    """Return when runs start: evenly over the signal, on whole periods from its beginning [Unix s].
+
+    Args:
+        world: the truth.
+        n_starts: how many; where the signal leaves room for fewer periods, some are the same.
+        history_s: what shall precede the first, where there is that much [s].
+        longest_s: what must follow the last [s].
+        period_s: how often runs are planned [s].
+
+    Raises:
+        ValueError: the signal is too short.
+    """
+    begin_s, latest_s = float(world.edges_s[0]), float(world.edges_s[-1]) - longest_s
+    if latest_s < begin_s:
+        days = float(world.edges_s[-1] - begin_s) / 86_400
+        raise ValueError(f"spans {days:.1f} days: must be at least {longest_s / 86_400:.1f} for a run of that length")
+    first_s = min(begin_s + history_s, latest_s)
+    offsets_s = np.linspace(first_s, latest_s, n_starts) - begin_s
+    return [float(begin_s + math.floor(offset_s / period_s + SAME_RATIO) * period_s) for offset_s in offsets_s]
