@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from publishers.length import epochs_or_warn
 from publishers.passes import PublishedIterable, PublishedSized, own_batch_size, published
 from publishers.publisher import Publisher
 from publishers.settings import Settings, resolve, resolve_or_warn
@@ -39,6 +40,8 @@ def publish_iterations(
     clock_ns: Callable[[], int] = time.monotonic_ns,
     clock_s: Callable[[], float] = time.time,
     boot_id: str | None = None,
+    epochs: int | None = None,
+    total_iterations: int | None = None,
 ) -> PublishedIterable[T]:
     """Return `iterable` (a data loader), publishing the iterations of each pass over it.
 
@@ -63,6 +66,10 @@ def publish_iterations(
         clock_ns: the monotonic clock of the iterations [ns].
         clock_s: the time of day [s, Unix, UTC].
         boot_id: within what `clock_ns` is comparable; else the machine's boot.
+        epochs: how many passes the training makes over the iterable: with its length, how long the run is. What else is
+            published in between (a validation) belongs to its epochs; pass it for one iterable.
+        total_iterations: how long the run is, else: how many iterations this process publishes in all; those that an
+            earlier process of a resumed run has published are not among them.
     """
     samples = batch_size if batch_size is not None else own_batch_size(iterable)
     settings = resolve_or_warn(
@@ -83,7 +90,10 @@ def publish_iterations(
             boot_id=boot_id,
         )
     )
-    return published(iterable, _shared_publisher(settings, clock_ns, clock_s))
+    publisher = _shared_publisher(settings, clock_ns, clock_s)
+    if total_iterations is not None:
+        publisher.length.say(total_iterations)
+    return published(iterable, publisher, epochs_or_warn(epochs))
 
 
 _publishers: dict[_Key, Publisher] = {}

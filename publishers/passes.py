@@ -7,35 +7,38 @@ batch in hand where it took at least half as long as the one before, else none; 
 as in `next(iter(loader))`, is no pass at all.
 """
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from publishers.environment import MAX_BATCH_SIZE, whole_number
+from publishers.length import length_of
 from publishers.recorder import CHUNK, Chunk, Recorder
 
 if TYPE_CHECKING:
     from publishers.publisher import Publisher
 
 T = TypeVar("T")
-_OWN: Final = frozenset({"iterable", "publisher"})
+_OWN: Final = frozenset({"iterable", "publisher", "_n_epochs"})
 
 
 class PublishedIterable(Generic[T]):
     """An iterable, and the publisher of its iterations; every pass over it is an epoch.
 
-    Attributes of the iterable, such as a loader's `sampler`, are reachable through it.
+    Attributes of the iterable, such as a loader's `sampler`, are reachable through it. `n_epochs` is how many passes
+    the training makes over it, where that is known.
     """
 
-    def __init__(self, iterable: Iterable[T], publisher: "Publisher") -> None:
+    def __init__(self, iterable: Iterable[T], publisher: "Publisher", n_epochs: int | None = None) -> None:
         self.iterable = iterable
         self.publisher = publisher
+        self._n_epochs = n_epochs
 
     def __iter__(self) -> Iterator[T]:
         """Return a pass over the iterable."""
         if self.publisher.closed:
             return iter(self.iterable)
-        return _publish(self.iterable, self.publisher.recorder)
+        return _publish(self.iterable, self.publisher.recorder, self._begin_pass)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 — whatever the iterable has
         """Return the iterable's attribute."""
@@ -57,6 +60,9 @@ class PublishedIterable(Generic[T]):
         """End the run: see `Publisher.close`."""
         self.publisher.close(reached)
 
+    def _begin_pass(self) -> None:
+        self.publisher.length.begin_pass(length_of(self.iterable), self._n_epochs)
+
 
 class PublishedSized(PublishedIterable[T]):
     """The same for an iterable that has a length."""
@@ -68,13 +74,13 @@ class PublishedSized(PublishedIterable[T]):
         return len(self.iterable)
 
 
-def published(iterable: Iterable[T], publisher: "Publisher") -> PublishedIterable[T]:
+def published(iterable: Iterable[T], publisher: "Publisher", n_epochs: int | None = None) -> PublishedIterable[T]:
     """Return an iterable with its publisher; it has a length where the iterable has one."""
     kind = PublishedSized if hasattr(type(iterable), "__len__") else PublishedIterable
-    return kind(iterable, publisher)
+    return kind(iterable, publisher, n_epochs)
 
 
-def _publish(iterable: Iterable[T], recorder: Recorder) -> Generator[T, None, None]:
+def _publish(iterable: Iterable[T], recorder: Recorder, begin_pass: Callable[[], None]) -> Generator[T, None, None]:
     """Yield what the iterable yields, and record the time at each request. The inner loop is the hot path."""
     iterator = iter(iterable)
     clock_ns = recorder.clock_ns
@@ -86,6 +92,7 @@ def _publish(iterable: Iterable[T], recorder: Recorder) -> Generator[T, None, No
     yield item  # left here, it was a look at one batch: nothing is recorded
     end_ns = clock_ns()
     chunk = recorder.start_pass()
+    begin_pass()
     chunk.marks.append(end_ns)
     try:
         while True:

@@ -5,20 +5,20 @@ is logged once, to the logger `publishers`.
 """
 
 import copyreg
-import itertools
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
-from publishers.caution import number, text, truth, warn_once
+from publishers.caution import number, truth, warn_once
 from publishers.connection import PahoConnection
 from publishers.conversation import put_question
 from publishers.environment import MAX_BATCH_SIZE, Finder, whole_number
+from publishers.epochs import go_through
 from publishers.farewell import remember
 from publishers.goal import LARGEST_METRIC, Goal
+from publishers.length import Length
 from publishers.passes import PublishedIterable, own_batch_size, published
 from publishers.probe import Probing
 from publishers.recorder import CHUNK, Recorder
@@ -62,6 +62,7 @@ class Publisher:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         clock_s: Callable[[], float] = time.time,
         boot_id: str | None = None,
+        total_iterations: int | None = None,
         connect: Connect = PahoConnection,
     ) -> None:
         settings = resolve_or_warn(
@@ -82,7 +83,7 @@ class Publisher:
                 boot_id=boot_id,
             )
         )
-        self._open(settings, clock_ns, clock_s, connect, n_ranks=whole_number(world_size))
+        self._open(settings, clock_ns, clock_s, connect, whole_number(world_size), total_iterations)
 
     def iteration(self) -> None:
         """End an iteration, and begin the next; the first call, and the first after a pause, only begins one.
@@ -147,19 +148,12 @@ class Publisher:
     def epochs(self, n_epochs: float | None) -> Iterator[int]:
         """Yield 0 to `n_epochs - 1`, or without an end (None, infinity), each an epoch; ends where `should_stop`.
 
+        With the lengths of the loaders gone through in them, or of the epochs so far, they tell how long the run is.
+
         Of several ranks none ends early by itself, since the others would wait for it for ever: let one rank broadcast
         `should_stop`, and all of them `break`.
         """
-        for epoch in _counted(n_epochs):
-            if self.should_stop:
-                if self._n_ranks == 1:
-                    break
-                warn_once(f"epochs go on, since this is one of {self._n_ranks} ranks: broadcast should_stop, and break")
-            number_before = self.recorder.epoch
-            yield epoch
-            self.epoch()
-            if self.recorder.epoch == number_before:  # its iterations were not published; it was an epoch all the same
-                self.recorder.skip_epoch()
+        return go_through(self, n_epochs, n_ranks=self._n_ranks)
 
     def iterations(self, iterable: Iterable[T]) -> PublishedIterable[T]:
         """Return `iterable` (a data loader), publishing the iterations of each pass over it: each is an epoch."""
@@ -262,32 +256,25 @@ class Publisher:
         clock_s: Callable[[], float] = time.time,
         connect: Connect = PahoConnection,
         n_ranks: int | None = None,
+        total_iterations: object = None,
     ) -> None:
         self._run = settings.run if settings else ""
         self._n_ranks = settings.world_size if settings else n_ranks or Finder(os.environ).world_size(None)
         self._goal = Goal()
         self.trial = None
-        self.recorder = Recorder(clock_ns)
+        self.recorder = recorder = Recorder(clock_ns)
+        self.length = Length(total_iterations, lambda: recorder.n_ended)
         self._sender: Sender | None = None
         if settings is None:
             return
         try:
-            sender = Sender(settings, self.recorder, connect=connect, started_at_s=float(clock_s()))
+            sender = Sender(settings, recorder, self.length, connect=connect, started_at_s=float(clock_s()))
             sender.start()
         except Exception as error:  # noqa: BLE001 — a clock that fails, no thread left: training goes on whatever it is
             warn_once(f"publishing is off: {error}")
             return
         self._sender = sender
         remember(sender)
-
-
-def _counted(n_epochs: object) -> Iterable[int]:
-    """Return the numbers of the epochs; what is no number must not make training train nothing, and has no end."""
-    n = math.inf if n_epochs is None else number(n_epochs)
-    if n is None or math.isnan(n):
-        warn_once(f"epochs have no end: n_epochs is {text(n_epochs, 40)}, and must be a whole number")
-        n = math.inf
-    return itertools.count() if n == math.inf else range(int(max(n, 0.0)))
 
 
 def _off() -> Publisher:

@@ -101,6 +101,11 @@ class Recorder:
         """Return the number of the present epoch, counted from 0."""
         return self.chunk.epoch
 
+    @property
+    def n_ended(self) -> int:
+        """Return how many iterations have ended so far; for the loop's own thread."""
+        return self.chunk.first + _n_iterations(self.chunk, len(self.chunk.marks))
+
     def offer(self) -> None:
         """A pass over a loader may begin: its first batch is out. Only a second request makes it one, not a peek."""
         self._offered_ns = self.clock_ns()

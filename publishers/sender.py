@@ -17,6 +17,7 @@ import msgspec
 from publishers.connection import Connection, Receipt, Will
 from publishers.conversation import Conversation
 from publishers.environment import MAPS, Broker, has_loaded_cuda
+from publishers.length import Length
 from publishers.recorder import Recorder
 from publishers.settings import Settings
 from publishers.shipment import Shipment
@@ -41,7 +42,9 @@ _LOGGER: Final = logging.getLogger("publishers")
 class Sender:
     """Publishes one rank of one run. `close` may come from any thread; the rest is its own thread's business."""
 
-    def __init__(self, settings: Settings, recorder: Recorder, *, connect: Connect, started_at_s: float) -> None:
+    def __init__(
+        self, settings: Settings, recorder: Recorder, length: Length, *, connect: Connect, started_at_s: float
+    ) -> None:
         """Prepare it.
 
         Raises:
@@ -49,13 +52,14 @@ class Sender:
         """
         self._settings = settings
         self._recorder = recorder
+        self._length = length
         self._epochs_before = 0
         self._connect = connect
         self._status = settings.status(started_at_s=started_at_s)
         decode(encode(self._status), RankStatus)
         self._gpus = self._status.gpus
         self._seeks_gpus = settings.gpus_are_guessed
-        self._seek_due_s = 0.0
+        self._heartbeat_due_s = self._seek_due_s = 0.0
         self._seeks_often_until_s = time.monotonic() + _OFTEN_S
         self._reached: bool | None = None
         self.conversation = Conversation(settings)
@@ -68,9 +72,8 @@ class Sender:
         self._events: deque[tuple[str, Message]] = deque(maxlen=_MAX_EVENTS)
         self._shipment = Shipment(recorder, run=settings.run, say=self._say_iterations)
         self._connections = 0
-        self._is_hopeless = self._has_complained = False
+        self._is_hopeless = self._has_complained = self._has_told_length = False
         self._was_connected: bool | None = None
-        self._heartbeat_due_s = 0.0
         self._pid = os.getpid()
         self._is_closing = False
         self._woken = threading.Event()
@@ -202,8 +205,13 @@ class Sender:
             self._flush(connection)
 
     def _say_status(self, connection: Connection) -> None:
-        """Say the status where it is due: at every connection, every heartbeat, and where it changed."""
+        """Say the status where it is due: at every connection, every heartbeat, and where it changed.
+
+        The run's length may be corrected in each epoch, however short that is: only its first value is said at once.
+        """
         now_s = time.monotonic()
+        if not self._has_told_length and self._length.total_iterations is not None:
+            self._has_told_length, self._heartbeat_due_s = True, 0.0
         if connection.connections != self._connections or now_s >= self._heartbeat_due_s:
             self._connections = connection.connections
             self._heartbeat_due_s = now_s + self._settings.heartbeat_s
@@ -222,7 +230,12 @@ class Sender:
     def _present_status(self, state: Literal["running", "finished", "lost"]) -> RankStatus:
         """Return the status with what is known now; another thread may set the batch size, so that stays apart."""
         reached = self._reached if state == "finished" else None
-        return msgspec.structs.replace(self._status, state=state, gpus=self._gpus, reached=reached)
+        total = self._length.total_iterations
+        if total is not None and self._shipment.n_taken > total:  # it has proved wrong: nobody knows
+            total = None
+        return msgspec.structs.replace(
+            self._status, state=state, gpus=self._gpus, reached=reached, total_iterations=total
+        )
 
     def _flush(self, connection: Connection) -> bool:
         """Publish what waits, as far as the network takes it; return whether there was anything."""

@@ -31,6 +31,11 @@ class Shipment:
         self._seq = self._next = self._dropped = 0
 
     @property
+    def n_taken(self) -> int:
+        """Return how many iterations have ended, as far as it has looked."""
+        return self._next
+
+    @property
     def is_flying(self) -> bool:
         """Return whether something has been sent of which it is not known whether it has left."""
         return bool(self._flying)
