@@ -189,7 +189,7 @@ def test_epochs_never_raise(n: int, count: int) -> None:
 def test_epochs_whose_number_is_none_have_no_end_but_the_target(
     n: float | None, n_warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with aimed(FakeConnection(), 0.84) as publisher:
+    with aimed(service(), 0.84) as publisher:
         caplog.clear()
         for epoch in publisher.epochs(n):
             publisher.metric(0.9 if epoch == 300 else 0.1)
