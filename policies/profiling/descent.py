@@ -1,0 +1,78 @@
+"""Which limit to measure next, from what is measured: down from the prior limit, and not where nobody ever wants to go.
+
+Below the limit of the least energy per iteration a job is slower and needs more: no price of energy, carbon or time
+selects such a limit, and nearly all that a full sweep wastes is spent there. So the descent ends where energy per
+iteration has risen. Limits that the draw never reaches measure the same as the prior one, and are left out.
+"""
+
+from typing import Final
+
+from policies.profile import ProfilePoint
+from policies.profiling.settings import GRID_W, SAME_LIMIT_W, ProfilerSettings
+
+RISEN_TWICE: Final = 1.02
+"""Energy per iteration has risen where it is this many times its least at two limits in a row …"""
+RISEN_ONCE: Final = 1.08
+"""… or this many times at one: a window's noise is about 3 %."""
+PEAKS_OVER_MEAN: Final = 1.2
+"""Limits hold for the moment, the draw is a mean: so far above it they still cut peaks."""
+
+
+def next_limit_w(
+    settings: ProfilerSettings, points: tuple[ProfilePoint, ...], attempted_w: tuple[float, ...] = ()
+) -> float | None:
+    """Return the limit to measure next, or None where the useful range is measured [W].
+
+    Args:
+        settings: the bounds.
+        points: what is measured, in any order.
+        attempted_w: limits that were asked for and not given; they are not asked for again.
+    """
+    descending = sorted(points, key=lambda point: -point.power_limit_w)
+    wanted_w = settings.prior_power_limit_w
+    while True:
+        reached = _reached(settings, descending, wanted_w)
+        is_there = bool(reached) and reached[-1].power_limit_w <= wanted_w + GRID_W / 2
+        if not is_there and not _is_among(wanted_w, attempted_w):
+            return wanted_w
+        if has_risen(reached):
+            return None
+        here_w = reached[-1].power_limit_w if is_there else wanted_w
+        if here_w <= settings.floor_power_limit_w + SAME_LIMIT_W:
+            return None
+        wanted_w = _below_w(settings, reached, here_w)
+        if wanted_w > here_w - SAME_LIMIT_W:
+            return None
+
+
+def has_risen(descending: list[ProfilePoint]) -> bool:
+    """Return whether energy per iteration has risen on the way down through these points."""
+    least_j, n_risen = float("inf"), 0
+    for point in descending:
+        energy_j = point.iteration_energy_j
+        least_j = min(least_j, energy_j)
+        n_risen = n_risen + 1 if energy_j > RISEN_TWICE * least_j else 0
+        if n_risen > 1 or energy_j > RISEN_ONCE * least_j:
+            return True
+    return False
+
+
+def _reached(settings: ProfilerSettings, descending: list[ProfilePoint], wanted_w: float) -> list[ProfilePoint]:
+    """Return the points down to a wanted limit, or to the first one below where the step does not lead past it."""
+    low_w = max(settings.floor_power_limit_w, wanted_w - GRID_W) - SAME_LIMIT_W
+    return [point for point in descending if point.power_limit_w >= low_w]
+
+
+def _below_w(settings: ProfilerSettings, reached: list[ProfilePoint], here_w: float) -> float:
+    """Return the limit after this one: a step below it, or where the draw begins to reach the limit; itself where no limit does."""
+    next_w = settings.below_w(here_w)
+    if not reached:
+        return next_w
+    draw_w = round(PEAKS_OVER_MEAN * reached[-1].power_w / settings.n_gpus / GRID_W) * GRID_W
+    if draw_w < settings.floor_power_limit_w:
+        return here_w  # no limit that may be set does anything
+    return min(next_w, draw_w)
+
+
+def _is_among(limit_w: float, limits_w: tuple[float, ...]) -> bool:
+    return any(abs(limit_w - other_w) <= SAME_LIMIT_W for other_w in limits_w)

@@ -1,0 +1,138 @@
+"""The curve while the job trains on: every limit that the plan picks is one more measurement, and is merged.
+
+At first the plan is made curious: it is made on a curve that is perturbed by what is not known of it (Thompson
+sampling), so that limits are tried as often as they may be the best. Later it is made on the curve itself; measurements
+go on being merged, with a weight that never vanishes, so that the curve follows a job that changes slowly.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from policies.profile import PowerProfile, ProfilePoint
+from policies.profiling.estimate import NORMAL_95, Scatter, point_of
+from policies.profiling.observation import Observation
+from policies.profiling.settings import SAME_LIMIT_W, ProfilerSettings
+from policies.profiling.window import Window
+
+MIN_ITERATIONS: Final = 3.0
+LEAST_WEIGHT: Final = 0.05
+"""A new measurement never weighs less: what was seen more than twenty measurements ago is forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refinement:
+    """A curve that is refined.
+
+    Attributes:
+        profile: the curve so far, measured points alone.
+        n_blocks: how many measurements were merged; the caller plans anew whenever it has grown.
+        power_limit_w: the limit of the measurement under way [W]; None before the first one.
+        settled_s: for how long it has settled [s].
+        window: the measurement under way.
+        scatter: how much iterations scatter.
+    """
+
+    profile: PowerProfile
+    n_blocks: int = 0
+    power_limit_w: float | None = None
+    settled_s: float = 0.0
+    window: Window = Window()
+    scatter: Scatter = Scatter()
+
+
+def begin_refinement(profile: PowerProfile, *, n_blocks: int = 0) -> Refinement:
+    """Return a refinement of a curve; give `n_blocks` where it was refined before, in another process."""
+    return Refinement(profile=profile, n_blocks=n_blocks)
+
+
+def is_curious(settings: ProfilerSettings, refinement: Refinement) -> bool:
+    """Return whether the plan should still be made on `perturbed(refinement.profile, rng)`."""
+    return refinement.n_blocks < settings.n_blocks
+
+
+def refine(settings: ProfilerSettings, refinement: Refinement, observation: Observation) -> Refinement:
+    """Return the refinement after one more observation, at whatever limit is in force."""
+    if not observation.is_possible:
+        return refinement
+    last_w = refinement.power_limit_w
+    if last_w is None or abs(observation.power_limit_w - last_w) > SAME_LIMIT_W:
+        settled_s = 0.0 if last_w is not None else settings.settle_s
+        refinement = replace(
+            refinement, power_limit_w=observation.power_limit_w, settled_s=settled_s, window=Window()
+        )
+    if refinement.settled_s < settings.settle_s:
+        return replace(refinement, settled_s=refinement.settled_s + observation.active_s)
+    window = refinement.window.with_slice(observation)
+    if window.active_s < settings.block_s or window.n_counted < MIN_ITERATIONS or window.energy_j <= 0:
+        return replace(refinement, window=window)
+    scatter = refinement.scatter.with_window(window)
+    point = point_of(window, power_limit_w=observation.power_limit_w, scatter=scatter)
+    return replace(
+        refinement,
+        profile=merged(refinement.profile, point),
+        n_blocks=refinement.n_blocks + 1,
+        window=Window(),
+        scatter=scatter,
+    )
+
+
+def merged(profile: PowerProfile, point: ProfilePoint) -> PowerProfile:
+    """Return the curve with one more measurement, weighed by its precision where its limit was measured before."""
+    same = [p for p in profile.points if abs(p.power_limit_w - point.power_limit_w) <= SAME_LIMIT_W]
+    others = [p for p in profile.points if abs(p.power_limit_w - point.power_limit_w) > SAME_LIMIT_W]
+    for old in same:
+        power_w, power_ci_w = _pooled(old.power_w, old.power_ci_w, point.power_w, point.power_ci_w)
+        rate_per_s, rate_ci = _pooled(
+            old.iterations_per_s, old.iterations_per_s_ci, point.iterations_per_s, point.iterations_per_s_ci
+        )
+        point = replace(
+            point,
+            power_limit_w=old.power_limit_w,
+            power_w=power_w,
+            power_ci_w=power_ci_w,
+            iterations_per_s=rate_per_s,
+            iterations_per_s_ci=rate_ci,
+            n=old.n + point.n,
+            active_s=old.active_s + point.active_s,
+        )
+    return PowerProfile(tuple(sorted((*others, point), key=lambda p: p.power_limit_w)))
+
+
+def perturbed(profile: PowerProfile, rng: np.random.Generator) -> PowerProfile:
+    """Return the curve as it might be: log rate and log power of each point moved by their standard error, at random.
+
+    What is not known to any error stays. It need not be monotone: fit it, as any measured curve, with `fit_curve`.
+    """
+    dice = rng.standard_normal((len(profile.points), 2))
+    return PowerProfile(
+        tuple(
+            replace(
+                point,
+                power_w=point.power_w * math.exp(_error_ratio(point.power_ci_w, point.power_w) * power_die),
+                iterations_per_s=point.iterations_per_s
+                * math.exp(_error_ratio(point.iterations_per_s_ci, point.iterations_per_s) * rate_die),
+            )
+            for point, (power_die, rate_die) in zip(profile.points, dice.tolist(), strict=True)
+        )
+    )
+
+
+def _error_ratio(ci: float | None, value: float) -> float:
+    """Return the standard error as a ratio."""
+    return 0.0 if ci is None else ci / NORMAL_95 / value
+
+
+def _pooled(old: float, old_ci: float | None, new: float, new_ci: float | None) -> tuple[float, float | None]:
+    """Return the mean by precision, of logarithms, and its interval; the new value has at least `LEAST_WEIGHT`."""
+    if old_ci is None or new_ci is None:
+        weight = 0.5
+    else:
+        old_precision, new_precision = (old / old_ci) ** 2, (new / new_ci) ** 2
+        weight = max(new_precision / (old_precision + new_precision), LEAST_WEIGHT)
+    value = math.exp((1 - weight) * math.log(old) + weight * math.log(new))
+    if old_ci is None or new_ci is None:
+        return value, None if new_ci is None else new_ci / new * value
+    return value, value * math.hypot((1 - weight) * old_ci / old, weight * new_ci / new)

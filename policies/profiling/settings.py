@@ -1,0 +1,75 @@
+"""What the profiler is told: between which limits, how closely, and how long to look at each of them."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+SAME_LIMIT_W: Final = 1.0
+"""Limits closer than this are one: GPUs round, and readings flicker by some mW."""
+GRID_W: Final = 5.0
+"""Limits are asked for in multiples of this: what lies between is interpolated to well within what can be measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilerSettings:
+    """The bounds and the patience of the profiler; limits are those of one GPU, and the same for all of the job's.
+
+    Attributes:
+        prior_power_limit_w: where it starts, and the reference of every promise [W].
+        floor_power_limit_w: never below [W]; a floor that is not below the prior limit leaves the prior limit alone.
+        n_gpus: how many GPUs the power of an observation is the sum of; it tells which limits the draw never reaches.
+        settle_s: iterations in this time after a change of limit are not counted: clocks and power still move [s].
+        window_s: the shortest measurement of a limit [s].
+        step_ratio: each limit is this part of the one above.
+        tolerance_ratio: a limit is measured until the 95 % interval of its rate is at most this wide to either side.
+        block_s: the shortest measurement of a limit while the curve is refined [s].
+        n_blocks: how many such measurements the plan is made curious for.
+    """
+
+    prior_power_limit_w: float
+    floor_power_limit_w: float
+    n_gpus: int = 1
+    settle_s: float = 0.5
+    window_s: float = 0.5
+    step_ratio: float = 0.8
+    tolerance_ratio: float = 0.03
+    block_s: float = 2.0
+    n_blocks: int = 60
+
+    def __post_init__(self) -> None:
+        """Check what would never end or never begin.
+
+        Raises:
+            ValueError: a limit, ratio or time is out of bounds.
+        """
+        limits_w = (self.prior_power_limit_w, self.floor_power_limit_w)
+        if not all(math.isfinite(limit_w) and limit_w > 0 for limit_w in limits_w):
+            raise ValueError(f"power limits {limits_w} W: must be finite and above 0 W")
+        if not 0 < self.step_ratio < 1:
+            raise ValueError(f"step_ratio = {self.step_ratio:g}: must be above 0 and below 1")
+        if self.n_gpus < 1:
+            raise ValueError(f"n_gpus = {self.n_gpus}: must be at least 1")
+        if min(self.settle_s, self.window_s, self.block_s, self.tolerance_ratio) < 0:
+            raise ValueError(f"{self}: times and tolerance must be at least 0")
+
+    @property
+    def power_limits_w(self) -> tuple[float, ...]:
+        """Return `ladder_w()` by its former name [W]."""
+        return self.ladder_w()
+
+    def below_w(self, power_limit_w: float) -> float:
+        """Return the limit one step below another: on the grid, at least one grid step lower, never below the floor.
+
+        >>> settings = ProfilerSettings(prior_power_limit_w=300.0, floor_power_limit_w=100.0)
+        >>> settings.below_w(300.0), settings.below_w(104.0)
+        (240.0, 100.0)
+        """
+        next_w = min(round(self.step_ratio * power_limit_w / GRID_W) * GRID_W, power_limit_w - GRID_W)
+        return next_w if next_w > self.floor_power_limit_w + GRID_W else self.floor_power_limit_w
+
+    def ladder_w(self) -> tuple[float, ...]:
+        """Return the limits that are visited if every one of them binds and none is too low, descending [W]."""
+        ladder_w = [self.prior_power_limit_w]
+        while ladder_w[-1] > self.floor_power_limit_w + SAME_LIMIT_W:
+            ladder_w.append(self.below_w(ladder_w[-1]))
+        return tuple(ladder_w)

@@ -1,0 +1,214 @@
+"""The first pass over the curve: settle, measure, and on to the next limit.
+
+Where something beside us limits the GPU (a power brake, a lower limit from out of band), what is measured then is
+recorded at the enforced limit, where it is true, and the limits between the two are left out, because they would
+measure the same. A limit under which the enforced one will not stand still is left out too, after a few attempts.
+A job that becomes another one in mid-profile is profiled from the start.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final, assert_never
+
+from policies.profile import PowerProfile, ProfilePoint
+from policies.profiling.descent import next_limit_w
+from policies.profiling.estimate import Scatter, is_enough, point_of, scatter_of, shows_change
+from policies.profiling.observation import Observation
+from policies.profiling.prior import adopted, agrees, can_be_checked, check_limits_w
+from policies.profiling.settings import SAME_LIMIT_W, ProfilerSettings
+from policies.profiling.window import Window
+
+MAX_RESTARTS: Final = 8
+"""A limit whose measurement begins anew more often than this is given up."""
+MAX_RENEWALS: Final = 3
+"""A job that keeps becoming another one is not profiled anew more often than this."""
+CONTRADICTS_RATIO: Final = 0.05
+"""A lower limit that makes a job this much faster, beyond both intervals, did not: the job is another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What goes from limit to limit.
+
+    Attributes:
+        points: what is measured, in ascending order of the limit.
+        attempted_w: limits that were wanted and not given, or given up [W].
+        prior: another run's curve, until it is checked.
+        n_renewals: how often the profile was begun anew.
+    """
+
+    points: tuple[ProfilePoint, ...] = ()
+    attempted_w: tuple[float, ...] = ()
+    prior: PowerProfile | None = None
+    n_renewals: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settling:
+    """The limit was changed: clocks and power still move; not counted."""
+
+    course: Course
+    power_limit_w: float
+    settled_s: float = 0.0
+    enforced_power_limit_w: float | None = None
+    n_restarts: int = 0
+
+    @property
+    def points(self) -> tuple[ProfilePoint, ...]:
+        """Return what is measured."""
+        return self.course.points
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """A limit is being measured."""
+
+    course: Course
+    power_limit_w: float
+    enforced_power_limit_w: float
+    window: Window = Window()
+    n_restarts: int = 0
+
+    @property
+    def points(self) -> tuple[ProfilePoint, ...]:
+        """Return what is measured."""
+        return self.course.points
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiled:
+    """The useful range is measured."""
+
+    points: tuple[ProfilePoint, ...]
+
+
+State = Settling | Measuring | Profiled
+
+
+def begin(settings: ProfilerSettings, known: PowerProfile | None = None, prior: PowerProfile | None = None) -> State:
+    """Return the first state.
+
+    Args:
+        settings: the bounds.
+        known: what this job has measured already, before a restart; it is not measured again. Points outside the
+            bounds are forgotten: the prior limit or the floor has changed since.
+        prior: the curve of another GPU of the model, another driver or a neighbouring batch size; checked, then adopted
+            or forgotten.
+    """
+    low_w, high_w = settings.floor_power_limit_w - SAME_LIMIT_W, settings.prior_power_limit_w + SAME_LIMIT_W
+    points = () if known is None else tuple(p for p in known.points if low_w <= p.power_limit_w <= high_w)
+    usable = prior if prior is not None and can_be_checked(settings, prior) else None
+    return _next(settings, Course(points=points, prior=usable))
+
+
+def advance(settings: ProfilerSettings, state: State, observation: Observation) -> State:
+    """Return the state after one more observation; one that cannot be (a counter gone back) changes nothing."""
+    if isinstance(state, Profiled) or not observation.is_possible:
+        return state
+    last_w = state.enforced_power_limit_w
+    if last_w is not None and abs(observation.power_limit_w - last_w) > SAME_LIMIT_W:
+        state = _restarted(settings, state)
+    match state:
+        case Settling(settled_s=settled_s) if settled_s < settings.settle_s:
+            return replace(
+                state,
+                settled_s=settled_s + observation.active_s,
+                enforced_power_limit_w=observation.power_limit_w,
+            )
+        case Settling():
+            state = Measuring(
+                course=state.course,
+                power_limit_w=state.power_limit_w,
+                enforced_power_limit_w=observation.power_limit_w,
+                n_restarts=state.n_restarts,
+            )
+            return _measured(settings, state, observation)
+        case Measuring():
+            return _measured(settings, state, observation)
+        case Profiled():
+            return state
+        case _:
+            assert_never(state)
+
+
+def wanted_power_limit_w(state: State) -> float | None:
+    """Return the limit to ask for [W], or None when the first pass is done."""
+    return None if isinstance(state, Profiled) else state.power_limit_w
+
+
+def profile_of(state: State) -> PowerProfile | None:
+    """Return the curve as far as it is measured, or None before the first point."""
+    return PowerProfile(state.points) if state.points else None
+
+
+def progress_ratio(settings: ProfilerSettings, state: State) -> float:
+    """Return how much of the first pass is done, from 0 to 1; it leaps to 1 where the rest need not be measured."""
+    if isinstance(state, Profiled):
+        return 1.0
+    ladder_w = settings.ladder_w()
+    n_done = sum(limit_w > state.power_limit_w + SAME_LIMIT_W for limit_w in ladder_w)
+    begun = 0.5 if isinstance(state, Measuring) else 0.0
+    return (n_done + begun) / (len(ladder_w) + 1)
+
+
+def _next(settings: ProfilerSettings, course: Course) -> State:
+    """Return the state that waits for the next limit."""
+    if course.prior is not None and (not course.points or agrees(course.prior, course.points)):
+        for limit_w in check_limits_w(settings, course.prior):
+            if not _is_among(limit_w, (*course.attempted_w, *(p.power_limit_w for p in course.points))):
+                return Settling(course=course, power_limit_w=limit_w)
+        if course.points:
+            return Profiled(points=adopted(settings, course.prior, course.points))
+    course = replace(course, prior=None)
+    next_w = next_limit_w(settings, course.points, course.attempted_w)
+    return Profiled(points=course.points) if next_w is None else Settling(course=course, power_limit_w=next_w)
+
+
+def _restarted(settings: ProfilerSettings, state: Settling | Measuring) -> State:
+    """Return the state that measures the same limit anew, or the next one where this one will not stand still."""
+    if state.n_restarts >= MAX_RESTARTS:
+        attempted_w = (*state.course.attempted_w, state.power_limit_w)
+        return _next(settings, replace(state.course, attempted_w=attempted_w))
+    return Settling(course=state.course, power_limit_w=state.power_limit_w, n_restarts=state.n_restarts + 1)
+
+
+def _measured(settings: ProfilerSettings, state: Measuring, observation: Observation) -> State:
+    """Return the state after one more observation of the limit."""
+    state = replace(
+        state, window=state.window.with_slice(observation), enforced_power_limit_w=observation.power_limit_w
+    )
+    scatter = scatter_of(state.points).with_window(state.window)
+    is_prior = abs(state.power_limit_w - settings.prior_power_limit_w) <= SAME_LIMIT_W
+    if not is_enough(settings, state.window, scatter, is_prior=is_prior):
+        return state
+    if shows_change(state.window, scatter) and state.n_restarts < MAX_RESTARTS:
+        return _restarted(settings, state)
+    return _closed(settings, state, scatter)
+
+
+def _closed(settings: ProfilerSettings, state: Measuring, scatter: Scatter) -> State:
+    """Return the state after a limit has been measured."""
+    wanted_w, enforced_w, course = state.power_limit_w, state.enforced_power_limit_w, state.course
+    is_given = abs(enforced_w - wanted_w) <= SAME_LIMIT_W
+    limit_w = wanted_w if is_given else enforced_w
+    point = point_of(state.window, power_limit_w=limit_w, scatter=scatter)
+    others = tuple(p for p in course.points if abs(p.power_limit_w - limit_w) > SAME_LIMIT_W)
+    attempted_w = course.attempted_w if is_given else (*course.attempted_w, wanted_w)
+    if _contradicts(point, others) and course.n_renewals < MAX_RENEWALS:
+        return _next(settings, Course(points=(), prior=course.prior, n_renewals=course.n_renewals + 1))
+    points = tuple(sorted((*others, point), key=lambda p: p.power_limit_w))
+    return _next(settings, replace(course, points=points, attempted_w=attempted_w))
+
+
+def _contradicts(point: ProfilePoint, others: tuple[ProfilePoint, ...]) -> bool:
+    """Return whether a point says that a lower limit is faster than a higher one, by more than noise."""
+    return any(_is_faster(*sorted((point, other), key=lambda p: p.power_limit_w)) for other in others)
+
+
+def _is_faster(lower: ProfilePoint, upper: ProfilePoint) -> bool:
+    rate_gap = lower.iterations_per_s / upper.iterations_per_s - 1
+    cis = (lower.iterations_per_s_ci or 0.0) / lower.iterations_per_s, (upper.iterations_per_s_ci or 0.0)
+    return rate_gap > max(CONTRADICTS_RATIO, 2 * (cis[0] + cis[1] / upper.iterations_per_s))
+
+
+def _is_among(limit_w: float, limits_w: tuple[float, ...]) -> bool:
+    return any(abs(limit_w - other_w) <= SAME_LIMIT_W for other_w in limits_w)
