@@ -31,6 +31,7 @@ class Slice:
         active: whether iterations ran all the time.
         n_iterations: how many passed, with fractions of those that began or ended outside.
         energy_j: what the GPUs used [J].
+        gaps_s: the short gaps between iterations in it, as at the turn of an epoch [s].
         iteration_times_s: how long each took that ended in it, `MAX_TIMES` of them at most, evenly spread [s].
     """
 
@@ -39,6 +40,7 @@ class Slice:
     active: bool
     n_iterations: float
     energy_j: float
+    gaps_s: float = 0.0
     iteration_times_s: tuple[float, ...] = ()
 
     @property
@@ -92,6 +94,7 @@ def _slice(logs: Sequence[RankLog], begin_ns: int, end_ns: int, energy_j: float)
         active=all(log.covers(begin_ns, end_ns) for log in logs),
         n_iterations=min(counts),
         energy_j=energy_j,
+        gaps_s=slowest.gaps_s(begin_ns, end_ns),
         iteration_times_s=slowest.iteration_times_s(begin_ns, end_ns, at_most=MAX_TIMES),
     )
 
@@ -112,6 +115,7 @@ class RunAccount:
     """Of the active slices alone: a pause stands on both sides whole, with what iterations ran at its edges."""
     active_s: float = 0.0
     pause_s: float = 0.0
+    """With the short gaps between iterations: no limit changes them, and no curve counts them."""
     pause_energy_j: float = 0.0
     signal_energy: float = 0.0
     """∫ c·P dt, in joules times the unit of the signal; `None` values of the signal count with its last known value."""
@@ -135,6 +139,7 @@ class RunAccount:
         if piece.active:
             self.n_iterations += piece.n_iterations
             self.active_s += piece.duration_s
+            self.pause_s += piece.gaps_s
         else:
             self.pause_s += piece.duration_s
             self.pause_energy_j += piece.energy_j

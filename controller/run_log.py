@@ -67,6 +67,9 @@ class RankLog:
         self._first_iteration: int | None = None
         """Until it is known how much of the first epoch was heard."""
         self.active_s = 0.0
+        """With the short gaps between iterations."""
+        self.running_s = 0.0
+        """Without them: the time of iterations alone, which a limit may change."""
 
     @property
     def epochs(self) -> int:
@@ -100,12 +103,14 @@ class RankLog:
             gap_ns = message.begin_ns - previous_end_ns
             # Iterations that were lost on the way ran all the same: their time counts as active.
             self.active_s += gap_ns / NS_PER_S if n_lost or gap_ns <= BRIDGE_NS else 0.0
+            self.running_s += gap_ns / NS_PER_S if n_lost else 0.0
         self._last_seq = message.seq
         self._next_iteration = message.first + len(ends_ns)
         self.n_lost += n_lost
         self.n_iterations += len(ends_ns) + n_lost
         self._count_epoch(message)
         self.active_s += (int(ends_ns[-1]) - message.begin_ns) / NS_PER_S
+        self.running_s += (int(ends_ns[-1]) - message.begin_ns) / NS_PER_S
         self._remember(message.begin_ns, ends_ns)
         return True
 
@@ -159,6 +164,13 @@ class RankLog:
     def count(self, begin_ns: int, end_ns: int) -> float:
         """Return how many iterations passed between two moments, with fractions at both ends."""
         return sum(stretch.position(end_ns) - stretch.position(begin_ns) for stretch in self._between(begin_ns, end_ns))
+
+    def gaps_s(self, begin_ns: int, end_ns: int) -> float:
+        """Return for how much of the time between two moments no iteration ran [s]."""
+        ran_ns = sum(
+            min(stretch.end_ns, end_ns) - max(stretch.begin_ns, begin_ns) for stretch in self._between(begin_ns, end_ns)
+        )
+        return (end_ns - begin_ns - ran_ns) / NS_PER_S
 
     def iteration_times_s(self, begin_ns: int, end_ns: int, *, at_most: int) -> tuple[float, ...]:
         """Return how long each iteration took that ended after one moment and not after another [s].

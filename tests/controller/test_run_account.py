@@ -188,6 +188,15 @@ def test_a_price_that_makes_the_baseline_free_saves_no_share_of_it() -> None:
     assert account.report(kind="price", profile=PROFILE)["saved_ratio"] is None
 
 
+def test_the_turn_of_an_epoch_takes_as_long_at_any_limit() -> None:
+    account, log = RunAccount(), log_of(0, [1, 2])
+    assert log.append(iterations(2.5, [3.5], seq=1, first=2), now_ns=ns(9))
+    (turn,) = cut(logs=[log], meters=[steady_meter(300, 0, 3.5)], since_ns=0, until_ns=ns(3.5))
+    account.add(turn, None)
+    report = account.report(kind="energy", profile=PROFILE)
+    assert (turn.active, report["slowdown_ratio"]) == (True, 1.0)
+
+
 def test_iterations_at_the_edge_of_a_pause_belong_to_the_pause() -> None:
     account = RunAccount()
     account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), None)

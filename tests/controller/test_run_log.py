@@ -55,6 +55,9 @@ def test_messages_without_a_pause_between_them_count_as_one() -> None:
     assert log.count(ns(10), ns(18)) == 4
     assert log.covers(ns(10), ns(18))
     assert log.active_s == pytest.approx(8.0), "half a second between two epochs belongs to the rhythm"
+    assert log.running_s == pytest.approx(7.5), "but not to the iterations"
+    assert log.gaps_s(ns(12), ns(14.25)) == pytest.approx(0.25)
+    assert log.gaps_s(ns(9), ns(18)) == pytest.approx(1.5)
 
 
 def test_a_pause_is_not_active_and_counts_no_iterations() -> None:
