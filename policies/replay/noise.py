@@ -62,7 +62,7 @@ class Course:
 
     Attributes:
         work: the work done at the end of each iteration, the first 0, shape (n_iterations + 1,).
-        energy_ratio: the same with each iteration weighed by how much its stretch draws.
+        weighed_work: the same, each iteration weighed by how much its stretch draws.
         phase_ratio: when the counter ticks, from 0 to 1 of its period.
     """
 
@@ -72,31 +72,27 @@ class Course:
         self._n_stretch = max(MIN_STRETCH_ITERATIONS, math.ceil(STRETCH_S / iteration_time_s))
         self.phase_ratio = float(self._rng.random())
         self.work: Values = np.zeros(1)
-        self.energy_ratio: Values = np.zeros(1)
-
-    def reach_work(self, work: float) -> None:
-        """Draw until more than so much work is known."""
-        while self.work[-1] <= work:
-            self._grow()
+        self.weighed_work: Values = np.zeros(1)
 
     def reach(self, n_iterations: int) -> None:
         """Draw until the end of that iteration is known."""
         while len(self.work) <= n_iterations:
             self._grow()
 
-    def position(self, work: float) -> float:
+    def n_done(self, work_iterations: float) -> float:
         """Return how many iterations some work is, with the fraction of the one under way."""
-        self.reach_work(work)
-        after = int(np.searchsorted(self.work, work, side="right"))
+        while self.work[-1] <= work_iterations:
+            self._grow()
+        after = int(np.searchsorted(self.work, work_iterations, side="right"))
         begin, end = float(self.work[after - 1]), float(self.work[after])
-        return after - 1 + (work - begin) / (end - begin)
+        return after - 1 + (work_iterations - begin) / (end - begin)
 
-    def energy_ratio_at(self, work: float) -> float:
-        """Return the weighed work."""
-        position = self.position(work)
-        before = int(position)
-        low, high = float(self.energy_ratio[before]), float(self.energy_ratio[before + 1])
-        return low + (position - before) * (high - low)
+    def weighed_iterations(self, work_iterations: float) -> float:
+        """Return some work, weighed by how much it draws."""
+        n_done = self.n_done(work_iterations)
+        before = int(n_done)
+        low, high = float(self.weighed_work[before]), float(self.weighed_work[before + 1])
+        return low + (n_done - before) * (high - low)
 
     def _grow(self) -> None:
         """Draw a chunk of whole stretches; its size is always the same, or the chance would depend on who asks."""
@@ -110,7 +106,7 @@ class Course:
         times, powers = np.exp(_centred(noise.stretch_ratio, rng.standard_normal((2, n_stretches))))
         parts = steps * stalled * np.repeat(times, self._n_stretch)
         self.work = _continued(self.work, parts)
-        self.energy_ratio = _continued(self.energy_ratio, parts * np.repeat(powers, self._n_stretch))
+        self.weighed_work = _continued(self.weighed_work, parts * np.repeat(powers, self._n_stretch))
 
 
 def _centred(sd_ratio: float, normal: Values) -> Values:

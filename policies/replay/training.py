@@ -21,34 +21,42 @@ from typing import Final
 
 import numpy as np
 
-from policies.profiling import Observation
+from policies.profiling.observation import Observation
 from policies.replay.noise import Course, Noise
 from policies.replay.profile_curves import TrueCurve
 
-READING_S: Final = 0.1
-"""How often the counter is read."""
+READING_S: Final = 0.11
+"""How often the counter is read; no multiple of its ticks, with which it would keep step."""
 LATE_S: Final = 0.02
-"""A reading is late by up to this much, so that it does not keep step with the ticks of the counter."""
+"""A reading is late by up to this much."""
 GOLDEN_RATIO: Final = (math.sqrt(5) - 1) / 2
 """Its multiples, without their whole parts, spread evenly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """The time at one limit: where it began, and by how much the power then was above that of the limit."""
+    """The time at one limit [W].
+
+    Attributes:
+        power_limit_w: the limit.
+        power_w: what the job draws at it, in the end.
+        iteration_time_s: how long a mean iteration takes.
+        begin_s: when it began; likewise the work, the energy and the number of iterations before it.
+        excess_w: by how much the power then was above that of the limit; it settles.
+    """
 
     power_limit_w: float
     power_w: float
     iteration_time_s: float
-    begin_s: float = 0.0
-    begin_work: float = 0.0
-    begin_iterations: int = 0
-    begin_j: float = 0.0
-    excess_w: float = 0.0
+    begin_s: float
+    begin_work_iterations: float
+    begin_j: float
+    n_before: int
+    excess_w: float
 
-    def work_at(self, time_s: float) -> float:
+    def work_iterations(self, time_s: float) -> float:
         """Return the work done by a moment."""
-        return self.begin_work + (time_s - self.begin_s) / self.iteration_time_s
+        return self.begin_work_iterations + (time_s - self.begin_s) / self.iteration_time_s
 
 
 class Training:
@@ -69,8 +77,9 @@ class Training:
         self._course = Course(noise, iteration_time_s=curve.iteration_time_s, seed=seed)
         self._reading_s = reading_s
         self._n_readings = 0
-        self._read_s = self._read_position = self._read_j = 0.0
-        self._stays = [self._stay_at(curve.max_power_limit_w)]
+        self._read_s = self._read_iterations = self._read_j = 0.0
+        self._stays: list[Stay] = []
+        self.set_power_limit(curve.max_power_limit_w)
 
     @property
     def stays(self) -> tuple[Stay, ...]:
@@ -94,8 +103,21 @@ class Training:
 
     def set_power_limit(self, power_limit_w: float) -> None:
         """Change the limit, at the end of an iteration, where this run always stands [W]."""
-        if power_limit_w != self.power_limit_w:
-            self._stays.append(self._stay_at(power_limit_w))
+        if self._stays and power_limit_w == self.power_limit_w:
+            return
+        power_w, rate_per_s = self.curve.profile.at(power_limit_w)
+        self._stays.append(
+            Stay(
+                power_limit_w=power_limit_w,
+                power_w=power_w,
+                iteration_time_s=1 / rate_per_s,
+                begin_s=self.now_s,
+                begin_work_iterations=float(self._course.work[self.n_iterations]),
+                begin_j=self.energy_j if self._stays else 0.0,
+                n_before=self.n_iterations,
+                excess_w=self._drawn_w() - power_w if self._stays else 0.0,
+            )
+        )
 
     def iterate(self, n_iterations: int = 1) -> None:
         """Train so many iterations."""
@@ -108,38 +130,24 @@ class Training:
         """
         found: list[Observation] = []
         while not found:
-            work = self._stays[-1].work_at(self._reading_at_s(self._n_readings + 1))
-            self._advance_to(math.ceil(self._course.position(work)))
+            work = self._stays[-1].work_iterations(self._reading_at_s(self._n_readings + 1))
+            self._advance_to(math.ceil(self._course.n_done(work)))
             while (reading_s := self._reading_at_s(self._n_readings + 1)) <= self.now_s:
                 self._n_readings += 1
                 found += self._slice_until(reading_s)
         return tuple(found)
 
-    def _stay_at(self, power_limit_w: float) -> Stay:
-        """Return a stay that begins now."""
-        power_w, rate_per_s = self.curve.profile.at(power_limit_w)
-        stay = Stay(power_limit_w=power_limit_w, power_w=power_w, iteration_time_s=1 / rate_per_s)
-        if not self.n_iterations:
-            return stay
-        last = self._stays[-1]
-        drawn_w = last.power_w + last.excess_w * math.exp((last.begin_s - self.now_s) / self._noise.settling_s)
-        return Stay(
-            power_limit_w=power_limit_w,
-            power_w=power_w,
-            iteration_time_s=1 / rate_per_s,
-            begin_s=self.now_s,
-            begin_work=float(self._course.work[self.n_iterations]),
-            begin_iterations=self.n_iterations,
-            begin_j=self._energy_j(self.now_s),
-            excess_w=drawn_w - power_w,
-        )
+    def _drawn_w(self) -> float:
+        """Return the power now, on its way from one limit's to the other's; what chance adds to it left out [W]."""
+        stay = self._stays[-1]
+        return stay.power_w + stay.excess_w * math.exp((stay.begin_s - self.now_s) / self._noise.settling_s)
 
     def _advance_to(self, n_iterations: int) -> None:
         """Train to the end of an iteration."""
         self._course.reach(n_iterations)
         stay = self._stays[-1]
         work = float(self._course.work[n_iterations])
-        self.now_s = stay.begin_s + (work - stay.begin_work) * stay.iteration_time_s
+        self.now_s = stay.begin_s + (work - stay.begin_work_iterations) * stay.iteration_time_s
         self.n_iterations = n_iterations
 
     def _reading_at_s(self, number: int) -> float:
@@ -148,18 +156,21 @@ class Training:
     def _slice_until(self, reading_s: float) -> list[Observation]:
         """Return the slice that ends with a reading, unless it began before the present stay."""
         stay, course = self._stays[-1], self._course
-        begin_s, begin_position, begin_j = self._read_s, self._read_position, self._read_j
-        self._read_s, self._read_j = reading_s, self._shown_j(reading_s)
-        self._read_position = course.position(stay.work_at(reading_s))
+        begin_s, begin_iterations, begin_j = self._read_s, self._read_iterations, self._read_j
+        self._read_s = reading_s
+        if reading_s < stay.begin_s:
+            return []
+        self._read_j = self._shown_j(reading_s)
+        self._read_iterations = course.n_done(stay.work_iterations(reading_s))
         if begin_s < stay.begin_s:
             return []
-        first, last = math.floor(begin_position), math.floor(self._read_position)
+        first, last = math.floor(begin_iterations), math.floor(self._read_iterations)
         times_s = np.diff(course.work[first : last + 1]) * stay.iteration_time_s
         return [
             Observation(
                 power_limit_w=stay.power_limit_w,
                 active_s=reading_s - begin_s,
-                n_iterations=self._read_position - begin_position,
+                n_iterations=self._read_iterations - begin_iterations,
                 energy_j=self._read_j - begin_j,
                 iteration_times_s=tuple(times_s.tolist()),
             )
@@ -175,6 +186,6 @@ class Training:
         """Return the energy used by a moment [J]."""
         stay = next(stay for stay in reversed(self._stays) if stay.begin_s <= time_s)
         course, settling_s = self._course, self._noise.settling_s
-        weighed = course.energy_ratio_at(stay.work_at(time_s)) - float(course.energy_ratio[stay.begin_iterations])
+        weighed = course.weighed_iterations(stay.work_iterations(time_s)) - float(course.weighed_work[stay.n_before])
         settled = 1 - math.exp((stay.begin_s - time_s) / settling_s)
         return stay.begin_j + stay.power_w * stay.iteration_time_s * weighed + stay.excess_w * settling_s * settled
