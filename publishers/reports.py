@@ -79,6 +79,50 @@ class ProfileReport(Message, frozen=True, kw_only=True):
     batch_size: Count | None = None
 
 
+class RunPlan(Message, frozen=True, kw_only=True):
+    """The limit that a run on several nodes is to have: said by the node of rank 0, obeyed by the others.
+
+    It is said anew every `heartbeat_s`, each time with the next `beat`: one that was heard before, as a retained one may
+    have been, is no sign of life. Without `power_limit_w` nobody is to hold a limit.
+    """
+
+    run: Name
+    node: Name
+    beat: Count
+    time_s: TimeS
+    heartbeat_s: Annotated[float, Meta(ge=1, le=600)]
+    reason: Name
+    detail: Sentence
+    gpu_model: Text
+    max_power_limit_w: Annotated[float, Meta(gt=0, le=1e6)]
+    power_limit_w: PowerW | None = None
+    is_steady: bool = False
+    signal: Text | None = None
+
+
+class PartEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one node drew, and how fast its ranks were, while the plan of the run asked for a limit."""
+
+    power_limit_w: PowerW
+    power_w: PowerW
+    iterations_per_s: Amount
+    active_s: Amount
+
+
+class PartProfile(Message, frozen=True, kw_only=True):
+    """How one node follows the plan of a run, and what it measured meanwhile; `reason` is a stable code."""
+
+    run: Name
+    state: Literal["following", "waiting", "observing"]
+    reason: Name
+    detail: Sentence
+    gpu_model: Text
+    n_gpus: Count
+    n_ranks: Count
+    points: Annotated[list[PartEntry], Meta(max_length=64)]
+    batch_size: Count | None = None
+
+
 class RunEnergy(Message, frozen=True, kw_only=True):
     """What a run has used, beside what it would have used at the prior limit (`baseline_…`).
 

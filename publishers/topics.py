@@ -4,9 +4,9 @@
 <root>/job/<job>/run/<run>/{metric,trial/request,trial/times,trial/failure}
                                                              published by training processes (MessagePack)
 <root>/job/<job>/run/<run>/trial/answer                      published by the policy service (MessagePack)
-<root>/job/<job>/run/<run>/{profile,energy}                  published by the controller (JSON)
+<root>/job/<job>/run/<run>/{profile,plan,energy}             published by the controller of rank 0 (JSON)
 <root>/job/<job>/run/<run>/command                           published by the policy service (JSON)
-<root>/job/<job>/run/<run>/node/<node>/energy                one node's part of a run's energy (JSON)
+<root>/job/<job>/run/<run>/node/<node>/{profile,energy}      one node's part of a run (JSON)
 <root>/node/<node>/status                                    published by the controller (JSON)
 <root>/node/<node>/gpu/<uuid>/{energy,limit}                 published by the controller (JSON)
 <root>/grid/<zone>/{carbon,price}                            published by the controller (JSON)
@@ -22,8 +22,9 @@ MAX_TOPIC_LENGTH: Final = 512
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _RANK: Final = re.compile(r"[0-9]{1,5}\Z")
 _RUN_LEAVES: Final = frozenset(
-    {"metric", "trial/request", "trial/answer", "trial/times", "trial/failure", "profile", "energy", "command"}
+    {"metric", "trial/request", "trial/answer", "trial/times", "trial/failure", "profile", "plan", "energy", "command"}
 )
+_PART_LEAVES: Final = frozenset({"profile", "energy"})
 _RANK_LEAVES: Final = frozenset({"status", "iterations"})
 _GPU_LEAVES: Final = frozenset({"energy", "limit"})
 _GRID_LEAVES: Final = frozenset({"carbon", "price"})
@@ -61,9 +62,9 @@ class Topics:
         """Return a run's topic; `leaf` is `metric`, `trial/request`, `trial/answer`, `trial/times`, `profile`, …."""
         return f"{self.root}/job/{job}/run/{run}/{leaf}"
 
-    def run_on_node(self, job: str, run: str, node: str) -> str:
-        """Return the topic of one node's part of a run's energy."""
-        return f"{self.root}/job/{job}/run/{run}/node/{node}/energy"
+    def run_on_node(self, job: str, run: str, node: str, leaf: str = "energy") -> str:
+        """Return the topic of one node's part of a run; `leaf` is `energy` or `profile`."""
+        return f"{self.root}/job/{job}/run/{run}/node/{node}/{leaf}"
 
     def node_status(self, node: str) -> str:
         """Return the topic of a node's birth and last will."""
@@ -110,8 +111,8 @@ def _parse_run(job: str, run: str, rest: list[str]) -> Address | None:
     match rest:
         case ["rank", rank, leaf] if _RANK.match(rank) and int(rank) <= MAX_RANK and leaf in _RANK_LEAVES:
             return Address(leaf=leaf, job=job, run=run, rank=int(rank))
-        case ["node", node, "energy"] if is_name(node):
-            return Address(leaf="energy", job=job, run=run, node=node)
+        case ["node", node, leaf] if is_name(node) and leaf in _PART_LEAVES:
+            return Address(leaf=leaf, job=job, run=run, node=node)
         case _ if (leaf := "/".join(rest)) in _RUN_LEAVES:
             return Address(leaf=leaf, job=job, run=run)
         case _:

@@ -58,7 +58,7 @@ def test_the_overview_names_every_topic_there_is() -> None:
     assert named == {
         *(f"{run}/rank/<rank>/{leaf}" for leaf in topics._RANK_LEAVES),
         *(f"{run}/{leaf}" for leaf in topics._RUN_LEAVES),
-        f"{run}/node/<node>/energy",
+        *(f"{run}/node/<node>/{leaf}" for leaf in topics._PART_LEAVES),
         "node/<node>/status",
         *(f"node/<node>/gpu/<uuid>/{leaf}" for leaf in topics._GPU_LEAVES),
         *(f"grid/<zone>/{leaf}" for leaf in topics._GRID_LEAVES),

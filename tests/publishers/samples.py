@@ -9,9 +9,12 @@ from publishers.reports import (
     GridSignal,
     LimitChange,
     NodeStatus,
+    PartEntry,
+    PartProfile,
     ProfileEntry,
     ProfileReport,
     RunEnergy,
+    RunPlan,
     SignalValue,
 )
 from publishers.wire import (
@@ -234,6 +237,45 @@ GOLDEN: list[tuple[Message, bytes]] = [
             b'{"state":"profiling","gpu_model":"NVIDIA A40","n_gpus":2,"points":[{"power_limit_w":300.0,"power_w'
             b'":290.5,"iterations_per_s":4.25,"power_ci_w":0.5,"iterations_per_s_ci":0.0625,"n":40}],"batch_size'
             b'":256}'
+        ),
+    ),
+    (
+        RunPlan(
+            run="r1",
+            node="node-1",
+            beat=7,
+            time_s=1.7e9,
+            heartbeat_s=5.0,
+            reason="slowdown_signal",
+            detail="225 W",
+            gpu_model="NVIDIA A40",
+            max_power_limit_w=300.0,
+            power_limit_w=225.0,
+            is_steady=True,
+            signal="200 g/kWh",
+        ),
+        (
+            b'{"run":"r1","node":"node-1","beat":7,"time_s":1700000000.0,"heartbeat_s":5.0,"reason":"slowdown_s'
+            b'ignal","detail":"225 W","gpu_model":"NVIDIA A40","max_power_limit_w":300.0,"power_limit_w":225.0,"'
+            b'is_steady":true,"signal":"200 g/kWh"}'
+        ),
+    ),
+    (
+        PartProfile(
+            run="r1",
+            state="following",
+            reason="slowdown_signal",
+            detail="225 W",
+            gpu_model="NVIDIA A40",
+            n_gpus=4,
+            n_ranks=4,
+            points=[PartEntry(power_limit_w=225.0, power_w=880.5, iterations_per_s=4.25, active_s=30.0)],
+            batch_size=256,
+        ),
+        (
+            b'{"run":"r1","state":"following","reason":"slowdown_signal","detail":"225 W","gpu_model":"NVIDIA A4'
+            b'0","n_gpus":4,"n_ranks":4,"points":[{"power_limit_w":225.0,"power_w":880.5,"iterations_per_s":4.25'
+            b',"active_s":30.0}],"batch_size":256}'
         ),
     ),
     (

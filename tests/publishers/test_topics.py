@@ -37,7 +37,17 @@ def test_a_ranks_topic_is_taken_apart_again(job: str, run: str, rank: int, leaf:
     NAMES,
     NAMES,
     st.sampled_from(
-        ["metric", "trial/request", "trial/answer", "trial/times", "trial/failure", "profile", "energy", "command"]
+        [
+            "metric",
+            "trial/request",
+            "trial/answer",
+            "trial/times",
+            "trial/failure",
+            "profile",
+            "plan",
+            "energy",
+            "command",
+        ]
     ),
 )
 def test_a_runs_topic_is_taken_apart_again(job: str, run: str, leaf: str) -> None:
@@ -51,8 +61,9 @@ def test_the_topics_of_nodes_and_grids_are_taken_apart_again(node: str, other: s
         assert TOPICS.parse(TOPICS.gpu(node, other, leaf)) == Address(leaf=leaf, node=node, gpu_uuid=other)
     for leaf in ("carbon", "price"):
         assert TOPICS.parse(TOPICS.grid(other, leaf)) == Address(leaf=leaf, zone=other)
-    part = Address(leaf="energy", job=other, run=third, node=node)
-    assert TOPICS.parse(TOPICS.run_on_node(other, third, node)) == part
+    for leaf in ("energy", "profile"):
+        part = Address(leaf=leaf, job=other, run=third, node=node)
+        assert TOPICS.parse(TOPICS.run_on_node(other, third, node, leaf)) == part
 
 
 @pytest.mark.parametrize(
