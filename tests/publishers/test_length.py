@@ -53,6 +53,7 @@ def test_what_nobody_knows_is_not_published() -> None:
 def test_the_epochs_and_the_loaders_length_tell_at_once() -> None:
     connection = FakeConnection()
     with publisher_on(connection) as publisher:
+        wait_until(connection.statuses)
         loader = publisher.iterations(range(10))
         for _ in publisher.epochs(90):
             batches = iter(loader)
