@@ -1,74 +1,146 @@
-"""The profiles on disk: a job's curve survives the run and the controller, and is resumed where it was left.
+"""What is remembered from run to run: a job's curve is resumed where it was left, and a guess where it has none.
 
-One file per job, GPU model, number of GPUs, world size and batch size: what the curve depends on. Replaced whole,
-never edited. A file that cannot be read costs a new sweep, not the run.
+All of it is in memory, read once; what is saved is written by a thread, the oldest first, and of each curve the latest
+only: nobody waits for the disk, and a disk that hangs makes nothing grow. A file that cannot be read costs a profile,
+not the run.
 """
 
-import hashlib
 import logging
-from dataclasses import asdict, dataclass
+import threading
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self
 
-import msgspec
-from msgspec import Struct
+from controller.profile_files import Curves, ProfileKey, path_of, read_all, write
+from controller.profile_kin import nearest_kin
+from policies.profile import PowerProfile
 
-from policies.profile import PowerProfile, ProfilePoint
+__all__ = ["Known", "ProfileKey", "ProfileStore"]
 
-VERSION = 1
+MAX_PROFILES: Final = 256
+"""Of more than these the one that was saved longest ago is dropped. They are 2 MB, and read in 0.2 s."""
+CLOSE_TIMEOUT_S: Final = 2.0
 
 _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileKey:
-    """What a curve depends on."""
+class Known:
+    """A curve from before.
 
-    job: str
-    gpu_model: str
-    n_gpus: int
-    world_size: int
-    batch_size: int | None
+    Attributes:
+        profile: the curve; one that was interrupted has the points that were measured.
+        kind: `exact`: measured for this job and batch size on these GPUs with this driver, so not to be measured again;
+            `prior`: of something like it, to be checked.
+        origin: whose it is, in words.
+    """
 
+    profile: PowerProfile
+    kind: Literal["exact", "prior"]
+    origin: str
 
-class _File(Struct, frozen=True, kw_only=True):
-    version: int
-    key: ProfileKey
-    points: list[ProfilePoint]
+    @property
+    def exact(self) -> PowerProfile | None:
+        """Return the curve where it is exact."""
+        return self.profile if self.kind == "exact" else None
+
+    @property
+    def prior(self) -> PowerProfile | None:
+        """Return the curve where it is a prior."""
+        return self.profile if self.kind == "prior" else None
 
 
 class ProfileStore:
-    """The profiles in a state directory."""
+    """The curves in a state directory. Its thread is a daemon: a disk that hangs does not keep the process alive.
 
-    def __init__(self, state_dir: Path) -> None:
-        self._dir = state_dir / "profiles"
+    As a context manager it reads them at the beginning, and waits at the end, 2 s at most, for what is to be written.
 
-    def load(self, key: ProfileKey) -> PowerProfile | None:
-        """Return the curve measured so far, or None where there is none that can be used."""
-        path = self._path(key)
-        try:
-            file = msgspec.json.decode(path.read_bytes(), type=_File)
-            if file.version != VERSION or file.key != key:
-                raise ValueError(f"version {file.version} for {file.key}")  # noqa: TRY301 — one place that gives up
-            return PowerProfile(points=tuple(sorted(file.points, key=lambda point: point.power_limit_w)))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, msgspec.MsgspecError) as error:
-            _LOGGER.warning("%s: not used, the job is profiled anew: %s", path, error)
-            return None
+    Args:
+        state_dir: where the directory of the curves is, or will be made.
+        driver: the driver and its version, for the keys of this node's curves.
+    """
+
+    def __init__(self, state_dir: Path, *, driver: str = "") -> None:
+        self.driver = driver
+        self._folder = state_dir / "profiles"
+        self._curves: Curves | None = None
+        self._lock = threading.Lock()
+        self._waiting: dict[Path, tuple[ProfileKey, PowerProfile] | None] = {}
+        self._is_idle = threading.Event()
+        self._is_idle.set()
+        self._fault = ""
+
+    def __enter__(self) -> Self:
+        """Read what there is."""
+        self._known()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Finish what is to be written, within a bounded time."""
+        if not self.flush(CLOSE_TIMEOUT_S):
+            _LOGGER.warning("%s: the disk does not answer; the latest profiles are not kept", self._folder)
+
+    def load(self, key: ProfileKey) -> Known | None:
+        """Return what is known of a curve, or None where there is nothing like it."""
+        curves = self._known()
+        if key in curves:
+            return Known(profile=curves[key][1], kind="exact", origin="measured before")
+        kin = nearest_kin(key, {other: profile for other, (_, profile) in curves.items() if other.job == key.job})
+        return None if kin is None else Known(profile=kin.profile, kind="prior", origin=kin.origin)
 
     def save(self, key: ProfileKey, profile: PowerProfile) -> None:
-        """Keep a curve; a disk that refuses is told and borne."""
-        path = self._path(key)
-        file = {"version": VERSION, "key": asdict(key), "points": [asdict(point) for point in profile.points]}
+        """Keep a curve; a disk that refuses is told once and borne."""
+        curves, path = self._known(), path_of(self._folder, key)
+        curves.pop(key, None)
+        curves[key] = path, profile
+        changes: dict[Path, tuple[ProfileKey, PowerProfile] | None] = {path: (key, profile)}
+        while len(curves) > MAX_PROFILES:
+            dropped, _ = curves.pop(next(iter(curves)))
+            changes[dropped] = None
+        with self._lock:
+            self._waiting |= changes
+            if not self._is_idle.is_set():
+                return
+            self._is_idle.clear()
         try:
-            self._dir.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(".new")
-            temporary.write_bytes(msgspec.json.format(msgspec.json.encode(file), indent=2))
-            temporary.replace(path)
-        except OSError as error:
-            _LOGGER.warning("%s: the profile is not kept: %s", path, error.strerror)
+            threading.Thread(target=self._work, name="gridchase profiles", daemon=True).start()
+        except RuntimeError as error:  # the system has no thread left
+            self._is_idle.set()
+            self._note(f"{self._folder}: the profile is not kept: {error}")
 
-    def _path(self, key: ProfileKey) -> Path:
-        # Names of models hold spaces and slashes: the digest keeps two of them from meeting in one file.
-        digest = hashlib.sha256(repr(key).encode()).hexdigest()[:12]
-        return self._dir / f"{key.job}-{digest}.json"
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything is written, for `timeout_s` at most; return whether it is."""
+        return self._is_idle.wait(timeout_s)
+
+    def _known(self) -> Curves:
+        if self._curves is None:
+            self._curves = read_all(self._folder)
+        return self._curves
+
+    def _work(self) -> None:
+        """Write what waits, then end."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._is_idle.set()
+                    return
+                path = next(iter(self._waiting))
+                change = self._waiting.pop(path)
+            try:
+                if change is None:
+                    path.unlink(missing_ok=True)
+                else:
+                    write(path, *change)
+            except (OSError, ValueError) as error:
+                self._note(f"{path}: the profile is not kept: {getattr(error, 'strerror', None) or error}")
+            else:
+                self._note("")
+
+    def _note(self, fault: str) -> None:
+        """Log that profiles are not kept, and that they are again; once each."""
+        was_well, self._fault = not self._fault, fault
+        if fault and was_well:
+            _LOGGER.warning("%s", fault)
+        elif not fault and not was_well:
+            _LOGGER.info("%s: profiles are kept again", self._folder)

@@ -1,66 +1,167 @@
-"""The profiles on disk: kept for exactly what they depend on; a bad file costs a sweep, never a run."""
+"""The profiles on disk: kept for what they depend on; nobody waits for them, and a bad file costs a profile, no run."""
 
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from controller.profile_store import ProfileKey, ProfileStore
+from controller import profile_files, profile_store
+from controller.profile_store import Known, ProfileKey, ProfileStore
 from policies.profile import PowerProfile, ProfilePoint
 
-KEY = ProfileKey(job="resnet50", gpu_model="NVIDIA A40/48 Q", n_gpus=2, world_size=2, batch_size=256)
+TIMEOUT_S = 10.0
+KEY = ProfileKey(
+    job="resnet50",
+    gpu_model="NVIDIA A40/48 Q",
+    n_gpus=2,
+    world_size=2,
+    batch_size=256,
+    gpu_uuids=("GPU-1", "GPU-2"),
+    driver="535.104.05",
+)
 PROFILE = PowerProfile(
     (
         ProfilePoint(power_limit_w=200.0, power_w=190.0, iterations_per_s=0.8, power_ci_w=1.5, n=40, active_s=50.0),
+        ProfilePoint(power_limit_w=250.0, power_w=235.0, iterations_per_s=0.9),
         ProfilePoint(power_limit_w=300.0, power_w=280.0, iterations_per_s=1.0),
     )
 )
+OTHER = PowerProfile(tuple(replace(point, power_w=point.power_w + 1.0) for point in PROFILE.points))
 
 
-def only_file(state_dir: Path) -> Path:
-    """Return the file of the only profile that is kept."""
-    (file,) = (state_dir / "profiles").iterdir()
-    return file
+@contextmanager
+def opened(state_dir: Path) -> Iterator[ProfileStore]:
+    """Open a store, and close it only when all is written."""
+    with ProfileStore(state_dir) as store:
+        yield store
+        assert store.flush(TIMEOUT_S)
+
+
+def kept(state_dir: Path, *saved: tuple[ProfileKey, PowerProfile]) -> Path:
+    """Save curves with one controller; return the state directory that the next one starts with."""
+    with opened(state_dir) as store:
+        for key, profile in saved:
+            store.save(key, profile)
+    return state_dir
+
+
+def loaded(state_dir: Path, key: ProfileKey = KEY) -> Known | None:
+    """Return what another controller finds."""
+    with opened(state_dir) as store:
+        return store.load(key)
+
+
+def files(state_dir: Path) -> list[Path]:
+    return sorted((state_dir / "profiles").iterdir())
 
 
 def test_a_profile_survives_the_controller(tmp_path: Path) -> None:
-    ProfileStore(tmp_path).save(KEY, PROFILE)
-    assert ProfileStore(tmp_path).load(KEY) == PROFILE
+    known = loaded(kept(tmp_path, (KEY, PROFILE)))
+    assert known == Known(profile=PROFILE, kind="exact", origin="measured before")
+    assert (known.exact, known.prior) == (PROFILE, None)
+
+
+def test_a_profile_that_was_interrupted_is_resumed_with_the_points_it_had(tmp_path: Path) -> None:
+    part = PowerProfile(PROFILE.points[-1:])
+    known = loaded(kept(tmp_path, (KEY, part)))
+    assert known is not None
+    assert (known.kind, known.profile) == ("exact", part)
+
+
+def test_what_was_saved_is_known_at_once_whatever_the_disk_does(tmp_path: Path) -> None:
+    with ProfileStore(tmp_path) as store:
+        store.save(KEY, PROFILE)
+        assert store.load(KEY) == Known(profile=PROFILE, kind="exact", origin="measured before")
 
 
 def test_a_job_that_was_never_profiled_has_none_and_no_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert ProfileStore(tmp_path).load(KEY) is None
+    assert loaded(tmp_path) is None
     assert (list(tmp_path.iterdir()), caplog.records) == ([], [])
 
 
+def test_a_longer_profile_replaces_a_shorter_one_and_leaves_no_litter(tmp_path: Path) -> None:
+    kept(tmp_path, (KEY, PowerProfile(PROFILE.points[:1])), (KEY, PROFILE))
+    known = loaded(tmp_path)
+    assert known is not None
+    assert known.profile == PROFILE
+    assert [file.suffix for file in files(tmp_path)] == [".json"]
+
+
 @pytest.mark.parametrize(
-    "other",
+    ("changes", "origin"),
     [
-        replace(KEY, job="bert"),
-        replace(KEY, gpu_model="NVIDIA A40-48 Q"),
-        replace(KEY, n_gpus=1),
-        replace(KEY, world_size=4),
-        replace(KEY, batch_size=None),
+        ({"driver": "550.54.14"}, "measured under another driver"),
+        ({"gpu_uuids": ("GPU-1", "GPU-3")}, "measured on other GPUs"),
+        ({"n_gpus": 4, "gpu_uuids": ("GPU-1",)}, "measured on 2 GPUs of the node"),
+        ({"world_size": 4}, "measured with 2 ranks"),
+        (
+            {"world_size": 4, "driver": "", "gpu_uuids": ()},
+            "measured with 2 ranks, on other GPUs, under another driver",
+        ),
+        ({"batch_size": 128}, "measured at batch size 256"),
     ],
 )
-def test_a_profile_is_of_no_use_where_anything_that_it_depends_on_differs(tmp_path: Path, other: ProfileKey) -> None:
-    store = ProfileStore(tmp_path)
-    store.save(KEY, PROFILE)
-    assert store.load(other) is None
+def test_what_differs_makes_a_profile_a_prior_and_is_said(
+    tmp_path: Path, changes: dict[str, object], origin: str
+) -> None:
+    wanted = replace(KEY, **changes)  # type: ignore[arg-type]  # by name
+    known = loaded(kept(tmp_path, (KEY, PROFILE)), wanted)
+    assert known is not None
+    assert (known.kind, known.origin, known.exact, known.prior) == ("prior", origin, None, known.profile)
 
 
-def test_a_longer_profile_replaces_a_shorter_one_and_leaves_no_litter(tmp_path: Path) -> None:
-    store = ProfileStore(tmp_path)
-    store.save(KEY, PowerProfile(PROFILE.points[:1]))
-    store.save(KEY, PROFILE)
-    assert store.load(KEY) == PROFILE
-    assert only_file(tmp_path).suffix == ".json"
+@pytest.mark.parametrize("changes", [{"job": "bert"}, {"gpu_model": "NVIDIA A40-48 Q"}, {"batch_size": None}])
+def test_another_job_or_model_or_an_unknown_batch_size_is_no_kin(tmp_path: Path, changes: dict[str, object]) -> None:
+    assert loaded(kept(tmp_path, (KEY, PROFILE)), replace(KEY, **changes)) is None  # type: ignore[arg-type]
+
+
+def test_a_profile_of_too_few_points_is_no_prior(tmp_path: Path) -> None:
+    kept(tmp_path, (KEY, PowerProfile(PROFILE.points[1:])))
+    assert loaded(tmp_path, replace(KEY, driver="")) is None
+
+
+def version_1(state_dir: Path) -> Path:
+    """Write a file as version 1 did."""
+    folder = state_dir / "profiles"
+    folder.mkdir()
+    file = folder / "resnet50-0123456789ab.json"
+    key = {name: value for name, value in vars_of(KEY).items() if name not in {"gpu_uuids", "driver"}}
+    points = [vars_of(point) for point in PROFILE.points]
+    file.write_text(json.dumps({"version": 1, "key": key, "points": points}))
+    return file
+
+
+def vars_of(record: ProfileKey | ProfilePoint) -> dict[str, object]:
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
+def test_what_version_1_kept_is_a_prior_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    file = version_1(tmp_path)
+    with opened(tmp_path) as store:
+        for _ in range(2):
+            known = store.load(KEY)
+            assert known is not None
+            assert (known.kind, known.profile) == ("prior", PROFILE)
+        store.save(KEY, OTHER)
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert "1 profiles are of version 1" in caplog.text
+    assert file in files(tmp_path)
+    known = loaded(tmp_path)
+    assert known is not None
+    assert known.profile == OTHER
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('"version": 1', '"version": 2'),
+        ('"version": 2', '"version": 3'),
         ('"power_w": 190.0', '"power_w": -190.0'),
         ('"power_w": 190.0', '"power_w": "much"'),
         ('"power_limit_w": 200.0', '"power_limit_w": 300.0'),
@@ -69,32 +170,114 @@ def test_a_longer_profile_replaces_a_shorter_one_and_leaves_no_litter(tmp_path: 
         ('"points"', '"dots"'),
     ],
 )
-def test_a_file_that_cannot_be_used_is_told_and_not_used(
+def test_a_file_that_cannot_be_used_is_told_and_not_used_and_written_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, old: str, new: str
 ) -> None:
-    store = ProfileStore(tmp_path)
-    store.save(KEY, PROFILE)
-    file = only_file(tmp_path)
+    (file,) = files(kept(tmp_path, (KEY, PROFILE)))
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new, 1))
-    assert store.load(KEY) is None
-    assert str(file) in caplog.text
-    store.save(KEY, PROFILE)
-    assert store.load(KEY) == PROFILE
+    with opened(tmp_path) as store:
+        assert store.load(KEY) is None
+        assert f"{file}: not used, the job is profiled anew" in caplog.text
+        store.save(KEY, PROFILE)
+    assert loaded(tmp_path) == Known(profile=PROFILE, kind="exact", origin="measured before")
 
 
-def test_an_empty_file_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store = ProfileStore(tmp_path)
-    store.save(KEY, PROFILE)
-    only_file(tmp_path).write_bytes(b"")
-    assert store.load(KEY) is None
-    assert "profiled anew" in caplog.text
+def test_an_empty_file_and_one_of_random_bytes_are_not_used_and_others_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept(tmp_path, (KEY, PROFILE))
+    (tmp_path / "profiles" / "a.json").write_bytes(b"")
+    (tmp_path / "profiles" / "b.json").write_bytes(bytes(range(256)))
+    assert loaded(tmp_path) is not None
+    assert [record.message.count("profiled anew") for record in caplog.records] == [1, 1]
 
 
-def test_a_disk_that_refuses_is_told_and_borne(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "profiles").touch()
-    store = ProfileStore(tmp_path)
-    store.save(KEY, PROFILE)
-    assert store.load(KEY) is None
-    assert "the profile is not kept" in caplog.text
+def test_what_a_crash_left_half_written_is_removed(tmp_path: Path) -> None:
+    kept(tmp_path, (KEY, PROFILE))
+    (tmp_path / "profiles" / "resnet50-0.new").write_bytes(b"{")
+    assert loaded(tmp_path) is not None
+    assert [file.suffix for file in files(tmp_path)] == [".json"]
+
+
+def test_the_profile_that_was_saved_longest_ago_is_dropped_where_there_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile_store, "MAX_PROFILES", 3)
+    keys = [replace(KEY, job=f"job-{n}") for n in range(4)]
+    kept(tmp_path, *((key, PROFILE) for key in keys[:3]))
+    for age, key in enumerate((keys[1], keys[0], keys[2])):  # saved in this order, as the files tell
+        os.utime(profile_files.path_of(tmp_path / "profiles", key), (1e9 + age, 1e9 + age))
+    kept(tmp_path, (keys[3], PROFILE))
+    assert [loaded(tmp_path, key) is not None for key in keys] == [True, False, True, True]
+    kept(tmp_path, (keys[0], OTHER), (replace(KEY, job="job-5"), PROFILE))
+    assert [loaded(tmp_path, key) is not None for key in keys] == [True, False, False, True]
+
+
+def test_a_disk_that_refuses_is_told_once_and_borne_and_told_when_it_is_well(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with opened(tmp_path) as store:
+        assert store.load(KEY) is None
+        (tmp_path / "profiles").touch()
+        for profile in (PROFILE, OTHER, PROFILE):
+            store.save(KEY, profile)
+            assert store.flush(TIMEOUT_S)
+        (tmp_path / "profiles").unlink()
+        store.save(KEY, OTHER)
+    told = [(record.levelname, record.message.partition(": ")[2]) for record in caplog.records]
+    assert told == [("WARNING", "the profile is not kept: File exists"), ("INFO", "profiles are kept again")]
+    assert loaded(tmp_path) == Known(profile=OTHER, kind="exact", origin="measured before")
+
+
+def test_a_file_that_is_gone_costs_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept(tmp_path, (KEY, PROFILE))
+    (tmp_path / "profiles" / "gone.json").symlink_to(tmp_path / "nowhere")
+    assert loaded(tmp_path) is not None
+    assert "gone.json: not used, the job is profiled anew: [Errno 2]" in caplog.text
+
+
+@contextmanager
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Let the disk hang until told otherwise."""
+    goes_on, fsync = threading.Event(), os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (goes_on.wait(TIMEOUT_S), fsync(file))[1])
+    yield goes_on.set
+    goes_on.set()
+
+
+def test_nobody_waits_for_a_disk_that_hangs_and_of_each_curve_only_the_latest_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(profile_store, "CLOSE_TIMEOUT_S", 0.0)
+    keys = [replace(KEY, job=f"job-{n}") for n in range(3)]
+    with hanging(monkeypatch) as go_on:
+        with ProfileStore(tmp_path) as store:
+            for _ in range(100):
+                for key in keys:
+                    store.save(key, PROFILE)
+            store.save(keys[1], OTHER)
+            assert store.load(keys[1]) == Known(profile=OTHER, kind="exact", origin="measured before")
+            assert len(store._waiting) <= len(keys)
+        assert "the disk does not answer; the latest profiles are not kept" in caplog.text
+        go_on()
+        assert store.flush(TIMEOUT_S)
+    for key, profile in zip(keys, (PROFILE, OTHER, PROFILE), strict=True):
+        assert loaded(tmp_path, key) == Known(profile=profile, kind="exact", origin="measured before")
+
+
+def test_where_there_is_no_thread_to_be_had_the_profile_waits_for_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with opened(tmp_path) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            store.save(KEY, PROFILE)
+        assert "the profile is not kept: can't start new thread" in caplog.text
+        store.save(replace(KEY, job="bert"), PROFILE)
+    assert len(files(tmp_path)) == 2
