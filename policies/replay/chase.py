@@ -34,10 +34,10 @@ def chase(world: World, job: Job, eta: float, expected: Values) -> RunOutcome:
     weights = weights + (1 - eta) * float(world.power_w[-1]) * np.maximum(np.nan_to_num(seen), 0.0)[:, None]
     costs = weights / world.iterations_per_s
     usable = world.profile.usable().points
-    wasteful = np.array([point not in usable for point in world.profile.points])
-    costs[np.ix_(~(expected > 0), wasteful)] = np.inf
+    is_waste = np.array([point not in usable for point in world.profile.points])
+    costs[np.ix_(~(expected > 0), is_waste)] = np.inf
     indices = np.where(np.isnan(expected), len(world.power_w) - 1, costs.argmin(axis=1))
-    edges_s = job.start_s + job.period_s * np.arange(n_periods + 1)
+    edges_s = job.start_s + job.period_s * np.arange(n_periods + 1.0)
     return replay_schedule(world, edges_s, indices, job)
 
 
@@ -45,24 +45,24 @@ def n_periods_of(world: World, job: Job) -> int:
     """Return how many periods a run has at most: eq. 6 never selects a limit below the energy-minimal one."""
     slowest_per_s = world.profile.energy_minimal.iterations_per_s
     slowdown = float(world.iterations_per_s[-1]) / slowest_per_s
-    return int(slowdown * job.fastest_s / job.period_s) + SPARE_PERIODS
+    return int(slowdown * job.top_s / job.period_s) + SPARE_PERIODS
 
 
 def best_in_hindsight(runs: Sequence[RunOutcome], job: Job, max_slowdown: float) -> RunOutcome:
     """Return, of runs of one job, the cheapest of those that kept the budget; the fastest where none did."""
-    kept = [run for run in runs if run.duration_s <= max_slowdown * job.fastest_s]
+    kept = [run for run in runs if run.duration_s <= max_slowdown * job.top_s]
     return min(kept, key=lambda run: run.spent) if kept else min(runs, key=lambda run: run.duration_s)
 
 
 def by_persistence(world: World, job: Job, n_periods: int) -> Values:
     """Expect of each period the last value that had ceased to hold when it began, shape (n_periods,)."""
-    return last_known(world, job.start_s + job.period_s * np.arange(n_periods))
+    return last_known(world, job.start_s + job.period_s * np.arange(float(n_periods)))
 
 
 def by_foresight(world: World, job: Job, n_periods: int) -> Values:
     """Expect of each period what it has, on average, shape (n_periods,)."""
-    edges_s = job.start_s + job.period_s * np.arange(n_periods + 1)
-    return np.asarray(np.diff(world.integral_until(edges_s)) / job.period_s)
+    edges_s = job.start_s + job.period_s * np.arange(n_periods + 1.0)
+    return np.asarray(np.diff(world.integral_until(edges_s)) / job.period_s, dtype=np.float64)
 
 
 def last_known(world: World, times_s: Values) -> Values:

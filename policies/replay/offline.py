@@ -63,17 +63,21 @@ def offline_optimum(world: World, job: Job, max_slowdown: float) -> RunOutcome:
     Raises:
         ValueError: no mix of limits does the work in that time.
     """
-    latest_s = job.start_s + max_slowdown * job.fastest_s
+    latest_s = job.start_s + max_slowdown * job.top_s
     inner = (world.edges_s > job.start_s + SHORTEST_S) & (world.edges_s < latest_s - SHORTEST_S)
     edges_s = np.concatenate(([job.start_s], world.edges_s[inner], [latest_s]))
     values = world.values[np.searchsorted(world.edges_s, edges_s[:-1] + SHORTEST_S, side="right") - 1]
-    work = job.fastest_s * float(world.iterations_per_s[-1])
+    work_iterations = job.top_s * float(world.iterations_per_s[-1])
     moving, stopping = (
         _steps(world, np.diff(edges_s), values, may_stand_still=may_stand_still) for may_stand_still in (False, True)
     )
-    shortest_s = work / float(world.iterations_per_s.max())
+    shortest_s = work_iterations / float(world.iterations_per_s.max())
     first = max(1, int(np.searchsorted(edges_s, job.start_s + shortest_s - SHORTEST_S)))
-    found = [(n, fill) for n in range(first, len(edges_s)) if (fill := _filled(moving, stopping, n, work)) is not None]
+    found = [
+        (n, fill)
+        for n in range(first, len(edges_s))
+        if (fill := _filled(moving, stopping, n, work_iterations)) is not None
+    ]
     if not found:
         raise ValueError(f"max_slowdown = {max_slowdown:g}: no limits do the work in that time; must be at least 1")
     n_steps, (_, taken) = min(found, key=lambda plan: plan[1][0])
@@ -117,15 +121,15 @@ def _slope_j(slower: tuple[float, float, int], faster: tuple[float, float, int])
     return (faster[1] - slower[1]) / (faster[0] - slower[0])
 
 
-def _filled(moving: _Steps, stopping: _Steps, n_steps: int, work: float) -> Fill | None:
+def _filled(moving: _Steps, stopping: _Steps, n_steps: int, work_iterations: float) -> Fill | None:
     """Return the cheapest plan for work that ends in the last of so many steps; None where it does not fit."""
     whole, last = slice(0, n_steps - 1), slice(n_steps - 1, n_steps)
     costs = np.concatenate((moving.costs[whole], stopping.costs[last])).ravel()
     room = np.concatenate((moving.room_iterations[whole], stopping.room_iterations[last])).ravel()
-    rest = work - moving.base_iterations[whole].sum()
+    rest = work_iterations - moving.base_iterations[whole].sum()
     order = np.argsort(costs, kind="stable")
     filled = np.cumsum(room[order])
-    if not 0 <= rest <= filled[-1] + SAME_RATIO * work:
+    if not 0 <= rest <= filled[-1] + SAME_RATIO * work_iterations:
         return None
     taken = np.zeros(len(costs))
     taken[order] = np.clip(rest - (filled - room[order]), 0.0, room[order])

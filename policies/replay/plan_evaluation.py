@@ -10,7 +10,7 @@ from policies.planning import SlowdownObjective
 from policies.replay import chase
 from policies.replay.offline import offline_optimum
 from policies.replay.plans import Forecaster, Outlook, gridchase, held, perfect
-from policies.replay.runs import Job, RunOutcome, World, replay_run, starts_of
+from policies.replay.runs import Job, RunOutcome, Values, World, replay_run, run_starts_s
 from policies.replay.static import at_one_limit, best_static_w, static_mix, zeus
 
 PolicyName = Literal[
@@ -21,6 +21,8 @@ POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
 ZEUS_ETA: Final = 0.5
 HISTORY_S: Final = 14 * 86_400.0
 """What precedes the first run, where there is that much: the planner looks no further back."""
+LENIENCE: Final = 1.02
+"""A policy may miss its budget by a little, and then still has a signal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,33 +93,29 @@ class Taken:
 Played = dict[Entry, Taken]
 
 
-def jobs_of(world: World, contest: Contest, *, hours: float, n_starts: int, period_s: float) -> list[Job]:
+def jobs_of(world: World, contest: Contest, *, top_s: float, n_starts: int, period_s: float) -> list[Job]:
     """Return the runs to replay; the signal reaches to the end of each, however slow.
 
     Raises:
         ValueError: the signal is too short for such a run.
     """
     slowest_ratio = float(world.iterations_per_s[-1]) / world.profile.energy_minimal.iterations_per_s
-    longest_s = 3_600 * hours * max(slowest_ratio, *contest.max_slowdowns, 1.0) * LENIENCE + 2 * period_s
-    starts_s = starts_of(world, n_starts=n_starts, history_s=HISTORY_S, longest_s=longest_s, period_s=period_s)
-    return [Job(start_s=start_s, hours=hours, period_s=period_s) for start_s in starts_s]
-
-
-LENIENCE: Final = 1.02
-"""A policy may miss its budget by a little, and then still has a signal."""
+    longest_s = top_s * max(slowest_ratio, *contest.max_slowdowns, 1.0) * LENIENCE + 2 * period_s
+    starts_s = run_starts_s(world, n_starts=n_starts, history_s=HISTORY_S, longest_s=longest_s, period_s=period_s)
+    return [Job(start_s=start_s, top_s=top_s, period_s=period_s) for start_s in starts_s]
 
 
 def play(world: World, job: Job, contest: Contest) -> Played:
     """Return what one run takes under each policy and budget, and at the highest limit."""
-    runs = {Entry(policy="max"): at_one_limit(world, job, world.profile.fastest.power_limit_w)}
-    for entry, run in _runs(world, job, contest):
-        runs[entry] = run
     return {
-        entry: Taken(spent=run.spent, energy_j=run.energy_j, duration_s=run.duration_s) for entry, run in runs.items()
+        entry: Taken(spent=run.spent, energy_j=run.energy_j, duration_s=run.duration_s)
+        for entry, run in runs(world, job, contest)
     }
 
 
-def _runs(world: World, job: Job, contest: Contest) -> Iterator[tuple[Entry, RunOutcome]]:
+def runs(world: World, job: Job, contest: Contest) -> Iterator[tuple[Entry, RunOutcome]]:
+    """Yield one run as each policy has it under each budget, and at the highest limit first."""
+    yield Entry(policy="max"), at_one_limit(world, job, world.profile.fastest.power_limit_w)
     yield from _without_budget(world, job, contest)
     budgeted = _with_budget(world, job, contest.policies)
     for policy in contest.policies:
@@ -178,30 +176,29 @@ def rows_of(signal: str, jobs: Sequence[Job], played: Sequence[Played], contest:
 
 def _row(signal: str, entry: Entry, max_slowdown: float, jobs: Sequence[Job], played: Sequence[Played]) -> Row:
     ours, most = [runs[entry] for runs in played], [runs[Entry(policy="max")] for runs in played]
-    slowdowns = [run.duration_s / job.fastest_s for run, job in zip(ours, jobs, strict=True)]
+    slowdowns = [run.duration_s / job.top_s for run, job in zip(ours, jobs, strict=True)]
     return Row(
         policy=entry.policy,
         max_slowdown=max_slowdown,
         signal=signal,
         eta=entry.eta,
-        carbon_saved_ratio=saved_ratio([run.spent for run in ours], [run.spent for run in most]),
-        energy_saved_ratio=saved_ratio([run.energy_j for run in ours], [run.energy_j for run in most]),
+        carbon_saved_ratio=saved_ratio(*(np.array([run.spent for run in each]) for each in (ours, most))),
+        energy_saved_ratio=saved_ratio(*(np.array([run.energy_j for run in each]) for each in (ours, most))),
         slowdown_ratio=float(np.mean(slowdowns)),
         slowdown_worst_ratio=max(slowdowns),
         n_starts=len(played),
     )
 
 
-def saved_ratio(ours: Sequence[float], most: Sequence[float]) -> float:
-    """Return the share that is saved, the mean over runs.
+def saved_ratio(ours: Values, most: Values) -> float:
+    """Return the share that is saved of what runs take at the highest limit, shape (n_runs,), the mean over them.
 
-    Where a run costs nothing or less at the highest limit, as prices can have it, its share says nothing: then it is
-    what is saved in all over the sum of what the runs cost, whatever its sign.
+    Where one of those costs nothing or less, as prices can have it, its share says nothing: then it is what is saved
+    in all, over the sum of what the runs cost whatever its sign.
     """
-    pairs = np.array([ours, most])
-    if (pairs[1] > 0).all():
-        return float(np.mean(1 - pairs[0] / pairs[1]))
-    return float((pairs[1] - pairs[0]).sum() / (np.abs(pairs[1]).sum() or 1.0))
+    if (most > 0).all():
+        return float(np.mean(1 - ours / most))
+    return float((most - ours).sum() / (np.abs(most).sum() or 1.0))
 
 
 def mean_rows(rows: Sequence[Row]) -> list[Row]:

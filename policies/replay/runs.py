@@ -91,16 +91,17 @@ class World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A run to replay: from when [Unix s], the hours of its work at the highest limit, and how often it is planned."""
+    """A run to replay.
+
+    Attributes:
+        start_s: when it starts [Unix s].
+        top_s: how long its work takes at the highest limit [s].
+        period_s: how often it is planned [s].
+    """
 
     start_s: float
-    hours: float
+    top_s: float
     period_s: float
-
-    @property
-    def fastest_s(self) -> float:
-        """Return how long it takes at the highest limit [s]."""
-        return 3_600.0 * self.hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,14 +166,12 @@ def replay_run(world: World, policy: Policy, job: Job) -> RunOutcome:
     Raises:
         ValueError: the policy asked for a limit that was not measured, or for one that never ends the run in time.
     """
-    work = job.fastest_s * float(world.iterations_per_s[-1])
+    work = job.top_s * float(world.iterations_per_s[-1])
     edges_s, indices, done, spent = [job.start_s], list[int](), 0.0, 0.0
     while done < work * (1 - SAME_RATIO):
         now_s = edges_s[-1]
         if now_s >= world.edges_s[-1]:
-            raise ValueError(
-                f"the signal ends at {now_s:.0f} s, before a run of {job.hours:g} h from {job.start_s:.0f}"
-            )
+            raise ValueError(f"the signal ends at {now_s:.0f} s, before a run from {job.start_s:.0f} s does")
         progress = Progress(
             n_iterations=done,
             active_s=now_s - job.start_s,
@@ -222,7 +221,7 @@ def replay_schedule(world: World, edges_s: Values, indices: NDArray[np.int_], jo
     """
     rates_per_s = world.iterations_per_s[indices]
     dones = np.cumsum(np.diff(edges_s) * rates_per_s)
-    work = job.fastest_s * float(world.iterations_per_s[-1])
+    work = job.top_s * float(world.iterations_per_s[-1])
     last = bisect_left(dones, work * (1 - SAME_RATIO))
     if last == len(dones):
         raise ValueError(f"after {len(dones)} pieces {dones[-1] / work:.1%} of the work is done: must be all of it")
@@ -242,7 +241,7 @@ def outcome_of(world: World, edges_s: Values, indices: NDArray[np.int_]) -> RunO
     )
 
 
-def starts_of(world: World, *, n_starts: int, history_s: float, longest_s: float, period_s: float) -> list[float]:
+def run_starts_s(world: World, *, n_starts: int, history_s: float, longest_s: float, period_s: float) -> list[float]:
     """Return when runs start: evenly over the signal, on whole periods from its beginning [Unix s].
 
     Args:
@@ -258,7 +257,7 @@ def starts_of(world: World, *, n_starts: int, history_s: float, longest_s: float
     begin_s, latest_s = float(world.edges_s[0]), float(world.edges_s[-1]) - longest_s
     if latest_s < begin_s:
         days = float(world.edges_s[-1] - begin_s) / 86_400
-        raise ValueError(f"spans {days:.1f} days: must be at least {longest_s / 86_400:.1f} for a run of that length")
+        raise ValueError(f"spans {days:.1f} days: must be at least {longest_s / 86_400:.1f} for such a run")
     first_s = min(begin_s + history_s, latest_s)
     offsets_s = np.linspace(first_s, latest_s, n_starts) - begin_s
     return [float(begin_s + math.floor(offset_s / period_s + SAME_RATIO) * period_s) for offset_s in offsets_s]

@@ -6,7 +6,6 @@ All of them could be planned on paper before the run starts; what is left to cha
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from policies.cost import zeus_cost
 from policies.curve import lower_hull
@@ -44,7 +43,7 @@ def static_mix(world: World, job: Job, max_slowdown: float) -> RunOutcome:
         return at_one_limit(world, job, hull[0].power_limit_w)
     slow, fast = hull[upper - 1], hull[upper]
     share = (needed_per_s - slow.iterations_per_s) / (fast.iterations_per_s - slow.iterations_per_s)
-    n_periods = int(max_slowdown * job.fastest_s / job.period_s) + SPARE_PERIODS
+    n_periods = int(max_slowdown * job.top_s / job.period_s) + SPARE_PERIODS
     starts_s = job.start_s + job.period_s * np.arange(n_periods + 1)
     edges_s = np.append(np.column_stack([starts_s[:-1], starts_s[:-1] + share * job.period_s]).ravel(), starts_s[-1])
     pair = [world.index_of(point.power_limit_w) for point in (fast, slow)]
@@ -58,7 +57,7 @@ def zeus(world: World, job: Job, eta: float) -> RunOutcome:
     """
     costs = zeus_cost(world.power_w, world.iterations_per_s, eta=eta, max_power_w=float(world.power_w[-1]))
     chosen = int(np.argmin(costs))
-    sweep: NDArray[np.int_] = np.arange(len(costs))[::-1]
+    sweep = np.arange(len(costs))[::-1]
     lasts_s = SWEEP_ITERATIONS / world.iterations_per_s[sweep]
     swept_s = job.start_s + np.concatenate(([0.0], np.cumsum(lasts_s)))
     edges_s = np.append(swept_s, swept_s[-1] + _longest_s(world, job, chosen))
@@ -72,4 +71,4 @@ def _to_the_end(world: World, job: Job, index: int) -> Values:
 def _longest_s(world: World, job: Job, index: int) -> float:
     """Return how long a run takes at a limit, and a little more [s]."""
     ratio = float(world.iterations_per_s[-1] / world.iterations_per_s[index])
-    return job.fastest_s * ratio + job.period_s
+    return job.top_s * ratio + job.period_s
