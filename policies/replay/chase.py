@@ -24,14 +24,15 @@ Expectation = Callable[[World, Job, int], Values]
 def chase(world: World, job: Job, eta: float, expected: Values) -> RunOutcome:
     """Return what a run takes under eq. 6; where nothing is expected of the signal it keeps the highest limit.
 
-    The greatest value is that of the 24 h before the run, or what is known so far where those are not.
+    The greatest power is the highest limit, as in Zeus's code, from which Chase's comes; the greatest value is that of
+    the 24 h before the run, or what is known so far where those are not.
     """
     n_periods = len(expected)
     yesterday = last_known(world, job.start_s - np.arange(0.0, DAY_S, job.period_s))
     seen = np.fmax.accumulate(expected) if np.isnan(yesterday).all() else np.full(n_periods, np.nanmax(yesterday))
     # A price can fall to nothing or below, where eq. 6 would reward waste; then waste is no candidate.
     weights = eta * np.nan_to_num(expected)[:, None] * world.power_w
-    weights = weights + (1 - eta) * float(world.power_w[-1]) * np.maximum(np.nan_to_num(seen), 0.0)[:, None]
+    weights = weights + (1 - eta) * world.profile.fastest.power_limit_w * np.maximum(np.nan_to_num(seen), 0.0)[:, None]
     costs = weights / world.iterations_per_s
     usable = world.profile.usable().points
     is_waste = np.array([point not in usable for point in world.profile.points])

@@ -53,9 +53,9 @@ def static_mix(world: World, job: Job, max_slowdown: float) -> RunOutcome:
 def zeus(world: World, job: Job, eta: float) -> RunOutcome:
     """Return what a run takes that tries each limit for 50 iterations, from the highest down, and keeps the cheapest.
 
-    The cost is that of the Zeus paper, with the weight `eta` of energy.
+    The cost is that of the Zeus paper, with the weight `eta` of energy; a second costs as much as at the highest limit.
     """
-    costs = zeus_cost(world.power_w, world.iterations_per_s, eta=eta, max_power_w=float(world.power_w[-1]))
+    costs = zeus_cost(world.power_w, world.iterations_per_s, eta=eta, max_power_w=world.profile.fastest.power_limit_w)
     chosen = int(np.argmin(costs))
     sweep = np.arange(len(costs))[::-1]
     lasts_s = SWEEP_ITERATIONS / world.iterations_per_s[sweep]
