@@ -65,6 +65,11 @@ class Holding:
             return None
         return sum(state.prior_power_limit_w for state in states)
 
+    @property
+    def least_prior_power_limit_w(self) -> float:
+        """Return the least of what the GPUs are given back [W]; some GPU must have answered."""
+        return min(state.prior_power_limit_w for state in self.states)
+
     def bounds_w(self) -> tuple[float, float]:
         """Return between which limits every GPU takes what it is asked (floor, ceiling) [W]."""
         states = self.states

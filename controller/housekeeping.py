@@ -63,8 +63,8 @@ class Housekeeping:
 
     def _clear(self, job: str, run_name: str, run: _Run) -> None:
         topics = [self._topics.rank(job, run_name, rank, "status") for rank in run.is_running]
-        topics += [self._topics.run(job, run_name, leaf) for leaf in ("profile", "energy")]
+        topics += [self._topics.run(job, run_name, leaf) for leaf in ("profile", "plan", "energy")]
         if run.ours:
-            topics.append(self._topics.run_on_node(job, run_name, self._node))
+            topics += [self._topics.run_on_node(job, run_name, self._node, leaf) for leaf in ("profile", "energy")]
         for topic in topics:
             self._bus.publish(topic, b"", qos=1, retain=True)

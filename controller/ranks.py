@@ -71,6 +71,11 @@ class Ranks:
         return "silent" if "silent" in ends else "lost" if "lost" in ends else "finished"
 
     @property
+    def are_elsewhere(self) -> bool:
+        """Return whether the run has ranks on other nodes, too, or some that say nothing."""
+        return bool(self.members) and self.status.world_size > len(self.members)
+
+    @property
     def logs(self) -> list[RankLog]:
         """Return the log of each rank that goes on; of each where none does."""
         return [rank.log for rank in self.members.values() if self.are_gone or not rank.ended]

@@ -19,7 +19,7 @@ from controller.meter import Meter
 from controller.ports import Bus, PowerLimiter, SignalSource
 from controller.profile_store import ProfileStore
 from controller.ranks import Place
-from publishers.reports import RunEnergy
+from publishers.reports import PartProfile, RunEnergy, RunPlan
 from publishers.topics import Address, Topics
 from publishers.wire import Iterations, Message, Metric, RankStatus, WireError, decode, encode
 
@@ -76,6 +76,8 @@ class Router:
             self._bus.subscribe(self._topics.all_ranks("iterations"), self._on(self._hear_iterations), qos=0)
             self._bus.subscribe(self._topics.all_runs("metric"), self._on(self._hear_metric), qos=1)
             self._bus.subscribe(self._topics.run_on_node("+", "+", "+"), self._on(self._hear_part), qos=0)
+            self._bus.subscribe(self._topics.run_on_node("+", "+", "+", "profile"), self._on(self._hear_part), qos=1)
+            self._bus.subscribe(self._topics.all_runs("plan"), self._on(self._hear_plan), qos=1)
             while True:
                 await self._clock.sleep_until(self._clock.now_s() + HOUSEKEEPING_PERIOD_S)
                 self._housekeeping.sweep(self._clock.now_s())
@@ -131,7 +133,18 @@ class Router:
     def _hear_part(self, address: Address, payload: bytes) -> None:
         job = self.jobs.get((address.job or "", address.run or ""))
         if payload and job is not None and job.is_leader and address.node and address.node != self._config.node.name:
-            job.hear_part(address.node, decode(payload, RunEnergy))
+            kind: type[RunEnergy | PartProfile] = RunEnergy if address.leaf == "energy" else PartProfile
+            job.hear_part(address.node, decode(payload, kind))
+
+    def _hear_plan(self, address: Address, payload: bytes) -> None:
+        job = self.jobs.get((address.job or "", address.run or ""))
+        if not payload or job is None:
+            return
+        plan = decode(payload, RunPlan)
+        if plan.run != address.run:
+            raise WireError(f"speaks of run {plan.run}")
+        if job.is_follower and plan.node != self._config.node.name:
+            job.hear_plan(plan)
 
     def _start(self, job_name: str, run: str) -> Job | None:
         """Start the task of a run that is heard of for the first time."""
@@ -191,14 +204,14 @@ class Router:
                 unit.meter.job = job.place.job
 
     def _publish(self, job: str, run: str, leaf: str, message: Message) -> None:
-        """Publish what a run says of itself: its curve, its energy, or this node's part of it."""
-        final = isinstance(message, RunEnergy) and message.final
+        """Publish what a run says of itself: its curve, its plan, its energy, or this node's part (`node/…`) of it."""
+        lasting = message.final if isinstance(message, RunEnergy) else True
+        place, _, part = leaf.rpartition("/")
         topic = (
-            self._topics.run_on_node(job, run, self._config.node.name)
-            if leaf == "part"
+            self._topics.run_on_node(job, run, self._config.node.name, part)
+            if place
             else self._topics.run(job, run, leaf)
         )
-        lasting = final or leaf == "profile"
         self._bus.publish(topic, encode(message), qos=1 if lasting else 0, retain=lasting)
 
 

@@ -86,6 +86,16 @@ class RankLog:
         """Return when the newest iteration ended [ns]."""
         return self._stretches[-1].end_ns if self._stretches else None
 
+    def total_iterations(self, said: int | None) -> float | None:
+        """Return how many iterations there will be in all, counted as `n_iterations` counts: from the first one heard.
+
+        Args:
+            said: how many the process says that it will publish; None where it does not know.
+        """
+        if said is None or self._next_iteration is None:
+            return None
+        return self.n_iterations + max(said - self._next_iteration, 0)
+
     def append(self, message: Iterations, *, now_ns: int) -> bool:
         """Add a message; return False, and count it, where it repeats, goes backwards or comes from the future."""
         ends_ns = np.frombuffer(message.end_ns, dtype="<i8").astype(np.int64)

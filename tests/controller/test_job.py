@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.clock import NS_PER_S
 from controller.ports import Hold
 from controller.ranks import LOST_GRACE_S
 from publishers.reports import ProfileReport, RunEnergy
@@ -77,7 +78,8 @@ async def test_what_ran_before_the_limit_came_into_force_is_not_used(tmp_path: P
     async with bench.working():
         bench.say("status", rank_status())
         for second in range(60):
-            bench.limiters[0].state = limit_state(Hold.HELD, since_ns=bench.clock.monotonic_ns())
+            in_force_ns = bench.clock.monotonic_ns() + NS_PER_S
+            bench.limiters[0].state = limit_state(Hold.HELD, since_ns=in_force_ns)
             await train(bench, 1, seq=second)
     assert len(bench.limiters[0].targets) == 1
 
@@ -194,7 +196,7 @@ async def test_energy_waits_for_the_iterations_that_go_with_it_and_not_for_ever(
         bench.say("status", rank_status())
         await train(bench, 20)
         known = energies(bench)[-1]
-        for _ in range(100):  # a long pause: heartbeats, no iterations
+        for _ in range(250):  # a long pause: heartbeats, no iterations
             await asyncio.sleep(10)
             bench.say("status", rank_status())
         assert known.duration_s <= 20

@@ -197,16 +197,26 @@ async def test_the_shipped_access_rules_let_everybody_speak_for_himself_only(
     asked, told = ("trial/request", "trial/times", "trial/failure"), ("trial/answer", "command")
     allowed = {
         "resnet50": [f"{root}/job/resnet50/run/1/{leaf}" for leaf in ("rank/0/status", "metric", *asked)],
-        "node-a": [f"{root}/node/node-a/gpu/GPU-1/limit", f"{root}/job/bert/run/1/energy", f"{root}/grid/DE/carbon"],
+        "node-a": [
+            f"{root}/node/node-a/gpu/GPU-1/limit",
+            *(f"{root}/job/bert/run/1/{leaf}" for leaf in ("energy", "plan", "node/node-a/profile")),
+            f"{root}/grid/DE/carbon",
+        ],
         "policy": [f"{root}/job/bert/run/1/{leaf}" for leaf in told],
     }
     refused = {
         "resnet50": [
             f"{root}/job/bert/run/1/rank/0/status",
-            *(f"{root}/job/resnet50/run/1/{leaf}" for leaf in ("energy", *told)),
+            *(f"{root}/job/resnet50/run/1/{leaf}" for leaf in ("energy", "plan", "node/node-a/profile", *told)),
         ],
-        "node-a": [f"{root}/node/node-b/status", f"{root}/job/bert/run/1/rank/0/iterations"],
-        "policy": [f"{root}/node/node-a/gpu/GPU-1/limit", *(f"{root}/job/bert/run/1/{leaf}" for leaf in asked)],
+        "node-a": [
+            f"{root}/node/node-b/status",
+            *(f"{root}/job/bert/run/1/{leaf}" for leaf in ("rank/0/iterations", "node/node-b/profile")),
+        ],
+        "policy": [
+            f"{root}/node/node-a/gpu/GPU-1/limit",
+            *(f"{root}/job/bert/run/1/{leaf}" for leaf in ("plan", *asked)),
+        ],
         "dashboard": [f"{root}/node/node-a/status", f"{root}/job/bert/run/1/command"],
     }
     async with bus("dashboard") as dashboard:
