@@ -6,7 +6,9 @@ import sys
 def main() -> int:
     """Run `gridchase`; where only the training side is installed, say what is missing."""
     try:
-        from controller.cli.parser import main as run  # noqa: PLC0415 — the base install has not what this imports
+        from controller.cli.parser import parse, run  # noqa: PLC0415 — the base install has not what this imports
+
+        options = parse()  # imports what the verb needs
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package in {"", "controller", "policies", "publishers"}:
@@ -19,7 +21,7 @@ def main() -> int:
         return 2
     except KeyboardInterrupt:  # stopped on request, before it could do anything
         return 0
-    return run()
+    return run(options)
 
 
 if __name__ == "__main__":

@@ -18,16 +18,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, Literal
 
+from publishers.errors import BrokerError
 from publishers.link import probe
 from publishers.mosquitto import accepts, find_mosquitto, launch, read_last_words, read_version, stop
+
+__all__ = ["BrokerError", "EmbeddedBroker", "embedded_broker"]
 
 STOP_TIMEOUT_S: Final = 2.0
 _N_ATTEMPTS: Final = 3
 _LOGGER = logging.getLogger(__name__)
-
-
-class BrokerError(RuntimeError):
-    """The broker could not be started; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

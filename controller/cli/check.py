@@ -1,5 +1,6 @@
 """`gridchase check`: GPUs, broker, signal and permissions, and what is wrong with each. It changes nothing."""
 
+import argparse
 import asyncio
 import os
 from dataclasses import asdict, dataclass, field
@@ -12,9 +13,10 @@ from rich.markup import escape
 
 from controller.cli.check_signal import check_signal
 from controller.cli.finding import Finding
+from controller.cli.verb import add_configuration
 from controller.cli.wiring import backend_of, read_password
 from controller.clock import SystemClock
-from controller.config import Config
+from controller.config import Config, load_config
 from controller.errors import BackendError, ConfigError, GpuError, JournalError
 from controller.health import NO_GPU
 from controller.journal import Journal
@@ -39,6 +41,13 @@ class GpuCheck:
     power_w: float | None = None
     has_energy_counter: bool = False
     faults: list[str] = field(default_factory=list)
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb."""
+    add_configuration(verb)
+    verb.add_argument("--json", action="store_true", help="for scripts")
+    verb.set_defaults(do=lambda options: check(load_config(options.config, options.set), as_json=options.json))
 
 
 def check(config: Config, *, as_json: bool) -> int:

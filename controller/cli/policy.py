@@ -10,7 +10,8 @@ from pathlib import Path
 
 from controller.cli import policy_jobs
 from controller.cli.policy_config import load_policy_config, masked, policy_state_dir
-from controller.cli.wiring import VERSION, stopped_by_signals
+from controller.cli.stopping import stopped_by_signals
+from controller.cli.version import VERSION
 from controller.errors import ConfigError
 from policies.service.config import PolicyConfig
 from policies.service.serve import run_service
@@ -24,13 +25,12 @@ _LOGGER = logging.getLogger(__name__)
 _Verbs = argparse._SubParsersAction  # noqa: SLF001 — argparse has no public name for it
 
 
-def add_verb(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
-    """Add `policy` to the verbs of the command line."""
-    what = "the policy service: batch sizes of recurring jobs, learned from run to run; and what it has learned"
-    verb = verbs.add_parser("policy", help=what, description=f"gridchase policy: {what}.", epilog=EPILOG)
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb."""
+    verb.epilog = EPILOG
     _add_configuration(verb, default=None)
     verb.set_defaults(also_set=[], do=lambda options: serve(_config(options), _state_dir(options)))
-    parts = verb.add_subparsers(title="what", metavar="WHAT")
+    parts = verb.add_subparsers(title="what", metavar="WHAT", parser_class=argparse.ArgumentParser)
     jobs = _add(parts, "jobs", "the jobs there are")
     jobs.add_argument("--json", action="store_true", help="for scripts")
     jobs.set_defaults(do=lambda options: policy_jobs.list_jobs(_place(options), as_json=options.json))

@@ -29,14 +29,10 @@ MAX_STEP_S: Final = 3_600.0
 MIN_SPAN_S: Final = 7 * 86_400.0
 """The first third is history only; a shorter rest says nothing."""
 
-_Verbs = argparse._SubParsersAction  # noqa: SLF001 — argparse has no public name for it
 
-
-def add_verb(verbs: "_Verbs[argparse.ArgumentParser]") -> None:
-    """Add `replay` to the verbs of the command line."""
-    what = "policies on files: how good the forecasts are, how well batch sizes are learned"
-    verb = verbs.add_parser("replay", help=what, description=f"gridchase replay: {what}.")
-    parts = verb.add_subparsers(title="what", required=True, metavar="WHAT")
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Add what can be replayed."""
+    parts = verb.add_subparsers(title="what", required=True, metavar="WHAT", parser_class=argparse.ArgumentParser)
     part = parts.add_parser(
         "forecast",
         help="walk through series, forecast each day ahead and compare",

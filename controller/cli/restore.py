@@ -1,14 +1,30 @@
 """`gridchase restore`: give back what a killed controller left, by hand or from systemd's ExecStopPost."""
 
+import argparse
 import asyncio
+import sys
 from pathlib import Path
 
+from controller.cli.verb import add_configuration
 from controller.cli.wiring import backend_of
 from controller.clock import SystemClock
-from controller.config import Config
+from controller.config import Config, load_for_restore
 from controller.journal import Journal
 from controller.node_lock import NodeLock
 from controller.restoration import give_back
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb; a configuration that is wrong elsewhere must not keep a limit in place."""
+    add_configuration(verb)
+
+    def do(options: argparse.Namespace) -> int:
+        config, faults = load_for_restore(options.config, options.set)
+        for fault in faults:
+            print(f"gridchase: {fault} (the default is taken)", file=sys.stderr)
+        return restore(config)
+
+    verb.set_defaults(do=do)
 
 
 def restore(config: Config) -> int:

@@ -1,8 +1,9 @@
 """`gridchase signal`: what is known of the grid and what is expected, where both come from, and how good they are."""
 
+import argparse
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -13,9 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from controller.cli.signal_plot import draw_signal
+from controller.cli.verb import add_configuration
 from controller.cli.wiring import opened_sources, opened_store
 from controller.clock import SystemClock
-from controller.config import Config
+from controller.config import Config, load_config
 from controller.errors import ConfigError
 from controller.ports import Provenance
 from controller.signal_feed import SignalFeed
@@ -23,6 +25,7 @@ from controller.signal_lane import REACHES_S
 from policies.forecasting import Forecast
 from policies.forecasting.evaluation import Evaluation, evaluate
 from policies.freshness import Freshness
+from policies.providers.catalogue import CATALOGUE
 from policies.signal import Signal
 
 DAY_S: Final = 86_400.0
@@ -59,6 +62,32 @@ class Report:
     age_s: float
     scores: Evaluation | None
     faults: Sequence[str]
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb."""
+    add_configuration(verb)
+    verb.formatter_class = argparse.RawDescriptionHelpFormatter
+    verb.epilog = "\n".join(_list_providers())
+    verb.add_argument("--provider", metavar="NAME", help="ask this provider instead of the configured ones")
+    verb.add_argument("--zone", default="", help="the zone, as that provider calls it")
+    verb.add_argument("--kind", default="carbon", choices=("carbon", "price"), help="(default: %(default)s)")
+    verb.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="another key of the provider")
+    verb.add_argument("--json", action="store_true", help="for scripts")
+
+    def do(options: argparse.Namespace) -> int:
+        own = overrides_of(options.provider, options.zone, options.kind, options.option) if options.provider else []
+        return signal(load_config(options.config, [*options.set, *own]), as_json=options.json)
+
+    verb.set_defaults(default_log_level="error", do=do)
+
+
+def _list_providers() -> Iterator[str]:
+    """Yield a line for each provider there is, by kind."""
+    for kind, entries in CATALOGUE.items():
+        yield f"providers of {kind}:"
+        yield from (f"  {name:18}{entry.what}" for name, entry in entries.items())
+    yield "Their keys and zones: docs/providers.md"
 
 
 def signal(config: Config, *, as_json: bool) -> int:

@@ -1,18 +1,16 @@
 """From the configuration to the world: the GPUs, the signal, the bus, and who this node is."""
 
-import asyncio
 import contextlib
 import hashlib
 import logging
 import random
-import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from importlib.metadata import version
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
 from controller.adapters.nvml import NvmlBackend
 from controller.adapters.simulation import default_simulation
+from controller.cli.version import VERSION
 from controller.clock import Clock, SystemClock
 from controller.config import BusConfig, Config, SignalConfig
 from controller.daemon import Node
@@ -24,8 +22,6 @@ from policies.providers.catalogue import CATALOGUE, Source, SourcesError, open_s
 from policies.providers.constant import ConstantProvider
 from policies.providers.trace import TraceProvider
 from publishers.bus import Bus, Outgoing, Will
-
-VERSION = version("gridchase")
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -141,16 +137,3 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return socket.gethostname()
-
-
-@contextlib.contextmanager
-def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Set `stop` at SIGINT and SIGTERM, while the body runs in the event loop."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)

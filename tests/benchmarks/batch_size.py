@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from controller.cli.wiring import VERSION
+from controller.cli.version import VERSION
 from controller.demo.workload_files import read_workloads
 from policies.batch_size.replay.evaluation import Conditions, Evaluation, judge, play, play_policy, regrets, yardstick
 from policies.batch_size.replay.simulation import History

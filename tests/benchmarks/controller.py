@@ -24,7 +24,8 @@ from pathlib import Path
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
-from controller.cli.wiring import VERSION, boot_id
+from controller.cli.version import VERSION
+from controller.cli.wiring import boot_id
 from publishers.topics import Topics
 from publishers.wire import Iterations, RankStatus, encode, pack_ends
 from tests.live.conftest import _PLAIN, Mosquitto, wait_until

@@ -6,7 +6,9 @@ import tempfile
 import time
 
 from controller.adapters.simulation import SimulatedBackend, SimulatedGpu, default_simulation
-from controller.cli.wiring import VERSION, boot_id, bus_of, stopped_by_signals
+from controller.cli.stopping import stopped_by_signals
+from controller.cli.version import VERSION
+from controller.cli.wiring import boot_id, bus_of
 from controller.clock import SystemClock
 from controller.config import Config, load_config
 from controller.daemon import Node, run_controller

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from controller.cli.wiring import VERSION
+from controller.cli.version import VERSION
 from policies.forecasting import ForecasterState, advance, begin
 from policies.forecasting.anomaly import fit_damping
 from policies.forecasting.baselines import BASELINES, Baseline, chase_features, iterated

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from controller.cli.wiring import stopped_by_signals
+from controller.cli.stopping import stopped_by_signals
 from policies.service.config import PolicyConfig
 from policies.service.serve import run_service
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from controller.cli.parser import main
-from controller.cli.run import _look_command
+from controller.cli.up import _look_command
 from controller.config import Config, NodeConfig, load_config
 from controller.errors import (
     BackendError,

@@ -28,8 +28,8 @@ def file(path: Path, *, days: float = 8, step_h: float = 1.0, unit: str = "gco2_
 def replayed(*arguments: "str | Path") -> int:
     """Parse the arguments as the command line does, and do what they say."""
     parser = argparse.ArgumentParser()
-    replay.add_verb(parser.add_subparsers())
-    options = parser.parse_args(["replay", "forecast", *map(str, arguments)])
+    replay.add_arguments(parser)
+    options = parser.parse_args(["forecast", *map(str, arguments)])
     code: int = options.do(options)
     return code
 

@@ -24,8 +24,8 @@ NAMES = ["cifar100/shufflenetv2@v100", "librispeech/deepspeech2@v100", "movielen
 def replayed(*arguments: "str | Path") -> int:
     """Parse the arguments as the command line does, and do what they say."""
     parser = argparse.ArgumentParser()
-    replay.add_verb(parser.add_subparsers())
-    options = parser.parse_args(["replay", "batch-size", *map(str, arguments)])
+    replay.add_arguments(parser)
+    options = parser.parse_args(["batch-size", *map(str, arguments)])
     code: int = options.do(options)
     return code
 

@@ -1,0 +1,46 @@
+"""`gridchase broker`: a broker alone."""
+
+import argparse
+import asyncio
+from typing import Literal
+
+from controller.cli.stopping import stopped_by_signals
+from publishers.broker import BrokerError, EmbeddedBroker, embedded_broker
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb."""
+    verb.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
+    verb.add_argument("--port", type=int, default=1883, help="the port to listen on (default: %(default)s)")
+    verb.add_argument("--kind", default="auto", choices=("auto", "mosquitto", "amqtt"))
+    verb.add_argument("--allow-remote", action="store_true", help="let others in, without a password")
+    verb.set_defaults(
+        do=lambda options: asyncio.run(
+            broker(options.host, options.port, options.kind, allow_remote=options.allow_remote)
+        )
+    )
+
+
+async def broker(
+    host: str, port: int, kind: Literal["auto", "mosquitto", "amqtt"], *, allow_remote: bool = False
+) -> int:
+    """Run a broker until SIGINT or SIGTERM."""
+    stop = asyncio.Event()
+    with stopped_by_signals(stop):
+        async with embedded_broker(host=host, port=port, prefer=kind, allow_remote=allow_remote) as running:
+            print(f"{running.kind} {running.version} at {running.url}; stop it with Ctrl-C", flush=True)
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(watch(running), name="broker")
+                await stop.wait()
+                watching.cancel()
+    return 0
+
+
+async def watch(running: EmbeddedBroker) -> None:
+    """Wait for the end of a broker that should not end before us.
+
+    Raises:
+        BrokerError: it has ended.
+    """
+    await running.wait()
+    raise BrokerError(f"{running.kind} at {running.url} has ended by itself")

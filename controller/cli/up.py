@@ -1,0 +1,146 @@
+"""`gridchase up`: a broker, the controller and the policy service in one process, until they are stopped."""
+
+import argparse
+import asyncio
+import logging
+import shlex
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from controller.cli.broker import watch
+from controller.cli.policy_config import load_policy_config, policy_state_dir
+from controller.cli.run import run_until_stopped
+from controller.cli.stopping import stopped_by_signals
+from controller.cli.verb import add_configuration
+from controller.cli.version import VERSION
+from controller.cli.wiring import opened_node
+from controller.config import Config, load_config
+from controller.daemon import run_controller
+from controller.errors import ConfigError
+from policies.service.config import BusConfig as PolicyBusConfig
+from policies.service.config import PolicyConfig
+from policies.service.errors import PolicyError
+from policies.service.serve import Served, run_service
+from publishers.broker import embedded_broker
+
+MQTT_PORT = 1883
+PROBE_TIMEOUT_S = 1.0
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb."""
+    add_configuration(verb)
+    choice = verb.add_mutually_exclusive_group()
+    choice.add_argument(
+        "--policy-config", type=Path, metavar="FILE", help="of the policy service; deploy/policy.toml shows every key"
+    )
+    choice.add_argument("--no-policy", action="store_true", help="without the policy service")
+
+    def do(options: argparse.Namespace) -> int:
+        config = load_config(options.config, options.set)
+        policy_config = None if options.no_policy else load_policy_config(options.policy_config)
+        return up(config, policy_config, policy_file=options.policy_config)
+
+    verb.set_defaults(do=do)
+
+
+def up(config: Config, policy: PolicyConfig | None = None, *, policy_file: Path | None = None) -> int:
+    """Run a broker, the controller and the policy service until SIGINT or SIGTERM; a broker that is there is used.
+
+    Args:
+        config: of the controller; the policy service is on the same bus.
+        policy: of the policy service; None: without it.
+        policy_file: where that was read from.
+    """
+    if policy is not None and policy.bus not in (PolicyBusConfig(), _bus_of(config)):
+        _LOGGER.warning("%s: [bus] is not used: `up` runs the policy service on the controller's bus", policy_file)
+    look = _look_command(config, policy_file)
+    run_until_stopped(partial(_up, policy=policy, look=look), config)
+    return 0
+
+
+async def _up(config: Config, *, policy: PolicyConfig | None, look: str) -> None:
+    """Start the broker that the configuration names on this machine, unless one listens there, and the rest."""
+    url = urlsplit(config.bus.url)
+    host, port = url.hostname or "", url.port or MQTT_PORT
+    if url.scheme != "mqtt" or host not in LOOPBACK:
+        fault = f"bus.url = {config.bus.url!r}: `up` brings its own broker on this machine; use `gridchase controller`"
+        raise ConfigError([fault])
+    stop = asyncio.Event()
+    with stopped_by_signals(stop):
+        if await _listens(host, port):
+            print(f"a broker listens at {config.bus.url} already: it is used", flush=True)
+            await _run_both(config, policy, stop, look)
+            return
+        async with embedded_broker(host=host, port=port) as running:
+            setting = "no setting" if port == MQTT_PORT else f"GRIDCHASE_BROKER={running.url}"
+            print(f"{running.kind} {running.version} at {running.url}; training here needs {setting}", flush=True)
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(watch(running), name="broker")
+                await _run_both(_with_url(config, running.url), policy, stop, look)
+                watching.cancel()
+
+
+async def _run_both(config: Config, policy: PolicyConfig | None, stop: asyncio.Event, look: str) -> None:
+    """Run the controller until `stop`, with the policy service beside it where one is configured."""
+    async with opened_node(config) as node, asyncio.TaskGroup() as tasks:
+        if policy is not None:
+            tasks.create_task(_serve_policy(config, policy, stop, look), name="policy service")
+        await run_controller(node, stop=stop)
+
+
+async def _serve_policy(config: Config, policy: PolicyConfig, stop: asyncio.Event, look: str) -> None:
+    """Run the policy service on the controller's bus until `stop`; its failure is told, and is not the controller's."""
+    try:
+        await run_service(
+            msgspec.structs.replace(policy, bus=_bus_of(config)),
+            state_dir=Path(config.node.state_dir) / "policy",
+            version=VERSION,
+            stop=stop,
+            started=partial(_tell_policy, policy, look),
+        )
+    except (PolicyError, OSError) as error:
+        _LOGGER.error("no policy service: %s; the controller goes on", error)
+
+
+def _tell_policy(policy: PolicyConfig, look: str, served: Served) -> None:
+    """Print that the policy service runs, and where."""
+    where = f"HTTP at {served.http_url}"
+    if not served.http_url:
+        where = "no HTTP" if policy.http.port < 0 else f"no HTTP: {policy.http.host}:{policy.http.port} cannot be had"
+    print(f"policy service: batch sizes of recurring jobs, on the bus; {where}; look: {look}", flush=True)
+
+
+def _bus_of(config: Config) -> PolicyBusConfig:
+    return PolicyBusConfig(**msgspec.structs.asdict(config.bus))
+
+
+def _look_command(config: Config, policy_file: Path | None) -> str:
+    """Return the command that lists the jobs of this policy service, with what leads it to the same database."""
+    words = ["gridchase", "policy", "jobs"]
+    if policy_file is not None:
+        words += ["--config", str(policy_file)]
+    state_dir = Path(config.node.state_dir) / "policy"
+    if state_dir != policy_state_dir(None):
+        words += ["--state-dir", str(state_dir)]
+    return shlex.join(words)
+
+
+async def _listens(host: str, port: int) -> bool:
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
+def _with_url(config: Config, url: str) -> Config:
+    return msgspec.structs.replace(config, bus=msgspec.structs.replace(config.bus, url=url))

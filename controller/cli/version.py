@@ -1,0 +1,6 @@
+"""Which gridchase this is."""
+
+from importlib.metadata import version
+from typing import Final
+
+VERSION: Final = version("gridchase")
