@@ -24,7 +24,7 @@ def read_workloads(train: Path, powers: Sequence[Path]) -> list[Workload]:
     """
     faults: list[str] = []
     trained = _read_train(train, faults)
-    measured = [_read_power(path, faults) for path in powers]
+    measured = [read_power(path, faults) for path in powers]
     faults += [
         f"{path}: another file has this name, by which reports tell them apart: rename one"
         for path in _repeated(powers)
@@ -51,7 +51,8 @@ def _read_train(path: Path, faults: list[str]) -> TrainTrace | None:
         return None
 
 
-def _read_power(path: Path, faults: list[str]) -> PowerTrace | None:
+def read_power(path: Path, faults: list[str]) -> PowerTrace | None:
+    """Return the trace of power in a file, or None after telling its faults."""
     text = _read(path, faults)
     try:
         return None if text is None else parse_power(str(path), text)

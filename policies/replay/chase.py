@@ -32,7 +32,7 @@ def chase(world: World, job: Job, eta: float, expected: Values) -> RunOutcome:
     seen = np.fmax.accumulate(expected) if np.isnan(yesterday).all() else np.full(n_periods, np.nanmax(yesterday))
     # A price can fall to nothing or below, where eq. 6 would reward waste; then waste is no candidate.
     weights = eta * np.nan_to_num(expected)[:, None] * world.power_w
-    weights = weights + (1 - eta) * world.profile.fastest.power_limit_w * np.maximum(np.nan_to_num(seen), 0.0)[:, None]
+    weights = weights + (1 - eta) * world.max_power_w * np.maximum(np.nan_to_num(seen), 0.0)[:, None]
     costs = weights / world.iterations_per_s
     usable = world.profile.usable().points
     is_waste = np.array([point not in usable for point in world.profile.points])

@@ -24,16 +24,31 @@ from policies.units import energy_kwh
 Values = NDArray[np.float64]
 HISTORY_S: Final = 60 * 86_400.0
 """No planner and no forecaster looks further back."""
+NEARLY_RATIO: Final = 1e-9
+"""Times of today are exact to some 1e-7 s: a plan that does all but this does its work."""
 SAME_RATIO: Final = 1e-12
 """Work that differs by no more is the same; the rest is rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class World:
-    """What is true: the curve as the building sees it, and the signal, the future included."""
+    """What is true.
+
+    Attributes:
+        profile: the curve as the building sees it.
+        signal: carbon intensity or price, the future included.
+        limit_power_w: what the building sees where the GPU draws its highest limit [W], which it may never do; None:
+            that limit.
+    """
 
     profile: PowerProfile
     signal: Signal
+    limit_power_w: float | None = None
+
+    @property
+    def max_power_w(self) -> float:
+        """Return the power by which Zeus and Chase turn time into energy: the highest limit [W]."""
+        return self.limit_power_w or self.profile.fastest.power_limit_w
 
     @cached_property
     def edges_s(self) -> Values:
@@ -222,7 +237,7 @@ def replay_schedule(world: World, edges_s: Values, indices: NDArray[np.int_], jo
     rates_per_s = world.iterations_per_s[indices]
     dones = np.cumsum(np.diff(edges_s) * rates_per_s)
     work = job.top_s * float(world.iterations_per_s[-1])
-    last = bisect_left(dones, work * (1 - SAME_RATIO))
+    last = bisect_left(dones, work * (1 - NEARLY_RATIO))
     if last == len(dones):
         raise ValueError(f"after {len(dones)} pieces {dones[-1] / work:.1%} of the work is done: must be all of it")
     end_s = edges_s[last + 1] - (dones[last] - work) / rates_per_s[last]

@@ -3,6 +3,7 @@
 All of them could be planned on paper before the run starts; what is left to chase is what they leave.
 """
 
+import math
 from typing import Final
 
 import numpy as np
@@ -14,8 +15,6 @@ from policies.replay.runs import Job, RunOutcome, Values, World, replay_schedule
 
 SWEEP_ITERATIONS: Final = 50
 """Zeus measures 40 iterations at each limit, after 10 to warm up (GlobalPowerLimitOptimizer, Zeus 0.8)."""
-SPARE_PERIODS: Final = 2
-"""More periods than a run has, so that rounding leaves no work over."""
 
 
 def at_one_limit(world: World, job: Job, power_limit_w: float) -> RunOutcome:
@@ -34,7 +33,7 @@ def best_static_w(profile: PowerProfile, max_slowdown: float) -> float:
 def static_mix(world: World, job: Job, max_slowdown: float) -> RunOutcome:
     """Return what a run takes that mixes two limits of the hull in each period, such that it takes just its budget.
 
-    Where the energy-minimal limit is fast enough it is that one alone: slower would need more.
+    The last period may be a short one: this plan knows how long the run is. Where the energy-minimal limit is fast enough it is that one alone: slower would need more.
     """
     hull = lower_hull(world.profile).points
     needed_per_s = world.profile.fastest.iterations_per_s / max_slowdown
@@ -43,9 +42,10 @@ def static_mix(world: World, job: Job, max_slowdown: float) -> RunOutcome:
         return at_one_limit(world, job, hull[0].power_limit_w)
     slow, fast = hull[upper - 1], hull[upper]
     share = (needed_per_s - slow.iterations_per_s) / (fast.iterations_per_s - slow.iterations_per_s)
-    n_periods = int(max_slowdown * job.top_s / job.period_s) + SPARE_PERIODS
-    starts_s = job.start_s + job.period_s * np.arange(n_periods + 1)
-    edges_s = np.append(np.column_stack([starts_s[:-1], starts_s[:-1] + share * job.period_s]).ravel(), starts_s[-1])
+    n_periods = math.ceil(max_slowdown * job.top_s / job.period_s)
+    starts_s = job.start_s + np.minimum(job.period_s * np.arange(n_periods + 1.0), max_slowdown * job.top_s)
+    turns_s = starts_s[:-1] + share * np.diff(starts_s)
+    edges_s = np.append(np.column_stack([starts_s[:-1], turns_s]).ravel(), starts_s[-1])
     pair = [world.index_of(point.power_limit_w) for point in (fast, slow)]
     return replay_schedule(world, edges_s, np.array(pair * n_periods), job)
 
@@ -55,7 +55,7 @@ def zeus(world: World, job: Job, eta: float) -> RunOutcome:
 
     The cost is that of the Zeus paper, with the weight `eta` of energy; a second costs as much as at the highest limit.
     """
-    costs = zeus_cost(world.power_w, world.iterations_per_s, eta=eta, max_power_w=world.profile.fastest.power_limit_w)
+    costs = zeus_cost(world.power_w, world.iterations_per_s, eta=eta, max_power_w=world.max_power_w)
     chosen = int(np.argmin(costs))
     sweep = np.arange(len(costs))[::-1]
     lasts_s = SWEEP_ITERATIONS / world.iterations_per_s[sweep]

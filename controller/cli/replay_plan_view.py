@@ -1,0 +1,111 @@
+"""What policies of power limits save, as tables of the terminal, and the report that all the views show."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from policies.replay.plan_evaluation import Row
+from policies.replay.plan_example import Example
+
+MEAN: Final = "mean"
+N_BUDGETS: Final = 3
+"""Side by side on a terminal of 80 columns."""
+BY_SIGNAL: Final = {
+    "best-static": "single",
+    "static-mix": "mix",
+    "chase-best-eta": "chase-best",
+    "gridchase": "gridchase",
+    "offline": "offline",
+}
+"""The policies that are told apart by signal, and how their columns are headed."""
+MAX_NAME: Final = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What was found.
+
+    Attributes:
+        title: the curve and the length of the runs.
+        rows: what each policy saved, with means over the signals where there are several.
+        n_signals: how many there are.
+        fronts: the same at more budgets and etas, for plots; empty where nothing is drawn.
+        example: one run, the same way.
+    """
+
+    title: str
+    rows: Sequence[Row]
+    n_signals: int
+    fronts: Sequence[Row] = ()
+    example: Example | None = None
+
+    @property
+    def overall(self) -> list[Row]:
+        """Return the rows of the mean over signals, or of the only one."""
+        return self.overall_of(self.rows)
+
+    def overall_of(self, rows: Sequence[Row]) -> list[Row]:
+        """Return those of some rows that are of the mean over signals, or of the only one."""
+        return [row for row in rows if self.n_signals == 1 or row.signal == MEAN]
+
+    @property
+    def where(self) -> str:
+        """Return what the overall rows are of, for people."""
+        return f"mean of {self.n_signals} signals" if self.n_signals > 1 else self.rows[0].signal
+
+
+def label(row: Row) -> str:
+    """Return what a policy is called, with the eta that it was given."""
+    return row.policy if row.eta is None else f"{row.policy} {row.eta:g}"
+
+
+def tables(report: Report) -> Iterator[Table]:
+    """Yield the tables: what is saved over all, and by signal where there are several."""
+    budgets = list(dict.fromkeys(row.max_slowdown for row in report.rows))
+    for first in range(0, len(budgets), N_BUDGETS):
+        yield _overall(report, budgets[first : first + N_BUDGETS])
+    if report.n_signals > 1:
+        for max_slowdown in budgets:
+            yield _by_signal([row for row in report.rows if row.max_slowdown == max_slowdown], max_slowdown)
+
+
+def _overall(report: Report, budgets: Sequence[float]) -> Table:
+    n_runs = report.overall[0].n_starts
+    table = _table(f"{report.title}\n{report.where}, runs: {n_runs}; saved, slower, worst [%]")
+    table.add_column("at most slower", no_wrap=True)
+    for max_slowdown in budgets:
+        for text in (percent(max_slowdown - 1, n_digits=1), "", ""):
+            table.add_column(text, justify="right", no_wrap=True)
+    cells: dict[str, list[str]] = {}
+    for row in report.overall:
+        if row.max_slowdown in budgets:
+            ratios = (row.carbon_saved_ratio, row.slowdown_ratio - 1, row.slowdown_worst_ratio - 1)
+            cells.setdefault(label(row), []).extend(percent(ratio) for ratio in ratios)
+    for name, texts in cells.items():
+        table.add_row(name, *texts)
+    return table
+
+
+def _by_signal(rows: Sequence[Row], max_slowdown: float) -> Table:
+    columns = [policy for policy in BY_SIGNAL if any(row.policy == policy for row in rows)]
+    table = _table(f"at most {percent(max_slowdown - 1, n_digits=1)} % slower: saved [%]")
+    table.add_column("signal", no_wrap=True, max_width=MAX_NAME, overflow="ellipsis")
+    for policy in columns:
+        table.add_column(BY_SIGNAL[policy], justify="right", no_wrap=True)
+    for signal in dict.fromkeys(row.signal for row in rows):
+        saved = {row.policy: percent(row.carbon_saved_ratio) for row in rows if row.signal == signal}
+        table.add_row(signal, *(saved[policy] for policy in columns))
+    return table
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+
+
+def percent(share_ratio: float, *, n_digits: int = 2) -> str:
+    """Return a share in percent, for people; nothing is no less than nothing."""
+    text = f"{100 * share_ratio:.{n_digits}f}"
+    return text.removeprefix("-") if float(text) == 0 else text

@@ -1,0 +1,84 @@
+"""One run as it goes under each policy: limits, rates and the signal over time, to look at."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from policies.replay.plan_evaluation import Contest, PolicyName, runs
+from policies.replay.runs import Job, RunOutcome, Values, World
+
+SHOWN: Final[tuple[PolicyName, ...]] = ("static-mix", "gridchase", "offline")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Course:
+    """How a run goes under a policy.
+
+    Attributes:
+        edges_s: when its pieces begin, and the last one ends, since the run's start, shape (n + 1,) [s].
+        limits_w: the limit of each, shape (n,) [W].
+        period_edges_s: the same of its periods, shape (m + 1,) [s].
+        rate_ratios: the mean rate in each period, over that at the highest limit, shape (m,).
+    """
+
+    edges_s: Values
+    limits_w: Values
+    period_edges_s: Values
+    rate_ratios: Values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Example:
+    """A run on a signal.
+
+    Attributes:
+        signal: the name of the signal.
+        unit: its unit.
+        start_s: when the run starts [Unix s].
+        max_slowdown: its budget of time.
+        edges_s: when the values of the signal begin, and the last one ceases, since the start, shape (n + 1,) [s].
+        values: those values, shape (n,).
+        courses: how the run goes, by policy.
+    """
+
+    signal: str
+    unit: str
+    start_s: float
+    max_slowdown: float
+    edges_s: Values
+    values: Values
+    courses: dict[str, Course]
+
+
+def example_of(name: str, world: World, job: Job, max_slowdown: float) -> Example:
+    """Return how a run goes on a signal under a fixed mix, ours, and the optimum in hindsight."""
+    contest = Contest(policies=SHOWN, max_slowdowns=(max_slowdown,))
+    found = {entry.policy: run for entry, run in runs(world, job, contest) if entry.policy in SHOWN}
+    until_s = max(float(run.edges_s[-1]) for run in found.values())
+    inner = (world.edges_s > job.start_s) & (world.edges_s < until_s)
+    edges_s = np.concatenate(([job.start_s], world.edges_s[inner], [until_s]))
+    return Example(
+        signal=name,
+        unit=world.signal.unit,
+        start_s=job.start_s,
+        max_slowdown=max_slowdown,
+        edges_s=edges_s - job.start_s,
+        values=world.values[np.searchsorted(world.edges_s, edges_s[:-1], side="right") - 1],
+        courses={policy: _course(world, job, run) for policy, run in found.items()},
+    )
+
+
+def _course(world: World, job: Job, run: RunOutcome) -> Course:
+    """Return how a run went."""
+    edges_s = run.edges_s - job.start_s
+    rates_per_s = world.iterations_per_s[[world.index_of(limit_w) for limit_w in run.limits_w.tolist()]]
+    dones = np.concatenate(([0.0], np.cumsum(rates_per_s * np.diff(edges_s))))
+    period_edges_s = np.append(np.arange(0.0, edges_s[-1], job.period_s), edges_s[-1])
+    done_by_period = np.diff(np.interp(period_edges_s, edges_s, dones))
+    return Course(
+        edges_s=edges_s,
+        limits_w=run.limits_w,
+        period_edges_s=period_edges_s,
+        rate_ratios=done_by_period / np.diff(period_edges_s) / world.iterations_per_s[-1],
+    )
