@@ -2,6 +2,7 @@
 
 gridchase replay forecast --signal FILE… [--json]
 gridchase replay batch-size --train FILE --power FILE… [--eta 0.5] [--seeds 20] [--json]
+gridchase replay plan --power FILE --workload DATASET/NETWORK --batch-size N --signal FILE… [--json]
 """
 
 import argparse
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from controller.cli import replay_batch_size
+from controller.cli import replay_batch_size, replay_plan
 from controller.errors import ConfigError
 from policies.forecasting.evaluation import Evaluation, evaluate
 from policies.providers.base import SignalFileError
@@ -45,6 +46,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     part.add_argument("--json", action="store_true", help="for scripts")
     part.set_defaults(default_log_level="warning", do=lambda options: forecast(options.signal, as_json=options.json))
     replay_batch_size.add_part(parts)
+    replay_plan.add_part(parts)
 
 
 def forecast(paths: Sequence[Path], *, as_json: bool) -> int:

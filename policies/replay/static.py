@@ -33,7 +33,8 @@ def best_static_w(profile: PowerProfile, max_slowdown: float) -> float:
 def static_mix(world: World, job: Job, max_slowdown: float) -> RunOutcome:
     """Return what a run takes that mixes two limits of the hull in each period, such that it takes just its budget.
 
-    The last period may be a short one: this plan knows how long the run is. Where the energy-minimal limit is fast enough it is that one alone: slower would need more.
+    The last period may be a short one: this plan knows how long the run is. Where the energy-minimal limit is fast
+    enough it is that one alone: slower would need more.
     """
     hull = lower_hull(world.profile).points
     needed_per_s = world.profile.fastest.iterations_per_s / max_slowdown
