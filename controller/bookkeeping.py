@@ -7,10 +7,11 @@ from controller.ports import EnergyMeter, SignalSource
 from controller.run_account import RunAccount, Slice, cut
 from controller.run_log import RankLog
 
-METER_PATIENCE = 25
+METER_PATIENCE = 12
 """A meter that fails is not waited for longer than this part of what iterations are waited for."""
-HOLD_BACK_TICKS = 1_500
-"""Energy waits this many ticks for the iterations that go with it; after that the time was a pause."""
+HOLD_BACK_TICKS = 3_600
+"""Energy waits this many ticks for the iterations that go with it; after that the time was a pause. A meter remembers
+somewhat more."""
 
 
 class Bookkeeping:

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -26,6 +26,11 @@ from publishers.endpoint import Endpoint
 NameOrNone = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._-]{0,64}\Z")]
 Root = Annotated[str, Meta(pattern=r"\A[^/#+\s][^#+\s]{0,127}(?<!/)\Z")]
 Seconds = Annotated[float, Meta(ge=0.05, le=86_400)]
+
+PATIENCE_WINDOWS: Final = 5
+_FORMER: Final = {
+    "profiler": {"step_w": "each limit is the part profiler.step_ratio of the one before; plan.step_w is another thing"}
+}
 
 
 class BusConfig(Section, frozen=True, kw_only=True):
@@ -55,11 +60,19 @@ class GpuConfig(Section, frozen=True, kw_only=True):
 
 
 class ProfilerConfig(Section, frozen=True, kw_only=True):
-    """The sweep: from the prior limit down by `step_w`; at each limit settle, then measure."""
+    """How the curve is measured: from the prior limit down by a ratio, then again and again at the planned limits."""
 
-    step_w: Annotated[float, Meta(ge=1, le=1_000)] = 25.0
-    settle_s: Annotated[float, Meta(ge=0, le=86_400)] = 2.0
-    window_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 10.0
+    settle_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.5
+    window_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 0.5
+    step_ratio: Annotated[float, Meta(ge=0.5, le=0.98)] = 0.8
+    tolerance_ratio: Annotated[float, Meta(ge=0.001, le=0.5)] = 0.03
+    block_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 2.0
+    n_blocks: Annotated[int, Meta(ge=0, le=10_000)] = 60
+
+    @property
+    def patience_s(self) -> float:
+        """Return for how long a job may be silent before that is a pause, within some three times [s]."""
+        return PATIENCE_WINDOWS * (self.settle_s + self.window_s)
 
 
 class ProviderConfig(Section, frozen=True, kw_only=True):
@@ -225,6 +238,7 @@ def default_state_dir() -> Path:
 
 def _build(tables: Mapping[str, Any], faults: list[str]) -> Config:
     sections = get_type_hints(Config)
+    tables = dict(_present(tables, faults))
     faults += [
         f"{name}: there is no such section; there are {', '.join(sections)}" for name in tables if name not in sections
     ]
@@ -238,6 +252,14 @@ def _build(tables: Mapping[str, Any], faults: list[str]) -> Config:
         for name, section in sections.items()
     }
     return Config(**{name: section for name, section in built.items() if section is not None})
+
+
+def _present(tables: Mapping[str, Any], faults: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the tables without keys of former versions, whose faults say what came instead."""
+    for name, table in tables.items():
+        former = _FORMER.get(name, {}) if isinstance(table, dict) else {}
+        faults += [f"{name}.{key}: there is no such key any more: {former[key]}" for key in former if key in table]
+        yield name, {key: value for key, value in table.items() if key not in former} if former else table
 
 
 def _read_providers(kind: str, path: str, value: object, faults: list[str]) -> tuple[ProviderConfig, ...]:

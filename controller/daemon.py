@@ -32,7 +32,8 @@ from publishers.reports import GpuDescription, GpuEnergy, GridSignal, LimitChang
 from publishers.topics import Topics
 from publishers.wire import encode
 
-SAMPLES_PER_WINDOW = 20
+SAMPLES_PER_WINDOW = 5
+"""Energy counters move every 20 to 100 ms: the default, every 100 ms, sees each of these steps."""
 CLOSE_TIMEOUT_S = 10.0
 """Longer than a backend's own deadline for its driver, so that the backend can say itself what hangs."""
 
@@ -75,18 +76,28 @@ async def run_controller(node: Node, *, stop: asyncio.Event) -> None:
             if node.config.gpu.backend == "nvml":
                 lock.claim(gpu.uuid for gpu in gpus)
             await _give_back_stranded(gpus, journal)
-            tree = _Tree(node, journal, gpus, [await _describe(gpu) for gpu in gpus])
-            async with node.connect(tree.will, tree.birth) as bus:
-                await tree.run(bus, stop)
+            descriptions = [await _describe(gpu) for gpu in gpus]
+            with ProfileStore(state_dir, driver=node.backend.driver) as profiles:
+                tree = _Tree(node, journal, profiles, gpus, descriptions)
+                async with node.connect(tree.will, tree.birth) as bus:
+                    await tree.run(bus, stop)
 
 
 class _Tree:
     """The workers of one controller, and what they share."""
 
-    def __init__(self, node: Node, journal: Journal, gpus: Sequence[Gpu], descriptions: list[GpuDescription]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        journal: Journal,
+        profiles: ProfileStore,
+        gpus: Sequence[Gpu],
+        descriptions: list[GpuDescription],
+    ) -> None:
         self._node = node
         self._descriptions = descriptions
         self._journal = journal
+        self._profiles = profiles
         self._gpus = gpus
         self._topics = Topics(node.config.bus.root)
         self._actuators: list[Actuator] = []
@@ -138,7 +149,7 @@ class _Tree:
             bus=bus,
             clock=clock,
             signal=feed,
-            store=ProfileStore(Path(config.node.state_dir)),
+            store=self._profiles,
             tick_s=tick_s,
         )
         health = Health(config.http, look=lambda: _snapshot(bus, self._node.backend, feed, units, router))

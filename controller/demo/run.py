@@ -30,7 +30,6 @@ from controller.demo.slots import Slots
 from controller.demo.training import READY
 from controller.demo.view import Stage, show
 from controller.demo.watch import Watch
-from policies.profiling import sweep_plan
 from policies.providers.catalogue import Source
 from publishers.broker import EmbeddedBroker, embedded_broker
 from publishers.bus import Bus
@@ -138,7 +137,7 @@ async def _perform(
         tasks.create_task(run_controller(node, stop=stop), name="controller")
         async with Bus(url=broker.url) as bus:
             watch.listen(bus, Topics(node.config.bus.root))
-            viewer = tasks.create_task(show(watch, _stage(scene, node), console), name="view")
+            viewer = tasks.create_task(show(watch, _stage(scene), console), name="view")
             await _expect(watch.online, START_TIMEOUT_S, "the controller did not come up")
             order = scene.order(broker_url=broker.url, gpu_uuid=gpu.uuid)
             await _train(training, msgspec.json.encode(order) + b"\n")
@@ -161,22 +160,13 @@ def _node(scene: Scene, broker: EmbeddedBroker, gpu: SimulatedGpu) -> Node:
     )
 
 
-def _stage(scene: Scene, node: Node) -> Stage:
-    low_w, high_w = scene.curve.min_power_limit_w, scene.curve.max_power_limit_w
-    limits = sweep_plan(
-        prior_power_limit_w=scene.prior_power_limit_w,
-        floor_power_limit_w=low_w,
-        step_w=node.config.profiler.step_w,
-        settle_s=node.config.profiler.settle_s,
-        window_s=node.config.profiler.window_s,
-    ).power_limits_w
+def _stage(scene: Scene) -> Stage:
     return Stage(
         title=f"{scene.curve.workload}, {scene.curve.model} (simulated), grid of {scene.grid.zone}, {scene.grid.date}",
         clock=scene.clock,
         iterations=scene.workload.iterations,
-        n_limits=len(limits),
-        min_power_limit_w=low_w,
-        max_power_limit_w=high_w,
+        min_power_limit_w=scene.curve.min_power_limit_w,
+        max_power_limit_w=scene.curve.max_power_limit_w,
     )
 
 

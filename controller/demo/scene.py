@@ -21,7 +21,6 @@ from controller.config import (
     HttpConfig,
     JobConfig,
     NodeConfig,
-    PlanConfig,
     ProfilerConfig,
     ProviderConfig,
     SignalConfig,
@@ -29,6 +28,7 @@ from controller.config import (
 from controller.demo.grid import DAY_S, Grid
 from controller.demo.training import Order
 from controller.demo.workload import Workload, fill
+from controller.plan_config import PlanConfig
 from policies.providers.trace import TraceSettings
 
 JOB: Final = "resnet50"
@@ -39,8 +39,9 @@ LEAD_IN_S: Final = 1.0
 BUSY_S: Final = 23 * 3_600.0
 """The job would fill this much of the day at the prior limit [s]."""
 FLUSH_S: Final = 0.015
-_SETTLE_S, _SHORTEST_SETTLE_S = 45.0, 0.03
-_WINDOW_S, _SHORTEST_WINDOW_S = 150.0, 0.1
+_SETTLE_S, _SHORTEST_SETTLE_S = 0.5, 0.01
+_WINDOW_S, _SHORTEST_WINDOW_S = 0.5, 0.025
+_BLOCK_S, _SHORTEST_BLOCK_S = 2.0, 0.05
 _PLAN_PERIOD_S, _SHORTEST_PLAN_PERIOD_S = 300.0, 0.1
 _ENERGY_PERIOD_S: Final = 0.1
 _LEASE_S: Final = 30.0
@@ -95,7 +96,9 @@ class Scene:
             node=NodeConfig(name=NODE, state_dir=str(self.folder / "state")),
             gpu=GpuConfig(backend="simulation"),
             profiler=ProfilerConfig(
-                settle_s=max(_SETTLE_S, _SHORTEST_SETTLE_S * rate), window_s=max(_WINDOW_S, _SHORTEST_WINDOW_S * rate)
+                settle_s=max(_SETTLE_S, _SHORTEST_SETTLE_S * rate),
+                window_s=max(_WINDOW_S, _SHORTEST_WINDOW_S * rate),
+                block_s=max(_BLOCK_S, _SHORTEST_BLOCK_S * rate),
             ),
             plan=PlanConfig(
                 max_slowdown=self.max_slowdown, period_s=max(_PLAN_PERIOD_S, _SHORTEST_PLAN_PERIOD_S * rate)

@@ -31,7 +31,6 @@ class Stage:
     title: str
     clock: Clock
     iterations: int
-    n_limits: int
     min_power_limit_w: float
     max_power_limit_w: float
 
@@ -65,7 +64,7 @@ def draw(watch: Watch, stage: Stage) -> RenderableType:
     done = run.iterations if run else 0
     bar = ProgressBar(total=stage.iterations, completed=min(done, stage.iterations), width=N_SLOTS)
     rows.add_row("Time", time_of_day(stage.clock.now_s()), bar)
-    rows.add_row("Job", state_of(watch, stage), f"{done:,} of {stage.iterations:,} iterations")
+    rows.add_row("Job", state_of(watch), f"{done:,} of {stage.iterations:,} iterations")
     intensity_g_per_kwh = energy.carbon_intensity_g_per_kwh if energy else None
     grid = "-" if intensity_g_per_kwh is None else f"{intensity_g_per_kwh:.0f} g/kWh"
     rows.add_row("Grid", grid, Text(watch.slots.intensities(), style="yellow"))
@@ -76,7 +75,7 @@ def draw(watch: Watch, stage: Stage) -> RenderableType:
     return Panel(Group(rows, Text(""), *reasons), title=stage.title, title_align="left")
 
 
-def state_of(watch: Watch, stage: Stage) -> str:
+def state_of(watch: Watch) -> str:
     """Return the state of the job, in a word or two."""
     if watch.run is not None and watch.run.state != "running":
         return watch.run.state
@@ -84,7 +83,7 @@ def state_of(watch: Watch, stage: Stage) -> str:
     if profile is None:
         return "waiting"
     if profile.state == "profiling":
-        return f"profiling {min(len(profile.points) + 1, stage.n_limits)} of {stage.n_limits}"
+        return f"profiling {len(profile.points) + 1}"
     return profile.state
 
 
@@ -129,7 +128,7 @@ class Teller:
     def _tell_change(self, change: LimitChange) -> None:
         is_end = change.job is None or change.reason.startswith("run_")
         is_due = change.time_s >= self._told_s + LINE_PERIOD_S and change.power_limit_w != self._told_limit_w
-        if change.reason == "profiling" or not (is_end or is_due):
+        if change.reason in {"profiling", "refining"} or not (is_end or is_due):
             return
         self._told_s = change.time_s
         self._told_limit_w = change.power_limit_w
@@ -139,7 +138,7 @@ class Teller:
         watch = self._watch
         if state == "profiling" and watch.profiling_began_s is not None:
             when = time_of_day(watch.profiling_began_s)
-            return f"{when}  profiling: {self._stage.n_limits} power limits, while it trains"
+            return f"{when}  profiling: power limit by power limit, while it trains"
         if state == "planned" and watch.profile is not None and watch.profiling_ended_s is not None:
             curve = ", ".join(
                 f"{point.power_limit_w:g} W: {point.power_w:.0f} W {point.iterations_per_s:.3f}/s"

@@ -1,8 +1,11 @@
-"""Steering: waiting, profiling, planned, in this order; what is known already is not measured again."""
+"""Steering: waiting, profiling, refining, planned, in this order; what is known already is not measured again."""
+
+from collections.abc import Callable
 
 import pytest
 
-from controller.config import EnergyConfig, PlanConfig, ProfilerConfig
+from controller.config import EnergyConfig, ProfilerConfig
+from controller.plan_config import JobPlan, PlanConfig, PlanRules
 from controller.ports import Provenance, Target
 from controller.run_account import Slice
 from controller.steering import Steering
@@ -15,101 +18,225 @@ from tests.fakes import MIDNIGHT_S, flat_signal
 FULL = PowerProfile(
     (
         ProfilePoint(power_limit_w=200.0, power_w=190.0, iterations_per_s=0.98),
+        ProfilePoint(power_limit_w=240.0, power_w=225.0, iterations_per_s=0.99),
         ProfilePoint(power_limit_w=300.0, power_w=280.0, iterations_per_s=1.0),
     )
 )
+LADDER_W = [300.0, 240.0, 200.0]
 
 
-def steering(*, plan: PlanConfig | None = None, energy: EnergyConfig | None = None) -> Steering:
-    """Return the steering of a run that measures at 300 and 200 W, 10 s each after 2 s."""
-    profiler = ProfilerConfig(step_w=100.0, settle_s=2.0, window_s=10.0)
-    return Steering(job="resnet50", profiler=profiler, plan=plan or PlanConfig(), energy=energy or EnergyConfig())
+def steering(*, plan: PlanConfig | None = None, energy: EnergyConfig | None = None, n_blocks: int = 0) -> Steering:
+    """Return the steering of a run that measures each limit for 10 s after 2 s, and then `n_blocks` of 4 s."""
+    profiler = ProfilerConfig(settle_s=2.0, window_s=10.0, block_s=4.0, n_blocks=n_blocks)
+    return Steering(
+        job="resnet50", run="r1", profiler=profiler, plan=plan or PlanConfig(), energy=energy or EnergyConfig()
+    )
 
 
-def begin(run: Steering, known: PowerProfile | None = None) -> Steering:
+def begin(run: Steering, known: PowerProfile | None = None, prior: PowerProfile | None = None) -> Steering:
     """Let it begin between 200 and 300 W."""
-    run.begin(floor_power_limit_w=200.0, ceiling_power_limit_w=300.0, known=known)
+    run.begin(floor_power_limit_w=200.0, ceiling_power_limit_w=300.0, known=known, prior=prior)
     return run
 
 
 def choose(
-    run: Steering, *, at_s: float = 0.0, history: Signal | None = None, provenance: Provenance | None = None
-) -> Target | None:
+    run: Steering,
+    *,
+    at_s: float = 0.0,
+    history: Signal | None = None,
+    provenance: Provenance | None = None,
+    progress: Progress | None = None,
+) -> Target:
     """Return the limit that the run should have at a time."""
-    progress = Progress(n_iterations=0.0, active_s=0.0, started_at_s=MIDNIGHT_S)
-    return run.choose(
+    target = run.choose(
         now_s=MIDNIGHT_S + at_s,
         history=history,
         forecast=None,
-        progress=progress,
+        progress=progress or Progress(n_iterations=0.0, active_s=0.0, started_at_s=MIDNIGHT_S),
         provenance=provenance or Provenance(source="test"),
     )
+    assert target is not None
+    return target
 
 
-def piece(power_w: float, rate_per_s: float, *, duration_s: float = 2.0) -> Slice:
+def rate_per_s(limit_w: float) -> float:
+    """Return how fast the job is at a limit."""
+    return 4.0 * (limit_w / 300.0) ** 0.3
+
+
+def piece(power_w: float, iterations_per_s: float, *, duration_s: float = 1.0, gaps_s: float = 0.0) -> Slice:
     """Return an active slice."""
+    n_iterations = iterations_per_s * (duration_s - gaps_s)
     return Slice(
         begin_ns=0,
         end_ns=ns(duration_s),
         active=True,
-        n_iterations=rate_per_s * duration_s,
+        n_iterations=n_iterations,
         energy_j=power_w * duration_s,
+        gaps_s=gaps_s,
+        iteration_times_s=(1 / iterations_per_s,) * int(n_iterations),
     )
 
 
-def sweep(run: Steering) -> list[float]:
-    """Measure until the plan is made; return the limits that were asked for."""
-    asked_w: list[float] = []
-    while run.name == "profiling":
-        target = choose(run)
-        assert target is not None
-        asked_w.append(target.power_limit_w)
-        run.observe(piece(0.9 * target.power_limit_w, target.power_limit_w / 300), enforced_power_limit_w=asked_w[-1])
-    return list(dict.fromkeys(asked_w))
+def train(
+    run: Steering,
+    duration_s: int,
+    *,
+    begin_s: int = 0,
+    rate: Callable[[float], float] = rate_per_s,
+    gaps_s: float = 0.0,
+) -> list[Target]:
+    """Train second by second at whatever is asked for; return the targets, one for each second."""
+    targets = []
+    for second in range(duration_s):
+        target = choose(run, at_s=begin_s + second)
+        targets.append(target)
+        seen = piece(0.9 * target.power_limit_w, rate(target.power_limit_w), gaps_s=gaps_s)
+        run.observe(seen, enforced_power_limit_w=target.power_limit_w)
+    return targets
+
+
+def limits_of(targets: list[Target], reason: str) -> list[float]:
+    """Return the limits that were asked for with a reason, each once."""
+    return list(dict.fromkeys(target.power_limit_w for target in targets if target.reason == reason))
 
 
 def test_a_run_that_has_not_begun_waits_and_asks_for_nothing() -> None:
     run = steering()
-    assert (run.name, run.profile, choose(run)) == ("waiting", None, None)
+    progress = Progress(n_iterations=0.0, active_s=0.0, started_at_s=MIDNIGHT_S)
+    nothing = run.choose(
+        now_s=MIDNIGHT_S, history=None, forecast=None, progress=progress, provenance=Provenance(source="test")
+    )
+    assert (run.name, run.profile, nothing) == ("waiting", None, None)
     assert not run.observe(piece(1, 1), enforced_power_limit_w=300.0)
 
 
-def test_the_sweep_goes_from_the_prior_limit_down_and_ends_in_the_plan() -> None:
+def test_the_first_pass_goes_from_the_prior_limit_down_and_ends_in_the_plan() -> None:
     run = begin(steering())
     first = choose(run)
-    assert first is not None
-    assert (first.power_limit_w, first.reason, first.detail) == (300.0, "profiling", "measures limit 1 of 2")
-    assert sweep(run) == [300.0, 200.0]
+    assert (first.power_limit_w, first.reason, first.detail) == (300.0, "profiling", "measures limit 1")
+    targets = train(run, 60)
+    assert limits_of(targets, "profiling") == LADDER_W
     assert run.name == "planned"
     assert run.profile is not None
-    assert [point.power_limit_w for point in run.profile.points] == [200.0, 300.0]
+    assert [point.power_limit_w for point in run.profile.points] == LADDER_W[::-1]
+    assert targets[-1].reason == "slowdown_static"
 
 
-def test_a_curve_that_has_grown_is_reported_once_a_point() -> None:
+def test_a_curve_that_has_grown_is_to_be_kept_once_a_point() -> None:
     run = begin(steering())
-    grown = [run.observe(piece(270.0, 1.0), enforced_power_limit_w=300.0) for _ in range(17)]
+    grown = [run.observe(piece(270.0, 4.0), enforced_power_limit_w=300.0) for _ in range(20)]
     assert grown.count(True) == 1
     assert run.profile is not None
     assert len(run.profile.points) == 1
 
 
-def test_a_stored_profile_spares_the_sweep() -> None:
+def test_a_stored_profile_spares_the_first_pass() -> None:
     run = begin(steering(), FULL)
     assert (run.name, run.profile) == ("planned", FULL)
 
 
-def test_half_a_stored_profile_shortens_the_sweep() -> None:
-    run = begin(steering(), PowerProfile(FULL.points[1:]))
-    assert sweep(run) == [200.0]
+def test_half_a_stored_profile_shortens_the_first_pass() -> None:
+    run = begin(steering(), PowerProfile((ProfilePoint(power_limit_w=300.0, power_w=270.0, iterations_per_s=4.0),)))
+    assert limits_of(train(run, 60), "profiling") == LADDER_W[1:]
+
+
+def test_the_curve_of_a_neighbour_is_checked_at_few_limits_and_then_adopted() -> None:
+    prior_w = (150.0, 175.0, 200.0, 225.0, 250.0, 275.0, 300.0)
+    points = (ProfilePoint(power_limit_w=w, power_w=0.9 * w, iterations_per_s=rate_per_s(w)) for w in prior_w)
+    run = begin(steering(), prior=PowerProfile(tuple(points)))
+    assert len(limits_of(train(run, 60), "profiling")) == 3
+    assert run.profile is not None
+    assert len(run.profile.points) > 3
+
+
+def test_while_the_curve_is_refined_each_block_tries_out_what_may_be_best() -> None:
+    run = begin(steering(n_blocks=20, plan=PlanConfig(max_slowdown=1.1)))
+    targets = train(run, 240)
+    tried = [target for target in targets if target.reason == "refining"]
+    assert len({target.detail for target in tried}) == 20
+    assert len(limits_of(tried, "refining")) > 1
+    assert all(200 <= target.power_limit_w <= 300 for target in tried)
+    assert targets[-1].reason != "refining"
+    assert run.name == "planned"
+
+
+def test_the_same_run_tries_out_the_same_limits_and_another_run_others() -> None:
+    plan = PlanConfig(max_slowdown=1.1)
+    profiler = ProfilerConfig(settle_s=2.0, window_s=10.0, block_s=4.0, n_blocks=20)
+    runs = [
+        begin(Steering(job="resnet50", run=name, profiler=profiler, plan=plan, energy=EnergyConfig()))
+        for name in ("r1", "r1", "r2")
+    ]
+    first, again, other = ([target.power_limit_w for target in train(run, 240)] for run in runs)
+    assert first == again
+    assert first != other
+
+
+def test_what_is_measured_under_the_plan_makes_the_curve_better() -> None:
+    run = begin(steering(n_blocks=20))
+    train(run, 60)
+    assert run.profile is not None
+    before = run.profile
+    assert train(run, 300, begin_s=60)
+    assert run.profile is not before, "it is shown once it is refined"
+    assert sum(point.n for point in run.profile.points) > sum(point.n for point in before.points)
+
+
+def test_a_refined_curve_is_not_shown_or_stored_with_every_measurement() -> None:
+    run = begin(steering(n_blocks=20))
+    train(run, 60)
+    kept = []
+    for second in range(600):
+        target = choose(run, at_s=60 + second)
+        seen = piece(0.9 * target.power_limit_w, rate_per_s(target.power_limit_w))
+        kept.append(run.observe(seen, enforced_power_limit_w=target.power_limit_w))
+    assert kept.count(True) == 1
+
+
+def test_a_block_in_which_nothing_runs_is_planned_anew_once_a_period() -> None:
+    run = begin(steering(n_blocks=20, plan=PlanConfig(period_s=300.0)), FULL)
+    targets = [choose(run, at_s=at_s) for at_s in (0, 299, 300)]
+    assert targets[1] is targets[0]
+    assert targets[2] is not targets[0]
+
+
+def test_short_gaps_between_iterations_are_no_drift() -> None:
+    run = begin(steering())
+    train(run, 60)
+    targets = train(run, 600, begin_s=60, gaps_s=0.4)
+    assert limits_of(targets, "profiling") == []
+
+
+def test_a_job_that_has_become_another_is_profiled_anew_with_a_new_ledger() -> None:
+    run = begin(steering())
+    train(run, 60)
+    targets = train(run, 1_200, begin_s=60, rate=lambda limit_w: 0.7 * rate_per_s(limit_w))
+    assert limits_of(targets, "profiling") == LADDER_W
+    left = run.take_left()
+    assert left is not None
+    assert left.fastest.iterations_per_s == pytest.approx(4.0)
+    assert run.take_left() is None
+    assert run.profile is not None
+    assert run.profile.fastest.iterations_per_s == pytest.approx(2.8, rel=1e-3)
+
+
+def test_a_limit_that_another_limiter_holds_down_is_asked_for_again_as_the_highest() -> None:
+    held = PowerProfile(
+        (
+            ProfilePoint(power_limit_w=200.0, power_w=190.0, iterations_per_s=0.5),
+            ProfilePoint(power_limit_w=250.0, power_w=240.0, iterations_per_s=1.0),
+        )
+    )
+    target = choose(begin(steering(), held))
+    assert target.power_limit_w == 300.0, "the brake may be gone by now"
 
 
 def test_the_plan_is_made_once_a_period() -> None:
     run = begin(steering(plan=PlanConfig(period_s=300.0)), FULL)
     targets = [choose(run, at_s=at_s, history=flat_signal(100.0 + at_s)) for at_s in (0, 299, 300)]
-    assert targets[0] is not None
     assert targets[0].signal == "100 g/kWh (test)"
     assert targets[1] is targets[0]
-    assert targets[2] is not None
     assert targets[2].signal == "400 g/kWh (test)"
 
 
@@ -117,28 +244,32 @@ def test_a_doubt_about_the_signal_is_the_reason_of_what_is_decided_on_it() -> No
     run = begin(steering(), FULL)
     doubt = Provenance(source="a, held for 1.2 h", doubt="signal_held", sentence="a fails; its last value is held")
     target = choose(run, history=flat_signal(100.0), provenance=doubt)
-    assert target is not None
     assert (target.reason, target.signal) == ("signal_held", "100 g/kWh (a, held for 1.2 h)")
     assert target.detail.startswith("a fails; its last value is held: ")
 
 
 def test_a_plan_without_a_signal_tells_none() -> None:
     target = choose(begin(steering(), FULL))
-    assert target is not None
     assert (target.reason, target.signal, target.power_limit_w) == ("slowdown_static", None, 200.0)
 
 
 @pytest.mark.parametrize(("eta", "limit_w"), [(1.0, 200.0), (0.0, 300.0)])
 def test_the_objective_is_the_configured_one(eta: float, limit_w: float) -> None:
     target = choose(begin(steering(plan=PlanConfig(objective="eta", eta=eta)), FULL))
-    assert target is not None
     assert (target.reason, target.power_limit_w) == ("eta_static", limit_w)
+
+
+def test_a_job_with_a_table_of_its_own_is_planned_by_that() -> None:
+    table = JobPlan(name="resnet*", rules=PlanRules(objective="eta", eta=0.0), keys=("objective", "eta"))
+    target = choose(begin(steering(plan=PlanConfig(job=(table,))), FULL))
+    assert (target.reason, target.power_limit_w) == ("eta_static", 300.0)
 
 
 def test_a_costly_host_makes_slowing_down_not_worth_it() -> None:
     slow = PowerProfile(
         (
             ProfilePoint(power_limit_w=200.0, power_w=190.0, iterations_per_s=0.8),
+            ProfilePoint(power_limit_w=240.0, power_w=227.0, iterations_per_s=0.9),
             ProfilePoint(power_limit_w=300.0, power_w=280.0, iterations_per_s=1.0),
         )
     )
@@ -146,21 +277,19 @@ def test_a_costly_host_makes_slowing_down_not_worth_it() -> None:
     alone, within = (
         choose(begin(steering(plan=plan, energy=EnergyConfig(host_power_w=host_w)), slow)) for host_w in (0.0, 500.0)
     )
-    assert alone is not None
-    assert within is not None
     assert (alone.power_limit_w, within.power_limit_w) == (200.0, 300.0)
 
 
 def test_a_change_of_gpus_begins_anew() -> None:
     run = begin(steering(), FULL)
     run.reset()
-    assert (run.name, run.profile, choose(run)) == ("waiting", None, None)
+    assert (run.name, run.profile) == ("waiting", None)
 
 
 def test_a_gpu_without_room_below_its_prior_limit_is_measured_at_that_one() -> None:
     run = steering()
     run.begin(floor_power_limit_w=300.0, ceiling_power_limit_w=300.0, known=None)
-    assert sweep(run) == [300.0]
+    assert limits_of(train(run, 60), "profiling") == [300.0]
     assert run.name == "planned"
 
 
@@ -169,5 +298,4 @@ def test_a_run_of_which_no_limit_can_be_measured_keeps_its_highest_one() -> None
     for flicker in range(100):
         run.observe(piece(150.0, 1.0), enforced_power_limit_w=150.0 + 20 * (flicker % 2))
     target = choose(run)
-    assert target is not None
     assert (target.power_limit_w, target.reason, run.profile) == (300.0, "not_profiled", None)

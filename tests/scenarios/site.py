@@ -25,6 +25,8 @@ BOOT_ID = "this-boot"
 NODE = "node-a"
 HOUR_S = 3_600.0
 PRIOR_W = 280.0
+LADDER_W = [280.0, 225.0, 180.0, 145.0, 115.0, 100.0]
+"""What the first pass measures, each limit four fifths of the one above, in multiples of 5 W, down to the floor."""
 POWER_RATIO = 0.9
 """A fake GPU draws nine tenths of its limit."""
 TOPICS = Topics()
@@ -65,7 +67,7 @@ class Site:
         self.backend = FakeBackend(self.gpus)
         self.providers = list(providers) or [ConstantProvider(1.0, kind="energy", unit="1")]
         fixed = ("gpu.backend=simulation", "http.port=-1", f"node.name={NODE}", f"node.state_dir={state_dir}")
-        quick = ("profiler.step_w=40", "profiler.settle_s=20", "profiler.window_s=100")
+        quick = ("profiler.settle_s=20", "profiler.window_s=100", "profiler.block_s=40", "profiler.n_blocks=0")
         self.config = load_config(None, [*fixed, *quick, *overrides])
 
     def node(self) -> Node:

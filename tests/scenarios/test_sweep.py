@@ -10,6 +10,7 @@ from publishers.reports import RunEnergy
 from publishers.wire import decode
 from tests.fakes import MIDNIGHT_S, FakeGpu
 from tests.scenarios.site import (
+    LADDER_W,
     NODE,
     POWER_RATIO,
     PRIOR_W,
@@ -21,9 +22,9 @@ from tests.scenarios.site import (
     rate_per_s,
 )
 
-SWEEP_W = [280.0, 240.0, 200.0, 160.0, 120.0, 100.0]
 STATIC = "plan.max_slowdown=1.10"
-"""With this budget 240 W is the best static limit: 4.7 % slower; 200 W would be 10.6 % slower."""
+STATIC_W = 205.0
+"""With this budget 205 W is the best static limit: 9.8 % slower; 200 W would be 10.6 % slower."""
 
 
 def written_w(gpu: FakeGpu) -> list[float]:
@@ -45,10 +46,10 @@ async def test_a_job_is_profiled_while_it_trains_and_then_gets_its_best_static_l
     async with site.controlled():
         await training.train(1_800)
         await finish(training)
-    assert written_w(gpu) == [*SWEEP_W[1:], 240.0, PRIOR_W]
+    assert written_w(gpu) == [*LADDER_W[1:], STATIC_W, PRIOR_W]
     reports = site.profiles()
     assert list(dict.fromkeys(report.state for report in reports)) == ["waiting", "profiling", "planned"]
-    assert [point.power_limit_w for point in reports[-1].points] == SWEEP_W[::-1]
+    assert [point.power_limit_w for point in reports[-1].points] == LADDER_W[::-1]
     for point in reports[-1].points:
         assert point.power_w == pytest.approx(POWER_RATIO * point.power_limit_w, rel=1e-6)
         assert point.iterations_per_s == pytest.approx(rate_per_s(point.power_limit_w), rel=1e-3)
@@ -114,7 +115,7 @@ async def test_short_epochs_and_pauses_do_not_stop_the_sweep(tmp_path: Path) -> 
             await training.train(24, epoch=epoch)
             await training.pause(16)
         await finish(training)
-    assert written_w(gpu) == [*SWEEP_W[1:], 240.0, PRIOR_W]
+    assert written_w(gpu) == [*LADDER_W[1:], STATIC_W, PRIOR_W]
     for point in site.profiles()[-1].points:
         assert point.power_w == pytest.approx(POWER_RATIO * point.power_limit_w, rel=1e-6)
         assert point.iterations_per_s == pytest.approx(rate_per_s(point.power_limit_w), rel=0.01)
@@ -132,7 +133,7 @@ async def test_slow_iterations_are_measured_until_there_are_enough_of_them(tmp_p
     async with site.controlled():
         for _ in range(60):
             await training.train(120)
-    assert len(site.profiles()[-1].points) == len(SWEEP_W)
+    assert len(site.profiles()[-1].points) == len(LADDER_W)
     assert all(point.n >= 3 for point in site.profiles()[-1].points)
 
 
@@ -160,7 +161,7 @@ async def test_a_run_on_two_gpus_is_profiled_by_the_sum_of_their_power_and_its_s
             for rank in ranks:
                 tasks.create_task(rank.train(1_800))
         await finish(*ranks)
-    assert written_w(gpus[0]) == written_w(gpus[1]) == [*SWEEP_W[1:], 240.0, PRIOR_W]
+    assert written_w(gpus[0]) == written_w(gpus[1]) == [*LADDER_W[1:], STATIC_W, PRIOR_W]
     report = site.profiles()[-1]
     assert report.n_gpus == 2
     for point in report.points:
@@ -180,8 +181,8 @@ async def test_two_jobs_on_two_gpus_are_profiled_at_once_and_apart(tmp_path: Pat
             tasks.create_task(steep.train(1_800))
             tasks.create_task(flat.train(1_800))
         await finish(steep, flat)
-    assert written_w(gpus[0]) == [*SWEEP_W[1:], 240.0, PRIOR_W]
+    assert written_w(gpus[0]) == [*LADDER_W[1:], STATIC_W, PRIOR_W]
     # It runs as fast at any limit: the sweep ends where its plan wants it to be.
-    assert written_w(gpus[1]) == [*SWEEP_W[1:], PRIOR_W]
+    assert written_w(gpus[1]) == [*LADDER_W[1:], PRIOR_W]
     assert {change.job for change in site.limits(gpus[1])[:-1]} == {"flat"}
     assert site.energies("flat", "run-2")[-1].slowdown_ratio == pytest.approx(1.0, abs=1e-3)

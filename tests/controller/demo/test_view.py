@@ -30,7 +30,6 @@ class Theatre:
             title="a day",
             clock=clock,
             iterations=1_000,
-            n_limits=9,
             min_power_limit_w=100.0,
             max_power_limit_w=300.0,
         )
@@ -102,7 +101,7 @@ async def test_the_live_view_shows_state_limit_power_grid_account_and_reasons() 
     theatre.change(1.0, 225.0)
     theatre.console.print(draw(theatre.watch, theatre.stage))
     for shown in (
-        "profiling 4 of 9",
+        "profiling 4",
         "213 g/kWh",
         "225 W",
         "196 W",
@@ -135,7 +134,7 @@ async def test_in_a_pipe_it_tells_the_sweep_the_changes_that_last_and_the_end() 
     teller.tell()
     lines = theatre.text.splitlines()
     assert lines[0] == "a day"
-    assert "profiling: 9 power limits" in lines[1]
+    assert "profiling: power limit by power limit" in lines[1]
     assert lines[2].startswith("00:00  profiled: 300 W: 235 W 1.300/s, 275 W")
     assert "23:30  225 W → 300 W" in lines[-1]
     assert 6 <= len(lines) <= 12

@@ -1,0 +1,54 @@
+"""The curves that a plan is made on: the measured one as the run lives it, and one as it may be. Pure."""
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+
+from policies.profile import PowerProfile
+from policies.profiling import perturbed
+
+
+def as_lived(measured: PowerProfile) -> PowerProfile:
+    """Return a measured curve with the stalls in it: rates by which a run gets on over hours, not from stall to stall.
+
+    A rate is measured robustly, since one stall among fifteen iterations would else pass for a slower limit. But a run
+    has its stalls, at every limit; where they are one in a hundred, a budget of 3 % would be missed by a third of it.
+    How much they take is known from all iterations together: their whole time over what their robust rates say.
+
+    >>> from policies.profile import ProfilePoint
+    >>> points = (ProfilePoint(power_limit_w=300.0, power_w=250.0, iterations_per_s=2.0, n=100, active_s=51.0),)
+    >>> round(as_lived(PowerProfile(points)).fastest.iterations_per_s, 4)
+    1.9608
+    """
+    robust_s = sum(point.n / point.iterations_per_s for point in measured.points)
+    whole_s = sum(point.active_s for point in measured.points if point.n)
+    if not (robust_s > 0 and whole_s > 0):
+        return measured
+    return _scaled(measured, robust_s / whole_s)
+
+
+def as_it_may_be(measured: PowerProfile, *, job: str, run: str, n_block: int) -> PowerProfile:
+    """Return a curve moved by what is not known of it, always in the same way for a block of a run.
+
+    Rates are relative to the highest limit's, which stays: the promise of a plan is made in terms of it.
+    """
+    seed = hashlib.blake2b(f"{job}/{run}/{n_block}".encode(), digest_size=16).digest()
+    moved = perturbed(measured, np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little"))))
+    return _scaled(moved, measured.fastest.iterations_per_s / moved.fastest.iterations_per_s)
+
+
+def _scaled(curve: PowerProfile, rate_ratio: float) -> PowerProfile:
+    """Return a curve with all rates multiplied."""
+    return PowerProfile(
+        tuple(
+            replace(
+                point,
+                iterations_per_s=point.iterations_per_s * rate_ratio,
+                iterations_per_s_ci=(
+                    None if point.iterations_per_s_ci is None else point.iterations_per_s_ci * rate_ratio
+                ),
+            )
+            for point in curve.points
+        )
+    )
