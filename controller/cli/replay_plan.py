@@ -45,9 +45,9 @@ MAX_STARTS: Final = 10_000
 MIN_HOURS: Final = 0.1
 MAX_HOURS: Final = 10_000
 MAX_PERIOD_MINUTES: Final = 1_440
-N_FRONT: Final = 9
-"""Budgets along the front of the plots."""
-FRONT_ETAS: Final = tuple(step / 10 for step in range(11))
+N_FRONT: Final = 16
+"""Budgets along the front of the plots; it bends where they are tight, so there they are dense."""
+FRONT_ETAS: Final = tuple(step / 20 for step in range(21))
 
 _Verbs = argparse._SubParsersAction  # noqa: SLF001 — argparse has no public name for it
 _Task = tuple[World, Job, Contest]
@@ -190,7 +190,7 @@ def _report(
     rows = _rows(scenes, jobs, contest, n_processes, "runs")
     if options.png is None and options.html is None:
         return Report(title=title, rows=rows, n_signals=len(scenes))
-    budgets = tuple(1 + (max(contest.max_slowdowns) - 1) * n / (N_FRONT - 1) for n in range(N_FRONT))
+    budgets = tuple(1 + (max(contest.max_slowdowns) - 1) * (n / (N_FRONT - 1)) ** 2 for n in range(N_FRONT))
     fronts = Contest(policies=("static-mix", "chase", "offline"), max_slowdowns=budgets, etas=FRONT_ETAS)
     scene, job = scenes[0], jobs[0][len(jobs[0]) // 2]
     max_slowdown = contest.max_slowdowns[len(contest.max_slowdowns) // 2]

@@ -22,6 +22,24 @@ BY_SIGNAL: Final = {
 }
 """The policies that are told apart by signal, and how their columns are headed."""
 MAX_NAME: Final = 30
+COLOURS: Final = {
+    "max": "#718096",
+    "best-static": "#d69e2e",
+    "static-mix": "#c05621",
+    "zeus": "#b7791f",
+    "chase": "#6b46c1",
+    "chase-svr": "#9f7aea",
+    "chase-perfect": "#b794f4",
+    "chase-best-eta": "#d53f8c",
+    "gridchase": "#2f855a",
+    "gridchase-open": "#68d391",
+    "gridchase-forecast": "#2b6cb0",
+    "gridchase-perfect": "#4299e1",
+    "offline": "#1a202c",
+}
+"""One for each policy."""
+CURVES: Final = {"offline": "solid", "static-mix": "dashed", "chase": "dotted"}
+"""What is drawn at every budget or eta, as a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +64,19 @@ class Report:
     def overall(self) -> list[Row]:
         """Return the rows of the mean over signals, or of the only one."""
         return self.overall_of(self.rows)
+
+    def by_policy(self) -> dict[str, list[Row]]:
+        """Return the overall rows of each policy."""
+        groups: dict[str, list[Row]] = {}
+        for row in self.overall:
+            groups.setdefault(row.policy, []).append(row)
+        return groups
+
+    def curve(self, policy: str) -> tuple[list[float], list[float]]:
+        """Return how much slower a policy is [%] and what it saves [%], at each of its budgets or etas."""
+        rows = {row.eta or row.max_slowdown: row for row in self.overall_of(self.fronts) if row.policy == policy}
+        places = sorted((row.slowdown_ratio, row.carbon_saved_ratio) for row in rows.values())
+        return [100 * (slowdown - 1) for slowdown, _ in places], [100 * saved for _, saved in places]
 
     def overall_of(self, rows: Sequence[Row]) -> list[Row]:
         """Return those of some rows that are of the mean over signals, or of the only one."""

@@ -8,23 +8,23 @@ import numpy as np
 from policies.replay.plan_evaluation import Contest, PolicyName, runs
 from policies.replay.runs import Job, RunOutcome, Values, World
 
+SHORTEST_S: Final = 1.0
+"""A shorter period is rounding."""
 SHOWN: Final[tuple[PolicyName, ...]] = ("static-mix", "gridchase", "offline")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Course:
-    """How a run goes under a policy.
+    """How a run goes under a policy, period by period.
 
     Attributes:
-        edges_s: when its pieces begin, and the last one ends, since the run's start, shape (n + 1,) [s].
-        limits_w: the limit of each, shape (n,) [W].
-        period_edges_s: the same of its periods, shape (m + 1,) [s].
-        rate_ratios: the mean rate in each period, over that at the highest limit, shape (m,).
+        edges_s: when its periods begin, and the last one ends, since the run's start, shape (n + 1,) [s].
+        limits_w: the mean limit of each, shape (n,) [W].
+        rate_ratios: the mean rate of each, over that at the highest limit, shape (n,).
     """
 
     edges_s: Values
     limits_w: Values
-    period_edges_s: Values
     rate_ratios: Values
 
 
@@ -71,14 +71,14 @@ def example_of(name: str, world: World, job: Job, max_slowdown: float) -> Exampl
 
 def _course(world: World, job: Job, run: RunOutcome) -> Course:
     """Return how a run went."""
-    edges_s = run.edges_s - job.start_s
+    times_s = run.edges_s - job.start_s
+    edges_s = np.append(np.arange(0.0, times_s[-1] - SHORTEST_S, job.period_s), times_s[-1])
     rates_per_s = world.iterations_per_s[[world.index_of(limit_w) for limit_w in run.limits_w.tolist()]]
-    dones = np.concatenate(([0.0], np.cumsum(rates_per_s * np.diff(edges_s))))
-    period_edges_s = np.append(np.arange(0.0, edges_s[-1], job.period_s), edges_s[-1])
-    done_by_period = np.diff(np.interp(period_edges_s, edges_s, dones))
+
+    def mean(values: Values) -> Values:
+        sums = np.concatenate(([0.0], np.cumsum(values * np.diff(times_s))))
+        return np.asarray(np.diff(np.interp(edges_s, times_s, sums)) / np.diff(edges_s), dtype=np.float64)
+
     return Course(
-        edges_s=edges_s,
-        limits_w=run.limits_w,
-        period_edges_s=period_edges_s,
-        rate_ratios=done_by_period / np.diff(period_edges_s) / world.iterations_per_s[-1],
+        edges_s=edges_s, limits_w=mean(run.limits_w), rate_ratios=mean(rates_per_s) / world.iterations_per_s[-1]
     )
