@@ -24,8 +24,8 @@ MAX_NODES = 1_024
 """Those that come first are planned with; what others draw counts as unknown."""
 HEARTBEAT_S = 5.0
 MAX_DETAIL = 1_024
-SLOWER_RATIO = 0.98
-"""A rate this much below the leader's is slower, not noise: this node does not wait for the others, or miscounts."""
+SLOWER_RATIO = 0.95
+"""A rate this much below the leader's is slower, not noise: this node does not wait for the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,12 @@ def joint_profile(own: PowerProfile, share: Share, parts: Iterable[PartProfile])
     power_w = power_w + own.fastest.power_w * max(n_missing, 0) / share.n_ranks + share.host_power_w * n_nodes
     return PowerProfile(
         tuple(
-            replace(point, power_w=float(watts), iterations_per_s=point.iterations_per_s * float(ratio))
+            replace(
+                point,
+                power_w=float(watts),
+                power_ci_w=None if point.power_ci_w is None else point.power_ci_w * float(watts) / point.power_w,
+                iterations_per_s=point.iterations_per_s * float(ratio),
+            )
             for point, watts, ratio in zip(own.points, power_w, slowest_ratio, strict=True)
         )
     )

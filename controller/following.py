@@ -119,15 +119,16 @@ class Following:
         """Forget the curve: the run's GPUs are others now."""
         self._curve = PartCurve()
 
-    def hear(self, plan: RunPlan, *, now_ns: int) -> None:
-        """Take the leader's word, at a monotonic time [ns]."""
-        now_s = now_ns / NS_PER_S
+    def hear(self, plan: RunPlan, *, now_ns: int) -> bool:
+        """Take the leader's word, at a monotonic time [ns]; return whether it says anything new."""
         former, self._plan = self._plan, plan
         if former is None or (former.node, former.beat) == (plan.node, plan.beat):
-            return
-        if self._alive_s is None or former.power_limit_w != plan.power_limit_w or former.node != plan.node:
-            self._changed_s = now_s
-        self._alive_s = now_s
+            return False
+        is_new = self._alive_s is None or (former.node, former.power_limit_w) != (plan.node, plan.power_limit_w)
+        self._alive_s = now_ns / NS_PER_S
+        if is_new:
+            self._changed_s = self._alive_s
+        return is_new
 
     def observe(self, piece: Slice) -> bool:
         """Take an active slice; it counts where the plan's limit had settled here before it began.

@@ -23,7 +23,7 @@ from controller.run_news import RunNews
 from publishers.reports import PartProfile, RunEnergy, RunPlan
 from publishers.wire import Iterations, Message, RankStatus
 
-MAX_STEPS_PER_TICK = 50
+MAX_STEPS_PER_TICK = 10
 """However fast messages come, decisions are made at most this often."""
 
 _RELEASES: dict[str, str] = {"finished": "run_finished", "lost": "run_lost", "silent": "lease_ended"}
@@ -120,11 +120,10 @@ class Job:
             self._leading.fleet.hear(node, part)
 
     def hear_plan(self, plan: RunPlan) -> None:
-        """Take the word of the node that leads; it is acted upon at once."""
-        self._following.hear(plan, now_ns=self._clock.monotonic_ns())
-        now_s = self._clock.now_s()
-        if now_s - self._stepped_s >= self._tick_s / MAX_STEPS_PER_TICK:
-            self._step(now_s)
+        """Take the word of the node that leads; a new limit is asked for at once."""
+        is_new = self._following.hear(plan, now_ns=self._clock.monotonic_ns())
+        if is_new and self.ended is None:
+            self._steer(self._clock.now_s())
 
     async def run(self, *, tick_s: float) -> None:
         """Steer the run until it ends, then give its GPUs back and close its account."""

@@ -45,12 +45,20 @@ class Leading:
         self._books = books
         self._news = news
         self.fleet = Fleet(place, publish=news.publish)
-        self._steering = Steering(job=place.job, profiler=config.profiler, plan=config.plan, energy=config.energy)
+        self._steering = Steering(
+            job=place.job, run=place.run, profiler=config.profiler, plan=config.plan, energy=config.energy
+        )
 
     @property
     def is_waiting(self) -> bool:
         """Return whether nothing was decided yet."""
         return isinstance(self._steering.state, Waiting)
+
+    @property
+    def is_steady(self) -> bool:
+        """Return whether the limit comes from the plan, and is not just being measured."""
+        state = self._steering.state
+        return isinstance(state, Planned) and not state.is_curious
 
     @property
     def profile(self) -> PowerProfile | None:
@@ -94,7 +102,7 @@ class Leading:
                 prior=known.prior if known else None,
                 n_gpus=len(self._holding.uuids),
             )
-        is_paused = self._ranks.is_paused(now_ns, window_s=self._config.profiler.window_s)
+        is_paused = self._ranks.is_paused(now_ns, window_s=self._config.profiler.patience_s)
         return (self._steering.wait_at_the_top() if is_paused else None) or self._choose(now_s)
 
     def tell_curve(self, *, is_barred: bool) -> None:
@@ -104,8 +112,7 @@ class Leading:
     def tell(self, wish: Target | Obstacle, *, now_s: float, now_ns: int) -> None:
         """Tell the other nodes what the run is to have, or why nothing; where there are none, nobody is told."""
         if self._ranks.are_elsewhere and self._holding.states:
-            state = self._steering.state
-            is_steady = isinstance(wish, Target) and isinstance(state, Planned)
+            is_steady = isinstance(wish, Target) and self.is_steady
             self.fleet.say(
                 wish,
                 gpu_model=self._holding.model,
@@ -123,12 +130,13 @@ class Leading:
             forecast=self._signal.forecast(),
             progress=Progress(
                 n_iterations=slowest.n_iterations,
-                active_s=slowest.active_s,
+                active_s=slowest.running_s,
                 started_at_s=status.started_at_s,
                 total_iterations=slowest.total_iterations(status.total_iterations),
                 spent=self._spent(),
             ),
             provenance=self._signal.provenance(),
+            joint=self._joint,
         )
 
     def _spent(self) -> float | None:

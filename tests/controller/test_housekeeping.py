@@ -23,8 +23,10 @@ def bus_with_a_run() -> FakeBus:
         TOPICS.rank("resnet50", "run-1", 0, "status"),
         TOPICS.rank("resnet50", "run-1", 1, "status"),
         TOPICS.run("resnet50", "run-1", "profile"),
+        TOPICS.run("resnet50", "run-1", "plan"),
         TOPICS.run("resnet50", "run-1", "energy"),
         TOPICS.run_on_node("resnet50", "run-1", NODE),
+        TOPICS.run_on_node("resnet50", "run-1", NODE, "profile"),
     ):
         bus.publish(topic, b"retained", qos=1, retain=True)
     return bus
@@ -36,7 +38,7 @@ def test_the_leader_clears_an_ended_run_after_an_hour() -> None:
     for rank in (0, 1):
         housekeeping.note(address(rank), rank_status(state="finished"), now_s=MIDNIGHT_S, ours=True)
     housekeeping.sweep(MIDNIGHT_S + LEADER_AFTER_S - 1)
-    assert len(bus.retained) == 5
+    assert len(bus.retained) == 7
     housekeeping.sweep(MIDNIGHT_S + LEADER_AFTER_S)
     assert bus.retained == {}
 
@@ -47,7 +49,7 @@ def test_a_node_without_rank_0_waits_a_day() -> None:
     housekeeping.note(address(0), rank_status(state="lost"), now_s=MIDNIGHT_S, ours=False)
     housekeeping.note(address(1), rank_status(state="lost"), now_s=MIDNIGHT_S, ours=True)
     housekeeping.sweep(MIDNIGHT_S + ANYBODY_AFTER_S - 1)
-    assert len(bus.retained) == 5
+    assert len(bus.retained) == 7
     housekeeping.sweep(MIDNIGHT_S + ANYBODY_AFTER_S)
     assert bus.retained == {}
 
@@ -59,7 +61,7 @@ def test_a_run_that_still_sends_its_heartbeat_is_left_alone() -> None:
     housekeeping.sweep(MIDNIGHT_S + 2 * LEADER_AFTER_S)
     housekeeping.note(address(), rank_status(), now_s=MIDNIGHT_S + ANYBODY_AFTER_S, ours=True)
     housekeeping.sweep(MIDNIGHT_S + ANYBODY_AFTER_S + 10)
-    assert len(bus.retained) == 5
+    assert len(bus.retained) == 7
 
 
 def test_a_run_that_went_silent_without_a_word_is_cleared_after_a_day() -> None:
@@ -77,7 +79,7 @@ def test_a_run_is_not_ended_while_one_of_its_ranks_runs() -> None:
     housekeeping.note(address(0), rank_status(), now_s=MIDNIGHT_S, ours=True)
     housekeeping.note(address(1), rank_status(state="finished"), now_s=MIDNIGHT_S, ours=True)
     housekeeping.sweep(MIDNIGHT_S + LEADER_AFTER_S)
-    assert len(bus.retained) == 5
+    assert len(bus.retained) == 7
 
 
 def test_a_run_is_cleared_once() -> None:
@@ -111,4 +113,4 @@ def test_the_part_of_a_node_that_had_no_rank_of_the_run_is_no_business_of_its() 
     for rank in (0, 1):
         housekeeping.note(address(rank), rank_status(state="lost"), now_s=MIDNIGHT_S, ours=False)
     housekeeping.sweep(MIDNIGHT_S + ANYBODY_AFTER_S)
-    assert list(bus.retained) == [TOPICS.run_on_node("resnet50", "run-1", NODE)]
+    assert list(bus.retained) == [TOPICS.run_on_node("resnet50", "run-1", NODE, leaf) for leaf in ("energy", "profile")]
