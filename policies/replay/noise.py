@@ -83,7 +83,7 @@ class Course:
         """Return how many iterations some work is, with the fraction of the one under way."""
         while self.work[-1] <= work_iterations:
             self._grow()
-        after = int(np.searchsorted(self.work, work_iterations, side="right"))
+        after = int(self.work.searchsorted(work_iterations, side="right"))
         begin, end = float(self.work[after - 1]), float(self.work[after])
         return after - 1 + (work_iterations - begin) / (end - begin)
 

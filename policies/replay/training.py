@@ -19,14 +19,14 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from policies.profiling.observation import Observation
 from policies.replay.noise import Course, Noise
 from policies.replay.profile_curves import TrueCurve
 
 READING_S: Final = 0.11
 """How often the counter is read; no multiple of its ticks, with which it would keep step."""
+MAX_READINGS: Final = 5.0
+"""A controller reads so often during an iteration, too; here, more than this would only take time."""
 LATE_S: Final = 0.02
 """A reading is late by up to this much."""
 GOLDEN_RATIO: Final = (math.sqrt(5) - 1) / 2
@@ -66,17 +66,23 @@ class Training:
         curve: what the job truly does.
         noise: the level of noise.
         seed: of the chance that comes to it.
-        reading_s: how often a controller reads the counter [s].
+
+    Attributes:
+        now_s: the time since its beginning [s].
+        n_iterations: how many iterations have ended; it always stands at the end of one.
+        reading_s: how often the controller reads the counter [s].
     """
 
-    def __init__(self, curve: TrueCurve, noise: Noise, *, seed: int, reading_s: float = READING_S) -> None:
+    def __init__(self, curve: TrueCurve, noise: Noise, *, seed: int) -> None:
         self.curve = curve
         self.now_s = 0.0
         self.n_iterations = 0
         self._noise = noise
         self._course = Course(noise, iteration_time_s=curve.iteration_time_s, seed=seed)
-        self._reading_s = reading_s
+        self.reading_s = max(READING_S, curve.iteration_time_s / MAX_READINGS)
         self._n_readings = 0
+        self._due_s = 0.0
+        self._read_next()
         self._read_s = self._read_iterations = self._read_j = 0.0
         self._stays: list[Stay] = []
         self.set_power_limit(curve.max_power_limit_w)
@@ -102,7 +108,7 @@ class Training:
         return self._shown_j(self.now_s)
 
     def set_power_limit(self, power_limit_w: float) -> None:
-        """Change the limit, at the end of an iteration, where this run always stands [W]."""
+        """Change the limit [W]."""
         if self._stays and power_limit_w == self.power_limit_w:
             return
         power_w, rate_per_s = self.curve.profile.at(power_limit_w)
@@ -130,11 +136,11 @@ class Training:
         """
         found: list[Observation] = []
         while not found:
-            work = self._stays[-1].work_iterations(self._reading_at_s(self._n_readings + 1))
-            self._advance_to(math.ceil(self._course.n_done(work)))
-            while (reading_s := self._reading_at_s(self._n_readings + 1)) <= self.now_s:
-                self._n_readings += 1
-                found += self._slice_until(reading_s)
+            end_s = max(self._next_s, self.now_s)
+            self._advance_to(math.ceil(self._course.n_done(self._stays[-1].work_iterations(end_s))))
+            while self._next_s <= self.now_s:
+                found += self._slice_until(self._next_s)
+                self._read_next()
         return tuple(found)
 
     def _drawn_w(self) -> float:
@@ -150,8 +156,11 @@ class Training:
         self.now_s = stay.begin_s + (work - stay.begin_work_iterations) * stay.iteration_time_s
         self.n_iterations = n_iterations
 
-    def _reading_at_s(self, number: int) -> float:
-        return number * self._reading_s + (number * GOLDEN_RATIO) % 1.0 * LATE_S
+    def _read_next(self) -> None:
+        """Decide when the counter is read next."""
+        self._n_readings += 1
+        self._due_s += self.reading_s
+        self._next_s = self._due_s + self._n_readings * GOLDEN_RATIO % 1.0 * LATE_S
 
     def _slice_until(self, reading_s: float) -> list[Observation]:
         """Return the slice that ends with a reading, unless it began before the present stay."""
@@ -165,14 +174,14 @@ class Training:
         if begin_s < stay.begin_s:
             return []
         first, last = math.floor(begin_iterations), math.floor(self._read_iterations)
-        times_s = np.diff(course.work[first : last + 1]) * stay.iteration_time_s
+        ends = course.work[first : last + 1]
         return [
             Observation(
                 power_limit_w=stay.power_limit_w,
                 active_s=reading_s - begin_s,
                 n_iterations=self._read_iterations - begin_iterations,
                 energy_j=self._read_j - begin_j,
-                iteration_times_s=tuple(times_s.tolist()),
+                iteration_times_s=tuple(((ends[1:] - ends[:-1]) * stay.iteration_time_s).tolist()),
             )
         ]
 

@@ -1,5 +1,7 @@
 """The chance of a run: as much of it as the level says, and the same for whoever comes by."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ def course(noise: Noise, *, iteration_time_s: float = 0.1, seed: int = 0, n: int
 
 
 def level(**parts: float) -> Noise:
-    return Noise(**({"step_ratio": 0.0, "stall_ratio": 0.0, "stretch_ratio": 0.0, "tick_s": 0.1, "settling_s": 0.1} | parts))  # fmt: skip
+    return replace(QUIET, **parts)
 
 
 def test_without_noise_every_iteration_is_one() -> None:

@@ -48,7 +48,8 @@ def test_an_iteration_is_seen_once_it_has_ended() -> None:
     training = Training(flat(iteration_time_s=4.0), QUIET, seed=1)
     first = training.observe()
     assert training.now_s == pytest.approx(4.0)
-    assert len(first) == int(4.0 / READING_S)
+    assert len(first) == 4
+    assert training.reading_s == 4.0 / 5
     assert not any(piece.iteration_times_s for piece in first)
     assert first[0].n_iterations == pytest.approx(first[0].active_s / 4.0)
     assert [piece.iteration_times_s for piece in training.observe() if piece.iteration_times_s] == [

@@ -1,0 +1,143 @@
+"""What is compared: policies that find a job's power limit while it trains, each with what it did and what it knew.
+
+`gridchase` is the controller's own: a first pass over the curve, then a plan by eta, made anew with each of 60
+measurements while the job trains, on a curve perturbed by what is not known of it; then the plan on the curve itself.
+`gridchase-unrefined` leaves it at the first plan. `zeus` is Zeus's sweep.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from policies import profiling
+from policies.cost import zeus_cost
+from policies.curve import fit_curve
+from policies.profile import PowerProfile
+from policies.profiling import ProfilerSettings, Refinement
+from policies.replay import zeus_sweep
+from policies.replay.profile_curves import GRID_W
+from policies.replay.training import Training
+
+PolicyName = Literal["gridchase", "gridchase-unrefined", "zeus"]
+POLICIES: Final[tuple[PolicyName, ...]] = ("gridchase", "gridchase-unrefined", "zeus")
+
+
+READING_S: Final = 0.27
+"""Once the first pass is over, there is time: the counter is read less often, which makes the replay quick."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What a policy did with a run, which now stands at the limit that it keeps.
+
+    Attributes:
+        n_to_plan: how many iterations there were before the first plan.
+        to_plan_s: how long they took [s].
+        to_plan_j: the energy that they used [J].
+        profile: the curve as it was known in the end, as measured.
+    """
+
+    n_to_plan: int
+    to_plan_s: float
+    to_plan_j: float
+    profile: PowerProfile
+
+
+def play(name: PolicyName, training: Training, *, eta: float, rng: np.random.Generator) -> Played:
+    """Let a policy find the limit of a run.
+
+    Args:
+        name: the policy.
+        training: the run, at its beginning.
+        eta: the weight of energy in the cost, 0 to 1; time has the rest.
+        rng: the policy's own dice.
+    """
+    return _PLAYERS[name](training, eta, rng)
+
+
+def planned_limit_w(profile: PowerProfile, *, eta: float, max_power_limit_w: float) -> float:
+    """Return the limit of the least cost on the curve through what was measured [W]."""
+    curve = fit_curve(profile, step_w=GRID_W)
+    costs = zeus_cost(curve.power_w, curve.iterations_per_s, eta=eta, max_power_w=max_power_limit_w)
+    return curve.points[int(np.argmin(costs))].power_limit_w
+
+
+def _play_zeus(training: Training, eta: float, _: np.random.Generator) -> Played:
+    measurements = zeus_sweep.sweep(training)
+    played = _played(training, zeus_sweep.measured_profile(measurements))
+    training.set_power_limit(zeus_sweep.choose_limit_w(measurements, eta=eta))
+    return played
+
+
+def _play_unrefined(training: Training, eta: float, _: np.random.Generator) -> Played:
+    played = _played(training, _measured(training, settings_of(training)))
+    _plan(training, played.profile, eta)
+    return played
+
+
+def _play_gridchase(training: Training, eta: float, rng: np.random.Generator) -> Played:
+    settings = settings_of(training)
+    first = _played(training, _measured(training, settings))
+    refinement = profiling.begin_refinement(first.profile)
+    training.reading_s = max(training.reading_s, READING_S)
+    while profiling.is_curious(settings, refinement):
+        _plan(training, profiling.perturbed(refinement.profile, rng), eta)
+        refinement = _refined(training, settings, refinement)
+    _plan(training, refinement.profile, eta)
+    return Played(
+        n_to_plan=first.n_to_plan, to_plan_s=first.to_plan_s, to_plan_j=first.to_plan_j, profile=refinement.profile
+    )
+
+
+_PLAYERS: Final[Mapping[PolicyName, Callable[[Training, float, np.random.Generator], Played]]] = {
+    "gridchase": _play_gridchase,
+    "gridchase-unrefined": _play_unrefined,
+    "zeus": _play_zeus,
+}
+
+
+def settings_of(training: Training) -> ProfilerSettings:
+    """Return the controller's settings for the GPU of a run, whose prior limit is the highest."""
+    profile = training.curve.profile
+    return ProfilerSettings(
+        prior_power_limit_w=profile.fastest.power_limit_w, floor_power_limit_w=profile.points[0].power_limit_w
+    )
+
+
+def _measured(training: Training, settings: ProfilerSettings) -> PowerProfile:
+    """Return what the first pass measures."""
+    state = profiling.begin(settings)
+    while (wanted_w := profiling.wanted_power_limit_w(state)) is not None:
+        training.set_power_limit(wanted_w)
+        for observation in training.observe():
+            state = profiling.advance(settings, state, observation)
+            if profiling.wanted_power_limit_w(state) != wanted_w:
+                break  # the rest still ran at this limit, and says nothing of the next one
+    profile = profiling.profile_of(state)
+    if profile is None:
+        raise AssertionError(f"{training.curve.name}: the profiler ended without a point, though every limit held")
+    return profile
+
+
+def _refined(training: Training, settings: ProfilerSettings, refinement: Refinement) -> Refinement:
+    """Return the refinement after one more measurement, at the limit in force."""
+    n_blocks = refinement.n_blocks
+    while True:
+        for observation in training.observe():
+            refinement = profiling.refine(settings, refinement, observation)
+            if refinement.n_blocks > n_blocks:
+                return refinement
+
+
+def _plan(training: Training, profile: PowerProfile, eta: float) -> None:
+    limit_w = planned_limit_w(profile, eta=eta, max_power_limit_w=training.curve.max_power_limit_w)
+    training.set_power_limit(limit_w)
+
+
+def _played(training: Training, profile: PowerProfile) -> Played:
+    """Return what is known at the first plan, which is now."""
+    return Played(
+        n_to_plan=training.n_iterations, to_plan_s=training.now_s, to_plan_j=training.energy_j, profile=profile
+    )
