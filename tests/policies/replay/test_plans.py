@@ -1,0 +1,183 @@
+"""Our planner in a replay: what it is told of the future, and what is compared with what."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from policies.planning import SlowdownObjective
+from policies.replay.plan_evaluation import (
+    POLICIES,
+    Contest,
+    Entry,
+    Row,
+    Taken,
+    jobs_of,
+    mean_rows,
+    play,
+    rows_of,
+    saved_ratio,
+)
+from policies.replay.plan_example import example_of
+from policies.replay.plans import Forecaster, Outlook, gridchase, held, perfect
+from policies.replay.runs import Moment, Piece, RunOutcome, World, replay_run
+from tests.policies.days import A40, DAY_S, HOUR_S
+from tests.policies.replay.worlds import REAL, START_S, job, real_job, world
+
+TWELVE_H = 12 * HOUR_S
+
+
+def ours(there: World, outlook: Outlook, *, is_announced: bool = True, max_slowdown: float = 1.05) -> RunOutcome:
+    objective = SlowdownObjective(max_slowdown=max_slowdown)
+    return replay_run(there, gridchase(objective, outlook, is_announced=is_announced), real_job(24))
+
+
+def otherwise(there: World, from_s: float) -> World:
+    """Return a world in which the signal goes another way from some time on."""
+    values = np.where(there.signal.starts_s >= from_s, 500 - 0.5 * there.signal.values, there.signal.values)
+    return World(profile=there.profile, signal=replace(there.signal, values=values))
+
+
+def early(run: RunOutcome) -> list[tuple[float, float]]:
+    """Return what a run did in its first twelve hours."""
+    pieces = zip(run.edges_s.tolist(), run.limits_w.tolist(), strict=False)
+    return [(begin_s, limit_w) for begin_s, limit_w in pieces if begin_s < START_S + TWELVE_H]
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_it_does_not_know_the_future(is_announced: bool) -> None:
+    changed = otherwise(REAL, START_S + TWELVE_H - HOUR_S)  # that hour is over when the twelfth period begins
+    for one, other in ((held, held), (Forecaster(REAL), Forecaster(changed))):
+        mine, theirs = ours(REAL, one, is_announced=is_announced), ours(changed, other, is_announced=is_announced)
+        assert early(mine) == early(theirs)
+
+
+def test_a_perfect_forecast_is_what_comes_within_a_day() -> None:
+    seen = []
+
+    def told(moment: Moment) -> list[Piece]:
+        seen.append(perfect(moment))
+        return [Piece(power_limit_w=300.0)]
+
+    replay_run(REAL, told, real_job(2))
+    assert [len(forecast) for forecast in seen if forecast is not None] == [24, 24]
+    assert seen[1] is not None
+    assert seen[1].value_at(START_S + 5 * HOUR_S) == REAL.signal.value_at(START_S + 5 * HOUR_S)
+
+
+def test_a_forecast_is_made_once_for_all_who_ask() -> None:
+    forecaster, seen = Forecaster(REAL), []
+
+    def told(moment: Moment) -> list[Piece]:
+        seen.append(forecaster(moment))
+        return [Piece(power_limit_w=200.0)]
+
+    replay_run(REAL, told, real_job(3))
+    replay_run(REAL, told, real_job(3))
+    assert seen[0] is seen[len(seen) // 2]
+    assert seen[0] is not None
+    assert seen[0].source not in {"perfect", "persistence"}
+    assert seen[0].starts_s[0] == START_S
+
+
+def test_before_there_is_history_the_forecaster_says_nothing() -> None:
+    seen = []
+    forecaster = Forecaster(REAL)
+
+    def told(moment: Moment) -> list[Piece]:
+        seen.append(forecaster(moment))
+        return [Piece(power_limit_w=300.0)]
+
+    replay_run(REAL, told, job(2))
+    assert seen[0] is None
+    assert seen[1] is not None  # the first hour, held
+
+
+def test_ours_keeps_its_budget_and_saves() -> None:
+    most = play(REAL, real_job(24), Contest(policies=("max",)))[Entry(policy="max")]
+    run = ours(REAL, held)
+    assert run.duration_s <= 1.0505 * most.duration_s
+    assert run.spent < 0.9 * most.spent
+
+
+def test_everyone_has_a_row_at_each_budget() -> None:
+    contest = Contest(max_slowdowns=(1.1, 1.025), etas=(0.5, 0.9))
+    there = world("wind", A40)
+    jobs = [real_job(24), job(24, start_s=START_S + DAY_S)]
+    rows = rows_of("wind", jobs, [play(there, each, contest) for each in jobs], contest)
+    for max_slowdown in (1.1, 1.025):
+        names = [(row.policy, row.eta) for row in rows if row.max_slowdown == max_slowdown]
+        expected = [
+            (name, eta)
+            for name in POLICIES
+            if name != "chase-svr"
+            for eta in ([0.5, 0.9] if name in {"chase", "chase-perfect"} else [0.5] if name == "zeus" else [None])
+        ]
+        assert names == expected
+    assert all(row.n_starts == 2 and row.signal == "wind" for row in rows)
+    by_name = {row.policy: row for row in rows if row.max_slowdown == 1.025}
+    assert by_name["max"].carbon_saved_ratio == by_name["max"].energy_saved_ratio == 0
+    assert by_name["offline"].carbon_saved_ratio == max(
+        row.carbon_saved_ratio for row in by_name.values() if row.slowdown_worst_ratio <= 1.025 + 1e-9
+    )
+    assert by_name["best-static"].slowdown_ratio == pytest.approx(3909.47 / 3847.48)
+    assert by_name["best-static"].energy_saved_ratio == pytest.approx(1 - 196.41 / 235.21 * 3909.47 / 3847.48)
+
+
+def test_runs_leave_room_for_the_slowest() -> None:
+    contest = Contest(max_slowdowns=(1.05, 1.5))
+    jobs = jobs_of(REAL, contest, top_s=24 * HOUR_S, n_starts=5, period_s=HOUR_S)
+    assert len(jobs) == 5
+    assert jobs[0].start_s == START_S
+    assert jobs[-1].start_s + 1.5 * 24 * HOUR_S <= REAL.signal.ends_s
+
+
+def test_a_share_is_the_mean_over_runs_unless_one_of_them_costs_nothing() -> None:
+    assert saved_ratio(np.array([50.0, 90.0]), np.array([100.0, 100.0])) == pytest.approx(0.3)
+    assert saved_ratio(np.array([1.0, 90.0]), np.array([2.0, 100.0])) == pytest.approx(0.3)
+    assert saved_ratio(np.array([-20.0, 90.0]), np.array([-10.0, 100.0])) == pytest.approx(20 / 110)
+    assert saved_ratio(np.array([0.0]), np.array([0.0])) == 0
+
+
+def test_means_are_over_signals_and_the_worst_is_the_worst_of_all() -> None:
+    row = Row(
+        policy="gridchase",
+        max_slowdown=1.05,
+        signal="a",
+        eta=None,
+        carbon_saved_ratio=0.1,
+        energy_saved_ratio=0.2,
+        slowdown_ratio=1.01,
+        slowdown_worst_ratio=1.02,
+        n_starts=3,
+    )
+    other = replace(row, signal="b", carbon_saved_ratio=0.3, slowdown_worst_ratio=1.06, n_starts=5)
+    chased = replace(row, policy="chase", eta=0.5)
+    means = mean_rows([row, chased, other])
+    assert [(mean.policy, mean.eta, mean.signal) for mean in means] == [
+        ("gridchase", None, "mean"),
+        ("chase", 0.5, "mean"),
+    ]
+    assert means[0].carbon_saved_ratio == pytest.approx(0.2)
+    assert (means[0].slowdown_worst_ratio, means[0].n_starts) == (1.06, 8)
+
+
+def test_a_regression_of_ones_own_can_be_given() -> None:
+    def doubled(there: World, run: object, n_periods: int) -> np.ndarray:
+        del run
+        return np.full(n_periods, 2 * float(there.values.max()))
+
+    found = play(REAL, real_job(6), Contest(policies=("chase", "chase-svr"), svr=doubled))
+    assert isinstance(found[Entry(policy="chase-svr", eta=0.5)], Taken)
+    assert found[Entry(policy="chase-svr", eta=0.5)] != found[Entry(policy="chase", eta=0.5)]
+
+
+def test_an_example_shows_a_run_by_period() -> None:
+    example = example_of("solar", REAL, real_job(10), 1.05)
+    assert set(example.courses) == {"static-mix", "gridchase", "offline"}
+    mixed = example.courses["static-mix"]
+    assert len(mixed.limits_w) == len(mixed.rate_ratios) == len(mixed.edges_s) - 1 == 11
+    assert mixed.rate_ratios == pytest.approx(np.full(11, 1 / 1.05))
+    assert 200 < mixed.limits_w[0] < 225
+    assert example.values[0] == REAL.signal.value_at(START_S)
+    assert len(example.values) == len(example.edges_s) - 1
