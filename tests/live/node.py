@@ -18,10 +18,12 @@ from tests.live.conftest import Mosquitto, wait_until
 from tests.live.nvml_stub.machine import StubMachine
 
 EXIT_TIMEOUT_S = 20.0
+_MAIN = "import sys; from controller.__main__ import main; sys.exit(main())"
 QUICK = {
-    "profiler.step_w": "50",
     "profiler.settle_s": "0.2",
     "profiler.window_s": "0.6",
+    "profiler.block_s": "0.5",
+    "profiler.n_blocks": "4",
     "plan.period_s": "0.5",
     "energy.period_s": "0.2",
     "job.lease_s": "5",
@@ -79,9 +81,10 @@ class LiveNode:
         """Return what is requested of the first GPU now [W]."""
         return self.machine.gpu().requested_power_limit_w
 
-    def controller(self, *, log: str = "controller.log", **options: str) -> "subprocess.Popen[bytes]":
-        """Start `gridchase controller`."""
-        return self._start(log, "-m", "controller", "controller", *self._settings(options))
+    def controller(self, *, log: str = "controller.log", before: str = "", **options: str) -> "subprocess.Popen[bytes]":
+        """Start `gridchase controller`; `before` is run in its process before anything else."""
+        program = ("-c", f"{before}\n{_MAIN}") if before else ("-m", "controller")
+        return self._start(log, *program, "controller", *self._settings(options))
 
     def training(self, duration_s: float, *, job: str = "resnet50", run: str = "r1") -> "subprocess.Popen[bytes]":
         """Start a training process for a time."""
