@@ -63,13 +63,20 @@ def smoothed(profile: PowerProfile) -> PowerProfile:
 
 
 def lower_hull(profile: PowerProfile) -> PowerProfile:
-    """Return the points that no mix of two others beats: the lower convex hull of power over rate, from the
-    energy-minimal point to the fastest; the marginal energy of an iteration rises along it.
-    """  # noqa: D205 — one thought
+    """Return the points that no mix of two others beats, ascending in rate, power and marginal energy.
+
+    That is the lower convex hull of power over rate, from the energy-minimal point to the fastest. What is slower than
+    the former takes more time and more energy; what draws more and is no faster lies above the hull.
+    """
+    least = profile.energy_minimal
     hull: list[ProfilePoint] = []
-    for point in sorted(profile.usable().points, key=lambda point: (point.iterations_per_s, point.power_limit_w)):
+    for point in sorted(
+        profile.points, key=lambda point: (point.iterations_per_s, -point.power_w, point.power_limit_w)
+    ):
+        if point.iterations_per_s < least.iterations_per_s:
+            continue
         if hull and point.iterations_per_s == hull[-1].iterations_per_s:
-            hull.pop()  # the same in all but its limit: the higher one leaves the GPU more as it was
+            hull.pop()  # it draws more or, where it draws the same, is the lower limit, which saves nothing
         while len(hull) > 1 and _slope_j(hull[-2], hull[-1]) >= _slope_j(hull[-2], point):
             hull.pop()
         hull.append(point)

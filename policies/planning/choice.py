@@ -1,0 +1,213 @@
+"""The decision: objective and progress to a need, need and outlook to a rate, rate to limits, with hysteresis."""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple, assert_never
+
+import numpy as np
+
+from policies.curve import lower_hull
+from policies.planning.mixing import Mix, mix_for
+from policies.planning.needs import Need, budget_need, deadline_need, slowdown_need
+from policies.planning.outlook import DAY_S, Outlook, flat_outlook, outlook_of, value_now
+from policies.planning.records import (
+    BudgetObjective,
+    DeadlineObjective,
+    Decision,
+    EtaObjective,
+    Objective,
+    Present,
+    Progress,
+    Rules,
+    SlowdownObjective,
+)
+from policies.planning.schedule import Purchase, buy
+from policies.planning.weighing import weigh
+from policies.profile import PowerProfile, ProfilePoint
+from policies.signal import Signal
+
+STATIC_VALUE: Final = 1.0
+"""The signal where there is none: plain energy."""
+SAME_RATE: Final = 1e-9
+"""Rates closer than this, as a share, are one."""
+
+
+class _Kept(NamedTuple):
+    """The limit in force, where it may stay, and what share of the cost a change would save."""
+
+    point: ProfilePoint
+    gain_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """The arguments of a decision."""
+
+    profile: PowerProfile
+    rules: Rules
+    history: Signal | None
+    forecast: Signal | None
+    now_s: float
+    progress: Progress
+    present: Present | None
+    value: float | None
+
+    def outlook(self, horizon_s: float) -> Outlook | None:
+        return outlook_of(
+            self.history, self.forecast, now_s=self.now_s, period_s=self.rules.period_s, horizon_s=horizon_s
+        )
+
+
+def choose_power_limit(
+    *,
+    profile: PowerProfile,
+    objective: Objective,
+    rules: Rules,
+    history: Signal | None,
+    forecast: Signal | None,
+    now_s: float,
+    progress: Progress,
+    present: Present | None,
+) -> Decision:
+    """Return the power limit that a job should have now, one of the profile's, with its reason.
+
+    Args:
+        profile: what the job draws and how fast it is at each limit, on a fine grid (`policies.curve.fit_curve`); the
+            highest is the reference.
+        objective: what is asked for.
+        rules: the period of planning, and the hysteresis.
+        history: the signal up to now, or None.
+        forecast: the signal from now on, or None.
+        now_s: Unix time [s].
+        progress: the run so far.
+        present: the limit that is asked for now; None in the first plan of a run.
+    """
+    value = value_now(history, forecast, now_s)
+    question = _Question(
+        profile=profile,
+        rules=rules,
+        history=history,
+        forecast=forecast,
+        now_s=now_s,
+        progress=progress,
+        present=present,
+        value=value,
+    )
+    if isinstance(objective, EtaObjective):
+        return _by_weight(question, objective.eta)
+    return _by_need(question, objective)
+
+
+def _by_weight(question: _Question, eta: float) -> Decision:
+    """Return the limit with the least cost by eta, or the present one where a change is not worth it yet."""
+    weighed = weigh(
+        question.profile,
+        eta,
+        question.value,
+        question.history,
+        now_s=question.now_s,
+        started_at_s=question.progress.started_at_s,
+    )
+    chosen = weighed.allowed.points[int(np.argmin(weighed.costs))]
+    point = None if question.present is None else weighed.allowed.point_at(question.present.power_limit_w)
+    kept = None
+    if point is not None:
+        cost = float(weighed.costs[weighed.allowed.points.index(point)])
+        kept = _Kept(point, (cost - float(weighed.costs.min())) / (abs(cost) or 1.0))
+    return _decided(question, Mix(first=chosen), kept, weighed.reason, weighed.detail)
+
+
+def _by_need(question: _Question, objective: SlowdownObjective | DeadlineObjective | BudgetObjective) -> Decision:
+    """Return the limits for the rate that the cheapest way to what is needed has now."""
+    hull = lower_hull(question.profile)
+    name = type(objective).__name__.removesuffix("Objective").lower()
+    need, outlook = _need(question, objective, hull)
+    if need is None:
+        chosen = hull.energy_minimal if isinstance(objective, BudgetObjective) else hull.fastest
+        detail = f"how many iterations are left is not known, so there is no plan for the {name}"
+        return _decided(question, Mix(first=chosen), None, "length_unknown", detail)
+    purchase = buy(hull, outlook or flat_outlook(STATIC_VALUE, need.horizon_s), needed_per_s=need.mean_per_s)
+    rate_per_s = min(max(purchase.rate_per_s, need.at_least_per_s), hull.fastest.iterations_per_s)
+    mix = mix_for(hull, rate_per_s, question.rules, question.present)
+    value = STATIC_VALUE if outlook is None or question.value is None else question.value
+    kept, detail = None, _detail(hull, need, purchase, rate_per_s, value)
+    if need.is_beyond:
+        reason = "over_budget" if isinstance(objective, BudgetObjective) else "behind_schedule"
+    elif rate_per_s > purchase.rate_per_s * (1 + SAME_RATE):
+        reason = "behind_schedule"
+    else:
+        reason = f"{name}_{'static' if outlook is None else 'signal'}"
+        kept = _keepable(question, hull, purchase, rate_per_s, value, need.at_least_per_s)
+    return _decided(question, mix, kept, reason, detail)
+
+
+def _need(
+    question: _Question, objective: SlowdownObjective | DeadlineObjective | BudgetObjective, hull: PowerProfile
+) -> tuple[Need | None, Outlook | None]:
+    """Return what the objective asks for, and the signal for as long as that reaches, where it is known."""
+    progress, period_s = question.progress, question.rules.period_s
+    need: Need | None
+    match objective:
+        case SlowdownObjective():
+            need = slowdown_need(question.profile, objective, progress, period_s=period_s)
+        case DeadlineObjective(deadline_s=deadline_s):
+            need = deadline_need(hull, deadline_s, progress, now_s=question.now_s, period_s=period_s)
+        case BudgetObjective(budget=budget):
+            left, slowest_per_s = progress.left_iterations, float(hull.iterations_per_s[0])
+            horizon_s = DAY_S if left is None else left / slowest_per_s
+            outlook = question.outlook(horizon_s)
+            return budget_need(hull, outlook or flat_outlook(STATIC_VALUE, horizon_s), budget, progress), outlook
+        case _:
+            assert_never(objective)
+    return need, None if need is None else question.outlook(need.horizon_s)
+
+
+def _detail(hull: PowerProfile, need: Need, purchase: Purchase, rate_per_s: float, value: float) -> str:
+    """Return the numbers that were used, for people: the price of time says how much a second is worth in watts."""
+    power_w = float(np.interp(rate_per_s, hull.iterations_per_s, hull.power_w))
+    weight = "power costs nothing now"
+    if value > 0:
+        weight = f"time weighs like {purchase.work_price * rate_per_s / value - power_w:.0f} W"
+    return (
+        f"{rate_per_s:.4g} iterations/s now, for {min(need.mean_per_s, hull.fastest.iterations_per_s):.4g} on average; "
+        f"{weight}; {need.detail}"
+    )
+
+
+def _keepable(
+    question: _Question, hull: PowerProfile, purchase: Purchase, rate_per_s: float, value: float, at_least_per_s: float
+) -> _Kept | None:
+    """Return the limit in force, and what a change to the planned rate would save: the difference of c·P - μ·r."""
+    point = None if question.present is None else question.profile.point_at(question.present.power_limit_w)
+    if point is None or point.iterations_per_s < min(at_least_per_s, rate_per_s):
+        return None
+    planned_w = float(np.interp(rate_per_s, hull.iterations_per_s, hull.power_w))
+    kept_cost = value * point.power_w - purchase.work_price * point.iterations_per_s
+    planned_cost = value * planned_w - purchase.work_price * rate_per_s
+    return _Kept(point, (kept_cost - planned_cost) / (abs(value) * point.power_w or 1.0))
+
+
+def _decided(question: _Question, mix: Mix, kept: _Kept | None, reason: str, detail: str) -> Decision:
+    """Return the decision: the mix, or the present limit where that may stay and a change is not worth it yet."""
+    rules, value = question.rules, question.value
+    if value is None and question.history is not None and len(question.history):
+        reason, detail = "signal_stale", f"the signal is stale, so the plan is the one without: {detail}"
+    if kept is not None and question.present is not None and kept.point.power_limit_w not in mix:
+        wanted = f"wanted is {mix.first.power_limit_w:g} W, which saves {kept.gain_ratio:.2%}: {detail}"
+        if question.now_s - question.present.since_s < rules.min_dwell_s:
+            mix, reason = Mix(first=kept.point), "kept_dwell"
+            detail = f"stands for less than {rules.min_dwell_s:g} s; {wanted}"
+        elif kept.gain_ratio < rules.min_gain_ratio:
+            mix, reason = Mix(first=kept.point), "kept_small_gain"
+            detail = f"less than {rules.min_gain_ratio:.2%} to gain; {wanted}"
+    later = mix.later(question.now_s)
+    if later is not None:
+        detail = f"then {later.power_limit_w:g} W, after {mix.first_s:.0f} s of {rules.period_s:g} s; {detail}"
+    return Decision(
+        power_limit_w=mix.first.power_limit_w,
+        reason=reason,
+        detail=detail,
+        power_w=mix.first.power_w,
+        iterations_per_s=mix.first.iterations_per_s,
+        signal_value=value,
+        later=later,
+    )

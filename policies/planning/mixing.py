@@ -1,0 +1,67 @@
+"""From a rate to limits: one limit, or two adjacent ones of the hull that share a period."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from policies.planning.records import Later, Present, Rules
+from policies.profile import SAME_LIMIT_W, PowerProfile, ProfilePoint
+
+MIN_SHARE: Final = 0.01
+"""A smaller part of a period at another limit is not worth the change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """The first limit of a period; where it is not the only one, the second, and how long the first one stands [s]."""
+
+    first: ProfilePoint
+    second: ProfilePoint | None = None
+    first_s: float = 0.0
+
+    def later(self, now_s: float) -> Later | None:
+        """Return the second limit, as a decision tells it."""
+        if self.second is None:
+            return None
+        return Later(
+            from_s=now_s + self.first_s,
+            power_limit_w=self.second.power_limit_w,
+            power_w=self.second.power_w,
+            iterations_per_s=self.second.iterations_per_s,
+        )
+
+    def __contains__(self, power_limit_w: object) -> bool:
+        """Return whether a limit is one of the two [W]."""
+        return any(point is not None and point.power_limit_w == power_limit_w for point in (self.first, self.second))
+
+
+def mix_for(hull: PowerProfile, rate_per_s: float, rules: Rules, present: Present | None) -> Mix:
+    """Return the limits whose mean rate over a period is `rate_per_s`, as far as the hull and the dwell time allow.
+
+    A period begins with the limit that is in force, if it is one of the two: so there is one change a period.
+    """
+    rates_per_s = hull.iterations_per_s
+    upper = int(np.searchsorted(rates_per_s, rate_per_s * (1 - 1e-12)))
+    if upper == 0 or upper == len(rates_per_s):
+        return Mix(first=hull.points[min(upper, len(rates_per_s) - 1)])
+    low, high = hull.points[upper - 1], hull.points[upper]
+    share = (rate_per_s - low.iterations_per_s) / (high.iterations_per_s - low.iterations_per_s)
+    share = _with_dwell(share, rules)
+    if share in {0.0, 1.0}:
+        return Mix(first=high if share else low)
+    if present is not None and abs(present.power_limit_w - low.power_limit_w) <= SAME_LIMIT_W:
+        return Mix(first=low, second=high, first_s=(1 - share) * rules.period_s)
+    return Mix(first=high, second=low, first_s=share * rules.period_s)
+
+
+def _with_dwell(share: float, rules: Rules) -> float:
+    """Return the share of the upper limit such that either part is 0 or at least as long as a limit has to stand."""
+    least = max(rules.min_dwell_s / rules.period_s, MIN_SHARE)
+    if least > 1 / 2:
+        return float(round(share))
+    if min(share, 1 - share) >= least:
+        return share
+    nearest = float(round(share))
+    snapped = least if share < 1 / 2 else 1 - least
+    return snapped if abs(share - snapped) < abs(share - nearest) else nearest

@@ -1,0 +1,116 @@
+"""What the signal will be for as long as a plan reaches: a forecast where one is trusted, else the last days.
+
+The days before tell how a day goes; today is as far above or below them as it is now, and less so hour by hour. What
+lies beyond a day is taken to be like the days before, whichever hour it is. The first entry is always the present: so
+a plan can say what to do now, be it part of one thing and part of another.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.signal import Signal
+
+HOUR_S: Final = 3_600.0
+DAY_S: Final = 86_400.0
+MAX_DAYS: Final = 14
+"""Older days say little about the next one."""
+KEPT_PER_HOUR: Final = 0.97
+"""How much of today's difference from the usual is left an hour later: it halves in a day."""
+SPAN_TOLERANCE_S: Final = 3_600.0
+"""Providers that give the last 24 h give 24 values, the first of which began up to an hour later."""
+MIN_KNOWN_RATIO: Final = 0.8
+"""Days with more than a fifth of their hours missing are none."""
+UNSEEN_RATIO: Final = 1e-6
+"""A smaller rest of the horizon is rounding."""
+PERSISTENCE: Final = "persistence"
+"""The source of a forecast that says no more than the present."""
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outlook:
+    """How long each value of the signal will hold [s], and the values, both of shape (n,); the first one holds now."""
+
+    durations_s: Values
+    values: Values
+
+    @property
+    def mean(self) -> float:
+        """Return the mean value."""
+        return float(self.values @ self.durations_s / self.durations_s.sum())
+
+
+def flat_outlook(value: float, horizon_s: float) -> Outlook:
+    """Return the outlook on a signal that stays what it is."""
+    return Outlook(np.array([horizon_s]), np.array([value]))
+
+
+def outlook_of(
+    history: Signal | None, forecast: Signal | None, *, now_s: float, period_s: float, horizon_s: float
+) -> Outlook | None:
+    """Return what the signal will be from now on for `horizon_s`; None where it is not known now, nor the days before.
+
+    Args:
+        history: the signal up to now, or None.
+        forecast: the signal from now on, or None.
+        now_s: Unix time [s].
+        period_s: how long the present is: the present value is taken to hold for as long [s].
+        horizon_s: how far to look [s].
+    """
+    value = value_now(history, forecast, now_s)
+    if value is None:
+        return None
+    present_s = min(period_s, horizon_s)
+    parts, seen_s = [(np.array([present_s]), np.array([value]))], present_s
+    is_trusted = forecast is not None and forecast.source != PERSISTENCE
+    days = _days(history, now_s) if horizon_s > present_s else None
+    if forecast is not None and is_trusted:
+        parts.append(forecast.steps(now_s + present_s, now_s + horizon_s))
+    elif days is not None:
+        parts.append(_tomorrow(days, value, present_s, horizon_s))
+    seen_s += float(parts[-1][0].sum()) if len(parts) > 1 else 0.0
+    if horizon_s - seen_s > UNSEEN_RATIO * horizon_s:
+        if days is None and len(parts) == 1:
+            return None
+        rest = np.concatenate([values for _, values in parts]) if days is None else days[~np.isnan(days)]
+        parts.append((np.full(len(rest), (horizon_s - seen_s) / len(rest)), rest))
+    return Outlook(np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts]))
+
+
+def value_now(history: Signal | None, forecast: Signal | None, now_s: float) -> float | None:
+    """Return the value that holds now, by the forecast where it has one."""
+    value = forecast.value_at(now_s) if forecast is not None else None
+    return history.value_at(now_s) if value is None and history is not None else value
+
+
+def _days(history: Signal | None, now_s: float) -> Values | None:
+    """Return the last whole days by the hour, shape (n_days, 24), each hour as long after the time of day it is now.
+
+    None where less than a day is known; single hours may be NaN.
+    """
+    if history is None or not len(history):
+        return None
+    n_days = min(MAX_DAYS, int((now_s - history.starts_s[0] + SPAN_TOLERANCE_S) // DAY_S))
+    if n_days < 1:
+        return None
+    at_s = now_s - DAY_S * np.arange(n_days, 0, -1)[:, None] + HOUR_S * np.arange(24)
+    index = np.searchsorted(history.starts_s, at_s, side="right") - 1
+    values = np.where((index >= 0) & (at_s < history.ends_s), history.values[np.maximum(index, 0)], np.nan)
+    return values if np.isfinite(values).mean() >= MIN_KNOWN_RATIO else None
+
+
+def _tomorrow(days: Values, value: float, from_s: float, until_s: float) -> tuple[Values, Values]:
+    """Return (durations [s], values) of the coming day, or the part of it from `from_s` to `until_s` after now."""
+    starts_s = HOUR_S * np.arange(24)
+    n_known = np.isfinite(days).sum(axis=0)
+    usual = np.nansum(days, axis=0) / np.maximum(n_known, 1)
+    now_usual = usual[0] if n_known[0] else value
+    expected = usual + (value - now_usual) * KEPT_PER_HOUR ** np.arange(24)
+    expected = np.clip(expected, min(np.nanmin(days), value), max(np.nanmax(days), value))
+    durations_s = np.minimum(starts_s + HOUR_S, until_s) - np.maximum(starts_s, from_s)
+    kept = (durations_s > 0) & (n_known > 0)
+    return durations_s[kept], expected[kept]
