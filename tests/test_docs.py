@@ -1,6 +1,7 @@
 """What the documents say is so: links, fields, keys, commands, reasons, numbers, and the unit file."""
 
 import ast
+import itertools
 import re
 import shlex
 import tomllib
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from controller import actuator, config, job, ranks, restoration, signal_feed, signal_news
+from controller import actuator, config, job, learning, profile_store, ranks, restoration, signal_feed, signal_news
 from controller.cli.parser import _parser
-from policies import cost, planning, profiling
+from policies import drift
 from policies.forecasting import MAX_LAG_S
+from policies.planning import needs, outlook
+from policies.profiling import descent, estimate, prior, settings
 from policies.providers.base import ProviderSettings
 from policies.service.config import PolicyConfig
 from publishers import recorder, reports, sender, topics, wire
@@ -30,6 +33,8 @@ HOW_IT_WORKS = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
 SAFETY = (ROOT / "docs" / "safety.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 UNIT = ROOT / "deploy" / "gridchase-controller.service"
+OBJECTIVES = ("slowdown", "deadline", "budget")
+"""Those whose codes are made of their names."""
 NO_KEYS = {"py", "json", "toml", "service", "md"}
 
 
@@ -106,7 +111,9 @@ def test_the_readme_shows_each_verb_that_there_is() -> None:
 
 
 def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:
-    sources = [*(ROOT / "controller").glob("*.py"), *(ROOT / "policies").glob("*.py")]
+    sources = [
+        path for folder in ("controller", "policies", "policies/planning") for path in (ROOT / folder).glob("*.py")
+    ]
     given = {reason for source in sources for reason in _reasons(ast.parse(source.read_text(encoding="utf-8")))}
     section = HOW_IT_WORKS.split("## Reason codes")[1]
     explained = {cells[0].strip("`") for cells in _rows(section) if cells[0].startswith("`")}
@@ -121,8 +128,18 @@ def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:
         (SAFETY, f"at most {recorder.MAX_KEPT:,} iterations"),
         (SAFETY, f"at most {sender.CLOSE_TIMEOUT_S:g} s for its last messages"),
         (HOW_IT_WORKS, f"or none has for {ranks.GATHER_S:g} s"),
-        (HOW_IT_WORKS, f"{profiling.MIN_ITERATIONS:g} iterations at least"),
-        (HOW_IT_WORKS, f"{planning.MAX_REFERENCE_DAYS} at most"),
+        (HOW_IT_WORKS, f"{estimate.MIN_ITERATIONS:g} iterations and {estimate.MIN_READINGS} readings"),
+        (HOW_IT_WORKS, f"after {estimate.MAX_ITERATIONS:g} iterations"),
+        (HOW_IT_WORKS, f"({estimate.PRIOR_RATIO * estimate.MAX_ITERATIONS:g} at the prior limit)"),
+        (HOW_IT_WORKS, f"rounded to {settings.GRID_W:g} W"),
+        (HOW_IT_WORKS, f"{descent.RISEN_TWICE - 1:.0%} more twice".replace("%", " %")),
+        (HOW_IT_WORKS, f"or {descent.RISEN_ONCE - 1:.0%} more once".replace("%", " %")),
+        (HOW_IT_WORKS, f"agree to {prior.AGREES_RATIO:.0%},".replace("%", " %")),
+        (HOW_IT_WORKS, f"{profile_store.MAX_PROFILES} curves are kept"),
+        (HOW_IT_WORKS, f"more than {drift.DRIFT_RATIO:.0%} in five looks".replace("%", " %")),
+        (HOW_IT_WORKS, f"as the last ones were, {outlook.MAX_DAYS} at most"),
+        (HOW_IT_WORKS, f"at most {needs.MAX_RESERVE:g} and at most a tenth"),
+        (HOW_IT_WORKS, f"by more than {100 * needs.OVERDRAFT_RATIO:g} % of its time"),
         (TOPICS, f"at most {recorder.MAX_IN_SEGMENT:,} iterations"),
         (TOPICS, f"{wire.MAX_ITERATIONS:,} are accepted"),
         (TOPICS, f"at most {signal_news.MAX_PUBLISHED:,} are published"),
@@ -134,15 +151,15 @@ def test_numbers_in_the_documents_are_those_of_the_code(text: str, sentence: str
 
 def test_numbers_in_words_are_those_of_the_code() -> None:
     safety, how_it_works = (" ".join(text.split()) for text in (SAFETY, HOW_IT_WORKS))
-    assert (actuator.MAX_REVERSIONS, cost.REPAY_S, cost.SPEND_S) == (3, 86_400, 7_200)
+    assert (actuator.MAX_REVERSIONS, needs.REPAY_S, needs.SPEND_S, needs.RESERVE_SHARE) == (3, 86_400, 21_600, 0.1)
     assert (ProviderSettings().max_age_s, MAX_LAG_S) == (7_200, 86_400)
     assert "written again, three times" in safety
-    assert profiling.REFERENCE_WINDOWS == 3
-    assert "the prior limit it measures three times as long" in how_it_works
+    assert (estimate.WINSOR_DEVIATIONS, drift.STRIKES, learning.DRIFT_BLOCKS, drift.REST_RATIO) == (3, 5, 5, 10)
+    assert "drawn in to three standard deviations" in how_it_works
+    assert "in five looks in a row, of five blocks each" in how_it_works
+    assert "not sooner than ten times what the first pass took" in how_it_works
     assert "ceased to hold more than two hours ago (`max_age_s`)" in safety
-    assert "a day for time that is owed, two hours for time that is left" in how_it_works
-    assert (planning.MIN_RESERVE, planning.MAX_RESERVE, planning.RESERVE_SHARE) == (0.001, 0.003, 0.1)
-    assert "between 0.001 and 0.003" in how_it_works
+    assert "a day for time that is owed and six hours for time that is left" in how_it_works
     assert "at most a tenth of the allowed slowdown" in how_it_works
 
 
@@ -230,17 +247,26 @@ def _exit_code(arguments: list[str]) -> int:
 def _reasons(tree: ast.AST) -> Iterator[str]:
     """Return the reason codes in a module: arguments, and variables, of that name."""
     for node in ast.walk(tree):
-        match node:
-            case ast.keyword(arg="reason", value=value):
-                yield from _texts(value)
-            case ast.Call(func=ast.Attribute(attr="_tell" | "_observe" | "_let_go" | "_give_back"), args=[first, *_]):
-                yield from _texts(first)
-            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
-                for name, value in zip(names, values, strict=True):
-                    if isinstance(name, ast.Name) and name.id == "reason":
-                        yield from _texts(value)
-            case _:
-                pass
+        for value in _values_of_reason(node):
+            yield from _texts(value)
+
+
+def _values_of_reason(node: ast.AST) -> list[ast.expr]:
+    """Return what stands at a node for a reason."""
+    match node:
+        case (
+            ast.keyword(arg="reason", value=value)
+            | ast.Call(func=ast.Name(id="_decided"), args=[_, _, _, value, _])
+            | ast.Assign(targets=[ast.Name(id="reason")], value=value)
+            | ast.Call(func=ast.Attribute(attr="_highest"), args=[_, value, _])
+            | ast.Call(func=ast.Attribute(attr="_tell" | "_observe" | "_let_go" | "_give_back"), args=[value, *_])
+        ):
+            return [value]
+        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+            pairs = zip(names, values, strict=True)
+            return [value for name, value in pairs if isinstance(name, ast.Name) and name.id == "reason"]
+        case _:
+            return []
 
 
 def _texts(node: ast.expr) -> Iterator[str]:
@@ -250,6 +276,12 @@ def _texts(node: ast.expr) -> Iterator[str]:
         case ast.IfExp(body=body, orelse=orelse):
             yield from _texts(body)
             yield from _texts(orelse)
+        case ast.FormattedValue(value=ast.Name(id="name")):  # of an objective
+            yield from OBJECTIVES
+        case ast.FormattedValue(value=value):
+            yield from _texts(value)
+        case ast.JoinedStr(values=values):
+            yield from map("".join, itertools.product(*map(_texts, values)))
         case _:
             pass
 
