@@ -8,8 +8,9 @@
 
 The first pass goes down from the prior limit by geometric steps and ends where energy per iteration rises; it takes
 some 70 iterations. Then the job trains at the limits that are planned, and each of them is measured: for the first
-60 blocks on a curve perturbed by what is not known of it, so that all limits that may be best are tried. Fit what you
-plan on with `policies.curve.fit_curve`.
+60 blocks on a curve perturbed by what is not known of it, so that all limits that may be best are tried. Plan on
+`fit_curve(perturbed(refinement.profile, rng), step_w=…)` while `is_curious`, and on
+`fit_curve(believed(refinement.profile), step_w=…)` from then on (`policies.curve.fit_curve`).
 
 The caller shows it observations: slices of time in which iterations ran, made while the limit that was *requested* is
 the one wanted. `Observation.power_limit_w` is the one *enforced*.
@@ -20,8 +21,9 @@ the one wanted. `Observation.power_limit_w` is the one *enforced*.
 300.0
 """
 
+from policies.profiling.belief import believed, perturbed
 from policies.profiling.observation import Observation
-from policies.profiling.refinement import Refinement, begin_refinement, is_curious, perturbed, refine
+from policies.profiling.refinement import Refinement, begin_refinement, is_curious, refine
 from policies.profiling.settings import ProfilerSettings
 from policies.profiling.sweep import (
     Measuring,
@@ -64,6 +66,7 @@ __all__ = [
     "advance",
     "begin",
     "begin_refinement",
+    "believed",
     "is_curious",
     "perturbed",
     "profile_of",

@@ -5,6 +5,7 @@ selects such a limit, and nearly all that a full sweep wastes is spent there. So
 iteration has risen. Limits that the draw never reaches measure the same as the prior one, and are left out.
 """
 
+import math
 from typing import Final
 
 from policies.profile import ProfilePoint
@@ -13,7 +14,9 @@ from policies.profiling.settings import GRID_W, SAME_LIMIT_W, ProfilerSettings
 RISEN_TWICE: Final = 1.02
 """Energy per iteration has risen where it is this many times its least at two limits in a row …"""
 RISEN_ONCE: Final = 1.08
-"""… or this many times at one: a window's noise is about 3 %."""
+"""… or this many times at one, where its noise does not explain that: a descent that ends too early is never mended."""
+NOISE_CIS: Final = 1.5
+"""Half-widths of the 95 % interval that noise may explain: three standard errors."""
 PEAKS_OVER_MEAN: Final = 1.2
 """Limits hold for the moment, the draw is a mean: so far above it they still cut peaks."""
 
@@ -46,15 +49,24 @@ def next_limit_w(
 
 
 def has_risen(descending: list[ProfilePoint]) -> bool:
-    """Return whether energy per iteration has risen on the way down through these points."""
-    least_j, n_risen = float("inf"), 0
+    """Return whether energy per iteration has risen on the way down through these points, by more than their noise."""
+    least, n_risen = None, 0
     for point in descending:
-        energy_j = point.iteration_energy_j
-        least_j = min(least_j, energy_j)
-        n_risen = n_risen + 1 if energy_j > RISEN_TWICE * least_j else 0
-        if n_risen > 1 or energy_j > RISEN_ONCE * least_j:
+        if least is None or point.iteration_energy_j <= least.iteration_energy_j:
+            least, n_risen = point, 0
+            continue
+        rise_ratio = point.iteration_energy_j / least.iteration_energy_j
+        n_risen = n_risen + 1 if rise_ratio > RISEN_TWICE else 0
+        if n_risen > 1 or rise_ratio > max(RISEN_ONCE, 1 + NOISE_CIS * _energy_ci_ratio(point, least)):
             return True
     return False
+
+
+def _energy_ci_ratio(*points: ProfilePoint) -> float:
+    """Return the half-width of the 95 % interval of the ratio of two energies per iteration."""
+    power_ratios = [(point.power_ci_w or 0.0) / point.power_w for point in points]
+    rate_ratios = [(point.iterations_per_s_ci or 0.0) / point.iterations_per_s for point in points]
+    return math.hypot(*power_ratios, *rate_ratios)
 
 
 def _reached(settings: ProfilerSettings, descending: list[ProfilePoint], wanted_w: float) -> list[ProfilePoint]:
@@ -64,14 +76,14 @@ def _reached(settings: ProfilerSettings, descending: list[ProfilePoint], wanted_
 
 
 def _below_w(settings: ProfilerSettings, reached: list[ProfilePoint], here_w: float) -> float:
-    """Return the limit after this one: a step below it, or where the draw begins to reach the limit; itself where no limit does."""
+    """Return the limit after this one: a step below, or where the draw begins to reach it; itself where none does."""
     next_w = settings.below_w(here_w)
     if not reached:
         return next_w
     draw_w = round(PEAKS_OVER_MEAN * reached[-1].power_w / settings.n_gpus / GRID_W) * GRID_W
     if draw_w < settings.floor_power_limit_w:
         return here_w  # no limit that may be set does anything
-    return min(next_w, draw_w)
+    return next_w if next_w <= draw_w else settings.clear_of_floor_w(draw_w)
 
 
 def _is_among(limit_w: float, limits_w: tuple[float, ...]) -> bool:

@@ -27,6 +27,9 @@ on GPUs; no number of iterations within one measurement shows it."""
 SUPPOSED_CV_RATIO: Final = 0.05
 SUPPOSED_N: Final = 5.0
 """Before anything is known iterations are supposed to scatter by so much, which counts as so many of them."""
+MIN_SCATTERED: Final = 2
+MIN_HALF: Final = 3
+"""Fewer iterations on either side say nothing of a change between them."""
 LEAST_CV_RATIO: Final = 0.01
 """Iterations that seem to scatter less are too few to say so."""
 
@@ -41,15 +44,19 @@ class Scatter:
     def with_window(self, window: Window) -> "Scatter":
         """Return the scatter pooled with that of a window."""
         log_times, weights = _log_times(window)
-        if len(log_times) < 2:
+        if len(log_times) < MIN_SCATTERED:
             return self
         middle = median(log_times)
-        cv_ratio = median(
-            abs(x - middle) * math.sqrt(weight) for x, weight in zip(log_times, weights, strict=True)
-        ) / MAD_PER_DEVIATION
+        cv_ratio = (
+            median(abs(x - middle) * math.sqrt(weight) for x, weight in zip(log_times, weights, strict=True))
+            / MAD_PER_DEVIATION
+        )
         n = float(len(log_times))
         squares = self.cv_ratio**2 * self.n + cv_ratio**2 * n
         return Scatter(cv_ratio=math.sqrt(squares / (self.n + n)), n=self.n + n)
+
+
+SUPPOSED: Final = Scatter()
 
 
 def scatter_of(points: tuple[ProfilePoint, ...]) -> Scatter:
@@ -106,7 +113,7 @@ def _power(window: Window) -> tuple[float, float]:
     mean_w = window.energy_j / window.active_s
     n = window.n_readings + 1  # with the beginning, where time and energy are 0
     spread_s2 = window.sum_tt_s2 - window.sum_t_s**2 / n
-    if window.n_readings < 2 or spread_s2 <= 0:
+    if window.n_readings < MIN_SCATTERED or spread_s2 <= 0:
         return mean_w, WINDOW_CV_RATIO
     power_w = (window.sum_te_js - window.sum_t_s * window.sum_e_j / n) / spread_s2
     if power_w <= 0:
@@ -122,26 +129,34 @@ MAX_ITERATIONS: Final = 15.0
 MIN_READINGS: Final = 5
 PRIOR_RATIO: Final = 2.0
 """The prior limit is measured for so many times as many iterations: every promise is relative to its rate."""
+POWER_WINDOWS: Final = 4.0
+"""For so many times the shortest window the ticks of the counter are waited for."""
 CHANGE_RATIO: Final = 0.1
 CHANGE_DEVIATIONS: Final = 4.0
 
 
+def may_be_enough(settings: ProfilerSettings, window: Window) -> bool:
+    """Return whether a window has what the shortest measurement needs."""
+    is_long = window.active_s >= settings.window_s and window.n_counted >= MIN_ITERATIONS
+    return is_long and window.n_readings >= MIN_READINGS and window.energy_j > 0
+
+
 def is_enough(settings: ProfilerSettings, window: Window, scatter: Scatter, *, is_prior: bool) -> bool:
     """Return whether a window knows its limit well enough for the first pass."""
-    n = window.n_counted
-    if window.active_s < settings.window_s or n < MIN_ITERATIONS or window.energy_j <= 0:
+    if not may_be_enough(settings, window):
         return False
-    if window.n_readings < MIN_READINGS:
+    is_power_vague = NORMAL_95 * _power(window)[1] > settings.tolerance_ratio
+    if is_power_vague and window.active_s < POWER_WINDOWS * settings.window_s:
         return False
     needed = (NORMAL_95 * scatter.cv_ratio / settings.tolerance_ratio) ** 2 if settings.tolerance_ratio else math.inf
-    return n >= min(needed, MAX_ITERATIONS) * (PRIOR_RATIO if is_prior else 1.0)
+    return window.n_counted >= min(needed, MAX_ITERATIONS) * (PRIOR_RATIO if is_prior else 1.0)
 
 
 def shows_change(window: Window, scatter: Scatter) -> bool:
     """Return whether the iterations of a window's two halves are not of one job."""
     log_times, _ = _log_times(window)
     half = len(log_times) // 2
-    if half < 3:
+    if half < MIN_HALF:
         return False
     gap = abs(median(log_times[:half]) - median(log_times[-half:]))
     return gap > max(CHANGE_RATIO, CHANGE_DEVIATIONS * scatter.cv_ratio * math.sqrt(2.5 / half))

@@ -1,23 +1,23 @@
 """The curve while the job trains on: every limit that the plan picks is one more measurement, and is merged.
 
 At first the plan is made curious: it is made on a curve that is perturbed by what is not known of it (Thompson
-sampling), so that limits are tried as often as they may be the best. Later it is made on the curve itself; measurements
-go on being merged, with a weight that never vanishes, so that the curve follows a job that changes slowly.
+sampling), so that limits are tried as often as they may be the best. Later it is made on what is believed of the curve;
+measurements go on being merged, with a weight that never vanishes, so that it follows a job that changes slowly.
 """
 
 import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
-
 from policies.profile import PowerProfile, ProfilePoint
-from policies.profiling.estimate import NORMAL_95, Scatter, point_of
+from policies.profiling.estimate import SUPPOSED, Scatter, point_of
 from policies.profiling.observation import Observation
 from policies.profiling.settings import SAME_LIMIT_W, ProfilerSettings
-from policies.profiling.window import Window
+from policies.profiling.window import EMPTY, Window
 
-MIN_ITERATIONS: Final = 3.0
+MIN_ITERATIONS: Final = 10.0
+"""Fewer iterations would say less of the limit than what is merged anyway takes from it: their scatter would outweigh
+that of measurements, about 1 %, by far."""
 LEAST_WEIGHT: Final = 0.05
 """A new measurement never weighs less: what was seen more than twenty measurements ago is forgotten."""
 
@@ -39,8 +39,8 @@ class Refinement:
     n_blocks: int = 0
     power_limit_w: float | None = None
     settled_s: float = 0.0
-    window: Window = Window()
-    scatter: Scatter = Scatter()
+    window: Window = EMPTY
+    scatter: Scatter = SUPPOSED
 
 
 def begin_refinement(profile: PowerProfile, *, n_blocks: int = 0) -> Refinement:
@@ -60,9 +60,7 @@ def refine(settings: ProfilerSettings, refinement: Refinement, observation: Obse
     last_w = refinement.power_limit_w
     if last_w is None or abs(observation.power_limit_w - last_w) > SAME_LIMIT_W:
         settled_s = 0.0 if last_w is not None else settings.settle_s
-        refinement = replace(
-            refinement, power_limit_w=observation.power_limit_w, settled_s=settled_s, window=Window()
-        )
+        refinement = replace(refinement, power_limit_w=observation.power_limit_w, settled_s=settled_s, window=EMPTY)
     if refinement.settled_s < settings.settle_s:
         return replace(refinement, settled_s=refinement.settled_s + observation.active_s)
     window = refinement.window.with_slice(observation)
@@ -74,7 +72,7 @@ def refine(settings: ProfilerSettings, refinement: Refinement, observation: Obse
         refinement,
         profile=merged(refinement.profile, point),
         n_blocks=refinement.n_blocks + 1,
-        window=Window(),
+        window=EMPTY,
         scatter=scatter,
     )
 
@@ -99,30 +97,6 @@ def merged(profile: PowerProfile, point: ProfilePoint) -> PowerProfile:
             active_s=old.active_s + point.active_s,
         )
     return PowerProfile(tuple(sorted((*others, point), key=lambda p: p.power_limit_w)))
-
-
-def perturbed(profile: PowerProfile, rng: np.random.Generator) -> PowerProfile:
-    """Return the curve as it might be: log rate and log power of each point moved by their standard error, at random.
-
-    What is not known to any error stays. It need not be monotone: fit it, as any measured curve, with `fit_curve`.
-    """
-    dice = rng.standard_normal((len(profile.points), 2))
-    return PowerProfile(
-        tuple(
-            replace(
-                point,
-                power_w=point.power_w * math.exp(_error_ratio(point.power_ci_w, point.power_w) * power_die),
-                iterations_per_s=point.iterations_per_s
-                * math.exp(_error_ratio(point.iterations_per_s_ci, point.iterations_per_s) * rate_die),
-            )
-            for point, (power_die, rate_die) in zip(profile.points, dice.tolist(), strict=True)
-        )
-    )
-
-
-def _error_ratio(ci: float | None, value: float) -> float:
-    """Return the standard error as a ratio."""
-    return 0.0 if ci is None else ci / NORMAL_95 / value
 
 
 def _pooled(old: float, old_ci: float | None, new: float, new_ci: float | None) -> tuple[float, float | None]:

@@ -9,6 +9,9 @@ SAME_LIMIT_W: Final = 1.0
 GRID_W: Final = 5.0
 """Limits are asked for in multiples of this: what lies between is interpolated to well within what can be measured."""
 
+FLOOR_RATIO: Final = 1.08
+"""A limit closer to the floor than this is not worth a measurement of its own."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfilerSettings:
@@ -65,7 +68,12 @@ class ProfilerSettings:
         (240.0, 100.0)
         """
         next_w = min(round(self.step_ratio * power_limit_w / GRID_W) * GRID_W, power_limit_w - GRID_W)
-        return next_w if next_w > self.floor_power_limit_w + GRID_W else self.floor_power_limit_w
+        return self.clear_of_floor_w(next_w)
+
+    def clear_of_floor_w(self, power_limit_w: float) -> float:
+        """Return the floor for a limit that is next to it or below, else the limit itself [W]."""
+        is_near = power_limit_w <= FLOOR_RATIO * self.floor_power_limit_w
+        return self.floor_power_limit_w if is_near else power_limit_w
 
     def ladder_w(self) -> tuple[float, ...]:
         """Return the limits that are visited if every one of them binds and none is too low, descending [W]."""

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from policies.profile import PowerProfile, ProfilePoint
-from policies.profiling.descent import next_limit_w
-from policies.profiling.estimate import Scatter, is_enough, point_of, scatter_of, shows_change
+from policies.profiling.descent import has_risen, next_limit_w
+from policies.profiling.estimate import Scatter, is_enough, may_be_enough, point_of, scatter_of, shows_change
 from policies.profiling.observation import Observation
 from policies.profiling.prior import adopted, agrees, can_be_checked, check_limits_w
 from policies.profiling.settings import SAME_LIMIT_W, ProfilerSettings
-from policies.profiling.window import Window
+from policies.profiling.window import EMPTY, Window
 
 MAX_RESTARTS: Final = 8
 """A limit whose measurement begins anew more often than this is given up."""
@@ -65,7 +65,7 @@ class Measuring:
     course: Course
     power_limit_w: float
     enforced_power_limit_w: float
-    window: Window = Window()
+    window: Window = EMPTY
     n_restarts: int = 0
 
     @property
@@ -178,11 +178,20 @@ def _measured(settings: ProfilerSettings, state: Measuring, observation: Observa
     )
     scatter = scatter_of(state.points).with_window(state.window)
     is_prior = abs(state.power_limit_w - settings.prior_power_limit_w) <= SAME_LIMIT_W
-    if not is_enough(settings, state.window, scatter, is_prior=is_prior):
+    if not is_enough(settings, state.window, scatter, is_prior=is_prior) and not _is_too_low(settings, state, scatter):
         return state
     if shows_change(state.window, scatter) and state.n_restarts < MAX_RESTARTS:
         return _restarted(settings, state)
     return _closed(settings, state, scatter)
+
+
+def _is_too_low(settings: ProfilerSettings, state: Measuring, scatter: Scatter) -> bool:
+    """Return whether energy per iteration has clearly risen already: nobody needs to know by how much."""
+    if not may_be_enough(settings, state.window) or not state.points:
+        return False
+    point = point_of(state.window, power_limit_w=state.enforced_power_limit_w, scatter=scatter)
+    is_lowest = point.power_limit_w < state.points[0].power_limit_w - SAME_LIMIT_W
+    return is_lowest and has_risen([*reversed(state.points), point])
 
 
 def _closed(settings: ProfilerSettings, state: Measuring, scatter: Scatter) -> State:

@@ -8,6 +8,8 @@ from policies.profiling.observation import Observation
 MAX_TIMES: Final = 256
 """No more iterations are looked at singly: a bound for memory, far above what a measurement needs."""
 
+ROUNDING_RATIO: Final = 1e-9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
@@ -46,13 +48,18 @@ class Window:
     def with_slice(self, seen: Observation) -> "Window":
         """Return the window with one more slice."""
         t_s, e_j = self.active_s + seen.active_s, self.energy_j + seen.energy_j
-        window = self._with_times(seen, t_s)._with_stretch(seen)
+        pending_s, pending_n, stretches_s, stretch_iterations = self._stretched(seen)
         return replace(
-            window,
+            self,
             active_s=t_s,
             n_iterations=self.n_iterations + seen.n_iterations,
             energy_j=e_j,
             n_readings=self.n_readings + 1,
+            times_s=self._times_with(seen, t_s),
+            stretches_s=stretches_s,
+            stretch_iterations=stretch_iterations,
+            pending_s=pending_s,
+            pending_iterations=pending_n,
             sum_t_s=self.sum_t_s + t_s,
             sum_e_j=self.sum_e_j + e_j,
             sum_tt_s2=self.sum_tt_s2 + t_s * t_s,
@@ -67,25 +74,23 @@ class Window:
         """Return how many iterations its rate rests on."""
         return float(len(self.times_s)) if self.times_s else sum(self.stretch_iterations)
 
-    def _with_times(self, seen: Observation, until_s: float) -> "Window":
-        """Return the window with the iterations of a slice, less one that began before the window did."""
+    def _times_with(self, seen: Observation, until_s: float) -> tuple[float, ...]:
+        """Return the iterations with those of a slice, less one that began before the window did."""
         times_s = self.times_s
         room_s = until_s - sum(times_s)
         for time_s in reversed(seen.iteration_times_s):
-            if len(times_s) >= MAX_TIMES or time_s <= 0 or time_s > room_s * (1 + 1e-9):
+            if len(times_s) >= MAX_TIMES or time_s <= 0 or time_s > room_s * (1 + ROUNDING_RATIO):
                 break
             times_s = (*times_s, time_s)
             room_s -= time_s
-        return replace(self, times_s=times_s)
+        return times_s
 
-    def _with_stretch(self, seen: Observation) -> "Window":
+    def _stretched(self, seen: Observation) -> tuple[float, float, tuple[float, ...], tuple[float, ...]]:
+        """Return the stretch under way (its time and iterations), and those that are whole."""
         pending_s, pending_n = self.pending_s + seen.active_s, self.pending_iterations + seen.n_iterations
         if pending_n < 1 or len(self.stretches_s) >= MAX_TIMES:
-            return replace(self, pending_s=pending_s, pending_iterations=pending_n)
-        return replace(
-            self,
-            stretches_s=(*self.stretches_s, pending_s / pending_n),
-            stretch_iterations=(*self.stretch_iterations, pending_n),
-            pending_s=0.0,
-            pending_iterations=0.0,
-        )
+            return pending_s, pending_n, self.stretches_s, self.stretch_iterations
+        return 0.0, 0.0, (*self.stretches_s, pending_s / pending_n), (*self.stretch_iterations, pending_n)
+
+
+EMPTY: Final = Window()
