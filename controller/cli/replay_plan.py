@@ -142,6 +142,9 @@ def _faults(options: argparse.Namespace) -> Iterator[str]:
         for value in values:
             if value is not None and not (least <= value <= most and value < math.inf):
                 yield f"--{name} {value:g}: must be {what}"
+    for name, path in (("png", options.png), ("html", options.html)):
+        if path is not None and not path.parent.is_dir():
+            yield f"--{name} {path}: there is no folder {path.parent}"
     if options.png is not None and find_spec("matplotlib") is None:
         yield "--png: needs matplotlib, which is not installed: pip install 'gridchase[plots]'"
 

@@ -24,12 +24,14 @@ th, td { text-align: right; padding: .2rem .7rem; border-bottom: 1px solid #e2e8
 td:nth-child(-n+2), th:nth-child(-n+2) { text-align: left }
 """
 _EXPLANATION: Final = (
-    "Saved is against the highest limit on the same runs. offline is the optimum in hindsight: no plan of these limits "
+    "Saved is carbon (or money), against the highest limit on the same runs; the budget is how much slower a run may "
+    "be. offline is the optimum in hindsight: no plan of these limits "
     "can save more."
 )
 _HEAD: Final = (
-    "signal", "policy", "at most slower", "carbon or money saved", "energy saved", "slower", "slower at worst", "runs",
+    "signal", "policy", "budget", "saved", "energy saved", "slower", "at worst", "runs",
 )  # fmt: skip
+MARGIN_W: Final = 5.0
 _HOUR_S: Final = 3_600.0
 
 
@@ -101,6 +103,8 @@ def _course(example: Example) -> list[figure]:
         x_range=limits.x_range,
     )  # fmt: skip
     low, high = float(example.values.min()), float(example.values.max())
+    held_w = np.concatenate([course.limits_w for course in example.courses.values()])
+    limits.y_range = Range1d(start=float(held_w.min()) - MARGIN_W, end=float(held_w.max()) + MARGIN_W)
     limits.extra_y_ranges = {"signal": Range1d(start=low, end=max(high, low + 1e-9))}
     limits.add_layout(LinearAxis(y_range_name="signal", axis_label=example.unit), "right")
     _stairs(limits, example.edges_s, example.values, color="#a0aec0", y_range_name="signal")

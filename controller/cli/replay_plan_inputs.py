@@ -72,11 +72,8 @@ def read_curve(path: Path, wanted: Wanted, faults: list[str]) -> Curve | None:
         return None
     found = [key for key in _keys(trace) if _matches(key, wanted)]
     if len(found) != 1:
-        some = found or list(_keys(trace))
-        faults.append(
-            f"{path}: {_asked(wanted)} {'is not there' if not found else 'is more than one'}; there are "
-            + ", ".join(f"{'/'.join(identity[:2])} {size} {identity[2]}" for identity, size in some)
-        )
+        what = "is more than one" if found else "is not there"
+        faults.append(f"{path}: {_asked(wanted)} {what}; there are {_listed(found or list(_keys(trace)))}")
         return None
     (identity, batch_size) = found[0]
     profile = _profile(trace, identity, batch_size)
@@ -97,6 +94,14 @@ def _matches(key: tuple[Identity, int], wanted: Wanted) -> bool:
         and wanted.batch_size in {None, size}
         and wanted.optimizer in {None, optimizer}
     )
+
+
+def _listed(keys: Sequence[tuple[Identity, int]]) -> str:
+    """Return workloads with their optimizer and batch sizes, for people."""
+    sizes: dict[Identity, list[str]] = {}
+    for identity, size in keys:
+        sizes.setdefault(identity, []).append(str(size))
+    return "; ".join(f"{'/'.join(key[:2])} ({key[2]}) at {', '.join(texts)}" for key, texts in sizes.items())
 
 
 def _asked(wanted: Wanted) -> str:
