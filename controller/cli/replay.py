@@ -3,6 +3,7 @@
 gridchase replay forecast --signal FILE… [--json]
 gridchase replay batch-size --train FILE --power FILE… [--eta 0.5] [--seeds 20] [--json]
 gridchase replay plan --power FILE --workload DATASET/NETWORK --batch-size N --signal FILE… [--json]
+gridchase replay profile --power FILE… [--noise realistic] [--eta 0.5] [--seeds 5] [--json]
 """
 
 import argparse
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from controller.cli import replay_batch_size, replay_plan
+from controller.cli import replay_batch_size, replay_plan, replay_profile
 from controller.errors import ConfigError
 from policies.forecasting.evaluation import Evaluation, evaluate
 from policies.providers.base import SignalFileError
@@ -47,6 +48,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     part.set_defaults(default_log_level="warning", do=lambda options: forecast(options.signal, as_json=options.json))
     replay_batch_size.add_part(parts)
     replay_plan.add_part(parts)
+    replay_profile.add_part(parts)
 
 
 def forecast(paths: Sequence[Path], *, as_json: bool) -> int:

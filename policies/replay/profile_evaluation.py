@@ -10,10 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from policies.curve import fit_curve
 from policies.profile import PowerProfile
 from policies.replay.noise import LEVELS, NoiseName
-from policies.replay.profile_curves import GRID_W, TrueCurve
+from policies.replay.profile_curves import TrueCurve
 from policies.replay.profile_players import PolicyName, play
 from policies.replay.training import Training
 
@@ -65,7 +64,7 @@ def evaluate(curve: TrueCurve, policy: PolicyName, noise: NoiseName, *, eta: flo
 def _run(curve: TrueCurve, policy: PolicyName, noise: NoiseName, *, eta: float, seed: int) -> Run:
     training = Training(curve, LEVELS[noise], seed=seed)
     played = play(policy, training, eta=eta, rng=np.random.default_rng(seed))
-    time_ratio, power_ratio, worst_ratio = curve_errors(curve, played.profile)
+    time_ratio, power_ratio, worst_ratio = curve_errors(curve, played.curve)
     return Run(
         iterations_to_plan=played.n_to_plan,
         seconds_to_plan_s=played.to_plan_s,
@@ -91,15 +90,14 @@ def excess_iterations(training: Training, n_iterations: int, *, eta: float) -> f
     )
 
 
-def curve_errors(curve: TrueCurve, measured: PowerProfile) -> tuple[float, float, float]:
+def curve_errors(curve: TrueCurve, known: PowerProfile) -> tuple[float, float, float]:
     """Return the relative errors of time (mean), power (mean) and the worst, over the true curve's useful limits.
 
     Useful is what lies between the limit of the least energy and the highest: nothing below is ever chosen.
     """
-    fitted = fit_curve(measured, step_w=GRID_W)
     least_w = curve.profile.energy_minimal.power_limit_w
     useful = [point for point in curve.profile.points if point.power_limit_w >= least_w]
-    found = [fitted.at(point.power_limit_w) for point in useful]
+    found = [known.at(point.power_limit_w) for point in useful]
     times = [abs(point.iterations_per_s / rate_per_s - 1) for point, (_, rate_per_s) in zip(useful, found, strict=True)]
     powers = [abs(power_w / point.power_w - 1) for point, (power_w, _) in zip(useful, found, strict=True)]
     return statistics.fmean(times), statistics.fmean(powers), max(*times, *powers)

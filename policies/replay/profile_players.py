@@ -6,7 +6,7 @@ measurements while the job trains, on a curve perturbed by what is not known of 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -36,13 +36,13 @@ class Played:
         n_to_plan: how many iterations there were before the first plan.
         to_plan_s: how long they took [s].
         to_plan_j: the energy that they used [J].
-        profile: the curve as it was known in the end, as measured.
+        curve: what it knows of the curve in the end, every 5 W.
     """
 
     n_to_plan: int
     to_plan_s: float
     to_plan_j: float
-    profile: PowerProfile
+    curve: PowerProfile
 
 
 def play(name: PolicyName, training: Training, *, eta: float, rng: np.random.Generator) -> Played:
@@ -57,38 +57,37 @@ def play(name: PolicyName, training: Training, *, eta: float, rng: np.random.Gen
     return _PLAYERS[name](training, eta, rng)
 
 
-def planned_limit_w(profile: PowerProfile, *, eta: float, max_power_limit_w: float) -> float:
-    """Return the limit of the least cost on the curve through what was measured [W]."""
-    curve = fit_curve(profile, step_w=GRID_W)
+def best_limit_w(curve: PowerProfile, *, eta: float, max_power_limit_w: float) -> float:
+    """Return the limit of the least cost [W]."""
     costs = zeus_cost(curve.power_w, curve.iterations_per_s, eta=eta, max_power_w=max_power_limit_w)
     return curve.points[int(np.argmin(costs))].power_limit_w
 
 
 def _play_zeus(training: Training, eta: float, _: np.random.Generator) -> Played:
     measurements = zeus_sweep.sweep(training)
-    played = _played(training, zeus_sweep.measured_profile(measurements))
+    played = _played(training, fit_curve(zeus_sweep.measured_profile(measurements), step_w=GRID_W))
     training.set_power_limit(zeus_sweep.choose_limit_w(measurements, eta=eta))
     return played
 
 
 def _play_unrefined(training: Training, eta: float, _: np.random.Generator) -> Played:
-    played = _played(training, _measured(training, settings_of(training)))
-    _plan(training, played.profile, eta)
+    curve = fit_curve(profiling.believed(_measured(training, settings_of(training))), step_w=GRID_W)
+    played = _played(training, curve)
+    _plan(training, curve, eta)
     return played
 
 
 def _play_gridchase(training: Training, eta: float, rng: np.random.Generator) -> Played:
     settings = settings_of(training)
-    first = _played(training, _measured(training, settings))
-    refinement = profiling.begin_refinement(first.profile)
+    refinement = profiling.begin_refinement(_measured(training, settings))
+    first = _played(training, refinement.profile)
     training.reading_s = max(training.reading_s, READING_S)
     while profiling.is_curious(settings, refinement):
-        _plan(training, profiling.perturbed(refinement.profile, rng), eta)
+        _plan(training, fit_curve(profiling.perturbed(refinement.profile, rng), step_w=GRID_W), eta)
         refinement = _refined(training, settings, refinement)
-    _plan(training, refinement.profile, eta)
-    return Played(
-        n_to_plan=first.n_to_plan, to_plan_s=first.to_plan_s, to_plan_j=first.to_plan_j, profile=refinement.profile
-    )
+    curve = fit_curve(profiling.believed(refinement.profile), step_w=GRID_W)
+    _plan(training, curve, eta)
+    return replace(first, curve=curve)
 
 
 _PLAYERS: Final[Mapping[PolicyName, Callable[[Training, float, np.random.Generator], Played]]] = {
@@ -131,13 +130,10 @@ def _refined(training: Training, settings: ProfilerSettings, refinement: Refinem
                 return refinement
 
 
-def _plan(training: Training, profile: PowerProfile, eta: float) -> None:
-    limit_w = planned_limit_w(profile, eta=eta, max_power_limit_w=training.curve.max_power_limit_w)
-    training.set_power_limit(limit_w)
+def _plan(training: Training, curve: PowerProfile, eta: float) -> None:
+    training.set_power_limit(best_limit_w(curve, eta=eta, max_power_limit_w=training.curve.max_power_limit_w))
 
 
-def _played(training: Training, profile: PowerProfile) -> Played:
+def _played(training: Training, curve: PowerProfile) -> Played:
     """Return what is known at the first plan, which is now."""
-    return Played(
-        n_to_plan=training.n_iterations, to_plan_s=training.now_s, to_plan_j=training.energy_j, profile=profile
-    )
+    return Played(n_to_plan=training.n_iterations, to_plan_s=training.now_s, to_plan_j=training.energy_j, curve=curve)
