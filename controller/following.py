@@ -115,6 +115,11 @@ class Following:
         """Return this node's curve, where it reaches up to the highest limit that the leader may ask for."""
         return self._curve.profile(self._plan.max_power_limit_w) if self._plan else None
 
+    @property
+    def is_steady(self) -> bool:
+        """Return whether the leader's limit comes from its plan, and is not just being measured."""
+        return self._plan is not None and self._plan.is_steady
+
     def reset(self) -> None:
         """Forget the curve: the run's GPUs are others now."""
         self._curve = PartCurve()

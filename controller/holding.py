@@ -1,5 +1,7 @@
-"""The GPUs of one run on this node: all of them get the same limit, and lose it together."""
+"""The GPUs of one run on this node: all of them get the same limit, or some of them less, and lose it together."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from controller.ports import EnergyMeter, Hold, LimitState, PowerLimiter, Target
@@ -20,7 +22,7 @@ class Holding:
 
     def __init__(self) -> None:
         self.asked: Target | None = None
-        self._asked_of: set[str] = set()
+        self._asked_of: dict[str, Target] = {}
         self._gpus: dict[str, tuple[PowerLimiter, EnergyMeter]] = {}
 
     def add(self, limiter: PowerLimiter, meter: EnergyMeter) -> None:
@@ -75,12 +77,18 @@ class Holding:
         states = self.states
         return max(state.floor_power_limit_w for state in states), min(state.ceiling_power_limit_w for state in states)
 
-    def ask(self, target: Target) -> None:
-        """Ask for a limit; the same one again is not asked for twice."""
-        if target != self.asked or self._asked_of != self.uuids:
-            self.asked, self._asked_of = target, self.uuids
-            for limiter, _ in self._gpus.values():
-                limiter.request(target)
+    def ask(self, target: Target, lowered: Mapping[str, float] | None = None) -> None:
+        """Ask for a limit; the same one again is not asked for twice.
+
+        Args:
+            target: what the run is to have.
+            lowered: GPUs that are to have less, by UUID, and by what share of it; all others get the run's limit.
+        """
+        asked_of = {uuid: _lowered(target, (lowered or {}).get(uuid, 0.0)) for uuid in self._gpus}
+        for uuid, (limiter, _) in self._gpus.items():
+            if asked_of[uuid] != self._asked_of.get(uuid):
+                limiter.request(asked_of[uuid])
+        self.asked, self._asked_of = target, asked_of
 
     def give_back(self, reason: str, detail: str, *, only: Hold | None = None) -> None:
         """End the hold, or that on GPUs in one state only, where something was asked of them; it may begin again.
@@ -91,25 +99,43 @@ class Holding:
             for limiter, _ in self._gpus.values():
                 if only is None or (limiter.state is not None and limiter.state.hold is only):
                     limiter.release(reason=reason, detail=detail)
-        self.asked = None
+        self.asked, self._asked_of = None, {}
 
     def end(self, reason: str, detail: str) -> None:
         """End every hold for good, whatever it looks like now: a write may still be in mid-air."""
         for limiter, _ in self._gpus.values():
             limiter.release(reason=reason, detail=detail)
-        self.asked = None
+        self.asked, self._asked_of = None, {}
+
+    def is_in_force(self, since_ns: int) -> bool:
+        """Return whether every GPU has had what it was asked for ever since a moment [ns]."""
+        if self.asked is None:
+            return False
+        for uuid, (limiter, _) in self._gpus.items():
+            state, asked = limiter.state, self._asked_of.get(uuid)
+            if state is None or asked is None or state.hold is not Hold.HELD or state.since_ns > since_ns:
+                return False
+            if abs(_clamped_w(asked.power_limit_w, state) - state.requested_power_limit_w) > SAME_W:
+                return False
+        return True
 
     def enforced_w(self, since_ns: int) -> float | None:
-        """Return the limit that the run got ever since a moment [W], or None where it is not the one asked for."""
-        enforced_w = []
-        for limiter, _ in self._gpus.values():
-            state = limiter.state
-            if state is None or state.hold is not Hold.HELD or self.asked is None or state.since_ns > since_ns:
-                return None
-            if abs(_clamped_w(self.asked.power_limit_w, state) - state.requested_power_limit_w) > SAME_W:
-                return None
-            enforced_w.append(state.enforced_power_limit_w)
-        return min(enforced_w, default=None)
+        """Return the limit that the run got ever since a moment [W], or None where it is not the one asked for.
+
+        Where some GPUs were asked for less, what is measured is not the run at its limit.
+        """
+        if any(asked != self.asked for asked in self._asked_of.values()) or not self.is_in_force(since_ns):
+            return None
+        return min((state.enforced_power_limit_w for state in self.states), default=None)
+
+
+def _lowered(target: Target, ratio: float) -> Target:
+    """Return what a GPU is asked for that is to have less than the run, by a share of it."""
+    if not ratio:
+        return target
+    detail = f"{ratio:.0%} below the run's {target.power_limit_w:g} W: it waits for another GPU; {target.detail}"
+    limit_w = target.power_limit_w * (1 - ratio)
+    return replace(target, power_limit_w=limit_w, reason="slack_shared", detail=detail)
 
 
 def _clamped_w(power_limit_w: float, state: LimitState) -> float:

@@ -20,6 +20,7 @@ from controller.ports import EnergyMeter, Hold, PowerLimiter, SignalSource, Targ
 from controller.profile_store import ProfileStore
 from controller.ranks import End, Place, Ranks
 from controller.run_news import RunNews
+from controller.slack_sharing import SlackSharing
 from publishers.reports import PartProfile, RunEnergy, RunPlan
 from publishers.wire import Iterations, Message, RankStatus
 
@@ -66,6 +67,8 @@ class Job:
             news=self._news,
         )
         self._following = Following(place, config=config, holding=self._holding, news=self._news)
+        self._slack = SlackSharing(self._holding, settle_s=config.profiler.settle_s)
+        self._shares_slack = config.plan.rules_of(place.job).share_slack
         self._tick_s = math.inf
         self._stepped_s = 0.0
 
@@ -181,6 +184,8 @@ class Job:
         for piece in self._books.cut(known_ns, logs=logs, meters=meters, tick_s=self._tick_s, to_the_end=to_the_end):
             # Once a point is closed, the rest still ran at its limit: it says nothing of the next one.
             has_grown = has_grown or (piece.active and role.observe(piece))
+            if piece.active:
+                self._slack.observe(piece)
             self.ranks.forget_before(piece.end_ns)
         if has_grown:
             self._leading.keep()
@@ -191,9 +196,12 @@ class Job:
             self._leading.tell_curve(is_barred=self._is_barred())
         wish = self._obstacle() or self._wish(now_s)
         if isinstance(wish, Obstacle):
+            self._slack.pause()
             self._holding.give_back(*wish, only=None if self._holding.are_ours else Hold.HELD)
         elif wish is not None:
-            self._holding.ask(wish)
+            role = self._following if self.is_follower else self._leading
+            shares = self._shares_slack and role.is_steady
+            self._holding.ask(wish, self._slack.lowered(wish, is_steady=shares))
         if wish is not None:
             self._tell(wish)
 

@@ -28,6 +28,7 @@ class PlanRules(Section, frozen=True, kw_only=True):
     min_dwell_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
     min_gain_ratio: Annotated[float, Meta(ge=0, lt=1)] = 0.005
     step_w: Annotated[float, Meta(ge=1, le=1_000)] = 5.0
+    share_slack: bool = False
 
 
 class JobPlan(Section, frozen=True, kw_only=True):
