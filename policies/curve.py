@@ -13,7 +13,7 @@ harmonic mean of the slopes). Five points over the useful range reproduce measur
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -62,8 +62,40 @@ def smoothed(profile: PowerProfile) -> PowerProfile:
     )
 
 
-def lower_hull(profile: PowerProfile) -> PowerProfile:
-    """Return the points that no mix of two others beats, ascending in rate, power and marginal energy.
+@dataclass(frozen=True, slots=True)
+class Hull:
+    """The points that no mix of two others beats, ascending in rate, power and marginal energy; one at least."""
+
+    points: tuple[ProfilePoint, ...]
+
+    @property
+    def power_w(self) -> Values:
+        """Return the power of each point, shape (n_points,) [W]."""
+        return np.array([point.power_w for point in self.points])
+
+    @property
+    def iterations_per_s(self) -> Values:
+        """Return the rate of each point, shape (n_points,) [1/s]."""
+        return np.array([point.iterations_per_s for point in self.points])
+
+    @property
+    def marginal_energies_j(self) -> Values:
+        """Return what one more iteration costs between two points, dP/dr, ascending, shape (n_points - 1,) [J]."""
+        return np.array([_slope_j(lower, upper) for lower, upper in pairwise(self.points)], dtype=np.float64)
+
+    @property
+    def thriftiest(self) -> ProfilePoint:
+        """Return the point with the least energy per iteration, which is the slowest."""
+        return self.points[0]
+
+    @property
+    def fastest(self) -> ProfilePoint:
+        """Return the point with the highest rate."""
+        return self.points[-1]
+
+
+def lower_hull(profile: PowerProfile) -> Hull:
+    """Return the points that no mix of two others beats.
 
     That is the lower convex hull of power over rate, from the energy-minimal point to the fastest. What is slower than
     the former takes more time and more energy; what draws more and is no faster lies above the hull.
@@ -80,12 +112,7 @@ def lower_hull(profile: PowerProfile) -> PowerProfile:
         while len(hull) > 1 and _slope_j(hull[-2], hull[-1]) >= _slope_j(hull[-2], point):
             hull.pop()
         hull.append(point)
-    return PowerProfile(tuple(hull))
-
-
-def marginal_energies_j(hull: PowerProfile) -> Values:
-    """Return the marginal energy of an iteration on each segment, dP/dr, ascending, shape (n_points - 1,) [J]."""
-    return np.array([_slope_j(lower, upper) for lower, upper in pairwise(hull.points)], dtype=np.float64)
+    return Hull(tuple(hull))
 
 
 def isotonic(values: Values, weights: Values) -> Values:

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple, assert_never
 
 import numpy as np
 
-from policies.curve import lower_hull
+from policies.curve import Hull, lower_hull
 from policies.planning.mixing import Mix, mix_for
 from policies.planning.needs import Need, budget_need, deadline_need, slowdown_need
 from policies.planning.outlook import DAY_S, Outlook, flat_outlook, outlook_of, value_now
@@ -122,7 +122,7 @@ def _by_need(question: _Question, objective: SlowdownObjective | DeadlineObjecti
     name = type(objective).__name__.removesuffix("Objective").lower()
     need, outlook = _need(question, objective, hull)
     if need is None:
-        chosen = hull.energy_minimal if isinstance(objective, BudgetObjective) else hull.fastest
+        chosen = hull.thriftiest if isinstance(objective, BudgetObjective) else hull.fastest
         detail = f"how many iterations are left is not known, so there is no plan for the {name}"
         return _decided(question, Mix(first=chosen), None, "length_unknown", detail)
     purchase = buy(hull, outlook or flat_outlook(STATIC_VALUE, need.horizon_s), needed_per_s=need.mean_per_s)
@@ -135,13 +135,13 @@ def _by_need(question: _Question, objective: SlowdownObjective | DeadlineObjecti
     elif rate_per_s > purchase.rate_per_s * (1 + SAME_RATE):
         reason = "behind_schedule"
     else:
-        reason = f"{name}_{'static' if outlook is None else 'signal'}"
-        kept = _keepable(question, hull, purchase, rate_per_s, value, need.at_least_per_s)
+        reason = f"{name}_{'static' if outlook is None or outlook.is_flat else 'signal'}"
+        kept = _keepable(question, hull, purchase, rate_per_s, value)
     return _decided(question, mix, kept, reason, detail)
 
 
 def _need(
-    question: _Question, objective: SlowdownObjective | DeadlineObjective | BudgetObjective, hull: PowerProfile
+    question: _Question, objective: SlowdownObjective | DeadlineObjective | BudgetObjective, hull: Hull
 ) -> tuple[Need | None, Outlook | None]:
     """Return what the objective asks for, and the signal for as long as that reaches, where it is known."""
     progress, period_s = question.progress, question.rules.period_s
@@ -161,7 +161,7 @@ def _need(
     return need, None if need is None else question.outlook(need.horizon_s)
 
 
-def _detail(hull: PowerProfile, need: Need, purchase: Purchase, rate_per_s: float, value: float) -> str:
+def _detail(hull: Hull, need: Need, purchase: Purchase, rate_per_s: float, value: float) -> str:
     """Return the numbers that were used, for people: the price of time says how much a second is worth in watts."""
     power_w = float(np.interp(rate_per_s, hull.iterations_per_s, hull.power_w))
     weight = "power costs nothing now"
@@ -173,12 +173,14 @@ def _detail(hull: PowerProfile, need: Need, purchase: Purchase, rate_per_s: floa
     )
 
 
-def _keepable(
-    question: _Question, hull: PowerProfile, purchase: Purchase, rate_per_s: float, value: float, at_least_per_s: float
-) -> _Kept | None:
-    """Return the limit in force, and what a change to the planned rate would save: the difference of c·P - μ·r."""
+def _keepable(question: _Question, hull: Hull, purchase: Purchase, rate_per_s: float, value: float) -> _Kept | None:
+    """Return the limit in force, and what a change to the planned rate would save: the difference of c·P - μ·r.
+
+    None where it is slower than planned: what is missing then has to be made up for later, where the price of work may
+    be many times as high (the last watts before the highest limit buy next to nothing).
+    """
     point = None if question.present is None else question.profile.point_at(question.present.power_limit_w)
-    if point is None or point.iterations_per_s < min(at_least_per_s, rate_per_s):
+    if point is None or point.iterations_per_s < rate_per_s:
         return None
     planned_w = float(np.interp(rate_per_s, hull.iterations_per_s, hull.power_w))
     kept_cost = value * point.power_w - purchase.work_price * point.iterations_per_s

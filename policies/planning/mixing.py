@@ -5,8 +5,9 @@ from typing import Final
 
 import numpy as np
 
+from policies.curve import Hull
 from policies.planning.records import Later, Present, Rules
-from policies.profile import SAME_LIMIT_W, PowerProfile, ProfilePoint
+from policies.profile import SAME_LIMIT_W, ProfilePoint
 
 MIN_SHARE: Final = 0.01
 """A smaller part of a period at another limit is not worth the change."""
@@ -36,7 +37,7 @@ class Mix:
         return any(point is not None and point.power_limit_w == power_limit_w for point in (self.first, self.second))
 
 
-def mix_for(hull: PowerProfile, rate_per_s: float, rules: Rules, present: Present | None) -> Mix:
+def mix_for(hull: Hull, rate_per_s: float, rules: Rules, present: Present | None) -> Mix:
     """Return the limits whose mean rate over a period is `rate_per_s`, as far as the hull and the dwell time allow.
 
     A period begins with the limit that is in force, if it is one of the two: so there is one change a period.

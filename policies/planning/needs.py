@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from policies.curve import Hull
 from policies.planning.outlook import DAY_S, Outlook
 from policies.planning.records import Progress, SlowdownObjective
 from policies.planning.schedule import buy
@@ -26,6 +27,8 @@ RESERVE_SHARE: Final = 0.1
 """At most this share of the slowdown that is allowed is kept back."""
 MIN_ACTIVE_RATIO: Final = 0.05
 """A run that has paused longer than this much of its time so far will not go on so."""
+SURELY: Final = 1 + 1e-6
+"""Rates that are higher by less are not, but for rounding."""
 BISECTIONS: Final = 16
 
 
@@ -65,17 +68,17 @@ def slowdown_need(profile: PowerProfile, objective: SlowdownObjective, progress:
         allowed * progress.n_iterations / highest_per_s - progress.active_s, (allowed - 1) * progress.active_s
     )
     overdraft_s = OVERDRAFT_RATIO * progress.active_s
+    mean_per_s = even_per_s * (1 - credit_s / (REPAY_S if credit_s < 0 else SPEND_S))
     return Need(
-        mean_per_s=even_per_s * (1 - credit_s / (REPAY_S if credit_s < 0 else SPEND_S)),
+        mean_per_s=mean_per_s,
         horizon_s=DAY_S,
-        at_least_per_s=min(even_per_s * (1 - max(credit_s + overdraft_s, 0.0) / period_s), even_per_s),
+        at_least_per_s=even_per_s * (1 - max(credit_s + overdraft_s, 0.0) / period_s),
+        is_beyond=mean_per_s > highest_per_s * SURELY,
         detail=f"time in hand {credit_s:+.0f} s",
     )
 
 
-def deadline_need(
-    hull: PowerProfile, deadline_s: float, progress: Progress, *, now_s: float, period_s: float
-) -> Need | None:
+def deadline_need(hull: Hull, deadline_s: float, progress: Progress, *, now_s: float, period_s: float) -> Need | None:
     """Return what a deadline asks for, as pauses have been until now; None where the run's length is not known."""
     left, elapsed_s = progress.left_iterations, now_s - progress.started_at_s
     if left is None:
@@ -86,7 +89,7 @@ def deadline_need(
     return _within(hull.fastest.iterations_per_s, left, left_s, period_s, detail)
 
 
-def budget_need(hull: PowerProfile, outlook: Outlook, budget: float, progress: Progress) -> Need | None:
+def budget_need(hull: Hull, outlook: Outlook, budget: float, progress: Progress) -> Need | None:
     """Return the highest mean rate that a budget allows; None where the run's length, or what is spent, is not known.
 
     The outlook's values times kWh are in the budget's unit.
@@ -117,9 +120,16 @@ def budget_need(hull: PowerProfile, outlook: Outlook, budget: float, progress: P
 
 
 def _within(highest_per_s: float, left: float, left_s: float, period_s: float, detail: str) -> Need:
+    """Return what so many iterations in so much time ask for, such that the highest rate can still make the rest."""
     mean_per_s = left / left_s if left_s > 0 else math.inf
-    is_beyond = mean_per_s > highest_per_s * (1 + 1e-6)
-    return Need(mean_per_s=mean_per_s, horizon_s=left_s if left_s > 0 else period_s, detail=detail, is_beyond=is_beyond)
+    rest = highest_per_s * max(left_s - period_s, 0.0)
+    return Need(
+        mean_per_s=mean_per_s,
+        horizon_s=left_s if left_s > 0 else period_s,
+        detail=detail,
+        at_least_per_s=min(max(left - rest, 0.0) / period_s, mean_per_s),
+        is_beyond=mean_per_s > highest_per_s * SURELY,
+    )
 
 
 def _uncertainty_ratio(point: ProfilePoint) -> float:

@@ -25,6 +25,7 @@ MIN_KNOWN_RATIO: Final = 0.8
 """Days with more than a fifth of their hours missing are none."""
 UNSEEN_RATIO: Final = 1e-6
 """A smaller rest of the horizon is rounding."""
+SAME_RATIO: Final = 1e-9
 PERSISTENCE: Final = "persistence"
 """The source of a forecast that says no more than the present."""
 
@@ -42,6 +43,11 @@ class Outlook:
     def mean(self) -> float:
         """Return the mean value."""
         return float(self.values @ self.durations_s / self.durations_s.sum())
+
+    @property
+    def is_flat(self) -> bool:
+        """Return whether the signal does not vary."""
+        return float(np.ptp(self.values)) <= SAME_RATIO * float(np.abs(self.values).max())
 
 
 def flat_outlook(value: float, horizon_s: float) -> Outlook:

@@ -14,9 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.curve import marginal_energies_j
+from policies.curve import Hull
 from policies.planning.outlook import Outlook
-from policies.profile import PowerProfile
 
 SAME_PRICE: Final = 1e-9
 """Prices closer than this, as a share, are one: of a signal that does not vary, no hour is cheaper."""
@@ -41,7 +40,7 @@ class Purchase:
     mean_rate_per_s: float
 
 
-def buy(hull: PowerProfile, outlook: Outlook, *, needed_per_s: float) -> Purchase:
+def buy(hull: Hull, outlook: Outlook, *, needed_per_s: float) -> Purchase:
     """Return the rate for now that belongs to the cheapest way to a mean rate of `needed_per_s`, or more [1/s].
 
     What is needed is cut to what the hull has.
@@ -56,7 +55,7 @@ def buy(hull: PowerProfile, outlook: Outlook, *, needed_per_s: float) -> Purchas
             mean_power_cost=outlook.mean * float(powers_w[0]),
             mean_rate_per_s=slowest_per_s,
         )
-    prices = np.outer(outlook.values, marginal_energies_j(hull))
+    prices = np.outer(outlook.values, hull.marginal_energies_j)
     amounts = np.outer(weights, np.diff(rates_per_s))
     shares, price = _shares(prices, amounts, needed_per_s - slowest_per_s, at_least=price_at_end)
     bought = amounts * shares

@@ -13,7 +13,7 @@ from policies.signal import ESTIMATED, Signal
 HORIZON_S: Final = 86_400.0
 """How far forecasts reach."""
 MIN_DWELL_S: Final = 60.0
-MIN_GAIN_RATIO: Final = 0.005
+MIN_GAIN_RATIO: Final = 0.001
 """What the controller has where nothing else is configured."""
 
 Outlook = Callable[[Moment], Signal | None]
