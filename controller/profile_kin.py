@@ -85,8 +85,8 @@ def _moved(profile: PowerProfile, other: ProfileKey, key: ProfileKey) -> PowerPr
                 point,
                 power_w=point.power_w * gpus_ratio,
                 iterations_per_s=point.iterations_per_s * rate_ratio,
-                power_ci_w=_times(point.power_ci_w, gpus_ratio),
-                iterations_per_s_ci=_times(point.iterations_per_s_ci, rate_ratio),
+                power_ci_w=_scaled_ci(point.power_ci_w, gpus_ratio),
+                iterations_per_s_ci=_scaled_ci(point.iterations_per_s_ci, rate_ratio),
             )
             for point in profile.points
         )
@@ -120,5 +120,5 @@ def _between(
     return Kin(PowerProfile(tuple(points)), f"between batch sizes {low[0].batch_size} and {high[0].batch_size}")
 
 
-def _times(value: float | None, factor_ratio: float) -> float | None:
-    return None if value is None else value * factor_ratio
+def _scaled_ci(half_width_ci: float | None, factor_ratio: float) -> float | None:
+    return None if half_width_ci is None else half_width_ci * factor_ratio
