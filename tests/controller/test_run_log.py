@@ -182,3 +182,12 @@ def test_a_cut_in_the_gap_at_an_epochs_turn_leaves_what_follows_active() -> None
     assert log.covers(cut_ns, ns(3))
     log.forget_before(ns(2.5))
     assert log.begin_ns == ns(2.3)  # what is wholly counted is forgotten
+
+
+def test_the_length_of_a_run_counts_from_the_first_iteration_that_was_heard() -> None:
+    log = RankLog()
+    assert log.total_iterations(1_000) is None, "nobody knows yet where it is"
+    log.append(iterations(0, [1, 2], first=600), now_ns=ns(3))
+    assert log.total_iterations(1_000) == 400
+    assert log.total_iterations(None) is None
+    assert log.total_iterations(500) == 2, "it is over already"
