@@ -1,4 +1,4 @@
-"""The curves that a plan is made on: the measured one as the run lives it, and one as it may be. Pure."""
+"""The curves that a plan is made on: the measured one as a run lives it, as it probably is, as it may be. Pure."""
 
 import hashlib
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from policies.profile import PowerProfile
-from policies.profiling import perturbed
+from policies.profiling import believed, perturbed
 
 
 def as_lived(measured: PowerProfile) -> PowerProfile:
@@ -28,14 +28,20 @@ def as_lived(measured: PowerProfile) -> PowerProfile:
     return _scaled(measured, robust_s / whole_s)
 
 
+def as_it_probably_is(measured: PowerProfile) -> PowerProfile:
+    """Return the most probable curve after what was measured, with its stalls."""
+    return believed(as_lived(measured))
+
+
 def as_it_may_be(measured: PowerProfile, *, job: str, run: str, n_block: int) -> PowerProfile:
     """Return a curve moved by what is not known of it, always in the same way for a block of a run.
 
-    Rates are relative to the highest limit's, which stays: the promise of a plan is made in terms of it.
+    The rate at the highest limit stays: the promise of a plan is made in terms of it.
     """
+    lived = as_lived(measured)
     seed = hashlib.blake2b(f"{job}/{run}/{n_block}".encode(), digest_size=16).digest()
-    moved = perturbed(measured, np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little"))))
-    return _scaled(moved, measured.fastest.iterations_per_s / moved.fastest.iterations_per_s)
+    moved = perturbed(lived, np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little"))))
+    return _scaled(moved, believed(lived).fastest.iterations_per_s / moved.fastest.iterations_per_s)
 
 
 def _scaled(curve: PowerProfile, rate_ratio: float) -> PowerProfile:

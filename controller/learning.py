@@ -17,11 +17,10 @@ from policies.drift import Drift, has_left, watch
 from policies.profile import PowerProfile
 from policies.profiling import Observation, ProfilerSettings, Refinement
 
+SAME_W = 1.0
 MAX_DOUBLINGS = 10
 """How often the rest between profiles doubles, at most, where a job leaves one curve after the other."""
-DRIFT_BLOCKS = 5
-"""A look for drift takes as long as so many blocks: a stall of some seconds is none."""
-SHOWN_BLOCKS = 300
+SHOWN_BLOCKS = 150
 """A curve that is known well is shown and stored again after so many blocks: each of them moves it by a hair."""
 
 
@@ -47,20 +46,26 @@ class Planned:
         settings: those of the profiler.
         refinement: the curve, and the measurement under way.
         drift: whether the job keeps to it.
-        shown: the curve as it is published and stored.
+        settled: the curve as it is shown, published and stored, but without its stalls. Drift is measured by it: the
+            one that is refined follows wherever the job goes.
         pass_s: how long the first pass took, or would have taken [s].
     """
 
     settings: ProfilerSettings
     refinement: Refinement
     drift: Drift
-    shown: PowerProfile
+    settled: PowerProfile
     pass_s: float
 
     @property
     def is_curious(self) -> bool:
         """Return whether the plan should still try out what may be best."""
         return profiling.is_curious(self.settings, self.refinement)
+
+    def has_settled_at(self, power_limit_w: float) -> bool:
+        """Return whether the limit is that of the measurement under way, and has been for long enough."""
+        last_w, settled_s = self.refinement.power_limit_w, self.refinement.settled_s
+        return last_w is not None and abs(last_w - power_limit_w) <= SAME_W and settled_s >= self.settings.settle_s
 
 
 State = Waiting | Profiling | Planned
@@ -82,8 +87,8 @@ class Learning:
             case Profiling(sweep=sweep):
                 profile = profiling.profile_of(sweep)
                 return as_lived(profile) if profile else None
-            case Planned(shown=shown):
-                return shown
+            case Planned(settled=settled):
+                return as_lived(settled)
             case Waiting():
                 return None
 
@@ -114,7 +119,7 @@ class Learning:
             case Profiling() as state:
                 return self._measure(state, observation)
             case Planned() as state:
-                return self._refine(self._watched(state, observation, piece.gaps_s), observation)
+                return self._refine(self._watched(state, observation), observation)
             case Waiting():
                 return False
 
@@ -123,34 +128,29 @@ class Learning:
         self._enter(replace(state, sweep=sweep, pass_s=state.pass_s + observation.active_s), Drift())
         return sweep.points != state.sweep.points or isinstance(self.state, Planned)
 
-    def _watched(self, state: Planned, observation: Observation, gaps_s: float) -> Planned | None:
-        """Return the state that has looked for drift; None where the job has left its curve, and is profiled anew.
-
-        It is measured by the curve that is shown: the one that is refined follows wherever the job goes.
-        """
-        running = replace(observation, active_s=max(observation.active_s - gaps_s, 0.0))
-        drift = watch(state.drift, running, profile=state.shown, window_s=DRIFT_BLOCKS * state.settings.block_s)
+    def _watched(self, state: Planned, observation: Observation) -> Planned | None:
+        """Return the state that has looked for drift; None where the job has left its curve, and is profiled anew."""
+        settings, drift = state.settings, state.drift
+        if state.has_settled_at(observation.power_limit_w):
+            drift = watch(drift, observation, profile=state.settled, window_s=settings.block_s)
         # A job without a steady rate is left in peace for longer and longer.
         if not has_left(drift, sweep_s=state.pass_s * 2**self.n_left):
             return replace(state, drift=drift)
-        self._left, self.n_left = state.shown, min(self.n_left + 1, MAX_DOUBLINGS)
-        self._enter(Profiling(settings=state.settings, sweep=profiling.begin(state.settings)), Drift())
+        self._left, self.n_left = as_lived(state.settled), min(self.n_left + 1, MAX_DOUBLINGS)
+        self._enter(Profiling(settings=settings, sweep=profiling.begin(settings)), Drift())
         return None
 
     def _refine(self, state: Planned | None, observation: Observation) -> bool:
         """Merge what was measured under the plan; return whether the curve is to be shown and kept."""
         if state is None:
             return False
-        if state.drift.n_strikes:  # it may be another job by now: its measurements belong on no curve, or on a new one
-            self.state = state
-            return False
-        refinement = profiling.refine(state.settings, state.refinement, observation)
-        has_grown = refinement.n_blocks > state.refinement.n_blocks
-        is_news = has_grown and (
-            refinement.n_blocks == state.settings.n_blocks or refinement.n_blocks % SHOWN_BLOCKS == 0
-        )
-        shown = as_lived(refinement.profile) if is_news else state.shown
-        self.state = replace(state, refinement=refinement, shown=shown)
+        before = state.refinement
+        refinement = profiling.refine(state.settings, before, observation)
+        if state.drift.is_in_doubt:  # it may be another job by now, whose measurements belong on no curve of this one
+            refinement = replace(refinement, profile=before.profile, n_blocks=before.n_blocks)
+        has_grown, n_blocks = refinement.n_blocks > before.n_blocks, refinement.n_blocks
+        is_news = has_grown and (n_blocks == state.settings.n_blocks or n_blocks % SHOWN_BLOCKS == 0)
+        self.state = replace(state, refinement=refinement, settled=refinement.profile if is_news else state.settled)
         return is_news
 
     def _enter(self, state: Profiling, drift: Drift) -> None:
@@ -163,6 +163,6 @@ class Learning:
             settings=settings,
             refinement=profiling.begin_refinement(profile),
             drift=drift,
-            shown=as_lived(profile),
+            settled=profile,
             pass_s=max(state.pass_s, len(settings.ladder_w()) * (settings.settle_s + settings.window_s)),
         )

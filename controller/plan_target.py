@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from controller.config import EnergyConfig
+from controller.curves import as_it_probably_is
 from controller.plan_config import PlanRules, deadline_s
 from controller.ports import Provenance, Target
 from policies.curve import fit_curve
@@ -58,7 +59,7 @@ class PlanTarget:
         self._energy = energy
         self._rules = Rules(period_s=rules.period_s, min_dwell_s=rules.min_dwell_s, min_gain_ratio=rules.min_gain_ratio)
         self._fit: tuple[PowerProfile, PowerProfile] | None = None
-        """A measured curve and the fine one through it: fitted once for all plans that are made on it."""
+        """A curve and the fine one through it: fitted once for all plans that are made on it."""
         self._target: Target | None = None
         self._later: tuple[Later, Target] | None = None
         self._present: Present | None = None
@@ -67,7 +68,7 @@ class PlanTarget:
     def choose(self, measured: PowerProfile, outlook: Outlook) -> Target:
         """Return the target of the present period; where that is over, plan the next one on a measured curve."""
         if self._target is None or outlook.now_s >= self._next_plan_s:
-            return self._plan(outlook.joint(measured), outlook)
+            return self._plan(outlook.joint(as_it_probably_is(measured)), outlook)
         if self._later is not None and outlook.now_s >= self._later[0].from_s:
             (later, self._target), self._later = self._later, None
             self._present = Present(power_limit_w=later.power_limit_w, since_s=later.from_s)
@@ -85,14 +86,14 @@ class PlanTarget:
         return Target(
             power_limit_w=self._asked_w(decision.power_limit_w, curve),
             reason="refining",
-            detail=f"tries out what may be best: {which} that refine the curve",
+            detail=f"tries out what may be best: {which}",
             job=self._job,
             signal=_signal_text(decision.signal_value, outlook.history, outlook.provenance),
         )
 
-    def _plan(self, measured: PowerProfile, outlook: Outlook) -> Target:
-        if self._fit is None or self._fit[0] != measured:
-            self._fit = measured, self._fitted(measured)
+    def _plan(self, probable: PowerProfile, outlook: Outlook) -> Target:
+        if self._fit is None or self._fit[0] != probable:
+            self._fit = probable, self._fitted(probable)
         curve = self._fit[1]
         decision = self._decide(curve, self._rules, outlook)
         if self._present is None or self._present.power_limit_w != decision.power_limit_w:
@@ -105,8 +106,8 @@ class PlanTarget:
         self._next_plan_s = outlook.now_s + self._rules.period_s
         return self._target
 
-    def _fitted(self, measured: PowerProfile) -> PowerProfile:
-        whole = measured.with_overhead(host_power_w=self._energy.host_power_w, pue=self._energy.pue)
+    def _fitted(self, curve: PowerProfile) -> PowerProfile:
+        whole = curve.with_overhead(host_power_w=self._energy.host_power_w, pue=self._energy.pue)
         return fit_curve(whole, step_w=self._config.step_w)
 
     def _decide(self, curve: PowerProfile, rules: Rules, outlook: Outlook) -> Decision:
@@ -131,8 +132,7 @@ class PlanTarget:
         return ceiling_w if chosen_w == curve.fastest.power_limit_w else min(max(chosen_w, floor_w), ceiling_w)
 
     def _as_target(self, decision: Decision, curve: PowerProfile, outlook: Outlook) -> Target:
-        provenance = outlook.provenance
-        detail = f"{decision.detail}{_mix_text(decision, outlook.now_s)}"
+        provenance, detail = outlook.provenance, decision.detail
         return Target(
             power_limit_w=self._asked_w(decision.power_limit_w, curve),
             reason=provenance.doubt or decision.reason,
@@ -153,13 +153,6 @@ def objective_of(rules: PlanRules, *, started_at_s: float) -> Objective:
             return DeadlineObjective(deadline_s=deadline_s(rules.deadline, started_at_s=started_at_s))
         case "budget":
             return BudgetObjective(budget=rules.budget)
-
-
-def _mix_text(decision: Decision, now_s: float) -> str:
-    later = decision.later
-    if later is None:
-        return ""
-    return f"; {decision.power_limit_w:g} W for {later.from_s - now_s:.0f} s, then {later.power_limit_w:g} W"
 
 
 def _signal_text(value: float | None, history: Signal | None, provenance: Provenance) -> str | None:

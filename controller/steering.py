@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Literal
 
 from controller.config import EnergyConfig, ProfilerConfig
-from controller.curves import as_it_may_be, as_lived
+from controller.curves import as_it_may_be
 from controller.learning import Learning, Planned, Profiling, State, Waiting
 from controller.plan_config import PlanConfig
 from controller.plan_target import Outlook, PlanTarget, alone
@@ -22,6 +22,10 @@ from policies.profiling import ProfilerSettings
 from policies.signal import Signal
 
 __all__ = ["Planned", "Profiling", "State", "Steering", "Waiting"]
+
+REFERENCE_BLOCKS = 4
+"""Every fourth block that refines the curve measures the highest limit: a budget of 3 % means little where the rate it
+is relative to is known to 2 %. What a run gains there, the ledger spends at lower limits."""
 
 
 class Steering:
@@ -126,7 +130,8 @@ class Steering:
         if not isinstance(self.state, Profiling):
             return None
         self._is_paused = True
-        return self._highest(self.state, "profiling_paused", "no iterations: the profile waits at the highest limit")
+        detail = "no iterations: the profile waits at the highest limit"
+        return self._highest(self.state.settings, "profiling_paused", detail)
 
     def choose(
         self,
@@ -162,28 +167,30 @@ class Steering:
         wanted_w = profiling.wanted_power_limit_w(state.sweep)
         if wanted_w is None:
             detail = "no limit stood still long enough to be measured: the highest one is kept"
-            return self._highest(state, "not_profiled", detail)
+            return self._highest(state.settings, "not_profiled", detail)
         detail = f"measures limit {len(state.sweep.points) + 1}"
         return Target(power_limit_w=wanted_w, reason="profiling", detail=detail, job=self._job)
 
-    def _highest(self, state: Profiling, reason: str, detail: str) -> Target:
-        limit_w = state.settings.prior_power_limit_w
-        return Target(power_limit_w=limit_w, reason=reason, detail=detail, job=self._job)
+    def _highest(self, settings: ProfilerSettings, reason: str, detail: str) -> Target:
+        return Target(power_limit_w=settings.prior_power_limit_w, reason=reason, detail=detail, job=self._job)
 
     def _planned(self, state: Planned, plan: PlanTarget, outlook: Outlook) -> Target:
         """Return the target of the plan, or of the block in which something is tried out."""
-        curve = as_lived(state.refinement.profile)
+        measured = state.refinement.profile
         if not state.is_curious:
             self._trial = None
-            return plan.choose(curve, outlook)
+            return plan.choose(measured, outlook)
         n_block = state.refinement.n_blocks + 1
         if self._trial is not None:
             n_tried, since_s, target = self._trial
             if n_tried == n_block and outlook.now_s < since_s + self._rules.period_s:
                 return target
-        curve = as_it_may_be(curve, job=self._job, run=self._run, n_block=n_block)
-        which = f"measurement {n_block} of {state.settings.n_blocks}"
-        target = plan.try_out(curve, outlook, block_s=state.settings.block_s, which=which)
+        which = f"measurement {n_block} of {state.settings.n_blocks} that refine the curve"
+        if self._rules.objective == "slowdown" and n_block % REFERENCE_BLOCKS == 0:
+            target = self._highest(state.settings, "refining", f"the promise is relative to the highest limit: {which}")
+        else:
+            curve = as_it_may_be(measured, job=self._job, run=self._run, n_block=n_block)
+            target = plan.try_out(curve, outlook, block_s=state.settings.block_s, which=which)
         self._trial = n_block, outlook.now_s, target
         return target
 
