@@ -5,7 +5,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,7 +31,6 @@ from policies.replay.plan_evaluation import (
     POLICIES,
     Contest,
     Played,
-    PolicyName,
     Row,
     jobs_of,
     mean_rows,
@@ -111,10 +110,8 @@ def replay_plan(options: argparse.Namespace) -> int:
     jobs = list(_jobs(scenes, contest, options, faults))
     if faults or curve is None:
         raise ConfigError(faults)
-    if contest.svr is None and "chase-svr" in contest.policies:
-        print("chase-svr is left out: it needs scikit-learn, which is not installed", file=sys.stderr)
     try:
-        report = _report(f"{curve.name}, {options.hours:g} h", scenes, jobs, contest, options)
+        report = _report(f"{curve.name}, {options.hours:g} h", scenes, jobs, _with_svr(contest), options)
     except KeyboardInterrupt:
         print("stopped on request", file=sys.stderr if options.json else sys.stdout)
         return 0
@@ -150,15 +147,22 @@ def _faults(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _contest(options: argparse.Namespace) -> Contest:
-    names: tuple[PolicyName, ...] = tuple(name for name in POLICIES if name in (options.policy or POLICIES))
-    has_svr = "chase-svr" in names and find_spec("sklearn") is not None
     return Contest(
-        policies=names,
+        policies=tuple(name for name in POLICIES if name in (options.policy or POLICIES)),
         max_slowdowns=tuple(dict.fromkeys(options.max_slowdown or (1.05,))),
         etas=tuple(dict.fromkeys(options.eta or (0.5,))),
-        # scikit-learn takes a second to import: only those who want it wait.
-        svr=import_module("controller.cli.replay_plan_svr").by_support_vectors if has_svr else None,
     )
+
+
+def _with_svr(contest: Contest) -> Contest:
+    """Return what is compared with Chase's own regression, where that is wanted and there is one."""
+    if "chase-svr" not in contest.policies:
+        return contest
+    if find_spec("sklearn") is None:
+        print("chase-svr is left out: it needs scikit-learn, which is not installed", file=sys.stderr)
+        return contest
+    # It takes seconds to import: only those who want it wait.
+    return replace(contest, svr=import_module("controller.cli.replay_plan_svr").by_support_vectors)
 
 
 def _scenes(curve: Curve, readings: Sequence[Reading], options: argparse.Namespace) -> list[Scene]:
