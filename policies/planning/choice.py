@@ -127,12 +127,14 @@ def _by_need(question: _Question, objective: SlowdownObjective | DeadlineObjecti
         return _decided(question, Mix(first=chosen), None, "length_unknown", detail)
     purchase = buy(hull, outlook or flat_outlook(STATIC_VALUE, need.horizon_s), needed_per_s=need.mean_per_s)
     rate_per_s = min(max(purchase.rate_per_s, need.at_least_per_s), hull.fastest.iterations_per_s)
-    mix = mix_for(hull, rate_per_s, question.rules, question.present)
+    is_short = rate_per_s > purchase.rate_per_s * (1 + SAME_RATE)
+    # Who has no time in hand, and may end in mid-period, takes the faster limit first.
+    mix = mix_for(hull, rate_per_s, question.rules, None if is_short else question.present)
     value = STATIC_VALUE if outlook is None or question.value is None else question.value
     kept, detail = None, _detail(hull, need, purchase, rate_per_s, value)
     if need.is_beyond:
         reason = "over_budget" if isinstance(objective, BudgetObjective) else "behind_schedule"
-    elif rate_per_s > purchase.rate_per_s * (1 + SAME_RATE):
+    elif is_short:
         reason = "behind_schedule"
     else:
         reason = f"{name}_{'static' if outlook is None or outlook.is_flat else 'signal'}"

@@ -40,7 +40,8 @@ class Mix:
 def mix_for(hull: Hull, rate_per_s: float, rules: Rules, present: Present | None) -> Mix:
     """Return the limits whose mean rate over a period is `rate_per_s`, as far as the hull and the dwell time allow.
 
-    A period begins with the limit that is in force, if it is one of the two: so there is one change a period.
+    A period begins with the limit that is in force (`present`), if it is one of the two: so there is one change a
+    period. Where nothing is in force, or that does not matter, it begins with the faster one.
     """
     rates_per_s = hull.iterations_per_s
     upper = int(np.searchsorted(rates_per_s, rate_per_s * (1 - 1e-12)))

@@ -15,12 +15,9 @@ from policies.planning.schedule import buy
 from policies.profile import PowerProfile, ProfilePoint
 from policies.units import JOULES_PER_KWH
 
-REPAY_S: Final = 86_400.0
-"""Without a known end, lost time is paid back over a day: nothing slower than the promise is affordable before."""
-SPEND_S: Final = 6 * 3_600.0
-"""Without a known end, saved time is spent over hours: what is left when the run ends is lost."""
-OVERDRAFT_RATIO: Final = 3e-4
-"""Without a known end, the ledger may be overdrawn by this share of the time so far: 0.03 % slower than promised."""
+SETTLE_S: Final = 6 * 3_600.0
+"""Without a known end, lost time is paid back over hours, and saved time is spent over hours: what is left when the
+run ends is a promise broken, or a saving missed."""
 MAX_RESERVE: Final = 0.003
 """The slowdown kept back where the rate at the prior limit is not known any better than that."""
 RESERVE_SHARE: Final = 0.1
@@ -67,12 +64,11 @@ def slowdown_need(profile: PowerProfile, objective: SlowdownObjective, progress:
     credit_s = min(
         allowed * progress.n_iterations / highest_per_s - progress.active_s, (allowed - 1) * progress.active_s
     )
-    overdraft_s = OVERDRAFT_RATIO * progress.active_s
-    mean_per_s = even_per_s * (1 - credit_s / (REPAY_S if credit_s < 0 else SPEND_S))
+    mean_per_s = even_per_s * (1 - credit_s / SETTLE_S)
     return Need(
         mean_per_s=mean_per_s,
         horizon_s=DAY_S,
-        at_least_per_s=even_per_s * (1 - max(credit_s + overdraft_s, 0.0) / period_s),
+        at_least_per_s=mean_per_s if credit_s < 0 else even_per_s * (1 - credit_s / period_s),
         is_beyond=mean_per_s > highest_per_s * SURELY,
         detail=f"time in hand {credit_s:+.0f} s",
     )

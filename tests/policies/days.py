@@ -1,12 +1,14 @@
 """A measured curve, days of a grid, and a training run that lives through them: what the tests of the plan stand on."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.planning import Objective, Present, Progress, Rules, choose_power_limit
+from policies.planning import Decision, Objective, Present, Progress, Rules, choose_power_limit
 from policies.profile import PowerProfile, ProfilePoint
 from policies.signal import Signal
 
@@ -28,7 +30,12 @@ _A40: Final = (
 )
 A40: Final = PowerProfile(
     tuple(
-        ProfilePoint(power_limit_w=float(limit_w), power_w=power_w, iterations_per_s=ITERATIONS_PER_EPOCH / epoch_s)
+        ProfilePoint(
+            power_limit_w=float(limit_w),
+            power_w=power_w,
+            iterations_per_s=ITERATIONS_PER_EPOCH / epoch_s,
+            iterations_per_s_ci=0.0,
+        )
         for limit_w, epoch_s, power_w in _A40
     )
 )
@@ -124,24 +131,58 @@ def live_through(
     lost_s: float = 0.0,
     profile: PowerProfile = A40,
     rules: Rules | None = None,
+    n_iterations: float | None = None,
+    forecast: Callable[[float], Signal] | None = None,
 ) -> Run:
-    """Return a run that is profiled, then planned each period, until its hours are over."""
+    """Return a run that is profiled, then planned each period, until its hours, or the iterations it told of, are over.
+
+    Args:
+        grid: the signal, of which the past and the present are known.
+        objective: what is asked for.
+        started_at_s: when the run starts [s].
+        hours: when it ends, where nobody knows how many iterations it has.
+        lost_s: how much time its profiling loses [s].
+        profile: the curve that the plan believes in; the truth is the A40's.
+        rules: how often the plan is made, and the hysteresis.
+        n_iterations: how many iterations it tells that it has.
+        forecast: what is forecast at a time; nothing by default.
+    """
     rules = rules or Rules(period_s=600.0, min_dwell_s=60.0, min_gain_ratio=0.005)
     run, present, ends_s = Run(grid=grid, now_s=started_at_s), None, started_at_s + hours * HOUR_S
     run.sweep(lost_s)
-    while run.now_s < ends_s:
+    while run.n_iterations < n_iterations * (1 - 1e-9) if n_iterations else run.now_s < ends_s:
         decision = choose_power_limit(
             profile=profile,
             objective=objective,
             rules=rules,
             history=told(grid, run.now_s),
-            forecast=None,
+            forecast=forecast(run.now_s) if forecast else None,
             now_s=run.now_s,
-            progress=Progress(n_iterations=run.n_iterations, active_s=run.active_s, started_at_s=started_at_s),
+            progress=Progress(
+                n_iterations=run.n_iterations,
+                active_s=run.active_s,
+                started_at_s=started_at_s,
+                total_iterations=n_iterations,
+                spent=run.carbon / 3.6e6,
+            ),
             present=present,
         )
-        if present is None or present.power_limit_w != decision.power_limit_w:
-            present = Present(power_limit_w=decision.power_limit_w, since_s=run.now_s)
-        run.limits_w.append(decision.power_limit_w)
-        run.train(decision.power_limit_w, min(rules.period_s, ends_s - run.now_s))
+        for limit_w, until_s in _parts(decision, run.now_s + rules.period_s):
+            if present is None or present.power_limit_w != limit_w:
+                present = Present(power_limit_w=limit_w, since_s=run.now_s)
+            left = math.inf if n_iterations is None else n_iterations - run.n_iterations
+            duration_s = min(until_s - run.now_s, left / A40.at(limit_w)[1])
+            if n_iterations is None:
+                duration_s = min(duration_s, ends_s - run.now_s)
+            if duration_s > 0:
+                run.limits_w.append(limit_w)
+                run.train(limit_w, duration_s)
     return run
+
+
+def _parts(decision: Decision, until_s: float) -> list[tuple[float, float]]:
+    """Return the limits of a period [W], each with the time until which it holds [s]."""
+    if decision.later is None:
+        return [(decision.power_limit_w, until_s)]
+    later = decision.later
+    return [(decision.power_limit_w, later.from_s), (later.power_limit_w, until_s)]

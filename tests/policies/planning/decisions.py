@@ -1,0 +1,63 @@
+"""A decision asked for with little: what the tests of the objectives share."""
+
+from typing import Final
+
+import numpy as np
+
+from policies.planning import Decision, Objective, Present, Progress, Rules, choose_power_limit
+from policies.profile import PowerProfile
+from policies.signal import Signal
+from tests.policies.days import A40, DAY_S
+
+FREE: Final = Rules(period_s=300.0, min_dwell_s=0.0, min_gain_ratio=0.0)
+NOW_S: Final = 15.5 * DAY_S
+TOP_PER_S: Final = A40.fastest.iterations_per_s
+
+
+def decided(
+    objective: Objective,
+    *,
+    history: Signal | None = None,
+    forecast: Signal | None = None,
+    profile: PowerProfile = A40,
+    rules: Rules = FREE,
+    so_far: Progress | None = None,
+    present: Present | None = None,
+    now_s: float = NOW_S,
+) -> Decision:
+    """Return the decision for a run that has just begun, unless `so_far` says otherwise."""
+    return choose_power_limit(
+        profile=profile,
+        objective=objective,
+        rules=rules,
+        history=history,
+        forecast=forecast,
+        now_s=now_s,
+        progress=so_far or Progress(n_iterations=0.0, active_s=0.0, started_at_s=now_s),
+        present=present,
+    )
+
+
+def means(decision: Decision, *, period_s: float = FREE.period_s, now_s: float = NOW_S) -> tuple[float, float]:
+    """Return the mean (power [W], rate [1/s]) over the period of a decision."""
+    if decision.later is None:
+        return decision.power_w, decision.iterations_per_s
+    share = (decision.later.from_s - now_s) / period_s
+    return (
+        share * decision.power_w + (1 - share) * decision.later.power_w,
+        share * decision.iterations_per_s + (1 - share) * decision.later.iterations_per_s,
+    )
+
+
+def ahead(values: list[float], *, now_s: float = NOW_S, step_s: float = 3_600.0, source: str = "provider") -> Signal:
+    """Return a forecast from now on."""
+    return Signal(
+        kind="average",
+        zone="TEST",
+        source=source,
+        unit="g/kWh",
+        starts_s=now_s + step_s * np.arange(len(values)),
+        values=np.array(values),
+        ends_s=now_s + step_s * len(values),
+        issued_at_s=now_s,
+    )

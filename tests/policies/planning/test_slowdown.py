@@ -1,0 +1,283 @@
+"""The objective `slowdown`: the static plan, mixes, the ledger, known lengths, and what is done without a signal."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.curve import lower_hull
+from policies.planning import Decision, Present, Progress, Rules, SlowdownObjective
+from policies.profile import PowerProfile, ProfilePoint
+from policies.signal import Signal, constant_signal
+from tests.policies.days import A40, DAY_S, HOUR_S, grid, hourly, told
+from tests.policies.planning.decisions import FREE, NOW_S, TOP_PER_S, ahead, decided, means
+from tests.policies.test_profile import profiles
+
+
+def known(profile: PowerProfile) -> PowerProfile:
+    """Return a curve without doubt, of which nothing is kept back."""
+    return PowerProfile(tuple(replace(point, iterations_per_s_ci=0.0) for point in profile.points))
+
+
+def progress(credit_s: float = 0.0, *, max_slowdown: float = 1.03, hours: float = 5.0) -> Progress:
+    """Return a run of unknown length that has so much time in hand."""
+    active_s = hours * HOUR_S
+    return Progress(
+        n_iterations=(active_s + credit_s) / max_slowdown * TOP_PER_S, active_s=active_s, started_at_s=NOW_S - active_s
+    )
+
+
+def chosen(
+    max_slowdown: float = 1.03,
+    *,
+    history: Signal | None = None,
+    forecast: Signal | None = None,
+    profile: PowerProfile = A40,
+    rules: Rules = FREE,
+    so_far: Progress | None = None,
+    present: Present | None = None,
+    now_s: float = NOW_S,
+) -> Decision:
+    return decided(
+        SlowdownObjective(max_slowdown=max_slowdown),
+        history=history,
+        forecast=forecast,
+        profile=profile,
+        rules=rules,
+        so_far=so_far,
+        present=present,
+        now_s=now_s,
+    )
+
+
+def least_power_w(profile: PowerProfile, rate_per_s: float) -> float:
+    """Find by loops the least power at which two limits, or one, have a mean rate of at least `rate_per_s`."""
+    best_w = min(p.power_w for p in profile.points if p.iterations_per_s >= rate_per_s)
+    for low in profile.points:
+        for high in profile.points:
+            if low.iterations_per_s < rate_per_s < high.iterations_per_s:
+                share = (rate_per_s - low.iterations_per_s) / (high.iterations_per_s - low.iterations_per_s)
+                best_w = min(best_w, low.power_w + share * (high.power_w - low.power_w))
+    return best_w
+
+
+@given(profiles(), st.floats(1.0, 3.0))
+def test_without_a_signal_the_plan_is_the_best_static_mix(profile: PowerProfile, max_slowdown: float) -> None:
+    profile = known(profile)
+    decision = chosen(max_slowdown, profile=profile)
+    power_w, rate_per_s = means(decision)
+    highest_per_s, least = float(profile.iterations_per_s.max()), profile.energy_minimal
+    allowed_per_s = max(highest_per_s / max_slowdown, least.iterations_per_s)
+    assert rate_per_s == pytest.approx(allowed_per_s, abs=0.006 * highest_per_s)  # parts below 1 % are left out
+    assert power_w <= least_power_w(profile, rate_per_s * (1 - 1e-9)) * (1 + 1e-6)
+    assert decision.reason == "slowdown_static"
+
+
+@given(st.floats(1.001, 1.5), st.floats(1e-3, 1e4), st.sampled_from(["constant", "history"]))
+def test_a_constant_signal_gives_the_static_optimum(max_slowdown: float, value: float, source: str) -> None:
+    constant = constant_signal(value, kind="price", unit="EUR/kWh", now_s=NOW_S)
+    history = constant if source == "constant" else hourly(np.full(16 * 24, value))
+    decision, static = chosen(max_slowdown, history=history), chosen(max_slowdown)
+    assert (decision.power_limit_w, decision.reason) == (static.power_limit_w, "slowdown_static")
+    assert means(decision) == pytest.approx(means(static))
+
+
+@pytest.mark.parametrize(
+    ("max_slowdown", "first_w", "second_w"),
+    [(1.0, 300.0, None), (1.003, 300.0, 250.0), (1.01, 250.0, 225.0), (1.03, 225.0, 200.0), (1.08, 200.0, None)],
+)
+def test_the_static_mixes_of_the_a40(max_slowdown: float, first_w: float, second_w: float | None) -> None:
+    decision = chosen(max_slowdown)
+    assert decision.power_limit_w == first_w
+    assert (decision.later and decision.later.power_limit_w) == second_w
+
+
+@given(profiles(), st.floats(1.0, 3.0), st.floats(0.0, 1.0))
+def test_a_looser_budget_never_costs_more(profile: PowerProfile, max_slowdown: float, extra: float) -> None:
+    exact = replace(FREE, period_s=1e6)
+    loose, tight = (
+        means(chosen(s, profile=known(profile), rules=exact), period_s=1e6)
+        for s in (max_slowdown + extra, max_slowdown)
+    )
+    hull = lower_hull(profile)
+    margin_j = 0.02 * (hull.fastest.iteration_energy_j - hull.thriftiest.iteration_energy_j)
+    assert loose[0] / loose[1] <= tight[0] / tight[1] + margin_j + 1e-9 * tight[0] / tight[1]
+
+
+@given(
+    profiles(),
+    st.floats(1.0, 2.0),
+    st.floats(-1e4, 1e4),
+    st.lists(st.floats(-100.0, 900.0), min_size=48, max_size=48),
+    st.floats(60.0, 500.0),
+    st.none() | st.floats(0.0, 1e6),
+    st.sampled_from([0.0, 60.0, 250.0]),
+)
+def test_whatever_the_world_is_like_the_limits_are_admissible(
+    profile: PowerProfile,
+    max_slowdown: float,
+    credit_s: float,
+    values: list[float],
+    present_w: float,
+    total: float | None,
+    dwell_s: float,
+) -> None:
+    so_far = Progress(
+        n_iterations=1e4,
+        active_s=max(1e4 / profile.fastest.iterations_per_s + credit_s, 0.0),
+        started_at_s=0,
+        total_iterations=total,
+    )
+    decision = chosen(
+        max_slowdown,
+        profile=profile,
+        history=hourly(np.array(values)),
+        now_s=47.5 * HOUR_S,
+        so_far=so_far,
+        rules=replace(FREE, min_dwell_s=dwell_s, min_gain_ratio=0.001),
+        present=Present(power_limit_w=present_w, since_s=47 * HOUR_S),
+    )
+    for limit_w in (decision.power_limit_w, *([decision.later.power_limit_w] if decision.later else [])):
+        point = profile.point_at(limit_w)
+        assert point is not None
+        assert point.iterations_per_s >= profile.usable().energy_minimal.iterations_per_s
+    if decision.later is not None:
+        first_s = decision.later.from_s - 47.5 * HOUR_S
+        assert dwell_s - 1e-6 <= first_s <= FREE.period_s - dwell_s + 1e-6
+
+
+@given(st.floats(0.01, 100.0), st.floats(1.0, 1.2), st.integers(0, 23), st.none() | st.floats(2e5, 1e6))
+def test_scaling_power_or_signal_changes_nothing(
+    scale: float, max_slowdown: float, hour: int, total: float | None
+) -> None:
+    """The unit of carbon, money or energy is nobody's business."""
+    scaled = PowerProfile(tuple(replace(point, power_w=point.power_w * scale) for point in A40.points))
+    now_s = 15 * DAY_S + hour * HOUR_S
+    history, so_far = told(grid("wind"), now_s), replace(progress(300.0), total_iterations=total)
+    plain = chosen(max_slowdown, history=history, now_s=now_s, so_far=so_far)
+    other = chosen(max_slowdown, profile=scaled, history=hourly(history.values * scale), now_s=now_s, so_far=so_far)
+    assert other.power_limit_w == plain.power_limit_w
+    assert means(other, now_s=now_s)[1] == pytest.approx(means(plain, now_s=now_s)[1])
+
+
+def test_a_run_of_known_length_gets_the_rate_that_its_rest_needs() -> None:
+    so_far = Progress(n_iterations=1e5, active_s=1.02 * 1e5 / TOP_PER_S, started_at_s=0.0, total_iterations=2e5)
+    decision = chosen(1.03, so_far=so_far)
+    assert means(decision)[1] == pytest.approx(TOP_PER_S / 1.04)
+    assert "100,000 iterations in" in decision.detail
+
+
+def test_a_run_that_cannot_make_it_any_more_gets_the_highest_limit() -> None:
+    so_far = Progress(n_iterations=1e5, active_s=1.2 * 1e5 / TOP_PER_S, started_at_s=0.0, total_iterations=1.1e5)
+    for history in (None, told(grid("wind"), NOW_S)):
+        decision = chosen(1.03, so_far=so_far, history=history)
+        assert (decision.power_limit_w, decision.later, decision.reason) == (300.0, None, "behind_schedule")
+
+
+def test_a_run_longer_than_it_said_is_one_of_unknown_length() -> None:
+    longer = replace(progress(0.0), total_iterations=100.0)
+    assert chosen(so_far=longer) == chosen(so_far=progress(0.0))
+
+
+def test_lost_time_is_paid_back_by_a_faster_mix_without_a_signal() -> None:
+    even, behind = chosen(), chosen(so_far=progress(-600.0))
+    assert means(behind)[1] > means(even)[1]
+    assert behind.reason == "slowdown_static"
+
+
+def test_a_debt_beyond_all_paying_asks_for_the_prior_limit() -> None:
+    for history in (None, told(grid("solar"), NOW_S)):
+        decision = chosen(so_far=progress(-1e5), history=history)
+        assert (decision.power_limit_w, decision.reason) == (300.0, "behind_schedule")
+
+
+def test_a_dirty_hour_gets_a_lower_limit_than_a_clean_one() -> None:
+    series = grid("solar", factors=(1.0,))
+    so_far = Progress(n_iterations=0.0, active_s=0.0, started_at_s=0.0, total_iterations=48 * HOUR_S * TOP_PER_S)
+    clean_s, dirty_s = 15 * DAY_S + 11.5 * HOUR_S, 15 * DAY_S + 20.5 * HOUR_S
+    clean, dirty = (chosen(history=told(series, t), now_s=t, so_far=so_far) for t in (clean_s, dirty_s))
+    assert (clean.power_limit_w, dirty.power_limit_w) == (225.0, 200.0)
+    assert dirty.reason == "slowdown_signal"
+
+
+def test_without_a_known_end_a_dirty_hour_is_slow_only_as_far_as_the_ledger_pays() -> None:
+    dirty_s = 15 * DAY_S + 20.5 * HOUR_S
+    history = told(grid("solar"), dirty_s)
+    rich, poor = (chosen(history=history, now_s=dirty_s, so_far=progress(s)) for s in (600.0, 0.0))
+    assert (rich.power_limit_w, rich.reason) == (200.0, "slowdown_signal")
+    assert poor.reason == "behind_schedule"
+    assert means(poor, now_s=dirty_s)[1] >= TOP_PER_S / 1.03 * (1 - 0.02)
+
+
+def test_a_slower_limit_is_left_at_once_when_the_ledger_cannot_pay_it() -> None:
+    """Neither the dwell nor a small gain may keep a limit that the budget forbids."""
+    rules = Rules(period_s=300.0, min_dwell_s=60.0, min_gain_ratio=0.9)
+    present = Present(power_limit_w=175.0, since_s=NOW_S - 1)
+    for history in (None, told(grid("wind"), NOW_S)):
+        decision = chosen(history=history, rules=rules, present=present, so_far=progress(-60.0))
+        assert decision.power_limit_w >= 225.0
+
+
+def test_a_forecast_is_planned_for_rather_than_history() -> None:
+    """The hour is clean beside the last days, but dirty beside the coming one."""
+    history = hourly(np.concatenate((np.full(15 * 24 + 12, 500.0), [300.0])))
+    coming = [300.0, *np.linspace(120, 200, 30).tolist()]
+    so_far = Progress(n_iterations=0.0, active_s=0.0, started_at_s=NOW_S, total_iterations=20 * HOUR_S * TOP_PER_S)
+    assert chosen(history=history, forecast=ahead(coming), so_far=so_far).power_limit_w == 200.0
+    held = ahead(coming, source="persistence")
+    assert chosen(history=history, forecast=held, so_far=so_far).power_limit_w >= 225.0
+
+
+@pytest.mark.parametrize(("hours", "reason"), [(12, "slowdown_static"), (23.4, "slowdown_signal")])
+def test_a_day_of_history_is_needed_to_know_what_is_cheap(hours: float, reason: str) -> None:
+    history = told(grid("wind"), NOW_S).between(NOW_S - hours * HOUR_S, NOW_S + HOUR_S)
+    assert chosen(history=history, so_far=progress(600.0)).reason == reason
+
+
+def test_a_history_full_of_holes_is_no_reference() -> None:
+    history = told(grid("wind"), NOW_S)
+    values = np.where(np.arange(len(history)) % 2, np.nan, history.values)
+    values[-1] = 150.0
+    decision = chosen(history=replace(history, values=values), so_far=progress(600.0))
+    assert (decision.reason, decision.signal_value) == ("slowdown_static", 150.0)
+
+
+def test_a_missing_value_now_falls_back_to_the_static_plan_and_says_so() -> None:
+    history = told(grid("wind"), NOW_S).between(0.0, NOW_S - HOUR_S)
+    decision = chosen(history=history)
+    assert (decision.power_limit_w, decision.reason, decision.signal_value) == (225.0, "signal_stale", None)
+    assert "the signal is stale" in decision.detail
+
+
+def test_a_negative_price_gets_the_fastest_limit() -> None:
+    values = np.tile(np.concatenate((np.full(12, 60.0), np.full(12, -20.0))), 16)
+    now_s = 15 * DAY_S + 18 * HOUR_S
+    for so_far in (progress(600.0), replace(progress(0.0), total_iterations=1e6)):
+        decision = chosen(history=told(hourly(values), now_s), now_s=now_s, so_far=so_far)
+        assert decision.power_limit_w == 300.0
+
+
+def test_noise_that_makes_a_lower_limit_the_fastest_does_not_confuse_the_plan() -> None:
+    points = (*A40.points[:-1], replace(A40.fastest, iterations_per_s=TOP_PER_S * 0.99))
+    decision = chosen(1.0, profile=PowerProfile(points), history=told(grid("wind"), NOW_S))
+    assert decision.power_limit_w == 275.0
+
+
+def test_a_rate_that_is_not_well_known_keeps_some_of_the_slowdown_back() -> None:
+    doubtful = PowerProfile((*A40.points[:-1], replace(A40.fastest, iterations_per_s_ci=0.002 * TOP_PER_S)))
+    sure, careful = chosen(1.03), chosen(1.03, profile=doubtful)
+    assert means(careful)[1] == pytest.approx(means(sure)[1] * 1.03 / 1.028)
+
+
+def test_a_single_limit_is_all_there_is() -> None:
+    profile = PowerProfile((ProfilePoint(power_limit_w=300.0, power_w=240.0, iterations_per_s=1.3),))
+    for history in (None, told(grid("wind"), NOW_S)):
+        assert chosen(profile=profile, history=history, so_far=progress(-500.0)).power_limit_w == 300.0
+
+
+@pytest.mark.parametrize("max_slowdown", [0.99, float("nan")])
+def test_a_slowdown_below_one_is_refused(max_slowdown: float) -> None:
+    with pytest.raises(ValueError, match="must be at least 1"):
+        SlowdownObjective(max_slowdown=max_slowdown)
