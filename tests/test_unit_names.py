@@ -43,6 +43,7 @@ ALLOWED: Final = {
     "price": "the same",
     "best_cost": "an objective's cost, whose unit depends on it",
     "probes_cost": "the same",
+    "iterations_to_plan": "a count, or a mean of counts; rows of the replay call it so",
     "regret": "costs beyond an oracle's, in runs of that oracle",
     "regret_sd": "its standard deviation, the same",
     "zeus_cost": "an objective's cost, whose unit depends on it",

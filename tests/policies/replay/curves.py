@@ -32,4 +32,4 @@ def _curve(name: str, rate_ratio: Callable[[float], float], iteration_time_s: fl
         )
         for limit_w in LIMITS_W
     )
-    return TrueCurve(name=name, profile=PowerProfile(points), is_assumed=False)
+    return TrueCurve(name=f"{name} {iteration_time_s:g} s", profile=PowerProfile(points), is_assumed=False)

@@ -52,9 +52,7 @@ def test_an_iteration_is_seen_once_it_has_ended() -> None:
     assert training.reading_s == 4.0 / 5
     assert not any(piece.iteration_times_s for piece in first)
     assert first[0].n_iterations == pytest.approx(first[0].active_s / 4.0)
-    assert [piece.iteration_times_s for piece in training.observe() if piece.iteration_times_s] == [
-        (pytest.approx(4.0),)
-    ]
+    assert [time_s for piece in training.observe() for time_s in piece.iteration_times_s] == [pytest.approx(4.0)]
 
 
 def test_a_slice_of_two_limits_is_not_shown() -> None:
