@@ -136,10 +136,10 @@ def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:
         (HOW_IT_WORKS, f"or {descent.RISEN_ONCE - 1:.0%} more once".replace("%", " %")),
         (HOW_IT_WORKS, f"agree to {prior.AGREES_RATIO:.0%},".replace("%", " %")),
         (HOW_IT_WORKS, f"{profile_store.MAX_PROFILES} curves are kept"),
-        (HOW_IT_WORKS, f"more than {drift.DRIFT_RATIO:.0%} in five looks".replace("%", " %")),
+        (HOW_IT_WORKS, f"an allowance of {drift.ALLOWANCE_DEVIATIONS:g} and a bound of {drift.BOUND_DEVIATIONS:g}"),
+        (HOW_IT_WORKS, f"a window adds {drift.MOST_DEVIATIONS:g} at most"),
         (HOW_IT_WORKS, f"as the last ones were, {outlook.MAX_DAYS} at most"),
         (HOW_IT_WORKS, f"at most {needs.MAX_RESERVE:g} and at most a tenth"),
-        (HOW_IT_WORKS, f"by more than {100 * needs.OVERDRAFT_RATIO:g} % of its time"),
         (TOPICS, f"at most {recorder.MAX_IN_SEGMENT:,} iterations"),
         (TOPICS, f"{wire.MAX_ITERATIONS:,} are accepted"),
         (TOPICS, f"at most {signal_news.MAX_PUBLISHED:,} are published"),
@@ -151,7 +151,7 @@ def test_numbers_in_the_documents_are_those_of_the_code(text: str, sentence: str
 
 def test_numbers_in_words_are_those_of_the_code() -> None:
     safety, how_it_works = (" ".join(text.split()) for text in (SAFETY, HOW_IT_WORKS))
-    assert (actuator.MAX_REVERSIONS, needs.REPAY_S, needs.SPEND_S, needs.RESERVE_SHARE) == (3, 86_400, 21_600, 0.1)
+    assert (actuator.MAX_REVERSIONS, needs.SETTLE_S, needs.RESERVE_SHARE) == (3, 21_600, 0.1)
     assert (ProviderSettings().max_age_s, MAX_LAG_S) == (7_200, 86_400)
     assert "written again, three times" in safety
     assert (estimate.WINSOR_DEVIATIONS, drift.STRIKES, learning.DRIFT_BLOCKS, drift.REST_RATIO) == (3, 5, 5, 10)
@@ -159,7 +159,7 @@ def test_numbers_in_words_are_those_of_the_code() -> None:
     assert "in five looks in a row, of five blocks each" in how_it_works
     assert "not sooner than ten times what the first pass took" in how_it_works
     assert "ceased to hold more than two hours ago (`max_age_s`)" in safety
-    assert "a day for time that is owed and six hours for time that is left" in how_it_works
+    assert "where τ is six hours" in how_it_works
     assert "at most a tenth of the allowed slowdown" in how_it_works
 
 

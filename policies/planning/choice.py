@@ -1,6 +1,6 @@
 """The decision: objective and progress to a need, need and outlook to a rate, rate to limits, with hysteresis."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, assert_never
 
 import numpy as np
@@ -129,7 +129,9 @@ def _by_need(question: _Question, objective: SlowdownObjective | DeadlineObjecti
     rate_per_s = min(max(purchase.rate_per_s, need.at_least_per_s), hull.fastest.iterations_per_s)
     is_short = rate_per_s > purchase.rate_per_s * (1 + SAME_RATE)
     # Who has no time in hand, and may end in mid-period, takes the faster limit first.
-    mix = mix_for(hull, rate_per_s, question.rules, None if is_short else question.present)
+    present, period_s = None if is_short else question.present, question.rules.period_s
+    rules = replace(question.rules, period_s=min(period_s, need.horizon_s))
+    mix = mix_for(hull, rate_per_s, rules, present, is_last=need.horizon_s <= period_s)
     value = STATIC_VALUE if outlook is None or question.value is None else question.value
     kept, detail = None, _detail(hull, need, purchase, rate_per_s, value)
     if need.is_beyond:
@@ -205,7 +207,7 @@ def _decided(question: _Question, mix: Mix, kept: _Kept | None, reason: str, det
             detail = f"less than {rules.min_gain_ratio:.2%} to gain; {wanted}"
     later = mix.later(question.now_s)
     if later is not None:
-        detail = f"then {later.power_limit_w:g} W, after {mix.first_s:.0f} s of {rules.period_s:g} s; {detail}"
+        detail = f"then {later.power_limit_w:g} W, after {mix.first_s:.0f} s; {detail}"
     return Decision(
         power_limit_w=mix.first.power_limit_w,
         reason=reason,

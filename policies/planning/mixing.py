@@ -37,11 +37,12 @@ class Mix:
         return any(point is not None and point.power_limit_w == power_limit_w for point in (self.first, self.second))
 
 
-def mix_for(hull: Hull, rate_per_s: float, rules: Rules, present: Present | None) -> Mix:
+def mix_for(hull: Hull, rate_per_s: float, rules: Rules, present: Present | None, *, is_last: bool = False) -> Mix:
     """Return the limits whose mean rate over a period is `rate_per_s`, as far as the hull and the dwell time allow.
 
     A period begins with the limit that is in force (`present`), if it is one of the two: so there is one change a
-    period. Where nothing is in force, or that does not matter, it begins with the faster one.
+    period. Where nothing is in force, or that does not matter, it begins with the faster one. What the dwell time makes
+    too fast or too slow, the next period makes up for; in the last one (`is_last`) it may be too fast only.
     """
     rates_per_s = hull.iterations_per_s
     upper = int(np.searchsorted(rates_per_s, rate_per_s * (1 - 1e-12)))
@@ -49,7 +50,7 @@ def mix_for(hull: Hull, rate_per_s: float, rules: Rules, present: Present | None
         return Mix(first=hull.points[min(upper, len(rates_per_s) - 1)])
     low, high = hull.points[upper - 1], hull.points[upper]
     share = (rate_per_s - low.iterations_per_s) / (high.iterations_per_s - low.iterations_per_s)
-    share = _with_dwell(share, rules)
+    share = _with_dwell(share, rules, is_last=is_last)
     if share in {0.0, 1.0}:
         return Mix(first=high if share else low)
     if present is not None and abs(present.power_limit_w - low.power_limit_w) <= SAME_LIMIT_W:
@@ -57,13 +58,8 @@ def mix_for(hull: Hull, rate_per_s: float, rules: Rules, present: Present | None
     return Mix(first=high, second=low, first_s=share * rules.period_s)
 
 
-def _with_dwell(share: float, rules: Rules) -> float:
+def _with_dwell(share: float, rules: Rules, *, is_last: bool) -> float:
     """Return the share of the upper limit such that either part is 0 or at least as long as a limit has to stand."""
     least = max(rules.min_dwell_s / rules.period_s, MIN_SHARE)
-    if least > 1 / 2:
-        return float(round(share))
-    if min(share, 1 - share) >= least:
-        return share
-    nearest = float(round(share))
-    snapped = least if share < 1 / 2 else 1 - least
-    return snapped if abs(share - snapped) < abs(share - nearest) else nearest
+    allowed = [0.0, 1.0] if least > 1 / 2 else [0.0, least, min(max(share, least), 1 - least), 1 - least, 1.0]
+    return min((one for one in allowed if one >= share or not is_last), key=lambda one: abs(one - share))

@@ -1,0 +1,101 @@
+"""What the signal will be: a trusted forecast, else the days before, as far from the usual as it is now."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.planning.outlook import KEPT_PER_HOUR, Outlook, outlook_of
+from policies.signal import Signal
+from tests.policies.days import DAY_S, HOUR_S, grid, hourly, told
+from tests.policies.planning.decisions import NOW_S, ahead
+
+USUAL = grid("solar", factors=(1.0,))
+
+
+def seen(
+    history: Signal | None, forecast: Signal | None = None, *, horizon_s: float = DAY_S, now_s: float = NOW_S
+) -> Outlook | None:
+    return outlook_of(history, forecast, now_s=now_s, period_s=300.0, horizon_s=horizon_s)
+
+
+@given(st.floats(1.0, 20 * DAY_S), st.booleans(), st.integers(0, 40))
+def test_it_reaches_exactly_as_far_as_it_is_asked(horizon_s: float, has_forecast: bool, n_known: int) -> None:
+    forecast = ahead([300.0, *np.linspace(100.0, 500.0, n_known).tolist()]) if has_forecast else None
+    found = seen(told(USUAL, NOW_S), forecast, horizon_s=horizon_s)
+    assert found is not None
+    assert found.durations_s.sum() == pytest.approx(horizon_s)
+    assert (found.durations_s > 0).all()
+    assert np.isfinite(found.values).all()
+
+
+def test_the_present_comes_first_and_lasts_a_period() -> None:
+    found = seen(told(USUAL, NOW_S))
+    assert found is not None
+    assert (found.durations_s[0], found.values[0]) == (300.0, USUAL.value_at(NOW_S))
+
+
+def test_a_usual_day_is_expected_to_go_on_as_usual() -> None:
+    found = seen(told(USUAL, NOW_S), horizon_s=6 * HOUR_S)
+    assert found is not None
+    expected = [USUAL.value_at(NOW_S - DAY_S + hour * HOUR_S) for hour in range(6)]
+    assert found.values[1:] == pytest.approx(expected)
+
+
+def test_what_today_differs_by_fades() -> None:
+    values = USUAL.values.copy()
+    now = int(NOW_S // HOUR_S)
+    values[now] += 60.0
+    found = seen(told(hourly(values), NOW_S), horizon_s=12 * HOUR_S)
+    assert found is not None
+    usual = np.array([USUAL.value_at(NOW_S - DAY_S + hour * HOUR_S) for hour in range(12)], dtype=np.float64)
+    excess = np.minimum(usual + 60.0 * KEPT_PER_HOUR ** np.arange(12), max(values[now], USUAL.values.max()))
+    assert found.values[1:] == pytest.approx(excess)
+
+
+def test_beyond_a_day_it_is_like_the_days_before_whichever_hour_it_is() -> None:
+    found = seen(told(USUAL, NOW_S), horizon_s=10 * DAY_S)
+    assert found is not None
+    assert found.mean == pytest.approx(USUAL.values.mean(), rel=0.01)
+
+
+def test_a_forecast_is_believed_as_far_as_it_goes() -> None:
+    found = seen(told(USUAL, NOW_S), ahead([300.0, 111.0, 222.0]), horizon_s=3 * HOUR_S)
+    assert found is not None
+    assert found.values.tolist() == [300.0, 300.0, 111.0, 222.0]
+    assert found.durations_s.tolist() == [300.0, 3_300.0, 3_600.0, 3_600.0]
+
+
+def test_a_persistence_says_no_more_than_the_present() -> None:
+    held = ahead([300.0], source="persistence")
+    with_it, without = seen(told(USUAL, NOW_S), held), seen(told(USUAL, NOW_S))
+    assert with_it is not None
+    assert without is not None
+    assert with_it.values[0] == 300.0
+    assert len(with_it.values) == len(without.values)
+
+
+def test_without_a_day_of_history_there_is_none_but_by_a_forecast() -> None:
+    young = told(USUAL, NOW_S).between(NOW_S - 5 * HOUR_S, NOW_S + HOUR_S)
+    assert seen(young) is None
+    assert seen(young, ahead([300.0] * 5, source="persistence")) is None
+    found = seen(young, ahead([300.0, 100.0]), horizon_s=10 * HOUR_S)
+    assert found is not None
+    assert set(found.values) == {300.0, 100.0}
+
+
+def test_hours_that_are_missing_are_left_out_and_days_of_holes_are_no_days() -> None:
+    history = told(USUAL, NOW_S)
+    some = np.where(np.arange(len(history)) % 24 == 15, np.nan, history.values)
+    found = seen(replace(history, values=some))
+    assert found is not None
+    assert np.isfinite(found.values).all()
+    half = np.where(np.arange(len(history)) % 2 == 0, np.nan, history.values)
+    assert seen(replace(history, values=np.append(half[:-1], 300.0))) is None
+
+
+def test_not_knowing_the_present_is_not_knowing() -> None:
+    assert seen(USUAL.between(0.0, NOW_S - HOUR_S)) is None
+    assert seen(None) is None

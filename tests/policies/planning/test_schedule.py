@@ -1,0 +1,95 @@
+"""The cheapest way to a mean rate: as a solver of linear programmes finds it, and what follows from it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from policies.curve import Hull, lower_hull
+from policies.planning.outlook import Outlook, flat_outlook
+from policies.planning.schedule import buy
+from policies.profile import PowerProfile
+from tests.policies.days import A40
+from tests.policies.test_profile import profiles
+
+A40_HULL = lower_hull(A40)
+steps = st.lists(st.tuples(st.floats(60.0, 7_200.0), st.floats(1.0, 900.0)), min_size=1, max_size=12)
+
+
+def outlook(pairs: list[tuple[float, float]]) -> Outlook:
+    return Outlook(np.array([s for s, _ in pairs]), np.array([value for _, value in pairs]))
+
+
+def solved(hull: Hull, ahead: Outlook, needed_per_s: float) -> float:
+    """Return the least mean of c·P at a mean rate, by a solver: shares of each step at each point of the hull."""
+    weights, n = ahead.durations_s / ahead.durations_s.sum(), len(hull.points)
+    found = linprog(
+        np.outer(weights * ahead.values, hull.power_w).ravel(),
+        A_ub=-np.outer(weights, hull.iterations_per_s).reshape(1, -1),
+        b_ub=[-needed_per_s],
+        A_eq=np.kron(np.eye(len(weights)), np.ones(n)),
+        b_eq=np.ones(len(weights)),
+    )
+    assert found.success
+    return float(found.fun)
+
+
+@given(profiles(), steps, st.floats(0.0, 1.0))
+def test_the_cost_is_what_a_solver_finds(profile: PowerProfile, pairs: list[tuple[float, float]], share: float) -> None:
+    hull, ahead = lower_hull(profile), outlook(pairs)
+    low, high = hull.thriftiest.iterations_per_s, hull.fastest.iterations_per_s
+    bought = buy(hull, ahead, needed_per_s=low + share * (high - low))
+    assert bought.mean_rate_per_s >= (low + share * (high - low)) * (1 - 1e-9)
+    assert bought.mean_power_cost == pytest.approx(solved(hull, ahead, bought.mean_rate_per_s), rel=1e-6)
+
+
+@given(profiles(), steps, st.floats(0.0, 3.0))
+def test_the_rate_now_is_one_of_the_hull(
+    profile: PowerProfile, pairs: list[tuple[float, float]], needed: float
+) -> None:
+    hull = lower_hull(profile)
+    rate_per_s = buy(hull, outlook(pairs), needed_per_s=needed * hull.fastest.iterations_per_s).rate_per_s
+    assert hull.thriftiest.iterations_per_s <= rate_per_s <= hull.fastest.iterations_per_s * (1 + 1e-12)
+
+
+@given(st.floats(0.94, 1.0), st.floats(0.1, 1e3))
+def test_of_a_flat_signal_every_moment_gets_the_mean(share: float, value: float) -> None:
+    needed_per_s = share * A40_HULL.fastest.iterations_per_s
+    assert buy(A40_HULL, flat_outlook(value, 3_600.0), needed_per_s=needed_per_s).rate_per_s == pytest.approx(
+        needed_per_s
+    )
+
+
+def test_work_is_done_when_it_is_cheap() -> None:
+    needed_per_s = 0.96 * A40_HULL.fastest.iterations_per_s
+    rates = [
+        buy(A40_HULL, outlook([(3_600.0, now), (3_600.0, 300.0)]), needed_per_s=needed_per_s).rate_per_s
+        for now in (100.0, 299.0, 301.0, 9_000.0)
+    ]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] > needed_per_s > rates[-1] == A40_HULL.thriftiest.iterations_per_s
+
+
+def test_more_than_is_needed_is_done_where_that_is_cheaper_than_the_same_work_at_the_end() -> None:
+    """An hour at a tenth of the usual price; and the run, which has all the time it wants, ends the sooner."""
+    bought = buy(A40_HULL, outlook([(3_600.0, 30.0), (36_000.0, 300.0)]), needed_per_s=0.0)
+    assert bought.rate_per_s > A40_HULL.thriftiest.iterations_per_s
+    usual = buy(A40_HULL, outlook([(3_600.0, 300.0), (3_600.0, 30.0)]), needed_per_s=0.0)
+    assert usual.rate_per_s == A40_HULL.thriftiest.iterations_per_s
+
+
+def test_the_price_of_work_and_the_price_of_time_want_the_same_limit() -> None:
+    """Argmin (c·P + λ)/r with λ = μ·r - c·P, the form of Chase's eq. 6, is the point that μ buys up to."""
+    value, needed_per_s = 250.0, 0.97 * A40_HULL.fastest.iterations_per_s
+    bought = buy(A40_HULL, outlook([(600.0, value), (9_000.0, 400.0)]), needed_per_s=needed_per_s)
+    power_w = float(np.interp(bought.rate_per_s, A40_HULL.iterations_per_s, A40_HULL.power_w))
+    time_price = bought.work_price * bought.rate_per_s - value * power_w
+    costs = (value * A40_HULL.power_w + time_price) / A40_HULL.iterations_per_s
+    assert time_price > 0
+    assert costs.min() == pytest.approx((value * power_w + time_price) / bought.rate_per_s)
+
+
+def test_paid_to_draw_power_a_run_draws_what_it_can() -> None:
+    bought = buy(A40_HULL, outlook([(600.0, -20.0), (6_000.0, 60.0)]), needed_per_s=0.0)
+    assert bought.rate_per_s == pytest.approx(A40_HULL.fastest.iterations_per_s)
