@@ -38,7 +38,7 @@ from policies.replay.plan_evaluation import (
     rows_of,
 )
 from policies.replay.plan_example import example_of
-from policies.replay.runs import Job, World
+from policies.replay.world import Job, World
 
 MAX_STARTS: Final = 10_000
 MIN_HOURS: Final = 0.1

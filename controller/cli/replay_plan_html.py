@@ -14,7 +14,7 @@ from bokeh.resources import INLINE
 from controller.cli.replay_plan_view import COLOURS, CURVES, Report, label, percent
 from policies.replay.plan_evaluation import Row
 from policies.replay.plan_example import Example
-from policies.replay.runs import Values
+from policies.replay.world import Values
 
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1a202c; background: #fff; margin: 2rem auto; max-width: 940px;

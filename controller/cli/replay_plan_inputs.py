@@ -13,7 +13,7 @@ from policies.batch_size.replay.traces import Identity, PowerTrace
 from policies.profile import PowerProfile, ProfilePoint
 from policies.providers.base import SignalFileError
 from policies.providers.trace import CARBON_UNIT, Trace, read_trace
-from policies.replay.runs import World
+from policies.replay.world import World
 from policies.signal import Signal
 
 SAMPLES: Final = {job.dataset: job.n_samples for job in JOBS}

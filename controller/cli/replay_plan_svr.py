@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.svm import SVR
 
 from policies.replay.chase import DAY_S, last_known
-from policies.replay.runs import Job, Values, World
+from policies.replay.world import Job, Values, World
 
 MIN_PAIRS: Final = 3
 

@@ -103,16 +103,16 @@ def tables(report: Report) -> Iterator[Table]:
             yield _by_signal([row for row in report.rows if row.max_slowdown == max_slowdown], max_slowdown)
 
 
-def _overall(report: Report, budgets: Sequence[float]) -> Table:
+def _overall(report: Report, slowdown_ratios: Sequence[float]) -> Table:
     n_runs = report.overall[0].n_starts
     table = _table(f"{report.title}\n{report.where}, runs: {n_runs}; saved, slower, worst [%]")
     table.add_column("at most slower", no_wrap=True)
-    for max_slowdown in budgets:
+    for max_slowdown in slowdown_ratios:
         for text in (percent(max_slowdown - 1, n_digits=1), "", ""):
             table.add_column(text, justify="right", no_wrap=True)
     cells: dict[str, list[str]] = {}
     for row in report.overall:
-        if row.max_slowdown in budgets:
+        if row.max_slowdown in slowdown_ratios:
             ratios = (row.carbon_saved_ratio, row.slowdown_ratio - 1, row.slowdown_worst_ratio - 1)
             cells.setdefault(label(row), []).extend(percent(ratio) for ratio in ratios)
     for name, texts in cells.items():

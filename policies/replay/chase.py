@@ -10,7 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from policies.replay.runs import Job, RunOutcome, Values, World, replay_schedule
+from policies.replay.runs import RunOutcome, replay_schedule
+from policies.replay.world import Job, Values, World
 
 DAY_S: Final = 86_400.0
 ETAS: Final = tuple(step / 50 for step in range(51))

@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.replay.runs import Job, RunOutcome, Values, World, outcome_of
+from policies.replay.runs import RunOutcome, outcome_of
+from policies.replay.world import Job, Values, World
 
 SAME_RATIO: Final = 1e-12
 SHORTEST_S: Final = 1e-6

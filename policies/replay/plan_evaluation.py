@@ -10,8 +10,9 @@ from policies.planning import SlowdownObjective
 from policies.replay import chase
 from policies.replay.offline import offline_optimum
 from policies.replay.plans import Forecaster, Outlook, gridchase, held, perfect
-from policies.replay.runs import Job, RunOutcome, Values, World, replay_run, run_starts_s
+from policies.replay.runs import RunOutcome, replay_run
 from policies.replay.static import at_one_limit, best_static_w, static_mix, zeus
+from policies.replay.world import Job, Values, World, run_starts_s
 
 PolicyName = Literal[
     "max", "best-static", "static-mix", "zeus", "chase", "chase-svr", "chase-perfect", "chase-best-eta",

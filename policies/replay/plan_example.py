@@ -6,7 +6,8 @@ from typing import Final
 import numpy as np
 
 from policies.replay.plan_evaluation import Contest, PolicyName, runs
-from policies.replay.runs import Job, RunOutcome, Values, World
+from policies.replay.runs import RunOutcome
+from policies.replay.world import Job, Values, World
 
 SHORTEST_S: Final = 1.0
 """A shorter period is rounding."""

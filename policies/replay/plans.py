@@ -7,7 +7,8 @@ from typing import Final
 from policies.forecasting import ForecasterState, advance, begin
 from policies.forecasting.persistence import persistence
 from policies.planning import Objective, Rules, choose_power_limit
-from policies.replay.runs import Moment, Piece, Policy, World
+from policies.replay.runs import Moment, Piece, Policy
+from policies.replay.world import World
 from policies.signal import ESTIMATED, Signal
 
 HORIZON_S: Final = 86_400.0
@@ -32,7 +33,7 @@ def gridchase(objective: Objective, outlook: Outlook, *, is_announced: bool = Tr
     def planned(moment: Moment) -> Sequence[Piece]:
         progress = moment.progress
         decision = choose_power_limit(
-            profile=moment.world.profile,
+            profile=moment.world.told_profile,
             objective=objective,
             rules=Rules(period_s=moment.period_s, min_dwell_s=MIN_DWELL_S, min_gain_ratio=MIN_GAIN_RATIO),
             history=moment.history,

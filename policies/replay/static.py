@@ -11,7 +11,8 @@ import numpy as np
 from policies.cost import zeus_cost
 from policies.curve import lower_hull
 from policies.profile import PowerProfile
-from policies.replay.runs import Job, RunOutcome, Values, World, replay_schedule
+from policies.replay.runs import RunOutcome, replay_schedule
+from policies.replay.world import Job, Values, World
 
 SWEEP_ITERATIONS: Final = 50
 """Zeus measures 40 iterations at each limit, after 10 to warm up (GlobalPowerLimitOptimizer, Zeus 0.8)."""

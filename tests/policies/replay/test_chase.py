@@ -14,7 +14,8 @@ from policies.replay.chase import (
     last_known,
     n_periods_of,
 )
-from policies.replay.runs import Job, RunOutcome, World
+from policies.replay.runs import RunOutcome
+from policies.replay.world import Job, World
 from tests.policies.days import A40, DAY_S, HOUR_S
 from tests.policies.replay.worlds import REAL, SIMPLE, curve, job, real_job, world
 

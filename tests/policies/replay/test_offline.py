@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from policies.profile import PowerProfile
 from policies.replay.chase import by_foresight, chase, n_periods_of
 from policies.replay.offline import offline_optimum
-from policies.replay.runs import Job, RunOutcome, World, outcome_of
+from policies.replay.runs import RunOutcome, outcome_of
 from policies.replay.static import at_one_limit, static_mix
+from policies.replay.world import Job, World
 from tests.policies.days import HOUR_S
 from tests.policies.replay.worlds import REAL, SIMPLE, curve, job, real_job, world
 

@@ -20,7 +20,8 @@ from policies.replay.plan_evaluation import (
 )
 from policies.replay.plan_example import example_of
 from policies.replay.plans import Forecaster, Outlook, gridchase, held, perfect
-from policies.replay.runs import Moment, Piece, RunOutcome, World, replay_run
+from policies.replay.runs import Moment, Piece, RunOutcome, replay_run
+from policies.replay.world import World
 from tests.policies.days import A40, DAY_S, HOUR_S
 from tests.policies.replay.worlds import REAL, START_S, job, real_job, world
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.replay.runs import Moment, Piece, Policy, replay_run, replay_schedule, run_starts_s
+from policies.replay.runs import Moment, Piece, Policy, replay_run, replay_schedule
+from policies.replay.world import run_starts_s
 from tests.policies.days import A40, DAY_S, HOUR_S
 from tests.policies.replay.worlds import REAL, SIMPLE, job, real_job, world
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.profile import PowerProfile, ProfilePoint
-from policies.replay.runs import Job, World
+from policies.replay.world import Job, World
 from tests.policies.days import A40, DAY_S, HOUR_S, grid, hourly
 
 START_S = 14 * DAY_S
