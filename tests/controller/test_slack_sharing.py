@@ -91,6 +91,16 @@ def test_what_was_not_in_force_does_not_count() -> None:
     assert bench.train(200.0, 600) == [200.0, 200.0]
 
 
+def test_slices_that_come_late_do_not_count_for_limits_that_were_not_asked_for_yet() -> None:
+    bench = Bench()
+    bench.train(200.0, 5)
+    for second in range(3_600):
+        bench.sharing.observe(
+            Slice(begin_ns=ns(5 + second), end_ns=ns(6 + second), active=True, n_iterations=20.0, energy_j=1e3)
+        )
+    assert bench.train(200.0, 5) == [pytest.approx(190.0), 200.0], "the first trial only begins"
+
+
 def test_no_gpu_is_asked_for_less_than_the_floor() -> None:
     bench = Bench()
     bench.train(110.0, 3_600)

@@ -132,12 +132,15 @@ async def test_a_node_with_gpus_of_another_model_follows_by_the_share_of_its_hig
     assert followed_w == [(limit_w, max(140.0 * limit_w / PRIOR_W, 100.0)) for limit_w, _ in followed_w]
 
 
-async def test_a_node_that_may_not_write_says_so_and_its_draw_counts_as_that_of_the_highest_limit(
-    tmp_path: Path,
+@pytest.mark.parametrize(("may_b_write", "planned_w"), [(True, 120.0), (False, PRIOR_W)])
+async def test_the_plan_is_made_for_both_nodes_also_where_one_may_not_write(
+    tmp_path: Path, may_b_write: bool, planned_w: float
 ) -> None:
-    fleet = Fleet(tmp_path)
-    fleet.gpu_b.mig = True
+    # Zeus's cost is least at 3/7 of what depends on no limit: the greatest power, and what b draws anyway.
+    fleet = Fleet(tmp_path, "plan.objective=eta", "plan.eta=0.5")
+    fleet.gpu_b.mig = not may_b_write
     async with fleet.controlled():
         await fleet.train(700)
-        assert (fleet.gpu_b.history, fleet.b.parts()[-1].state) == ([], "observing")
-        assert fleet.gpu_a.requested_power_limit_w < PRIOR_W
+        assert fleet.gpu_a.requested_power_limit_w == pytest.approx(planned_w, abs=15)
+        if not may_b_write:
+            assert (fleet.gpu_b.history, fleet.b.parts()[-1].state) == ([], "observing")
