@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from controller import actuator, config, job, learning, profile_store, ranks, restoration, signal_feed, signal_news
+from controller import actuator, config, job, profile_store, ranks, restoration, signal_feed, signal_news
 from controller.cli.parser import _parser
 from policies import drift
 from policies.forecasting import MAX_LAG_S
@@ -154,9 +154,8 @@ def test_numbers_in_words_are_those_of_the_code() -> None:
     assert (actuator.MAX_REVERSIONS, needs.SETTLE_S, needs.RESERVE_SHARE) == (3, 21_600, 0.1)
     assert (ProviderSettings().max_age_s, MAX_LAG_S) == (7_200, 86_400)
     assert "written again, three times" in safety
-    assert (estimate.WINSOR_DEVIATIONS, drift.STRIKES, learning.DRIFT_BLOCKS, drift.REST_RATIO) == (3, 5, 5, 10)
+    assert (estimate.WINSOR_DEVIATIONS, drift.REST_RATIO) == (3, 10)
     assert "drawn in to three standard deviations" in how_it_works
-    assert "in five looks in a row, of five blocks each" in how_it_works
     assert "not sooner than ten times what the first pass took" in how_it_works
     assert "ceased to hold more than two hours ago (`max_age_s`)" in safety
     assert "where τ is six hours" in how_it_works

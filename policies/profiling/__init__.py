@@ -37,23 +37,6 @@ from policies.profiling.sweep import (
     wanted_power_limit_w,
 )
 
-SweepPlan = ProfilerSettings
-"""The former name; goes when the controller no longer uses it."""
-
-
-def sweep_plan(
-    *, prior_power_limit_w: float, floor_power_limit_w: float, step_w: float, settle_s: float, window_s: float
-) -> ProfilerSettings:
-    """Return settings by their former names; `step_w` is ignored. Goes when the controller no longer uses it."""
-    del step_w
-    return ProfilerSettings(
-        prior_power_limit_w=prior_power_limit_w,
-        floor_power_limit_w=floor_power_limit_w,
-        settle_s=settle_s,
-        window_s=window_s,
-    )
-
-
 __all__ = [
     "Measuring",
     "Observation",
@@ -62,7 +45,6 @@ __all__ = [
     "Refinement",
     "Settling",
     "State",
-    "SweepPlan",
     "advance",
     "begin",
     "begin_refinement",
@@ -72,6 +54,5 @@ __all__ = [
     "profile_of",
     "progress_ratio",
     "refine",
-    "sweep_plan",
     "wanted_power_limit_w",
 ]

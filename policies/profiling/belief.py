@@ -43,13 +43,30 @@ longer than they repay in a run of some thousand iterations."""
 def believed(profile: PowerProfile) -> PowerProfile:
     """Return the most probable curve after what was measured: the measured limits, and every 5 W between them.
 
-    What is between has `n = 0`. It need not be monotone: fit it, as any measured curve, with `fit_curve`.
+    What is between has `n = 0`; all have intervals. It need not be monotone: fit it, as any measured curve, with
+    `fit_curve`.
     """
     if len(profile.points) == 1:
         return profile
     limits_w = _limits_w(profile)
-    log_powers, _, log_rates, _ = _belief(profile, limits_w)
-    return _curve(profile, limits_w, log_powers, log_rates)
+    log_powers, power_covariance, log_rates, rate_covariance = _belief(profile, limits_w)
+    curve = _curve(profile, limits_w, log_powers, log_rates)
+    power_errors, rate_errors = (
+        NORMAL_95 * np.sqrt(np.maximum(covariance.diagonal(), LEAST_ERROR_RATIO**2))
+        for covariance in (power_covariance, rate_covariance)
+    )
+    return PowerProfile(
+        tuple(
+            replace(
+                point,
+                power_ci_w=point.power_w * power_error,
+                iterations_per_s_ci=point.iterations_per_s * rate_error,
+            )
+            for point, power_error, rate_error in zip(
+                curve.points, power_errors.tolist(), rate_errors.tolist(), strict=True
+            )
+        )
+    )
 
 
 def perturbed(profile: PowerProfile, rng: np.random.Generator) -> PowerProfile:

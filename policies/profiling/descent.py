@@ -35,14 +35,14 @@ def next_limit_w(
     wanted_w = settings.prior_power_limit_w
     while True:
         reached = _reached(settings, descending, wanted_w)
-        is_there = bool(reached) and reached[-1].power_limit_w <= wanted_w + GRID_W / 2
-        if not is_there and not _is_among(wanted_w, attempted_w):
-            return wanted_w
         if has_risen(reached):
             return None
-        here_w = reached[-1].power_limit_w if is_there else wanted_w
-        if here_w <= settings.floor_power_limit_w + SAME_LIMIT_W:
-            return None
+        here_w = _nearest_w(reached, wanted_w)
+        if here_w is None and not _is_among(wanted_w, attempted_w):
+            return wanted_w
+        if here_w is None:  # what was enforced instead lies below: the limits between the two would measure the same
+            here_w = next((p.power_limit_w for p in descending if p.power_limit_w < wanted_w), wanted_w)
+            reached = _reached(settings, descending, here_w)
         wanted_w = _below_w(settings, reached, here_w)
         if wanted_w > here_w - SAME_LIMIT_W:
             return None
@@ -71,8 +71,14 @@ def _energy_ci_ratio(*points: ProfilePoint) -> float:
 
 def _reached(settings: ProfilerSettings, descending: list[ProfilePoint], wanted_w: float) -> list[ProfilePoint]:
     """Return the points down to a wanted limit, or to the first one below where the step does not lead past it."""
-    low_w = max(settings.floor_power_limit_w, wanted_w - GRID_W) - SAME_LIMIT_W
+    low_w = max(settings.lowest_power_limit_w, wanted_w - GRID_W) - SAME_LIMIT_W
     return [point for point in descending if point.power_limit_w >= low_w]
+
+
+def _nearest_w(reached: list[ProfilePoint], wanted_w: float) -> float | None:
+    """Return the measured limit that stands for a wanted one, or None [W]."""
+    lowest_w = reached[-1].power_limit_w if reached else math.inf
+    return lowest_w if lowest_w <= wanted_w + GRID_W / 2 else None
 
 
 def _below_w(settings: ProfilerSettings, reached: list[ProfilePoint], here_w: float) -> float:
@@ -81,7 +87,7 @@ def _below_w(settings: ProfilerSettings, reached: list[ProfilePoint], here_w: fl
     if not reached:
         return next_w
     draw_w = round(PEAKS_OVER_MEAN * reached[-1].power_w / settings.n_gpus / GRID_W) * GRID_W
-    if draw_w < settings.floor_power_limit_w:
+    if draw_w < settings.lowest_power_limit_w:
         return here_w  # no limit that may be set does anything
     return next_w if next_w <= draw_w else settings.clear_of_floor_w(draw_w)
 

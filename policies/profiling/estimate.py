@@ -39,7 +39,7 @@ class Scatter:
     """How much single iterations scatter: their coefficient of variation, and how many of them say so."""
 
     cv_ratio: float = SUPPOSED_CV_RATIO
-    n: float = SUPPOSED_N
+    n_iterations: float = SUPPOSED_N
 
     def with_window(self, window: Window) -> "Scatter":
         """Return the scatter pooled with that of a window."""
@@ -52,8 +52,8 @@ class Scatter:
             / MAD_PER_DEVIATION
         )
         n = float(len(log_times))
-        squares = self.cv_ratio**2 * self.n + cv_ratio**2 * n
-        return Scatter(cv_ratio=math.sqrt(squares / (self.n + n)), n=self.n + n)
+        squares = self.cv_ratio**2 * self.n_iterations + cv_ratio**2 * n
+        return Scatter(cv_ratio=math.sqrt(squares / (self.n_iterations + n)), n_iterations=self.n_iterations + n)
 
 
 SUPPOSED: Final = Scatter()
@@ -67,7 +67,7 @@ def scatter_of(points: tuple[ProfilePoint, ...]) -> Scatter:
             error_ratio = point.iterations_per_s_ci / NORMAL_95 / point.iterations_per_s
             squares += max(error_ratio**2 - WINDOW_CV_RATIO**2, 0.0) * point.n**2
             n += point.n
-    return Scatter(cv_ratio=math.sqrt(squares / n), n=n)
+    return Scatter(cv_ratio=math.sqrt(squares / n), n_iterations=n)
 
 
 def point_of(window: Window, *, power_limit_w: float, scatter: Scatter) -> ProfilePoint:
@@ -99,9 +99,7 @@ def _log_times(window: Window) -> tuple[list[float], tuple[float, ...]]:
     """Return the logarithms of iteration times, and how many iterations each stands for, both of shape (n,)."""
     if window.times_s:
         return [math.log(time_s) for time_s in window.times_s], (1.0,) * len(window.times_s)
-    if window.stretches_s:
-        return [math.log(time_s) for time_s in window.stretches_s], window.stretch_iterations
-    return [math.log(window.active_s / window.n_iterations)], (window.n_iterations,)
+    return [math.log(time_s) for time_s in window.stretches_s], window.stretch_iterations
 
 
 def _power(window: Window) -> tuple[float, float]:
@@ -115,10 +113,10 @@ def _power(window: Window) -> tuple[float, float]:
     spread_s2 = window.sum_tt_s2 - window.sum_t_s**2 / n
     if window.n_readings < MIN_SCATTERED or spread_s2 <= 0:
         return mean_w, WINDOW_CV_RATIO
-    power_w = (window.sum_te_js - window.sum_t_s * window.sum_e_j / n) / spread_s2
+    power_w = (window.sum_te_j_s - window.sum_t_s * window.sum_e_j / n) / spread_s2
     if power_w <= 0:
         return mean_w, 1.0
-    squares_j2 = window.slice_ee_j2 - 2 * power_w * window.slice_te_js + power_w**2 * window.slice_tt_s2
+    squares_j2 = window.slice_ee_j2 - 2 * power_w * window.slice_te_j_s + power_w**2 * window.slice_tt_s2
     reading_error_j = math.sqrt(max(squares_j2, 0.0) / window.n_readings / 2)
     return power_w, reading_error_j / math.sqrt(spread_s2) / power_w
 

@@ -22,7 +22,7 @@ ADOPTED_ERROR_RATIO: Final = 0.02
 
 def check_limits_w(settings: ProfilerSettings, prior: PowerProfile) -> tuple[float, ...]:
     """Return where to check a prior curve, descending [W]: two or three limits, the prior one first."""
-    top_w, floor_w = settings.prior_power_limit_w, settings.floor_power_limit_w
+    top_w, floor_w = settings.prior_power_limit_w, settings.lowest_power_limit_w
     low_w = min(max(prior.energy_minimal.power_limit_w, floor_w), top_w)
     middle_w = round(math.sqrt(top_w * low_w) / GRID_W) * GRID_W
     checks_w = [top_w]
@@ -46,10 +46,8 @@ def agrees(prior: PowerProfile, points: tuple[ProfilePoint, ...]) -> bool:
         power_w, iterations_per_s = scaled.at(point.power_limit_w)
         power_gap = abs(math.log(point.power_w / power_w))
         rate_gap = abs(math.log(point.iterations_per_s / iterations_per_s))
-        power_error = _error_ratio(point.power_ci_w, point.power_w, top.power_ci_w, top.power_w)
-        rate_error = _error_ratio(
-            point.iterations_per_s_ci, point.iterations_per_s, top.iterations_per_s_ci, top.iterations_per_s
-        )
+        power_error = math.hypot(*(_ci_ratio(p.power_ci_w, p.power_w) for p in (point, top)))
+        rate_error = math.hypot(*(_ci_ratio(p.iterations_per_s_ci, p.iterations_per_s) for p in (point, top)))
         if power_gap > max(AGREES_RATIO, power_error) or rate_gap > max(AGREES_RATIO, rate_error):
             return False
     return True
@@ -59,7 +57,7 @@ def adopted(
     settings: ProfilerSettings, prior: PowerProfile, points: tuple[ProfilePoint, ...]
 ) -> tuple[ProfilePoint, ...]:
     """Return the measured points, and between and beside them those of the scaled prior curve within the bounds."""
-    low_w, high_w = settings.floor_power_limit_w - SAME_LIMIT_W, settings.prior_power_limit_w + SAME_LIMIT_W
+    low_w, high_w = settings.lowest_power_limit_w - SAME_LIMIT_W, settings.prior_power_limit_w + SAME_LIMIT_W
     top = max(points, key=lambda point: point.power_limit_w)
     taken = [
         _as_uncertain(point)
@@ -92,16 +90,17 @@ def _scaled(prior: PowerProfile, top: ProfilePoint) -> PowerProfile:
 
 def _as_uncertain(point: ProfilePoint) -> ProfilePoint:
     """Return a point of another run as one of this: nothing was measured, and it is known less well."""
-    own_power, own_rate = (point.power_ci_w or 0.0) / point.power_w, (point.iterations_per_s_ci or 0.0)
     doubt = NORMAL_95 * ADOPTED_ERROR_RATIO
+    power_doubt = math.hypot(_ci_ratio(point.power_ci_w, point.power_w), doubt)
+    rate_doubt = math.hypot(_ci_ratio(point.iterations_per_s_ci, point.iterations_per_s), doubt)
     return replace(
         point,
-        power_ci_w=math.hypot(own_power, doubt) * point.power_w,
-        iterations_per_s_ci=math.hypot(own_rate, doubt * point.iterations_per_s),
+        power_ci_w=power_doubt * point.power_w,
+        iterations_per_s_ci=rate_doubt * point.iterations_per_s,
         n=0,
         active_s=0.0,
     )
 
 
-def _error_ratio(one_ci: float | None, one: float, other_ci: float | None, other: float) -> float:
-    return math.hypot((one_ci or 0.0) / one, (other_ci or 0.0) / other)
+def _ci_ratio(ci: float | None, value: float) -> float:
+    return (ci or 0.0) / value

@@ -22,6 +22,10 @@ LEAST_WEIGHT: Final = 0.05
 """A new measurement never weighs less: what was seen more than twenty measurements ago is forgotten."""
 
 
+Known = tuple[float, float | None]
+"""A value, and the half-width of its 95 % interval."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refinement:
     """A curve that is refined.
@@ -59,8 +63,7 @@ def refine(settings: ProfilerSettings, refinement: Refinement, observation: Obse
         return refinement
     last_w = refinement.power_limit_w
     if last_w is None or abs(observation.power_limit_w - last_w) > SAME_LIMIT_W:
-        settled_s = 0.0 if last_w is not None else settings.settle_s
-        refinement = replace(refinement, power_limit_w=observation.power_limit_w, settled_s=settled_s, window=EMPTY)
+        refinement = replace(refinement, power_limit_w=observation.power_limit_w, settled_s=0.0, window=EMPTY)
     if refinement.settled_s < settings.settle_s:
         return replace(refinement, settled_s=refinement.settled_s + observation.active_s)
     window = refinement.window.with_slice(observation)
@@ -82,9 +85,9 @@ def merged(profile: PowerProfile, point: ProfilePoint) -> PowerProfile:
     same = [p for p in profile.points if abs(p.power_limit_w - point.power_limit_w) <= SAME_LIMIT_W]
     others = [p for p in profile.points if abs(p.power_limit_w - point.power_limit_w) > SAME_LIMIT_W]
     for old in same:
-        power_w, power_ci_w = _pooled(old.power_w, old.power_ci_w, point.power_w, point.power_ci_w)
+        power_w, power_ci_w = _pooled((old.power_w, old.power_ci_w), (point.power_w, point.power_ci_w))
         rate_per_s, rate_ci = _pooled(
-            old.iterations_per_s, old.iterations_per_s_ci, point.iterations_per_s, point.iterations_per_s_ci
+            (old.iterations_per_s, old.iterations_per_s_ci), (point.iterations_per_s, point.iterations_per_s_ci)
         )
         point = replace(
             point,
@@ -99,14 +102,12 @@ def merged(profile: PowerProfile, point: ProfilePoint) -> PowerProfile:
     return PowerProfile(tuple(sorted((*others, point), key=lambda p: p.power_limit_w)))
 
 
-def _pooled(old: float, old_ci: float | None, new: float, new_ci: float | None) -> tuple[float, float | None]:
+def _pooled(old: Known, new: Known) -> Known:
     """Return the mean by precision, of logarithms, and its interval; the new value has at least `LEAST_WEIGHT`."""
-    if old_ci is None or new_ci is None:
-        weight = 0.5
-    else:
-        old_precision, new_precision = (old / old_ci) ** 2, (new / new_ci) ** 2
-        weight = max(new_precision / (old_precision + new_precision), LEAST_WEIGHT)
-    value = math.exp((1 - weight) * math.log(old) + weight * math.log(new))
-    if old_ci is None or new_ci is None:
-        return value, None if new_ci is None else new_ci / new * value
-    return value, value * math.hypot((1 - weight) * old_ci / old, weight * new_ci / new)
+    (old_value, old_ci), (new_value, new_ci) = old, new
+    if old_ci is None or new_ci is None:  # by the newer one, which says more of what comes
+        return new_value, new_ci
+    old_ratio, new_ratio = old_ci / old_value, new_ci / new_value
+    weight = max(old_ratio**2 / (old_ratio**2 + new_ratio**2), LEAST_WEIGHT) if old_ratio > 0 else LEAST_WEIGHT
+    value = math.exp((1 - weight) * math.log(old_value) + weight * math.log(new_value))
+    return value, value * math.hypot((1 - weight) * old_ratio, weight * new_ratio)

@@ -56,9 +56,9 @@ class ProfilerSettings:
             raise ValueError(f"{self}: times and tolerance must be at least 0")
 
     @property
-    def power_limits_w(self) -> tuple[float, ...]:
-        """Return `ladder_w()` by its former name [W]."""
-        return self.ladder_w()
+    def lowest_power_limit_w(self) -> float:
+        """Return the lowest limit that is ever asked for [W]."""
+        return min(self.floor_power_limit_w, self.prior_power_limit_w)
 
     def below_w(self, power_limit_w: float) -> float:
         """Return the limit one step below another: on the grid, at least one grid step lower, never below the floor.
@@ -72,12 +72,12 @@ class ProfilerSettings:
 
     def clear_of_floor_w(self, power_limit_w: float) -> float:
         """Return the floor for a limit that is next to it or below, else the limit itself [W]."""
-        is_near = power_limit_w <= FLOOR_RATIO * self.floor_power_limit_w
-        return self.floor_power_limit_w if is_near else power_limit_w
+        is_near = power_limit_w <= FLOOR_RATIO * self.lowest_power_limit_w
+        return self.lowest_power_limit_w if is_near else power_limit_w
 
     def ladder_w(self) -> tuple[float, ...]:
         """Return the limits that are visited if every one of them binds and none is too low, descending [W]."""
         ladder_w = [self.prior_power_limit_w]
-        while ladder_w[-1] > self.floor_power_limit_w + SAME_LIMIT_W:
+        while ladder_w[-1] > self.lowest_power_limit_w + SAME_LIMIT_W:
             ladder_w.append(self.below_w(ladder_w[-1]))
         return tuple(ladder_w)

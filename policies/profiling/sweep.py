@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from policies.profile import PowerProfile, ProfilePoint
-from policies.profiling.descent import has_risen, next_limit_w
+from policies.profiling.descent import NOISE_CIS, has_risen, next_limit_w
 from policies.profiling.estimate import Scatter, is_enough, may_be_enough, point_of, scatter_of, shows_change
 from policies.profiling.observation import Observation
 from policies.profiling.prior import adopted, agrees, can_be_checked, check_limits_w
@@ -22,7 +22,7 @@ MAX_RESTARTS: Final = 8
 MAX_RENEWALS: Final = 3
 """A job that keeps becoming another one is not profiled anew more often than this."""
 CONTRADICTS_RATIO: Final = 0.05
-"""A lower limit that makes a job this much faster, beyond both intervals, did not: the job is another."""
+"""A lower limit that makes a job this much faster, or thirstier, and more than noise does, did not: it is another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def begin(settings: ProfilerSettings, known: PowerProfile | None = None, prior: 
         prior: the curve of another GPU of the model, another driver or a neighbouring batch size; checked, then adopted
             or forgotten.
     """
-    low_w, high_w = settings.floor_power_limit_w - SAME_LIMIT_W, settings.prior_power_limit_w + SAME_LIMIT_W
+    low_w, high_w = settings.lowest_power_limit_w - SAME_LIMIT_W, settings.prior_power_limit_w + SAME_LIMIT_W
     points = () if known is None else tuple(p for p in known.points if low_w <= p.power_limit_w <= high_w)
     usable = prior if prior is not None and can_be_checked(settings, prior) else None
     return _next(settings, Course(points=points, prior=usable))
@@ -176,18 +176,20 @@ def _measured(settings: ProfilerSettings, state: Measuring, observation: Observa
     state = replace(
         state, window=state.window.with_slice(observation), enforced_power_limit_w=observation.power_limit_w
     )
+    if not may_be_enough(settings, state.window):
+        return state
     scatter = scatter_of(state.points).with_window(state.window)
     is_prior = abs(state.power_limit_w - settings.prior_power_limit_w) <= SAME_LIMIT_W
-    if not is_enough(settings, state.window, scatter, is_prior=is_prior) and not _is_too_low(settings, state, scatter):
+    if not is_enough(settings, state.window, scatter, is_prior=is_prior) and not _is_too_low(state, scatter):
         return state
     if shows_change(state.window, scatter) and state.n_restarts < MAX_RESTARTS:
         return _restarted(settings, state)
     return _closed(settings, state, scatter)
 
 
-def _is_too_low(settings: ProfilerSettings, state: Measuring, scatter: Scatter) -> bool:
+def _is_too_low(state: Measuring, scatter: Scatter) -> bool:
     """Return whether energy per iteration has clearly risen already: nobody needs to know by how much."""
-    if not may_be_enough(settings, state.window) or not state.points:
+    if not state.points:
         return False
     point = point_of(state.window, power_limit_w=state.enforced_power_limit_w, scatter=scatter)
     is_lowest = point.power_limit_w < state.points[0].power_limit_w - SAME_LIMIT_W
@@ -209,14 +211,22 @@ def _closed(settings: ProfilerSettings, state: Measuring, scatter: Scatter) -> S
 
 
 def _contradicts(point: ProfilePoint, others: tuple[ProfilePoint, ...]) -> bool:
-    """Return whether a point says that a lower limit is faster than a higher one, by more than noise."""
-    return any(_is_faster(*sorted((point, other), key=lambda p: p.power_limit_w)) for other in others)
+    """Return whether a lower limit is faster, or draws more, than a higher one, by more than noise."""
+    for other in others:
+        lower, upper = sorted((point, other), key=lambda p: p.power_limit_w)
+        rate_ci_ratio = _ci_ratio(lower.iterations_per_s_ci, lower.iterations_per_s) + _ci_ratio(
+            upper.iterations_per_s_ci, upper.iterations_per_s
+        )
+        power_ci_ratio = _ci_ratio(lower.power_ci_w, lower.power_w) + _ci_ratio(upper.power_ci_w, upper.power_w)
+        if lower.iterations_per_s > upper.iterations_per_s * (1 + max(CONTRADICTS_RATIO, NOISE_CIS * rate_ci_ratio)):
+            return True
+        if lower.power_w > upper.power_w * (1 + max(CONTRADICTS_RATIO, NOISE_CIS * power_ci_ratio)):
+            return True
+    return False
 
 
-def _is_faster(lower: ProfilePoint, upper: ProfilePoint) -> bool:
-    rate_gap = lower.iterations_per_s / upper.iterations_per_s - 1
-    cis = (lower.iterations_per_s_ci or 0.0) / lower.iterations_per_s, (upper.iterations_per_s_ci or 0.0)
-    return rate_gap > max(CONTRADICTS_RATIO, 2 * (cis[0] + cis[1] / upper.iterations_per_s))
+def _ci_ratio(ci: float | None, value: float) -> float:
+    return (ci or 0.0) / value
 
 
 def _is_among(limit_w: float, limits_w: tuple[float, ...]) -> bool:

@@ -13,7 +13,7 @@ ROUNDING_RATIO: Final = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What was observed at one limit; `_s2`, `_js` and `_j2` are sums of squares and products.
+    """What was observed at one limit; `_s2`, `_j_s` and `_j2` are sums of squares and products.
 
     Attributes:
         active_s: how long it is so far [s].
@@ -40,9 +40,9 @@ class Window:
     sum_t_s: float = 0.0
     sum_e_j: float = 0.0
     sum_tt_s2: float = 0.0
-    sum_te_js: float = 0.0
+    sum_te_j_s: float = 0.0
     slice_tt_s2: float = 0.0
-    slice_te_js: float = 0.0
+    slice_te_j_s: float = 0.0
     slice_ee_j2: float = 0.0
 
     def with_slice(self, seen: Observation) -> "Window":
@@ -63,9 +63,9 @@ class Window:
             sum_t_s=self.sum_t_s + t_s,
             sum_e_j=self.sum_e_j + e_j,
             sum_tt_s2=self.sum_tt_s2 + t_s * t_s,
-            sum_te_js=self.sum_te_js + t_s * e_j,
+            sum_te_j_s=self.sum_te_j_s + t_s * e_j,
             slice_tt_s2=self.slice_tt_s2 + seen.active_s**2,
-            slice_te_js=self.slice_te_js + seen.active_s * seen.energy_j,
+            slice_te_j_s=self.slice_te_j_s + seen.active_s * seen.energy_j,
             slice_ee_j2=self.slice_ee_j2 + seen.energy_j**2,
         )
 
