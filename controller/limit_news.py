@@ -8,6 +8,9 @@ from controller.ports import LimitState, Target
 from publishers.reports import LimitChange
 
 MAX_DETAIL = 1_024
+QUIET_S = 600.0
+"""Limits that follow each other for one reason (a curve that is refined, two that share a period) are an operator's
+news once in so long; every one of them is published."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -21,6 +24,7 @@ class LimitNews:
         self._publish = publish
         self._told: tuple[object, ...] = ()
         self._told_w: float | None = None
+        self._logged: tuple[str, float] = ("", 0.0)
 
     def tell(self, reason: str, detail: str, *, state: LimitState | None, target: Target | None) -> None:
         """Publish and log a change; `state` is None before the GPU has answered once."""
@@ -30,7 +34,8 @@ class LimitNews:
         if news == self._told:
             return
         previous_w, self._told_w, self._told = self._told_w, limit_w, news
-        _LOGGER.info("%s: %s W (was %s): %s: %s", self._gpu_uuid, limit_w, previous_w, reason, detail)
+        level = logging.INFO if self._is_due(reason) else logging.DEBUG
+        _LOGGER.log(level, "%s: %s W (was %s): %s: %s", self._gpu_uuid, limit_w, previous_w, reason, detail)
         self._publish(
             self._gpu_uuid,
             LimitChange(
@@ -45,3 +50,11 @@ class LimitNews:
                 signal=target.signal if target else None,
             ),
         )
+
+    def _is_due(self, reason: str) -> bool:
+        """Return whether a change is worth a line in an operator's diary."""
+        now_s, (last, logged_s) = self._clock.now_s(), self._logged
+        if reason == last and logged_s <= now_s < logged_s + QUIET_S:
+            return False
+        self._logged = reason, now_s
+        return True

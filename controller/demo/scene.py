@@ -42,6 +42,9 @@ FLUSH_S: Final = 0.015
 _SETTLE_S, _SHORTEST_SETTLE_S = 0.5, 0.01
 _WINDOW_S, _SHORTEST_WINDOW_S = 0.5, 0.025
 _BLOCK_S, _SHORTEST_BLOCK_S = 2.0, 0.03
+_N_BLOCKS: Final = 16
+"""Writing a limit and hearing of iterations takes its real time, in which minutes of the day pass: sixty blocks, two
+minutes of a real training, would take hours of this day."""
 _PLAN_PERIOD_S, _SHORTEST_PLAN_PERIOD_S = 300.0, 0.1
 _ENERGY_PERIOD_S: Final = 0.1
 _LEASE_S: Final = 30.0
@@ -99,6 +102,7 @@ class Scene:
                 settle_s=max(_SETTLE_S, _SHORTEST_SETTLE_S * rate),
                 window_s=max(_WINDOW_S, _SHORTEST_WINDOW_S * rate),
                 block_s=max(_BLOCK_S, _SHORTEST_BLOCK_S * rate),
+                n_blocks=_N_BLOCKS,
             ),
             plan=PlanConfig(
                 max_slowdown=self.max_slowdown, period_s=max(_PLAN_PERIOD_S, _SHORTEST_PLAN_PERIOD_S * rate)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeGpu
-from tests.scenarios.site import PRIOR_W, Site, Training, energy_j, prior_gpu
+from tests.scenarios.site import LADDER_W, PRIOR_W, Site, Training, energy_j, prior_gpu
 
 
 def two_gpus() -> list[FakeGpu]:
@@ -128,7 +128,7 @@ async def test_a_run_of_which_one_rank_is_refused_gets_no_limits_at_all(tmp_path
         assert {change.job for change in site.limits(gpus[1])} == {"bert"}
         owner.tell("finished")
         await train(*ranks, duration_s=1_000)
-        assert [limit_w for _, limit_w in gpus[0].history][:3] == [240, 200, 160]
+        assert [limit_w for _, limit_w in gpus[0].history][:3] == LADDER_W[1:4]
     final = site.profiles()[-1]
     assert final.n_gpus == 2
     assert final.points[-1].power_w == pytest.approx(2 * 0.9 * PRIOR_W, rel=1e-3)

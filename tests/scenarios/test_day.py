@@ -12,6 +12,7 @@ from tests.fakes import MIDNIGHT_S, FakeGpu
 from tests.scenarios.site import (
     ANY_PROVIDER,
     HOUR_S,
+    LADDER_W,
     NODE,
     PRIOR_W,
     TOPICS,
@@ -36,7 +37,7 @@ SLOW = (
 )
 """A day needs no slices of half a second."""
 WEIGHED = ("plan.objective=eta", "plan.eta=0.8")
-CLEAN_W, DIRTY_W = 160.0, 100.0
+CLEAN_W, DIRTY_W = 150.0, 100.0
 """By eq. 6 with eta = 0.8, at 100 and at 500 g/kWh."""
 
 
@@ -76,7 +77,7 @@ async def test_a_whole_day_follows_a_signal_of_two_levels_by_the_hour(tmp_path: 
         await training.train(24 * HOUR_S, flush_s=60)
         training.tell("finished")
         await site.clock.sleep_until(site.clock.now_s() + 120)
-    assert [limit_w for _, limit_w in gpu.history] == [240, 200, 160, 120, 100, CLEAN_W, DIRTY_W, CLEAN_W, PRIOR_W]
+    assert [limit_w for _, limit_w in gpu.history] == [*LADDER_W[1:], CLEAN_W, DIRTY_W, CLEAN_W, PRIOR_W]
     # Within a minute for the signal, one for the plan, and half a one for the run's tick.
     assert [hour for hour, _ in plan_of(gpu)] == pytest.approx([8, 16, 24], abs=2.5 / 60)
     assert [change.reason for change in site.limits(gpu)[-5:-1]] == ["profiling", *["eta_signal"] * 3]
@@ -122,9 +123,9 @@ async def test_the_signal_is_published_with_every_new_hour(tmp_path: Path) -> No
     assert (messages[0].unit, messages[0].kind, messages[0].source) == ("g/kWh", "average", "day.csv")
 
 
-@pytest.mark.parametrize(("objective", "static_w"), [("eta", 100.0), ("slowdown", 240.0)])
+@pytest.mark.parametrize(("objective", "least_w", "most_w"), [("eta", 100.0, 100.0), ("slowdown", 180.0, 225.0)])
 async def test_a_signal_that_dies_at_six_is_stale_at_eight_and_the_plan_is_the_one_without(
-    tmp_path: Path, objective: str, static_w: float
+    tmp_path: Path, objective: str, least_w: float, most_w: float
 ) -> None:
     gpu = prior_gpu()
     overrides = (f"plan.objective={objective}", "plan.eta=0.8", "plan.max_slowdown=1.10")
@@ -132,7 +133,7 @@ async def test_a_signal_that_dies_at_six_is_stale_at_eight_and_the_plan_is_the_o
     training = Training(site, rate=slow_rate_per_s)
     async with site.controlled():
         await training.train(12 * HOUR_S, flush_s=60)
-        assert gpu.requested_power_limit_w == static_w
+        assert least_w <= gpu.requested_power_limit_w <= most_w
     stale = [change for change in site.limits(gpu) if change.reason == "signal_stale"]
     assert stale
     assert (stale[0].time_s - MIDNIGHT_S) / HOUR_S == pytest.approx(8, abs=0.1)
@@ -166,4 +167,4 @@ async def test_a_sweep_that_a_restart_cut_off_goes_on_where_it_was(tmp_path: Pat
     n_written = len(gpu.history)
     async with site.controlled():
         await training.train(3 * HOUR_S, flush_s=60)
-    assert [limit_w for _, limit_w in gpu.history[n_written:]] == [160, 120, 100, CLEAN_W, PRIOR_W]
+    assert [limit_w for _, limit_w in gpu.history[n_written:]] == [*LADDER_W[3:], CLEAN_W, PRIOR_W]

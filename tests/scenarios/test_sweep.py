@@ -23,13 +23,23 @@ from tests.scenarios.site import (
 )
 
 STATIC = "plan.max_slowdown=1.10"
-STATIC_W = 205.0
-"""With this budget 205 W is the best static limit: 9.8 % slower; 200 W would be 10.6 % slower."""
+LEAST_W = 205.0
+"""With this budget 205 W is the best static limit: 9.8 % slower. What the first pass has lost asks for more."""
 
 
 def written_w(gpu: FakeGpu) -> list[float]:
     """Return every limit that was written."""
     return [limit_w for _, limit_w in gpu.history]
+
+
+def check_the_limits(gpu: FakeGpu) -> None:
+    """Check that the first pass went down the ladder, the plan kept to its budget, and the limit was given back."""
+    *limits_w, last_w = written_w(gpu)
+    first_pass_w, planned_w = limits_w[: len(LADDER_W) - 1], limits_w[len(LADDER_W) - 1 :]
+    assert first_pass_w == LADDER_W[1:]
+    assert planned_w
+    assert all(LEAST_W <= limit_w <= PRIOR_W for limit_w in planned_w)
+    assert last_w == PRIOR_W
 
 
 async def finish(*trainings: Training) -> None:
@@ -46,14 +56,17 @@ async def test_a_job_is_profiled_while_it_trains_and_then_gets_its_best_static_l
     async with site.controlled():
         await training.train(1_800)
         await finish(training)
-    assert written_w(gpu) == [*LADDER_W[1:], STATIC_W, PRIOR_W]
+    check_the_limits(gpu)
     reports = site.profiles()
     assert list(dict.fromkeys(report.state for report in reports)) == ["waiting", "profiling", "planned"]
     assert [point.power_limit_w for point in reports[-1].points] == LADDER_W[::-1]
     for point in reports[-1].points:
         assert point.power_w == pytest.approx(POWER_RATIO * point.power_limit_w, rel=1e-6)
         assert point.iterations_per_s == pytest.approx(rate_per_s(point.power_limit_w), rel=1e-3)
-    assert [change.reason for change in site.limits(gpu)] == [*["profiling"] * 6, "slowdown_static", "run_finished"]
+    reasons = [change.reason for change in site.limits(gpu)]
+    assert reasons[: len(LADDER_W)] == ["profiling"] * len(LADDER_W)
+    assert set(reasons[len(LADDER_W) : -1]) <= {"slowdown_static", "behind_schedule"}
+    assert reasons[-1] == "run_finished"
 
 
 async def test_the_sweep_takes_the_time_that_settling_and_measuring_take(tmp_path: Path) -> None:
@@ -63,9 +76,8 @@ async def test_the_sweep_takes_the_time_that_settling_and_measuring_take(tmp_pat
         await Training(site).train(1_800)
     times_s = [time_s - MIDNIGHT_S for time_s, _ in gpu.history[:6]]
     steps_s = [b_s - a_s for a_s, b_s in pairwise([0.0, *times_s])]
-    # 20 s to settle and 100 s to measure (the reference thrice), in slices of 5 s, the first of which is not whole.
-    assert 320 <= steps_s[0] <= 340
-    assert all(120 <= step_s <= 130 for step_s in steps_s[1:]), steps_s
+    # 20 s to settle and 100 s to measure, in slices of 5 s, the first of which is not whole.
+    assert all(120 <= step_s <= 135 for step_s in steps_s), steps_s
 
 
 async def test_the_final_account_agrees_with_what_the_gpu_really_used(tmp_path: Path) -> None:
@@ -115,7 +127,7 @@ async def test_short_epochs_and_pauses_do_not_stop_the_sweep(tmp_path: Path) -> 
             await training.train(24, epoch=epoch)
             await training.pause(16)
         await finish(training)
-    assert written_w(gpu) == [*LADDER_W[1:], STATIC_W, PRIOR_W]
+    check_the_limits(gpu)
     for point in site.profiles()[-1].points:
         assert point.power_w == pytest.approx(POWER_RATIO * point.power_limit_w, rel=1e-6)
         assert point.iterations_per_s == pytest.approx(rate_per_s(point.power_limit_w), rel=0.01)
@@ -145,7 +157,7 @@ async def test_the_model_is_of_the_limit_that_is_enforced(tmp_path: Path) -> Non
     async with site.controlled():
         await training.train(1_800)
     points = {point.power_limit_w: point.power_w for point in site.profiles()[-1].points}
-    assert list(points) == [100.0, 120.0, 160.0, 200.0, 220.0], "280 and 240 W would measure the same"
+    assert list(points) == [100.0, 110.0, 140.0, 175.0, 220.0], "280 and 225 W would measure the same"
     assert points[220.0] == pytest.approx(POWER_RATIO * 220, rel=1e-6)
 
 
@@ -161,7 +173,8 @@ async def test_a_run_on_two_gpus_is_profiled_by_the_sum_of_their_power_and_its_s
             for rank in ranks:
                 tasks.create_task(rank.train(1_800))
         await finish(*ranks)
-    assert written_w(gpus[0]) == written_w(gpus[1]) == [*LADDER_W[1:], STATIC_W, PRIOR_W]
+    check_the_limits(gpus[0])
+    assert written_w(gpus[0]) == written_w(gpus[1])
     report = site.profiles()[-1]
     assert report.n_gpus == 2
     for point in report.points:
@@ -181,7 +194,7 @@ async def test_two_jobs_on_two_gpus_are_profiled_at_once_and_apart(tmp_path: Pat
             tasks.create_task(steep.train(1_800))
             tasks.create_task(flat.train(1_800))
         await finish(steep, flat)
-    assert written_w(gpus[0]) == [*LADDER_W[1:], STATIC_W, PRIOR_W]
+    check_the_limits(gpus[0])
     # It runs as fast at any limit: the sweep ends where its plan wants it to be.
     assert written_w(gpus[1]) == [*LADDER_W[1:], PRIOR_W]
     assert {change.job for change in site.limits(gpus[1])[:-1]} == {"flat"}
