@@ -22,11 +22,12 @@ def nvml_library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     """
     stash = request.config.stash
     if _LIBRARY not in stash:
-        stash[_LIBRARY] = _compile(tmp_path_factory.mktemp("nvml"))
+        stash[_LIBRARY] = compile_stub(tmp_path_factory.mktemp("nvml"))
     return stash[_LIBRARY]
 
 
-def _compile(directory: Path) -> Path:
+def compile_stub(directory: Path) -> Path:
+    """Compile the stub into a directory; skip where there is no compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler to build the NVML stub with (Debian: apt-get install gcc libc6-dev)")

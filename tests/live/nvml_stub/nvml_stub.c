@@ -25,6 +25,7 @@
 #define MAX_POINTS 64
 #define MAX_PIDS 32
 #define MAX_ENTRIES 40
+#define ARCH_AMPERE 7
 #define API __attribute__((visibility("default")))
 
 enum {
@@ -39,7 +40,8 @@ enum {
   X(nvmlDeviceGetPowerManagementLimit) X(nvmlDeviceGetEnforcedPowerLimit) X(nvmlDeviceSetPowerManagementLimit) \
   X(nvmlDeviceGetPowerUsage) X(nvmlDeviceGetTotalEnergyConsumption) X(nvmlDeviceGetFieldValues) \
   X(nvmlDeviceGetUtilizationRates) X(nvmlDeviceGetTemperature) X(nvmlDeviceGetTemperatureV) \
-  X(nvmlDeviceGetComputeRunningProcesses_v3) X(nvmlDeviceGetMigMode) X(nvmlDeviceGetPersistenceMode)
+  X(nvmlDeviceGetComputeRunningProcesses_v3) X(nvmlDeviceGetMigMode) X(nvmlDeviceGetPersistenceMode) \
+  X(nvmlDeviceSetPersistenceMode) X(nvmlDeviceGetArchitecture)
 
 #define AS_ENUM(name) E_##name,
 #define AS_NAME(name) #name,
@@ -272,6 +274,7 @@ GPU_NUMBER(nvmlDeviceGetPowerManagementLimit, gpu->requested_mw)
 GPU_NUMBER(nvmlDeviceGetEnforcedPowerLimit, enforced_mw(gpu))
 GPU_NUMBER(nvmlDeviceGetPowerUsage, power_mw(gpu))
 GPU_NUMBER(nvmlDeviceGetPersistenceMode, gpu->is_persistent != 0)
+GPU_NUMBER(nvmlDeviceGetArchitecture, ARCH_AMPERE)
 
 API int nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t gpu, unsigned *min_mw, unsigned *max_mw) {
   ENTER_GPU(nvmlDeviceGetPowerManagementLimitConstraints, gpu);
@@ -287,6 +290,13 @@ API int nvmlDeviceSetPowerManagementLimit(nvmlDevice_t gpu, unsigned limit_mw) {
   if (!gpu->is_writable) return NO_PERMISSION;
   if (limit_mw < gpu->min_mw || limit_mw > gpu->max_mw) return INVALID_ARGUMENT;
   stub_set_requested(machine_of(gpu), gpu->index, limit_mw);
+  return OK;
+}
+
+API int nvmlDeviceSetPersistenceMode(nvmlDevice_t gpu, unsigned mode) {
+  ENTER_GPU(nvmlDeviceSetPersistenceMode, gpu);
+  if (!gpu->is_writable) return NO_PERMISSION;
+  gpu->is_persistent = mode != 0;
   return OK;
 }
 
