@@ -137,8 +137,8 @@ def stub_section(folder: Path, n_seeds: int) -> Iterator[str]:
     yield (
         "ResNet-50 on ImageNet at batch size 256 as Zeus measured it on an A40 (100 to 300 W), ten times as fast "
         "(77 ms an iteration at 300 W), behind a `libnvidia-ml.so.1` whose counter of energy moves every 50 ms. "
-        "Iterations scatter by 5 %, one in 200 stalls, stretches of 2 s differ by 0.8 %; the same for both. *gridchase*: the "
-        "controller's profiler, NVML adapter and account, in their order, without the bus between them. *Zeus*: "
+        "Iterations scatter by 5 %, one in 200 stalls, stretches of 2 s differ by 0.8 %; the same for both. *gridchase*: "
+        "the controller's profiler, NVML adapter and account, in their order, without the bus between them. *Zeus*: "
         "`GlobalPowerLimitOptimizer` with its defaults and `ZeusMonitor`, from PyPI. η = 0.5. *Within 1 %*: from there "
         "on, for good; the limit by its true cost; the curve by its mean error in time and in power over the limits "
         "from the one of the least energy up. *Excess*: cost beyond the best limit, in iterations of that.\n"
@@ -153,7 +153,8 @@ def stub_section(folder: Path, n_seeds: int) -> Iterator[str]:
         to_limit, to_curve, (time_ratio, power_ratio, _) = run.steps_to_limit(), run.steps_to_curve(), run.errors()
         yield (
             f"| {'Zeus' if policy == 'zeus' else policy} | {seed} | {run.to_plan:,} | {_count(to_limit)} | "
-            f"{_spent(run, to_limit)} | {_count(to_curve)} | {_spent(run, to_curve)} | {100 * time_ratio:.2f}, {100 * power_ratio:.2f} % |"
+            f"{_spent(run, to_limit)} | {_count(to_curve)} | {_spent(run, to_curve)} | "
+            f"{100 * time_ratio:.2f}, {100 * power_ratio:.2f} % |"
         )
 
 
