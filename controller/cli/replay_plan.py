@@ -142,6 +142,8 @@ def _faults(options: argparse.Namespace) -> Iterator[str]:
     for name, path in (("png", options.png), ("html", options.html)):
         if path is not None and not path.parent.is_dir():
             yield f"--{name} {path}: there is no folder {path.parent}"
+    if set(options.policy or ()) == {"chase-svr"} and find_spec("sklearn") is None:
+        yield "--policy chase-svr: needs scikit-learn, which is not installed; name another policy, too"
     if options.png is not None and find_spec("matplotlib") is None:
         yield "--png: needs matplotlib, which is not installed: pip install 'gridchase[plots]'"
 

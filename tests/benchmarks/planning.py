@@ -57,10 +57,10 @@ PREFIX: Final = "summary_power_"
 PROTOCOL: Final = """\
 ResNet-50 on ImageNet, batch size 256, the limits of the trace (25 W apart); the mean over 20 starts of the carbon saved
 against the highest limit. single: the best single limit; mix: two limits mixed to just the budget, blind to the signal;
-offline: the optimum in hindsight. gridchase is told how long the run is, and of the signal what has passed; it plans at
-each step of the signal, at most hourly. worst over: by how much the slowest of its runs missed its budget, in points of
-slowdown. Chase and Zeus have an eta of 0.5; chase-best-eta is the best of 51 etas that keeps the budget, chosen in
-hindsight for each run; gridchase-open does not know how long the run is."""
+offline: the optimum in hindsight. gridchase is told how long the run is, and of the signal what has passed; it plans
+every hour. worst over: by how much the slowest of its runs missed its budget, in points of slowdown. Chase and Zeus
+have an eta of 0.5; chase-best-eta is the best of 51 etas that keeps the budget, chosen in hindsight for each run;
+gridchase-open does not know how long the run is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ def tasks_of(curves: Sequence[Curve], paths: Sequence[Path]) -> Iterator[Task]:
     if faults:
         raise SystemExit("\n".join(faults))
     for curve in curves:
-        scenes = [scene_of(curve, reading, Building(host_power_w=0.0, pue=1.0), None) for reading in readings]
+        scenes = [scene_of(curve, reading, Building(host_power_w=0.0, pue=1.0), HOUR_S) for reading in readings]
         for hours in HOURS:
             is_whole = curve.name == ALL_OF and hours == HOURS[0]
             contest = Contest(policies=ALL_POLICIES if is_whole else BY_SIGNAL, max_slowdowns=BUDGETS)

@@ -110,6 +110,14 @@ def test_host_power_leaves_less_to_save(wind: Path, capsys: pytest.CaptureFixtur
     assert beside["carbon_saved_ratio"] < 0.7 * alone["carbon_saved_ratio"]
 
 
+def test_a_signal_with_gaps_is_played(tmp_path: Path, wind: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = wind.read_text(encoding="utf-8").splitlines()
+    holed = tmp_path / "holed.csv"
+    holed.write_text("\n".join([*lines[:30], *(f"{line.split(',')[0]}," for line in lines[30:33]), *lines[80:]]))
+    saved = {row["policy"]: row["carbon_saved_ratio"] for row in rows(capsys, *QUICK, "--signal", holed)}
+    assert 0 < saved["gridchase"] <= saved["offline"] < 1
+
+
 def test_prices_below_nothing_are_played_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     price = file(tmp_path / "price.csv", unit="eur_per_mwh", offset=-300)
     found = {row["policy"]: row for row in rows(capsys, *QUICK, "--signal", price, "--policy", *NO_SVR)}
@@ -226,6 +234,8 @@ def test_what_is_not_installed_is_said(
     monkeypatch.setattr(replay_plan, "find_spec", lambda name: None if name in {"sklearn", "matplotlib"} else name)
     with pytest.raises(ConfigError, match=r"--png: needs matplotlib, .*pip install 'gridchase\[plots\]'"):
         replayed(*QUICK, "--signal", wind, "--png", "plan.png")
+    with pytest.raises(ConfigError, match="--policy chase-svr: needs scikit-learn"):
+        replayed(*QUICK, "--signal", wind, "--policy", "chase-svr")
     assert replayed(*QUICK, "--signal", wind, "--policy", "chase-svr", "max", "--json") == 0
     captured = capsys.readouterr()
     assert captured.err == "chase-svr is left out: it needs scikit-learn, which is not installed\n"
