@@ -93,15 +93,15 @@ def choose_power_limit(
         value=value,
     )
     if isinstance(objective, EtaObjective):
-        return _by_weight(question, objective.eta)
+        return _by_weight(question, objective)
     return _by_need(question, objective)
 
 
-def _by_weight(question: _Question, eta: float) -> Decision:
+def _by_weight(question: _Question, objective: EtaObjective) -> Decision:
     """Return the limit with the least cost by eta, or the present one where a change is not worth it yet."""
     weighed = weigh(
         question.profile,
-        eta,
+        objective,
         question.value,
         question.history,
         now_s=question.now_s,

@@ -17,14 +17,23 @@ class SlowdownObjective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtaObjective:
-    """Weigh carbon (or energy) by `eta` and time by 1 - eta, as Zeus and Chase do."""
+    """Weigh carbon (or energy) by `eta` and time by 1 - eta, as Zeus and Chase do.
+
+    Attributes:
+        eta: the weight of energy.
+        max_power_w: the papers' MaxPower, which turns time into energy: the sum of the GPUs' highest limits [W]. None
+            takes what the job draws there, which weighs time a little less.
+    """
 
     eta: float
+    max_power_w: float | None = None
 
     def __post_init__(self) -> None:
-        """Check that eta is a share."""
+        """Check that eta is a share, and the power one."""
         if not 0 <= self.eta <= 1:
             raise ValueError(f"eta = {self.eta:g}: must be from 0 (only time counts) to 1 (only energy counts)")
+        if self.max_power_w is not None and not self.max_power_w > 0:
+            raise ValueError(f"max_power_w = {self.max_power_w:g}: must be above 0 W")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

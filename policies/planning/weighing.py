@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from policies.cost import chase_cost, zeus_cost
 from policies.planning.outlook import DAY_S
+from policies.planning.records import EtaObjective
 from policies.profile import PowerProfile
 from policies.signal import Signal
 
@@ -22,19 +23,25 @@ class Weighed:
 
 
 def weigh(
-    profile: PowerProfile, eta: float, value: float | None, history: Signal | None, *, now_s: float, started_at_s: float
+    profile: PowerProfile,
+    objective: EtaObjective,
+    value: float | None,
+    history: Signal | None,
+    *,
+    now_s: float,
+    started_at_s: float,
 ) -> Weighed:
     """Return what an iteration costs at each limit: by Chase, or by Zeus where there is no signal.
 
     Args:
         profile: what the job draws and how fast it is at each limit; the highest is the reference.
-        eta: the weight of energy.
+        objective: the weights.
         value: the signal now, or None.
         history: the signal up to now, or None.
         now_s: Unix time [s].
         started_at_s: when the run started [Unix s].
     """
-    max_power_w = profile.fastest.power_w
+    eta, max_power_w = objective.eta, objective.max_power_w or profile.fastest.power_w
     if value is None:
         costs = zeus_cost(profile.power_w, profile.iterations_per_s, eta=eta, max_power_w=max_power_w)
         detail = f"energy and time weighed by eta {eta:g}"

@@ -9,6 +9,7 @@ from policies.planning import Decision, EtaObjective, Present, Progress, Rules, 
 from policies.profile import PowerProfile
 from policies.signal import Signal
 from tests.policies.days import A40, DAY_S, HOUR_S, SHAPES, grid, hourly, told
+from tests.policies.planning.decisions import decided
 from tests.policies.test_profile import profiles
 
 FREE = Rules(period_s=300.0, min_dwell_s=0.0, min_gain_ratio=0.0)
@@ -163,3 +164,29 @@ def test_a_present_limit_that_is_not_measured_holds_nothing_back() -> None:
     rules = Rules(period_s=300.0, min_dwell_s=1e6, min_gain_ratio=0.5)
     decision = chosen(0.5, rules=rules, present=Present(power_limit_w=290.0, since_s=NOW_S))
     assert decision.power_limit_w == zeus_limit_w(A40, 0.5)
+
+
+@given(profiles(), st.floats(0.0, 1.0))
+def test_with_the_papers_max_power_the_choice_is_that_of_zeus_ml(profile: PowerProfile, eta: float) -> None:
+    """Their selector takes the highest limit for MaxPower, not what is drawn there."""
+    zeus = pytest.importorskip("zeus.optimizer.power_limit", reason="pip install zeus-ml")
+    measurements = [
+        zeus.PowerLimitMeasurement(
+            power_limit=int(p.power_limit_w), energy=p.power_w / p.iterations_per_s, time=1 / p.iterations_per_s
+        )
+        for p in profile.points
+    ]
+    objective = EtaObjective(eta=eta, max_power_w=profile.fastest.power_limit_w)
+    ours = decided(objective, profile=profile)
+    theirs = profile.point_at(float(zeus.ZeusCost(eta_knob=eta).select(measurements)))
+    assert theirs is not None
+    costs = [
+        (eta * p.power_w + (1 - eta) * profile.fastest.power_limit_w) / p.iterations_per_s
+        for p in (theirs, profile.point_at(ours.power_limit_w) or theirs)
+    ]
+    assert costs[1] == pytest.approx(costs[0], rel=1e-12)
+
+
+def test_a_power_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be above 0 W"):
+        EtaObjective(eta=0.5, max_power_w=0.0)
