@@ -37,6 +37,8 @@ LEAST_ERROR_RATIO: Final = 1e-4
 CURIOSITY_RATIO: Final = 0.7
 """A perturbed curve moves by this part of what is not known, half of its variance: the whole of it tries limits for
 longer than they repay in a run of some thousand iterations."""
+WEIGHTS: Final = (1.0, 0.75, 0.5, 0.25)
+"""Of energy, against time at the power of the highest limit: what a price of either amounts to."""
 
 
 @lru_cache(maxsize=16)
@@ -142,3 +144,26 @@ def _curve(profile: PowerProfile, limits_w: Values, log_powers: Values, log_rate
 def _error_ratio(ci: float | None, value: float) -> float:
     """Return the standard error of a logarithm."""
     return WINDOW_CV_RATIO if ci is None else max(ci / NORMAL_95 / value, LEAST_ERROR_RATIO)
+
+
+@lru_cache(maxsize=16)
+def open_gain_ratio(profile: PowerProfile) -> float:
+    """Return by how much a plan's cost may still fall, at most, if everything were known of the curve (95 %).
+
+    Whatever the plan weighs energy and time by, its best limit is compared with every other one; what two limits have
+    in common, as the level of a whole curve, makes no difference between them.
+    """
+    if len(profile.points) == 1:
+        return 0.0
+    limits_w = _limits_w(profile)
+    log_powers, power_covariance, log_rates, rate_covariance = _belief(profile, limits_w)
+    gains = []
+    for weight in WEIGHTS:
+        energy_powers, time_power = weight * np.exp(log_powers), (1 - weight) * np.exp(log_powers[-1])
+        log_costs = np.log(energy_powers + time_power) - log_rates
+        shares = energy_powers / (energy_powers + time_power)
+        covariance = shares[:, None] * power_covariance * shares + rate_covariance
+        best, variances = int(np.argmin(log_costs)), covariance.diagonal()
+        differences = np.maximum(variances + variances[best] - 2 * covariance[best], 0.0)
+        gains.append(float((log_costs[best] - log_costs + NORMAL_95 * np.sqrt(differences)).max()))
+    return max(gains)

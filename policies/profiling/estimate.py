@@ -150,6 +150,12 @@ def is_enough(settings: ProfilerSettings, window: Window, scatter: Scatter, *, i
     return window.n_counted >= min(needed, MAX_ITERATIONS) * (PRIOR_RATIO if is_prior else 1.0)
 
 
+def is_as_good_as_any(window: Window, scatter: Scatter) -> bool:
+    """Return whether a longer window would say no more: what windows differ by as a whole outweighs what it lacks."""
+    rate_error_ratio = scatter.cv_ratio / math.sqrt(window.n_counted)
+    return window.n_readings >= MIN_READINGS and max(rate_error_ratio, _power(window)[1]) <= WINDOW_CV_RATIO
+
+
 def shows_change(window: Window, scatter: Scatter) -> bool:
     """Return whether the iterations of a window's two halves are not of one job."""
     log_times, _ = _log_times(window)

@@ -10,11 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from policies.profile import PowerProfile, ProfilePoint
-from policies.profiling.estimate import SUPPOSED, Scatter, point_of
+from policies.profiling.belief import open_gain_ratio
+from policies.profiling.estimate import SUPPOSED, Scatter, is_as_good_as_any, point_of
 from policies.profiling.observation import Observation
 from policies.profiling.settings import SAME_LIMIT_W, ProfilerSettings
 from policies.profiling.window import EMPTY, Window
 
+WORTH_RATIO: Final = 0.01
+"""What may still be gained by less is not looked for."""
 MIN_ITERATIONS: Final = 10.0
 """Fewer iterations would say less of the limit than what is merged anyway takes from it: their scatter would outweigh
 that of measurements, about 1 %, by far."""
@@ -53,8 +56,11 @@ def begin_refinement(profile: PowerProfile, *, n_blocks: int = 0) -> Refinement:
 
 
 def is_curious(settings: ProfilerSettings, refinement: Refinement) -> bool:
-    """Return whether the plan should still be made on `perturbed(refinement.profile, rng)`."""
-    return refinement.n_blocks < settings.n_blocks
+    """Return whether the plan should still be made on `perturbed(refinement.profile, rng)`.
+
+    No more after `n_blocks` measurements, nor where no plan's cost can fall by more than 1 % if all were known.
+    """
+    return refinement.n_blocks < settings.n_blocks and open_gain_ratio(refinement.profile) > WORTH_RATIO
 
 
 def refine(settings: ProfilerSettings, refinement: Refinement, observation: Observation) -> Refinement:
@@ -67,9 +73,11 @@ def refine(settings: ProfilerSettings, refinement: Refinement, observation: Obse
     if refinement.settled_s < settings.settle_s:
         return replace(refinement, settled_s=refinement.settled_s + observation.active_s)
     window = refinement.window.with_slice(observation)
-    if window.active_s < settings.block_s or window.n_counted < MIN_ITERATIONS or window.energy_j <= 0:
+    if window.n_counted < MIN_ITERATIONS or window.active_s < settings.window_s or window.energy_j <= 0:
         return replace(refinement, window=window)
     scatter = refinement.scatter.with_window(window)
+    if window.active_s < settings.block_s and not is_as_good_as_any(window, scatter):
+        return replace(refinement, window=window)
     point = point_of(window, power_limit_w=observation.power_limit_w, scatter=scatter)
     return replace(
         refinement,

@@ -25,7 +25,8 @@ class ProfilerSettings:
         window_s: the shortest measurement of a limit [s].
         step_ratio: each limit is this part of the one above.
         tolerance_ratio: a limit is measured until the 95 % interval of its rate is at most this wide to either side.
-        block_s: the shortest measurement of a limit while the curve is refined [s].
+        block_s: the shortest measurement of a limit while the curve is refined [s]; where iterations are so short that
+            less than that says as much, `window_s` is.
         n_blocks: how many such measurements the plan is made curious for.
     """
 

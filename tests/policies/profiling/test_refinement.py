@@ -20,6 +20,7 @@ from policies.profiling import (
     profile_of,
     refine,
 )
+from policies.profiling.belief import open_gain_ratio
 from policies.profiling.refinement import LEAST_WEIGHT, merged
 from tests.policies.days import A40
 from tests.policies.profiling.gpu import CONVEX, SETTINGS, Job, profiled
@@ -71,6 +72,19 @@ def test_what_ran_before_the_limit_had_settled_is_not_counted() -> None:
     assert point.iterations_per_s == pytest.approx(CONVEX.at(205.0)[1])
 
 
+def test_a_block_of_short_iterations_is_short_and_one_of_long_iterations_has_ten_of_them() -> None:
+    seconds = []
+    for iteration_s in (0.003, 0.1, 3.0):
+        points = tuple(replace(p, iterations_per_s=p.iterations_per_s / 10 / iteration_s) for p in CONVEX.points)
+        job = Job(PowerProfile(points), slice_s=max(0.05, iteration_s), noise_ratio=0.05)
+        refinement, active_s = begin_refinement(CONVEX), 0.0
+        while refinement.n_blocks == 0:
+            seen = job.observe(300.0)
+            refinement, active_s = refine(SETTINGS, refinement, seen), active_s + seen.active_s
+        seconds.append(active_s - SETTINGS.settle_s)
+    assert seconds == pytest.approx([0.55, 2.0, 29.0], rel=0.15)
+
+
 def test_a_change_of_the_limit_ends_the_block_without_a_measurement() -> None:
     refinement = begin_refinement(first_pass(Job()))
     for turn in range(200):
@@ -84,9 +98,44 @@ def test_an_observation_that_cannot_be_changes_nothing() -> None:
 
 
 def test_the_plan_is_curious_for_so_many_blocks() -> None:
-    profile = first_pass(Job())
+    profile = first_pass(Job(noise_ratio=0.05))
     assert is_curious(SETTINGS, begin_refinement(profile, n_blocks=SETTINGS.n_blocks - 1))
     assert not is_curious(SETTINGS, begin_refinement(profile, n_blocks=SETTINGS.n_blocks))
+
+
+def test_the_plan_is_not_curious_where_everything_is_known_well_enough() -> None:
+    for error_ratio, curious in ((0.003, False), (0.03, True)):
+        known = PowerProfile(
+            tuple(
+                replace(p, power_ci_w=error_ratio * p.power_w, iterations_per_s_ci=error_ratio * p.iterations_per_s)
+                for p in CONVEX.points
+            )
+        )
+        assert is_curious(SETTINGS, begin_refinement(known)) is curious
+
+
+def test_of_a_single_point_there_is_nothing_to_be_curious_about() -> None:
+    assert not is_curious(SETTINGS, begin_refinement(PowerProfile((POINT,))))
+
+
+@given(st.floats(0.001, 0.1), st.floats(1.5, 10.0), st.floats(1e-3, 1e3))
+def test_the_open_gain_grows_with_what_is_not_known_and_has_no_unit(ci: float, more_ratio: float, ratio: float) -> None:
+    less, more, scaled = (
+        PowerProfile(
+            tuple(
+                replace(
+                    p,
+                    power_w=unit * p.power_w,
+                    power_ci_w=unit * error * p.power_w,
+                    iterations_per_s_ci=error * p.iterations_per_s,
+                )
+                for p in CONVEX.points[::8]
+            )
+        )
+        for error, unit in ((ci, 1.0), (ci * more_ratio, 1.0), (ci, ratio))
+    )
+    assert open_gain_ratio(less) <= open_gain_ratio(more) + 1e-9
+    assert open_gain_ratio(scaled) == pytest.approx(open_gain_ratio(less), abs=1e-6)
 
 
 def test_a_job_that_changes_slowly_is_followed() -> None:
