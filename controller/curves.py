@@ -7,6 +7,7 @@ import numpy as np
 
 from policies.profile import PowerProfile
 from policies.profiling import believed, perturbed
+from policies.profiling.estimate import NORMAL_95, WINDOW_CV_RATIO
 
 
 def as_lived(measured: PowerProfile) -> PowerProfile:
@@ -42,6 +43,16 @@ def as_it_may_be(measured: PowerProfile, *, job: str, run: str, n_block: int) ->
     seed = hashlib.blake2b(f"{job}/{run}/{n_block}".encode(), digest_size=16).digest()
     moved = perturbed(lived, np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little"))))
     return _scaled(moved, believed(lived).fastest.iterations_per_s / moved.fastest.iterations_per_s)
+
+
+def n_measurements_in(measured: PowerProfile) -> int:
+    """Return how many measurements a curve holds, by how well its rates are known."""
+    n_windows = sum(
+        (NORMAL_95 * WINDOW_CV_RATIO * point.iterations_per_s / point.iterations_per_s_ci) ** 2
+        for point in measured.points
+        if point.iterations_per_s_ci
+    )
+    return round(n_windows)
 
 
 def _scaled(curve: PowerProfile, rate_ratio: float) -> PowerProfile:

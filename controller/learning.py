@@ -10,12 +10,13 @@ The insides are `policies.profiling` and `policies.drift`; here is only their or
 import math
 from dataclasses import dataclass, replace
 
-from controller.curves import as_lived
+from controller.curves import as_lived, n_measurements_in
 from controller.run_account import Slice
 from policies import profiling
 from policies.drift import Drift, has_left, watch
 from policies.profile import PowerProfile
 from policies.profiling import Observation, ProfilerSettings, Refinement
+from policies.profiling.descent import has_risen
 
 SAME_W = 1.0
 MAX_DOUBLINGS = 10
@@ -94,8 +95,11 @@ class Learning:
 
     def begin(self, settings: ProfilerSettings, known: PowerProfile | None, prior: PowerProfile | None) -> None:
         """Start from what this job has measured already, or from the curve of something like it."""
-        first = profiling.begin(settings, known, prior)
-        self._enter(Profiling(settings=settings, sweep=first), Drift(rested_s=math.inf))
+        first, n_blocks = profiling.begin(settings, known, prior), 0
+        if known is not None and _is_whole(known, settings):
+            first = profiling.Profiled(points=known.points)
+            n_blocks = min(n_measurements_in(known) - len(settings.ladder_w()), settings.n_blocks)
+        self._enter(Profiling(settings=settings, sweep=first), Drift(rested_s=math.inf), n_blocks=n_blocks)
 
     def reset(self) -> None:
         """Forget the curve: the run's GPUs or ranks are others now."""
@@ -153,16 +157,29 @@ class Learning:
         self.state = replace(state, refinement=refinement, settled=refinement.profile if is_news else state.settled)
         return is_news
 
-    def _enter(self, state: Profiling, drift: Drift) -> None:
-        """Go on with the first pass, or (where that is done) with what follows it."""
+    def _enter(self, state: Profiling, drift: Drift, *, n_blocks: int = 0) -> None:
+        """Go on with the first pass, or (where that is done) with what follows it, of which there were some blocks."""
         settings, profile = state.settings, profiling.profile_of(state.sweep)
         if profile is None or profiling.wanted_power_limit_w(state.sweep) is not None:
             self.state = state
             return
         self.state = Planned(
             settings=settings,
-            refinement=profiling.begin_refinement(profile),
+            refinement=profiling.begin_refinement(profile, n_blocks=n_blocks),
             drift=drift,
             settled=profile,
             pass_s=max(state.pass_s, len(settings.ladder_w()) * (settings.settle_s + settings.window_s)),
         )
+
+
+def _is_whole(known: PowerProfile, settings: ProfilerSettings) -> bool:
+    """Return whether a curve reaches from the prior limit down to the floor, or to where energy per iteration rises.
+
+    One that was refined has points beside the limits of the first pass, which then are not missing.
+    """
+    limits_w = known.power_limits_w
+    if abs(limits_w[-1] - settings.prior_power_limit_w) > SAME_W or limits_w[0] < settings.floor_power_limit_w - SAME_W:
+        return False
+    is_refined = n_measurements_in(known) > len(settings.ladder_w())
+    reaches_down = limits_w[0] <= settings.floor_power_limit_w + SAME_W or has_risen(list(reversed(known.points)))
+    return is_refined and reaches_down

@@ -152,7 +152,7 @@ class Steering:
             now_s=now_s,
             history=history,
             forecast=forecast,
-            progress=_since(self._base, progress),
+            progress=_since(self._base, progress) if self._rules.objective == "slowdown" else progress,
             provenance=provenance,
             joint=joint,
         )

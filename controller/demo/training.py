@@ -92,6 +92,7 @@ def train(order: Order) -> None:
         world_size=1,
         gpus=[order.gpu],
         batch_size=BATCH_SIZE,
+        total_iterations=order.workload.iterations,
         flush_s=order.flush_s,
         heartbeat_s=HEARTBEAT_S,
         clock_ns=lambda: training.time_ns,

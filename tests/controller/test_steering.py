@@ -152,7 +152,7 @@ def test_the_curve_of_a_neighbour_is_checked_at_few_limits_and_then_adopted() ->
 
 def test_while_the_curve_is_refined_each_block_tries_out_what_may_be_best() -> None:
     run = begin(steering(n_blocks=20, plan=PlanConfig(max_slowdown=1.1)))
-    targets = train(run, 240)
+    targets = train(run, 400)
     tried = [target for target in targets if target.reason == "refining"]
     assert len({target.detail for target in tried}) == 20
     assert len(limits_of(tried, "refining")) > 1
