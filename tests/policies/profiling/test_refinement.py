@@ -82,7 +82,8 @@ def test_a_block_of_short_iterations_is_short_and_one_of_long_iterations_has_ten
             seen = job.observe(300.0)
             refinement, active_s = refine(SETTINGS, refinement, seen), active_s + seen.active_s
         seconds.append(active_s - SETTINGS.settle_s)
-    assert seconds == pytest.approx([0.55, 2.0, 29.0], rel=0.15)
+    assert 0.5 <= seconds[0] < 0.7 < seconds[1] < 2.2
+    assert seconds[2] == pytest.approx(29.0, rel=0.15)
 
 
 def test_a_change_of_the_limit_ends_the_block_without_a_measurement() -> None:
