@@ -21,6 +21,8 @@ from policies.profiling.descent import has_risen
 SAME_W = 1.0
 MAX_DOUBLINGS = 10
 """How often the rest between profiles doubles, at most, where a job leaves one curve after the other."""
+REFERENCE_CI_RATIO = 0.006
+"""A budget of 3 % means little where the rate that it is relative to is known to 2 %, as after the first pass."""
 SHOWN_BLOCKS = 150
 """A curve that is known well is shown and stored again after so many blocks: each of them moves it by a hair."""
 
@@ -57,6 +59,13 @@ class Planned:
     drift: Drift
     settled: PowerProfile
     pass_s: float
+
+    @property
+    def knows_its_reference(self) -> bool:
+        """Return whether the rate at the highest limit is known well enough for a promise that is relative to it."""
+        fastest = self.refinement.profile.fastest
+        is_known = (fastest.iterations_per_s_ci or 0.0) <= REFERENCE_CI_RATIO * fastest.iterations_per_s
+        return is_known or self.refinement.n_blocks >= self.settings.n_blocks
 
     @property
     def is_curious(self) -> bool:
@@ -152,9 +161,11 @@ class Learning:
         refinement = profiling.refine(state.settings, before, observation)
         if state.drift.is_in_doubt:  # it may be another job by now, whose measurements belong on no curve of this one
             refinement = replace(refinement, profile=before.profile, n_blocks=before.n_blocks)
-        has_grown, n_blocks = refinement.n_blocks > before.n_blocks, refinement.n_blocks
-        is_news = has_grown and (n_blocks == state.settings.n_blocks or n_blocks % SHOWN_BLOCKS == 0)
-        self.state = replace(state, refinement=refinement, settled=refinement.profile if is_news else state.settled)
+        after = replace(state, refinement=refinement)
+        has_grown = refinement.n_blocks > before.n_blocks
+        is_learnt = has_grown and state.is_curious and not after.is_curious
+        is_news = is_learnt or (has_grown and refinement.n_blocks % SHOWN_BLOCKS == 0)
+        self.state = replace(after, settled=refinement.profile) if is_news else after
         return is_news
 
     def _enter(self, state: Profiling, drift: Drift, *, n_blocks: int = 0) -> None:

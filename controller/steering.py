@@ -24,8 +24,8 @@ from policies.signal import Signal
 __all__ = ["Planned", "Profiling", "State", "Steering", "Waiting"]
 
 REFERENCE_BLOCKS = 4
-"""Every fourth block that refines the curve measures the highest limit: a budget of 3 % means little where the rate it
-is relative to is known to 2 %. What a run gains there, the ledger spends at lower limits."""
+"""Every fourth block measures the highest limit, until it is known well. The time that a run gains there it spends at
+lower limits."""
 
 
 class Steering:
@@ -176,21 +176,23 @@ class Steering:
 
     def _planned(self, state: Planned, plan: PlanTarget, outlook: Outlook) -> Target:
         """Return the target of the plan, or of the block in which something is tried out."""
-        measured = state.refinement.profile
-        if not state.is_curious:
+        measured, n_block = state.refinement.profile, state.refinement.n_blocks + 1
+        checks_reference = (
+            self._rules.objective == "slowdown" and n_block % REFERENCE_BLOCKS == 0 and not state.knows_its_reference
+        )
+        if not (checks_reference or state.is_curious):
             self._trial = None
             return plan.choose(measured, outlook)
-        n_block = state.refinement.n_blocks + 1
         if self._trial is not None:
             n_tried, since_s, target = self._trial
             if n_tried == n_block and outlook.now_s < since_s + self._rules.period_s:
                 return target
         which = f"measurement {n_block} of {state.settings.n_blocks} that refine the curve"
-        if self._rules.objective == "slowdown" and n_block % REFERENCE_BLOCKS == 0:
+        if checks_reference:
             target = self._highest(state.settings, "refining", f"the promise is relative to the highest limit: {which}")
         else:
-            curve = as_it_may_be(measured, job=self._job, run=self._run, n_block=n_block)
-            target = plan.try_out(curve, outlook, block_s=state.settings.block_s, which=which)
+            supposed = as_it_may_be(measured, job=self._job, run=self._run, n_block=n_block)
+            target = plan.try_out(supposed, outlook, block_s=state.settings.block_s, which=which)
         self._trial = n_block, outlook.now_s, target
         return target
 
