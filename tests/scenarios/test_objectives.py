@@ -7,7 +7,7 @@ import pytest
 
 from tests.scenarios.site import HOUR_S, POWER_RATIO, PRIOR_W, Site, Training, energy_j, prior_gpu, rate_per_s
 
-N_ITERATIONS = 4_000
+N_ITERATIONS = 3_000
 SHORTEST_S = N_ITERATIONS / rate_per_s(PRIOR_W)
 J_PER_KWH = 3_600_000.0
 CURIOUS = ("profiler.n_blocks=24", "profiler.block_s=40")

@@ -89,7 +89,7 @@ async def test_the_next_run_of_a_job_finds_its_refined_curve_and_tries_little_ou
     site = Site(tmp_path, [gpu], *CURIOUS, "plan.max_slowdown=1.10")
     first, second = Training(site), Training(site, run="run-2", pid=200)
     async with site.controlled():
-        await first.train(2 * HOUR_S)
+        await first.train(HOUR_S)
         first.tell("finished")
         n_before = len(site.limits(gpu))
         await second.train(600)
@@ -125,7 +125,7 @@ async def test_a_job_that_becomes_another_in_mid_profile_is_measured_as_the_othe
         return rate_per_s(limit_w) * (1.0 if site.clock.now_s() < changed_s else 1.5)
 
     async with site.controlled():
-        await Training(site, rate=rate).train(3 * HOUR_S)
+        await Training(site, rate=rate).train(1.5 * HOUR_S)
     for point in site.profiles()[-1].points:
         assert abs(point.iterations_per_s / rate_per_s(point.power_limit_w) / 1.5 - 1) < 0.02, point
 
@@ -143,7 +143,7 @@ async def test_a_brake_that_comes_and_goes_while_the_curve_is_refined_is_not_tak
         await job.train(2_400)
         assert site.profiles()[-1].points[-1].power_limit_w == 200.0
         gpu.out_of_band_power_limit_w = math.inf
-        await job.train(3 * HOUR_S)
+        await job.train(2 * HOUR_S)
     assert site.profiles()[-1].points[-1].power_limit_w == PRIOR_W
     assert gpu.history[-2][1] > 200.0, "before it was given back"
 
@@ -153,7 +153,7 @@ async def test_epochs_of_ten_iterations_are_profiled_and_slowed_no_more_than_was
     site = Site(tmp_path, [gpu], *CURIOUS, "plan.max_slowdown=1.10")
     job = Training(site)
     async with site.controlled():
-        for epoch in range(600):
+        for epoch in range(250):
             await job.train(10 / rate_per_s(gpu.requested_power_limit_w), epoch=epoch)
             await job.pause(0.8)  # shorter than what counts as a pause: it belongs to the rhythm of the job
         job.tell("finished")
