@@ -26,7 +26,7 @@ class PlanRules(Section, frozen=True, kw_only=True):
     budget: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
     period_s: Annotated[float, Meta(ge=0.05, le=86_400)] = 300.0
     min_dwell_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
-    min_gain_ratio: Annotated[float, Meta(ge=0, lt=1)] = 0.005
+    min_gain_ratio: Annotated[float, Meta(ge=0, lt=1)] = 0.001
     step_w: Annotated[float, Meta(ge=1, le=1_000)] = 5.0
     share_slack: bool = False
 

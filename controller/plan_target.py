@@ -52,9 +52,12 @@ class Outlook:
 class PlanTarget:
     """The target of the plan, and for how long it stands."""
 
-    def __init__(self, *, job: str, rules: PlanRules, energy: EnergyConfig, bounds_w: tuple[float, float]) -> None:
+    def __init__(
+        self, *, job: str, rules: PlanRules, energy: EnergyConfig, bounds_w: tuple[float, float], n_gpus: int = 1
+    ) -> None:
         self._job = job
         self._bounds_w = bounds_w
+        self._n_gpus = n_gpus
         self._config = rules
         self._energy = energy
         self._rules = Rules(period_s=rules.period_s, min_dwell_s=rules.min_dwell_s, min_gain_ratio=rules.min_gain_ratio)
@@ -68,7 +71,7 @@ class PlanTarget:
     def choose(self, measured: PowerProfile, outlook: Outlook) -> Target:
         """Return the target of the present period; where that is over, plan the next one on a measured curve."""
         if self._target is None or outlook.now_s >= self._next_plan_s:
-            return self._plan(outlook.joint(as_it_probably_is(measured)), outlook)
+            return self._plan(as_it_probably_is(measured), outlook)
         if self._later is not None and outlook.now_s >= self._later[0].from_s:
             (later, self._target), self._later = self._later, None
             self._present = Present(power_limit_w=later.power_limit_w, since_s=later.from_s)
@@ -81,8 +84,9 @@ class PlanTarget:
         """
         self._target = self._later = self._present = None
         rules = Rules(period_s=block_s, min_dwell_s=block_s, min_gain_ratio=0.0)
-        curve = self._fitted(outlook.joint(supposed))
-        decision = self._decide(curve, rules, outlook)
+        joint = outlook.joint(supposed)
+        curve = self._fitted(joint)
+        decision = self._decide(curve, rules, outlook, max_power_w=self._max_power_w(supposed, joint))
         return Target(
             power_limit_w=self._asked_w(decision.power_limit_w, curve),
             reason="refining",
@@ -92,10 +96,11 @@ class PlanTarget:
         )
 
     def _plan(self, probable: PowerProfile, outlook: Outlook) -> Target:
-        if self._fit is None or self._fit[0] != probable:
-            self._fit = probable, self._fitted(probable)
+        joint = outlook.joint(probable)
+        if self._fit is None or self._fit[0] != joint:
+            self._fit = joint, self._fitted(joint)
         curve = self._fit[1]
-        decision = self._decide(curve, self._rules, outlook)
+        decision = self._decide(curve, self._rules, outlook, max_power_w=self._max_power_w(probable, joint))
         if self._present is None or self._present.power_limit_w != decision.power_limit_w:
             self._present = Present(power_limit_w=decision.power_limit_w, since_s=outlook.now_s)
         self._target = self._as_target(decision, curve, outlook)
@@ -110,10 +115,16 @@ class PlanTarget:
         whole = curve.with_overhead(host_power_w=self._energy.host_power_w, pue=self._energy.pue)
         return fit_curve(whole, step_w=self._config.step_w)
 
-    def _decide(self, curve: PowerProfile, rules: Rules, outlook: Outlook) -> Decision:
+    def _max_power_w(self, own: PowerProfile, joint: PowerProfile) -> float:
+        """Return the sum of all GPUs' highest limits, those of other nodes by what they draw, with overhead [W]."""
+        limits_w = self._n_gpus * self._bounds_w[1] * joint.fastest.power_w / own.fastest.power_w
+        return self._energy.pue * (limits_w + self._energy.host_power_w)
+
+    def _decide(self, curve: PowerProfile, rules: Rules, outlook: Outlook, *, max_power_w: float) -> Decision:
+        started_at_s = outlook.progress.started_at_s
         return choose_power_limit(
             profile=curve,
-            objective=objective_of(self._config, started_at_s=outlook.progress.started_at_s),
+            objective=objective_of(self._config, started_at_s=started_at_s, max_power_w=max_power_w),
             rules=rules,
             history=outlook.history,
             forecast=outlook.forecast,
@@ -142,13 +153,13 @@ class PlanTarget:
         )
 
 
-def objective_of(rules: PlanRules, *, started_at_s: float) -> Objective:
-    """Return what is asked for a run that started at a time [Unix s]."""
+def objective_of(rules: PlanRules, *, started_at_s: float, max_power_w: float) -> Objective:
+    """Return what is asked for a run that started at a time [Unix s], on GPUs with so much power [W]."""
     match rules.objective:
         case "slowdown":
             return SlowdownObjective(max_slowdown=rules.max_slowdown)
         case "eta":
-            return EtaObjective(eta=rules.eta)
+            return EtaObjective(eta=rules.eta, max_power_w=max_power_w)
         case "deadline":
             return DeadlineObjective(deadline_s=deadline_s(rules.deadline, started_at_s=started_at_s))
         case "budget":

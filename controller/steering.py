@@ -105,6 +105,7 @@ class Steering:
             rules=self._rules,
             energy=self._energy,
             bounds_w=(floor_power_limit_w, ceiling_power_limit_w),
+            n_gpus=n_gpus,
         )
         self._learning.begin(settings, known, prior)
 
