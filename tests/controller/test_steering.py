@@ -1,5 +1,6 @@
 """Steering: waiting, profiling, refining, planned, in this order; what is known already is not measured again."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -61,7 +62,7 @@ def choose(
 
 def rate_per_s(limit_w: float) -> float:
     """Return how fast the job is at a limit."""
-    return 4.0 * (limit_w / 300.0) ** 0.3
+    return 4.0 * math.pow(limit_w / 300.0, 0.3)
 
 
 def piece(power_w: float, iterations_per_s: float, *, duration_s: float = 1.0, gaps_s: float = 0.0) -> Slice:
