@@ -241,6 +241,21 @@ def test_the_plan_is_made_once_a_period() -> None:
     assert targets[2].signal == "400 g/kWh (test)"
 
 
+def test_the_second_limit_of_a_period_comes_in_force_without_a_new_plan() -> None:
+    plan = PlanConfig(period_s=600.0, min_dwell_s=60.0, max_slowdown=1.013)
+    run = begin(steering(plan=plan), FULL)
+    progress = Progress(n_iterations=5e3, active_s=5e3, started_at_s=MIDNIGHT_S - 5e3, total_iterations=1e6)
+    first, before, *after = (
+        choose(run, at_s=at_s, history=flat_signal(100.0 + at_s), progress=progress) for at_s in (0, 59, 541, 599)
+    )
+    assert before is first
+    assert after[0] is after[1]
+    assert after[0].power_limit_w != first.power_limit_w
+    assert (after[0].reason, after[0].detail, after[0].signal) == (first.reason, first.detail, first.signal)
+    assert f"then {after[0].power_limit_w:g} W" in first.detail
+    assert choose(run, at_s=600, history=flat_signal(700.0), progress=progress).signal == "700 g/kWh (test)"
+
+
 def test_a_doubt_about_the_signal_is_the_reason_of_what_is_decided_on_it() -> None:
     run = begin(steering(), FULL)
     doubt = Provenance(source="a, held for 1.2 h", doubt="signal_held", sentence="a fails; its last value is held")
