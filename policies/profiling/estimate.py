@@ -127,7 +127,7 @@ MAX_ITERATIONS: Final = 15.0
 MIN_READINGS: Final = 5
 PRIOR_RATIO: Final = 2.0
 """The prior limit is measured for so many times as many iterations: every promise is relative to its rate."""
-POWER_WINDOWS: Final = 2.0
+POWER_WINDOWS: Final = 4.0
 """For so many times the shortest window the ticks of the counter are waited for."""
 CHANGE_RATIO: Final = 0.1
 CHANGE_DEVIATIONS: Final = 4.0
