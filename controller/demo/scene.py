@@ -42,9 +42,9 @@ FLUSH_S: Final = 0.015
 _SETTLE_S, _SHORTEST_SETTLE_S = 0.5, 0.01
 _WINDOW_S, _SHORTEST_WINDOW_S = 0.5, 0.025
 _BLOCK_S, _SHORTEST_BLOCK_S = 2.0, 0.03
-_N_BLOCKS: Final = 16
-"""Writing a limit and hearing of iterations takes its real time, in which minutes of the day pass: sixty blocks, two
-minutes of a real training, would take hours of this day."""
+_MOST_BLOCKS, _LEAST_BLOCKS, _BLOCK_TAKES_S, _REFINING_S = 60, 2, 0.1, 2_400.0
+"""Writing a limit and hearing of iterations takes a block of refinement its real time [s], in which minutes of the day
+pass: sixty of them, two minutes of a real training, would take hours. So many are made as take two thirds of one."""
 _PLAN_PERIOD_S, _SHORTEST_PLAN_PERIOD_S = 300.0, 0.1
 _ENERGY_PERIOD_S: Final = 0.1
 _LEASE_S: Final = 30.0
@@ -102,7 +102,7 @@ class Scene:
                 settle_s=max(_SETTLE_S, _SHORTEST_SETTLE_S * rate),
                 window_s=max(_WINDOW_S, _SHORTEST_WINDOW_S * rate),
                 block_s=max(_BLOCK_S, _SHORTEST_BLOCK_S * rate),
-                n_blocks=_N_BLOCKS,
+                n_blocks=min(max(round(_REFINING_S / (_BLOCK_TAKES_S * rate)), _LEAST_BLOCKS), _MOST_BLOCKS),
             ),
             plan=PlanConfig(
                 max_slowdown=self.max_slowdown, period_s=max(_PLAN_PERIOD_S, _SHORTEST_PLAN_PERIOD_S * rate)
