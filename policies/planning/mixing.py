@@ -50,7 +50,7 @@ def mix_for(hull: Hull, rate_per_s: float, rules: Rules, present: Present | None
         return Mix(first=hull.points[min(upper, len(rates_per_s) - 1)])
     low, high = hull.points[upper - 1], hull.points[upper]
     share = (rate_per_s - low.iterations_per_s) / (high.iterations_per_s - low.iterations_per_s)
-    share = _with_dwell(share, rules, is_last=is_last)
+    share = _with_dwell(min(share, 1.0), rules, is_last=is_last)  # a rate a rounding above a limit's is that limit's
     if share in {0.0, 1.0}:
         return Mix(first=high if share else low)
     if present is not None and abs(present.power_limit_w - low.power_limit_w) <= SAME_LIMIT_W:

@@ -46,8 +46,10 @@ def test_the_limit_in_force_stays_until_the_other_ones_turn() -> None:
 
 def test_a_rate_that_a_limit_has_needs_no_other() -> None:
     for point in HULL.points:
-        mix = mix_for(HULL, point.iterations_per_s, FREE, None)
-        assert (mix.first, mix.second) == (point, None)
+        for rounding in (0.0, 1e-13, 5e-13):
+            for is_last in (False, True):
+                mix = mix_for(HULL, point.iterations_per_s * (1 + rounding), FREE, None, is_last=is_last)
+                assert (mix.first, mix.second) == (point, None)
 
 
 def test_where_a_period_is_too_short_for_two_it_has_the_nearer_one() -> None:
