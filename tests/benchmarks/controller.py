@@ -152,7 +152,7 @@ def _announced(trainer: Trainer, runs: list[str]) -> bool:
 
 def reactions(broker: Mosquitto, trainer: Trainer, *settings: str) -> list[float]:
     """Return the times from a publication to the limit that followed from it [ms]."""
-    with controlled(broker, f"energy.period_s={ENERGY_PERIOD_S}", "profiler.step_w=5", *settings) as child:
+    with controlled(broker, f"energy.period_s={ENERGY_PERIOD_S}", "profiler.step_ratio=0.98", *settings) as child:
         run = f"r{time.monotonic_ns()}"
         wait_until(lambda: _announced(trainer, [run]))
         sent_ns: list[int] = []

@@ -37,7 +37,7 @@ SLOW = (
 )
 """A day needs no slices of half a second."""
 WEIGHED = ("plan.objective=eta", "plan.eta=0.8")
-CLEAN_W, DIRTY_W = 150.0, 100.0
+CLEAN_W, DIRTY_W = 165.0, 100.0
 """By eq. 6 with eta = 0.8, at 100 and at 500 g/kWh."""
 
 
