@@ -11,6 +11,8 @@ from policies.profile import SAME_LIMIT_W, ProfilePoint
 
 MIN_SHARE: Final = 0.01
 """A smaller part of a period at another limit is not worth the change."""
+CLOSE_RATIO: Final = 0.002
+"""Of two limits whose rates are closer than this, the nearer one will do: the next periods make up for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,10 @@ def mix_for(hull: Hull, rate_per_s: float, rules: Rules, present: Present | None
         return Mix(first=hull.points[min(upper, len(rates_per_s) - 1)])
     low, high = hull.points[upper - 1], hull.points[upper]
     share = (rate_per_s - low.iterations_per_s) / (high.iterations_per_s - low.iterations_per_s)
-    share = _with_dwell(min(share, 1.0), rules, is_last=is_last)  # a rate a rounding above a limit's is that limit's
+    share = min(share, 1.0)  # a rate a rounding above a limit's is that limit's
+    if low.iterations_per_s >= high.iterations_per_s * (1 - CLOSE_RATIO) and not is_last:
+        share = float(round(share))
+    share = _with_dwell(share, rules, is_last=is_last)
     if share in {0.0, 1.0}:
         return Mix(first=high if share else low)
     if present is not None and abs(present.power_limit_w - low.power_limit_w) <= SAME_LIMIT_W:
