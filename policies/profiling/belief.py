@@ -120,11 +120,9 @@ def _covariance(one: Values, other: Values) -> Values:
 
 
 def _drawn(mean: Values, covariance: Values, rng: np.random.Generator) -> Values:
-    """Return a draw from a normal distribution whose covariance may be singular, up to rounding."""
-    variances, directions = np.linalg.eigh((covariance + covariance.T) / 2)
-    return np.asarray(
-        mean + directions @ (CURIOSITY_RATIO * np.sqrt(np.maximum(variances, 0.0)) * rng.standard_normal(len(mean)))
-    )
+    """Return a draw from a normal distribution; what is too small to be known keeps a singular one solvable."""
+    factor = np.linalg.cholesky(covariance + LEAST_ERROR_RATIO**2 * np.eye(len(mean)))
+    return np.asarray(mean + CURIOSITY_RATIO * factor @ rng.standard_normal(len(mean)))
 
 
 def _curve(profile: PowerProfile, limits_w: Values, log_powers: Values, log_rates: Values) -> PowerProfile:
