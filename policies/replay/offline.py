@@ -7,6 +7,7 @@ step and segment of the hull, each at the cost c·dP/dr: fill the cheapest first
 its budget is one more segment of its last step alone, from standing still; each step that may be the last is tried.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Final
@@ -147,12 +148,19 @@ def _outcome(world: World, edges_s: Values, values: Values, taken: Values) -> Ru
     }
     for step, (begin_s, end_s) in enumerate(pairwise(edges_s.tolist())):
         hull = hulls[bool(values[step] < 0), step == len(edges_s) - 2]
-        done = float(taken[step].sum()) / (end_s - begin_s) + hull.rates_per_s[0]
-        upper = min(max(int(np.searchsorted(hull.rates_per_s, done)), 1), len(hull.rates_per_s) - 1)
-        lower_per_s, upper_per_s = hull.rates_per_s[upper - 1 : upper + 1]
-        share = min(max((done - lower_per_s) / (upper_per_s - lower_per_s), 0.0), 1.0)
-        for index, until_s in ((upper, begin_s + share * (end_s - begin_s)), (upper - 1, end_s)):
+        for index, until_s in _shares(hull, float(taken[step].sum()) / (end_s - begin_s), begin_s, end_s):
             if hull.indices[index] >= 0 and until_s > times_s[-1]:
                 times_s.append(until_s)
                 indices.append(int(hull.indices[index]))
     return outcome_of(world, np.array(times_s), np.array(indices))
+
+
+def _shares(hull: _Hull, more_per_s: float, begin_s: float, end_s: float) -> Iterator[tuple[int, float]]:
+    """Yield the points that share a step, and until when [Unix s], for a mean rate above that of the slow end [1/s]."""
+    last = len(hull.rates_per_s) - 1
+    upper = min(int(np.searchsorted(hull.rates_per_s, hull.rates_per_s[0] + more_per_s)), last)
+    if upper > 0:
+        width_per_s = hull.rates_per_s[upper] - hull.rates_per_s[upper - 1]
+        share = (hull.rates_per_s[0] + more_per_s - hull.rates_per_s[upper - 1]) / width_per_s
+        yield upper, begin_s + min(max(share, 0.0), 1.0) * (end_s - begin_s)
+    yield max(upper - 1, 0), end_s

@@ -120,6 +120,14 @@ def test_where_power_earns_it_wastes() -> None:
     assert run.spent == pytest.approx(-0.1 * 300 * 3)
 
 
+def test_limits_of_one_rate_are_one_choice() -> None:
+    same = curve((100.0, 50.0, 0.9), (200.0, 60.0, 0.9))
+    run = offline_optimum(world([100.0] * 9, same), job(3.0), 1.5)
+    assert set(run.limits_w.tolist()) == {100}
+    assert run.duration_s == pytest.approx(3 * HOUR_S)
+    assert run.spent == pytest.approx(0.1 * 50 * 3)
+
+
 def test_its_pieces_cost_what_it_says() -> None:
     run = offline_optimum(REAL, real_job(), 1.05)
     indices = np.array([REAL.index_of(limit_w) for limit_w in run.limits_w.tolist()])

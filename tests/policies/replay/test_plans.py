@@ -4,8 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from policies.planning import SlowdownObjective
+from policies.profile import PowerProfile
+from policies.replay.offline import offline_optimum
 from policies.replay.plan_evaluation import (
     POLICIES,
     Contest,
@@ -24,6 +28,7 @@ from policies.replay.runs import Moment, Piece, RunOutcome, replay_run
 from policies.replay.world import World
 from tests.policies.days import A40, DAY_S, HOUR_S
 from tests.policies.replay.worlds import REAL, START_S, job, real_job, world
+from tests.policies.test_profile import profiles
 
 TWELVE_H = 12 * HOUR_S
 
@@ -99,6 +104,25 @@ def test_ours_keeps_its_budget_and_saves() -> None:
     run = ours(REAL, held)
     assert run.duration_s <= 1.0505 * most.duration_s
     assert run.spent < 0.9 * most.spent
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    profiles(),
+    st.lists(st.floats(-100.0, 500.0), min_size=24, max_size=24),
+    st.floats(1.0, 1.3),
+    st.floats(0.5, 30.0),
+    st.sampled_from([held, perfect]),
+)
+def test_whatever_the_world_is_like_ours_keeps_its_budget_and_hindsight_is_no_worse(
+    profile: PowerProfile, day: list[float], max_slowdown: float, hours: float, outlook: Outlook
+) -> None:
+    there, run = world(day * 60, profile), job(hours, start_s=START_S)
+    mine = replay_run(there, gridchase(SlowdownObjective(max_slowdown=max_slowdown), outlook), run)
+    assert mine.duration_s <= max_slowdown * run.top_s * (1 + 1e-6)
+    if len(profile.points) > 1:
+        best = offline_optimum(there, run, max_slowdown)
+        assert best.spent <= mine.spent + 1e-6 * abs(mine.spent) + 1e-9
 
 
 def test_everyone_has_a_row_at_each_budget() -> None:
