@@ -51,20 +51,20 @@ def mix_for(hull: Hull, rate_per_s: float, rules: Rules, present: Present | None
     if upper == 0 or upper == len(rates_per_s):
         return Mix(first=hull.points[min(upper, len(rates_per_s) - 1)])
     low, high = hull.points[upper - 1], hull.points[upper]
-    share = (rate_per_s - low.iterations_per_s) / (high.iterations_per_s - low.iterations_per_s)
-    share = min(share, 1.0)  # a rate a rounding above a limit's is that limit's
+    share_ratio = (rate_per_s - low.iterations_per_s) / (high.iterations_per_s - low.iterations_per_s)
+    share_ratio = min(share_ratio, 1.0)  # a rate a rounding above a limit's is that limit's
     if low.iterations_per_s >= high.iterations_per_s * (1 - CLOSE_RATIO) and not is_last:
-        share = float(round(share))
-    share = _with_dwell(share, rules, is_last=is_last)
-    if share in {0.0, 1.0}:
-        return Mix(first=high if share else low)
+        share_ratio = float(round(share_ratio))
+    share_ratio = _dwelling_ratio(share_ratio, rules, is_last=is_last)
+    if share_ratio in {0.0, 1.0}:
+        return Mix(first=high if share_ratio else low)
     if present is not None and abs(present.power_limit_w - low.power_limit_w) <= SAME_LIMIT_W:
-        return Mix(first=low, second=high, first_s=(1 - share) * rules.period_s)
-    return Mix(first=high, second=low, first_s=share * rules.period_s)
+        return Mix(first=low, second=high, first_s=(1 - share_ratio) * rules.period_s)
+    return Mix(first=high, second=low, first_s=share_ratio * rules.period_s)
 
 
-def _with_dwell(share: float, rules: Rules, *, is_last: bool) -> float:
+def _dwelling_ratio(share_ratio: float, rules: Rules, *, is_last: bool) -> float:
     """Return the share of the upper limit such that either part is 0 or at least as long as a limit has to stand."""
     least = max(rules.min_dwell_s / rules.period_s, MIN_SHARE)
-    allowed = [0.0, 1.0] if least > 1 / 2 else [0.0, least, min(max(share, least), 1 - least), 1 - least, 1.0]
-    return min((one for one in allowed if one >= share or not is_last), key=lambda one: abs(one - share))
+    allowed = [0.0, 1.0] if least > 1 / 2 else [0.0, least, min(max(share_ratio, least), 1 - least), 1 - least, 1.0]
+    return min((one for one in allowed if one >= share_ratio or not is_last), key=lambda one: abs(one - share_ratio))

@@ -115,15 +115,15 @@ def budget_need(hull: Hull, outlook: Outlook, budget: float, progress: Progress)
     )
 
 
-def _within(highest_per_s: float, left: float, left_s: float, period_s: float, detail: str) -> Need:
+def _within(highest_per_s: float, left_iterations: float, left_s: float, period_s: float, detail: str) -> Need:
     """Return what so many iterations in so much time ask for, such that the highest rate can still make the rest."""
-    mean_per_s = left / left_s if left_s > 0 else math.inf
+    mean_per_s = left_iterations / left_s if left_s > 0 else math.inf
     rest = highest_per_s * max(left_s - period_s, 0.0)
     return Need(
         mean_per_s=mean_per_s,
         horizon_s=left_s if left_s > 0 else period_s,
         detail=detail,
-        at_least_per_s=min(max(left - rest, 0.0) / period_s, mean_per_s),
+        at_least_per_s=min(max(left_iterations - rest, 0.0) / period_s, mean_per_s),
         is_beyond=mean_per_s > highest_per_s * SURELY,
     )
 
