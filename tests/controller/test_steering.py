@@ -242,7 +242,7 @@ def test_the_plan_is_made_once_a_period() -> None:
 
 
 def test_the_second_limit_of_a_period_comes_in_force_without_a_new_plan() -> None:
-    plan = PlanConfig(period_s=600.0, min_dwell_s=60.0, max_slowdown=1.013)
+    plan = PlanConfig(period_s=600.0, min_dwell_s=60.0, max_slowdown=1.03)
     run = begin(steering(plan=plan), FULL)
     progress = Progress(n_iterations=5e3, active_s=5e3, started_at_s=MIDNIGHT_S - 5e3, total_iterations=1e6)
     first, before, *after = (
