@@ -121,6 +121,9 @@ def _by_need(question: _Question, objective: SlowdownObjective | DeadlineObjecti
     hull = lower_hull(question.profile)
     name = type(objective).__name__.removesuffix("Objective").lower()
     need, outlook = _need(question, objective, hull)
+    if need is None and question.progress.left_iterations is not None:
+        detail = "what the run has cost so far is not known, so there is no plan for the budget"
+        return _decided(question, Mix(first=hull.fastest), None, "cost_unknown", detail)
     if need is None:
         chosen = hull.thriftiest if isinstance(objective, BudgetObjective) else hull.fastest
         detail = f"how many iterations are left is not known, so there is no plan for the {name}"
@@ -128,10 +131,8 @@ def _by_need(question: _Question, objective: SlowdownObjective | DeadlineObjecti
     purchase = buy(hull, outlook or flat_outlook(STATIC_VALUE, need.horizon_s), needed_per_s=need.mean_per_s)
     rate_per_s = min(max(purchase.rate_per_s, need.at_least_per_s), hull.fastest.iterations_per_s)
     is_short = rate_per_s > purchase.rate_per_s * (1 + SAME_RATE)
-    # Who has no time in hand, and may end in mid-period, takes the faster limit first.
-    present, period_s = None if is_short else question.present, question.rules.period_s
-    rules = replace(question.rules, period_s=min(period_s, need.horizon_s))
-    mix = mix_for(hull, rate_per_s, rules, present, is_last=need.horizon_s <= period_s)
+    rules = replace(question.rules, period_s=min(question.rules.period_s, need.horizon_s))
+    mix = mix_for(hull, rate_per_s, rules, question.present, at_least_per_s=need.at_least_per_s)
     value = STATIC_VALUE if outlook is None or question.value is None else question.value
     kept, detail = None, _detail(hull, need, purchase, rate_per_s, value)
     if need.is_beyond:

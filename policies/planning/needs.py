@@ -49,12 +49,9 @@ class Need:
 
 
 def slowdown_need(profile: PowerProfile, objective: SlowdownObjective, progress: Progress, *, period_s: float) -> Need:
-    """Return what a bound on the slowdown asks for.
-
-    Noise may show a lower limit to be faster than the highest; the faster rate then is the reference, to be safe.
-    """
+    """Return what a bound on the slowdown, against the rate at the highest limit, asks for."""
     reserve = min(_uncertainty_ratio(profile.fastest), RESERVE_SHARE * (objective.max_slowdown - 1))
-    highest_per_s, allowed = float(profile.iterations_per_s.max()), objective.max_slowdown - reserve
+    highest_per_s, allowed = profile.fastest.iterations_per_s, objective.max_slowdown - reserve
     left = progress.left_iterations
     if left is not None:
         left_s = allowed * (progress.n_iterations + left) / highest_per_s - progress.active_s
@@ -123,7 +120,7 @@ def _within(highest_per_s: float, left_iterations: float, left_s: float, period_
         mean_per_s=mean_per_s,
         horizon_s=left_s if left_s > 0 else period_s,
         detail=detail,
-        at_least_per_s=min(max(left_iterations - rest, 0.0) / period_s, mean_per_s),
+        at_least_per_s=max(left_iterations - rest, 0.0) / min(period_s, left_s) if left_s > 0 else mean_per_s,
         is_beyond=mean_per_s > highest_per_s * SURELY,
     )
 

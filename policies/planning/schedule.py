@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.curve import Hull
-from policies.planning.outlook import Outlook
+from policies.planning.outlook import DAY_S, Outlook
 
 SAME_PRICE: Final = 1e-9
 """Prices closer than this, as a share, are one: of a signal that does not vary, no hour is cheaper."""
@@ -47,7 +47,7 @@ def buy(hull: Hull, outlook: Outlook, *, needed_per_s: float) -> Purchase:
     """
     rates_per_s, powers_w = hull.iterations_per_s, hull.power_w
     slowest_per_s, weights = float(rates_per_s[0]), outlook.durations_s / outlook.durations_s.sum()
-    price_at_end = outlook.mean * float(powers_w[0]) / slowest_per_s
+    price_at_end = _value_at_end(outlook) * float(powers_w[0]) / slowest_per_s
     if len(rates_per_s) == 1:
         return Purchase(
             rate_per_s=slowest_per_s,
@@ -55,7 +55,7 @@ def buy(hull: Hull, outlook: Outlook, *, needed_per_s: float) -> Purchase:
             mean_power_cost=outlook.mean * float(powers_w[0]),
             mean_rate_per_s=slowest_per_s,
         )
-    prices = np.outer(outlook.values, hull.marginal_energies_j)
+    prices = _prices(hull, outlook.values)
     amounts = np.outer(weights, np.diff(rates_per_s))
     shares, price = _shares(prices, amounts, needed_per_s - slowest_per_s, at_least=price_at_end)
     bought = amounts * shares
@@ -65,6 +65,27 @@ def buy(hull: Hull, outlook: Outlook, *, needed_per_s: float) -> Purchase:
         mean_power_cost=outlook.mean * float(powers_w[0]) + float((bought * prices).sum()),
         mean_rate_per_s=slowest_per_s + float(bought.sum()),
     )
+
+
+def _prices(hull: Hull, values: Values) -> Values:
+    """Return what an iteration costs in each segment at each value, shape (n_values, n_segments).
+
+    Where the value is below 0 the last watts would be the cheapest, and cannot be had without those before: there the
+    whole way from the slowest to the fastest has one price.
+    """
+    slopes_j = hull.marginal_energies_j
+    chord_j = (hull.fastest.power_w - hull.thriftiest.power_w) / (
+        hull.fastest.iterations_per_s - hull.thriftiest.iterations_per_s
+    )
+    return np.where(values[:, None] < 0, values[:, None] * chord_j, np.outer(values, slopes_j))
+
+
+def _value_at_end(outlook: Outlook) -> float:
+    """Return what the signal will be when the run ends: somewhere in a day to come it is as usual.
+
+    Within a day the hour of the end matters, which moves with what is decided: then it is the least that is expected.
+    """
+    return outlook.mean if float(outlook.durations_s.sum()) > DAY_S else float(outlook.values.min())
 
 
 def _shares(prices: Values, amounts: Values, needed_per_s: float, *, at_least: float) -> tuple[Values, float]:

@@ -53,7 +53,7 @@ def weigh(
         max_value = value if known is None else max(known, value)
         whence = "known up to now, since the 24 h before the run are not"
     # A price can fall to nothing or below, where eq. 6 would reward waste; then waste is no candidate.
-    allowed = profile if value > 0 else profile.usable()
+    allowed = profile if min(value, max_value) > 0 else profile.usable()
     costs = chase_cost(
         allowed.power_w,
         allowed.iterations_per_s,

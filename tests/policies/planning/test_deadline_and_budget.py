@@ -84,6 +84,11 @@ def test_a_larger_budget_is_never_slower(budget: float, factor: float) -> None:
     assert rates[0] <= rates[1] + 0.01 * TOP_PER_S
 
 
+def test_without_knowing_what_is_spent_there_is_no_plan_for_the_budget_and_no_brake() -> None:
+    decision = decided(BudgetObjective(budget=1.0), so_far=run_of(10.0))
+    assert (decision.power_limit_w, decision.reason) == (300.0, "cost_unknown")
+
+
 def test_a_budget_that_is_spent_gets_the_thriftiest_limit() -> None:
     decision = decided(BudgetObjective(budget=1.0), so_far=run_of(10.0, spent=2.0))
     assert (decision.power_limit_w, decision.reason) == (200.0, "over_budget")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from policies.curve import lower_hull
 from policies.planning import Present, Rules
 from policies.planning.mixing import MIN_SHARE, mix_for
-from policies.profile import PowerProfile
+from policies.profile import PowerProfile, ProfilePoint
 from tests.policies.days import A40
 from tests.policies.planning.decisions import FREE
 from tests.policies.test_profile import profiles
@@ -47,8 +47,9 @@ def test_the_limit_in_force_stays_until_the_other_ones_turn() -> None:
 def test_a_rate_that_a_limit_has_needs_no_other() -> None:
     for point in HULL.points:
         for rounding in (0.0, 1e-13, 5e-13):
-            for is_last in (False, True):
-                mix = mix_for(HULL, point.iterations_per_s * (1 + rounding), FREE, None, is_last=is_last)
+            rate_per_s = point.iterations_per_s * (1 + rounding)
+            for at_least_per_s in (0.0, rate_per_s):
+                mix = mix_for(HULL, rate_per_s, FREE, None, at_least_per_s=at_least_per_s)
                 assert (mix.first, mix.second) == (point, None)
 
 
@@ -57,3 +58,26 @@ def test_where_a_period_is_too_short_for_two_it_has_the_nearer_one() -> None:
     near_high = LOW.iterations_per_s + 0.6 * (HIGH.iterations_per_s - LOW.iterations_per_s)
     assert mix_for(HULL, near_high, rules, None).first == HIGH
     assert mix_for(HULL, near_high, rules, None).second is None
+
+
+def test_what_is_too_slow_is_rounded_up_and_does_not_come_first() -> None:
+    rules = Rules(period_s=100.0, min_dwell_s=60.0, min_gain_ratio=0.0)
+    near_low = LOW.iterations_per_s + 0.3 * (HIGH.iterations_per_s - LOW.iterations_per_s)
+    present = Present(power_limit_w=LOW.power_limit_w, since_s=0.0)
+    assert mix_for(HULL, near_low, rules, present).first == LOW
+    assert mix_for(HULL, near_low, rules, present, at_least_per_s=near_low).first == HIGH
+    mix = mix_for(HULL, near_low, FREE, present, at_least_per_s=near_low)
+    assert (mix.first, mix.second) == (HIGH, LOW)
+
+
+def test_of_two_limits_of_nearly_one_rate_the_nearer_one_will_do() -> None:
+    close = lower_hull(
+        PowerProfile(
+            tuple(
+                ProfilePoint(power_limit_w=limit_w, power_w=limit_w - 50.0, iterations_per_s=rate_per_s)
+                for limit_w, rate_per_s in ((200.0, 0.9), (275.0, 0.999), (300.0, 1.0))
+            )
+        )
+    )
+    assert [mix_for(close, rate, FREE, None).first.power_limit_w for rate in (0.9993, 0.9997)] == [275.0, 300.0]
+    assert mix_for(close, 0.9993, FREE, None).second is None

@@ -73,9 +73,9 @@ def test_work_is_done_when_it_is_cheap() -> None:
 
 def test_more_than_is_needed_is_done_where_that_is_cheaper_than_the_same_work_at_the_end() -> None:
     """An hour at a tenth of the usual price; and the run, which has all the time it wants, ends the sooner."""
-    bought = buy(A40_HULL, outlook([(3_600.0, 30.0), (36_000.0, 300.0)]), needed_per_s=0.0)
+    bought = buy(A40_HULL, outlook([(3_600.0, 30.0), (360_000.0, 300.0)]), needed_per_s=0.0)
     assert bought.rate_per_s > A40_HULL.thriftiest.iterations_per_s
-    usual = buy(A40_HULL, outlook([(3_600.0, 300.0), (3_600.0, 30.0)]), needed_per_s=0.0)
+    usual = buy(A40_HULL, outlook([(3_600.0, 300.0), (360_000.0, 300.0)]), needed_per_s=0.0)
     assert usual.rate_per_s == A40_HULL.thriftiest.iterations_per_s
 
 
@@ -93,3 +93,25 @@ def test_the_price_of_work_and_the_price_of_time_want_the_same_limit() -> None:
 def test_paid_to_draw_power_a_run_draws_what_it_can() -> None:
     bought = buy(A40_HULL, outlook([(600.0, -20.0), (6_000.0, 60.0)]), needed_per_s=0.0)
     assert bought.rate_per_s == pytest.approx(A40_HULL.fastest.iterations_per_s)
+
+
+def test_within_a_day_of_the_end_nothing_is_bought_before_its_time() -> None:
+    """When exactly the run ends follows from what is bought: only what is cheaper than every hour would surely gain."""
+    bought = buy(A40_HULL, outlook([(3_600.0, 100.0), (36_000.0, 300.0)]), needed_per_s=0.0)
+    assert bought.rate_per_s == A40_HULL.thriftiest.iterations_per_s
+
+
+@given(profiles(), steps, st.floats(0.0, 1.0))
+def test_with_negative_prices_it_is_never_dearer_than_at_one_rate(
+    profile: PowerProfile, pairs: list[tuple[float, float]], share: float
+) -> None:
+    hull, ahead = lower_hull(profile), outlook([(s, value - 450.0) for s, value in pairs])
+    low, high = hull.thriftiest.iterations_per_s, hull.fastest.iterations_per_s
+    needed_per_s = low + share * (high - low)
+    bought = buy(hull, ahead, needed_per_s=needed_per_s)
+    even_w = float(np.interp(needed_per_s, hull.iterations_per_s, hull.power_w))
+    chord_w = hull.thriftiest.power_w + share * (hull.fastest.power_w - hull.thriftiest.power_w)
+    weights = ahead.durations_s / ahead.durations_s.sum()
+    even = float(weights @ np.where(ahead.values < 0, ahead.values * chord_w, ahead.values * even_w))
+    if bought.mean_rate_per_s <= needed_per_s * (1 + 1e-9):
+        assert bought.mean_power_cost <= even + 1e-6 * (abs(even) + hull.fastest.power_w)

@@ -69,8 +69,9 @@ def test_without_a_signal_the_plan_is_the_best_static_mix(profile: PowerProfile,
     decision = chosen(max_slowdown, profile=profile)
     power_w, rate_per_s = means(decision)
     highest_per_s, least = float(profile.iterations_per_s.max()), profile.energy_minimal
-    allowed_per_s = max(highest_per_s / max_slowdown, least.iterations_per_s)
-    assert rate_per_s == pytest.approx(allowed_per_s, abs=0.006 * highest_per_s)  # parts below 1 % are left out
+    allowed_per_s = max(profile.fastest.iterations_per_s / max_slowdown, least.iterations_per_s)
+    assert rate_per_s == pytest.approx(allowed_per_s, abs=0.011 * highest_per_s)  # parts below 1 % are left out
+    assert rate_per_s >= allowed_per_s * (1 - 1e-9)
     assert power_w <= least_power_w(profile, rate_per_s * (1 - 1e-9)) * (1 + 1e-6)
     assert decision.reason == "slowdown_static"
 
@@ -262,7 +263,8 @@ def test_a_negative_price_gets_the_fastest_limit() -> None:
 def test_noise_that_makes_a_lower_limit_the_fastest_does_not_confuse_the_plan() -> None:
     points = (*A40.points[:-1], replace(A40.fastest, iterations_per_s=TOP_PER_S * 0.99))
     decision = chosen(1.0, profile=PowerProfile(points), history=told(grid("wind"), NOW_S))
-    assert decision.power_limit_w == 275.0
+    assert decision.power_limit_w <= 275.0
+    assert means(decision)[1] >= TOP_PER_S * 0.99 * (1 - 1e-9)
 
 
 def test_a_rate_that_is_not_well_known_keeps_some_of_the_slowdown_back() -> None:
@@ -281,3 +283,24 @@ def test_a_single_limit_is_all_there_is() -> None:
 def test_a_slowdown_below_one_is_refused(max_slowdown: float) -> None:
     with pytest.raises(ValueError, match="must be at least 1"):
         SlowdownObjective(max_slowdown=max_slowdown)
+
+
+@pytest.mark.parametrize("dwell_s", [0.0, 60.0, 300.0])
+def test_without_a_known_end_the_ledger_is_never_overdrawn(dwell_s: float) -> None:
+    """However coarse the limits and the dwell time: at the end of each period, and within it."""
+    rules = Rules(period_s=300.0, min_dwell_s=dwell_s, min_gain_ratio=0.0)
+    n_iterations, now_s, present = 0.0, 0.0, None
+    while now_s < 4 * HOUR_S:
+        so_far = Progress(n_iterations=n_iterations, active_s=now_s, started_at_s=0.0)
+        decision = chosen(1.05, rules=rules, so_far=so_far, present=present, now_s=now_s)
+        later = decision.later
+        first_s = 300.0 if later is None else later.from_s - now_s
+        n_iterations += first_s * decision.iterations_per_s
+        assert now_s + first_s <= 1.05 * n_iterations / TOP_PER_S + 1e-6
+        if later is not None:
+            n_iterations += (300.0 - first_s) * later.iterations_per_s
+        now_s += 300.0
+        assert now_s <= 1.05 * n_iterations / TOP_PER_S + 1e-6
+        last_w = decision.power_limit_w if later is None else later.power_limit_w
+        present = Present(power_limit_w=last_w, since_s=now_s - 300.0)
+    assert now_s >= 1.045 * n_iterations / TOP_PER_S
