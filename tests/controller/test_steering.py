@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -243,7 +244,8 @@ def test_the_plan_is_made_once_a_period() -> None:
 
 def test_the_second_limit_of_a_period_comes_in_force_without_a_new_plan() -> None:
     plan = PlanConfig(period_s=600.0, min_dwell_s=60.0, max_slowdown=1.03)
-    run = begin(steering(plan=plan), FULL)
+    steep = PowerProfile(tuple(replace(p, iterations_per_s=p.iterations_per_s**4) for p in FULL.points))
+    run = begin(steering(plan=plan), steep)
     progress = Progress(n_iterations=5e3, active_s=5e3, started_at_s=MIDNIGHT_S - 5e3, total_iterations=1e6)
     first, before, *after = (
         choose(run, at_s=at_s, history=flat_signal(100.0 + at_s), progress=progress) for at_s in (0, 59, 541, 599)
