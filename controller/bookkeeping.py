@@ -9,9 +9,10 @@ from controller.run_log import RankLog
 
 METER_PATIENCE = 12
 """A meter that fails is not waited for longer than this part of what iterations are waited for."""
-HOLD_BACK_TICKS = 3_600
-"""Energy waits this many ticks for the iterations that go with it; after that the time was a pause. A meter remembers
-somewhat more."""
+HOLD_BACK_S = 750.0
+"""Energy waits so long for the iterations that go with it; after that the time was a pause."""
+HOLD_BACK_TICKS = 7_500
+"""Nor does it wait longer than so many ticks (750 s at the usual 0.1 s): a meter remembers somewhat more."""
 
 
 class Bookkeeping:
@@ -42,7 +43,7 @@ class Bookkeeping:
             to_the_end: wait for nothing more: the run has ended.
         """
         now_s, now_ns = self._clock.now_s(), self._clock.monotonic_ns()
-        patience_ns = int(HOLD_BACK_TICKS * tick_s * NS_PER_S)
+        patience_ns = int(min(HOLD_BACK_S, HOLD_BACK_TICKS * tick_s) * NS_PER_S)
         since_ns, until_ns = known_ns if self._cut_ns is None else (self._cut_ns, known_ns[1])
         if not to_the_end:
             until_ns = max(until_ns, now_ns - patience_ns)

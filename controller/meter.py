@@ -5,7 +5,7 @@ A counter that falls was reset with the driver: there too the power stands in. T
 """
 
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +16,8 @@ from controller.ports import Gpu, PowerLimiter, Sample, SignalSource
 from policies.units import carbon_g, cost
 from publishers.reports import GpuEnergy
 
-MAX_SAMPLES = 4_096
+MAX_SAMPLES = 8_192
+"""Readings of somewhat more than what a run's energy waits for its iterations: about 2 MB a GPU."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -62,10 +63,12 @@ class Meter:
         """Return the newest reading, with its cumulative energy."""
         return self._samples[-1] if self._samples else None
 
-    def samples_since(self, time_ns: int) -> Sequence[Sample]:
-        """Return the readings from the last one at or before `time_ns` on, oldest first."""
-        first = bisect_right(self._samples, time_ns, key=lambda sample: sample.time_ns) - 1
-        return [self._samples[i] for i in range(max(first, 0), len(self._samples))]
+    def samples_since(self, time_ns: int, *, until_ns: int | None = None) -> Sequence[Sample]:
+        """Return the readings from the last one at or before `time_ns` to the first at or past `until_ns`."""
+        first, end = bisect_right(self._samples, time_ns, key=_time_ns) - 1, len(self._samples)
+        if until_ns is not None:
+            end = min(bisect_left(self._samples, until_ns, key=_time_ns) + 1, end)
+        return [self._samples[i] for i in range(max(first, 0), end)]
 
     async def run(self) -> None:
         """Read every `sample_period_s` and publish every `publish_period_s`; missed ticks are skipped."""
@@ -134,6 +137,10 @@ class Meter:
         value = history.value_at(self._clock.now_s()) if history else None
         self._last_value = self._last_value if value is None else value
         return self._last_value
+
+
+def _time_ns(sample: Sample) -> int:
+    return sample.time_ns
 
 
 def _used_j(before: Sample, after: Sample) -> float:

@@ -220,8 +220,12 @@ class PowerLimiter(Protocol):
 class EnergyMeter(Protocol):
     """The meter of one GPU, as a job sees it."""
 
-    def samples_since(self, time_ns: int) -> Sequence[Sample]:
-        """Return the readings after `time_ns`, oldest first; each has `energy_j` (integrated where no counter is)."""
+    def samples_since(self, time_ns: int, *, until_ns: int | None = None) -> Sequence[Sample]:
+        """Return the readings from one moment to another [ns], oldest first, with the nearest ones outside of them.
+
+        The first is the last one at or before `time_ns`, the last is the first one at or past `until_ns`, where there
+        are such; None: to the newest. Each has `energy_j` (integrated where no counter is).
+        """
         ...
 
 

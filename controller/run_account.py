@@ -68,8 +68,10 @@ def cut(
         patient_from_ns: a meter that has not read since then is not waited for: its energy is missing [ns].
         to_the_end: cut at `until_ns` too, between two readings: for the end of the run.
     """
-    readings = [meter.samples_since(since_ns) for meter in meters]
-    alive = [samples for samples in readings if samples and samples[-1].time_ns >= patient_from_ns]
+    # In a long pause `until_ns` stands still while readings come: what is past it is left for later.
+    readings = [meter.samples_since(since_ns, until_ns=until_ns) for meter in meters]
+    awaited_ns = min(patient_from_ns, until_ns)
+    alive = [samples for samples in readings if samples and samples[-1].time_ns >= awaited_ns]
     readings = alive or readings
     if not readings or not all(readings):
         return []

@@ -196,6 +196,17 @@ async def test_readings_are_given_from_the_last_one_before_a_moment_on() -> None
     assert [round(s.time_ns / 1e9) for s in bench.meter.samples_since(ns(99))] == [5]
 
 
+@pytest.mark.parametrize(
+    ("until_s", "seconds"), [(2.0, [2]), (2.5, [2, 3]), (3.0, [2, 3]), (3.5, [2, 3, 4]), (9.0, [2, 3, 4, 5])]
+)
+async def test_readings_past_the_first_after_a_second_moment_are_not_given(until_s: float, seconds: list[int]) -> None:
+    bench = Bench(gpu=CountedGpu(*[0.0] * 6))
+    async with bench.working():
+        await asyncio.sleep(5.5)
+    found = bench.meter.samples_since(ns(2.2), until_ns=ns(until_s))
+    assert [round(s.time_ns / 1e9) for s in found] == seconds
+
+
 async def test_a_long_life_keeps_a_bounded_number_of_readings() -> None:
     bench = Bench()
     async with bench.working():

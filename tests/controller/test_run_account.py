@@ -25,9 +25,14 @@ class FixedMeter:
     def __init__(self, *readings: tuple[float, float]) -> None:
         self.samples = [Sample(time_ns=ns(time_s), power_w=0.0, energy_j=energy_j) for time_s, energy_j in readings]
 
-    def samples_since(self, time_ns: int) -> Sequence[Sample]:
-        before = [sample for sample in self.samples if sample.time_ns <= time_ns]
-        return [*before[-1:], *(sample for sample in self.samples if sample.time_ns > time_ns)]
+        self.n_read = 0
+
+    def samples_since(self, time_ns: int, *, until_ns: int | None = None) -> Sequence[Sample]:
+        first = max(sum(sample.time_ns <= time_ns for sample in self.samples) - 1, 0)
+        end = sum(until_ns is None or sample.time_ns < until_ns for sample in self.samples) + 1
+        found = self.samples[first:end]
+        self.n_read += len(found)
+        return found
 
 
 def steady_meter(power_w: float, *times_s: float) -> FixedMeter:
@@ -103,6 +108,18 @@ def test_without_a_reading_of_every_meter_there_is_no_slice(meters: list[FixedMe
 
 def test_a_cut_with_nothing_new_is_empty() -> None:
     assert cut(logs=[log_of(0, [1])], meters=[steady_meter(1, 0, 9)], since_ns=ns(1), until_ns=ns(1)) == []
+
+
+def test_a_pause_costs_no_more_to_read_the_longer_it_lasts() -> None:
+    meters = [steady_meter(100, *range(3_000)), steady_meter(50, *(second + 0.5 for second in range(3_000)))]
+    assert cut(logs=[log_of(0, [1, 2, 3])], meters=meters, since_ns=ns(3), until_ns=ns(3)) == []
+    assert sum(meter.n_read for meter in meters) <= 2 * len(meters)
+
+
+def test_a_meter_that_has_read_as_far_as_iterations_are_known_is_not_given_up() -> None:
+    log, meters = log_of(0, [1, 2, 3, 4]), [steady_meter(100, 0, 2, 4, 90), steady_meter(50, 0, 2, 4)]
+    pieces = cut(logs=[log], meters=meters, since_ns=0, until_ns=ns(4), patient_from_ns=ns(60))
+    assert [p.energy_j for p in pieces] == [300, 300]
 
 
 def test_a_slice_tells_how_long_iterations_of_the_slowest_rank_took() -> None:
