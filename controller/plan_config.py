@@ -12,6 +12,8 @@ from controller.tables import Section, build_record, shown
 
 S_PER_H: Final = 3_600.0
 _HOURS: Final = re.compile(r"(?P<number>\d{1,6}(\.\d{1,6})?)h")
+_PROMISES: Final = frozenset({"objective", "deadline", "budget"})
+"""The keys that say together what a job is to keep."""
 _JOBS: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,64}")
 _DEADLINE: Final = 'must be a moment with its zone, as "2026-07-01T18:00:00+02:00", or hours after a start, as "36h"'
 
@@ -54,7 +56,7 @@ class PlanConfig(PlanRules, frozen=True, kw_only=True):
         """Yield what is wrong between keys, here and in each table."""
         yield from _faults("plan", self._with(None))
         for number, table in enumerate(self.job):
-            if "objective" in table.keys:  # what it has from [plan] is told there
+            if not _PROMISES.isdisjoint(table.keys):  # what it has from [plan] is told there
                 yield from _faults(f"plan.job[{number}]", self._with(table))
 
     def _with(self, table: JobPlan | None) -> PlanRules:

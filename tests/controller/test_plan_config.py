@@ -102,3 +102,10 @@ def test_an_objective_without_its_key_says_which_is_missing(objective: str) -> N
 
 def test_what_an_objective_needs_may_stand_in_either_place() -> None:
     assert plan_of("budget=5", 'job=[{name="bert", objective="budget"}]').rules_of("bert").budget == 5
+
+
+@pytest.mark.parametrize(("objective", "there", "none"), [("budget", "100", "0.0"), ("deadline", '"8h"', '""')])
+def test_a_table_that_takes_away_what_the_objective_needs_is_refused(objective: str, there: str, none: str) -> None:
+    tables = f'job=[{{name="a", {objective}={none}}}, {{name="b", eta=0.1}}, {{name="c", {objective}={none}}}]'
+    faults = faults_of(f"objective={objective}", f"{objective}={there}", tables)
+    assert [fault.partition(" = ")[0] for fault in faults] == [f"plan.job[{n}].{objective}" for n in (0, 2)]
