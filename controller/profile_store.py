@@ -132,8 +132,11 @@ class ProfileStore:
                     path.unlink(missing_ok=True)
                 else:
                     write(path, *change)
-            except (OSError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 — whatever it is costs this profile, not those that come after it
                 self._note(f"{path}: the profile is not kept: {getattr(error, 'strerror', None) or error}")
+            except BaseException:
+                self._is_idle.set()  # the thread ends here, and the next profile is to start another
+                raise
             else:
                 self._note("")
 

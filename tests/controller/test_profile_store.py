@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from controller import profile_files, profile_store
@@ -179,7 +180,7 @@ def test_a_file_that_cannot_be_used_is_told_and_not_used_and_written_anew(
     file.write_text(text.replace(old, new, 1))
     with opened(tmp_path) as store:
         assert store.load(KEY) is None
-        assert f"{file}: not used, the job is profiled anew" in caplog.text
+        assert [record.message.count(f"{file}: not used, the job is profiled anew") for record in caplog.records] == [1]
         store.save(KEY, PROFILE)
     assert loaded(tmp_path) == Known(profile=PROFILE, kind="exact", origin="measured before")
 
@@ -281,3 +282,30 @@ def test_where_there_is_no_thread_to_be_had_the_profile_waits_for_the_next_one(
         assert "the profile is not kept: can't start new thread" in caplog.text
         store.save(replace(KEY, job="bert"), PROFILE)
     assert len(files(tmp_path)) == 2
+
+
+def test_a_profile_that_cannot_be_written_is_told_and_costs_none_that_comes_after_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    unwritable = replace(PROFILE.points[0], iterations_per_s=np.float64(0.8))
+    with opened(tmp_path) as store:
+        for _ in range(2):
+            store.save(KEY, PowerProfile((unwritable, *PROFILE.points[1:])))
+            assert store.flush(TIMEOUT_S)
+        assert [record.message.count("the profile is not kept") for record in caplog.records] == [1]
+        store.save(KEY, OTHER)
+    assert loaded(tmp_path) == Known(profile=OTHER, kind="exact", origin="measured before")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it ends by this
+def test_a_writer_that_ends_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(*_: object) -> None:
+        raise SystemExit
+
+    with opened(tmp_path) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(profile_store, "write", end)
+            store.save(KEY, PROFILE)
+            assert store.flush(TIMEOUT_S)
+        store.save(KEY, OTHER)
+    assert loaded(tmp_path) == Known(profile=OTHER, kind="exact", origin="measured before")
