@@ -20,6 +20,12 @@ from policies.profile import PowerProfile, ProfilePoint
 VERSION: Final = 2
 _UNKNOWN_GPUS: Final = 1
 """The version that kept curves without their GPUs and driver."""
+_SANE: Final = (1e-6, 1e9)
+"""Between these are all limits and powers [W] and rates [1/s] that there are."""
+_SANE_CI_RATIO: Final = (1e-6, 10.0)
+"""And the half-widths of their intervals, over the value: of noisy powers they can be twice as wide as that."""
+_MOST_MEASURED: Final = 1e12
+"""More iterations, or seconds, than any curve rests on."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -66,7 +72,7 @@ def read_all(folder: Path) -> Curves:
     for path in folder.glob("*.json"):
         try:
             read.append((path.stat().st_mtime_ns, path, *_read(path)))
-        except (OSError, ValueError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
             _LOGGER.warning("%s: not used, the job is profiled anew: %s", path, error)
     for half in folder.glob("*.new"):
         with suppress(OSError):
@@ -108,5 +114,23 @@ def _read(path: Path) -> tuple[int, ProfileKey, PowerProfile]:
     file = msgspec.json.decode(content, type=_File)
     if version == VERSION and path.name != path_of(path.parent, file.key).name:
         raise ValueError(f"it is not the file of {file.key}")
+    for point in file.points:
+        _check(point)
     points = sorted(file.points, key=lambda point: point.power_limit_w)
     return version, file.key, PowerProfile(points=tuple(points))
+
+
+def _check(point: ProfilePoint) -> None:
+    """Raise ValueError where a point has what no measurement says: plans would be made on it."""
+    for value, ci in (
+        (point.power_limit_w, None),
+        (point.power_w, point.power_ci_w),
+        (point.iterations_per_s, point.iterations_per_s_ci),
+    ):
+        if not _SANE[0] <= value <= _SANE[1]:
+            raise ValueError(f"{point}: {value:g} must be {_SANE[0]:g} to {_SANE[1]:g}")
+        if ci is not None and not _SANE_CI_RATIO[0] <= ci / value <= _SANE_CI_RATIO[1]:
+            raise ValueError(f"{point}: {ci:g} must be {_SANE_CI_RATIO[0]:g} to {_SANE_CI_RATIO[1]:g} times {value:g}")
+    for measured in (point.n, point.active_s):
+        if not 0 <= measured <= _MOST_MEASURED:
+            raise ValueError(f"{point}: {measured:g} must be 0 to {_MOST_MEASURED:g}")

@@ -169,6 +169,17 @@ def test_what_version_1_kept_is_a_prior_and_told_once(tmp_path: Path, caplog: py
         ('"n_gpus": 2', '"n_gpus": 3'),
         ("{", ""),
         ('"points"', '"dots"'),
+        ('"points": [', '"deep": ' + "[" * 100_000 + ', "points": ['),
+        ('"power_limit_w": 200.0', '"power_limit_w": 1e-300'),
+        ('"power_w": 280.0', '"power_w": 1e12'),
+        ('"iterations_per_s": 0.8', '"iterations_per_s": 1e300'),
+        ('"power_ci_w": 1.5', '"power_ci_w": 0.0'),
+        ('"power_ci_w": 1.5', '"power_ci_w": -1.5'),
+        ('"power_ci_w": 1.5', '"power_ci_w": 2000.0'),
+        ('"iterations_per_s_ci": null', '"iterations_per_s_ci": 1e-300'),
+        ('"n": 40', '"n": -40'),
+        ('"n": 40', f'"n": {10**18}'),
+        ('"active_s": 50.0', '"active_s": -50.0'),
     ],
 )
 def test_a_file_that_cannot_be_used_is_told_and_not_used_and_written_anew(
