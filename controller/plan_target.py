@@ -61,6 +61,10 @@ class PlanTarget:
         self._config = rules
         self._energy = energy
         self._rules = Rules(period_s=rules.period_s, min_dwell_s=rules.min_dwell_s, min_gain_ratio=rules.min_gain_ratio)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the plan, and what the curve of which it was made looked like."""
         self._fit: tuple[PowerProfile, PowerProfile] | None = None
         """A curve and the fine one through it: fitted once for all plans that are made on it."""
         self._target: Target | None = None

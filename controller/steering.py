@@ -112,6 +112,7 @@ class Steering:
     def reset(self) -> None:
         """Forget the curve: the run's GPUs or ranks are others now."""
         self._learning.reset()
+        self._trial = None
 
     def observe(self, piece: Slice, *, enforced_power_limit_w: float) -> bool:
         """Take an active slice at a limit that was in force all the time; return whether the curve is to be kept."""
@@ -148,7 +149,7 @@ class Steering:
         if self._is_paused:
             self._is_paused, self._unsettled_s = False, self._profiler.settle_s
         if self._n_left != self._learning.n_left:
-            self._n_left, self._base = self._learning.n_left, progress
+            self._leave_curve(progress)
         outlook = Outlook(
             now_s=now_s,
             history=history,
@@ -163,6 +164,12 @@ class Steering:
             case Planned() as state if self._plan is not None:
                 return self._planned(state, self._plan, outlook)
         return None
+
+    def _leave_curve(self, progress: Progress) -> None:
+        """Drop what was planned on the former curve, and open a new ledger."""
+        self._n_left, self._base, self._trial = self._learning.n_left, progress, None
+        if self._plan is not None:
+            self._plan.reset()
 
     def _to_measure(self, state: Profiling) -> Target:
         wanted_w = profiling.wanted_power_limit_w(state.sweep)

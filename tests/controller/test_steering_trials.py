@@ -1,0 +1,48 @@
+"""Steering between the plan and its trials: what ends a trial, and what of a plan does not outlive its curve."""
+
+from controller.plan_config import PlanConfig
+from controller.steering import Steering
+from policies.profile import PowerProfile, ProfilePoint
+from tests.controller.test_steering import begin, choose, steering, train
+
+STEEP = PowerProfile(
+    tuple(
+        ProfilePoint(power_limit_w=limit_w, power_w=0.9 * limit_w, iterations_per_s=4.0 * limit_w / 300.0)
+        for limit_w in (200.0, 240.0, 300.0)
+    )
+)
+
+
+def flat_per_s(limit_w: float) -> float:
+    """Return the rate of a job that waits for its data at every limit."""
+    return 4.4 if limit_w > 0 else 0.0
+
+
+def left(run: Steering, *, begin_s: int) -> int:
+    """Let the job become one of a flat rate, and be profiled anew; return when it is planned again [s]."""
+    for second in range(begin_s, begin_s + 1_200):
+        if second > begin_s and train(run, 1, begin_s=second, rate=flat_per_s) and run.take_left():
+            break
+    for after in range(second + 1, second + 200):
+        if run.name == "planned":
+            return after
+        train(run, 1, begin_s=after, rate=flat_per_s)
+    raise AssertionError("it is not planned again")
+
+
+def test_the_plan_of_a_curve_that_the_job_has_left_does_not_come_back() -> None:
+    run = begin(steering(plan=PlanConfig(period_s=86_400.0, max_slowdown=1.05)))
+    train(run, 600, rate=lambda limit_w: 4.0 * limit_w / 300.0)
+    before = choose(run, at_s=600)
+    assert before.power_limit_w > 200.0
+    at_s = left(run, begin_s=601)
+    assert choose(run, at_s=at_s).power_limit_w == 200.0, "a flat job loses nothing at the lowest limit"
+
+
+def test_a_trial_does_not_outlive_the_curve() -> None:
+    run = begin(steering(n_blocks=20, plan=PlanConfig(period_s=86_400.0)), STEEP)
+    tried = choose(run)
+    assert tried.reason == "refining"
+    run.reset()
+    begin(run, STEEP)
+    assert choose(run, at_s=1.0) is not tried
