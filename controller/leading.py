@@ -9,6 +9,7 @@ from controller.bookkeeping import Bookkeeping
 from controller.config import Config
 from controller.fleet import Fleet, Share
 from controller.holding import Holding, Obstacle
+from controller.learning import measured_in
 from controller.ports import SignalSource, Target
 from controller.profile_store import Known, ProfileKey, ProfileStore
 from controller.ranks import Place, Ranks
@@ -81,12 +82,12 @@ class Leading:
 
     def keep(self) -> None:
         """Keep the curve on disk."""
-        profile = self._steering.profile
-        if profile is not None:
-            self._store.save(self._key(), profile)
+        measured = measured_in(self._steering.state)
+        if measured is not None:
+            self._store.save(self._key(), measured)
             if not isinstance(self._steering.state, Profiling):
                 curve = ", ".join(
-                    f"{p.power_limit_w:g} W: {p.power_w:.0f} W {p.iterations_per_s:.4g}/s" for p in profile.points
+                    f"{p.power_limit_w:g} W: {p.power_w:.0f} W {p.iterations_per_s:.4g}/s" for p in measured.points
                 )
                 _LOGGER.info("%s: profiled: %s", self._ranks.name, curve)
 

@@ -49,8 +49,8 @@ class Planned:
         settings: those of the profiler.
         refinement: the curve, and the measurement under way.
         drift: whether the job keeps to it.
-        settled: the curve as it is shown, published and stored, but without its stalls. Drift is measured by it: the
-            one that is refined follows wherever the job goes.
+        settled: the curve as it is stored, and but for the stalls published. Drift is measured by it: the one that is
+            refined follows wherever the job goes.
         pass_s: how long the first pass took, or would have taken [s].
     """
 
@@ -92,15 +92,9 @@ class Learning:
 
     @property
     def profile(self) -> PowerProfile | None:
-        """Return the curve as it is published and stored; None before anything is known."""
-        match self.state:
-            case Profiling(sweep=sweep):
-                profile = profiling.profile_of(sweep)
-                return as_lived(profile) if profile else None
-            case Planned(settled=settled):
-                return as_lived(settled)
-            case Waiting():
-                return None
+        """Return the curve as it is published and accounted by, with its stalls; None before anything is known."""
+        measured = measured_in(self.state)
+        return as_lived(measured) if measured else None
 
     def begin(self, settings: ProfilerSettings, known: PowerProfile | None, prior: PowerProfile | None) -> None:
         """Start from what this job has measured already, or from the curve of something like it."""
@@ -181,6 +175,20 @@ class Learning:
             settled=profile,
             pass_s=max(state.pass_s, len(settings.ladder_w()) * (settings.settle_s + settings.window_s)),
         )
+
+
+def measured_in(state: State) -> PowerProfile | None:
+    """Return the curve as it is stored; None before anything is known.
+
+    It is without the stalls: the next run measures without them, and would take a curve with them for another job's.
+    """
+    match state:
+        case Profiling(sweep=sweep):
+            return profiling.profile_of(sweep)
+        case Planned(settled=settled):
+            return settled
+        case Waiting():
+            return None
 
 
 def _is_whole(known: PowerProfile, settings: ProfilerSettings) -> bool:

@@ -27,6 +27,7 @@ class RouterBench:
     def __init__(self, state_dir: Path, *uuids: str) -> None:
         self.clock = LoopClock()
         self.bus = FakeBus()
+        self.store = ProfileStore(state_dir)
         self.gpus = [FakeGpu(uuid, index=index) for index, uuid in enumerate(uuids or ("GPU-fake-0",))]
         self.limiters = [FakeLimiter(gpu) for gpu in self.gpus]
         self.units = {limiter.gpu.uuid: Unit(limiter=limiter, meter=self._meter(limiter)) for limiter in self.limiters}
@@ -37,7 +38,7 @@ class RouterBench:
             bus=self.bus,
             clock=self.clock,
             signal=FixedSignal(kind="energy"),
-            store=ProfileStore(state_dir),
+            store=self.store,
             tick_s=TICK_S,
         )
 

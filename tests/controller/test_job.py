@@ -8,6 +8,7 @@ import pytest
 
 from controller.clock import NS_PER_S
 from controller.ports import Hold
+from controller.profile_files import read_all
 from controller.ranks import LOST_GRACE_S
 from publishers.reports import ProfileReport, RunEnergy
 from publishers.wire import decode
@@ -204,3 +205,24 @@ async def test_energy_waits_for_the_iterations_that_go_with_it_and_not_for_ever(
     assert waited.duration_s > 200
     assert waited.iterations == 40
     assert waited.energy_j == pytest.approx(300 * waited.duration_s, rel=0.01)
+
+
+async def test_the_curve_is_kept_without_the_stalls_that_it_is_published_with(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    limiter = bench.limiters[0]
+    limiter.state = limit_state()
+    async with bench.working():
+        bench.say("status", rank_status())
+        for second in range(60):  # 17 iterations a second, of which the first takes four times as long
+            await asyncio.sleep(1)
+            now_ns = bench.clock.monotonic_ns()
+            limit_w = limiter.targets[-1].power_limit_w if limiter.targets else 0.0
+            if limit_w and (limiter.state.hold, limiter.state.requested_power_limit_w) != (Hold.HELD, limit_w):
+                limiter.state = limit_state(Hold.HELD, limit_w=limit_w, since_ns=now_ns)
+            ends_s = [now_ns / NS_PER_S - 0.8 + 0.05 * n for n in range(17)]
+            bench.say("iterations", iterations(ends_s[0] - 0.2, ends_s, seq=second, first=17 * second))
+    assert bench.store.flush(10)
+    ((_, kept),) = read_all(tmp_path / "profiles").values()
+    published = decode(bench.bus.payloads(TOPICS.run("resnet50", "run-1", "profile"))[-1], ProfileReport)
+    assert kept.fastest.iterations_per_s == pytest.approx(20, rel=0.01)
+    assert max(point.iterations_per_s for point in published.points) == pytest.approx(17, rel=0.05)
