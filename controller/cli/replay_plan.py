@@ -44,7 +44,8 @@ MAX_STARTS: Final = 10_000
 MIN_HOURS: Final = 0.1
 MAX_HOURS: Final = 10_000
 MAX_PERIOD_MINUTES: Final = 1_440
-N_FRONT: Final = 16
+MAX_SLOWDOWN: Final = 10.0
+N_FRONT: Final = 24
 """Budgets along the front of the plots; it bends where they are tight, so there they are dense."""
 FRONT_ETAS: Final = tuple(step / 20 for step in range(21))
 
@@ -126,7 +127,7 @@ def replay_plan(options: argparse.Namespace) -> int:
 def _faults(options: argparse.Namespace) -> Iterator[str]:
     """Yield what is wrong with the arguments."""
     limits: tuple[tuple[str, Sequence[float | None], float, float, str], ...] = (
-        ("max-slowdown", options.max_slowdown or (), 1, math.inf, "at least 1, and finite (1.05 is 5 % slower)"),
+        ("max-slowdown", options.max_slowdown or (), 1, MAX_SLOWDOWN, "from 1 to 10 (1.05 is 5 % slower)"),
         ("eta", options.eta or (), 0, 1, "from 0 (only time counts) to 1 (only carbon counts)"),
         ("hours", [options.hours], MIN_HOURS, MAX_HOURS, f"from {MIN_HOURS} to {MAX_HOURS:,}"),
         ("starts", [options.starts], 1, MAX_STARTS, f"from 1 to {MAX_STARTS:,}"),

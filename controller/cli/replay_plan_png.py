@@ -55,6 +55,7 @@ def _draw_course(limits: Any, rates: Any, example: Example) -> None:  # noqa: AN
     )
     limits.set_zorder(behind.get_zorder() + 1)
     limits.patch.set_visible(False)
-    limits.legend(fontsize="small")
     rates.set(xlabel="hours", ylabel="rate, of the\nhighest limit's [%]")
     rates.set_ylim(top=max(100.5, float(np.max(rates.get_ylim()))))
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.3), "ncols": len(example.courses), "fontsize": "small"}
+    rates.legend(*limits.get_legend_handles_labels(), **below)  # beside the curves, which fill the panels

@@ -74,7 +74,11 @@ class Report:
 
     def curve(self, policy: str) -> tuple[list[float], list[float]]:
         """Return how much slower a policy is [%] and what it saves [%], at each of its budgets or etas."""
-        rows = {row.eta or row.max_slowdown: row for row in self.overall_of(self.fronts) if row.policy == policy}
+        rows = {
+            row.max_slowdown if row.eta is None else row.eta: row
+            for row in self.overall_of(self.fronts)
+            if row.policy == policy
+        }
         places = sorted((row.slowdown_ratio, row.carbon_saved_ratio) for row in rows.values())
         return [100 * (slowdown - 1) for slowdown, _ in places], [100 * saved for _, saved in places]
 

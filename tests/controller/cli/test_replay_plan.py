@@ -180,8 +180,8 @@ def test_every_fault_of_the_arguments_and_files_is_told_at_once(tmp_path: Path) 
         )  # fmt: skip
     told = caught.value.faults
     for fault in (
-        "--max-slowdown 0.9: must be at least 1, and finite (1.05 is 5 % slower)",
-        "--max-slowdown nan: must be at least 1, and finite (1.05 is 5 % slower)",
+        "--max-slowdown 0.9: must be from 1 to 10 (1.05 is 5 % slower)",
+        "--max-slowdown nan: must be from 1 to 10 (1.05 is 5 % slower)",
         "--eta 2: must be from 0 (only time counts) to 1 (only carbon counts)",
         "--hours 0: must be from 0.1 to 10,000",
         "--starts 0: must be from 1 to 10,000",
