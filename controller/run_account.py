@@ -120,7 +120,8 @@ class RunAccount:
     """With the short gaps between iterations: no limit changes them, and no curve counts them."""
     pause_energy_j: float = 0.0
     signal_energy: float = 0.0
-    """∫ c·P dt, in joules times the unit of the signal; `None` values of the signal count with its last known value."""
+    """∫ c·P dt, in joules times the unit of the signal; what has no value counts with the last known one, and
+    before any was known with the first."""
     pause_signal_energy: float = 0.0
     signal_iterations: float = 0.0
     signal_time: float = 0.0
@@ -133,7 +134,9 @@ class RunAccount:
     _last_value: float | None = None
 
     def add(self, piece: Slice, signal_value: float | None) -> None:
-        """Add a slice during which the signal had a value; a missing one stands in by the last that was known."""
+        """Add a slice during which the signal had a value; the last that was known stands in for a missing one."""
+        if signal_value is not None and not self.has_signal:
+            self._price_what_was_before(signal_value)
         value = self._last_value if signal_value is None else signal_value
         self._last_value = value
         self.energy_j += piece.energy_j
@@ -146,11 +149,19 @@ class RunAccount:
             self.pause_s += piece.duration_s
             self.pause_energy_j += piece.energy_j
         if value is not None:
-            self.has_signal = True
             self.signal_energy += piece.energy_j * value
             self.signal_time += piece.duration_s * value
             self.signal_iterations += piece.n_iterations * value if piece.active else 0.0
             self.pause_signal_energy += 0.0 if piece.active else piece.energy_j * value
+
+    def _price_what_was_before(self, value: float) -> None:
+        """Give what ran before the signal was known its first value: a budget has paid for it, whatever it was."""
+        self.has_signal = True
+        self.signal_energy = self.energy_j * value
+        self.signal_time = self.duration_s * value
+        self.signal_iterations = self.n_iterations * value
+        self.pause_signal_energy = self.pause_energy_j * value
+        self.closed_signal_energy = self.closed_energy_j * value
 
     def close_curve(self, profile: PowerProfile) -> None:
         """Settle the baseline of the iterations so far: another curve holds for those to come."""

@@ -140,7 +140,22 @@ def test_what_a_budget_of_money_has_paid_is_not_known_before_the_price_is() -> N
     account.add(piece(duration_s=10, n_iterations=8, energy_j=2 * J_PER_KWH), None)
     assert account.spent(kind="price") is None
     account.add(piece(duration_s=10, n_iterations=8, energy_j=2 * J_PER_KWH), 0.30)
-    assert account.spent(kind="price") == pytest.approx(0.60)
+    account.add(piece(duration_s=10, n_iterations=8, energy_j=2 * J_PER_KWH), 0.60)
+    assert account.spent(kind="price") == pytest.approx(2 * (0.30 + 0.30 + 0.60))
+    host_kwh = 360.0 * 10 / J_PER_KWH
+    assert account.spent(kind="price", host_power_w=360.0) == pytest.approx((2 + host_kwh) * (0.30 + 0.30 + 0.60))
+
+
+def test_what_ran_before_the_signal_was_known_counts_with_its_first_value_on_both_sides() -> None:
+    late, known = RunAccount(), RunAccount()
+    for account, first in ((late, None), (known, 200.0)):
+        account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), first)
+        account.close_curve(PROFILE)
+        account.add(piece(duration_s=10, n_iterations=9, energy_j=2_500), first)
+        account.add(piece(duration_s=5, n_iterations=0, energy_j=300, active=False), first)
+        account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 200.0)
+        account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 400.0)
+    assert late.report(kind="carbon", profile=PROFILE) == pytest.approx(known.report(kind="carbon", profile=PROFILE))
 
 
 def test_the_totals_of_an_unprofiled_run_have_no_baseline() -> None:
@@ -191,12 +206,13 @@ def test_a_pause_counts_the_same_on_both_sides() -> None:
     assert report["baseline_carbon_g"] == pytest.approx((2_400 + 5_000) * 100 / J_PER_KWH)
 
 
-def test_a_missing_value_counts_as_the_last_that_was_known() -> None:
+def test_a_missing_value_counts_as_the_last_that_was_known_or_else_as_the_first() -> None:
     account = RunAccount()
     account.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), None)
     account.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), 200.0)
     account.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), None)
-    assert account.report(kind="carbon", profile=None)["carbon_g"] == pytest.approx(400.0)
+    account.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), 300.0)
+    assert account.report(kind="carbon", profile=None)["carbon_g"] == pytest.approx(200 + 200 + 200 + 300)
 
 
 def test_a_price_that_makes_the_baseline_free_saves_no_share_of_it() -> None:
