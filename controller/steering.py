@@ -188,7 +188,9 @@ class Steering:
         checks_reference = (
             self._rules.objective == "slowdown" and n_block % REFERENCE_BLOCKS == 0 and not state.knows_its_reference
         )
-        if not (checks_reference or state.is_curious):
+        # In doubt nothing is learnt, so that a trial would last for as long as the doubt. At the highest limit it may:
+        # that costs no time, and a brake that has gone shows nowhere else.
+        if not checks_reference and (state.drift.is_in_doubt or not state.is_curious):
             self._trial = None
             return plan.choose(measured, outlook)
         if self._trial is not None:

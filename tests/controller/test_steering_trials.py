@@ -1,9 +1,10 @@
 """Steering between the plan and its trials: what ends a trial, and what of a plan does not outlive its curve."""
 
+
 from controller.plan_config import PlanConfig
-from controller.steering import Steering
+from controller.steering import Planned, Steering
 from policies.profile import PowerProfile, ProfilePoint
-from tests.controller.test_steering import begin, choose, steering, train
+from tests.controller.test_steering import begin, choose, rate_per_s, steering, train
 
 STEEP = PowerProfile(
     tuple(
@@ -46,3 +47,34 @@ def test_a_trial_does_not_outlive_the_curve() -> None:
     run.reset()
     begin(run, STEEP)
     assert choose(run, at_s=1.0) is not tried
+
+
+def in_doubt(run: Steering, *, begin_s: int) -> int:
+    """Let the job go slower until it may be another; return the time [s]."""
+    for second in range(begin_s, begin_s + 200):
+        train(run, 1, begin_s=second, rate=lambda limit_w: 0.8 * rate_per_s(limit_w))
+        assert isinstance(run.state, Planned)
+        if run.state.drift.is_in_doubt:
+            return second + 1
+    raise AssertionError("there is no doubt")
+
+
+def test_nothing_is_tried_out_while_the_job_may_be_leaving_its_curve() -> None:
+    run = begin(steering(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
+    targets = train(run, 60)
+    assert targets[-1].reason == "refining"
+    at_s = in_doubt(run, begin_s=60)
+    target = choose(run, at_s=at_s)
+    assert target.reason == "slowdown_static"
+
+
+def test_the_highest_limit_is_measured_even_in_doubt() -> None:
+    run = begin(steering(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
+    train(run, 60)
+    at_s = 60
+    while "highest" not in choose(run, at_s=at_s).detail:
+        train(run, 1, begin_s=at_s)
+        at_s += 1
+    at_s = in_doubt(run, begin_s=at_s)
+    target = choose(run, at_s=at_s)
+    assert (target.power_limit_w, target.reason) == (300.0, "refining")
