@@ -128,12 +128,16 @@ class Steering:
         return self._learning.take_left()
 
     def wait_at_the_top(self) -> Target | None:
-        """Return the highest limit, for a pause in mid-pass: no validation must run at whatever was being measured."""
-        if not isinstance(self.state, Profiling):
-            return None
+        """Return the highest limit, for a pause in mid-measurement: no validation must run at what was tried out."""
+        match self.state:
+            case Profiling(settings=settings):
+                what = "profile"
+            case Planned(settings=settings) if self._trial is not None:
+                what = "trial"
+            case _:
+                return None
         self._is_paused = True
-        detail = "no iterations: the profile waits at the highest limit"
-        return self._highest(self.state.settings, "profiling_paused", detail)
+        return self._highest(settings, "profiling_paused", f"no iterations: the {what} waits at the highest limit")
 
     def choose(
         self,

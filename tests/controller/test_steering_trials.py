@@ -1,10 +1,12 @@
 """Steering between the plan and its trials: what ends a trial, and what of a plan does not outlive its curve."""
 
+import pytest
 
 from controller.plan_config import PlanConfig
+from controller.ports import Target
 from controller.steering import Planned, Steering
 from policies.profile import PowerProfile, ProfilePoint
-from tests.controller.test_steering import begin, choose, rate_per_s, steering, train
+from tests.controller.test_steering import begin, choose, piece, rate_per_s, steering, train
 
 STEEP = PowerProfile(
     tuple(
@@ -78,3 +80,45 @@ def test_the_highest_limit_is_measured_even_in_doubt() -> None:
     at_s = in_doubt(run, begin_s=at_s)
     target = choose(run, at_s=at_s)
     assert (target.power_limit_w, target.reason) == (300.0, "refining")
+
+
+def paused(run: Steering, *, at_s: float) -> Target:
+    """Return what stands while no iteration comes."""
+    return run.wait_at_the_top() or choose(run, at_s=at_s)
+
+
+def test_no_trial_stands_for_a_whole_pause_and_it_goes_on_after_it() -> None:
+    run = begin(steering(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
+    at_s = 60
+    train(run, at_s)
+    while choose(run, at_s=at_s).power_limit_w == 300.0:
+        train(run, 1, begin_s=at_s)
+        at_s += 1
+    tried = choose(run, at_s=at_s)
+    assert tried.reason == "refining"
+    for second in (1, 2, 100):
+        target = paused(run, at_s=at_s + second)
+        assert (target.power_limit_w, target.reason) == (300.0, "profiling_paused")
+    assert choose(run, at_s=at_s + 101) is tried
+
+
+def test_what_ran_at_the_highest_limit_before_a_trial_is_in_force_again_does_not_count_for_it() -> None:
+    run = begin(steering(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
+    train(run, 60)
+    assert run.wait_at_the_top() is not None
+    before = run.state
+    target = choose(run, at_s=61)
+    for _ in range(2):  # while the limit settles
+        run.observe(piece(270.0, 4.0), enforced_power_limit_w=target.power_limit_w)
+    assert run.state is before
+
+
+@pytest.mark.parametrize("n_blocks", [0, 100])
+def test_the_plan_stands_in_a_pause_where_nothing_is_tried_out(n_blocks: int) -> None:
+    run = begin(steering(n_blocks=n_blocks))
+    train(run, 60)
+    if n_blocks:
+        in_doubt(run, begin_s=60)
+        choose(run, at_s=260)
+    target = paused(run, at_s=261)
+    assert target.reason == "slowdown_static"
