@@ -8,8 +8,10 @@ STAMP := .venv/.installed
 demo: $(STAMP)
 	$(BIN)/gridchase demo
 
+# Live tests run on the real clock, so nothing else runs beside them; the others share the cores.
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m 'not live' -n auto --dist worksteal
+	$(BIN)/python -m pytest -m live
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -187,48 +187,51 @@ def guarded_broker(tmp_path: Path, shipped_conf: str) -> Iterator[Mosquitto]:
     broker.stop()
 
 
+ROOT = "gridchase/v1"
+ASKED, TOLD = ("trial/request", "trial/times", "trial/failure"), ("trial/answer", "command")
+ALLOWED = {
+    "resnet50": [f"{ROOT}/job/resnet50/run/1/{leaf}" for leaf in ("rank/0/status", "metric", *ASKED)],
+    "node-a": [
+        f"{ROOT}/node/node-a/gpu/GPU-1/limit",
+        *(f"{ROOT}/job/bert/run/1/{leaf}" for leaf in ("energy", "plan", "node/node-a/profile")),
+        f"{ROOT}/grid/DE/carbon",
+    ],
+    "policy": [f"{ROOT}/job/bert/run/1/{leaf}" for leaf in TOLD],
+}
+REFUSED = {
+    "resnet50": [
+        f"{ROOT}/job/bert/run/1/rank/0/status",
+        *(f"{ROOT}/job/resnet50/run/1/{leaf}" for leaf in ("energy", "plan", "node/node-a/profile", *TOLD)),
+    ],
+    "node-a": [
+        f"{ROOT}/node/node-b/status",
+        *(f"{ROOT}/job/bert/run/1/{leaf}" for leaf in ("rank/0/iterations", "node/node-b/profile")),
+    ],
+    "policy": [
+        f"{ROOT}/node/node-a/gpu/GPU-1/limit",
+        *(f"{ROOT}/job/bert/run/1/{leaf}" for leaf in ("plan", *ASKED)),
+    ],
+    "dashboard": [f"{ROOT}/node/node-a/status", f"{ROOT}/job/bert/run/1/command"],
+}
+
+
 async def test_the_shipped_access_rules_let_everybody_speak_for_himself_only(
     guarded_broker: Mosquitto, tmp_path: Path
 ) -> None:
     def bus(username: str) -> Bus:
         return Bus(url=guarded_broker.url, username=username, password="secret", ca_file=str(tmp_path / "ca.crt"))
 
-    root, seen = "gridchase/v1", list[str]()
-    asked, told = ("trial/request", "trial/times", "trial/failure"), ("trial/answer", "command")
-    allowed = {
-        "resnet50": [f"{root}/job/resnet50/run/1/{leaf}" for leaf in ("rank/0/status", "metric", *asked)],
-        "node-a": [
-            f"{root}/node/node-a/gpu/GPU-1/limit",
-            *(f"{root}/job/bert/run/1/{leaf}" for leaf in ("energy", "plan", "node/node-a/profile")),
-            f"{root}/grid/DE/carbon",
-        ],
-        "policy": [f"{root}/job/bert/run/1/{leaf}" for leaf in told],
-    }
-    refused = {
-        "resnet50": [
-            f"{root}/job/bert/run/1/rank/0/status",
-            *(f"{root}/job/resnet50/run/1/{leaf}" for leaf in ("energy", "plan", "node/node-a/profile", *told)),
-        ],
-        "node-a": [
-            f"{root}/node/node-b/status",
-            *(f"{root}/job/bert/run/1/{leaf}" for leaf in ("rank/0/iterations", "node/node-b/profile")),
-        ],
-        "policy": [
-            f"{root}/node/node-a/gpu/GPU-1/limit",
-            *(f"{root}/job/bert/run/1/{leaf}" for leaf in ("plan", *asked)),
-        ],
-        "dashboard": [f"{root}/node/node-a/status", f"{root}/job/bert/run/1/command"],
-    }
+    seen = list[str]()
     async with bus("dashboard") as dashboard:
-        dashboard.subscribe(f"{root}/#", lambda topic, _: seen.append(topic))
+        dashboard.subscribe(f"{ROOT}/#", lambda topic, _: seen.append(topic))
         await eventually(lambda: dashboard.connected)
-        for username, topics in refused.items():
+        for username, topics in REFUSED.items():
             async with bus(username) as writer:
-                for topic in topics + allowed.get(username, []):
+                for topic in topics + ALLOWED.get(username, []):
                     writer.publish(topic, b"{}", qos=1)
-        expected = sorted(topic for topics in allowed.values() for topic in topics)
+        expected = sorted(topic for topics in ALLOWED.values() for topic in topics)
         await eventually(lambda: len(seen) >= len(expected))
         assert sorted(seen) == expected
-    for username in refused:
+    for username in REFUSED:
         wrong = await probe(guarded_broker.url, username=username, password="secret", ca_file=str(tmp_path / "ca.crt"))
         assert wrong is None
