@@ -82,8 +82,8 @@ class ProfileReport(Message, frozen=True, kw_only=True):
 class RunPlan(Message, frozen=True, kw_only=True):
     """The limit that a run on several nodes is to have: said by the node of rank 0, obeyed by the others.
 
-    It is said anew every `heartbeat_s`, each time with the next `beat`: one that was heard before, as a retained one may
-    have been, is no sign of life. Without `power_limit_w` nobody is to hold a limit.
+    It is said anew every `heartbeat_s`, each time with the next `beat`: one that was heard before, as a retained one
+    may have been, is no sign of life. Without `power_limit_w` nobody is to hold a limit.
     """
 
     run: Name
