@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.curve import Hull
-from policies.planning.outlook import DAY_S, Outlook
+from policies.planning.outlook import Outlook
 
+FAR_S: Final = 3 * 86_400.0
+"""An end that is farther away comes at an hour that nobody knows."""
 SAME_PRICE: Final = 1e-9
 """Prices closer than this, as a share, are one: of a signal that does not vary, no hour is cheaper."""
 
@@ -81,11 +83,14 @@ def _prices(hull: Hull, values: Values) -> Values:
 
 
 def _value_at_end(outlook: Outlook) -> float:
-    """Return what the signal will be when the run ends: somewhere in a day to come it is as usual.
+    """Return what the signal will be when the run ends: sometime in days to come it is as usual.
 
-    Within a day the hour of the end matters, which moves with what is decided: then it is the least that is expected.
+    Before that the hour of the end matters, which moves with what is decided: then nothing but being paid is a reason
+    to end sooner.
     """
-    return outlook.mean if float(outlook.durations_s.sum()) > DAY_S else float(outlook.values.min())
+    if float(outlook.durations_s.sum()) > FAR_S:
+        return outlook.mean
+    return min(0.0, float(outlook.values.min()))
 
 
 def _shares(prices: Values, amounts: Values, needed_per_s: float, *, at_least: float) -> tuple[Values, float]:

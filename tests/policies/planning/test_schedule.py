@@ -95,9 +95,9 @@ def test_paid_to_draw_power_a_run_draws_what_it_can() -> None:
     assert bought.rate_per_s == pytest.approx(A40_HULL.fastest.iterations_per_s)
 
 
-def test_within_a_day_of_the_end_nothing_is_bought_before_its_time() -> None:
-    """When exactly the run ends follows from what is bought: only what is cheaper than every hour would surely gain."""
-    bought = buy(A40_HULL, outlook([(3_600.0, 100.0), (36_000.0, 300.0)]), needed_per_s=0.0)
+def test_within_days_of_the_end_nothing_is_bought_before_its_time() -> None:
+    """When exactly the run ends follows from what is bought, and so does what is saved there."""
+    bought = buy(A40_HULL, outlook([(3_600.0, 30.0), (90_000.0, 300.0)]), needed_per_s=0.0)
     assert bought.rate_per_s == A40_HULL.thriftiest.iterations_per_s
 
 
