@@ -23,7 +23,7 @@ from controller.cli import replay_batch_size, replay_plan, replay_profile
 from controller.errors import ConfigError
 from policies.forecasting.evaluation import Evaluation, evaluate
 from policies.providers.base import SignalFileError
-from policies.providers.trace import CARBON_UNIT, Trace, read_trace
+from policies.providers.trace import Trace, read_trace
 from policies.signal import Signal
 
 MIN_STEP_S: Final = 300.0
@@ -83,7 +83,7 @@ def _read(paths: Sequence[Path]) -> list[Signal]:
             faults += error.faults
             continue
         faults += _unfit(path, trace)
-        signals.append(_signal(path, trace))
+        signals.append(trace.as_signal(path))
     if faults:
         raise ConfigError(faults)
     return signals
@@ -96,19 +96,6 @@ def _unfit(path: Path, trace: Trace) -> Iterator[str]:
     span_s = trace.ends_s - float(trace.starts_s[0])
     if span_s < MIN_SPAN_S:
         yield f"{path}: spans {span_s / 86_400:.1f} days: must be at least {MIN_SPAN_S / 86_400:g}"
-
-
-def _signal(path: Path, trace: Trace) -> Signal:
-    return Signal(
-        kind="average" if trace.unit == CARBON_UNIT else "price",
-        zone=path.stem,
-        source=path.name,
-        unit=trace.unit,
-        starts_s=trace.starts_s,
-        values=trace.values,
-        ends_s=trace.ends_s,
-        issued_at_s=trace.ends_s,
-    )
 
 
 @contextmanager

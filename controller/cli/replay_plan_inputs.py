@@ -12,7 +12,7 @@ from policies.batch_size.replay.protocol import JOBS
 from policies.batch_size.replay.traces import Identity, PowerTrace
 from policies.profile import PowerProfile, ProfilePoint
 from policies.providers.base import SignalFileError
-from policies.providers.trace import CARBON_UNIT, Trace, read_trace
+from policies.providers.trace import read_trace
 from policies.replay.world import World
 from policies.signal import Signal
 
@@ -143,7 +143,7 @@ def read_signals(paths: Sequence[Path], faults: list[str]) -> list[Reading]:
         if np.isnan(trace.values).all():
             faults.append(f"{path}: has no value at all")
             continue
-        readings.append(Reading(signal=_signal(path, trace), step_s=trace.step_s))
+        readings.append(Reading(signal=trace.as_signal(path), step_s=trace.step_s))
     faults += _mixed(paths, readings)
     return readings
 
@@ -159,19 +159,6 @@ def scene_of(curve: Curve, reading: Reading, building: Building, period_s: float
         limit_power_w=building.pue * (curve.profile.fastest.power_limit_w + building.host_power_w),
     )
     return Scene(name=reading.signal.zone, world=world, period_s=period_s or min(reading.step_s, MAX_PERIOD_S))
-
-
-def _signal(path: Path, trace: Trace) -> Signal:
-    return Signal(
-        kind="average" if trace.unit == CARBON_UNIT else "price",
-        zone=path.stem,
-        source=path.name,
-        unit=trace.unit,
-        starts_s=trace.starts_s,
-        values=trace.values,
-        ends_s=trace.ends_s,
-        issued_at_s=trace.ends_s,
-    )
 
 
 def _mixed(paths: Sequence[Path], readings: Sequence[Reading]) -> Iterator[str]:

@@ -58,6 +58,19 @@ class Trace:
         counts = ((self.n_gaps, "gap"), (self.n_missing, "missing value"))
         return ", ".join(f"{n} {what}{'s' if n > 1 else ''}" for n, what in counts if n)
 
+    def as_signal(self, path: Path) -> Signal:
+        """Return the whole of it as a signal, named by the file that it was read from; carbon is taken for average."""
+        return Signal(
+            kind="average" if self.unit == CARBON_UNIT else "price",
+            zone=path.stem,
+            source=path.name,
+            unit=self.unit,
+            starts_s=self.starts_s,
+            values=self.values,
+            ends_s=self.ends_s,
+            issued_at_s=self.ends_s,
+        )
+
 
 def read_trace(path: Path) -> Trace:
     """Return the trace in a file.
