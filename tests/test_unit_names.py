@@ -32,6 +32,7 @@ ALLOWED: Final = {
     "value_at": "a signal's value",
     "value_now": "the same",
     "value_at_end": "the same",
+    "usual_value": "the same",
     "work_price": "the price of an iteration, in the signal's unit times joules",
     "mean_power_cost": "power times signal, in W times the signal's unit",
     "at_least": "a price, the same as what it is compared with",

@@ -133,7 +133,7 @@ def _by_need(question: _Question, objective: SlowdownObjective | DeadlineObjecti
     is_short = rate_per_s > purchase.rate_per_s * (1 + SAME_RATE)
     rules = replace(question.rules, period_s=min(question.rules.period_s, need.horizon_s))
     mix = mix_for(hull, rate_per_s, rules, question.present, at_least_per_s=need.at_least_per_s)
-    value = STATIC_VALUE if outlook is None or question.value is None else question.value
+    value = STATIC_VALUE if outlook is None else float(outlook.values[0])
     kept, detail = None, _detail(hull, need, purchase, rate_per_s, value)
     if need.is_beyond:
         reason = "over_budget" if isinstance(objective, BudgetObjective) else "behind_schedule"
@@ -159,11 +159,20 @@ def _need(
         case BudgetObjective(budget=budget):
             left, slowest_per_s = progress.left_iterations, float(hull.iterations_per_s[0])
             horizon_s = DAY_S if left is None else left / slowest_per_s
-            outlook = question.outlook(horizon_s)
-            return budget_need(hull, outlook or flat_outlook(STATIC_VALUE, horizon_s), budget, progress), outlook
+            # Here the unit counts: without days to look back on, what holds now, or held, is what the rest will cost.
+            outlook = question.outlook(horizon_s) or flat_outlook(_usual_value(question), horizon_s)
+            return budget_need(hull, outlook, budget, progress), outlook
         case _:
             assert_never(objective)
     return need, None if need is None else question.outlook(need.horizon_s)
+
+
+def _usual_value(question: _Question) -> float:
+    """Return the signal now, else its mean so far; that of plain energy where there is none."""
+    if question.value is not None or question.history is None:
+        return STATIC_VALUE if question.value is None else question.value
+    mean = question.history.mean(-np.inf, question.now_s)
+    return STATIC_VALUE if mean is None else mean
 
 
 def _detail(hull: Hull, need: Need, purchase: Purchase, rate_per_s: float, value: float) -> str:

@@ -3,12 +3,13 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.planning import BudgetObjective, DeadlineObjective, Progress
-from tests.policies.days import A40, DAY_S, HOUR_S, SHAPES, grid, live_through, told
+from tests.policies.days import A40, DAY_S, HOUR_S, SHAPES, grid, hourly, live_through, told
 from tests.policies.planning.decisions import FREE, NOW_S, TOP_PER_S, decided, means
 
 STARTED_S = 14 * DAY_S
@@ -82,6 +83,19 @@ def test_a_larger_budget_is_never_slower(budget: float, factor: float) -> None:
         for b in (budget, budget * factor)
     ]
     assert rates[0] <= rates[1] + 0.01 * TOP_PER_S
+
+
+@pytest.mark.parametrize("is_stale", [False, True])
+def test_without_days_of_history_a_budget_of_grams_is_still_one_of_grams(is_stale: bool) -> None:
+    """Ten hours take 1.904 to 2.352 kWh, at 400 g/kWh 762 to 941 g."""
+    history = hourly(np.full(5, 400.0))
+    now_s = (6.0 if is_stale else 4.5) * HOUR_S
+    decision = decided(
+        BudgetObjective(budget=800.0), so_far=run_of(10.0, spent=0.0, started_at_s=now_s), history=history, now_s=now_s
+    )
+    power_w, rate_per_s = means(decision, now_s=now_s)
+    assert 0.4 * power_w * TEN_HOURS / rate_per_s / 3.6e3 == pytest.approx(800.0, rel=5e-3)
+    assert decision.reason == ("signal_stale" if is_stale else "budget_static")
 
 
 def test_without_knowing_what_is_spent_there_is_no_plan_for_the_budget_and_no_brake() -> None:
