@@ -1,6 +1,11 @@
-"""The books of a run on this node: what has become known since the last time is cut into slices, and entered once."""
+"""The books of a run on this node: what has become known since the last time is cut into slices, and entered once.
 
-from collections.abc import Iterator, Sequence
+Where a former controller kept books of the same run, they go on: the time without a controller is one pause, with the
+energy that the GPUs' own counters tell.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from controller.clock import NS_PER_S, Clock
 from controller.ports import EnergyMeter, SignalSource
@@ -15,6 +20,15 @@ HOLD_BACK_TICKS = 7_500
 """Nor does it wait longer than so many ticks (750 s at the usual 0.1 s): a meter remembers somewhat more."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """The books as they stand: the account, up to when it goes [ns], and where each GPU's counter stood then [J]."""
+
+    account: RunAccount
+    cut_ns: int
+    counters_j: Mapping[str, float | None]
+
+
 class Bookkeeping:
     """The account of a run, and how far it goes."""
 
@@ -23,13 +37,26 @@ class Bookkeeping:
         self._clock = clock
         self._signal = signal
         self._cut_ns: int | None = None
+        self._before: Balance | None = None
+        """Of a former controller, until it is known what the GPUs have used since."""
+
+    def go_on_from(self, before: Balance) -> None:
+        """Take up the books of a former controller, before anything is entered."""
+        self.account, self._cut_ns, self._before = replace(before.account), before.cut_ns, before
+
+    def balance(self, meters: Mapping[str, EnergyMeter]) -> Balance | None:
+        """Return the books as they stand, with the counters of the run's GPUs, by UUID; None where they are empty."""
+        if self._cut_ns is None or self._before is not None:
+            return self._before
+        counters_j = {uuid: meter.counter_at_j(self._cut_ns) for uuid, meter in meters.items()}
+        return Balance(account=replace(self.account), cut_ns=self._cut_ns, counters_j=counters_j)
 
     def cut(
         self,
         known_ns: tuple[int, int],
         *,
         logs: Sequence[RankLog],
-        meters: Sequence[EnergyMeter],
+        meters: Mapping[str, EnergyMeter],
         tick_s: float,
         to_the_end: bool = False,
     ) -> Iterator[Slice]:
@@ -38,7 +65,7 @@ class Bookkeeping:
         Args:
             known_ns: from when to when the iterations of every rank are known [ns].
             logs: the ranks on this node.
-            meters: the GPUs of the run.
+            meters: the GPUs of the run, by UUID.
             tick_s: how often this is called at least [s].
             to_the_end: wait for nothing more: the run has ended.
         """
@@ -49,15 +76,37 @@ class Bookkeeping:
             until_ns = max(until_ns, now_ns - patience_ns)
         pieces = cut(
             logs=logs,
-            meters=meters,
+            meters=list(meters.values()),
             since_ns=since_ns,
             until_ns=until_ns,
             patient_from_ns=now_ns - patience_ns // METER_PATIENCE,
             to_the_end=to_the_end,
         )
+        if self._before is not None and (pieces or to_the_end):
+            pieces[:0] = _between(self._before, pieces[0].begin_ns if pieces else now_ns, meters)
+            self._before = None
         history = self._signal.history()
         for piece in pieces:
             self._cut_ns = piece.end_ns
             at_s = now_s - (now_ns - piece.begin_ns) / NS_PER_S
             self.account.add(piece, history.value_at(at_s) if history else None)
             yield piece
+
+
+def _between(before: Balance, until_ns: int, meters: Mapping[str, EnergyMeter]) -> list[Slice]:
+    """Return the time without a controller as one pause; nothing where its books do not end before it.
+
+    What a GPU without a counter has used since, or one whose counter fell, is what it used before on average.
+    """
+    if until_ns <= before.cut_ns:
+        return []
+    duration_s, account = (until_ns - before.cut_ns) / NS_PER_S, before.account
+    mean_power_w = account.energy_j / account.duration_s / len(before.counters_j) if account.duration_s else 0.0
+    energy_j = 0.0
+    for uuid, then_j in before.counters_j.items():
+        now_j = meters[uuid].counter_at_j(until_ns) if uuid in meters else None
+        if then_j is not None and now_j is not None and now_j >= then_j:
+            energy_j += now_j - then_j
+        else:
+            energy_j += mean_power_w * duration_s
+    return [Slice(begin_ns=before.cut_ns, end_ns=until_ns, active=False, n_iterations=0.0, energy_j=energy_j)]

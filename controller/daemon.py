@@ -25,6 +25,7 @@ from controller.ports import Backend, Bus, Gpu, SeriesStore
 from controller.profile_store import ProfileStore
 from controller.restoration import give_back
 from controller.router import Router, Unit
+from controller.run_books import RunBooks
 from controller.signal_feed import SignalFeed
 from policies.providers.catalogue import Source
 from publishers.bus import Outgoing, Will
@@ -77,8 +78,11 @@ async def run_controller(node: Node, *, stop: asyncio.Event) -> None:
                 lock.claim(gpu.uuid for gpu in gpus)
             await _give_back_stranded(gpus, journal)
             descriptions = [await _describe(gpu) for gpu in gpus]
-            with ProfileStore(state_dir, driver=node.backend.driver) as profiles:
-                tree = _Tree(node, journal, profiles, gpus, descriptions)
+            with (
+                ProfileStore(state_dir, driver=node.backend.driver) as profiles,
+                RunBooks(state_dir, boot_id=node.boot_id, clock=node.clock) as run_books,
+            ):
+                tree = _Tree(node, journal, profiles, run_books, gpus, descriptions)
                 async with node.connect(tree.will, tree.birth) as bus:
                     await tree.run(bus, stop)
 
@@ -91,6 +95,7 @@ class _Tree:
         node: Node,
         journal: Journal,
         profiles: ProfileStore,
+        run_books: RunBooks,
         gpus: Sequence[Gpu],
         descriptions: list[GpuDescription],
     ) -> None:
@@ -98,6 +103,7 @@ class _Tree:
         self._descriptions = descriptions
         self._journal = journal
         self._profiles = profiles
+        self._run_books = run_books
         self._gpus = gpus
         self._topics = Topics(node.config.bus.root)
         self._actuators: list[Actuator] = []
@@ -150,6 +156,7 @@ class _Tree:
             clock=clock,
             signal=feed,
             store=self._profiles,
+            run_books=self._run_books,
             tick_s=tick_s,
         )
         health = Health(config.http, look=lambda: _snapshot(bus, self._node.backend, feed, units, router))

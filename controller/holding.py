@@ -40,9 +40,9 @@ class Holding:
         return next((limiter.gpu.model for limiter, _ in self._gpus.values()), "")
 
     @property
-    def meters(self) -> list[EnergyMeter]:
-        """Return the meter of each GPU."""
-        return [meter for _, meter in self._gpus.values()]
+    def meters(self) -> dict[str, EnergyMeter]:
+        """Return the meter of each GPU, by UUID."""
+        return {uuid: meter for uuid, (_, meter) in self._gpus.items()}
 
     @property
     def states(self) -> list[LimitState]:

@@ -19,11 +19,14 @@ from controller.leading import Leading
 from controller.ports import EnergyMeter, Hold, PowerLimiter, SignalSource, Target
 from controller.profile_store import ProfileStore
 from controller.ranks import End, Place, Ranks
+from controller.run_books import RunBooks
 from controller.run_news import RunNews
 from controller.slack_sharing import SlackSharing
 from publishers.reports import PartProfile, RunEnergy, RunPlan
 from publishers.wire import Iterations, Message, RankStatus
 
+KEEP_PERIOD_S = 10.0
+"""What a controller that is killed has not kept counts as a pause."""
 MAX_STEPS_PER_TICK = 10
 """However fast messages come, decisions are made at most this often."""
 
@@ -41,11 +44,16 @@ class Job:
         clock: Clock,
         signal: SignalSource,
         store: ProfileStore,
+        run_books: RunBooks,
         publish: Callable[[str, Message], None],
         give_up: Callable[[set[str]], None],
     ) -> None:
         self.place = place
-        self.ranks = Ranks(name=f"{place.job}/{place.run}", lease_s=config.job.lease_s)
+        self._run_books = run_books
+        self._kept = run_books.load(place)
+        """What a former controller kept of this run, until it is known whether it is the same."""
+        bookmarks = self._kept.bookmarks if self._kept else None
+        self.ranks = Ranks(name=f"{place.job}/{place.run}", lease_s=config.job.lease_s, bookmarks=bookmarks)
         self.refusals: dict[int, str] = {}
         """Why ranks did not get their GPUs, by rank: a code. While one did not, no limit is set."""
         self.ended: End | None = None
@@ -96,6 +104,9 @@ class Job:
     def hear_status(self, number: int, status: RankStatus) -> bool:
         """Take a rank's status; return whether it comes from the process that speaks for this rank, and runs."""
         speaks = self.ranks.hear_status(number, status, now_s=self._alive_s())
+        if self._kept is not None and self.ranks.go_on:
+            self._books.go_on_from(self._kept.balance)
+            self._kept = None
         if self.ranks.are_gone and math.isfinite(self._tick_s):  # limits are not kept until the next tick
             self._step(self._clock.now_s())
         if self.ranks.ending == "finished":  # for good: the next run may begin at once
@@ -136,13 +147,15 @@ class Job:
         finally:
             if self.ended is None:  # the controller stops: what is known so far is not lost
                 self._report_energy()
+                self._keep_books()
                 self._tell(Obstacle(reason="controller_stopped", detail="the controller stops"))
         await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)  # the meters read once past the last iteration
         self._account_for(to_the_end=True)
         self._report_energy(final=True)
+        self._run_books.drop(self.place)
 
     async def _steer_to_the_end(self) -> None:
-        next_s = report_s = self._clock.now_s()
+        next_s = report_s = keep_s = self._clock.now_s()
         while self.ended is None:
             now_s = self._clock.now_s()
             if ended := self.ranks.expire(self._alive_s()):
@@ -151,6 +164,9 @@ class Job:
             if now_s >= report_s:
                 self._report_energy()
                 report_s = next_tick_s(report_s, period_s=self._config.energy.period_s, now_s=now_s)
+            if now_s >= keep_s:
+                self._keep_books()
+                keep_s = next_tick_s(keep_s, period_s=KEEP_PERIOD_S, now_s=now_s)
             next_s = next_tick_s(next_s, period_s=self._tick_s, now_s=now_s)
             await self._clock.sleep_until(next_s)
 
@@ -241,6 +257,12 @@ class Job:
     def _is_barred(self) -> bool:
         """Return whether no limit may be set, whatever is wanted."""
         return self._is_refused() or not self._holding.are_ours
+
+    def _keep_books(self) -> None:
+        """Keep the books on disk, for a controller that comes after this one."""
+        balance = self._books.balance(self._holding.meters)
+        if balance is not None:
+            self._run_books.keep(self.place, balance, self.ranks.bookmarks())
 
     def _report_energy(self, *, final: bool = False) -> None:
         """Publish this node's part and, as the leader, the sum."""

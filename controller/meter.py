@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from controller.clock import NS_PER_S, Clock, next_tick_s
 from controller.errors import GpuError
 from controller.ports import Gpu, PowerLimiter, Sample, SignalSource
@@ -69,6 +71,14 @@ class Meter:
         if until_ns is not None:
             end = min(bisect_left(self._samples, until_ns, key=_time_ns) + 1, end)
         return [self._samples[i] for i in range(max(first, 0), end)]
+
+    def counter_at_j(self, time_ns: int) -> float | None:
+        """Return where the GPU's own counter stood at a moment within the readings [J]; None where it has none."""
+        if self._raw is None or self._raw.energy_j is None:
+            return None
+        around = self.samples_since(time_ns, until_ns=time_ns)
+        at_j = np.interp(time_ns, [s.time_ns for s in around], [s.energy_j or 0.0 for s in around])
+        return self._raw.energy_j - (self._energy_j - float(at_j))
 
     async def run(self) -> None:
         """Read every `sample_period_s` and publish every `publish_period_s`; missed ticks are skipped."""

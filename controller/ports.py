@@ -228,6 +228,13 @@ class EnergyMeter(Protocol):
         """
         ...
 
+    def counter_at_j(self, time_ns: int) -> float | None:
+        """Return where the GPU's own counter, which outlives the controller, stood at a moment [J].
+
+        None where it has none, or nothing was read yet.
+        """
+        ...
+
 
 class SeriesStore(Protocol):
     """Where histories of signals outlive a process. Neither call fails: without a disk there is nothing to load."""

@@ -1,12 +1,10 @@
 """Measured curves as files, one for each of what a curve depends on: replaced whole, never edited.
 
-A file is written beside its place, brought to the disk and moved there, so that a crash leaves the former one or the
-new one. Version 1 knew neither the GPUs nor the driver: what it kept is read, as a curve of unknown GPUs.
+Version 1 knew neither the GPUs nor the driver: what it kept is read, as a curve of unknown GPUs.
 """
 
 import hashlib
 import logging
-import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -83,20 +81,10 @@ def read_all(folder: Path) -> Curves:
     return {key: (path, profile) for _, path, _, key, profile in read}
 
 
-def write(path: Path, key: ProfileKey, profile: PowerProfile) -> None:
-    """Keep a curve.
-
-    Raises:
-        OSError: the disk refuses; what was there before still is.
-    """
+def content_of(key: ProfileKey, profile: PowerProfile) -> bytes:
+    """Return the content of the file that keeps a curve."""
     file = {"version": VERSION, "key": asdict(key), "points": [asdict(point) for point in profile.points]}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".new")
-    with temporary.open("wb") as content:
-        content.write(msgspec.json.format(msgspec.json.encode(file), indent=2))
-        content.flush()
-        os.fsync(content.fileno())
-    temporary.replace(path)
+    return msgspec.json.format(msgspec.json.encode(file), indent=2)
 
 
 def path_of(folder: Path, key: ProfileKey) -> Path:

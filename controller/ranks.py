@@ -1,11 +1,12 @@
 """The training processes of one run on this node: who speaks for which rank, who has ended, who is silent."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from controller.clock import NS_PER_S
-from controller.run_log import RankLog
+from controller.run_log import RankLog, Tally
 from publishers.wire import RankStatus
 
 GATHER_S = 5.0
@@ -29,6 +30,15 @@ class Place:
     node: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bookmark:
+    """How far a training process was when a former controller left it, and which one it is, of those of this boot."""
+
+    pid: int
+    started_at_s: float
+    tally: Tally
+
+
 @dataclass(slots=True, kw_only=True)
 class Rank:
     """A training process of the run."""
@@ -42,11 +52,14 @@ class Rank:
 
 
 class Ranks:
-    """The ranks of one run on this node, by number."""
+    """The ranks of one run on this node, by number; `bookmarks`: those of a former controller."""
 
-    def __init__(self, *, name: str, lease_s: float) -> None:
+    def __init__(self, *, name: str, lease_s: float, bookmarks: Mapping[int, Bookmark] | None = None) -> None:
         self.members: dict[int, Rank] = {}
         self.name = name
+        self.go_on = False
+        """Whether a process that a former controller knew is still at it."""
+        self._bookmarks = bookmarks or {}
         self._rivals_s: dict[int, float] = {}
         """When a second process that claims a rank was last heard of, by rank."""
         self._lease_s = lease_s
@@ -100,12 +113,31 @@ class Ranks:
             return is_running
         if rank is None or rank.ended or now_s - rank.status_s > self._patience_s(rank):
             if is_running:
-                self.members[number] = Rank(status=status, status_s=now_s, heard_s=now_s)
+                self.members[number] = Rank(
+                    status=status, status_s=now_s, heard_s=now_s, log=self._log_of(number, status)
+                )
                 self._joined_s = now_s
                 self._rivals_s.pop(number, None)
             return is_running
         self._hear_rival(number, now_s if is_running else None)
         return False
+
+    def bookmarks(self) -> dict[int, Bookmark]:
+        """Return how far each process is that has shown an iteration."""
+        tallies = {number: (rank.status, rank.log.tally()) for number, rank in self.members.items()}
+        return {
+            number: Bookmark(pid=status.pid, started_at_s=status.started_at_s, tally=tally)
+            for number, (status, tally) in tallies.items()
+            if tally is not None
+        }
+
+    def _log_of(self, number: int, status: RankStatus) -> RankLog:
+        """Return the log of a process, begun where a former controller left it."""
+        known = self._bookmarks.get(number)
+        if known is None or (known.pid, known.started_at_s) != (status.pid, status.started_at_s):
+            return RankLog()
+        self.go_on = True
+        return RankLog(known.tally)
 
     def _patience_s(self, rank: Rank) -> float:
         """Return how long the status of a living process may stay away [s]: it comes with the heartbeat."""

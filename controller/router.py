@@ -19,6 +19,7 @@ from controller.meter import Meter
 from controller.ports import Bus, PowerLimiter, SignalSource
 from controller.profile_store import ProfileStore
 from controller.ranks import Place
+from controller.run_books import RunBooks
 from publishers.reports import PartProfile, RunEnergy, RunPlan
 from publishers.topics import Address, Topics
 from publishers.wire import Iterations, Message, Metric, RankStatus, WireError, decode, encode
@@ -52,6 +53,7 @@ class Router:
         clock: Clock,
         signal: SignalSource,
         store: ProfileStore,
+        run_books: RunBooks,
         tick_s: float,
     ) -> None:
         self.jobs: dict[tuple[str, str], Job] = {}
@@ -63,6 +65,7 @@ class Router:
         self._clock = clock
         self._signal = signal
         self._store = store
+        self._run_books = run_books
         self._tick_s = tick_s
         self._topics = Topics(config.bus.root)
         self._housekeeping = Housekeeping(self._topics, bus, node=config.node.name)
@@ -156,6 +159,7 @@ class Router:
             clock=self._clock,
             signal=self._signal,
             store=self._store,
+            run_books=self._run_books,
             publish=lambda leaf, message: self._publish(job_name, run, leaf, message),
             give_up=self._take_back,
         )

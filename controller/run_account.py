@@ -131,14 +131,15 @@ class RunAccount:
     """The baseline of what ran on curves that the job has left since; likewise the next two."""
     closed_s: float = 0.0
     closed_signal_energy: float = 0.0
-    _last_value: float | None = None
+    last_value: float | None = None
+    """The last value of the signal that was known."""
 
     def add(self, piece: Slice, signal_value: float | None) -> None:
         """Add a slice during which the signal had a value; the last that was known stands in for a missing one."""
         if signal_value is not None and not self.has_signal:
             self._price_what_was_before(signal_value)
-        value = self._last_value if signal_value is None else signal_value
-        self._last_value = value
+        value = self.last_value if signal_value is None else signal_value
+        self.last_value = value
         self.energy_j += piece.energy_j
         self.duration_s += piece.duration_s
         if piece.active:

@@ -50,10 +50,33 @@ class _Stretch:
         return float(np.interp(time_ns, self.marks_ns, np.arange(len(self.marks_ns))))
 
 
-class RankLog:
-    """The iterations of one rank of a run."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """The totals of a log, and what the next message is measured by: enough to go on after a restart.
 
-    def __init__(self) -> None:
+    Attributes:
+        n_iterations, active_s, running_s: as in `RankLog`.
+        n_epochs, first_epoch, first_iteration: how epochs were counted.
+        seq: the number of the last message.
+        next_iteration: the number that follows the last iteration.
+        end_ns: when that one ended [ns].
+    """
+
+    n_iterations: float
+    active_s: float
+    running_s: float
+    n_epochs: int
+    first_epoch: int
+    first_iteration: int | None
+    seq: int
+    next_iteration: int
+    end_ns: int
+
+
+class RankLog:
+    """The iterations of one rank of a run; `before`: where a former controller left them."""
+
+    def __init__(self, before: Tally | None = None) -> None:
         self._stretches: deque[_Stretch] = deque()
         self._n_marks = 0
         self._last_seq = -1
@@ -70,6 +93,32 @@ class RankLog:
         """With the short gaps between iterations."""
         self.running_s = 0.0
         """Without them: the time of iterations alone, which a limit may change."""
+        if before is not None:
+            self._go_on_from(before)
+
+    def tally(self) -> Tally | None:
+        """Return the totals, for a log that goes on from here; None while there are none."""
+        if self.end_ns is None or self._next_iteration is None:
+            return None
+        return Tally(
+            n_iterations=self.n_iterations,
+            active_s=self.active_s,
+            running_s=self.running_s,
+            n_epochs=self.n_epochs,
+            first_epoch=self._first_epoch,
+            first_iteration=self._first_iteration,
+            seq=self._last_seq,
+            next_iteration=self._next_iteration,
+            end_ns=self.end_ns,
+        )
+
+    def _go_on_from(self, before: Tally) -> None:
+        """Take the totals over; what ran since counts as messages that were lost."""
+        self.n_iterations, self.active_s, self.running_s = before.n_iterations, before.active_s, before.running_s
+        self.n_epochs, self._first_epoch = before.n_epochs, before.first_epoch
+        self._first_iteration = before.first_iteration
+        self._last_seq, self._next_iteration = before.seq, before.next_iteration
+        self._remember(before.end_ns, np.empty(0, dtype=np.int64))
 
     @property
     def epochs(self) -> int:

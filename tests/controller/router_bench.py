@@ -1,7 +1,7 @@
 """A router on the bench: fake GPUs with limiters that only remember, real jobs, and the bus in one process."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from controller.meter import Meter
 from controller.ports import Hold, LimitState
 from controller.profile_store import ProfileStore
 from controller.router import Router, Unit
+from controller.run_books import RunBooks
 from publishers.topics import Topics
 from publishers.wire import Message, encode
 from tests.controller.messages import BOOT_ID
@@ -22,13 +23,14 @@ TICK_S = 0.5
 
 
 class RouterBench:
-    """A router with its surroundings."""
+    """A router with its surroundings; `gpus`: those that another one has left."""
 
-    def __init__(self, state_dir: Path, *uuids: str) -> None:
+    def __init__(self, state_dir: Path, *uuids: str, gpus: Sequence[FakeGpu] = ()) -> None:
         self.clock = LoopClock()
         self.bus = FakeBus()
+        self.run_books = RunBooks(state_dir, boot_id=BOOT_ID, clock=self.clock)
         self.store = ProfileStore(state_dir)
-        self.gpus = [FakeGpu(uuid, index=index) for index, uuid in enumerate(uuids or ("GPU-fake-0",))]
+        self.gpus = gpus or [FakeGpu(uuid, index=index) for index, uuid in enumerate(uuids or ("GPU-fake-0",))]
         self.limiters = [FakeLimiter(gpu) for gpu in self.gpus]
         self.units = {limiter.gpu.uuid: Unit(limiter=limiter, meter=self._meter(limiter)) for limiter in self.limiters}
         self.router = Router(
@@ -39,12 +41,19 @@ class RouterBench:
             clock=self.clock,
             signal=FixedSignal(kind="energy"),
             store=self.store,
+            run_books=self.run_books,
             tick_s=TICK_S,
         )
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Run the router and the meters."""
+        with self.run_books:
+            async with self._working():
+                yield
+
+    @asynccontextmanager
+    async def _working(self) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(self.router.run())]
             running += [tasks.create_task(unit.meter.run()) for unit in self.units.values()]

@@ -30,7 +30,7 @@ async def test_an_iteration_of_twelve_minutes_is_no_pause() -> None:
         assert log.begin_ns is not None
         assert log.end_ns is not None
         known_ns = log.begin_ns, log.end_ns
-        return [piece.active for piece in books.cut(known_ns, logs=[log], meters=[meter], tick_s=TICK_S)]
+        return [piece.active for piece in books.cut(known_ns, logs=[log], meters={gpu.uuid: meter}, tick_s=TICK_S)]
 
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(meter.run())
@@ -38,7 +38,7 @@ async def test_an_iteration_of_twelve_minutes_is_no_pause() -> None:
         assert all(hear(iterations(0, [1, 2])))
         await asyncio.sleep(720)
         known_ns = ns(0), ns(2)
-        assert list(books.cut(known_ns, logs=[log], meters=[meter], tick_s=TICK_S)) == []
+        assert list(books.cut(known_ns, logs=[log], meters={gpu.uuid: meter}, tick_s=TICK_S)) == []
         pieces = hear(iterations(2, [722], seq=1, first=2))
         reading.cancel()
     assert (len(pieces) > 7_000, all(pieces)) == (True, True)

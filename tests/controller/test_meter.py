@@ -86,6 +86,25 @@ async def test_what_the_counter_showed_before_the_start_is_not_ours() -> None:
     assert bench.meter.energy_j == 50
 
 
+async def test_where_the_counter_stood_is_known_between_readings_and_after_a_reset() -> None:
+    bench = Bench(gpu=CountedGpu(1_000, 1_050, 10, 60))
+    assert bench.meter.counter_at_j(0) is None
+    async with bench.working():
+        await asyncio.sleep(1.5)
+        assert bench.meter.counter_at_j(ns(0.5)) == 1_025
+        await asyncio.sleep(2)
+    assert bench.meter.counter_at_j(ns(2.5)) == 35
+
+
+async def test_a_gpu_without_a_counter_has_no_counter_to_stand_anywhere() -> None:
+    gpu = FakeGpu()
+    gpu.has_counter = False
+    bench = Bench(gpu=gpu)
+    async with bench.working():
+        await asyncio.sleep(1.5)
+    assert bench.meter.counter_at_j(ns(1)) is None
+
+
 async def test_a_counter_that_was_reset_is_bridged_by_the_power() -> None:
     bench = Bench(gpu=CountedGpu(1_000, 1_050, 10, 60))
     async with bench.working():

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controller import profile_files, profile_store
+from controller import file_writer, profile_files, profile_store
 from controller.profile_store import Known, ProfileKey, ProfileStore
 from policies.profile import PowerProfile, ProfilePoint
 
@@ -240,7 +240,7 @@ def test_a_disk_that_refuses_is_told_once_and_borne_and_told_when_it_is_well(
         (tmp_path / "profiles").unlink()
         store.save(KEY, OTHER)
     told = [(record.levelname, record.message.partition(": ")[2]) for record in caplog.records]
-    assert told == [("WARNING", "the profile is not kept: File exists"), ("INFO", "profiles are kept again")]
+    assert told == [("WARNING", "profiles are not kept: File exists"), ("INFO", "profiles are kept again")]
     assert loaded(tmp_path) == Known(profile=OTHER, kind="exact", origin="measured before")
 
 
@@ -263,7 +263,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
 def test_nobody_waits_for_a_disk_that_hangs_and_of_each_curve_only_the_latest_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(profile_store, "CLOSE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(file_writer, "CLOSE_TIMEOUT_S", 0.0)
     keys = [replace(KEY, job=f"job-{n}") for n in range(3)]
     with hanging(monkeypatch) as go_on:
         with ProfileStore(tmp_path) as store:
@@ -272,7 +272,7 @@ def test_nobody_waits_for_a_disk_that_hangs_and_of_each_curve_only_the_latest_wa
                     store.save(key, PROFILE)
             store.save(keys[1], OTHER)
             assert store.load(keys[1]) == Known(profile=OTHER, kind="exact", origin="measured before")
-            assert len(store._waiting) <= len(keys)
+            assert store._writer.n_waiting <= len(keys)
         assert "the disk does not answer; the latest profiles are not kept" in caplog.text
         go_on()
         assert store.flush(TIMEOUT_S)
@@ -290,7 +290,7 @@ def test_where_there_is_no_thread_to_be_had_the_profile_waits_for_the_next_one(
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             store.save(KEY, PROFILE)
-        assert "the profile is not kept: can't start new thread" in caplog.text
+        assert "profiles are not kept: can't start new thread" in caplog.text
         store.save(replace(KEY, job="bert"), PROFILE)
     assert len(files(tmp_path)) == 2
 
@@ -303,7 +303,7 @@ def test_a_profile_that_cannot_be_written_is_told_and_costs_none_that_comes_afte
         for _ in range(2):
             store.save(KEY, PowerProfile((unwritable, *PROFILE.points[1:])))
             assert store.flush(TIMEOUT_S)
-        assert [record.message.count("the profile is not kept") for record in caplog.records] == [1]
+        assert [record.message.count("profiles are not kept") for record in caplog.records] == [1]
         store.save(KEY, OTHER)
     assert loaded(tmp_path) == Known(profile=OTHER, kind="exact", origin="measured before")
 
@@ -315,7 +315,7 @@ def test_a_writer_that_ends_is_followed_by_another(tmp_path: Path, monkeypatch: 
 
     with opened(tmp_path) as store:
         with monkeypatch.context() as patch:
-            patch.setattr(profile_store, "write", end)
+            patch.setattr(file_writer, "replace_file", end)
             store.save(KEY, PROFILE)
             assert store.flush(TIMEOUT_S)
         store.save(KEY, OTHER)

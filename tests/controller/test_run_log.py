@@ -191,3 +191,29 @@ def test_the_length_of_a_run_counts_from_the_first_iteration_that_was_heard() ->
     assert log.total_iterations(1_000) == 400
     assert log.total_iterations(None) is None
     assert log.total_iterations(500) == 2, "it is over already"
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 3))
+def test_a_log_that_goes_on_from_a_tally_is_the_log_that_heard_it_all(n_before: int, n_after: int, n_lost: int) -> None:
+    def message(seq: int) -> Iterations:
+        return iterations(2 * seq, [2 * seq + 1, 2 * seq + 2], seq=seq, first=2 * seq, epoch=seq // 2)
+
+    whole, former = RankLog(), RankLog()
+    for seq in range(n_before):
+        assert whole.append(message(seq), now_ns=LATE_NS)
+        assert former.append(message(seq), now_ns=LATE_NS)
+    resumed = RankLog(former.tally())
+    assert resumed.tally() == whole.tally()
+    for seq in range(n_before + n_lost, n_before + n_lost + n_after):
+        assert whole.append(message(seq), now_ns=LATE_NS)
+        assert resumed.append(message(seq), now_ns=LATE_NS)
+    assert resumed.tally() == whole.tally()
+    assert resumed.total_iterations(1_000) == whole.total_iterations(1_000) == 1_000
+
+
+def test_a_log_that_goes_on_counts_nothing_twice() -> None:
+    former = log_of((0, [1, 2]), (2, [3, 4]))
+    resumed = RankLog(former.tally())
+    assert not resumed.append(iterations(2, [3, 4], seq=1, first=2), now_ns=LATE_NS)
+    assert (resumed.n_iterations, resumed.n_refused) == (4, 1)
+    assert RankLog().tally() is None

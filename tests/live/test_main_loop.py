@@ -106,6 +106,25 @@ def test_a_controller_that_starts_after_a_kill_restores_first_and_plans_anew(nod
     assert node.limit_w == PRIOR_W
 
 
+def test_the_account_of_a_run_goes_on_after_a_kill_and_counts_what_ran_without_a_controller(node: LiveNode) -> None:
+    first = node.controller(log="first.log", before="from controller import job; job.KEEP_PERIOD_S = 0.2")
+    training = node.training(60.0)
+    wait_for(node, lambda: (node.watcher.last("r1/energy") or {}).get("duration_s", 0.0) > 6)
+    ended(first, signal.SIGKILL)
+    before, n_before = node.watcher.last("r1/energy"), len(node.watcher.all("r1/energy"))
+    second = node.controller()
+    wait_for(node, lambda: len(node.watcher.all("r1/energy")) > n_before + 5)
+    assert ended(training, signal.SIGTERM) == 0
+    wait_for(node, lambda: node.watcher.last("r1/energy").get("final"))
+    final = node.watcher.last("r1/energy")
+    for name in ("energy_j", "duration_s", "iterations"):
+        assert final[name] > before[name]
+    power_w = (final["energy_j"] - before["energy_j"]) / (final["duration_s"] - before["duration_s"])
+    assert 90 < power_w < 300, "what the counter says of the time without a controller"
+    assert final["epochs_missed"] == before["epochs_missed"]
+    assert ended(second, signal.SIGTERM) == 0
+
+
 def test_a_killed_training_process_loses_its_hold_by_its_last_will(node: LiveNode) -> None:
     node.controller(job__lease_s="3600", before="from controller import ranks; ranks.LOST_GRACE_S = 1.0")
     training = node.training(30.0)

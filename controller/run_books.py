@@ -1,0 +1,139 @@
+"""The books of runs that outlive the controller: written now and then, taken up again where the same run still goes on.
+
+What happened in between is known by the GPUs' own counters and by the numbers of the iterations; it is entered as a
+pause, because nobody knows what of it ran. Clocks and counters begin anew with the machine: books of another boot are
+of no use. A run that has ended, or was not heard of for a day, has none.
+"""
+
+import hashlib
+import logging
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+from msgspec import Struct
+
+from controller.bookkeeping import Balance
+from controller.clock import Clock
+from controller.file_writer import Content, FileWriter
+from controller.ranks import Bookmark, Place
+
+VERSION: Final = 1
+MAX_AGE_S: Final = 86_400.0
+MAX_BOOKS: Final = 256
+"""As many as there are runs at a time on one node."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class RunBook(Struct, frozen=True, kw_only=True):
+    """The books of one run on this node, up to a moment on the monotonic clock of one boot.
+
+    Attributes:
+        job, run: whose they are.
+        boot_id: which boot.
+        kept_at_s: when they were written [Unix s].
+        balance: the account, and up to when it goes.
+        bookmarks: how far the training processes were, by rank.
+    """
+
+    job: str
+    run: str
+    boot_id: str
+    kept_at_s: float
+    balance: Balance
+    bookmarks: dict[int, Bookmark]
+    version: int = VERSION
+
+
+class _Head(Struct, frozen=True, kw_only=True):
+    version: int
+
+
+class RunBooks:
+    """The books in a state directory; reading and writing them never fails, and nobody waits for the disk.
+
+    As a context manager it reads them at the beginning, and waits at the end, 2 s at most, for what is to be written.
+
+    Args:
+        state_dir: where the directory of the books is, or will be made.
+        boot_id: this boot.
+        clock: tells the time.
+    """
+
+    def __init__(self, state_dir: Path, *, boot_id: str, clock: Clock) -> None:
+        self._boot_id = boot_id
+        self._clock = clock
+        self._writer = FileWriter(state_dir / "runs", what="books of runs")
+        self._books: dict[Path, RunBook] = {}
+
+    def __enter__(self) -> Self:
+        """Read what there is; what is of no use any more is removed."""
+        stale = dict[Path, Content | None]()
+        for path in self._writer.folder.glob("*.json"):
+            book = _read(path)
+            if book is not None and self._is_of_use(book):
+                self._books[path] = book
+            else:
+                stale[path] = None
+        if stale:
+            self._writer.put(stale)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Finish what is to be written, within a bounded time."""
+        self._writer.close()
+
+    def load(self, place: Place) -> RunBook | None:
+        """Return the books that were kept of a run on this node."""
+        return self._books.get(self._path(place))
+
+    def keep(self, place: Place, balance: Balance, bookmarks: dict[int, Bookmark]) -> None:
+        """Keep the books of a run; where there are too many, the ones that were kept longest ago are dropped."""
+        path = self._path(place)
+        book = RunBook(
+            job=place.job,
+            run=place.run,
+            boot_id=self._boot_id,
+            kept_at_s=self._clock.now_s(),
+            balance=balance,
+            bookmarks=bookmarks,
+        )
+        self._books.pop(path, None)
+        self._books[path] = book
+        changes: dict[Path, Content | None] = {path: lambda: msgspec.json.encode(book)}
+        while len(self._books) > MAX_BOOKS:
+            dropped = next(iter(self._books))
+            self._books.pop(dropped)
+            changes[dropped] = None
+        self._writer.put(changes)
+
+    def drop(self, place: Place) -> None:
+        """Forget a run: it has ended."""
+        path = self._path(place)
+        if self._books.pop(path, None) is not None:
+            self._writer.put({path: None})
+
+    def _is_of_use(self, book: RunBook) -> bool:
+        """Return whether the clock and the counters are still those of the books, and the run may still go on."""
+        is_young = book.kept_at_s >= self._clock.now_s() - MAX_AGE_S
+        return is_young and book.boot_id == self._boot_id and book.balance.cut_ns <= self._clock.monotonic_ns()
+
+    def _path(self, place: Place) -> Path:
+        # Names may differ by case alone, which some file systems do not tell apart.
+        digest = hashlib.sha256(f"{place.job}/{place.run}".encode()).hexdigest()[:16]
+        return self._writer.folder / f"{place.job}-{digest}.json"
+
+
+def _read(path: Path) -> RunBook | None:
+    """Return what a file keeps, or None, said so, where it cannot be read."""
+    try:
+        content = path.read_bytes()
+        version = msgspec.json.decode(content, type=_Head).version
+        book = msgspec.json.decode(content, type=RunBook) if version == VERSION else None
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        _LOGGER.warning("%s: not used, the books of the run begin anew: %s", path, error)
+        return None
+    if book is None:
+        _LOGGER.warning("%s: not used: version %d: this gridchase reads version %d", path, version, VERSION)
+    return book

@@ -1,0 +1,220 @@
+"""The books of a run after a restart of the controller: they go on where they can, and begin anew where they cannot."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from controller import run_books
+from controller.bookkeeping import Balance
+from controller.clock import NS_PER_S
+from controller.ranks import Bookmark, Place
+from controller.run_account import RunAccount
+from controller.run_books import MAX_AGE_S, RunBooks
+from controller.run_log import Tally
+from publishers.reports import RunEnergy
+from publishers.wire import RankStatus, decode
+from tests.controller.messages import BOOT_ID, iterations, rank_status
+from tests.controller.router_bench import TOPICS, RouterBench
+from tests.fakes import FakeGpu, LoopClock
+
+PLACE = Place(job="resnet50", run="run-1", node="node-a")
+BALANCE = Balance(account=RunAccount(energy_j=5.0, duration_s=2.0), cut_ns=0, counters_j={"GPU-fake-0": 7.0})
+TALLY = Tally(
+    n_iterations=4.0,
+    active_s=2.0,
+    running_s=2.0,
+    n_epochs=1,
+    first_epoch=0,
+    first_iteration=None,
+    seq=1,
+    next_iteration=4,
+    end_ns=0,
+)
+BOOKMARKS = {0: Bookmark(pid=4_711, started_at_s=1_700_006_400.25, tally=TALLY)}
+
+
+class Running:
+    """A training process of two iterations a second, and the controllers that come and go beside it."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.status = rank_status()
+        self.gpu = FakeGpu()
+        self._state_dir = state_dir
+        self._n_seconds = 0
+        self._bench: RouterBench | None = None
+
+    @asynccontextmanager
+    async def controller(self) -> AsyncIterator[RouterBench]:
+        """Run a controller for a while."""
+        self._bench = RouterBench(self._state_dir, gpus=[self.gpu])
+        async with self._bench.working():
+            yield self._bench
+        self._bench = None
+
+    async def train(self, duration_s: int, *, status: RankStatus | None = None) -> None:
+        """Train; what is published reaches a controller where there is one."""
+        for _ in range(duration_s):
+            await asyncio.sleep(1)
+            n, end_s = self._n_seconds, asyncio.get_running_loop().time()
+            self._n_seconds += 1
+            if self._bench is not None:
+                self._bench.say("status", status or self.status)
+                self._bench.say("iterations", iterations(end_s - 1, [end_s - 0.5, end_s], seq=n, first=2 * n))
+
+
+def last_energy(bench: RouterBench) -> RunEnergy:
+    """Return the newest word about the run's energy."""
+    return decode(bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy"))[-1], RunEnergy)
+
+
+async def test_the_account_of_a_run_goes_on_after_a_restart_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    async with running.controller() as first:
+        await running.train(60)
+    assert last_energy(first).energy_j == pytest.approx(60 * 300, rel=0.02)
+    await running.train(30)
+    async with running.controller() as second:
+        await running.train(60)
+        second.say("status", rank_status(state="finished"))
+        await asyncio.sleep(10)
+    final = last_energy(second)
+    assert final.final
+    assert (final.iterations, final.epochs, final.epochs_missed) == (300, 1, 0)
+    assert final.duration_s == pytest.approx(150, abs=1)
+    assert final.energy_j == pytest.approx(150 * 300, rel=0.01)
+
+
+async def test_without_a_controller_a_gpu_is_believed_to_use_what_its_counter_says(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    async with running.controller():
+        await running.train(60)
+    running.gpu.draw_w = lambda _: 100.0
+    await running.train(100)
+    async with running.controller() as bench:
+        await running.train(10)
+    assert last_energy(bench).energy_j == pytest.approx(60 * 300 + 110 * 100, rel=0.02)
+
+
+async def test_without_a_counter_either_it_is_believed_to_have_gone_on_as_before(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    running.gpu.has_counter = False
+    async with running.controller():
+        await running.train(60)
+    running.gpu.draw_w = lambda _: 100.0
+    await running.train(100)
+    async with running.controller() as bench:
+        await running.train(10)
+    assert last_energy(bench).energy_j == pytest.approx(160 * 300 + 10 * 100, rel=0.02)
+
+
+async def test_the_time_without_a_controller_is_neither_saved_nor_lost(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    async with running.controller() as first:
+        await running.train(60)
+        (account,) = (job._books.account for job in first.router.jobs.values())
+        n_iterations, active_s = account.n_iterations, account.active_s
+    await running.train(100)
+    async with running.controller() as second:
+        await running.train(10)
+        (account,) = (job._books.account for job in second.router.jobs.values())
+        assert account.n_iterations == pytest.approx(n_iterations + 2 * 10, abs=3)
+        assert account.active_s == pytest.approx(active_s + 10, abs=2)
+        assert account.pause_s == pytest.approx(100, abs=2)
+
+
+async def test_a_run_that_ends_without_another_word_still_has_its_books_closed(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    async with running.controller():
+        await running.train(60)
+    async with running.controller() as bench:
+        bench.say("status", rank_status())
+        await asyncio.sleep(5)
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(5)
+    final = last_energy(bench)
+    assert (final.final, final.iterations) == (True, 120)
+    assert final.energy_j == pytest.approx(66 * 300, rel=0.02)
+
+
+async def test_another_process_under_the_same_name_begins_anew(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    async with running.controller():
+        await running.train(60)
+    async with running.controller() as bench:
+        await running.train(10, status=rank_status(pid=4_712))
+    assert last_energy(bench).duration_s == pytest.approx(10, abs=1)
+
+
+async def test_a_run_that_has_ended_leaves_no_books(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    async with running.controller() as bench:
+        await running.train(20)
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(10)
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+async def test_a_controller_that_is_killed_has_kept_its_books_seconds_ago(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    async with running.controller() as bench:
+        await running.train(60)
+        assert bench.run_books._writer.flush(10)
+        (book,) = (tmp_path / "runs").glob("*.json")
+        kept = msgspec.json.decode(book.read_bytes(), type=run_books.RunBook)
+    assert kept.balance.account.duration_s == pytest.approx(50, abs=11)
+
+
+async def kept(state_dir: Path, *places: Place) -> list[Path]:
+    """Keep books of runs; return their files."""
+    with RunBooks(state_dir, boot_id=BOOT_ID, clock=LoopClock()) as books:
+        for place in places:
+            books.keep(place, BALANCE, BOOKMARKS)
+    return sorted((state_dir / "runs").glob("*.json"))
+
+
+async def test_what_is_read_is_what_was_kept(tmp_path: Path) -> None:
+    await kept(tmp_path, PLACE)
+    with RunBooks(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
+        book = books.load(PLACE)
+    assert book is not None
+    assert (book.balance, book.bookmarks) == (BALANCE, BOOKMARKS)
+    assert books.load(Place(job="resnet50", run="run-2", node="node-a")) is None
+
+
+async def test_books_of_another_boot_of_the_day_before_or_of_a_later_clock_are_removed(tmp_path: Path) -> None:
+    late = Balance(account=RunAccount(), cut_ns=3_600 * NS_PER_S, counters_j={})
+    for name, boot_id, start_s, balance in (
+        ("boot", "former boot", 0.0, BALANCE),
+        ("old", BOOT_ID, -MAX_AGE_S - 1, BALANCE),
+        ("late", BOOT_ID, 0.0, late),
+    ):
+        with RunBooks(tmp_path / name, boot_id=boot_id, clock=LoopClock(1e9 + start_s)) as books:
+            books.keep(PLACE, balance, BOOKMARKS)
+        with RunBooks(tmp_path / name, boot_id=BOOT_ID, clock=LoopClock(1e9)) as books:
+            assert books.load(PLACE) is None
+        assert list((tmp_path / name / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"version": 1}', b'{"version": 9}', b"[" * 100_000, b"null"])
+async def test_a_file_that_is_none_costs_the_books_and_nothing_else(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (path,) = await kept(tmp_path, PLACE)
+    path.write_bytes(content)
+    with RunBooks(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
+        assert books.load(PLACE) is None
+    assert f"{path}: not used" in caplog.text
+
+
+async def test_of_too_many_books_the_ones_that_were_kept_longest_ago_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_books, "MAX_BOOKS", 2)
+    places = [Place(job="resnet50", run=f"run-{n}", node="node-a") for n in range(3)]
+    assert len(await kept(tmp_path, *places)) == 2
+    with RunBooks(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
+        assert [books.load(place) is not None for place in places] == [False, True, True]
