@@ -20,7 +20,7 @@ from policies.planning.records import (
     Rules,
     SlowdownObjective,
 )
-from policies.planning.schedule import Purchase, buy
+from policies.planning.schedule import Market, Purchase
 from policies.planning.weighing import weigh
 from policies.profile import PowerProfile, ProfilePoint
 from policies.signal import Signal
@@ -120,35 +120,35 @@ def _by_need(question: _Question, objective: SlowdownObjective | DeadlineObjecti
     """Return the limits for the rate that the cheapest way to what is needed has now."""
     hull = lower_hull(question.profile)
     name = type(objective).__name__.removesuffix("Objective").lower()
-    need, outlook = _need(question, objective, hull)
+    need, market = _need(question, objective, hull)
     if need is None and question.progress.left_iterations is not None:
         detail = "what the run has cost so far is not known, so there is no plan for the budget"
         return _decided(question, Mix(first=hull.fastest), None, "cost_unknown", detail)
-    if need is None:
+    if need is None or market is None:
         chosen = hull.thriftiest if isinstance(objective, BudgetObjective) else hull.fastest
         detail = f"how many iterations are left is not known, so there is no plan for the {name}"
         return _decided(question, Mix(first=chosen), None, "length_unknown", detail)
-    purchase = buy(hull, outlook or flat_outlook(STATIC_VALUE, need.horizon_s), needed_per_s=need.mean_per_s)
+    purchase = market.buy(need.mean_per_s, left_iterations=question.progress.left_iterations)
     rate_per_s = min(max(purchase.rate_per_s, need.at_least_per_s), hull.fastest.iterations_per_s)
     is_short = rate_per_s > purchase.rate_per_s * (1 + SAME_RATE)
     rules = replace(question.rules, period_s=min(question.rules.period_s, need.horizon_s))
     mix = mix_for(hull, rate_per_s, rules, question.present, at_least_per_s=need.at_least_per_s)
-    value = STATIC_VALUE if outlook is None else float(outlook.values[0])
+    value = float(market.outlook.values[0])
     kept, detail = None, _detail(hull, need, purchase, rate_per_s, value)
     if need.is_beyond:
         reason = "over_budget" if isinstance(objective, BudgetObjective) else "behind_schedule"
     elif is_short:
         reason = "behind_schedule"
     else:
-        reason = f"{name}_{'static' if outlook is None or outlook.is_flat else 'signal'}"
+        reason = f"{name}_{'static' if market.outlook.is_flat else 'signal'}"
         kept = _keepable(question, hull, purchase, rate_per_s, value)
     return _decided(question, mix, kept, reason, detail)
 
 
 def _need(
     question: _Question, objective: SlowdownObjective | DeadlineObjective | BudgetObjective, hull: Hull
-) -> tuple[Need | None, Outlook | None]:
-    """Return what the objective asks for, and the signal for as long as that reaches, where it is known."""
+) -> tuple[Need | None, Market | None]:
+    """Return what the objective asks for, and the work that there is to buy for as long as that reaches."""
     progress, period_s = question.progress, question.rules.period_s
     need: Need | None
     match objective:
@@ -160,11 +160,13 @@ def _need(
             left, slowest_per_s = progress.left_iterations, float(hull.iterations_per_s[0])
             horizon_s = DAY_S if left is None else left / slowest_per_s
             # Here the unit counts: without days to look back on, what holds now, or held, is what the rest will cost.
-            outlook = question.outlook(horizon_s) or flat_outlook(_usual_value(question), horizon_s)
-            return budget_need(hull, outlook, budget, progress), outlook
+            market = Market(hull, question.outlook(horizon_s) or flat_outlook(_usual_value(question), horizon_s))
+            return budget_need(market, budget, progress), market
         case _:
             assert_never(objective)
-    return need, None if need is None else question.outlook(need.horizon_s)
+    if need is None:
+        return None, None
+    return need, Market(hull, question.outlook(need.horizon_s) or flat_outlook(STATIC_VALUE, need.horizon_s))
 
 
 def _usual_value(question: _Question) -> float:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from policies.curve import Hull
-from policies.planning.outlook import DAY_S, Outlook
+from policies.planning.outlook import DAY_S
 from policies.planning.records import Progress, SlowdownObjective
-from policies.planning.schedule import buy
+from policies.planning.schedule import Market
 from policies.profile import PowerProfile, ProfilePoint
 from policies.units import JOULES_PER_KWH
 
@@ -82,21 +82,20 @@ def deadline_need(hull: Hull, deadline_s: float, progress: Progress, *, now_s: f
     return _within(hull.fastest.iterations_per_s, left, left_s, period_s, detail)
 
 
-def budget_need(hull: Hull, outlook: Outlook, budget: float, progress: Progress) -> Need | None:
+def budget_need(market: Market, budget: float, progress: Progress) -> Need | None:
     """Return the highest mean rate that a budget allows; None where the run's length, or what is spent, is not known.
 
-    The outlook's values times kWh are in the budget's unit.
+    The signal times kWh is in the budget's unit.
     """
     left = progress.left_iterations
     if left is None or progress.spent is None:
         return None
-    rest = budget - progress.spent
+    rest, rates_per_s = budget - progress.spent, market.hull.iterations_per_s
 
     def price_of(rate_per_s: float) -> float:
-        bought = buy(hull, outlook, needed_per_s=rate_per_s)
-        return bought.mean_power_cost * left / bought.mean_rate_per_s / JOULES_PER_KWH
+        return market.iteration_cost(rate_per_s) * left / JOULES_PER_KWH
 
-    low_per_s, high_per_s = float(hull.iterations_per_s[0]), float(hull.iterations_per_s[-1])
+    low_per_s, high_per_s = float(rates_per_s[0]), float(rates_per_s[-1])
     least, most = price_of(low_per_s), price_of(high_per_s)
     for _ in range(BISECTIONS if least < rest < most else 0):
         middle_per_s = (low_per_s + high_per_s) / 2

@@ -21,8 +21,10 @@ KEPT_PER_HOUR: Final = 0.97
 """How much of today's difference from the usual is left an hour later: it halves in a day."""
 SPAN_TOLERANCE_S: Final = 3_600.0
 """Providers that give the last 24 h give 24 values, the first of which began up to an hour later."""
-MIN_KNOWN_RATIO: Final = 0.8
-"""Days with more than a fifth of their hours missing are none."""
+MIN_KNOWN_RATIO: Final = 0.5
+"""Days with more than half of their hours missing are none."""
+MIN_HOURS_RATIO: Final = 0.8
+"""Nor is a day known where more than a fifth of the hours of the day are not known of any."""
 UNSEEN_RATIO: Final = 1e-6
 """A smaller rest of the horizon is rounding."""
 SAME_RATIO: Final = 1e-9
@@ -34,10 +36,14 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outlook:
-    """How long each value of the signal will hold [s], and the values, both of shape (n,); the first one holds now."""
+    """How long each value of the signal will hold [s], and the values, both of shape (n,); the first one holds now.
+
+    `foreseen_s` is for how long they are what a forecast says [s].
+    """
 
     durations_s: Values
     values: Values
+    foreseen_s: float = 0.0
 
     @property
     def mean(self) -> float:
@@ -79,12 +85,14 @@ def outlook_of(
     elif days is not None:
         parts.append(_tomorrow(days, value, present_s, horizon_s))
     seen_s += float(parts[-1][0].sum()) if len(parts) > 1 else 0.0
+    foreseen_s = seen_s if is_trusted else 0.0
     if horizon_s - seen_s > UNSEEN_RATIO * horizon_s:
         if days is None and len(parts) == 1:
             return None
         rest = np.concatenate([values for _, values in parts]) if days is None else days[~np.isnan(days)]
         parts.append((np.full(len(rest), (horizon_s - seen_s) / len(rest)), rest))
-    return Outlook(np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts]))
+    durations_s, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    return Outlook(durations_s, values, foreseen_s)
 
 
 def value_now(history: Signal | None, forecast: Signal | None, now_s: float) -> float | None:
@@ -96,7 +104,8 @@ def value_now(history: Signal | None, forecast: Signal | None, now_s: float) -> 
 def _days(history: Signal | None, now_s: float) -> Values | None:
     """Return the last whole days by the hour, shape (n_days, 24), each hour as long after the time of day it is now.
 
-    None where less than a day is known; single hours may be NaN.
+    Days that are hardly known are left out; an hour that a day lacks is as usual, or NaN where no day has it. None
+    where less than a day is known.
     """
     if history is None or not len(history):
         return None
@@ -106,17 +115,23 @@ def _days(history: Signal | None, now_s: float) -> Values | None:
     at_s = now_s - DAY_S * np.arange(n_days, 0, -1)[:, None] + HOUR_S * np.arange(24)
     index = np.searchsorted(history.starts_s, at_s, side="right") - 1
     values = np.where((index >= 0) & (at_s < history.ends_s), history.values[np.maximum(index, 0)], np.nan)
-    return values if np.isfinite(values).mean() >= MIN_KNOWN_RATIO else None
+    known = np.isfinite(values)
+    values, known = (each[known.mean(axis=1) >= MIN_KNOWN_RATIO] for each in (values, known))
+    n_known = known.sum(axis=0)
+    if not len(values) or (n_known > 0).mean() < MIN_HOURS_RATIO:
+        return None
+    usual = np.where(n_known > 0, np.nansum(values, axis=0) / np.maximum(n_known, 1), np.nan)
+    return np.where(known, values, usual)
 
 
 def _tomorrow(days: Values, value: float, from_s: float, until_s: float) -> tuple[Values, Values]:
     """Return (durations [s], values) of the coming day, or the part of it from `from_s` to `until_s` after now."""
     starts_s = HOUR_S * np.arange(24)
-    n_known = np.isfinite(days).sum(axis=0)
-    usual = np.nansum(days, axis=0) / np.maximum(n_known, 1)
-    now_usual = usual[0] if n_known[0] else value
+    is_known = np.isfinite(days[0])  # of all days or of none
+    usual = np.where(is_known, days.mean(axis=0), 0.0)
+    now_usual = usual[0] if is_known[0] else value
     expected = usual + (value - now_usual) * KEPT_PER_HOUR ** np.arange(24)
     expected = np.clip(expected, min(np.nanmin(days), value), max(np.nanmax(days), value))
     durations_s = np.minimum(starts_s + HOUR_S, until_s) - np.maximum(starts_s, from_s)
-    kept = (durations_s > 0) & (n_known > 0)
+    kept = (durations_s > 0) & is_known
     return durations_s[kept], expected[kept]

@@ -42,31 +42,80 @@ class Purchase:
     mean_rate_per_s: float
 
 
-def buy(hull: Hull, outlook: Outlook, *, needed_per_s: float) -> Purchase:
-    """Return the rate for now that belongs to the cheapest way to a mean rate of `needed_per_s`, or more [1/s].
+class Market:
+    """The work that there is to buy over an outlook, the cheapest first: what any need costs is then a look-up."""
 
-    What is needed is cut to what the hull has.
-    """
-    rates_per_s, powers_w = hull.iterations_per_s, hull.power_w
-    slowest_per_s, weights = float(rates_per_s[0]), outlook.durations_s / outlook.durations_s.sum()
-    price_at_end = _value_at_end(outlook) * float(powers_w[0]) / slowest_per_s
-    if len(rates_per_s) == 1:
+    def __init__(self, hull: Hull, outlook: Outlook) -> None:
+        self.hull = hull
+        self.outlook = outlook
+        self._weights = outlook.durations_s / outlook.durations_s.sum()
+        self._prices = _prices(hull, outlook.values)
+        self._amounts = np.outer(self._weights, np.diff(hull.iterations_per_s))
+        order = np.argsort(self._prices, axis=None)
+        amounts, self._sorted = self._amounts.ravel()[order], self._prices.ravel()[order]
+        self._amounts_until = np.concatenate(([0.0], np.cumsum(amounts)))
+        self._costs_until = np.concatenate(([0.0], np.cumsum(amounts * self._sorted)))
+
+    def buy(self, needed_per_s: float, *, left_iterations: float | None = None) -> Purchase:
+        """Return the rate for now that belongs to the cheapest way to a mean rate of `needed_per_s`, or more [1/s].
+
+        What is needed is cut to what the hull has. `left_iterations`: how long the run is, where that is known.
+        """
+        price_at_end = self._price_at_end(left_iterations)
+        slowest_per_s, slowest_cost = self._slowest
+        if not len(self._sorted):
+            return Purchase(
+                rate_per_s=slowest_per_s,
+                work_price=price_at_end,
+                mean_power_cost=slowest_cost,
+                mean_rate_per_s=slowest_per_s,
+            )
+        shares, price = self._shares(needed_per_s - slowest_per_s, at_least=price_at_end)
+        bought = self._amounts * shares
         return Purchase(
-            rate_per_s=slowest_per_s,
-            work_price=price_at_end,
-            mean_power_cost=outlook.mean * float(powers_w[0]),
-            mean_rate_per_s=slowest_per_s,
+            rate_per_s=slowest_per_s + float(bought[0].sum() / self._weights[0]),
+            work_price=price,
+            mean_power_cost=slowest_cost + float((bought * self._prices).sum()),
+            mean_rate_per_s=slowest_per_s + float(bought.sum()),
         )
-    prices = _prices(hull, outlook.values)
-    amounts = np.outer(weights, np.diff(rates_per_s))
-    shares, price = _shares(prices, amounts, needed_per_s - slowest_per_s, at_least=price_at_end)
-    bought = amounts * shares
-    return Purchase(
-        rate_per_s=slowest_per_s + float(bought[0].sum() / weights[0]),
-        work_price=price,
-        mean_power_cost=outlook.mean * float(powers_w[0]) + float((bought * prices).sum()),
-        mean_rate_per_s=slowest_per_s + float(bought.sum()),
-    )
+
+    def iteration_cost(self, needed_per_s: float) -> float:
+        """Return what an iteration costs on the cheapest way to a mean rate, or more, of a run of unknown length.
+
+        In the unit of the signal times joules.
+        """
+        slowest_per_s, slowest_cost = self._slowest
+        n_cheap = int(np.searchsorted(self._sorted, self._price_at_end(None)))
+        bought_per_s = max(needed_per_s - slowest_per_s, float(self._amounts_until[n_cheap]))
+        bought_per_s = min(bought_per_s, float(self._amounts_until[-1]))
+        cost = float(np.interp(bought_per_s, self._amounts_until, self._costs_until))
+        return (slowest_cost + cost) / (slowest_per_s + bought_per_s)
+
+    @property
+    def _slowest(self) -> tuple[float, float]:
+        """Return the rate that comes first [1/s], and what its power costs on average."""
+        slowest = self.hull.thriftiest
+        return slowest.iterations_per_s, self.outlook.mean * slowest.power_w
+
+    def _price_at_end(self, left_iterations: float | None) -> float:
+        """Return what an iteration costs at the end of the run, which comes sooner by what is bought before."""
+        slowest = self.hull.thriftiest
+        return _value_at_end(self.outlook, self.hull, left_iterations) * slowest.power_w / slowest.iterations_per_s
+
+    def _shares(self, needed_per_s: float, *, at_least: float) -> tuple[Values, float]:
+        """Return the share bought of each amount, shape (n_values, n_segments), and the price of the last one.
+
+        Everything below `at_least` is bought in any case; of what costs the same as the last one, equal shares are.
+        """
+        last = int(np.searchsorted(self._amounts_until[1:], needed_per_s * (1 - SAME_PRICE)))
+        price = float(self._sorted[min(last, len(self._sorted) - 1)]) if needed_per_s > 0 else -np.inf
+        if price < at_least:
+            return (self._prices < at_least).astype(np.float64), at_least
+        margin = SAME_PRICE * abs(price)
+        cheaper, same = self._prices < price - margin, np.abs(self._prices - price) <= margin
+        missing = needed_per_s - float(self._amounts[cheaper].sum())
+        share = min(max(missing / float(self._amounts[same].sum()), 0.0), 1.0)
+        return cheaper + share * same, price
 
 
 def _prices(hull: Hull, values: Values) -> Values:
@@ -76,36 +125,26 @@ def _prices(hull: Hull, values: Values) -> Values:
     whole way from the slowest to the fastest has one price.
     """
     slopes_j = hull.marginal_energies_j
+    if len(slopes_j) == 0:
+        return np.empty((len(values), 0))
     chord_j = (hull.fastest.power_w - hull.thriftiest.power_w) / (
         hull.fastest.iterations_per_s - hull.thriftiest.iterations_per_s
     )
     return np.where(values[:, None] < 0, values[:, None] * chord_j, np.outer(values, slopes_j))
 
 
-def _value_at_end(outlook: Outlook) -> float:
+def _value_at_end(outlook: Outlook, hull: Hull, left_iterations: float | None) -> float:
     """Return what the signal will be when the run ends: sometime in days to come it is as usual.
 
-    Before that the hour of the end matters, which moves with what is decided: then nothing but being paid is a reason
-    to end sooner.
+    Before that the hour of the end matters, which moves with what is decided. Where a forecast reaches as far, it is
+    the least value that the end may have; else nothing but being paid is a reason to end sooner.
     """
-    if float(outlook.durations_s.sum()) > FAR_S:
+    horizon_s, ends_s = float(outlook.durations_s.sum()), np.cumsum(outlook.durations_s)
+    if horizon_s > FAR_S:
         return outlook.mean
-    return min(0.0, float(outlook.values.min()))
-
-
-def _shares(prices: Values, amounts: Values, needed_per_s: float, *, at_least: float) -> tuple[Values, float]:
-    """Return the share of each amount that is bought, shape of `prices`, and the price of the last one.
-
-    Everything below `at_least` is bought in any case; what costs the same as the last one is bought in equal shares.
-    """
-    order = np.argsort(prices, axis=None)
-    total = np.cumsum(amounts.ravel()[order])
-    last = int(np.searchsorted(total, needed_per_s * (1 - SAME_PRICE)))
-    price = float(prices.ravel()[order[min(last, len(order) - 1)]]) if needed_per_s > 0 else -np.inf
-    if price < at_least:
-        return (prices < at_least).astype(np.float64), at_least
-    margin = SAME_PRICE * abs(price)
-    cheaper, same = prices < price - margin, np.abs(prices - price) <= margin
-    missing = needed_per_s - float(amounts[cheaper].sum())
-    share = min(max(missing / float(amounts[same].sum()), 0.0), 1.0)
-    return cheaper + share * same, price
+    left = np.inf if left_iterations is None else left_iterations
+    latest_s = left / hull.thriftiest.iterations_per_s
+    if latest_s > min(outlook.foreseen_s, horizon_s) * (1 + SAME_PRICE):
+        return min(0.0, float(outlook.values.min()))
+    soonest_s = left / hull.fastest.iterations_per_s
+    return float(outlook.values[(ends_s >= soonest_s) & (ends_s - outlook.durations_s <= latest_s)].min())

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from policies.planning.outlook import KEPT_PER_HOUR, Outlook, outlook_of
 from policies.signal import Signal
@@ -86,14 +87,44 @@ def test_without_a_day_of_history_there_is_none_but_by_a_forecast() -> None:
     assert set(found.values) == {300.0, 100.0}
 
 
-def test_hours_that_are_missing_are_left_out_and_days_of_holes_are_no_days() -> None:
+def without(hole: NDArray[np.bool_]) -> Signal:
+    """Return the usual days without the hours in a hole; the present is known."""
     history = told(USUAL, NOW_S)
-    some = np.where(np.arange(len(history)) % 24 == 15, np.nan, history.values)
-    found = seen(replace(history, values=some))
+    hole[-1] = False
+    return replace(history, values=np.where(hole, np.nan, history.values))
+
+
+def test_an_hour_that_no_day_has_is_left_out() -> None:
+    n = len(told(USUAL, NOW_S))
+    found = seen(without(np.arange(n) % 24 == 15))
     assert found is not None
     assert np.isfinite(found.values).all()
-    half = np.where(np.arange(len(history)) % 2 == 0, np.nan, history.values)
-    assert seen(replace(history, values=np.append(half[:-1], 300.0))) is None
+    assert (found.durations_s > 0).all()
+
+
+def test_where_a_fifth_of_the_day_is_never_known_no_day_is() -> None:
+    n = len(told(USUAL, NOW_S))
+    assert seen(without(np.arange(n) % 2 == 0)) is None
+    assert seen(without(np.arange(n) % 24 < 5)) is None
+
+
+@given(st.floats(0.0, 0.45), st.integers(0, 99))
+def test_hours_that_are_missing_here_and_there_are_as_usual(share: float, seed: int) -> None:
+    whole, hole = seen(told(USUAL, NOW_S)), np.random.default_rng(seed).random(len(told(USUAL, NOW_S))) < share
+    found = seen(without(hole))
+    assert whole is not None
+    assert found is not None
+    assert found.values == pytest.approx(whole.values)
+
+
+@pytest.mark.parametrize("ago_days", [1, 5, 9])
+def test_days_without_a_word_are_left_out_and_the_others_stand(ago_days: int) -> None:
+    n = len(told(USUAL, NOW_S))
+    ago = np.arange(n)[::-1] // 24
+    found, whole = seen(without((ago >= ago_days) & (ago < ago_days + 4))), seen(told(USUAL, NOW_S))
+    assert whole is not None
+    assert found is not None
+    assert found.values == pytest.approx(whole.values)
 
 
 def test_not_knowing_the_present_is_not_knowing() -> None:

@@ -1,5 +1,7 @@
 """The cheapest way to a mean rate: as a solver of linear programmes finds it, and what follows from it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from scipy.optimize import linprog
 
 from policies.curve import Hull, lower_hull
 from policies.planning.outlook import Outlook, flat_outlook
-from policies.planning.schedule import buy
+from policies.planning.schedule import Market
 from policies.profile import PowerProfile
 from tests.policies.days import A40
 from tests.policies.test_profile import profiles
@@ -39,7 +41,7 @@ def solved(hull: Hull, ahead: Outlook, needed_per_s: float) -> float:
 def test_the_cost_is_what_a_solver_finds(profile: PowerProfile, pairs: list[tuple[float, float]], share: float) -> None:
     hull, ahead = lower_hull(profile), outlook(pairs)
     low, high = hull.thriftiest.iterations_per_s, hull.fastest.iterations_per_s
-    bought = buy(hull, ahead, needed_per_s=low + share * (high - low))
+    bought = Market(hull, ahead).buy(low + share * (high - low))
     assert bought.mean_rate_per_s >= (low + share * (high - low)) * (1 - 1e-9)
     assert bought.mean_power_cost == pytest.approx(solved(hull, ahead, bought.mean_rate_per_s), rel=1e-6)
 
@@ -49,22 +51,20 @@ def test_the_rate_now_is_one_of_the_hull(
     profile: PowerProfile, pairs: list[tuple[float, float]], needed: float
 ) -> None:
     hull = lower_hull(profile)
-    rate_per_s = buy(hull, outlook(pairs), needed_per_s=needed * hull.fastest.iterations_per_s).rate_per_s
+    rate_per_s = Market(hull, outlook(pairs)).buy(needed * hull.fastest.iterations_per_s).rate_per_s
     assert hull.thriftiest.iterations_per_s <= rate_per_s <= hull.fastest.iterations_per_s * (1 + 1e-12)
 
 
 @given(st.floats(0.94, 1.0), st.floats(0.1, 1e3))
 def test_of_a_flat_signal_every_moment_gets_the_mean(share: float, value: float) -> None:
     needed_per_s = share * A40_HULL.fastest.iterations_per_s
-    assert buy(A40_HULL, flat_outlook(value, 3_600.0), needed_per_s=needed_per_s).rate_per_s == pytest.approx(
-        needed_per_s
-    )
+    assert Market(A40_HULL, flat_outlook(value, 3_600.0)).buy(needed_per_s).rate_per_s == pytest.approx(needed_per_s)
 
 
 def test_work_is_done_when_it_is_cheap() -> None:
     needed_per_s = 0.96 * A40_HULL.fastest.iterations_per_s
     rates = [
-        buy(A40_HULL, outlook([(3_600.0, now), (3_600.0, 300.0)]), needed_per_s=needed_per_s).rate_per_s
+        Market(A40_HULL, outlook([(3_600.0, now), (3_600.0, 300.0)])).buy(needed_per_s).rate_per_s
         for now in (100.0, 299.0, 301.0, 9_000.0)
     ]
     assert rates == sorted(rates, reverse=True)
@@ -73,16 +73,16 @@ def test_work_is_done_when_it_is_cheap() -> None:
 
 def test_more_than_is_needed_is_done_where_that_is_cheaper_than_the_same_work_at_the_end() -> None:
     """An hour at a tenth of the usual price; and the run, which has all the time it wants, ends the sooner."""
-    bought = buy(A40_HULL, outlook([(3_600.0, 30.0), (360_000.0, 300.0)]), needed_per_s=0.0)
+    bought = Market(A40_HULL, outlook([(3_600.0, 30.0), (360_000.0, 300.0)])).buy(0.0)
     assert bought.rate_per_s > A40_HULL.thriftiest.iterations_per_s
-    usual = buy(A40_HULL, outlook([(3_600.0, 300.0), (360_000.0, 300.0)]), needed_per_s=0.0)
+    usual = Market(A40_HULL, outlook([(3_600.0, 300.0), (360_000.0, 300.0)])).buy(0.0)
     assert usual.rate_per_s == A40_HULL.thriftiest.iterations_per_s
 
 
 def test_the_price_of_work_and_the_price_of_time_want_the_same_limit() -> None:
     """Argmin (c·P + λ)/r with λ = μ·r - c·P, the form of Chase's eq. 6, is the point that μ buys up to."""
     value, needed_per_s = 250.0, 0.97 * A40_HULL.fastest.iterations_per_s
-    bought = buy(A40_HULL, outlook([(600.0, value), (9_000.0, 400.0)]), needed_per_s=needed_per_s)
+    bought = Market(A40_HULL, outlook([(600.0, value), (9_000.0, 400.0)])).buy(needed_per_s)
     power_w = float(np.interp(bought.rate_per_s, A40_HULL.iterations_per_s, A40_HULL.power_w))
     time_price = bought.work_price * bought.rate_per_s - value * power_w
     costs = (value * A40_HULL.power_w + time_price) / A40_HULL.iterations_per_s
@@ -91,14 +91,40 @@ def test_the_price_of_work_and_the_price_of_time_want_the_same_limit() -> None:
 
 
 def test_paid_to_draw_power_a_run_draws_what_it_can() -> None:
-    bought = buy(A40_HULL, outlook([(600.0, -20.0), (6_000.0, 60.0)]), needed_per_s=0.0)
+    bought = Market(A40_HULL, outlook([(600.0, -20.0), (6_000.0, 60.0)])).buy(0.0)
     assert bought.rate_per_s == pytest.approx(A40_HULL.fastest.iterations_per_s)
 
 
 def test_within_days_of_the_end_nothing_is_bought_before_its_time() -> None:
     """When exactly the run ends follows from what is bought, and so does what is saved there."""
-    bought = buy(A40_HULL, outlook([(3_600.0, 30.0), (90_000.0, 300.0)]), needed_per_s=0.0)
+    bought = Market(A40_HULL, outlook([(3_600.0, 30.0), (90_000.0, 300.0)])).buy(0.0)
     assert bought.rate_per_s == A40_HULL.thriftiest.iterations_per_s
+
+
+def test_a_forecast_that_reaches_the_end_tells_what_is_saved_by_ending_sooner() -> None:
+    """Ten hours of work; the latest hours that they may reach into are ten times as dirty as the first ones."""
+    left = 36_000.0 * A40_HULL.thriftiest.iterations_per_s
+    hours = np.where(np.arange(12) < 6, 30.0, 300.0)
+    foreseen = Outlook(np.full(12, 3_600.0), hours, foreseen_s=12 * 3_600.0)
+    assert Market(A40_HULL, foreseen).buy(0.0, left_iterations=left).rate_per_s > A40_HULL.thriftiest.iterations_per_s
+    for unsure, told in (
+        (replace(foreseen, foreseen_s=9 * 3_600.0), left),
+        (replace(foreseen, values=hours[::-1]), left),
+        (foreseen, None),
+    ):
+        bought = Market(A40_HULL, unsure).buy(0.0, left_iterations=told)
+        assert bought.rate_per_s == A40_HULL.thriftiest.iterations_per_s
+
+
+@given(profiles(), steps, st.floats(0.0, 1.0))
+def test_an_iteration_costs_what_the_purchase_says(
+    profile: PowerProfile, pairs: list[tuple[float, float]], share: float
+) -> None:
+    market = Market(lower_hull(profile), outlook(pairs))
+    low, high = market.hull.thriftiest.iterations_per_s, market.hull.fastest.iterations_per_s
+    bought = market.buy(low + share * (high - low))
+    expected = bought.mean_power_cost / bought.mean_rate_per_s
+    assert market.iteration_cost(low + share * (high - low)) == pytest.approx(expected)
 
 
 @given(profiles(), steps, st.floats(0.0, 1.0))
@@ -108,7 +134,7 @@ def test_with_negative_prices_it_is_never_dearer_than_at_one_rate(
     hull, ahead = lower_hull(profile), outlook([(s, value - 450.0) for s, value in pairs])
     low, high = hull.thriftiest.iterations_per_s, hull.fastest.iterations_per_s
     needed_per_s = low + share * (high - low)
-    bought = buy(hull, ahead, needed_per_s=needed_per_s)
+    bought = Market(hull, ahead).buy(needed_per_s)
     even_w = float(np.interp(needed_per_s, hull.iterations_per_s, hull.power_w))
     chord_w = hull.thriftiest.power_w + share * (hull.fastest.power_w - hull.thriftiest.power_w)
     weights = ahead.durations_s / ahead.durations_s.sum()
