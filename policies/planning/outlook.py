@@ -25,6 +25,8 @@ MIN_KNOWN_RATIO: Final = 0.5
 """Days with more than half of their hours missing are none."""
 MIN_HOURS_RATIO: Final = 0.8
 """Nor is a day known where more than a fifth of the hours of the day are not known of any."""
+MAX_POOLED: Final = 48
+"""Of days at hours unknown, so many values are as good as all of them, and sorted sooner."""
 UNSEEN_RATIO: Final = 1e-6
 """A smaller rest of the horizon is rounding."""
 SAME_RATIO: Final = 1e-9
@@ -90,9 +92,16 @@ def outlook_of(
         if days is None and len(parts) == 1:
             return None
         rest = np.concatenate([values for _, values in parts]) if days is None else days[~np.isnan(days)]
-        parts.append((np.full(len(rest), (horizon_s - seen_s) / len(rest)), rest))
+        parts.append(_pooled(rest, horizon_s - seen_s))
     durations_s, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     return Outlook(durations_s, values, foreseen_s)
+
+
+def _pooled(values: Values, duration_s: float) -> tuple[Values, Values]:
+    """Return (durations [s], values) of values that come at hours unknown: neighbours of many are taken together."""
+    groups = np.array_split(np.sort(values), min(len(values), MAX_POOLED))
+    shares = np.array([len(group) for group in groups]) / len(values)
+    return duration_s * shares, np.array([group.mean() for group in groups])
 
 
 def value_now(history: Signal | None, forecast: Signal | None, now_s: float) -> float | None:

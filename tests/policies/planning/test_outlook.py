@@ -62,6 +62,20 @@ def test_beyond_a_day_it_is_like_the_days_before_whichever_hour_it_is() -> None:
     assert found.mean == pytest.approx(USUAL.values.mean(), rel=0.01)
 
 
+@given(st.integers(1, 14), st.integers(0, 99))
+def test_of_many_days_beyond_the_next_a_few_values_stand_for_all(n_days: int, seed: int) -> None:
+    noisy = hourly(np.random.default_rng(seed).normal(300.0, 100.0, int(NOW_S // HOUR_S) + 1))
+    history = told(noisy, NOW_S).between(NOW_S - n_days * DAY_S, NOW_S + HOUR_S)
+    day, month = seen(history), seen(history, horizon_s=30 * DAY_S)
+    assert day is not None
+    assert month is not None
+    durations_s, values = (each[len(day.values) :] for each in (month.durations_s, month.values))
+    past = history.values[:-1]
+    assert len(values) == min(24 * n_days, 48)
+    assert values @ durations_s / durations_s.sum() == pytest.approx(past.mean())
+    assert np.sqrt((values - past.mean()) ** 2 @ durations_s / durations_s.sum()) == pytest.approx(past.std(), rel=0.05)
+
+
 def test_a_forecast_is_believed_as_far_as_it_goes() -> None:
     found = seen(told(USUAL, NOW_S), ahead([300.0, 111.0, 222.0]), horizon_s=3 * HOUR_S)
     assert found is not None
