@@ -82,8 +82,9 @@ def choose(study: Study, settings: LearningSettings, *, rng: np.random.Generator
             f"{past.exploring} is explored; two rounds try the batch sizes down and up from the best until one fails"
         )
         return Choice(batch_size=past.exploring, reason="pruning", detail=detail, cost_bound=bound)
-    detail = f"{past.exploring} is being explored by another run; {past.best} is the best so far"
-    return Choice(batch_size=past.best, reason="concurrent", detail=detail, cost_bound=bound)
+    size = _beside(past, study)
+    detail = f"{past.exploring} is being explored by another run; {size} is the best so far"
+    return Choice(batch_size=size, reason="concurrent", detail=detail, cost_bound=bound)
 
 
 def describe(study: Study, settings: LearningSettings) -> list[Belief]:
@@ -177,6 +178,17 @@ def _usable(arms: Sequence[int], study: Study) -> tuple[int, ...]:
     reached = {one.batch_size for one in study.observations if one.outcome == "reached"}
     left = tuple(size for size in arms if size in candidates)
     return left or tuple(size for size in candidates if size in reached) or candidates
+
+
+def _beside(past: _Past, study: Study) -> int:
+    """Return the batch size of a run beside the exploration: the best so far, or what comes next to it that can run."""
+    candidates = study.open_candidates
+    if past.best in candidates:
+        return past.best
+    reached = [one for one in past.seen if one.reached and one.batch_size in candidates]
+    if reached:
+        return min(reached, key=lambda one: one.cost).batch_size
+    return min(candidates, key=lambda size: (abs(math.log(size / past.best)), size))
 
 
 def _draw(past: _Past, rng: np.random.Generator) -> tuple[int, str]:

@@ -18,7 +18,7 @@ from policies.service.timings import joined, sample_times, too_large
 from policies.service.trials import is_in_flight, n_epochs, next_recurrence
 
 LEAST: Final = 1e-12
-"""A cost or time of an epoch that is not above it was measured by nobody: it is left out."""
+"""A cost or time that is not above it was measured by nobody: it is left out."""
 
 
 def settings_of(job: Job, learning: LearningConfig) -> LearningSettings:
@@ -188,6 +188,8 @@ def _sound(values: Mapping[int, float]) -> Mapping[int, float]:
 
 def _observation(trial: Trial, cost: float | None) -> Observation | None:
     epochs = float(n_epochs(trial))
+    if cost is not None and cost <= LEAST:  # else the bound that it makes would stop every later run
+        cost = None
     match trial.state:
         case "failed":
             return Observation(batch_size=trial.batch_size, outcome="failed", cost=cost)

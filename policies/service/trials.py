@@ -259,7 +259,7 @@ def _reached(trial: Trial, reached_epochs: int) -> Trial:
     if outcome in {"stopped", "failed"}:
         return trial
     result = replace(trial.result, reached_epochs=min(reached_epochs, known or reached_epochs))
-    is_corrected = outcome is None and trial.state == "stopped"
+    is_corrected = outcome is None and trial.state in {"stopped", "lost"}
     return replace(trial, result=result, state="reached" if is_corrected else trial.state)
 
 
@@ -270,12 +270,21 @@ def _filled(known: Result, news: Result) -> Result:
     """
     gaps = {field.name: getattr(news, field.name) for field in _FIELDS if getattr(known, field.name) is None}
     filled = replace(known, **gaps)
+    counts_elsewhere = known.outcome == "reached" and filled.reached_epochs is not None
+    if _is_first_account(known, news) and (counts_elsewhere or (news.epochs or 0) > (known.epochs or 0)):
+        filled = replace(filled, epochs=news.epochs)  # energy and time are those of its `epochs`
     if news.outcome is not None:
         return filled
     grown = _merged(filled, replace(Result(), **{name: getattr(news, name) for name in _CUMULATIVE}))
     if news.money is not None and news.energy_j is not None and news.energy_j >= (known.energy_j or 0.0):
         grown = replace(grown, money=news.money)
     return grown
+
+
+def _is_first_account(known: Result, news: Result) -> bool:
+    """Return whether the news are the first to say what a run has used, and of how many epochs that is."""
+    is_new = known.energy_j is None and known.duration_s is None
+    return is_new and news.epochs is not None and (news.energy_j is not None or news.duration_s is not None)
 
 
 def _merged(known: Result, news: Result) -> Result:

@@ -131,6 +131,20 @@ def test_while_an_exploration_is_out_the_others_take_the_best_so_far() -> None:
     assert (later.batch_size, later.reason) == (16, "concurrent")
 
 
+@pytest.mark.parametrize(
+    ("ends", "size"),
+    [
+        ([(32, "reached", 50.0), (16, "reached", 40.0), (16, "failed", None)], 32),
+        ([(32, "reached", 60.0), (16, "reached", 50.0), (8, "reached", 40.0), (8, "failed", None)], 16),
+        ([(64, "reached", 50.0), (64, "failed", None)], 32),
+    ],
+)
+def test_a_run_beside_an_exploration_does_not_take_what_has_failed(ends: Ends, size: int) -> None:
+    exploring = choose(study_of(*ends)).batch_size
+    choice = choose(study_of(*ends, in_flight=(exploring,)))
+    assert (choice.batch_size, choice.reason) == (size, "concurrent")
+
+
 def test_a_batch_size_that_does_not_fit_the_memory_is_never_drawn() -> None:
     ends: Ends = [(size, "reached", 10.0 + size) for size in (32, 16, 8, 64, 128, 256)]
     ends += [(size, "reached", 11.0 + size) for size in (8, 16, 32, 64, 128, 256)]

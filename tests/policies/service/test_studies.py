@@ -1,11 +1,12 @@
 """What a job's trials tell: observations, costs of runs and epochs, and when a run costs too much."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from policies.batch_size import Observation
+from policies.batch_size import LearningSettings, Observation, choose_batch_size
 from policies.service.config import LearningConfig
 from policies.service.hardware import max_power_w
 from policies.service.records import Job, JobSettings, Result, Trial, TrialState
@@ -170,6 +171,18 @@ def test_numbers_that_nobody_can_have_measured_are_left_out() -> None:
     assert set(epoch_times([tiny, a_trial(1)], {})) == {32}
     huge = a_trial(2, result=replace(MEASURED, energy_j=1e308, epochs=1), batch_size=64)
     assert set(epoch_costs([huge, replace(huge, run="again")], 1.0)) == set()
+
+
+@pytest.mark.parametrize("state", ["reached", "stopped"])
+@pytest.mark.parametrize(("eta", "duration_s"), [(1.0, 3600.0), (0.5, 0.0)])
+def test_a_cost_of_nothing_was_measured_by_nobody_and_bounds_no_other_run(
+    state: TrialState, eta: float, duration_s: float
+) -> None:
+    unmeasured = a_trial(0, state, result=replace(MEASURED, energy_j=0.0, duration_s=duration_s))
+    study = study_of(JOB, [unmeasured], eta, now_s=1.0)
+    assert [seen.cost for seen in study.observations] == [None]
+    choice = choose_batch_size(study, LearningSettings(policy="zeus"), rng=np.random.default_rng(0))
+    assert choice.cost_bound is None
 
 
 def test_what_failed_on_another_gpu_model_has_not_failed_on_this_one() -> None:

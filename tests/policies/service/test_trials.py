@@ -138,6 +138,23 @@ def test_the_last_account_counts_though_it_comes_after_the_end() -> None:
     assert told(whole, Result(epochs=3, energy_j=7.0, duration_s=1.5, money=9.0), 7.0) == whole
 
 
+ACCOUNT = Result(outcome="reached", epochs=12, reached_epochs=12, energy_j=8.4e6, duration_s=14400.0)
+
+
+@pytest.mark.parametrize("account", [ACCOUNT, replace(ACCOUNT, outcome=None)])
+@pytest.mark.parametrize("epochs", [2, 30])
+def test_what_a_run_has_used_comes_with_the_epochs_that_it_was_used_for(account: Result, epochs: int) -> None:
+    over = told(told(a_trial(), Result(epochs=epochs), 1.0), Result(outcome="reached"), 2.0)
+    whole = told(over, account, 3.0)
+    assert whole.result == ACCOUNT
+    assert told(whole, account, 4.0) == whole
+
+
+def test_an_account_of_fewer_epochs_does_not_shorten_a_run_that_was_stopped() -> None:
+    over = told(a_trial(), Result(outcome="stopped", epochs=12), 1.0)
+    assert n_epochs(told(over, Result(epochs=2, energy_j=5.0, duration_s=1.0), 2.0)) == 12
+
+
 @pytest.mark.parametrize(("bound", "eta"), [(5.0, 0.3), (None, None)])
 def test_a_bound_knows_the_weight_that_it_was_made_with(bound: float | None, eta: float | None) -> None:
     choice = Choice(batch_size=32, reason="best_so_far", detail="", cost_bound=bound)
@@ -231,22 +248,47 @@ def test_the_last_word_of_a_lost_run_that_comes_again_does_not_raise_it() -> Non
     assert told(lost, Result(epochs=3), 50.0).state == "running"
 
 
-PIECES: dict[str, Callable[[Trial], Trial]] = {
-    "validated": lambda trial: validated(trial, 2, 10.0),
-    "reached": lambda trial: reached_at(trial, 3, 11.0),
-    "used": lambda trial: told(trial, Result(epochs=4, energy_j=8.0, duration_s=2.0), 12.0),
-    "over": lambda trial: ended(trial, was_lost=False, now_s=13.0),
+PIECES: dict[str, Callable[[Trial, float], Trial]] = {
+    "validated": lambda trial, at_s: validated(trial, 2, at_s),
+    "reached": lambda trial, at_s: reached_at(trial, 3, at_s),
+    "used": lambda trial, at_s: told(trial, Result(epochs=4, energy_j=8.0, duration_s=2.0), at_s),
+    "over": lambda trial, at_s: ended(trial, was_lost=False, now_s=at_s),
+    "lost": lambda trial, at_s: ended(trial, was_lost=True, now_s=at_s),
 }
+ORDERS = [order for end in ("over", "lost") for order in permutations(("validated", "reached", "used", end))]
+TIMES_S = dict(zip(PIECES, (10.0, 11.0, 12.0, 13.0, 13.0), strict=True))
 
 
-@pytest.mark.parametrize("order", list(permutations(PIECES)), ids="-".join)
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
 def test_the_order_of_the_pieces_does_not_matter(order: tuple[str, ...]) -> None:
     """The end may have to be said again where nothing was known when it was: so it is, by what is retained."""
     trial = a_trial()
     for name in (*order, *order, "over"):
-        trial = PIECES[name](trial)
+        trial = PIECES[name](trial, TIMES_S[name])
     assert trial.state == "reached"
     assert trial.result == Result(epochs=4, reached_epochs=4, energy_j=8.0, duration_s=2.0)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_nor_does_it_where_their_times_are_in_another_order(order: tuple[str, ...]) -> None:
+    """Each comes once; only a run that was heard of after its end is in flight again, until its lease runs out."""
+    for times_s in permutations((10.0, 11.0, 12.0, 13.0)):
+        trial = a_trial()
+        for name, at_s in zip(order, times_s, strict=True):
+            trial = PIECES[name](trial, at_s)
+        if is_expired(trial, 1e3):
+            trial = ended(trial, was_lost=True, now_s=1e3)
+        assert trial.state == "reached"
+        assert trial.result == Result(epochs=4, reached_epochs=4, energy_j=8.0, duration_s=2.0)
+
+
+def test_a_target_that_was_reached_before_the_loss_counts_though_it_is_heard_of_after_it() -> None:
+    lost = ended(a_trial(), was_lost=True, now_s=160.0)
+    for late in (
+        measured(lost, epoch=1, value=0.9, reached=True, now_s=120.0),
+        told(lost, Result(reached_epochs=2), 120.0),
+    ):
+        assert (late.state, n_epochs(late), late.ended_at_s) == ("reached", 2, 160.0)
 
 
 @pytest.mark.parametrize(
