@@ -25,8 +25,8 @@ from controller.slack_sharing import SlackSharing
 from publishers.reports import PartProfile, RunEnergy, RunPlan
 from publishers.wire import Iterations, Message, RankStatus
 
-KEEP_PERIOD_S = 10.0
-"""What a controller that is killed has not kept counts as a pause."""
+KEEP_PERIODS = 2
+"""The books are kept with every second report: what a controller that is killed has not kept counts as a pause."""
 MAX_STEPS_PER_TICK = 10
 """However fast messages come, decisions are made at most this often."""
 
@@ -166,7 +166,7 @@ class Job:
                 report_s = next_tick_s(report_s, period_s=self._config.energy.period_s, now_s=now_s)
             if now_s >= keep_s:
                 self._keep_books()
-                keep_s = next_tick_s(keep_s, period_s=KEEP_PERIOD_S, now_s=now_s)
+                keep_s = next_tick_s(keep_s, period_s=KEEP_PERIODS * self._config.energy.period_s, now_s=now_s)
             next_s = next_tick_s(next_s, period_s=self._tick_s, now_s=now_s)
             await self._clock.sleep_until(next_s)
 

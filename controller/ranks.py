@@ -164,7 +164,7 @@ class Ranks:
 
     def have_gathered(self, now_s: float) -> bool:
         """Return whether every rank that is to come has come, and iterates."""
-        if not self.members or self.are_gone or any(log.end_ns is None for log in self.logs):
+        if not self.members or self.are_gone or not all(log.is_live for log in self.logs):
             return False
         return len(self.members) >= self.status.world_size or now_s - self._joined_s >= GATHER_S
 

@@ -81,6 +81,8 @@ class RankLog:
         self._n_marks = 0
         self._last_seq = -1
         self._next_iteration: int | None = None
+        self.is_live = False
+        """Whether a message has come to this log, and not only to the one that it goes on from."""
         self.n_iterations = 0.0
         self.n_lost = 0
         self.n_refused = 0
@@ -163,6 +165,7 @@ class RankLog:
             # Iterations that were lost on the way ran all the same: their time counts as active.
             self.active_s += gap_ns / NS_PER_S if n_lost or gap_ns <= BRIDGE_NS else 0.0
             self.running_s += gap_ns / NS_PER_S if n_lost else 0.0
+        self.is_live = True
         self._last_seq = message.seq
         self._next_iteration = message.first + len(ends_ns)
         self.n_lost += n_lost

@@ -18,7 +18,7 @@ from controller.run_log import Tally
 from publishers.reports import RunEnergy
 from publishers.wire import RankStatus, decode
 from tests.controller.messages import BOOT_ID, iterations, rank_status
-from tests.controller.router_bench import TOPICS, RouterBench
+from tests.controller.router_bench import TOPICS, RouterBench, limit_state
 from tests.fakes import FakeGpu, LoopClock
 
 PLACE = Place(job="resnet50", run="run-1", node="node-a")
@@ -138,6 +138,19 @@ async def test_a_run_that_ends_without_another_word_still_has_its_books_closed(t
     final = last_energy(bench)
     assert (final.final, final.iterations) == (True, 120)
     assert final.energy_j == pytest.approx(66 * 300, rel=0.02)
+
+
+async def test_a_run_that_is_known_from_before_asks_for_nothing_before_it_iterates_again(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    async with running.controller():
+        await running.train(60)
+    async with running.controller() as bench:
+        bench.limiters[0].state = limit_state()
+        bench.say("status", rank_status())
+        await asyncio.sleep(5)
+        assert bench.limiters[0].targets == []
+        await running.train(5)
+        assert len(bench.limiters[0].targets) == 1
 
 
 async def test_another_process_under_the_same_name_begins_anew(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_controller_that_starts_after_a_kill_restores_first_and_plans_anew(nod
 
 
 def test_the_account_of_a_run_goes_on_after_a_kill_and_counts_what_ran_without_a_controller(node: LiveNode) -> None:
-    first = node.controller(log="first.log", before="from controller import job; job.KEEP_PERIOD_S = 0.2")
+    first = node.controller(log="first.log")
     training = node.training(60.0)
     wait_for(node, lambda: (node.watcher.last("r1/energy") or {}).get("duration_s", 0.0) > 6)
     ended(first, signal.SIGKILL)

@@ -137,6 +137,12 @@ def lost(gpu: FakeGpu) -> GpuError:
     return GpuLostError("fell off the bus", gpu_uuid=gpu.uuid, operation="set_power_limit", code=15)
 
 
+def leave_behind(folder: Path) -> None:
+    """Kill what runs on `state`: what is on disk stays, in `killed`, and so does what is on the GPU."""
+    half_written = shutil.ignore_patterns("*.new")  # a thread may just be moving one to its place
+    shutil.copytree(folder / "state", folder / "killed", ignore=half_written)
+
+
 async def test_after_sigkill_the_next_start_gives_back_first_and_then_plans_the_run_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,7 +152,7 @@ async def test_after_sigkill_the_next_start_gives_back_first_and_then_plans_the_
     async with site.controlled():
         await training.train(600)
         left_w = gpu.requested_power_limit_w
-        shutil.copytree(tmp_path / "state", tmp_path / "killed")  # SIGKILL: what is on disk, and on the GPU, stays
+        leave_behind(tmp_path)
     gpu.set_externally(left_w)
     gpu.history.clear()
     after = Site(tmp_path / "killed", [gpu])
@@ -164,7 +170,7 @@ async def test_after_sigkill_a_limit_of_somebody_else_is_left_alone(tmp_path: Pa
     site = Site(tmp_path / "state", [gpu])
     async with site.controlled():
         await Training(site).train(600)
-        shutil.copytree(tmp_path / "state", tmp_path / "killed")
+        leave_behind(tmp_path)
     gpu.set_externally(222.0)
     gpu.history.clear()
     async with Site(tmp_path / "killed", [gpu]).controlled():
@@ -178,7 +184,7 @@ async def test_a_gpu_that_was_away_at_the_start_is_given_back_when_it_answers(tm
     async with site.controlled():
         await Training(site).train(600)
         left_w = gpu.requested_power_limit_w
-        shutil.copytree(tmp_path / "state", tmp_path / "killed")
+        leave_behind(tmp_path)
     gpu.set_externally(left_w)
     gpu.errors = {operation: lost(gpu) for operation in ("read_limit", "read_range", "set_power_limit")}
     async with Site(tmp_path / "killed", [gpu]).controlled():
