@@ -17,14 +17,16 @@ from msgspec import Meta
 
 from controller.errors import ConfigError
 from controller.plan_config import PlanConfig, read_deadline, read_job_plans
-from controller.tables import Reader, Section, build_record, override, read_tables, shown
+from controller.tables import Reader, Section, build_record, override, read_tables, shown, unrelated
 from policies.providers.base import ProviderSettings
 from policies.providers.catalogue import CATALOGUE, Entry
 from policies.providers.mqtt import MqttSettings
 from publishers.endpoint import Endpoint
+from publishers.quantities import TopicRoot
 
-NameOrNone = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._-]{0,64}\Z")]
-Root = Annotated[str, Meta(pattern=r"\A[^/#+\s][^#+\s]{0,127}(?<!/)\Z")]
+NameOrNone = Annotated[
+    str, Meta(pattern=r"\A[A-Za-z0-9._-]{0,64}\Z", description="at most 64 characters of A-Z a-z 0-9 . _ -")
+]
 Seconds = Annotated[float, Meta(ge=0.05, le=86_400)]
 
 PATIENCE_WINDOWS: Final = 5
@@ -37,7 +39,7 @@ class BusConfig(Section, frozen=True, kw_only=True):
     """Where the broker is. `mqtts://` means TLS; the password stands in a file of its own."""
 
     url: str = "mqtt://127.0.0.1:1883"
-    root: Root = "gridchase/v1"
+    root: TopicRoot = "gridchase/v1"
     username: str = ""
     password_file: str = ""
     ca_file: str = ""
@@ -140,11 +142,12 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
     """
     faults: list[str] = []
     tables = read_tables(path, faults)
+    is_read = not faults
     for text in overrides:
         override(tables, text, faults)
     config = _build(tables, faults)
-    if not faults:
-        faults += check(config)
+    if is_read:
+        faults += unrelated(check(config), faults)
     if faults:
         raise ConfigError(faults)
     return with_names(config)

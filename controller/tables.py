@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -90,6 +90,19 @@ def build_record(
     return None if missing else kind(**good)
 
 
+def unrelated(found: Iterable[str], faults: Sequence[str]) -> list[str]:
+    """Return the faults between keys that would be there, too, if what is wrong already were right.
+
+    A record is built without the keys that are wrong: what they are to say together with others is not known yet.
+
+    Args:
+        found: what is wrong with the record, each with all its keys.
+        faults: what was wrong with the tables, each with its key first.
+    """
+    wrong = {match[0] for fault in faults if (match := _KEY.match(fault))}
+    return [fault for fault in found if wrong.isdisjoint(_KEY.findall(fault) + _KEY.findall(_TABLE.sub("", fault)))]
+
+
 def shown(value: object) -> str:
     """Return a value as it may be logged."""
     return without_secret(repr(value))
@@ -100,6 +113,9 @@ def without_secret(text: str) -> str:
     return re.sub(r"://.*@", "://…@", text, flags=re.DOTALL)
 
 
+_KEY = re.compile(r"\b[a-z]+\.[a-z_]+")
+_TABLE = re.compile(r"\bjob\[\d+\]\.")
+"""What a `[[plan.job]]` does not say itself it has from `[plan]`, and its fault may be that of there."""
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 _WORDS = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
 
@@ -117,6 +133,6 @@ def bound_of(hint: Any) -> str:  # noqa: ANN401 — a type annotation has no nar
     return (
         f"must be {_WORDS[kind]}"
         + (" " + " and ".join(words) if words else "")
-        + (f" like {meta.pattern}" if meta.pattern else "")
+        + (f" of {meta.description}" if meta.description else f" like {meta.pattern}" if meta.pattern else "")
         + (" and not empty" if meta.min_length and not meta.pattern else "")
     )

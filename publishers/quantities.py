@@ -16,5 +16,13 @@ TimeNs = Annotated[int, Meta(ge=0, le=(1 << 62))]
 PowerW = Annotated[float, Meta(ge=0, le=1e6)]
 Amount = Annotated[float, Meta(ge=0, le=1e18)]
 Number = Annotated[float, Meta(ge=-1e18, le=1e18)]
+TopicRoot = Annotated[
+    str,
+    Meta(
+        pattern=r"\A[^/#+\s][^#+\s]{0,127}(?<!/)\Z",
+        description="1 to 128 characters, with no blank, + or # among them, and no / at either end",
+    ),
+]
+"""What every topic of a bus begins with; the description is what people are told."""
 GpuRef = Annotated[str, Meta(min_length=1, max_length=96)] | Annotated[int, Meta(ge=0, le=1023)]
 """A GPU as a training process names it: a UUID (or the beginning of one), or an index on its node."""

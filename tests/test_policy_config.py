@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from controller.cli.policy_config import check_policy_config, load_policy_config
+from controller.config import load_config
 from controller.errors import ConfigError
 from policies.service.config import PolicyConfig
 
@@ -83,6 +84,23 @@ def test_every_fault_is_told_at_once_with_its_path_its_value_and_its_bound(tmp_p
         "--set nonsense: must be section.key=value",
     ):
         assert any(part in fault for fault in told), part
+
+
+def test_faults_between_keys_are_told_with_those_of_single_keys() -> None:
+    told = faults_of("bus.url=http://x", "learning.eta=2", "bus.username=5", "bus.password_file=/etc/hostname")
+    assert [fault.partition(" ")[0] for fault in told] == ["bus.username", "learning.eta", "bus.url:"]
+
+
+def test_a_file_that_cannot_be_read_is_told_alone(tmp_path: Path) -> None:
+    assert len(faults_of("bus.password_file=/etc/hostname", path=tmp_path / "absent.toml")) == 1
+
+
+def test_service_and_controller_say_the_same_of_the_same_fault() -> None:
+    for override in ("bus.root=a/#", "bus.url=http://x"):
+        with pytest.raises(ConfigError) as caught:
+            load_config(None, [override])
+        assert faults_of(override) == caught.value.faults
+        assert "\\" not in caught.value.faults[0]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import msgspec
 
 from controller.config import default_state_dir
 from controller.errors import ConfigError
-from controller.tables import build_record, override, read_tables, shown
+from controller.tables import build_record, override, read_tables, shown, unrelated
 from policies.service.config import BusConfig, PolicyConfig, StoreConfig
 from publishers.endpoint import Endpoint
 
@@ -26,11 +26,12 @@ def load_policy_config(path: Path | None, overrides: Sequence[str] = ()) -> Poli
     """
     faults: list[str] = []
     tables = read_tables(path, faults)
+    is_read = not faults
     for text in overrides:
         override(tables, text, faults)
     config = _build(tables, faults)
-    if not faults:
-        faults += check_policy_config(config)
+    if is_read:
+        faults += unrelated(check_policy_config(config), faults)
     if faults:
         raise ConfigError(faults)
     return config

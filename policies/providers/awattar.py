@@ -4,12 +4,12 @@ EPEX Spot prices in EUR/MWh, without taxes and fees; those of the next day are t
 use: 100 requests a day and address. Documentation: https://www.awattar.at/services/api
 """
 
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import aiohttp
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 
-from policies.providers.base import ProviderSettings, SignalDataError
+from policies.providers.base import ProviderSettings, SignalDataError, UrlOrNone
 from policies.providers.http import HttpSource
 from policies.providers.series import Point
 from policies.providers.span import SpanProvider
@@ -32,7 +32,7 @@ class AwattarSettings(ProviderSettings, frozen=True, kw_only=True):
     """
 
     zone: Literal["DE", "AT"]
-    url: Annotated[str, Meta(pattern=r"\A(https?://[^\s@]+)?\Z")] = ""
+    url: UrlOrNone = ""
 
     def signal_kind(self) -> SignalKind:
         """Return `price`."""

@@ -14,9 +14,27 @@ MAX_MESSAGE: Final = 300
 
 Zone = Annotated[str, Meta(min_length=1, max_length=64)]
 Lateness = Annotated[float, Meta(ge=0, le=86_400)]
-Url = Annotated[str, Meta(pattern=r"\Ahttps?://[^\s@]+\Z")]
+Url = Annotated[
+    str,
+    Meta(
+        pattern=r"\Ahttps?://[^\s@]+\Z", description="a URL, http:// or https://, with no blank, user or password in it"
+    ),
+]
 """An address without a user or a password in it."""
-Variable = Annotated[str, Meta(pattern=r"\A[A-Z_][A-Z0-9_]*\Z")]
+UrlOrNone = Annotated[
+    str,
+    Meta(
+        pattern=r"\A(https?://[^\s@]+)?\Z",
+        description='a URL, http:// or https://, with no blank, user or password in it, or ""',
+    ),
+]
+Variable = Annotated[
+    str,
+    Meta(
+        pattern=r"\A[A-Z_][A-Z0-9_]*\Z",
+        description="the name of an environment variable: A-Z 0-9 _, and no digit first",
+    ),
+]
 """The name of an environment variable, in capitals: what stands there by mistake is no name, but the secret itself."""
 
 

@@ -5,12 +5,12 @@ API: https://carbon-aware-sdk.greensoftware.foundation. Data: those of the sourc
 """
 
 from itertools import pairwise
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import aiohttp
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 
-from policies.providers.base import ProviderSettings, SignalDataError, SignalError, SignalRefusedError, Zone
+from policies.providers.base import ProviderSettings, SignalDataError, SignalError, SignalRefusedError, UrlOrNone, Zone
 from policies.providers.http import HttpSource
 from policies.providers.series import (
     AHEAD_S,
@@ -47,7 +47,7 @@ class CarbonAwareSdkSettings(ProviderSettings, frozen=True, kw_only=True):
 
     zone: Zone
     kind: Literal["average", "marginal"]
-    url: Annotated[str, Meta(pattern=r"\A(https?://[^\s@]+)?\Z")] = ""
+    url: UrlOrNone = ""
 
     def signal_kind(self) -> SignalKind:
         """Return what was stated."""

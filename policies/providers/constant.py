@@ -33,7 +33,7 @@ class ConstantPriceSettings(ProviderSettings, frozen=True, kw_only=True):
     """
 
     value: Annotated[float, Meta(ge=-1e6, le=1e6)]
-    currency: Annotated[str, Meta(pattern=r"\A[A-Z]{3}\Z")] = "EUR"
+    currency: Annotated[str, Meta(pattern=r"\A[A-Z]{3}\Z", description="three capitals, as EUR")] = "EUR"
     zone: Annotated[str, Meta(max_length=64)] = ""
 
     def signal_kind(self) -> Literal["price"]:

@@ -43,7 +43,7 @@ MAX_PAGES: Final = 8
 _PERIOD: Final = "%Y-%m-%dT%H"
 _SERVER_ERROR: Final = 500
 
-Respondent = Annotated[str, Meta(pattern=r"\A[A-Z0-9]{2,5}\Z")]
+Respondent = Annotated[str, Meta(pattern=r"\A[A-Z0-9]{2,5}\Z", description="2 to 5 characters of A-Z 0-9")]
 
 
 class EiaSettings(ProviderSettings, frozen=True, kw_only=True):

@@ -36,8 +36,19 @@ MAX_SOURCE: Final = 200
 _CARBON_FACTORS: Final = {"g/kWh": 1.0, "kg/MWh": 1.0, "lb/MWh": intensity_g_per_kwh(1.0)}
 _LOGGER = logging.getLogger(__name__)
 
-MqttUrl = Annotated[str, Meta(pattern=r"\Amqtts?://[^\s@]+\Z")]
-Unit = Annotated[str, Meta(pattern=r"\A(g/kWh|kg/MWh|lb/MWh|[A-Z]{3}/[kM]Wh)\Z")]
+MqttUrl = Annotated[
+    str,
+    Meta(
+        pattern=r"\Amqtts?://[^\s@]+\Z", description="a URL, mqtt:// or mqtts://, with no blank, user or password in it"
+    ),
+]
+Unit = Annotated[
+    str,
+    Meta(
+        pattern=r"\A(g/kWh|kg/MWh|lb/MWh|[A-Z]{3}/[kM]Wh)\Z",
+        description="g/kWh, kg/MWh, lb/MWh, or a currency's three capitals and /kWh or /MWh, as EUR/MWh",
+    ),
+]
 
 
 class MqttSettings(ProviderSettings, frozen=True, kw_only=True):
@@ -65,7 +76,13 @@ class MqttSettings(ProviderSettings, frozen=True, kw_only=True):
     url: MqttUrl = "mqtt://127.0.0.1:1883"
     username: str = ""
     password_file: str = ""
-    password_env: Annotated[str, Meta(pattern=r"\A([A-Z_][A-Z0-9_]*)?\Z")] = ""
+    password_env: Annotated[
+        str,
+        Meta(
+            pattern=r"\A([A-Z_][A-Z0-9_]*)?\Z",
+            description='the name of an environment variable (A-Z 0-9 _, and no digit first), or ""',
+        ),
+    ] = ""
     ca_file: str = ""
     step_s: Annotated[float, Meta(ge=30, le=86_400)] = 300.0
     value_key: Annotated[str, Meta(max_length=128)] = ""

@@ -40,7 +40,7 @@ class OctopusSettings(ProviderSettings, frozen=True, kw_only=True):
     """
 
     zone: Zone
-    product: Annotated[str, Meta(pattern=r"\A[A-Z0-9-]{1,64}\Z")]
+    product: Annotated[str, Meta(pattern=r"\A[A-Z0-9-]{1,64}\Z", description="1 to 64 characters of A-Z 0-9 -")]
     vat: Literal["include", "exclude"] = "include"
     url: Url = "https://api.octopus.energy"
 

@@ -60,7 +60,7 @@ class WattTimeSettings(ProviderSettings, frozen=True, kw_only=True):
     """
 
     zone: Zone
-    username: Annotated[str, Meta(min_length=1, pattern=r"\A[^:]+\Z")]
+    username: Annotated[str, Meta(pattern=r"\A[^:]+\Z", description="at least 1 character, with no : among them")]
     signal_type: Literal["co2_moer", "co2_aoer"] = "co2_moer"
     url: Url = "https://api.watttime.org"
     password_file: str = ""

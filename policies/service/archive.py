@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from policies.batch_size import Choice, Study, choose_batch_size, describe
 from policies.service.config import LearningConfig
 from policies.service.errors import RequestError, StoreUnavailableError, UnknownJobError, UnknownTrialError
-from policies.service.imports import check_exports, missing
+from policies.service.imports import check_exports, missing, ordered
 from policies.service.records import (
     ImportCounts,
     Job,
@@ -268,9 +268,10 @@ def _exported(connection: Connection, name: str) -> JobExport:
 
 def _imported(connection: Connection, export: JobExport) -> tuple[bool, int]:
     """Take in a job; return whether it was new, and how many of its trials were."""
-    is_new = queries.add_job(connection, export.job)
-    job = _known(connection, export.job.name, locked=True)
-    check_same(job, export.job)
+    wanted = ordered(export.job)
+    is_new = queries.add_job(connection, wanted)
+    job = _known(connection, wanted.name, locked=True)
+    check_same(job, wanted)
     known = queries.find_studied(connection, job.name)
     added = missing(export.trials, known)
     queries.add_trials(connection, added)

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from policies.service.records import Beta, Eta
+from publishers.quantities import TopicRoot
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -15,7 +16,7 @@ class BusConfig(Section, frozen=True, kw_only=True):
     """Where the broker is. `mqtts://` means TLS; the password stands in a file of its own. An empty url: no bus."""
 
     url: str = "mqtt://127.0.0.1:1883"
-    root: Annotated[str, Meta(pattern=r"\A[^/#+\s][^#+\s]{0,127}(?<!/)\Z")] = "gridchase/v1"
+    root: TopicRoot = "gridchase/v1"
     username: str = ""
     password_file: str = ""
     ca_file: str = ""

@@ -1,20 +1,22 @@
 """What an import may bring: exports that do not contradict themselves, and of their trials those that are not known."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from policies.service.errors import RequestError
-from policies.service.records import IN_FLIGHT, JobExport, Trial
+from policies.service.records import IN_FLIGHT, Job, JobExport, Trial
 from policies.service.registration import new_job
 from policies.service.timings import faults_of
-from policies.service.trials import check
+from policies.service.trials import check, n_epochs
 
 MAX_AHEAD_S: Final = 86_400.0
 """The clock of where an export comes from may be wrong by this; a lease that is renewed later would never run out."""
+MAX_RECURRENCE: Final = 1 << 30
+"""Half of what a record holds: as many recurrences are still to come, and are counted on from the highest there is."""
 
 
 def check_exports(exports: Sequence[JobExport], now_s: float) -> None:
@@ -32,6 +34,11 @@ def check_exports(exports: Sequence[JobExport], now_s: float) -> None:
     faults += [f"job {name} comes {n} times: must come once" for name, n in names.items() if n > 1]
     if faults:
         raise RequestError(faults)
+
+
+def ordered(job: Job) -> Job:
+    """Return a job with its batch sizes ascending, as jobs are here: in a file they may stand in any order."""
+    return replace(job, batch_sizes=tuple(sorted(job.batch_sizes)))
 
 
 def missing(trials: Sequence[Trial], known: Sequence[Trial]) -> list[Trial]:
@@ -68,6 +75,8 @@ def _trial_faults(export: JobExport, trial: Trial, now_s: float) -> list[str]:
         faults.append(f"job = {trial.job}: must be {export.job.name}")
     if trial.batch_size not in export.job.batch_sizes:
         faults.append(f"batch_size = {trial.batch_size}: must be one of {list(export.job.batch_sizes)}")
+    if trial.recurrence > MAX_RECURRENCE:
+        faults.append(f"recurrence = {trial.recurrence}: must be at most {MAX_RECURRENCE}")
     faults += [
         f"{name} = {at_s}: must be at most a day from now, {now_s + MAX_AHEAD_S:.0f}"
         for name, at_s in (("requested_at_s", trial.requested_at_s), ("heard_at_s", trial.heard_at_s))
@@ -81,7 +90,19 @@ def _trial_faults(export: JobExport, trial: Trial, now_s: float) -> list[str]:
         check(trial.result, is_news=False)
     except RequestError as error:
         faults += error.faults
-    return faults
+    return [*faults, *_end_faults(trial)]
+
+
+def _end_faults(trial: Trial) -> Iterator[str]:
+    """Yield what is wrong between the state of a trial and its result.
+
+    An end that was only inferred has no outcome; whatever its end, a run that has trained to its target says how long.
+    """
+    outcome = trial.result.outcome
+    if outcome not in {None, trial.state}:
+        yield f"state = {trial.state}: must be {outcome}, as result.outcome, or that must be left out"
+    if trial.state == "reached" and not n_epochs(trial):
+        yield "state = reached: the result must say after how many epochs, at least 1 (reached_epochs, or epochs)"
 
 
 def _consistent(trial: Trial) -> Trial:

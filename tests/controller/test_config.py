@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from controller.config import Config, check, default_state_dir, load_config, load_for_restore
 from controller.errors import ConfigError
+from controller.tables import build_record
+from policies.providers.catalogue import CATALOGUE
 
 AVERAGE = '{name="csv", path="a.csv", zone="DE"}'
 METER = '{name="mqtt", topic="site/price", zone="lab", kind="price", unit="EUR/kWh"}'
@@ -129,9 +131,9 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
         (["bus.url=mqtt://broker:99999"], "bus.url: 'mqtt://broker:99999' is no broker's URL"),
         (["bus.url=mqtt://"], "bus.url: 'mqtt://' is no broker's URL"),
         (["bus.url=mqtt://ada@broker"], "set bus.username and bus.password_file"),
-        (["bus.root=/grid"], "bus.root = '/grid'"),
-        (["bus.root=grid/#"], "bus.root = 'grid/#'"),
-        (["node.name=a b"], "node.name = 'a b'"),
+        (["bus.root=/grid"], "bus.root = '/grid': must be text of 1 to 128 characters, with no blank, + or # among"),
+        (["bus.root=grid/#"], "bus.root = 'grid/#': must be text of 1 to 128 characters, with no blank, + or # among"),
+        (["node.name=a b"], "node.name = 'a b': must be text of at most 64 characters of A-Z a-z 0-9 . _ -"),
         (["job.lease_s=0.9"], "job.lease_s = 0.9: must be a number at least 1 "),
         (["plan.period_s=0.04"], "plan.period_s = 0.04: must be a number at least 0.05 "),
         (["energy.period_s=0.04"], "energy.period_s = 0.04: must be a number at least 0.05 "),
@@ -146,6 +148,55 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
 def test_a_fault_says_where_it_is_and_what_would_be_right(overrides: list[str], fault: str) -> None:
     faults = faults_of(*overrides)
     assert any(fault in line for line in faults), faults
+
+
+def test_faults_between_keys_are_told_with_those_of_single_keys() -> None:
+    faults = faults_of("bus.url=http://x", "plan.eta=2", "plan.objective=deadline", "gpu.min_power_limit_w=x")
+    assert [fault.partition(" ")[0] for fault in faults] == [
+        "gpu.min_power_limit_w",
+        "plan.eta",
+        "bus.url:",
+        "plan.deadline",
+    ]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["bus.username=5", "bus.password_file=/etc/hostname"],
+        ["signal.kind=carbon", 'signal.provider=[{name="nobody"}]'],
+        ["plan.objective=deadline", "plan.deadline=soon"],
+        ["plan.deadline=soon", 'plan.job=[{name="a", objective="deadline"}]'],
+    ],
+)
+def test_a_key_that_is_wrong_is_not_told_to_be_missing_too(overrides: list[str]) -> None:
+    assert len(faults_of(*overrides)) == 1
+
+
+def test_a_file_that_cannot_be_read_is_not_told_to_lack_anything(tmp_path: Path) -> None:
+    assert faults_of("signal.kind=carbon", path=tmp_path / "absent.toml") == [
+        f"{tmp_path / 'absent.toml'}: No such file or directory"
+    ]
+
+
+def _patterns() -> list[tuple[type[msgspec.Struct], str]]:
+    sections = [kind for kind in get_type_hints(Config).values() if isinstance(kind, type)]
+    providers = [entry.settings for entries in CATALOGUE.values() for entry in entries.values()]
+    return [
+        (kind, key)
+        for kind in dict.fromkeys([*sections, *providers])
+        for key, hint in get_type_hints(kind, include_extras=True).items()
+        if any(getattr(meta, "pattern", None) for meta in get_args(hint)[1:])
+    ]
+
+
+@pytest.mark.parametrize(("kind", "key"), _patterns(), ids=lambda part: getattr(part, "__name__", part))
+def test_nobody_is_told_a_regular_expression(kind: type[msgspec.Struct], key: str) -> None:
+    faults: list[str] = []
+    build_record("it", kind, {key: "a b:/#"}, faults)
+    fault = next(fault for fault in faults if fault.startswith(f"it.{key} ="))
+    assert ": must be text of " in fault
+    assert "\\" not in fault
 
 
 @pytest.mark.parametrize(

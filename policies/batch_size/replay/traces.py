@@ -118,7 +118,7 @@ def workloads_of(train: TrainTrace, power: PowerTrace, jobs: Sequence[RecurringJ
     """Return the jobs that are in both traces, each with the batch sizes that are in both.
 
     Raises:
-        TraceError: there is none, or one was never trained to its target.
+        TraceError: there is none, or one never reached its target.
     """
     common = [job for job in jobs if train.sizes_of(job) & power.sizes_of(job)]
     if not common:
@@ -131,11 +131,19 @@ def workloads_of(train: TrainTrace, power: PowerTrace, jobs: Sequence[RecurringJ
 
 
 def _untrained(job: RecurringJob, train: TrainTrace, power: PowerTrace) -> Iterator[str]:
-    """Yield why a job's default would never come to an end, which no policy can mend."""
-    has_target = {size for target, size in train.epochs[_identity(job)] if target == job.target}
-    missing = sorted((train.sizes_of(job) & power.sizes_of(job)) - has_target)
+    """Yield why no batch size of a job would ever come to an end, which no policy can mend."""
+    runs = train.epochs[_identity(job)]
+    sizes = sorted(train.sizes_of(job) & power.sizes_of(job))
+    paths = {size: runs.get((Metric(job.target), size)) for size in sizes}
+    missing = [size for size in sizes if paths[size] is None]
     if missing:
         yield f"{train.source}: {job.name}: no row of target {job.target:g} at the batch sizes {missing}"
+    epochs = [epoch for path in paths.values() if path is not None for epoch in path.values()]
+    if epochs and not any(epoch is not None and epoch <= job.max_epochs for epoch in epochs):
+        yield (
+            f"{train.source}: {job.name}: no run reached target {job.target:g} within {job.max_epochs} epochs at any "
+            f"batch size that is in {power.source}, too: {sizes}"
+        )
 
 
 def _workload(job: RecurringJob, train: TrainTrace, power: PowerTrace) -> Workload:
@@ -161,11 +169,8 @@ def _identity(job: RecurringJob) -> Identity:
 
 def _rows(source: str, text: str, columns: tuple[str, ...], faults: list[str]) -> Iterator[tuple[int, Row]]:
     """Yield (line number, cells by column); tell what is wrong with the header and the number of cells."""
-    header: list[str] | None = None
-    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
-        if not line.strip() or (header is None and line.startswith("#")):
-            continue
-        cells = [cell.strip() for cell in next(csv.reader([line]))]
+    n_faults, header = len(faults), None
+    for number, cells in _cells(source, text, faults):
         if header is None:
             header = cells
             lacking = [column for column in columns if column not in header]
@@ -176,8 +181,25 @@ def _rows(source: str, text: str, columns: tuple[str, ...], faults: list[str]) -
             faults.append(f"{source}:{number}: {len(cells)} cells: must be {len(header)}, as in the header")
         else:
             yield number, dict(zip(header, cells, strict=True))
-    if header is None:
+    if header is None and len(faults) == n_faults:
         faults.append(f"{source}: is empty: must begin with {','.join(columns)}")
+
+
+def _cells(source: str, text: str, faults: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, cells) from the header on; tell which lines cannot be read, and end where that is one."""
+    in_comments = True
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+        if not line.strip() or (in_comments and line.startswith("#")):
+            continue
+        try:
+            cells = next(csv.reader([line]))
+        except csv.Error as error:  # a cell beyond the module's limit of 131,072 characters
+            faults.append(f"{source}:{number}: {error}")
+            if in_comments:
+                return
+        else:
+            yield number, [cell.strip() for cell in cells]
+        in_comments = False
 
 
 def _job(row: Row) -> Identity:

@@ -70,7 +70,7 @@ class Leases:
         try:
             for trial in await self._desk.expire(now_s=self._clock_s()):
                 self._metrics.ended(trial.state)
-                _LOGGER.info("%s/%s: lost: not heard of for %g s", trial.job, trial.run, trial.lease_s)
+                _LOGGER.info("%s/%s: not heard of for %g s: %s", trial.job, trial.run, trial.lease_s, trial.state)
         except StoreUnavailableError:
             self._hears_since_s = None
         except PolicyError as error:

@@ -70,6 +70,29 @@ def test_a_batch_size_without_the_target_is_a_fault() -> None:
     assert fault == "train.csv: cifar100/shufflenetv2: no row of target 0.6 at the batch sizes [128]"
 
 
+@pytest.mark.parametrize("epoch", ["nan", "101"])
+def test_a_job_that_never_reaches_its_target_in_time_is_a_fault(epoch: str) -> None:
+    (fault,) = faults_of(TRAIN.replace("1,0.6,19", f"1,0.6,{epoch}"))
+    assert fault == (
+        "train.csv: cifar100/shufflenetv2: no run reached target 0.6 within 100 epochs at any batch size that is in "
+        "gpus/v100.csv, too: [64, 128]"
+    )
+
+
+def test_a_job_may_reach_its_target_with_its_last_epoch() -> None:
+    (job,) = workloads_of(parse_train("t.csv", TRAIN.replace("1,0.6,19", "1,0.6,100")), parse_power("p.csv", POWER))
+    assert job.paths[64] == (100.0, None)
+
+
+def test_a_cell_too_long_to_be_read_is_a_fault_with_its_line() -> None:
+    long = "9" * 200_000
+    assert faults_of(TRAIN, POWER.replace("9,210", f"{long},210") + "cifar100\n") == (
+        "gpus/v100.csv:4: field larger than field limit (131072)",
+        "gpus/v100.csv:6: 1 cells: must be 7, as in the header",
+    )
+    assert faults_of(long + TRAIN.replace("# ", "")) == ("train.csv:1: field larger than field limit (131072)",)
+
+
 def test_every_fault_of_a_training_trace_is_told_with_its_line() -> None:
     wrong = TRAIN.replace("64,adadelta,1e-1,1,0.6,19", "sixty,adadelta,1e-1,1,0.6,19").replace(",0.6,151", ",0.6,-3")
     assert faults_of(wrong + "cifar100,shufflenetv2\n" + TRAIN.splitlines()[3] + "\n") == (

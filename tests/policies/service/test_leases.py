@@ -48,6 +48,19 @@ async def test_a_run_that_is_silent_for_its_lease_is_lost() -> None:
         assert bench.desk.state() == "lost"
 
 
+async def test_the_log_says_how_a_silent_run_ended(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.desk.open(run="r2")
+    await bench.desk.note_metric("resnet50", "r2", epoch=4, value=0.9, reached=True, now_s=NOW_S)
+    caplog.set_level("INFO")
+    async with bench.looking():
+        await asyncio.sleep(LEASE_S + 62)
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        "resnet50/r1: not heard of for 600 s: lost",
+        "resnet50/r2: not heard of for 600 s: reached",
+    ]
+
+
 async def test_nobody_is_lost_while_nothing_can_be_heard_nor_right_after_that() -> None:
     bench = Bench()
     bench.can_hear = False
