@@ -111,6 +111,7 @@ def replay_plan(options: argparse.Namespace) -> int:
     jobs = list(_jobs(scenes, contest, options, faults))
     if faults or curve is None:
         raise ConfigError(faults)
+    _say_what_is_lost(readings)
     try:
         report = _report(f"{curve.name}, {options.hours:g} h", scenes, jobs, _with_svr(contest), options)
     except KeyboardInterrupt:
@@ -147,6 +148,15 @@ def _faults(options: argparse.Namespace) -> Iterator[str]:
         yield "--policy chase-svr: needs scikit-learn, which is not installed; name another policy, too"
     if options.png is not None and find_spec("matplotlib") is None:
         yield "--png: needs matplotlib, which is not installed: pip install 'gridchase[plots]'"
+
+
+def _say_what_is_lost(readings: Sequence[Reading]) -> None:
+    for reading in readings:
+        if reading.losses:
+            print(
+                f"{reading.signal.zone}: {reading.losses}; lines between the values around them stand for the truth",
+                file=sys.stderr,
+            )
 
 
 def _contest(options: argparse.Namespace) -> Contest:
@@ -245,9 +255,9 @@ def _draw(report: Report, options: argparse.Namespace) -> None:
 
 
 def _print(report: Report) -> None:
-    console = Console()
-    for table in tables(report):
-        console.print(table)
+    console = Console(emoji=False)  # a name may hold what looks like the code of one
+    for table in tables(report, console.width):
+        console.print(table, crop=False)
         console.print()
     console.print(
         "saved: of the carbon (or money) at the highest limit, the mean over runs; slower: the mean; worst: the worst "

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +13,7 @@ from policies.batch_size.replay.protocol import JOBS
 from policies.batch_size.replay.traces import Identity, PowerTrace
 from policies.profile import PowerProfile, ProfilePoint
 from policies.providers.base import SignalFileError
-from policies.providers.trace import read_trace
+from policies.providers.trace import CARBON_UNIT, Trace, read_trace
 from policies.replay.world import World
 from policies.signal import Signal
 
@@ -42,10 +43,11 @@ class Building:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A signal of a file, with its usual step [s]."""
+    """A signal of a file, with its usual step [s], and what its file lost, for people; empty where that is nothing."""
 
     signal: Signal
     step_s: float
+    losses: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,8 @@ def read_curve(path: Path, wanted: Wanted, faults: list[str]) -> Curve | None:
     found = [key for key in _keys(trace) if _matches(key, wanted)]
     if len(found) != 1:
         what = "is more than one" if found else "is not there"
-        faults.append(f"{path}: {_asked(wanted)} {what}; there are {_listed(found or list(_keys(trace)))}")
+        way_out = f"; say which with {_telling_apart(found)}" if found else ""
+        faults.append(f"{path}: {_asked(wanted)} {what}; there are {_listed(found or list(_keys(trace)))}{way_out}")
         return None
     (identity, batch_size) = found[0]
     profile = _profile(trace, identity, batch_size)
@@ -102,6 +105,19 @@ def _listed(keys: Sequence[tuple[Identity, int]]) -> str:
     for identity, size in keys:
         sizes.setdefault(identity, []).append(str(size))
     return "; ".join(f"{'/'.join(key[:2])} ({key[2]}) at {', '.join(texts)}" for key, texts in sizes.items())
+
+
+def _telling_apart(keys: Sequence[tuple[Identity, int]]) -> str:
+    """Return the fewest options that name one of some curves, whichever it is."""
+    values = {
+        "--workload": [identity[:2] for identity, _ in keys],
+        "--batch-size": [size for _, size in keys],
+        "--optimizer": [identity[2] for identity, _ in keys],
+    }
+    choices = (names for n in range(1, len(values) + 1) for names in combinations(values, n))
+    return " and ".join(
+        next(names for names in choices if len(set(zip(*map(values.get, names), strict=True))) == len(keys))
+    )
 
 
 def _asked(wanted: Wanted) -> str:
@@ -143,9 +159,20 @@ def read_signals(paths: Sequence[Path], faults: list[str]) -> list[Reading]:
         if np.isnan(trace.values).all():
             faults.append(f"{path}: has no value at all")
             continue
-        readings.append(Reading(signal=trace.as_signal(path), step_s=trace.step_s))
+        readings.append(Reading(signal=trace.as_signal(path), step_s=trace.step_s, losses=_losses(trace)))
     faults += _mixed(paths, readings)
     return readings
+
+
+def _losses(trace: Trace) -> str:
+    """Return what is not there, with its share of the time: one gap may be an hour, or a year."""
+    if not trace.losses:
+        return ""
+    # Sources write 0 where they do not know; who sees no empty cell in the file shall know what was counted.
+    what = " (carbon that is not above 0 is missing)" if trace.n_missing and trace.unit == CARBON_UNIT else ""
+    spans_s = np.diff(np.append(trace.starts_s, trace.ends_s))
+    share_ratio = spans_s[np.isnan(trace.values)].sum() / spans_s.sum()
+    return f"{trace.losses}{what}, {100 * share_ratio:.3g} % of its time"
 
 
 def scene_of(curve: Curve, reading: Reading, building: Building, period_s: float | None) -> Scene:

@@ -5,14 +5,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from policies.replay.plan_evaluation import Row
 from policies.replay.plan_example import Example
 
 MEAN: Final = "mean"
-N_BUDGETS: Final = 3
-"""Side by side on a terminal of 80 columns."""
+N_RATIOS: Final = 3
+"""Columns of a budget: saved, slower, worst."""
+_UNHEMMED: Final = 10_000
 BY_SIGNAL: Final = {
     "best-static": "single",
     "static-mix": "mix",
@@ -22,6 +27,8 @@ BY_SIGNAL: Final = {
 }
 """The policies that are told apart by signal, and how their columns are headed."""
 MAX_NAME: Final = 30
+MIN_NAME: Final = 8
+"""Names of signals go on in another line beyond so many characters; the least, where the numbers need the room."""
 COLOURS: Final = {
     "max": "#718096",
     "best-static": "#d69e2e",
@@ -94,17 +101,47 @@ class Report:
 
 def label(row: Row) -> str:
     """Return what a policy is called, with the eta that it was given."""
-    return row.policy if row.eta is None else f"{row.policy} {row.eta:g}"
+    return row.policy if row.eta is None else f"{row.policy} {row.eta:.12g}"
 
 
-def tables(report: Report) -> Iterator[Table]:
-    """Yield the tables: what is saved over all, and by signal where there are several."""
+def tables(report: Report, width: int) -> Iterator[Table]:
+    """Yield the tables: what is saved over all, and by signal where there are several.
+
+    Each is at most so many characters wide, unless its numbers need more: they are never cut.
+    """
     budgets = list(dict.fromkeys(row.max_slowdown for row in report.rows))
-    for first in range(0, len(budgets), N_BUDGETS):
-        yield _overall(report, budgets[first : first + N_BUDGETS])
+    first = 0
+    while first < len(budgets):
+        table = _side_by_side(report, budgets[first:], width)
+        yield _at_least_whole(table, width)
+        first += (len(table.columns) - 1) // N_RATIOS
     if report.n_signals > 1:
         for max_slowdown in budgets:
-            yield _by_signal([row for row in report.rows if row.max_slowdown == max_slowdown], max_slowdown)
+            rows = [row for row in report.rows if row.max_slowdown == max_slowdown]
+            yield _at_least_whole(_by_signal(rows, max_slowdown, width), width)
+
+
+def _side_by_side(report: Report, slowdown_ratios: Sequence[float], width: int) -> Table:
+    """Return the table of as many of the budgets as fit; it has one at least."""
+    table = _overall(report, slowdown_ratios[:1])
+    for n_budgets in range(2, len(slowdown_ratios) + 1):
+        wider = _overall(report, slowdown_ratios[:n_budgets])
+        if _width(wider) > width:
+            break
+        table = wider
+    return table
+
+
+def _width(table: Table) -> int:
+    """Return how wide a table is where nothing hems it in [characters]."""
+    return Console(width=_UNHEMMED).measure(table).maximum
+
+
+def _at_least_whole(table: Table, width: int) -> Table:
+    """Return the table, told to be as wide as its numbers need where that is more than there is."""
+    needed = _width(table)
+    table.width = needed if needed > width else None
+    return table
 
 
 def _overall(report: Report, slowdown_ratios: Sequence[float]) -> Table:
@@ -124,20 +161,23 @@ def _overall(report: Report, slowdown_ratios: Sequence[float]) -> Table:
     return table
 
 
-def _by_signal(rows: Sequence[Row], max_slowdown: float) -> Table:
+def _by_signal(rows: Sequence[Row], max_slowdown: float, width: int) -> Table:
     columns = [policy for policy in BY_SIGNAL if any(row.policy == policy for row in rows)]
     table = _table(f"at most {percent(max_slowdown - 1, n_digits=1)} % slower: saved [%]")
-    table.add_column("signal", no_wrap=True, max_width=MAX_NAME, overflow="ellipsis")
+    # Folded, not cut: two names may differ in their last character.
+    table.add_column("signal", max_width=MAX_NAME, overflow="fold")
     for policy in columns:
         table.add_column(BY_SIGNAL[policy], justify="right", no_wrap=True)
     for signal in dict.fromkeys(row.signal for row in rows):
         saved = {row.policy: percent(row.carbon_saved_ratio) for row in rows if row.signal == signal}
-        table.add_row(signal, *(saved[policy] for policy in columns))
+        table.add_row(Text(signal), *(saved[policy] for policy in columns))
+    longest = min(MAX_NAME, max(cell_len(row.signal) for row in rows))
+    table.columns[0].max_width = max(MIN_NAME, longest - max(0, _width(table) - width))
     return table
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    return Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
 
 
 def percent(share_ratio: float, *, n_digits: int = 2) -> str:

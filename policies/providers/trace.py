@@ -4,15 +4,15 @@
     timestamp,gco2_per_kwh
     2021-01-01T00:00Z,421.8
 
-Times are the starts of the values, ISO 8601 in UTC; the name of the value column is its unit. The usual step is the
-median difference of two times; a gap is never bridged, and the last value holds for one step.
+Times are the starts of the values, ISO 8601 with their offset from UTC; the name of the value column is its unit. The
+usual step is the median difference of two times; a gap is never bridged, and the last value holds for one step.
 """
 
 import csv
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -248,12 +248,12 @@ def _read_row(row: list[str], starts_s: list[float]) -> tuple[float, float]:
 
 
 def _read_time_s(text: str) -> float:
-    """Return Unix time of an ISO 8601 time in UTC [s]."""
+    """Return Unix time of an ISO 8601 time that says its offset [s]; nobody knows where a clock stood without one."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a time in ISO 8601, such as 2021-01-01T00:00Z") from None
-    if time.utcoffset() != timedelta(0):
+    if time.utcoffset() is None:
         raise ValueError(f"{text} is not in UTC: write Z or +00:00 behind it")
     return time.timestamp()
 

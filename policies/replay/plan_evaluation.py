@@ -1,7 +1,7 @@
 """What policies of power limits save on one signal: all of them play the same runs, which start all over the signal."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -24,6 +24,8 @@ HISTORY_S: Final = 14 * 86_400.0
 """What precedes the first run, where there is that much: the planner looks no further back."""
 LENIENCE: Final = 1.02
 """A policy may miss its budget by a little, and then still has a signal."""
+N_DIGITS: Final = 9
+"""Of a ratio that is told, after the point: Unix times hold 2e-7 s, which is 7e-10 of the shortest runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +180,7 @@ def rows_of(signal: str, jobs: Sequence[Job], played: Sequence[Played], contest:
 def _row(signal: str, entry: Entry, max_slowdown: float, jobs: Sequence[Job], played: Sequence[Played]) -> Row:
     ours, most = [runs[entry] for runs in played], [runs[Entry(policy="max")] for runs in played]
     slowdowns = [run.duration_s / job.top_s for run, job in zip(ours, jobs, strict=True)]
-    return Row(
+    row = Row(
         policy=entry.policy,
         max_slowdown=max_slowdown,
         signal=signal,
@@ -189,6 +191,7 @@ def _row(signal: str, entry: Entry, max_slowdown: float, jobs: Sequence[Job], pl
         slowdown_worst_ratio=max(slowdowns),
         n_starts=len(played),
     )
+    return _rounded(row)
 
 
 def saved_ratio(ours: Values, most: Values) -> float:
@@ -207,7 +210,7 @@ def mean_rows(rows: Sequence[Row]) -> list[Row]:
     groups: dict[tuple[str, float, float | None], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.policy, row.max_slowdown, row.eta), []).append(row)
-    return [
+    means = [
         Row(
             policy=policy,
             max_slowdown=max_slowdown,
@@ -221,3 +224,23 @@ def mean_rows(rows: Sequence[Row]) -> list[Row]:
         )
         for (policy, max_slowdown, eta), group in groups.items()
     ]
+    return [_rounded(mean) for mean in means]
+
+
+def _rounded(row: Row) -> Row:
+    """Return a row without the rounding of its sums.
+
+    By it a policy would stand below another that does the same, and above a budget that it keeps to the second; and
+    what saves nothing would save -0.0, which adding 0.0 turns into 0.0.
+    """
+
+    def told(ratio: float) -> float:
+        return round(ratio, N_DIGITS) + 0.0
+
+    return replace(
+        row,
+        carbon_saved_ratio=told(row.carbon_saved_ratio),
+        energy_saved_ratio=told(row.energy_saved_ratio),
+        slowdown_ratio=told(row.slowdown_ratio),
+        slowdown_worst_ratio=told(row.slowdown_worst_ratio),
+    )

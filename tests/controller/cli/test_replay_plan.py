@@ -114,8 +114,15 @@ def test_a_signal_with_gaps_is_played(tmp_path: Path, wind: Path, capsys: pytest
     lines = wind.read_text(encoding="utf-8").splitlines()
     holed = tmp_path / "holed.csv"
     holed.write_text("\n".join([*lines[:30], *(f"{line.split(',')[0]}," for line in lines[30:33]), *lines[80:]]))
-    saved = {row["policy"]: row["carbon_saved_ratio"] for row in rows(capsys, *QUICK, "--signal", holed)}
+    assert replayed(*QUICK, "--signal", wind, holed, "--policy", *NO_SVR, "--json") == 0
+    captured = capsys.readouterr()
+    saved = {row["policy"]: row["carbon_saved_ratio"] for row in json.loads(captured.out) if row["signal"] == "holed"}
     assert 0 < saved["gridchase"] <= saved["offline"] < 1
+    (told,) = captured.err.splitlines()
+    assert told == (
+        "holed: 1 gap, 3 missing values (carbon that is not above 0 is missing), 13 % of its time; "
+        "lines between the values around them stand for the truth"
+    )
 
 
 def test_prices_below_nothing_are_played_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,6 +211,7 @@ def test_a_workload_that_is_not_there_or_not_the_only_one_is_told(wind: Path) ->
         replayed("--power", POWER, "--batch-size", "1024", "--signal", wind)
     (told,) = caught.value.faults
     assert "--batch-size 1024 is more than one; there are cifar100/shufflenetv2 (adadelta) at 1024; movielens" in told
+    assert told.endswith("; say which with --workload")
 
 
 def test_a_signal_that_is_too_short_or_of_another_kind_is_told(tmp_path: Path, wind: Path) -> None:

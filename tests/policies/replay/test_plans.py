@@ -149,6 +149,30 @@ def test_everyone_has_a_row_at_each_budget() -> None:
     assert by_name["best-static"].energy_saved_ratio == pytest.approx(1 - 196.41 / 235.21 * 3909.47 / 3847.48)
 
 
+def test_the_rounding_of_sums_tells_nobody_apart_and_nobody_over_budget() -> None:
+    contest = Contest(policies=("max", "static-mix", "gridchase"))
+    most, mix, mine = (Entry(policy=name, max_slowdown=1.05 if name != "max" else None) for name in contest.policies)
+    run = Taken(spent=90.0, energy_j=9e6, duration_s=1.05 * DAY_S)
+    noisy = Taken(spent=90.0 + 1e-12, energy_j=9e6 + 1e-6, duration_s=1.05 * DAY_S + 2.4e-7)
+    top = Taken(spent=100.0, energy_j=1e7, duration_s=DAY_S)
+    played = [{most: top, mix: run, mine: noisy}] * 3
+    rows = rows_of("wind", [real_job(24)] * 3, played, contest)
+    for found in (rows, mean_rows([*rows, *(replace(row, signal="solar") for row in rows)])):
+        same = [replace(row, policy="") for row in found if row.policy != "max"]
+        assert same[0] == same[1]
+        assert same[0].slowdown_worst_ratio == 1.05
+
+
+def test_what_saves_nothing_saves_0_without_a_sign() -> None:
+    top = Taken(spent=0.3, energy_j=1e7, duration_s=DAY_S)
+    a_hair_more = Taken(spent=0.3 * (1 + 1e-15), energy_j=1e7 * (1 + 1e-15), duration_s=DAY_S)
+    entries = Entry(policy="max"), Entry(policy="offline", max_slowdown=1.05)
+    contest = Contest(policies=("max", "offline"))
+    rows = rows_of("wind", [real_job(24)], [dict(zip(entries, (top, a_hair_more), strict=True))], contest)
+    for row in rows + mean_rows(rows):
+        assert (str(row.carbon_saved_ratio), str(row.energy_saved_ratio)) == ("0.0", "0.0")
+
+
 def test_runs_leave_room_for_the_slowest() -> None:
     contest = Contest(max_slowdowns=(1.05, 1.5))
     jobs = jobs_of(REAL, contest, top_s=24 * HOUR_S, n_starts=5, period_s=HOUR_S)
