@@ -234,13 +234,13 @@ def _rounded(row: Row) -> Row:
     what saves nothing would save -0.0, which adding 0.0 turns into 0.0.
     """
 
-    def told(ratio: float) -> float:
-        return round(ratio, N_DIGITS) + 0.0
+    def rounded_ratio(whole_ratio: float) -> float:
+        return round(whole_ratio, N_DIGITS) + 0.0
 
     return replace(
         row,
-        carbon_saved_ratio=told(row.carbon_saved_ratio),
-        energy_saved_ratio=told(row.energy_saved_ratio),
-        slowdown_ratio=told(row.slowdown_ratio),
-        slowdown_worst_ratio=told(row.slowdown_worst_ratio),
+        carbon_saved_ratio=rounded_ratio(row.carbon_saved_ratio),
+        energy_saved_ratio=rounded_ratio(row.energy_saved_ratio),
+        slowdown_ratio=rounded_ratio(row.slowdown_ratio),
+        slowdown_worst_ratio=rounded_ratio(row.slowdown_worst_ratio),
     )
