@@ -88,27 +88,19 @@ async def test_the_account_of_a_run_goes_on_after_a_restart_as_if_nothing_had_ha
     assert final.energy_j == pytest.approx(150 * 300, rel=0.01)
 
 
-async def test_without_a_controller_a_gpu_is_believed_to_use_what_its_counter_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("has_counter", "energy_j"), [(True, 60 * 300 + 110 * 100), (False, 160 * 300 + 10 * 100)])
+async def test_without_a_controller_a_gpu_used_what_its_counter_says_or_else_what_it_used_before(
+    tmp_path: Path, has_counter: bool, energy_j: float
+) -> None:
     running = Running(tmp_path)
+    running.gpu.has_counter = has_counter
     async with running.controller():
         await running.train(60)
     running.gpu.draw_w = lambda _: 100.0
     await running.train(100)
     async with running.controller() as bench:
         await running.train(10)
-    assert last_energy(bench).energy_j == pytest.approx(60 * 300 + 110 * 100, rel=0.02)
-
-
-async def test_without_a_counter_either_it_is_believed_to_have_gone_on_as_before(tmp_path: Path) -> None:
-    running = Running(tmp_path)
-    running.gpu.has_counter = False
-    async with running.controller():
-        await running.train(60)
-    running.gpu.draw_w = lambda _: 100.0
-    await running.train(100)
-    async with running.controller() as bench:
-        await running.train(10)
-    assert last_energy(bench).energy_j == pytest.approx(160 * 300 + 10 * 100, rel=0.02)
+    assert last_energy(bench).energy_j == pytest.approx(energy_j, rel=0.02)
 
 
 async def test_the_time_without_a_controller_is_neither_saved_nor_lost(tmp_path: Path) -> None:
