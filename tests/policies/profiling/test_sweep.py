@@ -54,26 +54,6 @@ def test_the_curve_is_what_was_observed() -> None:
         assert (point.power_w, point.iterations_per_s) == pytest.approx(A40.at(point.power_limit_w))
 
 
-def test_limits_far_above_the_draw_are_left_out() -> None:
-    light = PowerProfile(
-        tuple(
-            ProfilePoint(power_limit_w=w, power_w=p, iterations_per_s=r)
-            for w, p, r in ((100.0, 95.0, 8.0), (140.0, 130.0, 10.0), (300.0, 130.0, 10.0))
-        )
-    )
-    _, wanted_w = profiled(SETTINGS, begin(SETTINGS), Job(light))
-    assert wanted_w == [300.0, 155.0, 125.0, 100.0]
-    two = replace(SETTINGS, n_gpus=2)
-    _, wanted_w = profiled(two, begin(two), Job(light, energy_scale_ratio=2.0))
-    assert wanted_w == [300.0, 155.0, 125.0, 100.0]
-
-
-def test_where_no_limit_binds_the_prior_one_is_enough() -> None:
-    idle = PowerProfile((ProfilePoint(power_limit_w=300.0, power_w=60.0, iterations_per_s=10.0),))
-    _, wanted_w = profiled(SETTINGS, begin(SETTINGS), Job(idle))
-    assert wanted_w == [300.0]
-
-
 def test_a_floor_that_is_not_below_leaves_the_prior_limit_alone() -> None:
     high = replace(SETTINGS, floor_power_limit_w=400.0)
     _, wanted_w = profiled(high, begin(high), Job())
