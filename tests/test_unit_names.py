@@ -34,6 +34,8 @@ ALLOWED: Final = {
     "value_at_end": "the same",
     "usual_value": "the same",
     "work_price": "the price of an iteration, in the signal's unit times joules",
+    "mean_work_price": "the mean price of all of them, the same",
+    "price_at_end": "the same, at the end of a run",
     "mean_power_cost": "power times signal, in W times the signal's unit",
     "at_least": "a price, the same as what it is compared with",
     "price_of": "what a run costs: g, money or kWh, as its signal says",

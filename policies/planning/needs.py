@@ -93,7 +93,7 @@ def budget_need(market: Market, budget: float, progress: Progress) -> Need | Non
     rest, rates_per_s = budget - progress.spent, market.hull.iterations_per_s
 
     def price_of(rate_per_s: float) -> float:
-        return market.iteration_cost(rate_per_s) * left / JOULES_PER_KWH
+        return market.mean_work_price(rate_per_s) * left / JOULES_PER_KWH
 
     low_per_s, high_per_s = float(rates_per_s[0]), float(rates_per_s[-1])
     least, most = price_of(low_per_s), price_of(high_per_s)

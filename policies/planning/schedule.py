@@ -79,7 +79,7 @@ class Market:
             mean_rate_per_s=slowest_per_s + float(bought.sum()),
         )
 
-    def iteration_cost(self, needed_per_s: float) -> float:
+    def mean_work_price(self, needed_per_s: float) -> float:
         """Return what an iteration costs on the cheapest way to a mean rate, or more, of a run of unknown length.
 
         In the unit of the signal times joules.

@@ -117,14 +117,14 @@ def test_a_forecast_that_reaches_the_end_tells_what_is_saved_by_ending_sooner() 
 
 
 @given(profiles(), steps, st.floats(0.0, 1.0))
-def test_an_iteration_costs_what_the_purchase_says(
+def test_an_mean_work_prices_what_the_purchase_says(
     profile: PowerProfile, pairs: list[tuple[float, float]], share: float
 ) -> None:
     market = Market(lower_hull(profile), outlook(pairs))
     low, high = market.hull.thriftiest.iterations_per_s, market.hull.fastest.iterations_per_s
     bought = market.buy(low + share * (high - low))
     expected = bought.mean_power_cost / bought.mean_rate_per_s
-    assert market.iteration_cost(low + share * (high - low)) == pytest.approx(expected)
+    assert market.mean_work_price(low + share * (high - low)) == pytest.approx(expected)
 
 
 @given(profiles(), steps, st.floats(0.0, 1.0))
