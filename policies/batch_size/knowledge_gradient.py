@@ -8,6 +8,7 @@ was tried is not lost for ever: at growing intervals the runner-up is tried agai
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -115,25 +116,32 @@ def in_flight(belief: Gaussian, noise_variance: float, study: Study) -> Gaussian
 def _first(study: Study, settings: LearningSettings) -> Choice:
     """Return the user's own choice, or the nearest to it that can run; beside one in flight, what teaches more.
 
-    Nothing bounds the cost of a run yet, so none goes farther than to half or twice the default.
+    Nothing bounds the cost of a run yet, so none goes farther than to half or twice the default; and once each of those
+    is in flight, the runs are spread over them: nobody knows yet which is any good.
     """
     if study.in_flight:
-        belief = in_flight(prior(study), NOISE_LOG**2, study)
-        total = score(belief, NOISE_LOG**2, study, settings).total
-        near = [
-            at
-            for at, size in enumerate(study.candidates)
-            if 1 / FARTHEST_FIRST <= size / study.default <= FARTHEST_FIRST
-        ]
-        at = min(near, key=lambda at: float(total[at]))
-        if math.isfinite(total[at]) and study.candidates[at] != study.default:
+        size = _beside(study, settings)
+        if size is not None and size != study.default:
             detail = "other runs of this job are on their way, and none has ended yet: this one looks beside them"
-            return Choice(batch_size=study.candidates[at], reason="knowledge_gradient", detail=detail)
+            return Choice(batch_size=size, reason="knowledge_gradient", detail=detail)
     size = min(study.open_candidates, key=lambda size: (abs(math.log(size / study.default)), size))
     detail = f"no run of this job has ended yet: {size} is its default"
     if size != study.default:
         detail = f"{study.default}, the default, cannot run: {size} is the nearest to it"
     return Choice(batch_size=size, reason="default_first", detail=detail)
+
+
+def _beside(study: Study, settings: LearningSettings) -> int | None:
+    """Return the size near the default that teaches most; those that all run already, in turn; None: none can run."""
+    near = [size for size in study.open_candidates if 1 / FARTHEST_FIRST <= size / study.default <= FARTHEST_FIRST]
+    if not near:
+        return None
+    used = Counter(study.in_flight)
+    if all(used[size] for size in near):
+        return min(near, key=lambda size: (used[size], abs(math.log(size / study.default)), size))
+    belief = in_flight(prior(study), NOISE_LOG**2, study)
+    total = score(belief, NOISE_LOG**2, study, settings).total
+    return min(near, key=lambda size: float(total[study.candidates.index(size)]))
 
 
 def _bound(posterior: Posterior | None, study: Study, settings: LearningSettings) -> float | None:

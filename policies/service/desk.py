@@ -87,6 +87,16 @@ class Desk(Archive):
             raise RequestError([f"correlation = {correlation!r}: must not hold the character NUL"])
         return await self._store.write(lambda connection: queries.add_claim(connection, correlation, now_s))
 
+    async def check(self) -> None:
+        """Look whether the database can be read, and where it could not be written last, whether it can be now.
+
+        Raises:
+            StoreUnavailableError: it cannot.
+        """
+        await self._store.read(lambda connection: queries.find_job(connection, ""))
+        if not self._store.is_writable:
+            await self._store.write(lambda _: None)
+
     async def tell(self, job: str, run: str, result: Result, *, now_s: float) -> Told:
         """Take in what is known of a run, its progress or its end; return its trial, and why it is to stop.
 

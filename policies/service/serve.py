@@ -188,7 +188,7 @@ class _Service:
             self._desk,
             http=self._config.http,
             clock_s=self._clock_s,
-            is_ready=self._trouble,
+            is_ready=self._troubles,
             metrics=self._metrics,
         )
 
@@ -197,6 +197,10 @@ class _Service:
         if self._bus is None or self._bus.connected:
             return None
         return self._bus.last_error or "the broker has not answered yet"
+
+    def _troubles(self) -> str | None:
+        """Return that, and what keeps from the disk what waits for the database."""
+        return "; ".join(trouble for trouble in (self._trouble(), self._spool.trouble) if trouble) or None
 
 
 @asynccontextmanager

@@ -132,7 +132,7 @@ async def live(_: Service, __: AnyCall) -> Alive:
 
 
 async def ready(service: Service, _: AnyCall) -> Readiness | Reply:
-    """Return whether the service can do its work: the database answers, and so does all else that it needs."""
+    """Return whether the service can do its work: the database can be read and written, and all else is well, too."""
     troubles = tuple(trouble for trouble in (await _store_trouble(service), service.is_ready()) if trouble)
     answer = Readiness(ready=not troubles, troubles=troubles)
     return Reply(body=answer, status=503) if troubles else answer
@@ -141,9 +141,7 @@ async def ready(service: Service, _: AnyCall) -> Readiness | Reply:
 async def _store_trouble(service: Service) -> str | None:
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
-            await service.desk.job("ready")
-    except UnknownJobError:
-        return None  # it has looked
+            await service.desk.check()
     except PolicyError as error:
         return str(error)
     except TimeoutError:

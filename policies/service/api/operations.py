@@ -217,7 +217,7 @@ OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
     Operation(
         name="ready",
         path="/readyz",
-        summary="Whether the service can do its work: the database answers, the broker is there where there is one.",
+        summary="Whether the service can do its work: the database can be read and written, the broker answers.",
         handle=handlers.ready,
         answer=Readiness,
         query=NoQuery,

@@ -28,6 +28,9 @@ class TrialDesk(Protocol):
     ) -> Trial:
         """Return the trial of a run, a new one where it has none."""
 
+    async def check(self) -> None:
+        """Look whether the database can be read, and written where it could not be."""
+
     async def tell(self, job: str, run: str, result: Result, *, now_s: float) -> Told:
         """Take in what is known of a run."""
 

@@ -72,6 +72,11 @@ class Spool:
         """Return whether anything waits: what comes later must wait, too."""
         return self._filled.is_set()
 
+    @property
+    def trouble(self) -> str | None:
+        """Return what keeps that from the disk, in a sentence; None where nothing does, or nothing waits."""
+        return f"results wait in memory: {self.fault}" if self.fault and self.is_waiting else None
+
     def put(self, news: Story) -> None:
         """Take news; never waits."""
         if len(self._in_memory) >= MAX_IN_MEMORY:

@@ -46,6 +46,7 @@ MAX_STUDIED: Final = 1_000
 and whoever asks holds the job until all are read."""
 _MAX_TIMED: Final = 100
 _ANY_NUMBER: Final = (1 << 31) - 1
+_PROOF: Final = "can this be written?"
 _UNSYNCED: Final = text("SET LOCAL synchronous_commit TO off")
 _JOB: Final = select(JOBS).where(JOBS.c.name == bindparam("job"))
 # Nobody else may ask for this job until we are done; trials of it may be told of meanwhile.
@@ -229,6 +230,12 @@ def add_claim(connection: Connection, correlation: str, now_s: float) -> bool:
 def remove_claims(connection: Connection, *, until_s: float) -> None:
     """Remove the claims made until a time."""
     connection.execute(delete(CLAIMS).where(CLAIMS.c.claimed_at_s <= until_s))
+
+
+def prove_writing(connection: Connection) -> None:
+    """Write something and take it back, which fails where nothing can be written."""
+    _added(connection, CLAIMS, {"correlation": _PROOF, "claimed_at_s": 0.0})
+    connection.execute(delete(CLAIMS).where(CLAIMS.c.correlation == _PROOF))
 
 
 def _added(connection: Connection, table: Table, row: dict[str, Any]) -> bool:

@@ -9,13 +9,14 @@ import importlib.util
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from policies.service.errors import StoreUnavailableError
+from policies.service.store import queries
 from policies.service.store.database import Database, make_database
 from policies.service.store.migration import is_current, migrate
 
@@ -30,6 +31,7 @@ _SERIALIZATION_FAILURE, _DEADLOCK = "40001", "40P01"
 _SQLITE_BUSY: Final = 5
 
 _LOGGER = logging.getLogger(__name__)
+_Kind = Literal["read", "write"]
 Answer = TypeVar("Answer")
 Work = Callable[[Connection], Answer]
 """What is to be done in a transaction. It may be done again from its beginning, and in a thread: it must touch nothing
@@ -60,7 +62,12 @@ class Store:
         self.name = database.name
         self._database = database
         self._timeout_s = timeout_s
-        self._fault: str | None = None
+        self._faults: dict[_Kind, str] = {}  # apart: what is full, or locked, can still be read
+
+    @property
+    def is_writable(self) -> bool:
+        """Return whether the last write was committed; true before the first."""
+        return "write" not in self._faults
 
     async def read(self, work: Work[Answer]) -> Answer:
         """Return what `work` finds, in one transaction.
@@ -68,7 +75,7 @@ class Store:
         Raises:
             StoreUnavailableError: the database is away, out of order, or too slow.
         """
-        return await self._run(lambda: self._database.read(work), self._timeout_s)
+        return await self._run("read", lambda: self._database.read(work), self._timeout_s)
 
     async def write(self, work: Work[Answer]) -> Answer:
         """Return what `work` returns, once what it wrote is committed: all of it, or nothing.
@@ -79,7 +86,8 @@ class Store:
         Raises:
             StoreUnavailableError: the database is away, full, out of order, locked for too long, or too slow.
         """
-        return await self._run(lambda: self._database.write(work), self._timeout_s)
+        proven = work if self.is_writable else _proven(work)
+        return await self._run("write", lambda: self._database.write(proven), self._timeout_s)
 
     async def migrate(self) -> None:
         """Bring the database to this version's schema.
@@ -89,10 +97,10 @@ class Store:
             StoreUnavailableError: as `write`.
         """
         if not await self.read(is_current):
-            await self._run(lambda: self._database.write(migrate), MIGRATION_TIMEOUT_S)
+            await self._run("write", lambda: self._database.write(migrate), MIGRATION_TIMEOUT_S)
             _LOGGER.info("%s: has the tables of this version now", self.name)
 
-    async def _run(self, transact: Callable[[], Awaitable[Answer]], timeout_s: float) -> Answer:
+    async def _run(self, kind: _Kind, transact: Callable[[], Awaitable[Answer]], timeout_s: float) -> Answer:
         try:
             # A driver that is interrupted takes its leave of the server, which may hang: then it is interrupted again.
             async with asyncio.timeout(timeout_s), asyncio.timeout(timeout_s * _WORK_SHARE):
@@ -101,18 +109,20 @@ class Store:
             raise  # a bug of ours: no retry would mend it
         except _FAILURES as error:
             fault = _explain(error, timeout_s)
-            self._note(fault)
+            self._note(kind, fault)
             raise StoreUnavailableError(f"{self.name}: {fault}") from error
-        self._note(None)
+        self._note(kind, None)
         return answer
 
-    def _note(self, fault: str | None) -> None:
-        """Log when the database goes, and when it is back."""
-        before, self._fault = self._fault, fault
+    def _note(self, kind: _Kind, fault: str | None) -> None:
+        """Log when the database can no longer be read, or written, and when it can again."""
+        before = self._faults.pop(kind, None)
+        if fault is not None:
+            self._faults[kind] = fault
         if fault is not None and before is None:
-            _LOGGER.warning("%s: %s", self.name, fault)
+            _LOGGER.warning("%s: %s%s", self.name, "cannot be written: " if kind == "write" else "", fault)
         elif fault is None and before is not None:
-            _LOGGER.info("%s: is back", self.name)
+            _LOGGER.info("%s: is back%s", self.name, ": it can be written again" if kind == "write" else "")
 
 
 @asynccontextmanager
@@ -138,6 +148,16 @@ async def opened_store(url: str, *, password: str = "", timeout_s: float) -> Asy
         with suppress(*_FAILURES):
             async with asyncio.timeout(timeout_s):
                 await database.close()
+
+
+def _proven(work: Work[Answer]) -> Work[Answer]:
+    """Return work that changes something for certain: what changes no row succeeds on a disk that is full, too."""
+
+    def prove_and_work(connection: Connection) -> Answer:
+        queries.prove_writing(connection)
+        return work(connection)
+
+    return prove_and_work
 
 
 async def _attempted(transact: Callable[[], Awaitable[Answer]], *, until_s: float) -> Answer:

@@ -52,6 +52,15 @@ def test_concurrent_first_runs_look_beside_the_default_and_not_far() -> None:
     assert set(in_flight) == {16, 32, 64}
 
 
+@pytest.mark.parametrize("unable", [(), (failed(64),)])
+def test_many_concurrent_first_runs_are_spread_over_what_is_near_and_can_run(unable: tuple[Observation, ...]) -> None:
+    in_flight: tuple[int, ...] = ()
+    for _ in range(60):
+        in_flight = (*in_flight, choose(study(*unable, in_flight=in_flight)).batch_size)
+    near = [16, 32] if unable else [16, 32, 64]
+    assert {size: in_flight.count(size) for size in near} == dict.fromkeys(near, 60 // len(near))
+
+
 def test_a_concurrent_first_run_takes_the_default_where_nothing_is_near() -> None:
     far = Study(candidates=(8, 32, 128), default=32, in_flight=(32,))
     assert choose(far).batch_size == 32

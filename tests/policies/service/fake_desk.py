@@ -48,6 +48,10 @@ class FakeDesk:
         self._jobs: dict[str, Job] = {}
         self._trials: dict[str, dict[str, Trial]] = {}
 
+    async def check(self) -> None:
+        """Fail as told, or not."""
+        await self._reached()
+
     async def ask(
         self, job: str, run: str, *, batch_sizes: Sequence[int], default_batch_size: int, now_s: float
     ) -> Trial:

@@ -135,10 +135,12 @@ async def test_without_a_disk_it_waits_in_memory_and_says_so_once(
         bench.spool.put(measured(1))
         await asyncio.sleep(60)
         assert (bench.spool.fault, n_files(tmp_path)) == ("spool: No space left on device", 0)
+        assert bench.spool.trouble == "results wait in memory: spool: No space left on device"
         assert len([record for record in caplog.records if "No space left" in record.getMessage()]) == 1
         bench.desk.is_away = False
         await asyncio.sleep(SOON_S)
         assert (bench.last_epoch, bench.spool.is_waiting) == (1, False)
+        assert not bench.spool.trouble
 
 
 async def test_when_the_disk_has_room_again_it_takes_what_waits_in_memory(tmp_path: Path) -> None:

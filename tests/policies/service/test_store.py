@@ -11,7 +11,11 @@ from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from policies.service.config import LearningConfig
+from policies.service.desk import Desk
 from policies.service.errors import StoreUnavailableError
+from policies.service.store.queries import add_claim
+from policies.service.store.schema import METADATA
 from policies.service.store.store import Store
 
 TIMEOUT_S = 5.0
@@ -38,6 +42,7 @@ class FakeDatabase:
         if self.failures:
             raise self.failures.pop(0)
         engine = create_engine("sqlite://")
+        METADATA.create_all(engine)
         try:
             with engine.begin() as connection:
                 return work(connection)
@@ -168,3 +173,64 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(caplog: py
         "fake: gone; check that it runs, its address, its access rules and its space",
         "fake: is back",
     ]
+
+
+class FullDatabase(FakeDatabase):
+    """A database on a disk that is full: it is read, and a transaction that changes no row succeeds, too."""
+
+    async def write(self, work: Callable[[Connection], Answer]) -> Answer:
+        """Return what work returns, unless it has changed something."""
+        engine = create_engine("sqlite://")
+        METADATA.create_all(engine)
+        try:
+            with engine.begin() as connection:
+                driver = connection.connection.driver_connection
+                assert driver is not None
+                before = driver.total_changes
+                answer = work(connection)
+                if driver.total_changes > before and self.failures:
+                    raise self.failures[0]
+                return answer
+        finally:
+            engine.dispose()
+
+
+def claim(connection: Connection) -> bool:
+    return add_claim(connection, "c1", 1.0)
+
+
+async def test_what_can_be_read_or_changes_nothing_does_not_say_that_it_can_be_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    database = FullDatabase(by_file(sqlite3.SQLITE_FULL))
+    store = Store(database, timeout_s=TIMEOUT_S)
+    writable = [store.is_writable]
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError):
+            await store.write(claim)
+        await store.read(one)
+        with pytest.raises(StoreUnavailableError):
+            await store.write(one)
+        writable.append(store.is_writable)
+    database.failures.clear()
+    for answer in (store.read(one), store.write(claim)):
+        assert await answer
+        writable.append(store.is_writable)
+    assert writable == [True, False, False, False, True]
+    assert [record.getMessage() for record in caplog.records] == [
+        "fake: cannot be written: database is locked; check that it runs, its address, its access rules and its space",
+        "fake: is back: it can be written again",
+    ]
+
+
+async def test_a_desk_that_is_checked_writes_where_it_could_not_be_written_last() -> None:
+    database = FullDatabase(by_file(sqlite3.SQLITE_FULL))
+    desk = Desk(Store(database, timeout_s=TIMEOUT_S), LearningConfig())
+    await desk.check()
+    with pytest.raises(StoreUnavailableError):
+        await desk.claim("c1", now_s=1.0)
+    with pytest.raises(StoreUnavailableError, match="check that it runs"):
+        await desk.check()
+    database.failures.clear()
+    await desk.check()
