@@ -99,9 +99,10 @@ def outlook_of(
 
 def _pooled(values: Values, duration_s: float) -> tuple[Values, Values]:
     """Return (durations [s], values) of values that come at hours unknown: neighbours of many are taken together."""
-    groups = np.array_split(np.sort(values), min(len(values), MAX_POOLED))
-    shares = np.array([len(group) for group in groups]) / len(values)
-    return duration_s * shares, np.array([group.mean() for group in groups])
+    n_groups = min(len(values), MAX_POOLED)
+    firsts = np.arange(n_groups) * len(values) // n_groups
+    counts = np.diff(firsts, append=len(values))
+    return duration_s / len(values) * counts, np.add.reduceat(np.sort(values), firsts) / counts
 
 
 def value_now(history: Signal | None, forecast: Signal | None, now_s: float) -> float | None:

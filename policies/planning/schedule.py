@@ -9,6 +9,7 @@ the same work would be at the end of the run, which comes sooner by it.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -51,10 +52,9 @@ class Market:
         self._weights = outlook.durations_s / outlook.durations_s.sum()
         self._prices = _prices(hull, outlook.values)
         self._amounts = np.outer(self._weights, np.diff(hull.iterations_per_s))
-        order = np.argsort(self._prices, axis=None)
-        amounts, self._sorted = self._amounts.ravel()[order], self._prices.ravel()[order]
-        self._amounts_until = np.concatenate(([0.0], np.cumsum(amounts)))
-        self._costs_until = np.concatenate(([0.0], np.cumsum(amounts * self._sorted)))
+        self._order = np.argsort(self._prices, axis=None)
+        self._sorted = self._prices.ravel()[self._order]
+        self._amounts_until = np.cumsum(self._amounts.ravel()[self._order])
 
     def buy(self, needed_per_s: float, *, left_iterations: float | None = None) -> Purchase:
         """Return the rate for now that belongs to the cheapest way to a mean rate of `needed_per_s`, or more [1/s].
@@ -85,11 +85,16 @@ class Market:
         In the unit of the signal times joules.
         """
         slowest_per_s, slowest_cost = self._slowest
+        bought_per_s, costs = self._totals
         n_cheap = int(np.searchsorted(self._sorted, self._price_at_end(None)))
-        bought_per_s = max(needed_per_s - slowest_per_s, float(self._amounts_until[n_cheap]))
-        bought_per_s = min(bought_per_s, float(self._amounts_until[-1]))
-        cost = float(np.interp(bought_per_s, self._amounts_until, self._costs_until))
-        return (slowest_cost + cost) / (slowest_per_s + bought_per_s)
+        extra_per_s = min(max(needed_per_s - slowest_per_s, float(bought_per_s[n_cheap])), float(bought_per_s[-1]))
+        return (slowest_cost + float(np.interp(extra_per_s, bought_per_s, costs))) / (slowest_per_s + extra_per_s)
+
+    @cached_property
+    def _totals(self) -> tuple[Values, Values]:
+        """Return what is bought after each amount, the cheapest first [1/s], and what it costs; from nothing on."""
+        costs = np.cumsum(self._amounts.ravel()[self._order] * self._sorted)
+        return np.append(0.0, self._amounts_until), np.append(0.0, costs)
 
     @property
     def _slowest(self) -> tuple[float, float]:
@@ -107,7 +112,7 @@ class Market:
 
         Everything below `at_least` is bought in any case; of what costs the same as the last one, equal shares are.
         """
-        last = int(np.searchsorted(self._amounts_until[1:], needed_per_s * (1 - SAME_PRICE)))
+        last = int(np.searchsorted(self._amounts_until, needed_per_s * (1 - SAME_PRICE)))
         price = float(self._sorted[min(last, len(self._sorted) - 1)]) if needed_per_s > 0 else -np.inf
         if price < at_least:
             return (self._prices < at_least).astype(np.float64), at_least
