@@ -4,10 +4,10 @@ from typing import Final
 
 import numpy as np
 
-from policies.planning import Decision, Objective, Present, Progress, Rules, choose_power_limit
+from policies.planning import Decision, Objective, Present, Progress, Rules, SlowdownObjective, choose_power_limit
 from policies.profile import PowerProfile
 from policies.signal import Signal
-from tests.policies.days import A40, DAY_S
+from tests.policies.days import A40, DAY_S, HOUR_S
 
 FREE: Final = Rules(period_s=300.0, min_dwell_s=0.0, min_gain_ratio=0.0)
 NOW_S: Final = 15.5 * DAY_S
@@ -35,6 +35,37 @@ def decided(
         now_s=now_s,
         progress=so_far or Progress(n_iterations=0.0, active_s=0.0, started_at_s=now_s),
         present=present,
+    )
+
+
+def progress(credit_s: float = 0.0, *, max_slowdown: float = 1.03, hours: float = 5.0) -> Progress:
+    """Return a run of unknown length that has so much time in hand."""
+    active_s = hours * HOUR_S
+    return Progress(
+        n_iterations=(active_s + credit_s) / max_slowdown * TOP_PER_S, active_s=active_s, started_at_s=NOW_S - active_s
+    )
+
+
+def chosen(
+    max_slowdown: float = 1.03,
+    *,
+    history: Signal | None = None,
+    forecast: Signal | None = None,
+    profile: PowerProfile = A40,
+    rules: Rules = FREE,
+    so_far: Progress | None = None,
+    present: Present | None = None,
+    now_s: float = NOW_S,
+) -> Decision:
+    return decided(
+        SlowdownObjective(max_slowdown=max_slowdown),
+        history=history,
+        forecast=forecast,
+        profile=profile,
+        rules=rules,
+        so_far=so_far,
+        present=present,
+        now_s=now_s,
     )
 
 

@@ -8,48 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.curve import lower_hull
-from policies.planning import Decision, Present, Progress, Rules, SlowdownObjective
+from policies.planning import Present, Progress, Rules, SlowdownObjective
 from policies.profile import PowerProfile, ProfilePoint
-from policies.signal import Signal, constant_signal
+from policies.signal import constant_signal
 from tests.policies.days import A40, DAY_S, HOUR_S, grid, hourly, told
-from tests.policies.planning.decisions import FREE, NOW_S, TOP_PER_S, ahead, decided, means
+from tests.policies.planning.decisions import FREE, NOW_S, TOP_PER_S, ahead, chosen, means, progress
 from tests.policies.test_profile import profiles
 
 
 def known(profile: PowerProfile) -> PowerProfile:
     """Return a curve without doubt, of which nothing is kept back."""
     return PowerProfile(tuple(replace(point, iterations_per_s_ci=0.0) for point in profile.points))
-
-
-def progress(credit_s: float = 0.0, *, max_slowdown: float = 1.03, hours: float = 5.0) -> Progress:
-    """Return a run of unknown length that has so much time in hand."""
-    active_s = hours * HOUR_S
-    return Progress(
-        n_iterations=(active_s + credit_s) / max_slowdown * TOP_PER_S, active_s=active_s, started_at_s=NOW_S - active_s
-    )
-
-
-def chosen(
-    max_slowdown: float = 1.03,
-    *,
-    history: Signal | None = None,
-    forecast: Signal | None = None,
-    profile: PowerProfile = A40,
-    rules: Rules = FREE,
-    so_far: Progress | None = None,
-    present: Present | None = None,
-    now_s: float = NOW_S,
-) -> Decision:
-    return decided(
-        SlowdownObjective(max_slowdown=max_slowdown),
-        history=history,
-        forecast=forecast,
-        profile=profile,
-        rules=rules,
-        so_far=so_far,
-        present=present,
-        now_s=now_s,
-    )
 
 
 def least_power_w(profile: PowerProfile, rate_per_s: float) -> float:

@@ -4,7 +4,7 @@ import pytest
 from aiohttp import web
 
 from policies.providers.base import SignalDataError, SignalLimitedError
-from tests.policies.providers.test_http import answering, asking
+from tests.policies.providers.http_bench import answering, asking
 
 pytestmark = pytest.mark.live
 DATED_S = 1_792_929_600.0
