@@ -6,13 +6,8 @@ import pytest
 
 from publishers import Publisher
 from publishers.farewell import _out_of_memory
+from tests.publishers.aims import aimed, service
 from tests.publishers.fake_connection import FakeConnection, publisher_on
-from tests.publishers.test_stopping import aimed, service
-
-
-@pytest.fixture(autouse=True)
-def _nothing_was_warned_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("publishers.caution._warned", set())
 
 
 class OutOfMemoryError(RuntimeError):

@@ -8,33 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publishers import Publisher, publish_iterations
-from publishers.iterations import PublishedIterable
-from publishers.length import Length, length_of
-from tests.publishers.fake_connection import FakeConnection, publisher_on, unused_broker, wait_until
-
-
-@pytest.fixture(autouse=True)
-def _nothing_was_warned_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("publishers.caution._warned", set())
-
-
-def passes(loader: PublishedIterable[int], *, left_after: int | None = None) -> None:
-    """Go through a loader, or leave it after some batches, each trained."""
-    for n, _ in enumerate(loader, 1):
-        if n == left_after:
-            loader.pause()
-            break
-
-
-def totals(connection: FakeConnection) -> list[int | None]:
-    """Return what was published."""
-    return [status.total_iterations for status in connection.statuses()]
-
-
-def told(publisher: Publisher) -> int | None:
-    """Return what is said now."""
-    return publisher.length.total_iterations
+from publishers.length import Length
+from tests.publishers.fake_connection import FakeConnection, publisher_on, wait_until
+from tests.publishers.run_lengths import passes, told, totals
 
 
 def test_what_the_training_says_is_published_from_the_first_status_on() -> None:
@@ -204,95 +180,6 @@ def test_a_length_beyond_what_the_bus_takes_is_not_published() -> None:
         assert told(publisher) is None
         break
     publisher.close()
-
-
-def wrapped(batches: object, *, run: str, epochs: object = None, **more: object) -> PublishedIterable[int]:
-    """Wrap a loader where no broker is."""
-    return publish_iterations(batches, job="long", run=run, broker=unused_broker(), epochs=epochs, **more)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("is_wrapped_anew", [True, False])
-def test_the_number_of_passes_may_be_told_where_there_are_no_epochs(is_wrapped_anew: bool) -> None:
-    run = f"passes-{is_wrapped_anew}"
-    loader = wrapped(range(10), run=run, epochs=4)
-    seen = []
-    for _ in range(4):
-        passes(loader)
-        seen.append(told(loader.publisher))
-        passes(wrapped(range(2), run=run))  # a validation is part of the epoch
-        loader = wrapped(range(10), run=run, epochs=4.0) if is_wrapped_anew else loader
-    loader.finish()
-    assert seen == [40, 48, 48, 48]
-
-
-def test_of_two_loaders_with_a_number_of_passes_none_is_believed(caplog: pytest.LogCaptureFixture) -> None:
-    loader, other = (wrapped(range(n), run="two", epochs=4) for n in (10, 3))
-    passes(loader)
-    for _ in range(3):
-        passes(other)
-        assert told(loader.publisher) is None
-        passes(loader)
-        assert told(loader.publisher) is None
-    loader.finish()
-    assert [record.message.partition(":")[0] for record in caplog.records if "length" in record.message] == [
-        "the run's length is not published"
-    ]
-
-
-def test_more_passes_than_were_told_are_of_a_length_that_nobody_knows() -> None:
-    loader = wrapped(range(10), run="more", epochs=2)
-    for total in (20, 20, None, None):
-        passes(loader)
-        assert told(loader.publisher) == total
-    loader.finish()
-
-
-def test_a_shared_publisher_takes_the_trainings_word_whenever_it_comes() -> None:
-    passes(wrapped(range(10), run="late", epochs=2))
-    loader = wrapped(range(10), run="late", epochs=2, total_iterations="35")
-    passes(loader)
-    assert told(loader.publisher) == 35
-    loader.finish()
-
-
-def test_a_number_of_passes_that_is_none_is_warned_of_and_the_loader_is_as_good_as_ever(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    loader = wrapped(range(10), run="bad", epochs="many")
-    assert list(loader) == list(range(10))
-    assert told(loader.publisher) is None
-    loader.finish()
-    assert "epochs = many is not used: must be a whole number from 1 to" in caplog.text
-
-
-class Loader:
-    """A loader of PyTorch's kind: over an iterable dataset its sampler has no length, and asking for one costs."""
-
-    def __init__(self, sampler: object) -> None:
-        self.sampler = sampler
-        self.n_asked = 0
-
-    def __len__(self) -> int:
-        self.n_asked += 1
-        return 10
-
-
-class Broken:
-    """A loader whose every property fails."""
-
-    def __len__(self) -> int:
-        raise ZeroDivisionError
-
-    @property
-    def sampler(self) -> object:
-        raise ValueError("not yet")
-
-
-def test_the_length_of_a_loader_is_what_it_knows_and_never_a_fault() -> None:
-    guessing = Loader(sampler=object())
-    loaders = [range(7), Loader(sampler=range(9)), Loader(sampler=None), guessing, iter([]), Broken()]
-    assert [length_of(loader) for loader in loaders] == [7, 10, 10, None, None, None]
-    assert guessing.n_asked == 0
 
 
 counts = st.integers(0, 50)

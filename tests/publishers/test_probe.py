@@ -14,11 +14,6 @@ from tests.publishers.fake_connection import FakeConnection, publisher_on
 SIZES = [8, 16, 32, 64]
 
 
-@pytest.fixture(autouse=True)
-def _nothing_was_warned_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("publishers.caution._warned", set())
-
-
 class OutOfMemoryError(RuntimeError):
     """Named as PyTorch's."""
 

@@ -1,4 +1,4 @@
-"""When a training should stop: its target, its own word, and the commands of the policy service."""
+"""When a training should stop: its target, its own word, and the command of the policy service."""
 
 import copy
 import logging
@@ -13,37 +13,16 @@ import pytest
 from publishers import Publisher
 from publishers.iterations import PublishedSized
 from publishers.reports import Command
-from publishers.wire import TrialAnswer
+from tests.publishers.aims import SIZES, aimed, service
 from tests.publishers.fake_connection import FakeConnection, epochs, publisher_on, unused_broker, wait_until
 
-SIZES = [8, 16, 32, 64]
 STOP = Command(command="stop", reason="it costs more than 5e5 J")
 COMMANDS = "gridchase/v1/job/toy/run/r1/command"
-
-
-@pytest.fixture(autouse=True)
-def _nothing_was_warned_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("publishers.caution._warned", set())
-
-
-def service() -> FakeConnection:
-    """Return a connection to a policy service that always answers 16."""
-    return FakeConnection(
-        answers=lambda request: [
-            TrialAnswer(run=request.run, correlation=request.correlation, batch_size=16, reason="explored", detail="")
-        ]
-    )
 
 
 def stops(publisher: Publisher) -> bool:
     """Return whether a publisher says stop; asked twice, it may say something else."""
     return publisher.should_stop
-
-
-def aimed(connection: FakeConnection, target: float, mode: str = "max") -> Publisher:
-    publisher = publisher_on(connection)
-    publisher.batch_size(SIZES, default=32, target=target, target_mode=mode)  # type: ignore[arg-type]
-    return publisher
 
 
 @pytest.mark.parametrize(
