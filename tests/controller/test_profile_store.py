@@ -1,65 +1,17 @@
-"""The profiles on disk: kept for what they depend on; nobody waits for them, and a bad file costs a profile, no run."""
+"""The profiles on disk: kept for what they depend on; a bad file costs a profile, no run."""
 
 import json
 import logging
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from controller import file_writer, profile_files, profile_store
+from controller import profile_files, profile_store
 from controller.profile_store import Known, ProfileKey, ProfileStore
 from policies.profile import PowerProfile, ProfilePoint
-
-TIMEOUT_S = 10.0
-KEY = ProfileKey(
-    job="resnet50",
-    gpu_model="NVIDIA A40/48 Q",
-    n_gpus=2,
-    world_size=2,
-    batch_size=256,
-    gpu_uuids=("GPU-1", "GPU-2"),
-    driver="535.104.05",
-)
-PROFILE = PowerProfile(
-    (
-        ProfilePoint(power_limit_w=200.0, power_w=190.0, iterations_per_s=0.8, power_ci_w=1.5, n=40, active_s=50.0),
-        ProfilePoint(power_limit_w=250.0, power_w=235.0, iterations_per_s=0.9),
-        ProfilePoint(power_limit_w=300.0, power_w=280.0, iterations_per_s=1.0),
-    )
-)
-OTHER = PowerProfile(tuple(replace(point, power_w=point.power_w + 1.0) for point in PROFILE.points))
-
-
-@contextmanager
-def opened(state_dir: Path) -> Iterator[ProfileStore]:
-    """Open a store, and close it only when all is written."""
-    with ProfileStore(state_dir) as store:
-        yield store
-        assert store.flush(TIMEOUT_S)
-
-
-def kept(state_dir: Path, *saved: tuple[ProfileKey, PowerProfile]) -> Path:
-    """Save curves with one controller; return the state directory that the next one starts with."""
-    with opened(state_dir) as store:
-        for key, profile in saved:
-            store.save(key, profile)
-    return state_dir
-
-
-def loaded(state_dir: Path, key: ProfileKey = KEY) -> Known | None:
-    """Return what another controller finds."""
-    with opened(state_dir) as store:
-        return store.load(key)
-
-
-def files(state_dir: Path) -> list[Path]:
-    return sorted((state_dir / "profiles").iterdir())
+from tests.controller.profile_shelf import KEY, OTHER, PROFILE, files, kept, loaded, opened
 
 
 def test_a_profile_survives_the_controller(tmp_path: Path) -> None:
@@ -227,96 +179,8 @@ def test_the_profile_that_was_saved_longest_ago_is_dropped_where_there_are_too_m
     assert [loaded(tmp_path, key) is not None for key in keys] == [True, False, False, True]
 
 
-def test_a_disk_that_refuses_is_told_once_and_borne_and_told_when_it_is_well(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    with opened(tmp_path) as store:
-        assert store.load(KEY) is None
-        (tmp_path / "profiles").touch()
-        for profile in (PROFILE, OTHER, PROFILE):
-            store.save(KEY, profile)
-            assert store.flush(TIMEOUT_S)
-        (tmp_path / "profiles").unlink()
-        store.save(KEY, OTHER)
-    told = [(record.levelname, record.message.partition(": ")[2]) for record in caplog.records]
-    assert told == [("WARNING", "profiles are not kept: File exists"), ("INFO", "profiles are kept again")]
-    assert loaded(tmp_path) == Known(profile=OTHER, kind="exact", origin="measured before")
-
-
 def test_a_file_that_is_gone_costs_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     kept(tmp_path, (KEY, PROFILE))
     (tmp_path / "profiles" / "gone.json").symlink_to(tmp_path / "nowhere")
     assert loaded(tmp_path) is not None
     assert "gone.json: not used, the job is profiled anew: [Errno 2]" in caplog.text
-
-
-@contextmanager
-def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Let the disk hang until told otherwise."""
-    goes_on, fsync = threading.Event(), os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: (goes_on.wait(TIMEOUT_S), fsync(file))[1])
-    yield goes_on.set
-    goes_on.set()
-
-
-def test_nobody_waits_for_a_disk_that_hangs_and_of_each_curve_only_the_latest_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(file_writer, "CLOSE_TIMEOUT_S", 0.0)
-    keys = [replace(KEY, job=f"job-{n}") for n in range(3)]
-    with hanging(monkeypatch) as go_on:
-        with ProfileStore(tmp_path) as store:
-            for _ in range(100):
-                for key in keys:
-                    store.save(key, PROFILE)
-            store.save(keys[1], OTHER)
-            assert store.load(keys[1]) == Known(profile=OTHER, kind="exact", origin="measured before")
-            assert store._writer.n_waiting <= len(keys)
-        assert "the disk does not answer; the latest profiles are not kept" in caplog.text
-        go_on()
-        assert store.flush(TIMEOUT_S)
-    for key, profile in zip(keys, (PROFILE, OTHER, PROFILE), strict=True):
-        assert loaded(tmp_path, key) == Known(profile=profile, kind="exact", origin="measured before")
-
-
-def test_where_there_is_no_thread_to_be_had_the_profile_waits_for_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with opened(tmp_path) as store:
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", refuse)
-            store.save(KEY, PROFILE)
-        assert "profiles are not kept: can't start new thread" in caplog.text
-        store.save(replace(KEY, job="bert"), PROFILE)
-    assert len(files(tmp_path)) == 2
-
-
-def test_a_profile_that_cannot_be_written_is_told_and_costs_none_that_comes_after_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    unwritable = replace(PROFILE.points[0], iterations_per_s=np.float64(0.8))
-    with opened(tmp_path) as store:
-        for _ in range(2):
-            store.save(KEY, PowerProfile((unwritable, *PROFILE.points[1:])))
-            assert store.flush(TIMEOUT_S)
-        assert [record.message.count("profiles are not kept") for record in caplog.records] == [1]
-        store.save(KEY, OTHER)
-    assert loaded(tmp_path) == Known(profile=OTHER, kind="exact", origin="measured before")
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it ends by this
-def test_a_writer_that_ends_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def end(*_: object) -> None:
-        raise SystemExit
-
-    with opened(tmp_path) as store:
-        with monkeypatch.context() as patch:
-            patch.setattr(file_writer, "replace_file", end)
-            store.save(KEY, PROFILE)
-            assert store.flush(TIMEOUT_S)
-        store.save(KEY, OTHER)
-    assert loaded(tmp_path) == Known(profile=OTHER, kind="exact", origin="measured before")

@@ -1,75 +1,16 @@
-"""The signal feed: the best that the chain knows, each transition told once, published when there is something new."""
+"""The signal feed: the best that the chain knows, each transition told once."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from controller.signal_feed import SignalFeed
-from controller.signal_news import MAX_PUBLISHED
 from policies.freshness import Freshness
-from policies.providers.base import Provider, SignalUnavailableError
-from policies.providers.catalogue import Source
-from policies.providers.constant import ConstantProvider
+from policies.providers.base import SignalUnavailableError
 from policies.signal import Signal
-from publishers.reports import GridSignal
-from publishers.wire import decode, encode
-from tests.fakes import MIDNIGHT_S, FixedProvider, LoopClock, flat_signal
-
-HOUR_S = 3_600.0
-PERIOD_S = 300.0
-
-
-class Bench:
-    """A feed with its surroundings."""
-
-    def __init__(self, *providers: Provider, kind: str = "carbon", jitter_ratio: float = 0.0) -> None:
-        self.published: list[GridSignal] = []
-        self.feed = SignalFeed(
-            [Source(provider=provider) for provider in providers],
-            kind=kind,
-            clock=LoopClock(),
-            period_s=PERIOD_S,
-            publish=self.published.append,
-            jitter_ratio=jitter_ratio,
-        )
-
-    @asynccontextmanager
-    async def working(self) -> AsyncIterator[None]:
-        """Run the feed."""
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(self.feed.run())
-            await asyncio.sleep(0)
-            yield
-            task.cancel()
-
-    def value(self) -> float | None:
-        """Return what stands for the present."""
-        history = self.feed.history()
-        return history.value_at(LoopClock().now_s()) if history else None
-
-
-async def hours(count: float) -> None:
-    """Let hours pass."""
-    for _ in range(round(count * 60)):
-        await asyncio.sleep(60)
-
-
-def until(hour: float, value: float = 300.0) -> Signal:
-    """Return a day of a signal that nobody continues after an hour of the next."""
-    return flat_signal(value).between(0, MIDNIGHT_S + hour * HOUR_S)
-
-
-def failing(hour: float = 0.0, name: str = "fixed") -> FixedProvider:
-    """Return a provider that answers 503, and that has never said anything."""
-    provider = FixedProvider(until(hour) if hour else None)
-    provider.name = name
-    provider.error = SignalUnavailableError(f"{name}: HTTP 503")
-    return provider
+from tests.controller.feed_bench import HOUR_S, Bench, failing, hours, until
+from tests.fakes import MIDNIGHT_S, FixedProvider, flat_signal
 
 
 async def test_a_signal_that_is_there_is_fresh_and_forecast() -> None:
@@ -237,79 +178,3 @@ async def test_a_provider_that_was_never_asked_says_so() -> None:
     bench = Bench(FixedProvider(flat_signal(300.0)), failing(name="second"))
     async with bench.working():
         assert [lane.was_asked for lane in bench.feed.lanes] == [True, False]
-
-
-async def test_history_and_forecast_are_published_when_there_is_a_new_value() -> None:
-    bench = Bench(FixedProvider(flat_signal(300.0)))
-    async with bench.working():
-        await hours(3)
-    assert len(bench.published) == 4
-    times_s = [message.time_s for message in bench.published]
-    assert times_s == sorted(set(times_s))
-    first = bench.published[0]
-    assert (first.kind, first.unit, first.source, first.zone) == ("average", "g/kWh", "test", "XX")
-    assert (first.state, first.age_s, first.detail) == ("fresh", 0.0, None)
-    assert [message.known_until_s for message in bench.published[:2]] == [MIDNIGHT_S, MIDNIGHT_S + HOUR_S]
-    assert first.forecast_from_s is not None
-    assert all(entry.estimated for entry in first.values if entry.starts_s >= first.forecast_from_s)
-    assert not any(entry.estimated for entry in first.values if entry.starts_s < MIDNIGHT_S)
-    assert decode(encode(first), GridSignal) == first
-
-
-async def test_the_forecast_is_published_with_its_band_from_where_the_present_ends() -> None:
-    hours_before = 24 * 20
-    series = flat_signal(300.0, start_s=MIDNIGHT_S - hours_before * HOUR_S, hours=hours_before + 24)
-    dice = np.random.default_rng(1)
-    bench = Bench(FixedProvider(replace(series, values=series.values + dice.normal(0, 20, len(series)))))
-    async with bench.working():
-        await hours(1.5)
-    message = bench.published[-1]
-    assert message.issued_at_s == series.issued_at_s
-    assert message.known_until_s == message.forecast_from_s == MIDNIGHT_S + 2 * HOUR_S
-    ahead = [entry for entry in message.values if entry.starts_s >= message.forecast_from_s]
-    assert len(ahead) >= 23
-    assert all(entry.estimated for entry in ahead)
-    assert all(entry.lower is not None and entry.upper is not None for entry in ahead)
-    assert all((entry.lower or 0) < entry.value < (entry.upper or 0) for entry in ahead)
-    assert all(entry.lower is None for entry in message.values if entry.starts_s < message.forecast_from_s)
-
-
-async def test_a_long_history_is_published_in_part_and_without_what_is_missing() -> None:
-    n = 12 * 24 * 13
-    fine = Signal(
-        kind="average",
-        zone="XX",
-        source="test",
-        unit="g/kWh",
-        starts_s=MIDNIGHT_S - 13 * 86_400 + 300.0 * np.arange(n, dtype=np.float64),
-        values=np.where(np.arange(n) % 2, 300.0, np.nan),
-        ends_s=MIDNIGHT_S + 86_400,
-        issued_at_s=MIDNIGHT_S,
-    )
-    bench = Bench(FixedProvider(fine))
-    async with bench.working():
-        pass
-    assert len(bench.published[0].values) == MAX_PUBLISHED
-    assert all(entry.value > 0 for entry in bench.published[0].values)
-
-
-async def test_what_holds_for_ever_is_not_known_until_any_time() -> None:
-    bench = Bench(ConstantProvider(300.0, kind="average", unit="g/kWh"))
-    async with bench.working():
-        pass
-    assert bench.published[0].known_until_s is None
-
-
-async def test_plain_energy_publishes_nothing() -> None:
-    bench = Bench(ConstantProvider(1.0, kind="energy", unit="1"), kind="energy")
-    async with bench.working():
-        await hours(2)
-        assert bench.feed.freshness is Freshness.FRESH
-    assert bench.published == []
-
-
-async def test_a_constant_is_published_once() -> None:
-    bench = Bench(ConstantProvider(300.0, kind="average", unit="g/kWh"))
-    async with bench.working():
-        await hours(2)
-    assert len(bench.published) == 1

@@ -1,4 +1,4 @@
-"""A lane: its provider is asked once a step, what it said is kept and revised, and what it cannot say is told once."""
+"""A lane: its provider is asked once a step, and less often when it fails; what it cannot say is told once."""
 
 import asyncio
 import logging
@@ -8,53 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from controller.signal_lane import HISTORY_S, REACHES_S, Lane
+from controller.signal_lane import HISTORY_S, REACHES_S
 from policies.freshness import Freshness
 from policies.providers.base import SignalLimitedError, SignalRefusedError, SignalUnavailableError
-from policies.providers.catalogue import Source
 from policies.signal import ESTIMATED, Signal
-from tests.fakes import MIDNIGHT_S, FixedProvider, Shelf, flat_signal
-
-HOUR_S = 3_600.0
-DAY_S = 86_400.0
-
-
-class Asked(FixedProvider):
-    """A provider that notes when it was asked for what, and that may forecast."""
-
-    def __init__(self, series: Signal | None, *, forecast: Signal | None = None) -> None:
-        super().__init__(series)
-        self.asked_h: list[float] = []
-        self.since_s: list[float] = []
-        self.forecast = forecast
-        self.forecast_error: Exception | None = None
-
-    async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
-        self.since_s.append(since_s)
-        if since_s > now_s - 3 * DAY_S:  # not for more of the past
-            self.asked_h.append((now_s - MIDNIGHT_S) / HOUR_S)
-        return await super().fetch_history(since_s=since_s, now_s=now_s)
-
-    async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
-        if self.forecast_error is not None:
-            raise self.forecast_error
-        return self.forecast.between(now_s, until_s) if self.forecast else None
-
-
-def lane_of(
-    provider: Asked, *, store: Shelf | None = None, jitter_ratio: float = 0.0, max_age_s: float = 7_200.0
-) -> Lane:
-    return Lane(Source(provider=provider, max_age_s=max_age_s), store=store, jitter_ratio=jitter_ratio)
-
-
-async def look(lane: Lane, *hours: float) -> None:
-    """Refresh at some hours of the day."""
-    for hour in hours:
-        await lane.refresh(MIDNIGHT_S + hour * HOUR_S)
-
-
-def every_five_minutes(first_hour: float, last_hour: float) -> list[float]:
-    return np.arange(first_hour, last_hour, 1 / 12).tolist()
+from tests.controller.lane_bench import DAY_S, HOUR_S, Asked, every_five_minutes, lane_of, look
+from tests.fakes import MIDNIGHT_S, FixedProvider, flat_signal
 
 
 async def test_a_provider_is_asked_once_a_step() -> None:
@@ -143,40 +102,6 @@ async def test_a_past_that_cannot_be_had_does_not_keep_the_present_from_us() -> 
     assert len(provider.asked_h) < 40
 
 
-async def test_a_revised_value_replaces_the_old_one_and_what_is_told_no_more_stays() -> None:
-    provider = Asked(flat_signal(300.0, start_s=MIDNIGHT_S - 9 * DAY_S))
-    lane = lane_of(provider)
-    await look(lane, 0.5, 0.51, 0.52, 0.53)
-    assert provider.series is not None
-    newer = provider.series.between(MIDNIGHT_S - HOUR_S, math.inf)
-    provider.series = replace(newer, values=np.full(len(newer), 250.0))
-    await look(lane, 1.5)
-    assert lane.known is not None
-    assert [lane.known.value_at(MIDNIGHT_S + h * HOUR_S) for h in (-200, -2, -1, 0, 1)] == [300, 300, 250, 250, 250]
-
-
-async def test_settled_prices_in_another_currency_are_not_joined_to_what_is_known() -> None:
-    series = replace(flat_signal(0.1, start_s=MIDNIGHT_S - 9 * DAY_S), kind="price", unit="BGN/kWh")
-    ahead = replace(series.between(MIDNIGHT_S + HOUR_S, math.inf), unit="EUR/kWh")
-    lane = lane_of(Asked(series, forecast=ahead))
-    await look(lane, 0.5)
-    present = lane.present(MIDNIGHT_S + 0.5 * HOUR_S, lasting_s=600.0)
-    assert present.history is not None
-    assert present.history.unit == "BGN/kWh"
-
-
-async def test_settled_prices_outlive_the_process() -> None:
-    series = replace(flat_signal(0.1, start_s=MIDNIGHT_S - 9 * DAY_S), kind="price", unit="EUR/kWh")
-    shelf = Shelf()
-    ahead = series.between(MIDNIGHT_S + HOUR_S, math.inf)
-    await look(lane_of(Asked(series.between(0, MIDNIGHT_S + HOUR_S), forecast=ahead), store=shelf), 0.5)
-    silent = Asked(replace(series, values=series.values * 0))
-    silent.error = SignalUnavailableError("503")
-    lane = lane_of(silent, store=shelf)
-    await look(lane, 9.5)
-    assert lane.present(MIDNIGHT_S + 9.5 * HOUR_S, lasting_s=600.0).freshness is Freshness.FRESH
-
-
 async def test_an_answer_that_nobody_thought_of_is_a_fault_and_told_with_its_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -186,65 +111,6 @@ async def test_an_answer_that_nobody_thought_of_is_a_fault_and_told_with_its_tra
     await look(lane, *every_five_minutes(0.01, 2))
     assert lane.fault == "fixed: could not be understood: RecursionError"
     assert len([record for record in caplog.records if record.exc_info]) == 1
-
-
-async def test_what_was_kept_of_other_settings_is_not_taken_up() -> None:
-    shelf = Shelf()
-    provider = Asked(flat_signal(300.0))
-    await look(Lane(Source(provider=provider, key="lifecycle"), store=shelf, jitter_ratio=0.0), 0.5)
-    silent = Asked(None)
-    lane = Lane(Source(provider=silent, key="direct"), store=shelf, jitter_ratio=0.0)
-    await look(lane, 0.9)
-    assert lane.known is None
-
-
-async def test_a_file_is_not_kept() -> None:
-    shelf = Shelf()
-    await look(Lane(Source(provider=Asked(flat_signal(300.0)), is_kept=False), store=shelf, jitter_ratio=0.0), 0.5)
-    assert shelf.kept == {}
-
-
-async def test_what_a_provider_forecast_takes_part_for_a_day_at_most() -> None:
-    ahead = replace(flat_signal(350.0), source="theirs", estimated=ESTIMATED)
-    provider = Asked(flat_signal(300.0, start_s=MIDNIGHT_S - 9 * DAY_S, hours=480), forecast=ahead)
-    lane = lane_of(provider)
-    await look(lane, 0.5)
-    provider.forecast_error = SignalUnavailableError("503")
-    await look(lane, 23.0, 25.0)
-    later = lane.present(MIDNIGHT_S + 25.0 * HOUR_S, lasting_s=600.0)
-    assert later.forecast is not None
-    assert "theirs" not in later.forecast.source
-
-
-async def test_a_series_in_another_unit_begins_anew() -> None:
-    provider = Asked(flat_signal(300.0))
-    lane = lane_of(provider)
-    await look(lane, 0.5)
-    provider.series = replace(flat_signal(0.3), unit="kg/kWh")
-    await look(lane, 1.5)
-    assert lane.known is not None
-    assert set(lane.known.values) == {0.3}
-
-
-async def test_what_was_told_outlives_the_process() -> None:
-    shelf = Shelf()
-    await look(lane_of(Asked(flat_signal(300.0)), store=shelf), 0.5)
-    silent = Asked(None)
-    silent.error = SignalUnavailableError("503")
-    lane = lane_of(silent, store=shelf)
-    await look(lane, 0.9)
-    present = lane.present(MIDNIGHT_S + 0.9 * HOUR_S, lasting_s=600.0)
-    assert present.freshness is Freshness.FRESH
-    assert present.history is not None
-    assert present.history.value_at(MIDNIGHT_S + 0.9 * HOUR_S) == 300.0
-
-
-async def test_memory_is_bounded_by_sixty_days() -> None:
-    provider = Asked(flat_signal(300.0, start_s=MIDNIGHT_S - 100 * DAY_S, hours=24 * 200))
-    lane = lane_of(provider)
-    await look(lane, *np.arange(0, 24 * 90, 12.0).tolist())
-    assert lane.known is not None
-    assert len(lane.known) <= 60 * 24 + 1
 
 
 async def test_a_missing_forecast_is_told_once_and_history_works_without_it(caplog: pytest.LogCaptureFixture) -> None:

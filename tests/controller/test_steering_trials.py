@@ -6,7 +6,7 @@ from controller.plan_config import PlanConfig
 from controller.ports import Target
 from controller.steering import Planned, Steering
 from policies.profile import PowerProfile, ProfilePoint
-from tests.controller.test_steering import begin, choose, piece, rate_per_s, steering, train
+from tests.controller.steering_bench import begin, choose, piece, rate_per_s, steering, train
 
 STEEP = PowerProfile(
     tuple(
