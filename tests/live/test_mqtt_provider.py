@@ -12,8 +12,8 @@ from publishers.bus import Bus
 from publishers.reports import GridSignal, SignalValue
 from publishers.topics import Topics
 from publishers.wire import encode
+from tests.live.bus_bench import Kind, both, running
 from tests.live.conftest import Mosquitto, SecureMosquitto, eventually, free_port
-from tests.live.test_bus import Kind, both, running
 
 pytestmark = pytest.mark.live
 HOUR_S = 3_600.0

@@ -1,13 +1,13 @@
 """NVML: the real pynvml on a stub library whose GPUs follow a measured curve."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from controller.adapters import nvml_calls, nvml_faults
-from controller.adapters.nvml import NvmlBackend, NvmlGpu
+from controller.adapters.nvml import NvmlBackend
 from controller.errors import (
     BackendError,
     GpuError,
@@ -15,30 +15,17 @@ from controller.errors import (
     GpuLostError,
     GpuNotSupportedError,
     GpuPermissionError,
-    GpuSuspectError,
 )
 from controller.ports import Backend, Gpu
 from tests.contract_gpu import GpuContract
 from tests.live.nvml_stub import fixtures
-from tests.live.nvml_stub.machine import STATE_VARIABLE, StubMachine
+from tests.live.nvml_stub.backend import LONG_HANG_MS, SET, opened
+from tests.live.nvml_stub.machine import StubMachine
 
 pytestmark = pytest.mark.live
 nvml_library = fixtures.nvml_library
 nvml_machine = fixtures.nvml_machine
 nvml_in_process = fixtures.nvml_in_process
-
-SET = "nvmlDeviceSetPowerManagementLimit"
-POWER = "nvmlDeviceGetFieldValues"
-LONG_HANG_MS = 30_000
-
-
-@asynccontextmanager
-async def opened(**timeouts_s: float) -> AsyncIterator[Sequence[NvmlGpu]]:
-    backend = NvmlBackend(**timeouts_s)
-    try:
-        yield await backend.open()
-    finally:
-        await backend.close()
 
 
 class NvmlBench:
@@ -245,62 +232,3 @@ async def test_a_partitioned_gpu_says_so(nvml_in_process: StubMachine, mode: boo
 @pytest.mark.parametrize("name", ["GPU-1", b"GPU-1"])
 def test_names_are_text_whatever_the_bindings_return(name: bytes | str) -> None:
     assert nvml_calls.as_text(name) == "GPU-1"
-
-
-@pytest.fixture
-def released(nvml_in_process: StubMachine) -> Iterator[StubMachine]:
-    """End what hangs when the test ends, so that no thread outlives it for long."""
-    yield nvml_in_process
-    nvml_in_process.gpu().hang(POWER, 0)
-    nvml_in_process.gpu().hang(SET, 0)
-
-
-async def test_a_hanging_gpu_becomes_suspect_and_gets_nothing_more_until_it_answers(released: StubMachine) -> None:
-    stub = released.gpu()
-    async with opened(read_timeout_s=0.05) as (gpu,):
-        stub.hang(POWER, LONG_HANG_MS)
-        with pytest.raises(GpuSuspectError, match=r"no answer in 0\.05 s"):
-            await gpu.read_sample()
-        assert gpu.is_suspect
-        with pytest.raises(GpuSuspectError, match="not sent: read_sample has not returned"):
-            await gpu.set_power_limit(150.0)
-        assert stub.set_calls == 0
-        stub.hang(POWER, 0)
-        await _answers_again(gpu)
-        await gpu.set_power_limit(150.0)
-    assert stub.requested_power_limit_w == 150.0
-
-
-async def _answers_again(gpu: NvmlGpu) -> None:
-    while gpu.is_suspect:  # noqa: ASYNC110 — a thread has no event to wait for; the test's own deadline bounds it
-        await asyncio.sleep(0.005)
-
-
-async def test_the_event_loop_goes_on_while_a_gpu_hangs(released: StubMachine) -> None:
-    stub = released.gpu()
-    stub.hang(SET, LONG_HANG_MS)
-    n_turns = 0
-    async with opened(write_timeout_s=0.3) as (gpu,), asyncio.TaskGroup() as tasks:
-        write = tasks.create_task(_suspect_write(gpu))
-        while not write.done():
-            await asyncio.sleep(0.005)
-            n_turns += 1
-    assert n_turns > 10
-
-
-async def _suspect_write(gpu: NvmlGpu) -> None:
-    with pytest.raises(GpuSuspectError):
-        await gpu.set_power_limit(150.0)
-
-
-async def test_one_hanging_gpu_leaves_the_others_alone(released: StubMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = StubMachine.create(released.library_file, released.state_file.with_name("pair"), n_gpus=2)
-    monkeypatch.setenv(STATE_VARIABLE, str(machine.state_file))
-    async with opened(read_timeout_s=0.3) as (hanging, healthy):
-        machine.gpu(0).hang(POWER, LONG_HANG_MS)
-        with pytest.raises(GpuSuspectError):
-            await hanging.read_sample()
-        await healthy.set_power_limit(150.0)
-        assert (await healthy.read_limit()).requested_power_limit_w == 150.0
-        machine.gpu(0).hang(POWER, 0)
-    assert machine.gpu(0).set_calls == 0

@@ -7,8 +7,8 @@ import pytest
 
 from policies.service.errors import RequestError, UnknownTrialError
 from policies.service.records import IterationTime, Timing
+from tests.live.policy_desks import DONE, SIZES, a_desk, ask, url
 from tests.live.postgres import postgres_server
-from tests.live.test_policy_store import DONE, SIZES, a_desk, ask, url
 
 __all__ = ["postgres_server", "url"]
 pytestmark = pytest.mark.live

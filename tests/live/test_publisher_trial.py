@@ -1,30 +1,19 @@
-"""Batch sizes asked for over real brokers: the answer, the wait, the command to stop, and want of memory."""
+"""Batch sizes asked for over real brokers: the answer, the command to stop, and want of memory."""
 
-import logging
 import statistics
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import pytest
-from paho.mqtt.client import Client, MQTTMessage
-from paho.mqtt.enums import CallbackAPIVersion
 
-from publishers import Publisher
-from publishers.connection import PahoConnection, Will, _set_no_delay
-from publishers.environment import Broker
-from publishers.reports import Command
 from publishers.topics import Topics
-from publishers.wire import MAX_MESSAGE_BYTES, RankStatus, TrialAnswer, TrialFailure, TrialRequest, decode, encode
+from publishers.wire import MAX_MESSAGE_BYTES, TrialFailure, TrialRequest, decode, encode
 from tests.live.conftest import Mosquitto, wait_until
+from tests.live.trial_service import SIZES, answer, publisher_at, serving
 
 pytestmark = pytest.mark.live
-SIZES = [8, 16, 32, 64]
-Answers = Callable[[TrialRequest], Iterable[bytes]]
-
 AMQTT = """
 import asyncio
 from publishers.broker import embedded_broker
@@ -43,74 +32,6 @@ publisher = Publisher(job="toy", run="r1", broker=sys.argv[1])
 publisher.batch_size([8, 16, 32, 64], default=32)
 {how}
 """
-
-
-def answer(request: TrialRequest, **changes: object) -> bytes:
-    fields: dict[str, object] = {
-        "run": request.run,
-        "correlation": request.correlation,
-        "batch_size": 16,
-        "reason": "explored",
-        "detail": "little is known of 16",
-        "recurrence": 1,
-        "lease_s": 600.0,
-    }
-    return encode(TrialAnswer(**{**fields, **changes}))  # type: ignore[arg-type]  # by name
-
-
-class Service:
-    """A policy service that answers at once, and remembers what runs say."""
-
-    def __init__(self, port: int, answers: Answers) -> None:
-        self.heard: list[tuple[str, bytes]] = []
-        self._answers = answers
-        self._subscribed = threading.Event()
-        self._client = Client(CallbackAPIVersion.VERSION2)
-        self._client.reconnect_delay_set(min_delay=1, max_delay=1)
-        self._client.on_socket_open = _set_no_delay
-        self._client.on_connect = lambda client, *_: client.subscribe("gridchase/v1/job/#", qos=1) and None
-        self._client.on_subscribe = lambda *_: self._subscribed.set()
-        self._client.on_message = self._hear
-        self._client.connect("127.0.0.1", port)
-        self._client.loop_start()
-        assert self._subscribed.wait(5.0)
-
-    def _hear(self, _client: Client, _userdata: object, message: MQTTMessage) -> None:
-        payload = bytes(message.payload)
-        self.heard.append((message.topic, payload))
-        if message.topic.endswith("/trial/request"):
-            request = decode(payload, TrialRequest)
-            for said in self._answers(request):
-                self._client.publish(request.reply_to, said, qos=1)
-
-    def stop(self, run: str = "r1") -> None:
-        """Tell a run to stop."""
-        command = Command(command="stop", reason="it costs more than 5e5 J")
-        self._client.publish(Topics().run("toy", run, "command"), encode(command), qos=1)
-
-    def payloads(self, leaf: str) -> list[bytes]:
-        return [payload for topic, payload in self.heard if topic.endswith(leaf)]
-
-    def statuses(self) -> list[RankStatus]:
-        return [decode(payload, RankStatus) for payload in self.payloads("/rank/0/status")]
-
-    def close(self) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
-
-
-@contextmanager
-def serving(port: int, answers: Answers = lambda request: [answer(request)]) -> Iterator[Service]:
-    service = Service(port, answers)
-    try:
-        yield service
-    finally:
-        service.close()
-
-
-def publisher_at(url: str, **changes: object) -> Publisher:
-    arguments: dict[str, object] = {"job": "toy", "run": "r1", "rank": 0, "world_size": 1, "broker": url}
-    return Publisher(**{**arguments, **changes})  # type: ignore[arg-type]  # by name
 
 
 def test_a_training_asks_trains_is_told_to_stop_and_says_its_end(broker: Mosquitto) -> None:
@@ -197,71 +118,6 @@ def test_a_flood_of_answers_and_commands_does_not_hold_up_the_right_ones(broker:
         wait_until(lambda: service.statuses()[-1].state == "finished")
 
 
-def test_without_a_service_the_default_comes_when_the_patience_has_ended(
-    broker: Mosquitto, caplog: pytest.LogCaptureFixture
-) -> None:
-    with serving(broker.port, lambda _: []) as service:
-        with publisher_at(broker.url) as publisher:
-            begin_s = time.monotonic()
-            assert publisher.batch_size(SIZES, default=32, timeout_s=2.5) == 32
-            assert 2.4 < time.monotonic() - begin_s < 3.5
-        assert len(service.payloads("/trial/request")) == 3
-    assert [record.message.partition(":")[0] for record in caplog.records] == ["the batch size is the default, 32"]
-
-
-def test_a_service_that_comes_late_is_heard(broker: Mosquitto) -> None:
-    with publisher_at(broker.url) as publisher:
-        asked = threading.Thread(target=publisher.batch_size, args=(SIZES,), kwargs={"default": 32})
-        asked.start()
-        assert publisher._sender is not None
-        wait_until(lambda: publisher._sender and publisher._sender._connections)
-        with serving(broker.port):
-            asked.join(5.0)
-        assert publisher.trial is not None
-
-
-def test_a_broker_that_is_killed_meanwhile_and_comes_back_is_asked_again_at_once(
-    broker: Mosquitto, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "publishers")
-    is_mute = True
-    with (
-        serving(broker.port, lambda request: [] if is_mute else [answer(request)]) as service,
-        publisher_at(broker.url) as publisher,
-    ):
-        asked = threading.Thread(target=publisher.batch_size, args=(SIZES,), kwargs={"default": 32})
-        asked.start()
-        wait_until(lambda: service.payloads("/trial/request"))
-        broker.kill()
-        wait_until(lambda: "no broker" in caplog.text)
-        is_mute = False
-        broker.start()
-        asked.join(10.0)
-        assert publisher.trial is not None
-        assert len(publisher._sender.conversation._question._correlations) >= 2  # type: ignore[union-attr]
-
-
-def test_a_broker_that_dies_for_good_costs_no_more_than_the_patience(broker: Mosquitto) -> None:
-    with publisher_at(broker.url) as publisher:
-        wait_until(lambda: publisher._sender and publisher._sender._connections)
-        broker.kill()
-        begin_s = time.monotonic()
-        assert publisher.batch_size(SIZES, default=32, timeout_s=1.0) == 32
-        assert time.monotonic() - begin_s < 1.5
-
-
-def test_a_broker_that_starts_a_moment_after_the_training_is_found(broker: Mosquitto) -> None:
-    broker.kill()
-    with publisher_at(broker.url) as publisher:
-        wait_until(lambda: publisher._sender and publisher._sender._is_hopeless)
-        asked = threading.Thread(target=publisher.batch_size, args=(SIZES,), kwargs={"default": 32})
-        asked.start()
-        broker.start()
-        with serving(broker.port):
-            asked.join(10.0)
-        assert publisher.trial is not None
-
-
 @pytest.mark.parametrize(
     "how",
     [
@@ -298,34 +154,3 @@ def test_the_publishers_side_of_a_question_takes_less_than_60_ms(broker: Mosquit
             assert publisher.batch_size(SIZES, default=32) == 16
             times_s.append(time.perf_counter() - begin_s)
     assert statistics.quantiles(times_s, n=100)[-1] < 0.06
-
-
-def test_what_is_subscribed_to_is_heard_again_after_a_reconnection(
-    broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("publishers.connection.FIRST_DELAY_S", 0.05)
-    heard: list[bytes] = []
-    connection = PahoConnection(Broker(host="127.0.0.1", port=broker.port), Will(topic="will", payload=b""))
-    connection.subscribe("early", heard.append)  # before there is a connection
-    connection.work()
-    connection.subscribe("late", heard.append)
-
-    def work_until(condition: Callable[[], object]) -> None:
-        def works() -> object:
-            connection.work(0.01)
-            return condition()
-
-        wait_until(works)
-
-    for n_heard in (2, 4):
-        work_until(connection.is_subscribed)
-        for topic in ("early", "late", "other"):
-            connection.publish(topic, topic.encode(), qos=1)
-        work_until(lambda: len(heard) >= n_heard)  # noqa: B023 — asked at once
-        broker.kill()
-        work_until(lambda: connection.failure)
-        broker.start()
-        work_until(connection.is_connected)
-    connection.close()
-    assert heard == [b"early", b"late"] * 2
-    assert connection.connections == 3

@@ -1,0 +1,165 @@
+"""A publisher and its real broker: one that dies, hangs or refuses costs the training nothing but what is counted."""
+
+import asyncio
+import itertools
+import logging
+import signal
+import socket
+import threading
+import time
+
+import aiomqtt
+import pytest
+
+from publishers import Publisher
+from publishers.connection import PahoConnection, Will
+from publishers.environment import Broker
+from publishers.iterations import PublishedIterable, PublishedSized
+from publishers.wire import RankStatus, decode
+from tests.live.conftest import Mosquitto, SecureMosquitto, wait_until
+from tests.live.subscriber import Subscriber, listening
+
+pytestmark = pytest.mark.live
+
+
+def test_a_broker_that_is_killed_and_comes_back_costs_the_training_nothing_but_counted_iterations(
+    broker: Mosquitto, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("publishers.connection.FIRST_DELAY_S", 3.0)  # the subscriber is back before, after 1 s
+    with listening(broker.port) as subscriber:
+        publisher = Publisher(job="toy", run="r1", rank=0, world_size=1, broker=broker.url, flush_s=0.01)
+        list(PublishedSized(range(1_000), publisher))
+        wait_until(lambda: subscriber.n_iterations() == 1_000)
+        broker.kill()
+        wait_until(lambda: "no broker" in caplog.text)
+        assert sum(1 for _ in PublishedSized(range(100_000), publisher)) == 100_000
+        broker.start()
+        wait_until(lambda: _last_number(subscriber) == 100_999)
+        list(PublishedSized(range(1_000), publisher))
+        publisher.close()
+        wait_until(lambda: _last_number(subscriber) == 101_999)
+        messages = subscriber.iterations()
+        assert subscriber.n_iterations() + messages[-1].dropped == 102_000
+        assert messages[-1].dropped > 30_000
+        assert [message.seq for message in messages] == list(range(len(messages)))
+        assert [status.state for status in subscriber.statuses()][-2:] == ["running", "finished"]
+    assert len(caplog.records) == 1
+
+
+def test_iterations_that_go_on_while_the_broker_is_killed_leave_only_visible_gaps(
+    broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("publishers.connection.FIRST_DELAY_S", 3.0)
+    with listening(broker.port) as subscriber:
+        publisher = Publisher(job="toy", run="r1", rank=0, world_size=1, broker=broker.url, flush_s=0.01)
+        pause, batch = threading.Event(), 0
+        for batch in PublishedIterable(itertools.count(), publisher):
+            pause.wait(0.001)
+            if batch == 500:
+                broker.kill()
+                broker.start()
+            if batch % 100 == 99 and max((m.first for m in subscriber.iterations()), default=0) > 1_000:
+                break
+        publisher.close()
+        wait_until(lambda: subscriber.statuses()[-1].state == "finished")
+        messages = subscriber.iterations()
+        numbers = [message.first + k for message in messages for k in range(len(message.ends_ns()))]
+        assert numbers == sorted(set(numbers))
+        assert numbers[-1] == batch
+        assert len(numbers) >= batch - 300
+
+
+def _last_number(subscriber: Subscriber) -> int:
+    last = subscriber.iterations()[-1]
+    return last.first + len(last.ends_ns()) - 1
+
+
+def test_a_broker_that_hangs_blocks_neither_the_training_nor_its_end(broker: Mosquitto) -> None:
+    publisher = Publisher(job="toy", run="r1", rank=0, world_size=1, broker=broker.url, flush_s=0.01)
+    with listening(broker.port) as subscriber:
+        list(PublishedSized(range(10), publisher))
+        wait_until(lambda: subscriber.n_iterations() == 10)
+    assert broker._child is not None
+    broker._child.send_signal(signal.SIGSTOP)
+    try:
+        begin_s = time.monotonic()
+        assert sum(1 for _ in PublishedSized(range(200_000), publisher)) == 200_000
+        loop_s = time.monotonic() - begin_s
+        publisher.close()
+        close_s = time.monotonic() - begin_s - loop_s
+    finally:
+        broker._child.send_signal(signal.SIGCONT)
+    assert loop_s < 2.0
+    assert close_s < 2.5
+
+
+async def _first_message(broker: SecureMosquitto, topic: str) -> bytes:
+    """Return what the broker has kept under a topic, as any subscriber with its password would see it."""
+    tls = aiomqtt.TLSParameters(ca_certs=broker.ca_file)
+    async with (
+        asyncio.timeout(10),
+        aiomqtt.Client(
+            "127.0.0.1", broker.port, username=broker.username, password=broker.password, tls_params=tls
+        ) as client,
+    ):
+        await client.subscribe(topic)
+        async for message in client.messages:
+            assert isinstance(message.payload, bytes)
+            return message.payload
+    raise AssertionError("the connection ended")
+
+
+def test_password_and_tls_let_the_publisher_in(secure_broker: SecureMosquitto) -> None:
+    with Publisher(
+        job="toy",
+        run="r1",
+        rank=0,
+        world_size=1,
+        broker=secure_broker.url,
+        ca_file=secure_broker.ca_file,
+        username=secure_broker.username,
+        password=secure_broker.password,
+    ) as publisher:
+        list(PublishedSized(range(100), publisher))
+        publisher.metric(0.5)
+    assert publisher._sender is not None
+    assert publisher._sender._connections == 1
+    kept = asyncio.run(_first_message(secure_broker, "gridchase/v1/job/toy/#"))
+    assert decode(kept, RankStatus).state == "finished"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"password": "wrong"}, "the broker refuses: not authorized"), ({"ca_file": None}, "certificate verify failed")],
+    ids=["password", "certificate"],
+)
+def test_who_is_not_let_in_is_told_why_and_trains_on(
+    secure_broker: SecureMosquitto, changes: dict[str, str | None], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "publishers")
+    known = {"password": secure_broker.password, "ca_file": secure_broker.ca_file} | changes
+    publisher = Publisher(
+        job="toy",
+        rank=0,
+        world_size=1,
+        broker=secure_broker.url,
+        username=secure_broker.username,
+        password=known["password"],
+        ca_file=known["ca_file"],
+        flush_s=0.01,
+    )
+    wait_until(lambda: caplog.records)
+    assert len(list(PublishedSized(range(1_000), publisher))) == 1_000
+    publisher.close()
+    assert reason in caplog.text.lower()
+    assert len(caplog.records) == 1
+
+
+def test_the_connection_sends_small_messages_at_once(broker: Mosquitto) -> None:
+    connection = PahoConnection(Broker(host="127.0.0.1", port=broker.port), Will(topic="will", payload=b""))
+    connection.work()
+    assert connection.is_connected()
+    sock = connection._client.socket()
+    assert isinstance(sock, socket.socket)
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    connection.close()
