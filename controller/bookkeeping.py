@@ -4,8 +4,12 @@ Where a former controller kept books of the same run, they go on: the time witho
 energy that the GPUs' own counters tell.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
 
 from controller.clock import NS_PER_S, Clock
 from controller.ports import EnergyMeter, SignalSource
@@ -18,6 +22,10 @@ HOLD_BACK_S = 750.0
 """Energy waits so long for the iterations that go with it; after that the time was a pause."""
 HOLD_BACK_TICKS = 7_500
 """Nor does it wait longer than so many ticks (750 s at the usual 0.1 s): a meter remembers somewhat more."""
+SIGNAL_PATIENCE_S = 60.0
+"""Books that are taken up wait so long for a signal to price the time without a controller by."""
+PRICED_S = 300.0
+"""Of that time, each so long a part has a price of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +47,16 @@ class Bookkeeping:
         self._cut_ns: int | None = None
         self._before: Balance | None = None
         """Of a former controller, until it is known what the GPUs have used since."""
+        self._taken_up_ns = 0
 
     def go_on_from(self, before: Balance) -> None:
         """Take up the books of a former controller, before anything is entered."""
         self.account, self._cut_ns, self._before = replace(before.account), before.cut_ns, before
+        self._taken_up_ns = self._clock.monotonic_ns()
+
+    def leave_the_gap(self) -> None:
+        """Leave the time without a controller out, where nothing was entered since: nobody knows when the run ended."""
+        self._before = None
 
     def balance(self, meters: Mapping[str, EnergyMeter]) -> Balance | None:
         """Return the books as they stand, with the counters of the run's GPUs, by UUID; None where they are empty."""
@@ -70,6 +84,8 @@ class Bookkeeping:
             to_the_end: wait for nothing more: the run has ended.
         """
         now_s, now_ns = self._clock.now_s(), self._clock.monotonic_ns()
+        if not to_the_end and self._waits_for_signal(now_ns):
+            return
         patience_ns = int(min(HOLD_BACK_S, HOLD_BACK_TICKS * tick_s) * NS_PER_S)
         since_ns, until_ns = known_ns if self._cut_ns is None else (self._cut_ns, known_ns[1])
         if not to_the_end:
@@ -92,9 +108,15 @@ class Bookkeeping:
             self.account.add(piece, history.value_at(at_s) if history else None)
             yield piece
 
+    def _waits_for_signal(self, now_ns: int) -> bool:
+        """Return whether the signal that priced the former books is not there yet, and may come."""
+        if self._before is None or not self._before.account.has_signal or self._signal.history() is not None:
+            return False
+        return now_ns - self._taken_up_ns < SIGNAL_PATIENCE_S * NS_PER_S
+
 
 def _between(before: Balance, until_ns: int, meters: Mapping[str, EnergyMeter]) -> list[Slice]:
-    """Return the time without a controller as one pause; nothing where its books do not end before it.
+    """Return the time without a controller as one pause, in parts; nothing where its books do not end before it.
 
     What a GPU without a counter has used since, or one whose counter fell, is what it used before on average.
     """
@@ -109,4 +131,9 @@ def _between(before: Balance, until_ns: int, meters: Mapping[str, EnergyMeter]) 
             energy_j += now_j - then_j
         else:
             energy_j += mean_power_w * duration_s
-    return [Slice(begin_ns=before.cut_ns, end_ns=until_ns, active=False, n_iterations=0.0, energy_j=energy_j)]
+    marks_ns = np.linspace(before.cut_ns, until_ns, math.ceil(duration_s / PRICED_S) + 1).astype(np.int64).tolist()
+    part_j = energy_j / (len(marks_ns) - 1)
+    return [
+        Slice(begin_ns=begin_ns, end_ns=end_ns, active=False, n_iterations=0.0, energy_j=part_j)
+        for begin_ns, end_ns in pairwise(marks_ns)
+    ]

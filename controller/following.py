@@ -9,6 +9,7 @@ else: there the same share of the highest limit is followed.
 """
 
 import logging
+from collections.abc import Iterable
 from typing import Literal
 
 from controller.clock import NS_PER_S
@@ -31,15 +32,23 @@ MAX_LIMITS = 64
 MAX_ACTIVE_S = 600.0
 """What was measured before this much time at a limit weighs half, and half again: jobs change."""
 
+Sums = tuple[float, float, float, float]
+"""A limit [W], and sums of time [s], iterations and energy [J] at it."""
+
 _LOGGER = logging.getLogger(__name__)
 
 
 class PartCurve:
     """What this node drew, and how fast it was, by the limit that the plan asked for; memory is bounded."""
 
-    def __init__(self) -> None:
-        self._sums: dict[int, tuple[float, float, float, float]] = {}
-        """By watts: the limit [W], and sums of time [s], iterations and energy [J]."""
+    def __init__(self, sums: Iterable[Sums] = ()) -> None:
+        self._sums = {round(each[0] / SAME_W): each for each in sums}
+        """By watts; `sums`: those that a former controller has left."""
+
+    @property
+    def sums(self) -> list[Sums]:
+        """Return what was measured, the limit that was in force longest ago first."""
+        return list(self._sums.values())
 
     def observe(self, piece: Slice, *, power_limit_w: float) -> None:
         """Add an active slice, throughout which the plan asked for a limit that was in force here."""
@@ -120,9 +129,14 @@ class Following:
         """Return whether the leader's limit comes from its plan, and is not just being measured."""
         return self._plan is not None and self._plan.is_steady
 
-    def reset(self) -> None:
-        """Forget the curve: the run's GPUs are others now."""
-        self._curve = PartCurve()
+    @property
+    def sums(self) -> list[Sums]:
+        """Return what this node has measured."""
+        return self._curve.sums
+
+    def reset(self, sums: Iterable[Sums] = ()) -> None:
+        """Forget the curve: the run's GPUs are others now; `sums`: what was measured with these before."""
+        self._curve = PartCurve(sums)
 
     def hear(self, plan: RunPlan, *, now_ns: int) -> bool:
         """Take the leader's word, at a monotonic time [ns]; return whether it says anything new."""

@@ -51,7 +51,8 @@ class Job:
         self.place = place
         self._run_books = run_books
         self._kept = run_books.load(place)
-        """What a former controller kept of this run, until it is known whether it is the same."""
+        """What a former controller kept of this run, or of one that had its name."""
+        self._is_taken_up = False
         bookmarks = self._kept.bookmarks if self._kept else None
         self.ranks = Ranks(name=f"{place.job}/{place.run}", lease_s=config.job.lease_s, bookmarks=bookmarks)
         self.refusals: dict[int, str] = {}
@@ -99,14 +100,16 @@ class Job:
         """Give the run a GPU; a curve measured with fewer of them is void."""
         self._holding.add(limiter, meter)
         self._leading.reset()
-        self._following.reset()
+        kept = self._kept if self._is_taken_up else None
+        is_whole = kept is not None and kept.balance.counters_j.keys() == self._holding.uuids
+        self._following.reset(kept.sums if kept and is_whole else ())
 
     def hear_status(self, number: int, status: RankStatus) -> bool:
         """Take a rank's status; return whether it comes from the process that speaks for this rank, and runs."""
         speaks = self.ranks.hear_status(number, status, now_s=self._alive_s())
-        if self._kept is not None and self.ranks.go_on:
+        if self._kept is not None and self.ranks.go_on and not self._is_taken_up:
             self._books.go_on_from(self._kept.balance)
-            self._kept = None
+            self._is_taken_up = True
         if self.ranks.are_gone and math.isfinite(self._tick_s):  # limits are not kept until the next tick
             self._step(self._clock.now_s())
         if self.ranks.ending == "finished":  # for good: the next run may begin at once
@@ -150,6 +153,8 @@ class Job:
                 self._keep_books()
                 self._tell(Obstacle(reason="controller_stopped", detail="the controller stops"))
         await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)  # the meters read once past the last iteration
+        if self.ended == "silent":  # perhaps it has been since before this controller
+            self._books.leave_the_gap()
         self._account_for(to_the_end=True)
         self._report_energy(final=True)
         self._run_books.drop(self.place)
@@ -262,7 +267,7 @@ class Job:
         """Keep the books on disk, for a controller that comes after this one."""
         balance = self._books.balance(self._holding.meters)
         if balance is not None:
-            self._run_books.keep(self.place, balance, self.ranks.bookmarks())
+            self._run_books.keep(self.place, balance, self.ranks.bookmarks(), self._following.sums)
 
     def _report_energy(self, *, final: bool = False) -> None:
         """Publish this node's part and, as the leader, the sum."""

@@ -7,19 +7,25 @@ of no use. A run that has ended, or was not heard of for a day, has none.
 
 import hashlib
 import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from controller.bookkeeping import Balance
 from controller.clock import Clock
 from controller.file_writer import Content, FileWriter
+from controller.following import Sums
 from controller.ranks import Bookmark, Place
+from controller.run_log import ENDLESS_NS
 
 VERSION: Final = 1
 MAX_AGE_S: Final = 86_400.0
+_MOST: Final = 1e15
+"""More joules, seconds, iterations, or joules times grams, than any run comes to."""
 MAX_BOOKS: Final = 256
 """As many as there are runs at a time on one node."""
 
@@ -35,6 +41,7 @@ class RunBook(Struct, frozen=True, kw_only=True):
         kept_at_s: when they were written [Unix s].
         balance: the account, and up to when it goes.
         bookmarks: how far the training processes were, by rank.
+        sums: what a node that follows has measured, as in `following.PartCurve`.
     """
 
     job: str
@@ -43,6 +50,7 @@ class RunBook(Struct, frozen=True, kw_only=True):
     kept_at_s: float
     balance: Balance
     bookmarks: dict[int, Bookmark]
+    sums: list[Sums] = field(default_factory=list)
     version: int = VERSION
 
 
@@ -69,13 +77,11 @@ class RunBooks:
 
     def __enter__(self) -> Self:
         """Read what there is; what is of no use any more is removed."""
-        stale = dict[Path, Content | None]()
-        for path in self._writer.folder.glob("*.json"):
-            book = _read(path)
-            if book is not None and self._is_of_use(book):
-                self._books[path] = book
-            else:
-                stale[path] = None
+        books = {path: _read(path) for path in self._writer.folder.glob("*.json")}
+        of_use = {path: book for path, book in books.items() if book is not None and self._is_of_use(book)}
+        self._books = dict(sorted(of_use.items(), key=lambda kept: kept[1].kept_at_s))
+        half_written = self._writer.folder.glob("*.new")
+        stale: dict[Path, Content | None] = dict.fromkeys([*books.keys() - of_use.keys(), *half_written])
         if stale:
             self._writer.put(stale)
         return self
@@ -88,7 +94,7 @@ class RunBooks:
         """Return the books that were kept of a run on this node."""
         return self._books.get(self._path(place))
 
-    def keep(self, place: Place, balance: Balance, bookmarks: dict[int, Bookmark]) -> None:
+    def keep(self, place: Place, balance: Balance, bookmarks: dict[int, Bookmark], sums: Sequence[Sums] = ()) -> None:
         """Keep the books of a run; where there are too many, the ones that were kept longest ago are dropped."""
         path = self._path(place)
         book = RunBook(
@@ -98,6 +104,7 @@ class RunBooks:
             kept_at_s=self._clock.now_s(),
             balance=balance,
             bookmarks=bookmarks,
+            sums=list(sums),
         )
         self._books.pop(path, None)
         self._books[path] = book
@@ -131,9 +138,35 @@ def _read(path: Path) -> RunBook | None:
         content = path.read_bytes()
         version = msgspec.json.decode(content, type=_Head).version
         book = msgspec.json.decode(content, type=RunBook) if version == VERSION else None
+        if book is not None:
+            _check(book)
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         _LOGGER.warning("%s: not used, the books of the run begin anew: %s", path, error)
         return None
     if book is None:
         _LOGGER.warning("%s: not used: version %d: this gridchase reads version %d", path, version, VERSION)
     return book
+
+
+def _check(book: RunBook) -> None:
+    """Raise ValueError where a number is none that a run comes to: records and plans would be made of it."""
+    balance, tallies = book.balance, [asdict(bookmark.tally) for bookmark in book.bookmarks.values()]
+    times_ns = [balance.cut_ns, *(tally.pop("end_ns") for tally in tallies)]
+    parts: list[Mapping[Any, float | None]] = [
+        asdict(balance.account),
+        balance.counters_j,
+        *tallies,
+        *(dict(enumerate(each)) for each in book.sums),
+    ]
+    totals = [value for part in parts for value in part.values() if value is not None]
+    if not balance.counters_j:
+        raise ValueError("names no GPU")
+    if not all(0 <= time_ns < ENDLESS_NS for time_ns in times_ns):
+        raise ValueError("a time is none of this clock")
+    if not all(abs(value) <= _MOST for value in totals):
+        raise ValueError(f"a total is above {_MOST:g}")
+    account = balance.account
+    amounts = [account.energy_j, account.duration_s, account.n_iterations, account.active_s, account.pause_s]
+    amounts += [tally[name] for tally in tallies for name in ("n_iterations", "active_s", "running_s", "n_epochs")]
+    if min(amounts) < 0:
+        raise ValueError("an amount is below 0")

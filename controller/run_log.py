@@ -161,10 +161,10 @@ class RankLog:
             return False
         n_lost = self._lost_before(message)
         if previous_end_ns is not None:
-            gap_ns = message.begin_ns - previous_end_ns
-            # Iterations that were lost on the way ran all the same: their time counts as active.
-            self.active_s += gap_ns / NS_PER_S if n_lost or gap_ns <= BRIDGE_NS else 0.0
-            self.running_s += gap_ns / NS_PER_S if n_lost else 0.0
+            gap_s = (message.begin_ns - previous_end_ns) / NS_PER_S
+            lost_s = self._lost_s(n_lost, gap_s)
+            self.active_s += lost_s if n_lost else gap_s if gap_s <= BRIDGE_NS / NS_PER_S else 0.0
+            self.running_s += lost_s
         self.is_live = True
         self._last_seq = message.seq
         self._next_iteration = message.first + len(ends_ns)
@@ -207,6 +207,15 @@ class RankLog:
         gap_s = (message.begin_ns - self.end_ns) / NS_PER_S
         believed = BELIEVED_RATIO * gap_s * self.n_iterations / self.active_s if self.active_s else 0.0
         return min(message.first - self._next_iteration, math.ceil(believed))
+
+    def _lost_s(self, n_lost: int, gap_s: float) -> float:
+        """Return how long lost iterations took in a gap [s]: all of it, since they ran all the same.
+
+        Without a controller, for minutes maybe, there may have been a pause as well: there they took what they do.
+        """
+        if not n_lost or self.is_live:
+            return gap_s if n_lost else 0.0
+        return min(gap_s, n_lost * self.running_s / self.n_iterations)
 
     def covers(self, begin_ns: int, end_ns: int) -> bool:
         """Return whether iterations ran, as far as is known, all the time between two moments, but for short gaps.

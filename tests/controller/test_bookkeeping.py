@@ -1,13 +1,19 @@
 """The books of a run: how long energy waits for the iterations that go with it."""
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
-from controller.bookkeeping import Bookkeeping
+import numpy as np
+import pytest
+
+from controller.bookkeeping import Balance, Bookkeeping
 from controller.meter import Meter
+from controller.run_account import RunAccount, Slice
 from controller.run_log import RankLog
 from publishers.wire import Iterations
 from tests.controller.messages import iterations, ns
-from tests.fakes import FakeGpu, FakeLimiter, FixedSignal
+from tests.fakes import MIDNIGHT_S, FakeGpu, FakeLimiter, FixedSignal
 
 TICK_S = 0.1
 
@@ -43,3 +49,62 @@ async def test_an_iteration_of_twelve_minutes_is_no_pause() -> None:
         reading.cancel()
     assert (len(pieces) > 7_000, all(pieces)) == (True, True)
     assert books.account.energy_j > 0.99 * meter.energy_j
+
+
+async def running(gpu: FakeGpu, *, duration_s: float) -> Meter:
+    """Return the meter of a GPU that was read for a while."""
+    meter = Meter(
+        gpu,
+        clock=gpu.clock,
+        sample_period_s=1.0,
+        publish_period_s=5.0,
+        signal=FixedSignal(kind="energy"),
+        limiter=FakeLimiter(gpu),
+        publish=lambda *_: None,
+    )
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(meter.run())
+        await asyncio.sleep(duration_s)
+        reading.cancel()
+    return meter
+
+
+def before(cut_s: float, **totals: Any) -> Balance:  # noqa: ANN401 — the record checks them
+    """Return the books of a former controller, of a GPU without a counter that drew 300 W."""
+    account = RunAccount(energy_j=300.0 * cut_s, duration_s=cut_s, **totals)
+    return Balance(account=account, cut_ns=ns(cut_s), counters_j={"GPU-fake-0": None})
+
+
+async def test_each_part_of_the_time_without_a_controller_has_the_price_of_its_time() -> None:
+    """Four hours, of which the first costs 100 and each other 500; known is the iteration that follows them."""
+    gpu, signal = FakeGpu(), FixedSignal(100.0)
+    assert signal.series is not None
+    values = np.where(signal.series.starts_s < MIDNIGHT_S + 3_600, 100.0, 500.0)
+    signal.series = replace(signal.series, values=values)
+    await asyncio.sleep(4 * 3_600)
+    meter = await running(gpu, duration_s=20.0)
+    books, log = Bookkeeping(clock=gpu.clock, signal=signal), RankLog()
+    books.go_on_from(before(10.0))
+    assert log.append(iterations(4 * 3_600, [4 * 3_600 + 15]), now_ns=gpu.clock.monotonic_ns())
+    known_ns = ns(4 * 3_600), ns(4 * 3_600 + 15)
+    list(books.cut(known_ns, logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
+    expected = 300.0 * (3_590 * 100.0 + (3 * 3_600 + 15) * 500.0)
+    assert books.account.signal_energy == pytest.approx(expected + 300.0 * 10 * 100.0, rel=0.03)
+
+
+async def test_former_books_wait_a_minute_for_the_signal_that_is_to_price_them() -> None:
+    gpu, signal = FakeGpu(), FixedSignal()
+    await asyncio.sleep(100)
+    meter = await running(gpu, duration_s=20.0)
+    books, log = Bookkeeping(clock=gpu.clock, signal=signal), RankLog()
+    books.go_on_from(before(10.0, has_signal=True, last_value=100.0))
+    assert log.append(iterations(100, [115]), now_ns=gpu.clock.monotonic_ns())
+
+    def pieces() -> list[Slice]:
+        return list(books.cut((ns(100), ns(115)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
+
+    assert pieces() == []
+    await asyncio.sleep(59)
+    assert pieces() == []
+    await asyncio.sleep(2)
+    assert [piece.active for piece in pieces()][:3] == [False, True, True]

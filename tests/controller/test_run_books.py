@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -215,11 +216,54 @@ async def test_a_file_that_is_none_costs_the_books_and_nothing_else(
     assert f"{path}: not used" in caplog.text
 
 
+def spoilt(book: dict[str, Any], path: str, value: float | dict[str, float]) -> bytes:
+    """Return the file of a book with one thing in it changed; `/` leads into it."""
+    *folders, name = path.split("/")
+    place = book
+    for folder in folders:
+        place = place[folder]
+    place[name] = value
+    return msgspec.json.encode(book)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("balance/counters_j", {}),
+        ("balance/cut_ns", -1),
+        ("balance/account/energy_j", 1e30),
+        ("balance/account/duration_s", -5.0),
+        ("bookmarks/0/tally/end_ns", 1 << 62),
+        ("bookmarks/0/tally/running_s", -5.0),
+        ("bookmarks/0/tally/n_iterations", 1e30),
+    ],
+)
+async def test_books_of_which_something_is_impossible_are_not_used(
+    tmp_path: Path, path: str, value: float | dict[str, float], caplog: pytest.LogCaptureFixture
+) -> None:
+    (file,) = await kept(tmp_path, PLACE)
+    file.write_bytes(spoilt(msgspec.json.decode(file.read_bytes()), path, value))
+    with RunBooks(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
+        assert books.load(PLACE) is None
+    assert f"{file}: not used" in caplog.text
+
+
+async def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
+    (file,) = await kept(tmp_path, PLACE)
+    file.with_suffix(".new").write_bytes(b"{")
+    with RunBooks(tmp_path, boot_id=BOOT_ID, clock=LoopClock()):
+        pass
+    assert list((tmp_path / "runs").iterdir()) == [file]
+
+
 async def test_of_too_many_books_the_ones_that_were_kept_longest_ago_are_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_books, "MAX_BOOKS", 2)
-    places = [Place(job="resnet50", run=f"run-{n}", node="node-a") for n in range(3)]
-    assert len(await kept(tmp_path, *places)) == 2
+    monkeypatch.setattr(run_books, "MAX_BOOKS", 5)
+    monkeypatch.setattr(run_books, "MAX_AGE_S", 9e9)
+    places = [Place(job="resnet50", run=f"run-{n}", node="node-a") for n in range(8)]
+    for start_s, place in zip((5e9, 4e9, 3e9, 2e9, 1e9, 6e9, 7e9, 8e9), places, strict=True):
+        with RunBooks(tmp_path, boot_id=BOOT_ID, clock=LoopClock(start_s)) as books:  # a start before each of them
+            books.keep(place, BALANCE, BOOKMARKS)
     with RunBooks(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
-        assert [books.load(place) is not None for place in places] == [False, True, True]
+        assert [place.run[-1] for place in places if books.load(place) is not None] == ["0", "1", "5", "6", "7"]

@@ -1,0 +1,84 @@
+"""A controller that is restarted in the middle of a run, on virtual time: its books go on, and so do its promises."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.fleet import HOUR_S, Fleet
+from tests.scenarios.site import PRIOR_W, Site, Training, energy_j, prior_gpu
+
+
+@pytest.mark.parametrize("away_s", [20.0, 1_800.0])
+async def test_after_a_restart_the_account_is_that_of_the_whole_run(tmp_path: Path, away_s: float) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    training = Training(site)
+    async with site.controlled():
+        await training.train(2 * HOUR_S)
+    await training.train(away_s)
+    async with site.controlled():
+        await training.train(2 * HOUR_S)
+        training.tell("finished")
+        await asyncio.sleep(60)
+    final = site.energies()[-1]
+    assert training.begin_s is not None
+    assert (final.final, final.iterations) == (True, training.n_iterations)
+    assert final.duration_s == pytest.approx(training.end_s - training.begin_s, abs=2)
+    assert final.energy_j == pytest.approx(energy_j(gpu, training.begin_s, training.end_s), rel=1e-3)
+    assert final.saved_ratio is not None
+    assert final.saved_ratio > 0
+    assert gpu.requested_power_limit_w == PRIOR_W
+
+
+async def test_a_pause_while_nobody_listened_is_no_time_that_has_to_be_made_up(tmp_path: Path) -> None:
+    site = Site(tmp_path, [prior_gpu()])
+    training = Training(site)
+    async with site.controlled():
+        await training.train(3 * HOUR_S)
+    await training.train(20)
+    await training.pause(600)
+    async with site.controlled():
+        await training.train(3 * HOUR_S)
+        training.tell("finished")
+        await asyncio.sleep(60)
+    final = site.energies()[-1]
+    assert final.slowdown_ratio == pytest.approx(1.03, abs=0.004)
+
+
+async def test_a_process_that_died_while_nobody_listened_is_not_charged_for_what_the_gpu_did_since(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path, [prior_gpu()])
+    training = Training(site)
+    async with site.controlled():
+        await training.train(3_000.0)
+    await asyncio.sleep(10 * HOUR_S)
+    async with site.controlled():
+        await asyncio.sleep(200)
+    final = site.energies()[-1]
+    assert (final.final, final.state) == (True, "silent")
+    assert final.duration_s == pytest.approx(3_000, abs=15)
+
+
+@pytest.mark.parametrize("restarted", ["leader", "follower"])
+async def test_whichever_node_of_a_run_is_restarted_the_run_keeps_its_baseline(tmp_path: Path, restarted: str) -> None:
+    fleet = Fleet(tmp_path)
+    away, stays = (fleet.a, fleet.b) if restarted == "leader" else (fleet.b, fleet.a)
+    async with AsyncExitStack() as whole_run:
+        await whole_run.enter_async_context(stays.controlled())
+        async with away.controlled():
+            await fleet.train(HOUR_S)
+        await fleet.train(120.0)
+        await whole_run.enter_async_context(away.controlled())
+        await fleet.train(HOUR_S)
+        for rank in fleet.ranks:
+            rank.tell("finished")
+        await asyncio.sleep(60)
+    final = fleet.a.energies()[-1]
+    assert final.final
+    assert final.baseline_energy_j is not None
+    assert final.saved_ratio is not None
+    assert final.saved_ratio > 0
+    assert final.duration_s == pytest.approx(2 * HOUR_S + 120, abs=5)
