@@ -75,8 +75,8 @@ def choose_power_limit(
             highest is the reference.
         objective: what is asked for.
         rules: the period of planning, and the hysteresis.
-        history: the signal up to now, or None.
-        forecast: the signal from now on, or None.
+        history: the signal up to now, and as far ahead as it is known, or None.
+        forecast: the signal from now on, or from there on, or None.
         now_s: Unix time [s].
         progress: the run so far.
         present: the limit that is asked for now; None in the first plan of a run.

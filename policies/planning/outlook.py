@@ -1,8 +1,9 @@
-"""What the signal will be for as long as a plan reaches: a forecast where one is trusted, else the last days.
+"""What the signal will be for as long as a plan reaches: what is known and then a forecast, or else the last days.
 
-The days before tell how a day goes; today is as far above or below them as it is now, and less so hour by hour. What
-lies beyond a day is taken to be like the days before, whichever hour it is. The first entry is always the present: so
-a plan can say what to do now, be it part of one thing and part of another.
+A forecast that is trusted goes on from where what is known ends, often with the next hour. Without one, the days before
+tell how a day goes; today is as far above or below them as it is now, and less so hour by hour. What lies beyond a day
+is taken to be like the days before, whichever hour it is. The first entry is always the present: so a plan can say what
+to do now, be it part of one thing and part of another.
 """
 
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ Values = NDArray[np.float64]
 class Outlook:
     """How long each value of the signal will hold [s], and the values, both of shape (n,); the first one holds now.
 
-    `foreseen_s` is for how long they are what a forecast says [s].
+    `foreseen_s` is for how long, from now on, they are what is known or what a forecast says [s].
     """
 
     durations_s: Values
@@ -69,8 +70,8 @@ def outlook_of(
     """Return what the signal will be from now on for `horizon_s`; None where it is not known now, nor the days before.
 
     Args:
-        history: the signal up to now, or None.
-        forecast: the signal from now on, or None.
+        history: the signal up to now, and as far ahead as it is known, or None.
+        forecast: the signal from now on, or from there on, or None.
         now_s: Unix time [s].
         period_s: how long the present is: the present value is taken to hold for as long [s].
         horizon_s: how far to look [s].
@@ -79,15 +80,15 @@ def outlook_of(
     if value is None:
         return None
     present_s = min(period_s, horizon_s)
-    parts, seen_s = [(np.array([present_s]), np.array([value]))], present_s
-    is_trusted = forecast is not None and forecast.source != PERSISTENCE
+    parts, foreseen_s = [(np.array([present_s]), np.array([value]))], 0.0
     days = _days(history, now_s) if horizon_s > present_s else None
-    if forecast is not None and is_trusted:
-        parts.append(forecast.steps(now_s + present_s, now_s + horizon_s))
+    if forecast is not None and forecast.source != PERSISTENCE:
+        coming, coming_s = _coming(history, forecast, now_s + present_s, now_s + horizon_s)
+        parts.extend(coming)
+        foreseen_s = present_s + coming_s
     elif days is not None:
         parts.append(_tomorrow(days, value, present_s, horizon_s))
-    seen_s += float(parts[-1][0].sum()) if len(parts) > 1 else 0.0
-    foreseen_s = seen_s if is_trusted else 0.0
+    seen_s = sum(float(durations_s.sum()) for durations_s, _ in parts)
     if horizon_s - seen_s > UNSEEN_RATIO * horizon_s:
         if days is None and len(parts) == 1:
             return None
@@ -95,6 +96,27 @@ def outlook_of(
         parts.append(_pooled(rest, horizon_s - seen_s))
     durations_s, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     return Outlook(durations_s, values, foreseen_s)
+
+
+def _coming(
+    history: Signal | None, forecast: Signal, start_s: float, end_s: float
+) -> tuple[list[tuple[Values, Values]], float]:
+    """Return (durations [s], values) of what is known between two times, then of the forecast; and how long they go on.
+
+    They go on [s] to where the one ends before the other begins: what is told of a time after such a hole comes later
+    than its place in the outlook says.
+    """
+    told = forecast.steps(start_s, end_s)
+    told_s = float(told[0].sum())
+    begins_s = min(float(forecast.starts_s[0]) if len(forecast) else end_s, end_s)
+    if history is None or begins_s <= start_s:
+        return [told], told_s
+    known = history.steps(start_s, begins_s)
+    coming_s = float(known[0].sum()) + told_s
+    if begins_s - start_s - float(known[0].sum()) > UNSEEN_RATIO * (end_s - start_s):
+        part = history.between(start_s, begins_s)
+        coming_s = max(float(np.append(part.starts_s[np.isnan(part.values)], part.ends_s)[0]) - start_s, 0.0)
+    return [known, told], coming_s
 
 
 def _pooled(values: Values, duration_s: float) -> tuple[Values, Values]:

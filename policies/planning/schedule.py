@@ -144,7 +144,7 @@ def _value_at_end(outlook: Outlook, hull: Hull, left_iterations: float | None) -
     Before that the hour of the end matters, which moves with what is decided. Where a forecast reaches as far, it is
     the least value that the end may have; else nothing but being paid is a reason to end sooner.
     """
-    horizon_s, ends_s = float(outlook.durations_s.sum()), np.cumsum(outlook.durations_s)
+    horizon_s = float(outlook.durations_s.sum())
     if horizon_s > FAR_S:
         return outlook.mean
     left = np.inf if left_iterations is None else left_iterations
@@ -152,4 +152,8 @@ def _value_at_end(outlook: Outlook, hull: Hull, left_iterations: float | None) -
     if latest_s > min(outlook.foreseen_s, horizon_s) * (1 + SAME_PRICE):
         return min(0.0, float(outlook.values.min()))
     soonest_s = left / hull.fastest.iterations_per_s
-    return float(outlook.values[(ends_s >= soonest_s) & (ends_s - outlook.durations_s <= latest_s)].min())
+    # Both ends are looked up among the same edges, and the outlook's own end is none: whatever the rounding, at least
+    # one value lies between.
+    edges_s = np.cumsum(outlook.durations_s)[:-1]
+    first, last = np.searchsorted(edges_s, soonest_s), np.searchsorted(edges_s, latest_s, side="right")
+    return float(outlook.values[first : last + 1].min())

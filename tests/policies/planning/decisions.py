@@ -4,6 +4,8 @@ from typing import Final
 
 import numpy as np
 
+from policies.freshness import Present as Known
+from policies.freshness import judge
 from policies.planning import Decision, Objective, Present, Progress, Rules, SlowdownObjective, choose_power_limit
 from policies.profile import PowerProfile
 from policies.signal import Signal
@@ -92,3 +94,9 @@ def ahead(values: list[float], *, now_s: float = NOW_S, step_s: float = 3_600.0,
         ends_s=now_s + step_s * len(values),
         issued_at_s=now_s,
     )
+
+
+def judged(at_s: float, forecast: Signal, *, value: float = 100.0) -> Known:
+    """Return what is known at a time after `NOW_S`: 300 in each hour before it, and a value in the hour after."""
+    known = ahead([300.0] * (14 * 24) + [value], now_s=NOW_S - 14 * DAY_S, source="api")
+    return judge(known, forecast, now_s=NOW_S + at_s, max_age_s=2 * HOUR_S, lasting_s=900.0)

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.curve import lower_hull
 from policies.planning import BudgetObjective, DeadlineObjective, Progress
+from policies.units import JOULES_PER_KWH
 from tests.policies.days import A40, DAY_S, HOUR_S, SHAPES, grid, hourly, live_through, told
-from tests.policies.planning.decisions import FREE, NOW_S, TOP_PER_S, decided, means
+from tests.policies.planning.decisions import FREE, NOW_S, TOP_PER_S, ahead, decided, judged, means
 
 STARTED_S = 14 * DAY_S
 TEN_HOURS = 10 * HOUR_S * TOP_PER_S
@@ -134,3 +136,27 @@ def test_without_a_length_neither_can_be_planned_and_the_safe_side_is_taken(
 def test_a_budget_of_nothing_is_refused(budget: float) -> None:
     with pytest.raises(ValueError, match="must be above 0"):
         BudgetObjective(budget=budget)
+
+
+@pytest.mark.parametrize(("value", "later"), [(100.0, 500.0), (500.0, 100.0)])
+def test_a_budget_is_weighed_with_the_rest_of_the_hour_as_it_is_known(value: float, later: float) -> None:
+    """The forecast begins with the next hour; the run ends in it."""
+    slowest = lower_hull(A40).thriftiest
+    known = judged(60.0, ahead([later] * 24, now_s=NOW_S + HOUR_S, source="api+regression"), value=value)
+    cost = slowest.power_w * (value * (HOUR_S - 60.0) + later * HOUR_S) / JOULES_PER_KWH
+    so_far = Progress(
+        n_iterations=0.0,
+        active_s=0.0,
+        started_at_s=NOW_S,
+        total_iterations=(2 * HOUR_S - 60.0) * slowest.iterations_per_s,
+        spent=0.0,
+    )
+    for share, is_over in ((0.99, True), (1.01, False)):
+        decision = decided(
+            BudgetObjective(budget=share * cost),
+            history=known.history,
+            forecast=known.forecast,
+            so_far=so_far,
+            now_s=NOW_S + 60.0,
+        )
+        assert (decision.reason == "over_budget") == is_over

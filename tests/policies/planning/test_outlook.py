@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from policies.planning.outlook import KEPT_PER_HOUR, Outlook, outlook_of
+from policies.planning.outlook import KEPT_PER_HOUR, UNSEEN_RATIO, Outlook, outlook_of
 from policies.signal import Signal
 from tests.policies.days import DAY_S, HOUR_S, grid, hourly, told
-from tests.policies.planning.decisions import NOW_S, ahead
+from tests.policies.planning.decisions import NOW_S, ahead, judged
 
 USUAL = grid("solar", factors=(1.0,))
 
@@ -81,6 +81,71 @@ def test_a_forecast_is_believed_as_far_as_it_goes() -> None:
     assert found is not None
     assert found.values.tolist() == [300.0, 300.0, 111.0, 222.0]
     assert found.durations_s.tolist() == [300.0, 3_300.0, 3_600.0, 3_600.0]
+
+
+LATER = ahead([500.0] * 24, now_s=NOW_S + HOUR_S, source="api+regression")
+
+
+@given(st.floats(0.0, HOUR_S - 900.0), st.floats(60.0, 23 * HOUR_S))
+def test_the_rest_of_the_hour_is_known_before_the_forecast_begins(at_s: float, horizon_s: float) -> None:
+    present, now_s = judged(at_s, LATER), NOW_S + at_s
+    assert present.forecast is not None
+    assert present.forecast.starts_s[0] == NOW_S + HOUR_S
+    found = seen(present.history, present.forecast, now_s=now_s, horizon_s=horizon_s)
+    assert found is not None
+    known_s = min(HOUR_S - at_s, horizon_s)
+    assert found.durations_s[found.values == 100.0].sum() == pytest.approx(known_s, abs=0.1)
+    assert found.durations_s[found.values == 500.0].sum() == pytest.approx(horizon_s - known_s, abs=0.1)
+    assert found.durations_s.sum() == pytest.approx(horizon_s)
+    assert found.foreseen_s == pytest.approx(horizon_s)
+    assert sorted(found.values) == found.values.tolist()
+
+
+def test_what_is_held_for_the_present_comes_before_the_forecast_as_well() -> None:
+    """At the end of an hour the value is held for a while yet, and the forecast cut to begin after that."""
+    present = judged(HOUR_S - 100.0, LATER)
+    found = seen(present.history, present.forecast, now_s=NOW_S + HOUR_S - 100.0, horizon_s=HOUR_S)
+    assert found is not None
+    assert found.durations_s[found.values == 100.0].sum() == pytest.approx(900.0)
+    assert found.durations_s[found.values == 500.0].sum() == pytest.approx(HOUR_S - 900.0)
+    assert found.foreseen_s == pytest.approx(HOUR_S)
+
+
+@given(st.floats(0.0, 3 * HOUR_S), st.floats(0.0, 3 * HOUR_S - 1.0))
+def test_it_is_foreseen_as_far_as_nothing_is_missing_between_what_is_known_and_the_forecast(
+    hole_s: float, at_s: float
+) -> None:
+    """The hole counts as hours unknown, and what comes after it is foreseen no longer."""
+    present = judged(at_s, replace(LATER, starts_s=LATER.starts_s + hole_s, ends_s=LATER.ends_s + hole_s))
+    history, forecast, now_s = present.history, present.forecast, NOW_S + at_s
+    assert history is not None
+    assert forecast is not None
+    found = seen(history, forecast, now_s=now_s, horizon_s=12 * HOUR_S)
+    assert found is not None
+    assert found.durations_s.sum() == pytest.approx(12 * HOUR_S)
+    assert (found.durations_s > 0).all()
+    known_s = max(history.ends_s - now_s, 300.0)
+    is_whole = forecast.starts_s[0] - now_s - known_s <= UNSEEN_RATIO * (12 * HOUR_S - 300.0)
+    assert found.foreseen_s == pytest.approx(12 * HOUR_S if is_whole else known_s, abs=0.1)
+    assert found.durations_s[found.values == 100.0].sum() == pytest.approx(known_s, abs=0.1)
+
+
+def test_a_value_that_is_missing_within_the_hour_is_a_hole_too() -> None:
+    values = [300.0] * (14 * 288) + [100.0] * 6 + [np.nan] + [100.0] * 5
+    history = ahead(values, now_s=NOW_S - 14 * DAY_S, step_s=300.0, source="api")
+    found = seen(history, LATER, horizon_s=2 * HOUR_S)
+    assert found is not None
+    assert found.durations_s[found.values == 100.0].sum() == HOUR_S - 300.0
+    assert found.durations_s[found.values == 500.0].sum() == HOUR_S
+    assert found.durations_s[found.values == 300.0].sum() == pytest.approx(300.0)
+    assert found.foreseen_s == 1_800.0
+
+
+def test_a_forecast_that_ends_before_it_begins_leaves_what_is_known() -> None:
+    found = seen(judged(0.0, LATER).history, LATER.between(0.0, 0.0), horizon_s=HOUR_S)
+    assert found is not None
+    assert found.values.tolist() == [100.0, 100.0]
+    assert found.foreseen_s == HOUR_S
 
 
 def test_a_persistence_says_no_more_than_the_present() -> None:

@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from policies.curve import Hull, lower_hull
 from policies.planning.outlook import Outlook, flat_outlook
 from policies.planning.schedule import Market
-from policies.profile import PowerProfile
+from policies.profile import PowerProfile, ProfilePoint
 from tests.policies.days import A40
 from tests.policies.test_profile import profiles
 
@@ -114,6 +114,49 @@ def test_a_forecast_that_reaches_the_end_tells_what_is_saved_by_ending_sooner() 
     ):
         bought = Market(A40_HULL, unsure).buy(0.0, left_iterations=told)
         assert bought.rate_per_s == A40_HULL.thriftiest.iterations_per_s
+
+
+@given(
+    st.floats(0.1, 500.0),
+    st.lists(st.tuples(st.floats(1.0, 9.0), st.floats(1.0, 900.0)), min_size=1, max_size=99),
+    st.floats(60.0, 86_400.0),
+)
+def test_a_run_of_one_speed_ends_in_the_last_hour_of_an_outlook_as_long_as_it_takes(
+    rate_per_s: float, pairs: list[tuple[float, float]], left_s: float
+) -> None:
+    """However durations are rounded: the soonest end is the latest one, and that of the outlook."""
+    hull = Hull((ProfilePoint(power_limit_w=300.0, power_w=200.0, iterations_per_s=rate_per_s),))
+    left = left_s * rate_per_s
+    shares, values = np.array(pairs).T
+    foreseen = Outlook(shares / shares.sum() * (left / rate_per_s), values, foreseen_s=left / rate_per_s)
+    bought = Market(hull, foreseen).buy(rate_per_s, left_iterations=left)
+    assert bought.work_price == pytest.approx(values[-1] * 200.0 / rate_per_s)
+
+
+@given(
+    profiles(),
+    st.lists(st.tuples(st.floats(1e-3, 7_200.0), st.floats(-90.0, 900.0)), min_size=1, max_size=40),
+    st.just(1.0) | st.floats(0.0, 2.0),
+    st.just(1.0) | st.floats(0.0, 1.0),
+)
+def test_what_is_saved_by_ending_sooner_is_what_some_hour_costs_that_the_end_may_have(
+    profile: PowerProfile, pairs: list[tuple[float, float]], left_share: float, foreseen_share: float
+) -> None:
+    hull, plain = lower_hull(profile), outlook(pairs)
+    ends_s, values = np.cumsum(plain.durations_s), plain.values
+    slowest, whole_s = hull.thriftiest, float(plain.durations_s.sum())
+    left = left_share * whole_s * slowest.iterations_per_s
+    latest_s, soonest_s = left / slowest.iterations_per_s, left / hull.fastest.iterations_per_s
+    foreseen_s = foreseen_share * whole_s
+    bought = Market(hull, replace(plain, foreseen_s=foreseen_s)).buy(0.0, left_iterations=left)
+    value = bought.work_price * slowest.iterations_per_s / slowest.power_w
+    starts_s, margin_s = ends_s - plain.durations_s, 1e-6 * whole_s
+    surely = values[(ends_s >= soonest_s + margin_s) & (starts_s <= latest_s - margin_s)]
+    maybe = values[(ends_s >= soonest_s - margin_s) & (starts_s <= latest_s + margin_s)]
+    if latest_s > foreseen_s + margin_s:
+        assert value == pytest.approx(min(0.0, values.min()))
+    elif latest_s < foreseen_s - margin_s or latest_s == foreseen_s == whole_s:
+        assert maybe.min() - 1e-6 <= value <= min(surely, default=values.max()) + 1e-6
 
 
 @given(profiles(), steps, st.floats(0.0, 1.0))
