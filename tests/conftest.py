@@ -7,6 +7,7 @@ test.
 
 import asyncio
 import inspect
+import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -14,6 +15,12 @@ import async_solipsism
 import pytest
 
 LIVE_TIMEOUT_S = 60.0
+
+
+def pytest_configure() -> None:
+    """Hear Ctrl-C: a shell that puts the tests into the background turns it off, for all their children, too."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
