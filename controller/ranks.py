@@ -59,7 +59,7 @@ class Ranks:
         self.name = name
         self.go_on = False
         """Whether a process that a former controller knew is still at it."""
-        self._bookmarks = bookmarks or {}
+        self._bookmarks = dict(bookmarks or {})
         self._rivals_s: dict[int, float] = {}
         """When a second process that claims a rank was last heard of, by rank."""
         self._lease_s = lease_s
@@ -136,6 +136,7 @@ class Ranks:
         known = self._bookmarks.get(number)
         if known is None or (known.pid, known.started_at_s) != (status.pid, status.started_at_s):
             return RankLog()
+        del self._bookmarks[number]  # once: a process that came back after another would be counted twice
         self.go_on = True
         return RankLog(known.tally)
 

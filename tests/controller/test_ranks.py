@@ -180,3 +180,13 @@ def test_the_lowest_rank_speaks_for_all() -> None:
     run.hear_status(3, rank_status(batch_size=64), now_s=0)
     run.hear_status(1, rank_status(batch_size=32), now_s=0)
     assert run.status.batch_size == 32
+
+
+def test_a_bookmark_is_gone_on_from_once_and_by_the_process_that_it_is_of() -> None:
+    first = ranks()
+    first.hear_status(0, rank_status(), now_s=0)
+    assert first.members[0].log.append(iterations(0, [1, 2]), now_ns=ns(2))
+    run = Ranks(name="resnet50/run-1", lease_s=LEASE_S, bookmarks=first.bookmarks())
+    for now_s, pid, n_iterations in ((0, 1, 0), (100, rank_status().pid, 2), (200, 1, 0), (300, rank_status().pid, 0)):
+        assert run.hear_status(0, rank_status(pid=pid), now_s=now_s)
+        assert run.members[0].log.n_iterations == n_iterations
