@@ -29,6 +29,7 @@ class Watch:
         n_changes: how many there were.
         profiling_began_s, profiling_ended_s: when the sweep began and ended [s]; None: not yet.
         online, finished: set once the controller is there, and once the account of the run is final.
+        released: set once the limit was given back after the run; the disk may take its time for that.
     """
 
     def __init__(self, *, clock: Clock, slots: Slots) -> None:
@@ -41,6 +42,7 @@ class Watch:
         self.profiling_ended_s: float | None = None
         self.online = asyncio.Event()
         self.finished = asyncio.Event()
+        self.released = asyncio.Event()
         self.slots = slots
         self._clock = clock
 
@@ -63,6 +65,8 @@ class Watch:
     def _hear_change(self, change: LimitChange) -> None:
         self.changes.append(change)
         self.n_changes += 1
+        if change.reason.startswith("run_"):
+            self.released.set()
 
     def _hear_profile(self, profile: ProfileReport) -> None:
         now_s = self._clock.now_s()

@@ -164,13 +164,18 @@ async def test_a_database_with_broken_pages_is_begun_anew_and_one_copy_is_kept(t
 async def test_a_disk_that_hangs_is_given_up_and_not_waited_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signal_store, "TIMEOUT_S", 0.05)
-    monkeypatch.setattr(signal_store, "CLOSE_TIMEOUT_S", 0.05)
-    back = threading.Event()
+    begun, back = threading.Event(), threading.Event()
+
+    def hang(_: str, since_s: float) -> None:
+        begun.set()
+        back.wait(since_s + 30.0)
+
     async with opened(tmp_path / FILE) as store:
-        await save(store, told())
-        monkeypatch.setattr(store._database, "load", lambda _, since_s: back.wait(since_s + 30.0))
-        assert await value(store) is None
+        assert await save(store, told()) == ""
+        monkeypatch.setattr(signal_store, "TIMEOUT_S", 0.05)
+        monkeypatch.setattr(store._database, "load", hang)
+        while not begun.is_set():  # a thread that does not come to it in time leaves it
+            assert await value(store) is None
         assert "does not answer" in store.fault
         monkeypatch.setattr(signal_store, "TIMEOUT_S", 30.0)
         assert "does not answer" in await save(store, told())

@@ -40,7 +40,11 @@ class Proxy:
         self.url = ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        up_reader, up_writer = await asyncio.open_connection(self._host, self._port)
+        try:
+            up_reader, up_writer = await asyncio.open_connection(self._host, self._port)
+        except OSError:  # the broker is gone already: a client that has left may have been connecting to the last
+            writer.close()
+            return
         ends = {writer, up_writer}
         self._writers |= ends
         async with asyncio.TaskGroup() as tasks:

@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -158,6 +159,17 @@ def secure_broker(tmp_path: Path) -> Iterator[SecureMosquitto]:
         broker=mosquitto, ca_file=str(directory / "ca.crt"), username="node", password="correct horse"
     )
     mosquitto.stop()
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give this process and its children a folder for what is temporary that nobody else uses."""
+    with tempfile.TemporaryDirectory(prefix="gridchase-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o711)  # a broker in it runs without privileges
+        monkeypatch.setenv("TMPDIR", name)
+        monkeypatch.setattr(tempfile, "tempdir", None)  # it is found out anew
+        yield folder
 
 
 def add_user(file: Path, username: str, password: str) -> None:

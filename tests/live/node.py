@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +15,10 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.live.conftest import Mosquitto, wait_until
+from tests.live.conftest import TIMEOUT_S, Mosquitto, wait_until
 from tests.live.nvml_stub.machine import StubMachine
 
-EXIT_TIMEOUT_S = 20.0
+EXIT_TIMEOUT_S = 60.0
 _MAIN = "import sys; from controller.__main__ import main; sys.exit(main())"
 QUICK = {
     "profiler.settle_s": "0.2",
@@ -36,12 +37,15 @@ class Watcher:
 
     def __init__(self, broker: Mosquitto) -> None:
         self.messages: dict[str, list[Any]] = defaultdict(list)
+        subscribed = threading.Event()
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2)
         self._client.on_connect = lambda client, *_: client.subscribe("gridchase/v1/#", 1)
+        self._client.on_subscribe = lambda *_: subscribed.set()
         self._client.on_message = self._take
         self._client.connect("127.0.0.1", broker.port)
         self._client.reconnect_delay_set(1, 1)
         self._client.loop_start()
+        assert subscribed.wait(TIMEOUT_S), "what is said from now on is heard"
 
     def _take(self, _client: mqtt.Client, _data: object, message: mqtt.MQTTMessage) -> None:
         try:
@@ -138,7 +142,7 @@ class LiveNode:
         return {**os.environ, **self.machine.environment(), **more}
 
 
-def wait_for(node: LiveNode, condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+def wait_for(node: LiveNode, condition: Callable[[], object], timeout_s: float = 40.0) -> None:
     """Wait for a condition; where it does not come, show what the controller logged."""
     try:
         wait_until(condition, timeout_s)

@@ -167,8 +167,10 @@ async def test_the_shipped_configuration_of_mosquitto_starts_and_carries_message
 ) -> None:
     broker = Mosquitto(tmp_path, shipped_conf.replace("\nlistener 1883 ", "\nlistener {port} "))
     broker.start()
-    assert await probe(broker.url) is None
-    broker.stop()
+    try:
+        assert await probe(broker.url) is None
+    finally:
+        broker.stop()
 
 
 @pytest.fixture
@@ -179,9 +181,12 @@ def guarded_broker(tmp_path: Path, shipped_conf: str) -> Iterator[Mosquitto]:
     for user in ("node-a", "resnet50", "dashboard", "policy"):
         add_user(tmp_path / "gridchase.passwd", user, "secret")
     conf = re.sub(r"^#([a-z])", r"\1", shipped_conf, flags=re.MULTILINE)
-    conf = conf.replace("\nlistener 1883 ", f"\nlistener {free_port()} ")
     conf = conf.replace("\nlistener 8883 0.0.0.0", "\nlistener {port} 127.0.0.1")
-    broker = Mosquitto(tmp_path, conf, scheme="mqtts")
+    port = plain_port = free_port()
+    while plain_port == port:  # the system may well name the same one twice: nobody holds it yet
+        plain_port = free_port()
+    conf = conf.replace("\nlistener 1883 ", f"\nlistener {plain_port} ")
+    broker = Mosquitto(tmp_path, conf, port=port, scheme="mqtts")
     broker.start()
     yield broker
     broker.stop()
@@ -229,6 +234,7 @@ async def test_the_shipped_access_rules_let_everybody_speak_for_himself_only(
             async with bus(username) as writer:
                 for topic in topics + ALLOWED.get(username, []):
                     writer.publish(topic, b"{}", qos=1)
+                assert await writer.flush(10.0)
         expected = sorted(topic for topics in ALLOWED.values() for topic in topics)
         await eventually(lambda: len(seen) >= len(expected))
         assert sorted(seen) == expected

@@ -27,6 +27,7 @@ async def test_a_late_subscriber_sees_the_retained_state(kind: Kind) -> None:
         async with Bus(url=url) as bus:
             bus.publish("node/a/status", b"old", qos=1, retain=True)
             bus.publish("node/a/status", b"new", qos=1, retain=True)
+            assert await bus.flush(10.0)
         async with subscribed(url, "node/+/status") as inbox:
             await eventually(lambda: inbox.messages)
             assert inbox.payloads == [b"new"]
@@ -37,7 +38,7 @@ async def test_what_the_broker_had_kept_is_told_from_what_is_published_now(kind:
     kept, live = Inbox(), Inbox()
     async with running(kind) as url, Bus(url=url) as publisher, Bus(url=url) as bus:
         publisher.publish("state", b"old", qos=1, retain=True)
-        assert await publisher.flush(5.0)
+        assert await publisher.flush(10.0)
         bus.subscribe("state", live, on_retained=kept)
         await eventually(lambda: kept.payloads == [b"old"])
         publisher.publish("state", b"new", qos=1, retain=True)
@@ -51,7 +52,7 @@ async def test_a_subscription_made_while_connected_counts_at_once(kind: Kind) ->
     async with running(kind) as url, Bus(url=url) as bus:
         await eventually(lambda: bus.connected)
         bus.publish("state", b"here", qos=1, retain=True)
-        assert await bus.flush(5.0)
+        assert await bus.flush(10.0)
         bus.subscribe("state", inbox)
         await eventually(lambda: inbox.payloads == [b"here"])
 
@@ -77,6 +78,7 @@ async def test_a_clean_leave_publishes_no_will() -> None:
             await eventually(lambda: bus.connected)
         async with Bus(url=url) as bus:
             bus.publish("node/b/status", b"the next thing that happens", qos=1)
+            assert await bus.flush(10.0)
         await eventually(lambda: inbox.messages)
         assert inbox.payloads == [b"the next thing that happens"]
 
@@ -89,6 +91,7 @@ async def test_the_birth_message_comes_at_each_connection_and_before_everything_
         bus.publish("node/a/limit", b"250", qos=1)
         async with bus:
             await eventually(lambda: inbox.payloads == [b"online", b"250"])
+            assert await bus.flush(10.0)  # what was not acknowledged would come again
             proxy.cut()
             await eventually(lambda: inbox.payloads[2:] == [b"online"])
 
@@ -99,6 +102,7 @@ async def test_what_nobody_asked_for_reaches_no_handler(kind: Kind) -> None:
     async with running(kind) as url, subscribed(url, "secret/#"):
         async with Bus(url=url) as bus:
             bus.publish("secret/topic", b"stray", qos=1, retain=True)
+            assert await bus.flush(10.0)
         async with Bus(url=url) as bus:
             bus.subscribe("mine/+", inbox)
             await eventually(lambda: bus.connected)

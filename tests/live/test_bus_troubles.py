@@ -7,6 +7,7 @@ import pytest
 from amqtt.broker import Broker
 
 from publishers.bus import Bus, Outgoing, Will
+from publishers.link import OPERATION_TIMEOUT_S
 from tests.live.bus_bench import Inbox, subscribed
 from tests.live.conftest import Mosquitto, SecureMosquitto, eventually, free_port, make_certificates
 
@@ -36,7 +37,7 @@ async def test_leaving_takes_no_long_time_when_there_is_no_broker(caplog: pytest
     async with Bus(url="mqtt://127.0.0.1:1") as bus:
         bus.publish("topic", b"never sent")
         await eventually(lambda: bus.last_error)
-    assert asyncio.get_running_loop().time() - began_s < 5.0
+    assert asyncio.get_running_loop().time() - began_s < OPERATION_TIMEOUT_S - 1.0
     assert "left the bus with 1 messages unsent" in caplog.text
     assert bus.last_error is not None
     assert "nothing listens at 127.0.0.1:1" in bus.last_error
@@ -67,17 +68,16 @@ async def test_after_a_crash_of_the_broker_everything_is_there_again(
         bus.subscribe("command", inbox)
         bus.publish("node/a/limit", b"300", qos=1, retain=True)
         bus.publish("node/a/energy", b"1", retain=True)
-        assert await bus.flush(5.0)
+        assert await bus.flush(10.0)
         broker.kill()
         await eventually(lambda: not bus.connected)
         for limit in (b"280", b"260"):
             bus.publish("node/a/limit", limit, qos=1, retain=True)
         broker.start()
         async with subscribed(broker.url, "node/#") as state:
-            await eventually(lambda: len(dict(state.messages)) == 3)
             await eventually(lambda: bus.connected)
             expected = {"node/a/status": b"online", "node/a/limit": b"260", "node/a/energy": b"1"}
-            assert dict(state.messages) == expected
+            await eventually(lambda: dict(state.messages) == expected)
             bus.publish("command", b"stop", qos=1)
             await eventually(lambda: inbox.payloads == [b"stop"])
     lines = [record.message for record in caplog.records if record.name == "publishers.bus"]

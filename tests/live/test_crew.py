@@ -10,20 +10,21 @@ import pytest
 
 from policies.service.store import crew as crew_module
 from policies.service.store.crew import Crew
-from tests.live.conftest import eventually
+from tests.live.conftest import eventually, wait_until
 
 pytestmark = pytest.mark.live
 
 
 @contextmanager
 def a_crew(size: int) -> Iterator[tuple[Crew, threading.Event]]:
-    """Return a crew, and what its hanging calls wait for; in the end they come back."""
+    """Return a crew, and what its hanging calls wait for; in the end they come back, and its threads end."""
     crew, event = Crew("crew under test", size), threading.Event()
     try:
         yield crew, event
     finally:
         event.set()
         crew.dismiss()
+        wait_until(lambda: n_threads() == 0)  # else the next test would count them
 
 
 def n_threads() -> int:
@@ -55,25 +56,36 @@ async def test_a_call_that_was_given_up_before_its_turn_is_not_begun() -> None:
         event.wait()
 
     with a_crew(1) as (crew, event):
-        for what in ("hangs", "waits"):
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(crew.do(partial(hang, "hangs")))
+            await eventually(lambda: done)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
-                    await crew.do(partial(hang, what))
-        event.set()
+                    await crew.do(partial(hang, "waits"))
+            event.set()
         await crew.do(lambda: done.append("next"))
     assert done == ["hangs", "next"]
 
 
 async def test_when_too_many_wait_the_next_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew_module, "MAX_WAITING", 2)
+    begun = threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        event.wait()
+
     with a_crew(1) as (crew, event):
-        for _ in range(3):
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await crew.do(event.wait)
-        with pytest.raises(TimeoutError, match="2 calls wait already"):
-            await crew.do(lambda: None)
-        event.set()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(crew.do(hang))
+            await eventually(begun.is_set)
+            for _ in range(2):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await crew.do(hang)
+            with pytest.raises(TimeoutError, match="2 calls wait already"):
+                await crew.do(lambda: None)
+            event.set()
         await eventually(crew._calls.empty)
         assert await crew.do(lambda: 1) == 1
 

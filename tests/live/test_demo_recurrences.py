@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,14 @@ from controller.demo.recurrences import RecurrenceOptions, check_recurrences, ma
 pytestmark = pytest.mark.live
 
 
-def leftovers() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("gridchase-demo-*"))
-
-
 def run(options: RecurrenceOptions) -> int:
     """Return the exit code of the demo."""
     return main_recurrences(options, show_learned=print_learned)
 
 
 def test_a_recurring_job_learns_and_the_table_the_posterior_and_the_result_agree(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, temporary: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    before = leftovers()
     path = tmp_path / "result.json"
     assert run(RecurrenceOptions(n_recurrences=8, workload="cifar100", seed=1, json_path=path)) == 0
     said = capfd.readouterr()
@@ -57,7 +51,7 @@ def test_a_recurring_job_learns_and_the_table_the_posterior_and_the_result_agree
     for part in ("default_first", "8 runs have ended" if len(runs) == 8 else "runs have ended", "Regret: ", "Zeus"):
         assert part in said.out
     assert said.err == ""
-    assert leftovers() == before
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_run_over_its_bound_is_stopped_by_the_service_and_tried_again_in_the_same_recurrence(
@@ -78,8 +72,7 @@ def test_a_run_over_its_bound_is_stopped_by_the_service_and_tried_again_in_the_s
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_on_request_it_exits_with_0_and_leaves_nothing_behind(number: signal.Signals) -> None:
-    before = leftovers()
+def test_stopped_on_request_it_exits_with_0_and_leaves_nothing_behind(temporary: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-u", "-m", "controller", "demo", "--recurrences", "500", "--workload", "librispeech"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
@@ -89,7 +82,7 @@ def test_stopped_on_request_it_exits_with_0_and_leaves_nothing_behind(number: si
     assert demo.returncode == 0, stderr
     assert stdout.rstrip().endswith("stopped on request")
     assert stderr == ""
-    assert leftovers() == before
+    assert list(temporary.iterdir()) == []
 
 
 def test_every_fault_of_the_options_is_told_and_nothing_is_started(capsys: pytest.CaptureFixture[str]) -> None:

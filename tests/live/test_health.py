@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from controller.config import HttpConfig
 from controller.health import Health, Snapshot
 from controller.ports import Hold, LimitState, Sample
-from tests.live.conftest import eventually, free_port
+from tests.live.conftest import TIMEOUT_S, eventually, free_port
 
 pytestmark = pytest.mark.live
 
@@ -50,7 +50,7 @@ class Server:
     async def serving(self) -> AsyncIterator[aiohttp.ClientSession]:
         """Serve, and return a client."""
         health = Health(HttpConfig(port=self.port), look=lambda: self.snapshot)
-        timeout = aiohttp.ClientTimeout(total=5)
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(health.run())
             await eventually(lambda: _listens(self.port))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec import convert
 
+from policies.providers import mqtt
 from policies.providers.base import SignalUnavailableError
 from policies.providers.mqtt import MqttProvider, MqttSettings
 from publishers.bus import Bus
@@ -24,11 +25,18 @@ def settings(url: str, topic: str, **changes: str) -> MqttSettings:
     return convert(fields, MqttSettings)
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the first look wait for a broker that is slow to answer; it ends as soon as something has come."""
+    monkeypatch.setattr(mqtt, "FIRST_WAIT_S", 30.0)
+
+
 @both
+@pytest.mark.usefixtures("patient")
 async def test_what_the_broker_had_kept_without_a_time_is_not_used_and_what_comes_now_is(kind: Kind) -> None:
     async with running(kind) as url, Bus(url=url) as site:
         site.publish("site/co2", b"222", qos=1, retain=True)
-        assert await site.flush(5.0)
+        assert await site.flush(10.0)
         async with MqttProvider(settings(url, "site/co2")) as provider:
             assert await provider.fetch_history(since_s=0.0, now_s=time.time()) is None
             site.publish("site/co2", b"333", qos=1, retain=True)
@@ -40,6 +48,7 @@ async def test_what_the_broker_had_kept_without_a_time_is_not_used_and_what_come
 
 
 @both
+@pytest.mark.usefixtures("patient")
 async def test_what_another_controller_tells_is_there_at_the_first_look(kind: Kind) -> None:
     now_s = time.time()
     message = GridSignal(
@@ -58,6 +67,7 @@ async def test_what_another_controller_tells_is_there_at_the_first_look(kind: Ki
     async with running(kind) as url:
         async with Bus(url=url) as controller:
             controller.publish(topic, encode(message), qos=1, retain=True)
+            assert await controller.flush(10.0)
         async with MqttProvider(settings(url, topic)) as provider:
             history = await provider.fetch_history(since_s=0.0, now_s=now_s)
             forecast = await provider.fetch_forecast(now_s=now_s, until_s=now_s + 3 * HOUR_S)
@@ -94,6 +104,7 @@ async def test_a_broker_that_goes_away_and_comes_back_is_told_and_used_again(bro
         await eventually(lambda: provider._bus.connected)
         async with Bus(url=broker.url) as site:
             site.publish("site/co2", b"333", qos=1)
+            assert await site.flush(10.0)
         await eventually(lambda: provider._has_news)
         assert await provider.fetch_history(since_s=0.0, now_s=time.time()) is not None
 

@@ -15,6 +15,8 @@ pytestmark = pytest.mark.live
 nvml_library = fixtures.nvml_library
 nvml_machine = fixtures.nvml_machine
 nvml_in_process = fixtures.nvml_in_process
+BEGUN_S = 1.0
+"""A call that is to hang has begun by then: one that its thread did not come to in its time is dropped instead."""
 
 
 @pytest.fixture
@@ -27,9 +29,9 @@ def released(nvml_in_process: StubMachine) -> Iterator[StubMachine]:
 
 async def test_a_hanging_gpu_becomes_suspect_and_gets_nothing_more_until_it_answers(released: StubMachine) -> None:
     stub = released.gpu()
-    async with opened(read_timeout_s=0.05) as (gpu,):
+    async with opened(read_timeout_s=BEGUN_S) as (gpu,):
         stub.hang(POWER, LONG_HANG_MS)
-        with pytest.raises(GpuSuspectError, match=r"no answer in 0\.05 s"):
+        with pytest.raises(GpuSuspectError, match="no answer in 1 s"):
             await gpu.read_sample()
         assert gpu.is_suspect
         with pytest.raises(GpuSuspectError, match="not sent: read_sample has not returned"):
@@ -50,7 +52,7 @@ async def test_the_event_loop_goes_on_while_a_gpu_hangs(released: StubMachine) -
     stub = released.gpu()
     stub.hang(SET, LONG_HANG_MS)
     n_turns = 0
-    async with opened(write_timeout_s=0.3) as (gpu,), asyncio.TaskGroup() as tasks:
+    async with opened(write_timeout_s=BEGUN_S) as (gpu,), asyncio.TaskGroup() as tasks:
         write = tasks.create_task(_suspect_write(gpu))
         while not write.done():
             await asyncio.sleep(0.005)
@@ -66,7 +68,7 @@ async def _suspect_write(gpu: NvmlGpu) -> None:
 async def test_one_hanging_gpu_leaves_the_others_alone(released: StubMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = StubMachine.create(released.library_file, released.state_file.with_name("pair"), n_gpus=2)
     monkeypatch.setenv(STATE_VARIABLE, str(machine.state_file))
-    async with opened(read_timeout_s=0.3) as (hanging, healthy):
+    async with opened(read_timeout_s=BEGUN_S) as (hanging, healthy):
         machine.gpu(0).hang(POWER, LONG_HANG_MS)
         with pytest.raises(GpuSuspectError):
             await hanging.read_sample()

@@ -270,7 +270,7 @@ child = os.fork()
 if child == 0:
     begin_s = time.monotonic()
     assert publisher.batch_size([8, 16], default=8, target=0.5) == 8
-    assert time.monotonic() - begin_s < 0.5
+    assert time.monotonic() - begin_s < 5  # half of what it would wait for an answer
     publisher.metric(0.6)
     assert publisher.should_stop
     publisher.fail()
