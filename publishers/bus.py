@@ -163,7 +163,7 @@ class Bus:
 
     async def _run(self) -> None:
         loop, attempt = asyncio.get_running_loop(), 0
-        while not self._leaving:  # a failure to take leave must not undo that we are leaving
+        while True:
             began_s, fault = loop.time(), None
             try:
                 await self._session()
@@ -171,6 +171,8 @@ class Bus:
                 fault = self._endpoint.explain(_first(errors))
             if fault is not None:
                 self._tell(fault)
+            if self._leaving:  # a failure to take leave must not undo that we are leaving
+                return
             attempt = 0 if loop.time() - began_s > _STEADY_S else attempt + 1
             await asyncio.sleep(_pause_s(attempt, fault))
 
@@ -182,6 +184,8 @@ class Bus:
                     tls = await asyncio.to_thread(self._endpoint.tls_context)
                     client = await stack.enter_async_context(self._client(tls))
                 n_subscribed = await self._greet(client)
+                if self._leaving:  # Python 3.11 loses a cancellation that comes together with an acknowledgement
+                    return
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(listen(client), name="bus: listen")
                     tasks.create_task(self._send(client, tasks), name="bus: send")

@@ -2,14 +2,17 @@
 
 import asyncio
 import logging
+from contextlib import suppress
+from typing import Any
 
+import aiomqtt
 import pytest
 from amqtt.broker import Broker
 
 from publishers.bus import Bus, Outgoing, Will
 from publishers.link import OPERATION_TIMEOUT_S
 from tests.live.bus_bench import Inbox, subscribed
-from tests.live.conftest import Mosquitto, SecureMosquitto, eventually, free_port, make_certificates
+from tests.live.conftest import TIMEOUT_S, Mosquitto, SecureMosquitto, eventually, free_port, make_certificates
 
 pytestmark = pytest.mark.live
 
@@ -41,6 +44,22 @@ async def test_leaving_takes_no_long_time_when_there_is_no_broker(caplog: pytest
     assert "left the bus with 1 messages unsent" in caplog.text
     assert bus.last_error is not None
     assert "nothing listens at 127.0.0.1:1" in bus.last_error
+
+
+async def test_leaving_ends_also_where_an_acknowledgement_comes_together_with_it(
+    broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, published = aiomqtt.Client.publish, asyncio.Event()
+
+    async def lose_the_cancellation(client: aiomqtt.Client, *arguments: Any) -> None:  # noqa: ANN401 — aiomqtt's own
+        await publish(client, *arguments)
+        published.set()
+        with suppress(asyncio.CancelledError):  # as `asyncio.wait_for` does in Python 3.11, where both come at once
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(aiomqtt.Client, "publish", lose_the_cancellation)
+    async with asyncio.timeout(TIMEOUT_S), Bus(url=broker.url, birth=lambda: [Outgoing(topic="a", payload=b"")]):
+        await published.wait()
 
 
 async def test_the_body_of_a_bus_raises_what_it_raises() -> None:

@@ -17,7 +17,8 @@ from controller.journal import Journal
 
 pytestmark = pytest.mark.live
 
-DURATION_S = 10.0
+DURATION_S = 20.0
+"""A machine that stands still for a second sleeps through an hour of the day, of which nothing is measured."""
 _MAIN = "import sys; from controller.demo.run import DemoOptions, main_demo; sys.exit(main_demo(DemoOptions({})))"
 
 
