@@ -13,8 +13,14 @@ from typing import Any
 
 import async_solipsism
 import pytest
+from hypothesis import HealthCheck, settings
 
-LIVE_TIMEOUT_S = 60.0
+LIVE_TIMEOUT_S = 240.0
+"""Only what hangs is not over by then: what takes half a minute here may take two elsewhere."""
+
+# How long an example takes to be made, or to be tried, on a shared machine says nothing about it.
+settings.register_profile("gridchase", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("gridchase")
 
 
 def pytest_configure() -> None:
