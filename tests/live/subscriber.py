@@ -9,6 +9,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from publishers.topics import Topics
 from publishers.wire import Iterations, RankStatus, decode
+from tests.live.conftest import TIMEOUT_S
 
 
 class Subscriber:
@@ -25,10 +26,18 @@ class Subscriber:
         self._client.on_message = self._note
         self._client.connect("127.0.0.1", port)
         self._client.loop_start()
-        assert self._subscribed.wait(5.0)
+        self.wait_subscribed()
 
     def _note(self, _client: Client, _userdata: object, message: MQTTMessage) -> None:
         self.seen.append((message.topic, bytes(message.payload), message.retain))
+
+    def wait_subscribed(self) -> None:
+        """Wait until it is; after `expect_loss`: until it is again."""
+        assert self._subscribed.wait(TIMEOUT_S)
+
+    def expect_loss(self) -> None:
+        """The broker is about to go."""
+        self._subscribed.clear()
 
     def close(self) -> None:
         self._client.disconnect()

@@ -15,6 +15,7 @@ from publishers import Publisher
 from publishers.connection import PahoConnection, Will
 from publishers.environment import Broker
 from publishers.iterations import PublishedIterable, PublishedSized
+from publishers.topics import Topics
 from publishers.wire import RankStatus, decode
 from tests.live.conftest import Mosquitto, SecureMosquitto, wait_until
 from tests.live.subscriber import Subscriber, listening
@@ -22,22 +23,46 @@ from tests.live.subscriber import Subscriber, listening
 pytestmark = pytest.mark.live
 
 
+class Connections:
+    """The connections of publishers, which come back when the test says so: not before the subscriber is back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("publishers.connection.FIRST_DELAY_S", 3_600.0)
+        self._opened: list[PahoConnection] = []
+
+    def open(self, broker: Broker, will: Will) -> PahoConnection:
+        """Open one."""
+        self._opened.append(PahoConnection(broker, will))
+        return self._opened[-1]
+
+    def hurry(self) -> None:
+        """Let them come back."""
+        for connection in self._opened:
+            connection.hurry()
+
+
 def test_a_broker_that_is_killed_and_comes_back_costs_the_training_nothing_but_counted_iterations(
     broker: Mosquitto, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("publishers.connection.FIRST_DELAY_S", 3.0)  # the subscriber is back before, after 1 s
+    connections = Connections(monkeypatch)
     with listening(broker.port) as subscriber:
-        publisher = Publisher(job="toy", run="r1", rank=0, world_size=1, broker=broker.url, flush_s=0.01)
+        publisher = Publisher(
+            job="toy", run="r1", rank=0, world_size=1, broker=broker.url, flush_s=0.01, connect=connections.open
+        )
         list(PublishedSized(range(1_000), publisher))
         wait_until(lambda: subscriber.n_iterations() == 1_000)
+        subscriber.expect_loss()
         broker.kill()
         wait_until(lambda: "no broker" in caplog.text)
         assert sum(1 for _ in PublishedSized(range(100_000), publisher)) == 100_000
         broker.start()
+        subscriber.wait_subscribed()
+        connections.hurry()
         wait_until(lambda: _last_number(subscriber) == 100_999)
         list(PublishedSized(range(1_000), publisher))
         publisher.close()
-        wait_until(lambda: _last_number(subscriber) == 101_999)
+        wait_until(lambda: subscriber.statuses()[-1].state == "finished")
+        assert _last_number(subscriber) == 101_999
         messages = subscriber.iterations()
         assert subscriber.n_iterations() + messages[-1].dropped == 102_000
         assert messages[-1].dropped > 30_000
@@ -47,19 +72,27 @@ def test_a_broker_that_is_killed_and_comes_back_costs_the_training_nothing_but_c
 
 
 def test_iterations_that_go_on_while_the_broker_is_killed_leave_only_visible_gaps(
-    broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
+    broker: Mosquitto, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("publishers.connection.FIRST_DELAY_S", 3.0)
+    connections = Connections(monkeypatch)
     with listening(broker.port) as subscriber:
-        publisher = Publisher(job="toy", run="r1", rank=0, world_size=1, broker=broker.url, flush_s=0.01)
-        pause, batch = threading.Event(), 0
-        for batch in PublishedIterable(itertools.count(), publisher):
+        publisher = Publisher(
+            job="toy", run="r1", rank=0, world_size=1, broker=broker.url, flush_s=0.01, connect=connections.open
+        )
+        pause, enough, batch = threading.Event(), threading.Event(), 0
+        # Not left by `break`: only its time tells whether such a last iteration counts.
+        for batch in PublishedIterable(itertools.takewhile(lambda _: not enough.is_set(), range(30_000)), publisher):
             pause.wait(0.001)
             if batch == 500:
+                wait_until(lambda: subscriber.n_iterations() > 400)  # what is on its way dies with the broker
+                subscriber.expect_loss()
                 broker.kill()
+                wait_until(lambda: "no broker" in caplog.text)
                 broker.start()
+                subscriber.wait_subscribed()
+                connections.hurry()
             if batch % 100 == 99 and max((m.first for m in subscriber.iterations()), default=0) > 1_000:
-                break
+                enough.set()
         publisher.close()
         wait_until(lambda: subscriber.statuses()[-1].state == "finished")
         messages = subscriber.iterations()
@@ -89,12 +122,12 @@ def test_a_broker_that_hangs_blocks_neither_the_training_nor_its_end(broker: Mos
         close_s = time.monotonic() - begin_s - loop_s
     finally:
         broker._child.send_signal(signal.SIGCONT)
-    assert loop_s < 2.0
-    assert close_s < 2.5
+    assert loop_s < 10.0  # else it would be as long as the broker hangs
+    assert close_s < 10.0
 
 
-async def _first_message(broker: SecureMosquitto, topic: str) -> bytes:
-    """Return what the broker has kept under a topic, as any subscriber with its password would see it."""
+async def _last_status(broker: SecureMosquitto, topic: str) -> RankStatus:
+    """Return the end that a run has told, as any subscriber with its password would see it."""
     tls = aiomqtt.TLSParameters(ca_certs=broker.ca_file)
     async with (
         asyncio.timeout(10),
@@ -105,7 +138,9 @@ async def _first_message(broker: SecureMosquitto, topic: str) -> bytes:
         await client.subscribe(topic)
         async for message in client.messages:
             assert isinstance(message.payload, bytes)
-            return message.payload
+            status = decode(message.payload, RankStatus)
+            if status.state != "running":
+                return status
     raise AssertionError("the connection ended")
 
 
@@ -120,12 +155,10 @@ def test_password_and_tls_let_the_publisher_in(secure_broker: SecureMosquitto) -
         username=secure_broker.username,
         password=secure_broker.password,
     ) as publisher:
+        wait_until(lambda: publisher._sender and publisher._sender._connections == 1)
         list(PublishedSized(range(100), publisher))
         publisher.metric(0.5)
-    assert publisher._sender is not None
-    assert publisher._sender._connections == 1
-    kept = asyncio.run(_first_message(secure_broker, "gridchase/v1/job/toy/#"))
-    assert decode(kept, RankStatus).state == "finished"
+    assert asyncio.run(_last_status(secure_broker, Topics().rank("toy", "r1", 0, "status"))).state == "finished"
 
 
 @pytest.mark.parametrize(
@@ -157,8 +190,12 @@ def test_who_is_not_let_in_is_told_why_and_trains_on(
 
 def test_the_connection_sends_small_messages_at_once(broker: Mosquitto) -> None:
     connection = PahoConnection(Broker(host="127.0.0.1", port=broker.port), Will(topic="will", payload=b""))
-    connection.work()
-    assert connection.is_connected()
+
+    def works() -> bool:
+        connection.work()
+        return connection.is_connected()
+
+    wait_until(works)
     sock = connection._client.socket()
     assert isinstance(sock, socket.socket)
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

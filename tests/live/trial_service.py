@@ -12,6 +12,7 @@ from publishers.connection import _set_no_delay
 from publishers.reports import Command
 from publishers.topics import Topics
 from publishers.wire import RankStatus, TrialAnswer, TrialRequest, decode, encode
+from tests.live.conftest import TIMEOUT_S
 
 SIZES = [8, 16, 32, 64]
 Answers = Callable[[TrialRequest], Iterable[bytes]]
@@ -45,7 +46,7 @@ class Service:
         self._client.on_message = self._hear
         self._client.connect("127.0.0.1", port)
         self._client.loop_start()
-        assert self._subscribed.wait(5.0)
+        assert self._subscribed.wait(TIMEOUT_S)
 
     def _hear(self, _client: Client, _userdata: object, message: MQTTMessage) -> None:
         payload = bytes(message.payload)
