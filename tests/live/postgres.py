@@ -16,8 +16,9 @@ import pytest
 
 from tests.live.conftest import free_port
 
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 180.0
 """initdb writes some 40 MB; two cores may have other things to do."""
+_PATIENCE: Final = ("-t", "150")
 USER: Final = "postgres"
 SETTINGS: Final = (
     "-c listen_addresses=127.0.0.1 -c fsync=on -c max_connections=200 -c shared_buffers=64MB -c log_lock_waits=on"
@@ -49,15 +50,15 @@ class Postgres:
         """Start it and wait until it accepts connections, also where it must recover from a crash first."""
         log = str(self._directory / "postgres.log")
         options = f"-p {self.port} -k {self._directory} {SETTINGS}"
-        self._call("pg_ctl", "start", "-w", "-D", str(self._data), "-l", log, "-o", options)
+        self._call("pg_ctl", "start", "-w", *_PATIENCE, "-D", str(self._data), "-l", log, "-o", options)
 
     def stop(self) -> None:
         """Stop it as an operator would, cutting every connection."""
-        self._call("pg_ctl", "stop", "-w", "-m", "fast", "-D", str(self._data))
+        self._call("pg_ctl", "stop", "-w", *_PATIENCE, "-m", "fast", "-D", str(self._data))
 
     def kill(self) -> None:
         """End it at once, without a checkpoint, as a crash would: the next start recovers."""
-        self._call("pg_ctl", "stop", "-w", "-m", "immediate", "-D", str(self._data))
+        self._call("pg_ctl", "stop", "-w", *_PATIENCE, "-m", "immediate", "-D", str(self._data))
 
     def new_database(self) -> str:
         """Return the URL of a new, empty database."""

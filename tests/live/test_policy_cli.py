@@ -224,7 +224,7 @@ def test_it_serves_until_it_is_stopped_and_ends_with_0(number: signal.Signals, l
     with started("policy", *settings) as (process, has_said):
         wait_until(lambda: has_said(f"http://127.0.0.1:{port}"), timeout_s=30)
         process.send_signal(number)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=30) == 0
         assert not has_said("Traceback")
         assert not has_said("alembic")
 
@@ -250,7 +250,7 @@ def test_up_answers_requests_for_batch_sizes_also_where_the_http_port_is_taken(t
             wait_until(lambda: has_said("policy service: "), timeout_s=30)
             assert has_said(f"no HTTP: 127.0.0.1:{http_port} cannot be had")
             with Publisher(job="up", run="first", broker=broker, rank=0, world_size=1) as publisher:
-                assert publisher.batch_size([16, 32], default=32) == 32
+                assert publisher.batch_size([16, 32], default=32, timeout_s=30.0) == 32
                 assert publisher.trial is not None
                 assert publisher.trial.reason == "default_first"
             process.send_signal(signal.SIGTERM)

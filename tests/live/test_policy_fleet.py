@@ -62,9 +62,16 @@ class Services:
         """Return what they have logged."""
         return "\n".join(path.read_text() for path in sorted(self._directory.glob("service-*.log")))
 
-    def n_connected(self) -> int:
-        """Return how many times one has connected to the broker."""
-        return self.log().count("connected to the broker")
+    def has_connected(self, number: int, n_times: int = 1) -> bool:
+        """Return whether one has connected to the broker so many times."""
+        log = (self._directory / f"service-{number}.log").read_text()
+        return log.count("connected to the broker") >= n_times
+
+    def end(self) -> None:
+        """End those that still run."""
+        for child in self._children.values():
+            child.kill()
+            child.wait(10)
 
 
 @pytest.fixture
@@ -77,13 +84,13 @@ def services(broker: Mosquitto, postgres_server: Postgres, tmp_path: Path) -> It
         http=HttpConfig(port=-1),
     )
     started = Services(config, tmp_path)
-    for number in range(N_SERVICES):
-        started.start(number)
-    wait_until(lambda: started.n_connected() == N_SERVICES, 60.0)
-    yield started
-    for child in started._children.values():
-        child.kill()
-        child.wait(10)
+    try:
+        for number in range(N_SERVICES):
+            started.start(number)
+        wait_until(lambda: all(started.has_connected(number) for number in range(N_SERVICES)), 60.0)
+        yield started
+    finally:
+        started.end()
 
 
 async def _live(runs: Runs, number: int, latencies_s: list[float]) -> None:
@@ -151,4 +158,5 @@ async def test_every_run_is_answered_and_counts_once_whatever_is_killed(
     assert {trial.result.reached_epochs for trial in trials} == {N_EPOCHS}
     answered = {run: answers[0].batch_size for run, answers in runs.answers.items()}
     assert {(trial.job, trial.run): trial.batch_size for trial in trials} == answered
+    await eventually(lambda: services.has_connected(0, n_times=2), 30.0)  # else it would not hear SIGTERM yet
     assert services.stop() == [0] * N_SERVICES, services.log()

@@ -36,7 +36,7 @@ async def test_fifty_questions_at_once_get_fifty_trials_each_of_which_knows_thos
         trials = await at_once([partial(ask, desks[i % 4], f"run-{i}") for i in range(50)])
         assert sorted(trial.number for trial in trials) == list(range(50))
         assert sorted(trial.recurrence for trial in trials) == list(range(50))
-        assert sorted(known for desk in desks for known in desk.known) == list(range(50))
+        assert {known for desk in desks for known in desk.known} == set(range(50))  # a choice may be made anew
         assert {trial.run for trial in await desks[0].trials("job")} == {f"run-{i}" for i in range(50)}
 
 
