@@ -17,7 +17,8 @@ from tests.policies.service.fake_desk import FakeDesk
 pytestmark = pytest.mark.live
 
 
-async def test_what_is_being_answered_is_answered_before_the_end() -> None:
+async def test_what_is_being_answered_is_answered_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "SHUTDOWN_TIMEOUT_S", 30.0)
     desk = FakeDesk()
     async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession() as session:
         async with served(desk, http=HttpConfig(port=0), clock_s=lambda: NOW_S) as url:
@@ -31,7 +32,7 @@ async def test_what_is_being_answered_is_answered_before_the_end() -> None:
 async def test_what_hangs_does_not_hold_up_the_end_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "SHUTDOWN_TIMEOUT_S", 0.05)
     desk = FakeDesk()
-    async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession() as session, asyncio.timeout(5):
+    async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession() as session, asyncio.timeout(30):
         async with served(desk, http=HttpConfig(port=0), clock_s=lambda: NOW_S) as url:
             desk.opened.clear()
             task = tasks.create_task(_status(session, f"{url}{TRIALS}"))
