@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 from policies.batch_size import Choice, Study, choose_batch_size, describe
 from policies.service.config import LearningConfig
 from policies.service.errors import RequestError, StoreUnavailableError, UnknownJobError, UnknownTrialError
+from policies.service.hardware import Hardware
 from policies.service.imports import check_exports, missing, ordered
 from policies.service.records import (
     ImportCounts,
@@ -233,6 +234,14 @@ class Archive:
     def _study(self, job: Job, trials: Sequence[Trial], now_s: float) -> Study:
         """Return what is known of a job."""
         return study_of(job, trials, eta_of(job, self._learning), now_s)
+
+    def _cost_bound(self, job: Job, trials: Sequence[Trial], trial: Trial, now_s: float) -> float | None:
+        """Return the cost bound of a trial on the GPUs that it is on; None: what an epoch costs there is not known."""
+        hardware = Hardware(gpu_model=trial.result.gpu_model, n_gpus=trial.result.n_gpus or None)
+        others = [one for one in trials if one.number != trial.number]
+        eta = eta_of(job, self._learning)
+        study = study_of(job, others, eta, now_s, hardware=hardware, recurrence=trial.recurrence)
+        return self._choose(job, study, trial.number).cost_bound
 
     def _choose(self, job: Job, study: Study, number: int) -> Choice:
         """Return the batch size of the job's next trial, which has this number."""

@@ -47,6 +47,8 @@ def trained_with(
             detail=f"it was given {trial.batch_size}, and trains with {batch_size}: that counts",
             cost_bound=None,
             bound_eta=None,
+            bound_gpu_model=None,
+            bound_n_gpus=None,
         )
     if n_ranks != 1:
         return trial

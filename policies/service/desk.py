@@ -14,14 +14,15 @@ from sqlalchemy import Connection
 from policies.batch_size import Choice
 from policies.service.archive import Archive, next_number
 from policies.service.corrections import is_released, trained_with
-from policies.service.errors import RequestError, UnknownTrialError
+from policies.service.errors import RequestError, stranger
+from policies.service.hardware import bound_is_foreign, measured_hardware
 from policies.service.records import IN_FLIGHT, Job, Result, Timing, Told, Trial
-from policies.service.registration import check_same, name_faults, new_job
+from policies.service.registration import check_same, job_of_run
 from policies.service.silence import after_silence, asked_again
 from policies.service.store import queries
 from policies.service.studies import cost_so_far, eta_of, stop_reason
 from policies.service.timings import faults_of, untimed
-from policies.service.trials import adopted, ended, heard, measured, next_recurrence, opened, timed, told
+from policies.service.trials import adopted, ended, heard, measured, next_recurrence, opened, rebound, timed, told
 
 CLAIM_S: Final = 600.0
 """A claim is remembered for this long; a question is repeated under a new one long before."""
@@ -52,7 +53,7 @@ class Desk(Archive):
             JobMismatchError: the job exists with other batch sizes, or another default.
             StoreUnavailableError: the database is away.
         """
-        wanted = _checked(job, run, batch_sizes, default_batch_size, now_s)
+        wanted = job_of_run(job, run, batch_sizes, default_batch_size, now_s)
         return asked_again(await self._answer(wanted, run, None, now_s), now_s)
 
     async def adopt(
@@ -75,7 +76,7 @@ class Desk(Archive):
         Raises:
             As `ask`; RequestError also where the batch size is none of the job's.
         """
-        wanted = _checked(job, run, batch_sizes, default_batch_size, now_s)
+        wanted = job_of_run(job, run, batch_sizes, default_batch_size, now_s)
         if batch_size not in wanted.batch_sizes:
             raise RequestError([f"batch_size = {batch_size}: must be one of {list(wanted.batch_sizes)}"])
         choice = Choice(batch_size=batch_size, reason=reason, detail=detail.replace("\0", ""))
@@ -110,8 +111,9 @@ class Desk(Archive):
         def take_in(connection: Connection) -> Told:
             trial = queries.find_trial(connection, job, run, locked=True)
             if trial is None:
-                raise _stranger(job, run)
+                raise stranger(job, run)
             changed = told(trial, result, now_s)
+            changed = self._on_its_gpus(connection, trial, changed, now_s)
             stop = self._stop_reason(connection, changed)
             if stop is not None and changed.stop_ordered_at_s is None:
                 changed = replace(changed, stop_ordered_at_s=now_s)
@@ -151,7 +153,7 @@ class Desk(Archive):
         def take_in(connection: Connection) -> Trial:
             known, trial = queries.find_job(connection, job), queries.find_trial(connection, job, run, locked=True)
             if known is None or trial is None:
-                raise _stranger(job, run)
+                raise stranger(job, run)
             if faults := faults_of(timing, known):
                 raise RequestError(faults)
             changed = timed(trial, timing, now_s)
@@ -169,14 +171,14 @@ class Desk(Archive):
         """
         trial = await self._store.read(lambda connection: queries.find_trial(connection, job, run))
         if trial is None:
-            raise _stranger(job, run)
+            raise stranger(job, run)
         if batch_size == trial.batch_size:  # as nearly always
             return
 
         def take_in(connection: Connection) -> Trial | None:
             known, trial = queries.find_job(connection, job), queries.find_trial(connection, job, run, locked=True)
             if known is None or trial is None:
-                raise _stranger(job, run)
+                raise stranger(job, run)
             sizes = known.batch_sizes
             changed = trained_with(trial, batch_size, batch_sizes=sizes, n_ranks=n_ranks, now_s=now_s)
             if changed is trial:
@@ -244,6 +246,7 @@ class Desk(Archive):
                 now_s=now_s,
                 untimed=() if choice else untimed(study, trials),
                 eta=eta_of(job, self._learning),
+                hardware=measured_hardware(trials),
             )
             queries.add_trials(connection, [trial])
             return trial
@@ -256,6 +259,22 @@ class Desk(Archive):
             queries.add_job(connection, wanted)
         check_same(job, wanted)
         return job
+
+    def _on_its_gpus(self, connection: Connection, before: Trial, trial: Trial, now_s: float) -> Trial:
+        """Return a trial whose bound is of the GPUs that it turns out to be on, where that can be reckoned.
+
+        It is looked for when they are known, and after each epoch: other runs may have ended there meanwhile.
+        """
+        is_bound = trial.cost_bound is not None and trial.state in IN_FLIGHT
+        if not (is_bound and bound_is_foreign(trial)):
+            return trial
+        if bound_is_foreign(before) and before.result.epochs == trial.result.epochs:
+            return trial
+        job = queries.find_job(connection, trial.job)
+        if job is None:
+            return trial
+        bound = self._cost_bound(job, queries.find_recent(connection, job.name), trial, now_s)
+        return rebound(trial, bound, eta_of(job, self._learning))
 
     def _stop_reason(self, connection: Connection, trial: Trial) -> str | None:
         if trial.cost_bound is None or trial.state not in IN_FLIGHT:
@@ -278,19 +297,3 @@ class Desk(Archive):
             return changed
 
         return await self._store.write(apply)
-
-
-def _stranger(job: str, run: str) -> UnknownTrialError:
-    return UnknownTrialError(f"run {run} of job {job} has no trial: it must ask for a batch size first")
-
-
-def _checked(job: str, run: str, batch_sizes: Sequence[int], default_batch_size: int, now_s: float) -> Job:
-    """Return the job that a run describes; raises RequestError where one of the two cannot be."""
-    faults = name_faults("run", run)
-    try:
-        wanted = new_job(job, batch_sizes=batch_sizes, default_batch_size=default_batch_size, now_s=now_s)
-    except RequestError as error:
-        raise RequestError([*faults, *error.faults]) from None
-    if faults:
-        raise RequestError(faults)
-    return wanted

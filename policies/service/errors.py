@@ -52,3 +52,8 @@ class StoreVersionError(PolicyError):
     """The database has the schema of a newer version: this one must not touch it."""
 
     reason = "store_version"
+
+
+def stranger(job: str, run: str) -> UnknownTrialError:
+    """Return the error of a run that has never asked for a batch size."""
+    return UnknownTrialError(f"run {run} of job {job} has no trial: it must ask for a batch size first")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from policies.service.records import Trial
 
@@ -15,8 +16,8 @@ class Hardware:
 
     def may_be_of(self, trial: Trial) -> bool:
         """Return whether a trial was on these GPUs, or does not say that it was on others."""
-        model, n_gpus = trial.result.gpu_model, trial.result.n_gpus
-        return self._has_model(model) and (None in {n_gpus, self.n_gpus} or n_gpus == self.n_gpus)
+        n_gpus = trial.result.n_gpus or None
+        return self._has_model(trial.result.gpu_model) and (None in {n_gpus, self.n_gpus} or n_gpus == self.n_gpus)
 
     def may_have_model_of(self, trial: Trial) -> bool:
         """Return whether a trial was on GPUs of this model, however many, or does not say that it was on others."""
@@ -26,6 +27,21 @@ class Hardware:
         return None in {model, self.gpu_model} or model == self.gpu_model
 
 
+NOT_SAID: Final = Hardware()
+
+
+def bound_is_foreign(trial: Trial) -> bool:
+    """Return whether a trial's cost bound was reckoned for other GPUs than those that the trial says it is on."""
+    return not Hardware(gpu_model=trial.bound_gpu_model, n_gpus=trial.bound_n_gpus).may_be_of(trial)
+
+
+def measured_hardware(trials: Sequence[Trial]) -> Hardware:
+    """Return the GPUs of the newest end that was measured, else of any trial that was."""
+    measured = [trial for trial in trials if trial.result.energy_j or trial.result.duration_s]
+    ends = [trial for trial in measured if trial.state in {"reached", "stopped"} and trial.result.gpu_model is not None]
+    return newest_hardware(ends or measured)
+
+
 def newest_hardware(trials: Sequence[Trial]) -> Hardware:
     """Return the GPUs of the trial that ended last, or was asked for last where none has ended, of those that say them.
 
@@ -33,7 +49,7 @@ def newest_hardware(trials: Sequence[Trial]) -> Hardware:
     """
     said = [trial for trial in trials if trial.result.gpu_model is not None]
     if not said:
-        return Hardware()
+        return NOT_SAID
     newest = max(said, key=lambda trial: (trial.ended_at_s or 0.0, trial.number)).result
     return Hardware(gpu_model=newest.gpu_model, n_gpus=newest.n_gpus or None)
 

@@ -8,10 +8,11 @@ import msgspec
 from msgspec.structs import replace
 
 from policies.service.errors import RequestError
+from policies.service.merging import check
 from policies.service.records import IN_FLIGHT, Job, JobExport, Trial
 from policies.service.registration import new_job
 from policies.service.timings import faults_of
-from policies.service.trials import check, n_epochs
+from policies.service.trials import n_epochs
 
 MAX_AHEAD_S: Final = 86_400.0
 """The clock of where an export comes from may be wrong by this; a lease that is renewed later would never run out."""

@@ -115,6 +115,7 @@ class Trial(Record, frozen=True, kw_only=True):
         reason, detail: why this batch size.
         cost_bound: the cost at which it is to be stopped; None: never.
         bound_eta: the weight of energy in that bound, which binds only while the job's is the same.
+        bound_gpu_model, bound_n_gpus: the GPUs that it was reckoned for, and binds on; None: not known.
         requested_at_s, heard_at_s, ended_at_s: when it was asked for, last heard of, and ended.
         lease_s: after this time of silence it is lost.
         stop_ordered_at_s: when it was told to stop; None: it was not.
@@ -137,6 +138,8 @@ class Trial(Record, frozen=True, kw_only=True):
     lease_s: LeaseS
     cost_bound: Amount | None = None
     bound_eta: Eta | None = None
+    bound_gpu_model: Text | None = None
+    bound_n_gpus: Count | None = None
     ended_at_s: TimeS | None = None
     stop_ordered_at_s: TimeS | None = None
     last_epoch: Count | None = None

@@ -30,6 +30,22 @@ def new_job(name: str, *, batch_sizes: Sequence[int], default_batch_size: int, n
     )
 
 
+def job_of_run(job: str, run: str, batch_sizes: Sequence[int], default_batch_size: int, now_s: float) -> Job:
+    """Return the job as a run describes it.
+
+    Raises:
+        RequestError: one of the two cannot be; with every fault.
+    """
+    faults = name_faults("run", run)
+    try:
+        wanted = new_job(job, batch_sizes=batch_sizes, default_batch_size=default_batch_size, now_s=now_s)
+    except RequestError as error:
+        raise RequestError([*faults, *error.faults]) from None
+    if faults:
+        raise RequestError(faults)
+    return wanted
+
+
 def name_faults(what: str, name: str) -> list[str]:
     """Return what is wrong with the name of a job or a run: at most one sentence."""
     return [] if is_name(name) else [f"{what} = {name!r}: must be 1 to 64 characters of A-Z a-z 0-9 . _ -"]

@@ -12,7 +12,13 @@ from typing import Final
 
 from policies.batch_size import LearningSettings, Observation, Study
 from policies.service.config import LearningConfig
-from policies.service.hardware import Hardware, max_powers_w, newest_hardware
+from policies.service.hardware import (
+    Hardware,
+    bound_is_foreign,
+    max_powers_w,
+    measured_hardware,
+    newest_hardware,
+)
 from policies.service.records import ENDED, Job, Trial
 from policies.service.timings import joined, sample_times, too_large
 from policies.service.trials import is_in_flight, n_epochs, next_recurrence
@@ -38,7 +44,15 @@ def eta_of(job: Job, learning: LearningConfig) -> float:
     return learning.eta if job.settings.eta is None else job.settings.eta
 
 
-def study_of(job: Job, trials: Sequence[Trial], eta: float, now_s: float) -> Study:
+def study_of(
+    job: Job,
+    trials: Sequence[Trial],
+    eta: float,
+    now_s: float,
+    *,
+    hardware: Hardware | None = None,
+    recurrence: int | None = None,
+) -> Study:
     """Return what is known of a job.
 
     A trial that has ended is an observation, unless nobody knows how many epochs it trained; of a lost one no more is
@@ -50,14 +64,17 @@ def study_of(job: Job, trials: Sequence[Trial], eta: float, now_s: float) -> Stu
         trials: all of its trials.
         eta: the weight of energy, 0 to 1.
         now_s: Unix time, which decides whose lease has run out [s].
+        hardware: the GPUs that costs are to be of; None: those of the newest measured end.
+        recurrence: the one that is to run; None: the next one.
     """
     ends = sorted((trial for trial in trials if trial.state in ENDED), key=_order)
-    hardware, powers_w = newest_hardware(ends), max_powers_w(trials)
-    costs = epoch_costs(trials, eta)
+    fits, powers_w = hardware or newest_hardware(ends), max_powers_w(trials)
+    own = hardware or measured_hardware(trials)
+    costs = epoch_costs(trials, eta, own)
     seen = [
-        _observation(trial, run_cost(trial, eta, powers_w[trial.result.n_gpus]))
+        _observation(trial, _cost(own, trial, run_cost(trial, eta, powers_w[trial.result.n_gpus]), costs))
         for trial in ends
-        if trial.state != "failed" or hardware.may_have_model_of(trial)
+        if trial.state != "failed" or fits.may_have_model_of(trial)
     ]
     # At the end: those have no place in the order, and take none from the age of the others.
     seen += [Observation(batch_size=size, outcome="failed") for size in too_large(trials)]
@@ -66,15 +83,34 @@ def study_of(job: Job, trials: Sequence[Trial], eta: float, now_s: float) -> Stu
         default=job.default_batch_size,
         observations=tuple(observation for observation in seen if observation is not None),
         epoch_costs=costs,
-        epoch_times=epoch_times(trials, costs),
+        epoch_times=epoch_times(trials, costs, hardware),
         in_flight=tuple(trial.batch_size for trial in trials if is_in_flight(trial, now_s)),
-        n_stopped=_n_stopped(trials, next_recurrence(trials, now_s)),
+        n_stopped=_n_stopped(trials, next_recurrence(trials, now_s) if recurrence is None else recurrence),
     )
 
 
 def _n_stopped(trials: Sequence[Trial], recurrence: int) -> int:
     """Return how often a recurrence has been stopped so far."""
-    return sum(trial.recurrence == recurrence and trial.state == "stopped" for trial in trials)
+    return sum(
+        trial.recurrence == recurrence and trial.state == "stopped" and not _is_stopped_by_mistake(trial)
+        for trial in trials
+    )
+
+
+def _is_stopped_by_mistake(trial: Trial) -> bool:
+    """Return whether a run was told to stop by a bound that was not of its GPUs, which it said only later.
+
+    That says nothing against its batch size.
+    """
+    return trial.state == "stopped" and trial.stop_ordered_at_s is not None and bound_is_foreign(trial)
+
+
+def _cost(hardware: Hardware, trial: Trial, cost: float | None, costs: Mapping[int, float]) -> float | None:
+    """Return what a run would have cost on some GPUs: if it was on others, as its epochs do there, or None."""
+    if hardware.may_be_of(trial):
+        return cost
+    epoch_cost = costs.get(trial.batch_size)
+    return epoch_cost * n_epochs(trial) if epoch_cost and n_epochs(trial) else None
 
 
 def run_cost(trial: Trial, eta: float, known_power_w: float | None) -> float | None:
@@ -106,8 +142,8 @@ def cost_so_far(trial: Trial, eta: float, known_power_w: float | None) -> float 
     return eta * (result.energy_j or 0.0) + (1 - eta) * (power_w or 0.0) * (result.duration_s or 0.0)
 
 
-def epoch_costs(trials: Sequence[Trial], eta: float) -> Mapping[int, float]:
-    """Return the cost of an epoch at each batch size that was measured, on the GPUs of the newest measured end.
+def epoch_costs(trials: Sequence[Trial], eta: float, hardware: Hardware | None = None) -> Mapping[int, float]:
+    """Return the cost of an epoch at each batch size that was measured, on such GPUs, else those of the newest end.
 
     It is the mean over the trials on as many GPUs of that model, weighted by their epochs: what a run used in the epoch
     that it did not finish weighs less in a long run.
@@ -115,7 +151,7 @@ def epoch_costs(trials: Sequence[Trial], eta: float) -> Mapping[int, float]:
     powers_w = max_powers_w(trials)
     costs: dict[int, float] = defaultdict(float)
     epochs: dict[int, int] = defaultdict(int)
-    hardware = _measured_hardware(trials)
+    hardware = hardware or measured_hardware(trials)
     for trial in trials:
         cost = cost_so_far(trial, eta, powers_w[trial.result.n_gpus])
         trained = n_epochs(trial) if trial.result.epochs is None else trial.result.epochs
@@ -125,7 +161,9 @@ def epoch_costs(trials: Sequence[Trial], eta: float) -> Mapping[int, float]:
     return _sound({batch_size: cost / epochs[batch_size] for batch_size, cost in costs.items()})
 
 
-def epoch_times(trials: Sequence[Trial], costs: Mapping[int, float]) -> Mapping[int, float]:
+def epoch_times(
+    trials: Sequence[Trial], costs: Mapping[int, float], hardware: Hardware | None = None
+) -> Mapping[int, float]:
     """Return how long an epoch takes at each batch size, on the GPUs of the newest end, where that says more [s].
 
     It does where a batch size was timed before a training, which leaves out the unit (`timings.joined`); or by a run
@@ -135,14 +173,15 @@ def epoch_times(trials: Sequence[Trial], costs: Mapping[int, float]) -> Mapping[
     Args:
         trials: all of the job.
         costs: the epoch costs that are known.
+        hardware: the GPUs that it is to be of; None: those of the newest measured end.
     """
     timed = [trial for trial in trials if trial.result.duration_s and trial.result.epochs]
-    sample_times_s = sample_times(trials)
+    sample_times_s = sample_times(trials, hardware)
     if not sample_times_s and all(trial.batch_size in costs for trial in timed):
         return {}
     times_s: dict[int, float] = defaultdict(float)
     epochs: dict[int, float] = defaultdict(float)
-    hardware = _measured_hardware(trials)
+    hardware = hardware or measured_hardware(trials)
     for trial in filter(hardware.may_be_of, timed):
         times_s[trial.batch_size] += trial.result.duration_s or 0.0
         epochs[trial.batch_size] += (trial.result.epochs or 0) + (0.0 if trial.state == "reached" else 0.5)
@@ -154,7 +193,8 @@ def stop_reason(trial: Trial, cost: float | None, eta: float) -> str | None:
     """Return why a run is to stop, in a sentence; None: it may go on.
 
     It is to stop when it costs more than its bound and has not reached its target. A run that was told to stop once is
-    told again for as long as it goes on.
+    told again for as long as it goes on. A bound of other GPUs than the run's own is no bound for it: the same epochs
+    cost something else there.
 
     Args:
         trial: the trial.
@@ -162,7 +202,7 @@ def stop_reason(trial: Trial, cost: float | None, eta: float) -> str | None:
         eta: the weight of energy in that cost: a bound with another weight is in another unit, and binds nothing.
     """
     bound = trial.cost_bound
-    if bound is None or trial.state in ENDED or trial.result.reached_epochs is not None:
+    if bound is None or trial.state in ENDED or trial.result.reached_epochs is not None or bound_is_foreign(trial):
         return None
     if trial.stop_ordered_at_s is None and (cost is None or cost <= bound or trial.bound_eta != eta):
         return None
@@ -172,13 +212,6 @@ def stop_reason(trial: Trial, cost: float | None, eta: float) -> str | None:
 
 def _order(trial: Trial) -> tuple[float, int]:
     return trial.ended_at_s or 0.0, trial.number
-
-
-def _measured_hardware(trials: Sequence[Trial]) -> Hardware:
-    """Return the GPUs of the newest end that was measured, else of any trial that was."""
-    measured = [trial for trial in trials if trial.result.energy_j or trial.result.duration_s]
-    ends = [trial for trial in measured if trial.state in {"reached", "stopped"} and trial.result.gpu_model is not None]
-    return newest_hardware(ends or measured)
 
 
 def _sound(values: Mapping[int, float]) -> Mapping[int, float]:
@@ -193,6 +226,8 @@ def _observation(trial: Trial, cost: float | None) -> Observation | None:
     match trial.state:
         case "failed":
             return Observation(batch_size=trial.batch_size, outcome="failed", cost=cost)
+        case "stopped" if _is_stopped_by_mistake(trial):
+            return None
         case "reached" | "stopped" if epochs or _is_stopped_at_once(trial):
             return Observation(batch_size=trial.batch_size, outcome=trial.state, epochs=epochs, cost=cost)
         case _:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from policies.batch_size import Study
-from policies.service.hardware import Hardware, newest_hardware
+from policies.service.hardware import NOT_SAID, Hardware, newest_hardware
 from policies.service.records import Job, Timing, Trial
 
 
@@ -47,12 +47,12 @@ def merged(known: Timing | None, news: Timing) -> Timing:
     return replace(news, times=fitting, too_large=limit)
 
 
-def sample_times(trials: Sequence[Trial]) -> Mapping[int, float]:
-    """Return how long a sample takes at each batch size that was timed, on the GPUs of the newest end [s].
+def sample_times(trials: Sequence[Trial], hardware: Hardware | None = None) -> Mapping[int, float]:
+    """Return how long a sample takes at each batch size that was timed, on such GPUs, else those of the newest end [s].
 
     Of several times of one batch size the newest counts.
     """
-    times = (one for timing in _timings(trials) for one in timing.times)
+    times = (one for timing in _timings(trials, hardware) for one in timing.times)
     return {one.batch_size: one.iteration_time_s / one.batch_size for one in times}
 
 
@@ -97,8 +97,8 @@ def untimed(study: Study, trials: Sequence[Trial]) -> tuple[int, ...]:
     return tuple(sorted(wanted))
 
 
-def _timings(trials: Sequence[Trial]) -> list[Timing]:
-    """Return what was timed on the GPUs of the trial that ended last, or where nobody has said on which."""
+def _timings(trials: Sequence[Trial], hardware: Hardware | None = None) -> list[Timing]:
+    """Return what was timed on such GPUs, None: those of the trial that ended last; or where nobody has said which."""
     timed = [trial for trial in trials if trial.timing is not None]
-    hardware = newest_hardware(trials) if timed else Hardware()
+    hardware = hardware or (newest_hardware(trials) if timed else NOT_SAID)
     return [trial.timing for trial in timed if trial.timing is not None and hardware.may_be_of(trial)]

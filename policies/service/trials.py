@@ -9,12 +9,13 @@ not matter how often, or in which order, the pieces arrive.
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-from msgspec.structs import FieldInfo, fields, replace
+from msgspec.structs import replace
 
 from policies.batch_size import Choice
 from policies.service.corrections import is_released
 from policies.service.errors import RequestError, TrialConflictError
+from policies.service.hardware import NOT_SAID, Hardware
+from policies.service.merging import check, filled, grown
 from policies.service.records import ENDED, IN_FLIGHT, Result, Timing, Trial
 from policies.service.timings import merged
 
@@ -23,9 +24,6 @@ RENEWAL_SHARE: Final = 0.25
 MAX_EPOCH: Final = 1 << 52
 MAX_COST: Final = 1e18
 """The most that a record holds: a bound above it (what a run may have told is bounded by no more) binds nothing."""
-_CUMULATIVE: Final = ("epochs", "energy_j", "duration_s", "carbon_g")
-"""They only grow while a run goes on, so that the greatest told is the newest."""
-_FIELDS: Final[tuple[FieldInfo, ...]] = fields(Result)
 
 
 def opened(
@@ -39,8 +37,12 @@ def opened(
     now_s: float,
     untimed: tuple[int, ...] = (),
     eta: float | None = None,
+    hardware: Hardware = NOT_SAID,
 ) -> Trial:
-    """Return a new trial: the promise of a batch size; `eta`: the weight of energy in its cost bound."""
+    """Return a new trial: the promise of a batch size; `eta`: the weight of energy in its cost bound.
+
+    `hardware`: the GPUs that the bound was reckoned for.
+    """
     bound = choice.cost_bound
     is_bound = bound is not None and bound <= MAX_COST
     return Trial(
@@ -54,6 +56,8 @@ def opened(
         detail=choice.detail,
         cost_bound=bound if is_bound else None,
         bound_eta=eta if is_bound else None,
+        bound_gpu_model=hardware.gpu_model if is_bound else None,
+        bound_n_gpus=hardware.n_gpus if is_bound else None,
         requested_at_s=now_s,
         heard_at_s=now_s,
         lease_s=lease_s,
@@ -72,7 +76,17 @@ def adopted(trial: Trial, choice: Choice) -> Trial:
         detail=choice.detail,
         cost_bound=choice.cost_bound,
         bound_eta=None,
+        bound_gpu_model=None,
+        bound_n_gpus=None,
     )
+
+
+def rebound(trial: Trial, cost_bound: float | None, eta: float) -> Trial:
+    """Return a trial with a bound that was reckoned for the GPUs that it is on; the same one where there is none."""
+    if cost_bound is None or cost_bound > MAX_COST:
+        return trial
+    gpu_model, n_gpus = trial.result.gpu_model, trial.result.n_gpus or None
+    return replace(trial, cost_bound=cost_bound, bound_eta=eta, bound_gpu_model=gpu_model, bound_n_gpus=n_gpus)
 
 
 def is_expired(trial: Trial, now_s: float) -> bool:
@@ -152,8 +166,8 @@ def told(trial: Trial, result: Result, now_s: float) -> Trial:
             "one run has one end; give another run another name"
         )
     if before is not None:
-        return replace(trial, result=_filled(trial.result, result))
-    merged = replace(trial, result=_merged(trial.result, result))
+        return replace(trial, result=filled(trial.result, result))
+    merged = replace(trial, result=grown(trial.result, result))
     if merged == trial and trial.state == "lost" and result.outcome is None:
         return trial  # what was known says nothing of what is now: retained messages come again and again
     if result.outcome is None:
@@ -216,36 +230,6 @@ def next_recurrence(trials: Sequence[Trial], now_s: float) -> int:
     return max((trial.recurrence for trial in trials), default=-1) + 1
 
 
-def check(result: Result, *, is_news: bool = True) -> None:
-    """Check that a result is one.
-
-    Args:
-        result: what was told, or (`is_news` false) what has become of all that was told: there, `epochs` may be fewer
-            than those to the target, where they were counted late.
-        is_news: whether it was told all at once.
-
-    Raises:
-        RequestError: it is not; with every fault.
-    """
-    faults = [fault for field in _FIELDS if (fault := _fault(field, getattr(result, field.name)))]
-    if is_news and result.epochs is not None and (result.reached_epochs or 0) > result.epochs:
-        faults.append(f"reached_epochs = {result.reached_epochs}: must be at most epochs = {result.epochs}")
-    if result.reached_epochs == 0:
-        faults.append("reached_epochs = 0: must be at least 1, or left out where the target was not reached")
-    if faults:
-        raise RequestError(faults)
-
-
-def _fault(field: FieldInfo, value: object) -> str | None:
-    try:
-        msgspec.convert(value, field.type)
-    except msgspec.ValidationError as error:
-        return f"{field.name} = {value!r}: {str(error)[:1].lower()}{str(error)[1:]}"
-    if isinstance(value, str) and "\0" in value:  # PostgreSQL takes every character but this one
-        return f"{field.name} = {value!r}: must not hold the character NUL"
-    return None
-
-
 def _alive(trial: Trial, now_s: float) -> Trial:
     """Return a trial that has not ended as one that runs now; what came before a loss does not undo it."""
     if trial.ended_at_s is not None and now_s <= trial.ended_at_s:
@@ -261,36 +245,3 @@ def _reached(trial: Trial, reached_epochs: int) -> Trial:
     result = replace(trial.result, reached_epochs=min(reached_epochs, known or reached_epochs))
     is_corrected = outcome is None and trial.state in {"stopped", "lost"}
     return replace(trial, result=result, state="reached" if is_corrected else trial.state)
-
-
-def _filled(known: Result, news: Result) -> Result:
-    """Return what is known of a run whose end was told, with what was not known before.
-
-    What a run has used grows on, where it is not told as part of its end once more: its last account may come after.
-    """
-    gaps = {field.name: getattr(news, field.name) for field in _FIELDS if getattr(known, field.name) is None}
-    filled = replace(known, **gaps)
-    counts_elsewhere = known.outcome == "reached" and filled.reached_epochs is not None
-    if _is_first_account(known, news) and (counts_elsewhere or (news.epochs or 0) > (known.epochs or 0)):
-        filled = replace(filled, epochs=news.epochs)  # energy and time are those of its `epochs`
-    if news.outcome is not None:
-        return filled
-    grown = _merged(filled, replace(Result(), **{name: getattr(news, name) for name in _CUMULATIVE}))
-    if news.money is not None and news.energy_j is not None and news.energy_j >= (known.energy_j or 0.0):
-        grown = replace(grown, money=news.money)
-    return grown
-
-
-def _is_first_account(known: Result, news: Result) -> bool:
-    """Return whether the news are the first to say what a run has used, and of how many epochs that is."""
-    is_new = known.energy_j is None and known.duration_s is None
-    return is_new and news.epochs is not None and (news.energy_j is not None or news.duration_s is not None)
-
-
-def _merged(known: Result, news: Result) -> Result:
-    """Return what is known and what is told of a run whose end was not told before."""
-    merged = {field.name: value for field in _FIELDS if (value := getattr(news, field.name)) is not None}
-    for name in _CUMULATIVE:
-        if name in merged and getattr(known, name) is not None:
-            merged[name] = max(merged[name], getattr(known, name))
-    return replace(known, **merged)

@@ -22,6 +22,7 @@ _STUDIED: Final = (
     *("job", "run", "number", "recurrence", "batch_size", "state"),
     *("requested_at_s", "heard_at_s", "lease_s", "ended_at_s", "last_epoch"),
     *("outcome", "epochs", "reached_epochs", "energy_j", "duration_s", "max_power_w", "gpu_model", "n_gpus", "timing"),
+    *("stop_ordered_at_s", "bound_gpu_model", "bound_n_gpus"),
 )
 
 
@@ -75,6 +76,9 @@ def studied_trial_of(row: Sequence[Any]) -> Trial:
         last_epoch=row[10],
         result=result,
         timing=None if row[19] is None else _TIMING.decode(row[19]),
+        stop_ordered_at_s=row[20],
+        bound_gpu_model=row[21],
+        bound_n_gpus=row[22],
     )
 
 

@@ -64,6 +64,8 @@ TRIALS: Final = Table(
     Column("lease_s", Double, nullable=False),
     Column("cost_bound", Double),
     Column("bound_eta", Double),
+    Column("bound_gpu_model", Text),
+    Column("bound_n_gpus", BigInteger),
     Column("ended_at_s", Double),
     Column("stop_ordered_at_s", Double),
     Column("last_epoch", BigInteger),

@@ -23,6 +23,7 @@ from policies.service.studies import (
 
 JOB = Job(name="job", batch_sizes=(16, 32, 64), default_batch_size=32, created_at_s=0.0)
 MEASURED = Result(epochs=4, reached_epochs=4, energy_j=1000.0, duration_s=10.0, max_power_w=300.0)
+ON_A_T4 = Result(gpu_model="T4", n_gpus=1)
 
 
 def a_trial(number: int = 0, state: TrialState = "reached", result: Result = MEASURED, **changes: object) -> Trial:
@@ -242,6 +243,11 @@ def test_another_weight_changes_costs_and_nothing_else(eta: float, other: float)
         ({"cost_bound": 10.0, "state": "stopped"}, 11.0, False),
         ({"cost_bound": 10.0, "bound_eta": 0.4}, 11.0, False),
         ({"cost_bound": 10.0, "bound_eta": None}, 11.0, False),
+        ({"cost_bound": 10.0, "bound_gpu_model": "A100", "result": ON_A_T4}, 11.0, False),
+        ({"cost_bound": 10.0, "bound_gpu_model": "A100", "result": ON_A_T4, "stop_ordered_at_s": 1.0}, 11.0, False),
+        ({"cost_bound": 10.0, "bound_gpu_model": "T4", "bound_n_gpus": 4, "result": ON_A_T4}, 11.0, False),
+        ({"cost_bound": 10.0, "bound_gpu_model": "T4", "bound_n_gpus": 1, "result": ON_A_T4}, 11.0, True),
+        ({"cost_bound": 10.0, "bound_gpu_model": "A100", "result": Result(n_gpus=1)}, 11.0, True),
     ],
 )
 def test_when_a_run_is_told_to_stop(changes: dict[str, object], cost: float | None, stops: bool) -> None:
