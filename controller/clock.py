@@ -84,3 +84,11 @@ def next_tick_s(tick_s: float, *, period_s: float, now_s: float) -> float:
     the next one is a period away.
     """
     return min(max(tick_s + period_s, now_s), now_s + period_s)
+
+
+def is_due(due_s: float, *, period_s: float, now_s: float) -> bool:
+    """Return whether periodic work is to be done now that is due at a time [s].
+
+    What is due more than a period from now was put off before the clock was stepped back: it is due, too.
+    """
+    return not now_s < due_s <= now_s + period_s

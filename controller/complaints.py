@@ -3,7 +3,7 @@
 import logging
 from collections import OrderedDict
 
-from controller.clock import Clock
+from controller.clock import Clock, is_due
 
 PERIOD_S = 60.0
 MAX_TOPICS = 256
@@ -23,7 +23,7 @@ class Complaints:
         """Count a bad message, and say so if this topic has been quiet for a minute."""
         self.n_messages += 1
         now_s = self._clock.now_s()
-        if now_s < self._next_s.get(topic, now_s):
+        if not is_due(self._next_s.get(topic, now_s), period_s=PERIOD_S, now_s=now_s):
             return
         self._next_s[topic] = now_s + PERIOD_S
         self._next_s.move_to_end(topic)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from controller.bookkeeping import Bookkeeping
-from controller.clock import NS_PER_S, Clock, next_tick_s
+from controller.clock import NS_PER_S, Clock, is_due, next_tick_s
 from controller.config import Config
 from controller.following import Following
 from controller.holding import Holding, Obstacle
@@ -161,17 +161,19 @@ class Job:
 
     async def _steer_to_the_end(self) -> None:
         next_s = report_s = keep_s = self._clock.now_s()
+        report_period_s = self._config.energy.period_s
+        keep_period_s = KEEP_PERIODS * report_period_s
         while self.ended is None:
             now_s = self._clock.now_s()
             if ended := self.ranks.expire(self._alive_s()):
                 self._end(ended)
             self._step(now_s)
-            if now_s >= report_s:
+            if is_due(report_s, period_s=report_period_s, now_s=now_s):
                 self._report_energy()
-                report_s = next_tick_s(report_s, period_s=self._config.energy.period_s, now_s=now_s)
-            if now_s >= keep_s:
+                report_s = next_tick_s(report_s, period_s=report_period_s, now_s=now_s)
+            if is_due(keep_s, period_s=keep_period_s, now_s=now_s):
                 self._keep_books()
-                keep_s = next_tick_s(keep_s, period_s=KEEP_PERIODS * self._config.energy.period_s, now_s=now_s)
+                keep_s = next_tick_s(keep_s, period_s=keep_period_s, now_s=now_s)
             next_s = next_tick_s(next_s, period_s=self._tick_s, now_s=now_s)
             await self._clock.sleep_until(next_s)
 

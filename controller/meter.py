@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from controller.clock import NS_PER_S, Clock, next_tick_s
+from controller.clock import NS_PER_S, Clock, is_due, next_tick_s
 from controller.errors import GpuError
 from controller.ports import Gpu, PowerLimiter, Sample, SignalSource
 from policies.units import carbon_g, cost
@@ -86,7 +86,7 @@ class Meter:
         while True:
             await self._read()
             now_s = self._clock.now_s()
-            if now_s >= publish_s and self._samples:
+            if self._samples and is_due(publish_s, period_s=self._publish_period_s, now_s=now_s):
                 self._publish(self._gpu.uuid, self.report(now_s))
                 publish_s = next_tick_s(publish_s, period_s=self._publish_period_s, now_s=now_s)
             tick_s = next_tick_s(tick_s, period_s=self._sample_period_s, now_s=now_s)

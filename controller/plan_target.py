@@ -7,6 +7,7 @@ run asks of its GPUs, now and (where two limits share a period) later. No clock,
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from controller.clock import is_due
 from controller.config import EnergyConfig
 from controller.curves import as_it_probably_is
 from controller.plan_config import PlanRules, deadline_s
@@ -74,7 +75,8 @@ class PlanTarget:
 
     def choose(self, measured: PowerProfile, outlook: Outlook) -> Target:
         """Return the target of the present period; where that is over, plan the next one on a measured curve."""
-        if self._target is None or outlook.now_s >= self._next_plan_s:
+        is_over = is_due(self._next_plan_s, period_s=self._rules.period_s, now_s=outlook.now_s)
+        if self._target is None or is_over:
             return self._plan(as_it_probably_is(measured), outlook)
         if self._later is not None and outlook.now_s >= self._later[0].from_s:
             (later, self._target), self._later = self._later, None
@@ -104,6 +106,8 @@ class PlanTarget:
         if self._fit is None or self._fit[0] != joint:
             self._fit = joint, self._fitted(joint)
         curve = self._fit[1]
+        if self._present is not None and self._present.since_s > outlook.now_s:  # the clock was stepped back
+            self._present = replace(self._present, since_s=outlook.now_s)
         decision = self._decide(curve, self._rules, outlook, max_power_w=self._max_power_w(probable, joint))
         if self._present is None or self._present.power_limit_w != decision.power_limit_w:
             self._present = Present(power_limit_w=decision.power_limit_w, since_s=outlook.now_s)

@@ -163,7 +163,7 @@ class SignalFeed:
         if present.freshness is not Freshness.FRESH:
             self._fresh_since_s.pop(place, None)
         else:
-            self._fresh_since_s.setdefault(place, now_s)
+            self._fresh_since_s[place] = min(self._fresh_since_s.get(place, now_s), now_s)
         return _Look(lane=lane, place=place, present=present)
 
     def _is_steady(self, place: int) -> bool:

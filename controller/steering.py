@@ -199,7 +199,7 @@ class Steering:
             return plan.choose(measured, outlook)
         if self._trial is not None:
             n_tried, since_s, target = self._trial
-            if n_tried == n_block and outlook.now_s < since_s + self._rules.period_s:
+            if n_tried == n_block and since_s <= outlook.now_s < since_s + self._rules.period_s:
                 return target
         which = f"measurement {n_block} of {state.settings.n_blocks} that refine the curve"
         if checks_reference:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from controller.clock import NS_PER_S, ScaledClock, SystemClock, next_tick_s
+from controller.clock import NS_PER_S, ScaledClock, SystemClock, is_due, next_tick_s
 from tests.fakes import MIDNIGHT_S, LoopClock
 
 
@@ -81,3 +81,8 @@ async def test_a_wall_clock_stepped_back_does_not_lengthen_a_sleep(monkeypatch: 
     monkeypatch.setattr(SystemClock, "now_s", lambda _: next(readings_s, begin_s - 3_600.0))
     async with asyncio.timeout(5):
         await clock.sleep_until(begin_s + 0.05)
+
+
+@pytest.mark.parametrize(("due_s", "due"), [(99.0, True), (100.0, True), (100.1, False), (105.0, False), (105.1, True)])
+def test_work_is_due_at_its_time_and_where_it_is_more_than_a_period_away(due_s: float, due: bool) -> None:
+    assert is_due(due_s, period_s=5.0, now_s=100.0) is due

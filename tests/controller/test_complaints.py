@@ -35,3 +35,12 @@ async def test_a_flood_of_topics_is_remembered_for_a_bounded_number_of_them() ->
 async def test_long_topics_and_faults_make_short_lines(caplog: pytest.LogCaptureFixture) -> None:
     Complaints(LoopClock()).add("t" * 10_000, "f" * 10_000)
     assert len(caplog.records[0].getMessage()) < 500
+
+
+async def test_a_clock_that_was_stepped_back_does_not_silence_a_topic(caplog: pytest.LogCaptureFixture) -> None:
+    clock = LoopClock()
+    complaints = Complaints(clock)
+    complaints.add("a", "malformed")
+    clock.start_s -= 3_600.0
+    complaints.add("a", "malformed")
+    assert len(caplog.records) == 2
