@@ -33,8 +33,12 @@ class RunNews:
         self._energies: dict[str, RunEnergy] = {}
 
     def hear_energy(self, node: str, part: RunEnergy) -> None:
-        """Take another node's part of the run's energy."""
-        if node in self._energies or len(self._energies) < MAX_NODES:
+        """Take another node's part of the run's energy.
+
+        The last word of a node that has said nothing before is that of an earlier run of this name: the broker keeps
+        it.
+        """
+        if node in self._energies or (not part.final and len(self._energies) < MAX_NODES):
             self._energies[node] = part
 
     def tell_curve(
@@ -112,7 +116,9 @@ class RunNews:
         )
 
     def _others(self) -> Iterator[RunEnergy]:
-        return (part for node, part in self._energies.items() if node != self._place.node)
+        """Return the parts of other nodes; there are none where every rank is here."""
+        parts = self._energies if self._ranks.are_elsewhere else {}
+        return (part for node, part in parts.items() if node != self._place.node)
 
 
 def _budgeted(part: RunEnergy, kind: str) -> float:

@@ -15,7 +15,7 @@ from tests.controller.router_bench import NODE, TOPICS, RouterBench, limit_state
 async def test_the_leader_adds_up_the_parts_of_other_nodes_but_not_its_own(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     async with bench.working():
-        bench.say("status", rank_status())
+        bench.say("status", rank_status(world_size=2))
         bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", "node-b"), encode(run_energy(energy_j=1_000.0)))
         bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", "node-b"), encode(run_energy(energy_j=2_000.0)))
         bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", NODE), encode(run_energy(energy_j=9_999.0)))
@@ -23,6 +23,16 @@ async def test_the_leader_adds_up_the_parts_of_other_nodes_but_not_its_own(tmp_p
     sums = bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy"))
     assert decode(sums[-1], RunEnergy).energy_j == 2_000.0
     assert bench.n_bad == 0
+
+
+async def test_a_run_whose_ranks_are_all_here_has_no_part_elsewhere(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", "node-b"), encode(run_energy(energy_j=1_000.0)))
+        await asyncio.sleep(6)
+    sums = bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy"))
+    assert decode(sums[-1], RunEnergy).energy_j == 0.0
 
 
 async def test_a_node_without_rank_0_publishes_its_part_and_no_sum(tmp_path: Path) -> None:

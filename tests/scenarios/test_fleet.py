@@ -8,7 +8,7 @@ import pytest
 from publishers.wire import encode
 from tests.fakes import FakeGpu
 from tests.scenarios.fleet import Fleet
-from tests.scenarios.site import POWER_RATIO, PRIOR_W, TOPICS, rate_per_s
+from tests.scenarios.site import POWER_RATIO, PRIOR_W, TOPICS, Training, energy_j, rate_per_s
 
 LEASE_S = 60.0
 LAG_S = 1.0
@@ -144,3 +144,23 @@ async def test_the_plan_is_made_for_both_nodes_also_where_one_may_not_write(
         assert fleet.gpu_a.requested_power_limit_w == pytest.approx(planned_w, abs=15)
         if not may_b_write:
             assert (fleet.gpu_b.history, fleet.b.parts()[-1].state) == ([], "observing")
+
+
+async def test_a_run_that_was_queued_anew_on_another_node_is_not_charged_for_its_first_attempt(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    first, second = (
+        Training(site, references=[site.gpus[0].uuid], boot_id=f"boot-of-{site.name}") for site in (fleet.b, fleet.a)
+    )
+    async with fleet.b.controlled():
+        async with fleet.a.controlled():
+            await first.train(300)
+            first.tell("finished")
+            await asyncio.sleep(60)
+            await second.train(100)
+        async with fleet.a.controlled():  # to it, the first attempt is only what the broker has kept
+            await second.train(200)
+            second.tell("finished")
+            await asyncio.sleep(60)
+    last = [energy for energy in fleet.a.energies() if energy.final][-1]
+    used_j = energy_j(fleet.gpu_a, second.begin_s or 0.0, second.end_s)
+    assert (last.n_gpus, last.energy_j) == (1, pytest.approx(used_j, rel=0.02))
