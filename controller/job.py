@@ -105,7 +105,12 @@ class Job:
         self._following.reset(kept.sums if kept and is_whole else ())
 
     def hear_status(self, number: int, status: RankStatus) -> bool:
-        """Take a rank's status; return whether it comes from the process that speaks for this rank, and runs."""
+        """Take a rank's status; return whether it comes from the process that speaks for this rank, and runs.
+
+        A run that has ended takes none: its account still reads the logs of its ranks.
+        """
+        if self.ended is not None:
+            return False
         speaks = self.ranks.hear_status(number, status, now_s=self._alive_s())
         if self._kept is not None and self.ranks.go_on and not self._is_taken_up:
             self._books.go_on_from(self._kept.balance)
@@ -119,7 +124,7 @@ class Job:
     def hear_iterations(self, number: int, message: Iterations) -> bool:
         """Take a rank's iterations; return False where they are nonsense, or nobody said that the rank exists."""
         rank = self.ranks.members.get(number)
-        if rank is None:
+        if rank is None or self.ended is not None:
             return False
         rank.heard_s, now_s = self._alive_s(), self._clock.now_s()
         if self.ranks.in_conflict:  # nobody knows whose they are

@@ -107,7 +107,7 @@ class Ranks:
         """Take a rank's status; return whether it comes from the process that speaks for this rank, and runs."""
         is_running = status.state == "running"
         rank = self.members.get(number)
-        if rank is not None and _who(status) == _who(rank.status):
+        if rank is not None and process_of(status) == process_of(rank.status):
             rank.status, rank.status_s, rank.heard_s = status, now_s, now_s
             rank.ended, rank.ended_s = (None if status.state == "running" else status.state), now_s
             return is_running
@@ -193,6 +193,6 @@ class Ranks:
         return max(known_begins), min(known_ends)
 
 
-def _who(status: RankStatus) -> tuple[str, int, float]:
+def process_of(status: RankStatus) -> tuple[str, int, float]:
     """Return what tells one training process from another."""
     return status.boot_id, status.pid, status.started_at_s

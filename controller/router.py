@@ -16,6 +16,7 @@ from controller.config import Config
 from controller.housekeeping import Housekeeping
 from controller.job import Job
 from controller.meter import Meter
+from controller.next_runs import NextRuns
 from controller.ports import Bus, PowerLimiter, SignalSource
 from controller.profile_store import ProfileStore
 from controller.ranks import Place
@@ -68,6 +69,7 @@ class Router:
         self._run_books = run_books
         self._tick_s = tick_s
         self._topics = Topics(config.bus.root)
+        self._next_runs = NextRuns()
         self._housekeeping = Housekeeping(self._topics, bus, node=config.node.name)
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -108,9 +110,16 @@ class Router:
         self._housekeeping.note(address, status, now_s=self._clock.now_s(), ours=status.boot_id == self._boot_id)
         if status.boot_id != self._boot_id:
             return
-        job = self.jobs.get((job_name, run))
+        self._take_status((job_name, run), rank, status)
+
+    def _take_status(self, key: tuple[str, str], rank: int, status: RankStatus) -> None:
+        """Start a run, or let it know; where one of this name has ended and is not retired yet, wait for that."""
+        job = self.jobs.get(key)
+        if job is not None and job.ended:
+            self._next_runs.keep_status(key, rank, status)
+            return
         if job is None and status.state == "running":
-            job = self._start(job_name, run)
+            job = self._start(*key)
         if job is None:
             return
         if rank not in job.ranks.members and len(job.ranks.members) >= MAX_RANKS:
@@ -121,11 +130,18 @@ class Router:
     def _hear_iterations(self, address: Address, payload: bytes) -> None:
         key = (address.job or "", address.run or "")
         job = self.jobs.get(key)
-        if job is None or address.rank not in job.ranks.members:  # another node's, or one that said nothing yet
+        is_known = job is not None and (job.ended is not None or address.rank in job.ranks.members)
+        if not is_known:  # another node's, or one that said nothing yet
             return
         message = decode(payload, Iterations)
         _, _, rank = _of_a_rank(address, message.run)
-        if not job.hear_iterations(rank, message):
+        self._take_iterations(key, rank, message)
+
+    def _take_iterations(self, key: tuple[str, str], rank: int, message: Iterations) -> None:
+        job = self.jobs.get(key)
+        if job is not None and job.ended:
+            self._next_runs.keep_iterations(key, rank, message)
+        elif job is not None and not job.hear_iterations(rank, message):
             raise WireError("repeats, goes backwards, or comes from the future")
 
     def _hear_metric(self, address: Address, payload: bytes) -> None:
@@ -169,10 +185,19 @@ class Router:
         return job
 
     async def _attend(self, job: Job) -> None:
-        """Run a run, then retire it."""
+        """Run a run, then retire it, and let the next one of its name begin, where it is there already."""
         await job.run(tick_s=self._tick_s)
-        self.jobs.pop((job.place.job, job.place.run))
-        _LOGGER.info("%s/%s: %s", job.place.job, job.place.run, job.ended)
+        key = job.place.job, job.place.run
+        self.jobs.pop(key)
+        _LOGGER.info("%s/%s: %s", *key, job.ended)
+        for rank, message in self._next_runs.take(key):
+            try:
+                if isinstance(message, RankStatus):
+                    self._take_status(key, rank, message)
+                else:
+                    self._take_iterations(key, rank, message)
+            except WireError as error:
+                self.complaints.add(self._topics.rank(*key, rank, "status"), str(error))
 
     def _take_back(self, uuids: set[str]) -> None:
         """Free the GPUs of a run that has ended, and try again at once what was refused: the oldest run first."""

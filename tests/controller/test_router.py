@@ -136,3 +136,37 @@ async def test_the_retained_topics_of_an_ended_run_are_cleared_after_an_hour(tmp
             await asyncio.sleep(60)
         assert bench.bus.retained == {}
     assert bench.n_bad == 0
+
+
+async def test_a_run_that_has_ended_is_followed_at_once_by_the_next_one_of_its_name(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        await asyncio.sleep(1)
+        bench.say("iterations", iterations(0, [0.5, 1]))
+        bench.say("status", rank_status(state="finished"))
+        ended = bench.job()
+        bench.say("status", rank_status(pid=2))
+        bench.say("iterations", iterations(1, [1.1, 1.2, 1.3]))
+        assert bench.job() is ended
+        assert ended.ranks.slowest.n_iterations == 2
+        await asyncio.sleep(5 * TICK_S)
+        assert bench.job() is not ended
+        assert bench.job().ranks.slowest.n_iterations == 3
+        assert bench.job().gpu_uuids == {"GPU-fake-0"}
+    assert bench.n_bad == 0
+
+
+async def test_what_was_wrong_with_the_next_run_is_told_as_for_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        await asyncio.sleep(1)
+        bench.say("status", rank_status(state="finished"))
+        bench.say("status", rank_status(pid=2))
+        monkeypatch.setattr("controller.router.MAX_RUNS", 0)
+        await asyncio.sleep(5 * TICK_S)
+        assert bench.router.jobs == {}
+    assert bench.n_bad == 1
