@@ -16,7 +16,7 @@ from publishers.connection import PahoConnection
 from publishers.conversation import put_question
 from publishers.environment import MAX_BATCH_SIZE, Finder, whole_number
 from publishers.epochs import go_through
-from publishers.farewell import remember
+from publishers.farewell import remember, take_leave
 from publishers.goal import LARGEST_METRIC, Goal
 from publishers.length import Length
 from publishers.passes import PublishedIterable, own_batch_size, published
@@ -24,7 +24,7 @@ from publishers.probe import Probing
 from publishers.recorder import CHUNK, Recorder
 from publishers.sender import CLOSE_TIMEOUT_S, Connect, Sender
 from publishers.settings import Settings, resolve, resolve_or_warn
-from publishers.trial import Trial, is_out_of_device_memory
+from publishers.trial import Trial
 from publishers.wire import Metric
 
 T = TypeVar("T")
@@ -225,12 +225,11 @@ class Publisher:
         """Return itself."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Close it; where a GPU's memory was too small for an epoch, say so before. The exception goes on."""
-        has_trained = self._sender is not None and self._sender.has_trained
-        if kind is not None and is_out_of_device_memory(kind) and not has_trained:
-            self.fail(detail=error)  # type: ignore[arg-type]  # its text may be long, or fail
-        self.close()
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        """Close it, and say of an exception what it means for the run (`farewell`); it goes on."""
+        if self._sender is not None:
+            take_leave(self._sender, error)
+            self._sender.wait_closed(CLOSE_TIMEOUT_S)
 
     @classmethod
     def opened(

@@ -33,8 +33,7 @@ _MAX_EVENTS: Final = 256
 _POLL_S: Final = 0.05
 _RETURN_S: Final = 0.2
 """How often a broker that was there before is tried at the end."""
-_SEEK_S: Final = 1.0
-_OFTEN_S: Final = 60.0
+_SEEK_S, _OFTEN_S = 1.0, 60.0
 """How often, and for how long so often, a process that names no GPU is looked at: then once a heartbeat."""
 _LOGGER: Final = logging.getLogger("publishers")
 
@@ -55,8 +54,7 @@ class Sender:
         self._length = length
         self._epochs_before = 0
         self._connect = connect
-        self._status = settings.status(started_at_s=started_at_s)
-        decode(encode(self._status), RankStatus)
+        self._status = decode(encode(settings.status(started_at_s=started_at_s)), RankStatus)
         self._gpus = self._status.gpus
         self._seeks_gpus = settings.gpus_are_guessed
         self._heartbeat_due_s = self._seek_due_s = 0.0
@@ -75,7 +73,7 @@ class Sender:
         self._is_hopeless = self._has_complained = self._has_told_length = False
         self._was_connected: bool | None = None
         self._pid = os.getpid()
-        self._is_closing = False
+        self._is_closing = self._is_broken_off = False
         self._woken = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"gridchase[{settings.job}]", daemon=True)
@@ -151,11 +149,17 @@ class Sender:
             self._heartbeat_due_s = 0.0
             self._epochs_before = self._recorder.epoch
 
-    def request_close(self, *, reached: bool | None) -> None:
-        """Let the thread publish what is left, and `finished`."""
+    @property
+    def is_at_its_end(self) -> bool:
+        """Return whether the training has reached its target, or was told to stop."""
+        return bool(self._reached) or self.conversation.stop_reason is not None
+
+    def request_close(self, *, reached: bool | None, is_broken_off: bool = False) -> None:
+        """Let the thread publish what is left, and `finished`; or `lost`, where the training was broken off."""
         if not self.closed:
             if reached is not None:
                 self._reached = reached
+            self._is_broken_off = is_broken_off
             self._is_closing = True
             self._woken.set()
 
@@ -260,7 +264,7 @@ class Sender:
         return connection.publish(topic, payload, qos=qos, retain=retain)
 
     def _finish(self, connection: Connection) -> None:
-        """Publish what is left, then `finished`, and wait for its acknowledgement; a broker that went may be back."""
+        """Publish what is left, then the last status, and wait until it arrived; a broker that went may be back."""
         deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
         self.conversation.end("publishing was closed meanwhile")
         self._tick(connection)
@@ -276,8 +280,8 @@ class Sender:
                 break
             connection.work(_POLL_S if self._shipment.is_flying else 0.0)
         if connection.is_connected():
-            finished = self._present_status("finished")
-            receipt = self._say(connection, self._status_topic, finished, qos=1, retain=True)
+            last = self._present_status("lost" if self._is_broken_off else "finished")
+            receipt = self._say(connection, self._status_topic, last, qos=1, retain=True)
             while receipt and connection.is_connected() and not receipt.done and time.monotonic() < deadline_s:
                 connection.work(_POLL_S)
         connection.close()

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from publishers import Publisher
-from publishers.farewell import _out_of_memory
+from publishers.farewell import _last_exception
 from tests.publishers.aims import aimed, service
 from tests.publishers.fake_connection import FakeConnection, publisher_on
 
@@ -114,18 +114,13 @@ def test_a_failure_of_a_batch_size_that_nobody_knows_is_not_published(caplog: py
 
 
 @pytest.mark.parametrize(
-    ("last", "is_prompt", "expected"),
-    [
-        (OutOfMemoryError(), False, True),
-        (OutOfMemoryError(), True, False),
-        (MemoryError(), False, False),
-        (None, False, False),
-    ],
+    ("last", "is_prompt"),
+    [(OutOfMemoryError(), False), (OutOfMemoryError(), True), (ValueError(), False), (None, False)],
 )
-def test_only_what_ends_the_interpreter_is_taken_for_want_of_memory_at_exit(
-    last: BaseException | None, is_prompt: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+def test_only_what_ends_the_interpreter_is_taken_for_its_end(
+    last: BaseException | None, is_prompt: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "last_value", last, raising=False)
     if is_prompt:
         monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
-    assert (_out_of_memory() is last) is (expected or last is None)
+    assert _last_exception() is (None if is_prompt else last)
