@@ -96,10 +96,10 @@ def test_the_status_is_retained_for_those_who_come_later(broker: Mosquitto) -> N
         assert late.iterations() == []
 
 
-def test_a_training_that_fails_says_that_it_has_ended_and_prints_only_its_own_fault(broker: Mosquitto) -> None:
+def test_a_training_that_fails_says_that_it_is_lost_and_prints_only_its_own_fault(broker: Mosquitto) -> None:
     with listening(broker.port) as subscriber, training(FAILING, broker.url) as child:
         _, stderr = child.communicate(timeout=60.0)
-        wait_until(lambda: subscriber.statuses() and subscriber.statuses()[-1].state == "finished")
+        wait_until(lambda: subscriber.statuses() and subscriber.statuses()[-1].state == "lost")
         assert child.returncode == 1
         assert stderr.splitlines()[-1] == "SystemError: the training is broken"
         assert "gridchase" not in stderr
