@@ -97,10 +97,13 @@ class Job:
         return set() if self.ended else self._holding.uuids
 
     def add_gpu(self, limiter: PowerLimiter, meter: EnergyMeter) -> None:
-        """Give the run a GPU; a curve measured with fewer of them is void."""
+        """Give the run a GPU; a curve measured with fewer of them is void, and what ran on it is settled."""
+        kept = self._kept if self._is_taken_up else None
+        if self._holding.uuids and not (kept and limiter.gpu.uuid in kept.balance.counters_j):
+            self._account_for()
+            self._leading.settle(self._following.profile if self.is_follower else self._leading.profile)
         self._holding.add(limiter, meter)
         self._leading.reset()
-        kept = self._kept if self._is_taken_up else None
         is_whole = kept is not None and kept.balance.counters_j.keys() == self._holding.uuids
         self._following.reset(kept.sums if kept and is_whole else ())
 

@@ -70,6 +70,12 @@ class Leading:
         """Forget the curve: the run's GPUs are others now."""
         self._steering.reset()
 
+    def settle(self, profile: PowerProfile | None) -> None:
+        """Settle what ran on a curve that holds no more: the baseline of it, and what time it has gained or lost."""
+        if self._books.account.n_iterations:
+            self._books.account.close_curve(profile)
+            self._steering.open_ledger()
+
     def observe(self, piece: Slice) -> bool:
         """Take an active slice, if it ran at the limit asked for; return whether the curve has grown."""
         enforced_w = self._holding.enforced_w(piece.begin_ns)

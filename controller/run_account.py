@@ -128,9 +128,13 @@ class RunAccount:
     """∫ c dt, in seconds times the unit of the signal: what a watt beside the GPUs has cost."""
     has_signal: bool = False
     closed_energy_j: float = 0.0
-    """The baseline of what ran on curves that the job has left since; likewise the next two."""
+    """The baseline of what ran on curves that hold no more; likewise the next two."""
     closed_s: float = 0.0
     closed_signal_energy: float = 0.0
+    open_energy_j: float = 0.0
+    """What the active slices since then have used; likewise the next two, in time without its gaps."""
+    open_s: float = 0.0
+    open_signal_energy: float = 0.0
     last_value: float | None = None
     """The last value of the signal that was known."""
 
@@ -146,14 +150,19 @@ class RunAccount:
             self.n_iterations += piece.n_iterations
             self.active_s += piece.duration_s
             self.pause_s += piece.gaps_s
+            self.open_energy_j += piece.energy_j
+            self.open_s += piece.duration_s - piece.gaps_s
         else:
             self.pause_s += piece.duration_s
             self.pause_energy_j += piece.energy_j
         if value is not None:
             self.signal_energy += piece.energy_j * value
             self.signal_time += piece.duration_s * value
-            self.signal_iterations += piece.n_iterations * value if piece.active else 0.0
-            self.pause_signal_energy += 0.0 if piece.active else piece.energy_j * value
+            if piece.active:
+                self.signal_iterations += piece.n_iterations * value
+                self.open_signal_energy += piece.energy_j * value
+            else:
+                self.pause_signal_energy += piece.energy_j * value
 
     def _price_what_was_before(self, value: float) -> None:
         """Give what ran before the signal was known its first value: a budget has paid for it, whatever it was."""
@@ -163,14 +172,24 @@ class RunAccount:
         self.signal_iterations = self.n_iterations * value
         self.pause_signal_energy = self.pause_energy_j * value
         self.closed_signal_energy = self.closed_energy_j * value
+        self.open_signal_energy = self.open_energy_j * value
 
-    def close_curve(self, profile: PowerProfile) -> None:
-        """Settle the baseline of the iterations so far: another curve holds for those to come."""
-        iteration_energy_j = profile.fastest.power_w / profile.fastest.iterations_per_s
-        self.closed_energy_j += self.n_iterations * iteration_energy_j
-        self.closed_s += self.n_iterations / profile.fastest.iterations_per_s
-        self.closed_signal_energy += self.signal_iterations * iteration_energy_j
+    def close_curve(self, profile: PowerProfile | None) -> None:
+        """Settle the baseline of the iterations so far: another curve holds for those to come.
+
+        Without a curve nothing is known of them but what they were: that is what they would have been.
+        """
+        if profile is None:
+            self.closed_energy_j += self.open_energy_j
+            self.closed_s += self.open_s
+            self.closed_signal_energy += self.open_signal_energy
+        else:
+            iteration_energy_j = profile.fastest.power_w / profile.fastest.iterations_per_s
+            self.closed_energy_j += self.n_iterations * iteration_energy_j
+            self.closed_s += self.n_iterations / profile.fastest.iterations_per_s
+            self.closed_signal_energy += self.signal_iterations * iteration_energy_j
         self.n_iterations = self.signal_iterations = 0.0
+        self.open_energy_j = self.open_s = self.open_signal_energy = 0.0
 
     def spent(self, *, kind: str, host_power_w: float = 0.0, pue: float = 1.0) -> float | None:
         """Return what a budget has paid so far: grams or money, or kWh where the signal is plain energy.

@@ -46,6 +46,7 @@ class Steering:
         self._base: Progress | None = None
         """Where the run was when it left its curve: a new curve has a new ledger of time."""
         self._n_left = 0
+        self._opens_ledger = False
         self._is_paused = False
         self._unsettled_s = 0.0
 
@@ -114,6 +115,10 @@ class Steering:
         self._learning.reset()
         self._trial = None
 
+    def open_ledger(self) -> None:
+        """Let the ledger of time begin anew with the next decision."""
+        self._opens_ledger = True
+
     def observe(self, piece: Slice, *, enforced_power_limit_w: float) -> bool:
         """Take an active slice at a limit that was in force all the time; return whether the curve is to be kept."""
         if self._is_paused:  # it came back at the highest limit, which is not the one that is measured
@@ -152,7 +157,7 @@ class Steering:
         """Return the limit that the run should have now, with its reason; None while it has none to ask for."""
         if self._is_paused:
             self._is_paused, self._unsettled_s = False, self._profiler.settle_s
-        if self._n_left != self._learning.n_left:
+        if self._opens_ledger or self._n_left != self._learning.n_left:
             self._leave_curve(progress)
         outlook = Outlook(
             now_s=now_s,
@@ -172,6 +177,7 @@ class Steering:
     def _leave_curve(self, progress: Progress) -> None:
         """Drop what was planned on the former curve, and open a new ledger."""
         self._n_left, self._base, self._trial = self._learning.n_left, progress, None
+        self._opens_ledger = False
         if self._plan is not None:
             self._plan.reset()
 

@@ -241,3 +241,25 @@ def test_iterations_at_the_edge_of_a_pause_belong_to_the_pause() -> None:
     report = account.report(kind="energy", profile=PROFILE)
     assert report["baseline_energy_j"] == 8 * 300 + 1_000
     assert report["baseline_duration_s"] == 8 + 5
+
+
+def test_what_ran_without_a_curve_counts_as_it_was_once_another_one_holds() -> None:
+    account = RunAccount()
+    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 2.0)
+    account.add(piece(duration_s=5, n_iterations=0, energy_j=100, active=False), 2.0)
+    account.close_curve(None)
+    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 2.0)
+    report = account.report(kind="carbon", profile=PROFILE)
+    assert report["baseline_energy_j"] == pytest.approx(2_000 + 100 + 8 * 300)
+    assert report["baseline_duration_s"] == pytest.approx(10 + 5 + 8)
+    assert report["baseline_carbon_g"] == pytest.approx(2 * (2_000 + 100 + 8 * 300) / J_PER_KWH)
+
+
+def test_what_ran_before_the_signal_was_known_is_priced_where_it_has_no_curve_either() -> None:
+    account = RunAccount()
+    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), None)
+    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 3.0)
+    account.close_curve(None)
+    account.close_curve(None)
+    account.add(piece(duration_s=1, n_iterations=1, energy_j=300), 3.0)
+    assert account.report(kind="carbon", profile=PROFILE)["saved_ratio"] == pytest.approx(0.0)

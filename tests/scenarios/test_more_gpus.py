@@ -1,0 +1,80 @@
+"""GPUs that come to a run later, or fail for a while: what is told of the run is true for those that it had."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.fakes import FakeGpu
+from tests.scenarios.site import PRIOR_W, Site, Training, energy_j, prior_gpu, rate_per_s
+
+QUICK = ("profiler.settle_s=2", "profiler.window_s=10", "profiler.block_s=10", "energy.period_s=5", "plan.period_s=60")
+HALF_HOUR_S = 1_800.0
+
+
+def two_gpus() -> list[FakeGpu]:
+    """Return two GPUs."""
+    return [prior_gpu(f"GPU-fake-{index}", index) for index in range(2)]
+
+
+def training(site: Site, gpus: Sequence[FakeGpu], rank: int, world_size: int = 2) -> Training:
+    """Return a rank on a GPU of its own, as fast as the slowest of `gpus`: 2 iterations a second at the prior limit."""
+    own = [site.gpus[rank].uuid]
+    return Training(
+        site, gpus, references=own, rank=rank, world_size=world_size, rate=lambda limit_w: 4 * rate_per_s(limit_w)
+    )
+
+
+async def train(ranks: Sequence[Training], duration_s: float = HALF_HOUR_S) -> None:
+    """Train on all ranks at the same time."""
+    async with asyncio.TaskGroup() as tasks:
+        for rank in ranks:
+            tasks.create_task(rank.train(duration_s))
+
+
+def saved_ratio(ranks: Sequence[Training], gpus: Sequence[FakeGpu], since_s: float, until_s: float) -> float:
+    """Return what two GPUs have saved while both of them were at it, by the limits that they had."""
+    n_iterations = ranks[-1].n_iterations
+    baseline_j = len(gpus) * 0.9 * PRIOR_W * n_iterations / (4 * rate_per_s(PRIOR_W))
+    return 1 - sum(energy_j(gpu, since_s, until_s) for gpu in gpus) / baseline_j
+
+
+async def test_a_gpu_that_joins_a_run_changes_nothing_of_what_was_saved_before(tmp_path: Path) -> None:
+    gpus = two_gpus()
+    site = Site(tmp_path, gpus, *QUICK)
+    ranks = [training(site, gpus[:1], 0, world_size=1), training(site, gpus, 1)]
+    async with site.controlled():
+        await ranks[0].train(HALF_HOUR_S)
+        before = site.energies()[-1]
+        joined_s = site.clock.now_s()
+        await train(ranks)
+        for rank in ranks:
+            rank.tell("finished")
+        await asyncio.sleep(20)
+    final = site.energies()[-1]
+    assert before.saved_ratio is not None
+    assert before.baseline_energy_j is not None
+    assert final.saved_ratio is not None
+    after = saved_ratio(ranks, gpus, joined_s, ranks[0].end_s)
+    assert after > 0
+    assert min(before.saved_ratio, after) - 0.02 <= final.saved_ratio <= max(before.saved_ratio, after) + 0.02
+    assert site.limits(gpus[0])[-2].reason != "behind_schedule"
+
+
+async def test_a_gpu_that_another_run_held_for_long_saves_nothing_in_that_time(tmp_path: Path) -> None:
+    gpus = two_gpus()
+    site = Site(tmp_path, gpus, *QUICK)
+    other = Training(site, gpus[1:], run="run-2", pid=555)
+    ranks = [training(site, gpus, 0), training(site, gpus, 1)]
+    async with site.controlled():
+        other.tell()
+        await asyncio.sleep(2)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(train(ranks, 2 * HALF_HOUR_S))
+            await other.train(HALF_HOUR_S)
+            other.tell("finished")
+        for rank in ranks:
+            rank.tell("finished")
+        await asyncio.sleep(20)
+    final = site.energies()[-1]
+    assert final.saved_ratio is not None
+    assert 0 < final.saved_ratio < 0.1
