@@ -180,9 +180,12 @@ class RankLog:
         """Count epochs, and find out with which of them the account begins.
 
         Iterations are numbered through all epochs: where the second epoch begins tells how long epochs are, and so how
-        much of the first one was heard. Until then the first of all counts, any other does not.
+        much of the first one was heard. Until then the first of all counts, any other does not. A process that goes on
+        where another was broken off numbers its epochs on, and its iterations anew.
         """
-        if not self.n_epochs and message.first:
+        if not self.n_epochs and not message.first:
+            self._first_epoch = message.epoch
+        elif not self.n_epochs:
             self._first_iteration = message.first
             self._first_epoch = message.epoch + 1 if message.epoch else 0
         elif self._first_iteration is not None and message.epoch >= self.n_epochs:

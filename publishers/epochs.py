@@ -3,19 +3,23 @@
 import itertools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from publishers.caution import number, text, warn_once
+from publishers.environment import whole_number
 
 if TYPE_CHECKING:
     from publishers.publisher import Publisher
 
+MOST_EPOCHS: Final = 1 << 31
 
-def go_through(publisher: "Publisher", n_epochs: object, *, n_ranks: int) -> Iterator[int]:
+
+def go_through(publisher: "Publisher", n_epochs: object, first: object, *, n_ranks: int) -> Iterator[int]:
     """Yield the number of each epoch, and count what is trained in it; see `Publisher.epochs`."""
-    n = _number_of(n_epochs)
+    n, start = _number_of(n_epochs), first_or_warn(first, "first")
+    publisher.recorder.go_on_at(start)
     try:
-        for epoch in itertools.count() if n is None else range(n):
+        for epoch in itertools.count(start) if n is None else range(start, n):
             if publisher.should_stop:
                 if n_ranks == 1:
                     break
@@ -28,6 +32,15 @@ def go_through(publisher: "Publisher", n_epochs: object, *, n_ranks: int) -> Ite
                 publisher.recorder.skip_epoch()
     finally:
         publisher.length.end_epochs()
+
+
+def first_or_warn(first: object, argument: str) -> int:
+    """Return with which epoch a process begins, 0 where somebody passed what is no such number, with a warning."""
+    plain = whole_number(first)
+    if plain is not None and 0 <= plain <= MOST_EPOCHS:
+        return plain
+    warn_once(f"{argument} = {text(first, 40)} is not used: must be a whole number from 0 to {MOST_EPOCHS}")
+    return 0
 
 
 def _number_of(n_epochs: object) -> int | None:

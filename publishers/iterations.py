@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from publishers.epochs import first_or_warn
 from publishers.length import epochs_or_warn
 from publishers.passes import PublishedIterable, PublishedSized, own_batch_size, published
 from publishers.publisher import Publisher
@@ -42,6 +43,7 @@ def publish_iterations(
     boot_id: str | None = None,
     epochs: int | None = None,
     total_iterations: int | None = None,
+    first_epoch: int = 0,
 ) -> PublishedIterable[T]:
     """Return `iterable` (a data loader), publishing the iterations of each pass over it.
 
@@ -70,6 +72,7 @@ def publish_iterations(
             published in between (a validation) belongs to its epochs; pass it for one iterable.
         total_iterations: how long the run is, else: how many iterations this process publishes in all; those that an
             earlier process of a resumed run has published are not among them.
+        first_epoch: the number of the first pass: 0, or how many epochs of a resumed run were trained before.
     """
     samples = batch_size if batch_size is not None else own_batch_size(iterable)
     settings = resolve_or_warn(
@@ -93,6 +96,7 @@ def publish_iterations(
     publisher = _shared_publisher(settings, clock_ns, clock_s)
     if total_iterations is not None:
         publisher.length.say(total_iterations)
+    publisher.recorder.go_on_at(first_or_warn(first_epoch, "first_epoch"))
     return published(iterable, publisher, epochs_or_warn(epochs))
 
 

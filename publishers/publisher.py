@@ -15,7 +15,7 @@ from publishers.caution import number, truth, warn_once
 from publishers.connection import PahoConnection
 from publishers.conversation import put_question
 from publishers.environment import MAX_BATCH_SIZE, Finder, whole_number
-from publishers.epochs import go_through
+from publishers.epochs import first_or_warn, go_through
 from publishers.farewell import remember, take_leave
 from publishers.goal import LARGEST_METRIC, Goal
 from publishers.length import Length
@@ -63,6 +63,7 @@ class Publisher:
         clock_s: Callable[[], float] = time.time,
         boot_id: str | None = None,
         total_iterations: int | None = None,
+        first_epoch: int = 0,
         connect: Connect = PahoConnection,
     ) -> None:
         settings = resolve_or_warn(
@@ -84,6 +85,7 @@ class Publisher:
             )
         )
         self._open(settings, clock_ns, clock_s, connect, whole_number(world_size), total_iterations)
+        self.recorder.go_on_at(first_or_warn(first_epoch, "first_epoch"))
 
     def iteration(self) -> None:
         """End an iteration, and begin the next; the first call, and the first after a pause, only begins one.
@@ -145,15 +147,16 @@ class Publisher:
         warn_once(why)
         return default
 
-    def epochs(self, n_epochs: float | None) -> Iterator[int]:
-        """Yield 0 to `n_epochs - 1`, or without an end (None, infinity), each an epoch; ends where `should_stop`.
+    def epochs(self, n_epochs: float | None, *, first: int = 0) -> Iterator[int]:
+        """Yield `first` to `n_epochs - 1`, or without an end (None, infinity), each an epoch; ends where `should_stop`.
 
+        `first` is where a run goes on that was broken off, under its old id: the epochs before it have been trained.
         With the lengths of the loaders gone through in them, or of the epochs so far, they tell how long the run is.
 
         Of several ranks none ends early by itself, since the others would wait for it for ever: let one rank broadcast
         `should_stop`, and all of them `break`.
         """
-        return go_through(self, n_epochs, n_ranks=self._n_ranks)
+        return go_through(self, n_epochs, first, n_ranks=self._n_ranks)
 
     def iterations(self, iterable: Iterable[T]) -> PublishedIterable[T]:
         """Return `iterable` (a data loader), publishing the iterations of each pass over it: each is an epoch."""

@@ -60,6 +60,7 @@ class Recorder:
         self.chunk = Chunk(first=0, epoch=0, marks=[])
         self._chunks = deque([self.chunk])
         self._epoch_first = 0
+        self._first_epoch = 0
         self._offered_ns: int | None = None
         self._head: Chunk | None = None
         self._position = 0
@@ -95,6 +96,18 @@ class Recorder:
     def skip_epoch(self) -> None:
         """Count what follows to the next epoch, though this one is empty."""
         self._open([]).epoch += 1
+
+    def go_on_at(self, epoch: int) -> None:
+        """Count what follows to this epoch, where it is a later one: those before it were another process's."""
+        if epoch > self.epoch:
+            self._first_epoch += epoch - self.epoch
+            chunk = self._open([])
+            self._epoch_first, chunk.epoch = chunk.first, epoch
+
+    @property
+    def n_epochs(self) -> int:
+        """Return how many epochs this process has gone through."""
+        return self.epoch - self._first_epoch
 
     @property
     def epoch(self) -> int:

@@ -99,7 +99,7 @@ class Sender:
     @property
     def has_trained(self) -> bool:
         """Return whether a whole epoch was trained at the present batch size, so that it fits the memory."""
-        return self._recorder.epoch > self._epochs_before
+        return self._recorder.n_epochs > self._epochs_before
 
     @property
     def run(self) -> str:
@@ -147,7 +147,7 @@ class Sender:
         if batch_size != self._status.batch_size:
             self._status = msgspec.structs.replace(self._status, batch_size=batch_size)
             self._heartbeat_due_s = 0.0
-            self._epochs_before = self._recorder.epoch
+            self._epochs_before = self._recorder.n_epochs
 
     @property
     def is_at_its_end(self) -> bool:

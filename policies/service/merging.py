@@ -10,6 +10,8 @@ from policies.service.records import Result
 
 _CUMULATIVE: Final = ("epochs", "energy_j", "duration_s", "carbon_g")
 """They only grow while a run goes on, so that the greatest told is the newest."""
+_ACCOUNT: Final = (*_CUMULATIVE, "max_power_w", "gpu_model", "n_gpus", "money", "currency")
+"""What says together what was used, and where."""
 _FIELDS: Final[tuple[FieldInfo, ...]] = fields(Result)
 
 
@@ -54,10 +56,28 @@ def filled(known: Result, news: Result) -> Result:
 def grown(known: Result, news: Result) -> Result:
     """Return what is known and what is told of a run whose end was not told before."""
     merged = {field.name: value for field in _FIELDS if (value := getattr(news, field.name)) is not None}
+    if _is_account(known) and _is_account(news):
+        larger = known if _size(known) > _size(news) else news
+        whole = {name: value for name in _ACCOUNT if (value := getattr(larger, name)) is not None}
+        return replace(known, **(merged | whole))
     for name in _CUMULATIVE:
         if name in merged and getattr(known, name) is not None:
             merged[name] = max(merged[name], getattr(known, name))
     return replace(known, **merged)
+
+
+def _is_account(result: Result) -> bool:
+    """Return whether it says what was used, and for how many epochs."""
+    return result.epochs is not None and (result.energy_j is not None or result.duration_s is not None)
+
+
+def _size(account: Result) -> tuple[int, float, float]:
+    """Return what grows while a run goes on, so that the larger of two accounts is the newer.
+
+    Where a run's process was replaced there may be an account of each: then this is the one that holds more, and is
+    taken as a whole, since the energy of one belongs to its own epochs.
+    """
+    return account.epochs or 0, account.duration_s or 0.0, account.energy_j or 0.0
 
 
 def _fault(field: FieldInfo, value: object) -> str | None:

@@ -120,6 +120,8 @@ class Trial(Record, frozen=True, kw_only=True):
         lease_s: after this time of silence it is lost.
         stop_ordered_at_s: when it was told to stop; None: it was not.
         last_epoch, last_metric: the newest validation.
+        has_lost_count: whether its process began anew and numbered its epochs from 0 again, so that the target was
+            reached after `reached_epochs` at least, and nobody knows after how many.
         result: what is known of its end, or of its progress.
         untimed: batch sizes whose speed was not known when it asked; it may time them before it trains.
         timing: what it has timed; None: nothing.
@@ -144,6 +146,7 @@ class Trial(Record, frozen=True, kw_only=True):
     stop_ordered_at_s: TimeS | None = None
     last_epoch: Count | None = None
     last_metric: Number | None = None
+    has_lost_count: bool = False
     result: Result = Result()
     untimed: Annotated[tuple[BatchSize, ...], Meta(max_length=256)] = ()
     timing: Timing | None = None

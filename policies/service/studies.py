@@ -228,6 +228,8 @@ def _observation(trial: Trial, cost: float | None) -> Observation | None:
             return Observation(batch_size=trial.batch_size, outcome="failed", cost=cost)
         case "stopped" if _is_stopped_by_mistake(trial):
             return None
+        case "reached" if trial.has_lost_count:
+            return None
         case "reached" | "stopped" if epochs or _is_stopped_at_once(trial):
             return Observation(batch_size=trial.batch_size, outcome=trial.state, epochs=epochs, cost=cost)
         case _:

@@ -110,7 +110,9 @@ def heard(trial: Trial, now_s: float) -> Trial:
 def measured(trial: Trial, *, epoch: int, value: float, reached: bool, now_s: float) -> Trial:
     """Return a trial after a validation at the end of an epoch, counted from 0.
 
-    The earliest epoch that has reached the target counts. It also corrects an end that was only inferred.
+    The earliest epoch that has reached the target counts. It also corrects an end that was only inferred. Where epochs
+    go back, the process has begun anew: where that reaches the target before the epoch that another has reached, nobody
+    knows how many were needed.
 
     Raises:
         RequestError: the epoch is negative, or the value is not finite.
@@ -122,8 +124,12 @@ def measured(trial: Trial, *, epoch: int, value: float, reached: bool, now_s: fl
         raise RequestError(faults)
     if is_released(trial):
         return trial
+    goes_back = trial.last_epoch is not None and epoch < trial.last_epoch and now_s > trial.heard_at_s
     if trial.state not in ENDED:
         trial = _alive(trial, now_s)
+    if reached and goes_back and trial.last_epoch is not None:
+        is_known = trial.result.reached_epochs is not None
+        return trial if is_known else _reached(replace(trial, has_lost_count=True), trial.last_epoch + 1)
     if trial.last_epoch is None or epoch >= trial.last_epoch:
         trial = replace(trial, last_epoch=epoch, last_metric=float(value))
     return _reached(trial, epoch + 1) if reached else trial

@@ -217,3 +217,11 @@ def test_a_log_that_goes_on_counts_nothing_twice() -> None:
     assert not resumed.append(iterations(2, [3, 4], seq=1, first=2), now_ns=LATE_NS)
     assert (resumed.n_iterations, resumed.n_refused) == (4, 1)
     assert RankLog().tally() is None
+
+
+def test_a_process_that_goes_on_with_a_later_epoch_has_heard_no_earlier_one() -> None:
+    log = RankLog()
+    for seq, (begin_s, epoch) in enumerate([(10, 8), (20, 9)]):
+        message = iterations(begin_s, [begin_s + 2, begin_s + 4], seq=seq, first=2 * seq, epoch=epoch)
+        assert log.append(message, now_ns=LATE_NS)
+    assert (log.n_epochs, log.epochs) == (10, 2)

@@ -22,7 +22,7 @@ _STUDIED: Final = (
     *("job", "run", "number", "recurrence", "batch_size", "state"),
     *("requested_at_s", "heard_at_s", "lease_s", "ended_at_s", "last_epoch"),
     *("outcome", "epochs", "reached_epochs", "energy_j", "duration_s", "max_power_w", "gpu_model", "n_gpus", "timing"),
-    *("stop_ordered_at_s", "bound_gpu_model", "bound_n_gpus"),
+    *("stop_ordered_at_s", "bound_gpu_model", "bound_n_gpus", "has_lost_count"),
 )
 
 
@@ -79,6 +79,7 @@ def studied_trial_of(row: Sequence[Any]) -> Trial:
         stop_ordered_at_s=row[20],
         bound_gpu_model=row[21],
         bound_n_gpus=row[22],
+        has_lost_count=bool(row[23]),
     )
 
 

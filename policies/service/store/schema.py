@@ -13,6 +13,7 @@ from typing import Final
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     Double,
     ForeignKey,
@@ -23,6 +24,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 
@@ -70,6 +72,7 @@ TRIALS: Final = Table(
     Column("stop_ordered_at_s", Double),
     Column("last_epoch", BigInteger),
     Column("last_metric", Double),
+    Column("has_lost_count", Boolean(create_constraint=False), nullable=False, server_default=false()),
     Column("outcome", String(16)),
     Column("epochs", BigInteger),
     Column("reached_epochs", BigInteger),
