@@ -26,12 +26,14 @@ def draw_costs(view: JobView, *, in_colour: bool) -> str:
     step = next((step for step in _STEPS if octaves / step <= _MAX_TICKS), math.ceil(octaves / _MAX_TICKS))
     n_ticks = math.ceil(octaves / step)
     figure = plotille.Figure()
-    figure.width, figure.height = TICK_COLUMNS * n_ticks, HEIGHT
+    # One more column, in which the largest batch size stands where it is at a tick: the canvas ends before its limit.
+    n_columns = TICK_COLUMNS * n_ticks + 1
+    figure.width, figure.height = n_columns, HEIGHT
     figure.with_colors, figure.color_mode, figure.origin = in_colour, "names", False
     figure.x_label, figure.y_label = "batch size", ""
     figure.x_ticks_fkt = lambda tick, _: f"{2**tick:.0f}"
     figure.y_ticks_fkt = lambda tick, _: _tick_text(10**tick)
-    figure.set_x_limits(min_=low, max_=low + n_ticks * step)
+    figure.set_x_limits(min_=low, max_=low + n_columns * step / TICK_COLUMNS)
     bottom, top = _bounds(view, believed)
     figure.set_y_limits(min_=bottom, max_=top)
     _draw_beliefs(figure, view, believed, (bottom, top))

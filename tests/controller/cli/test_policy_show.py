@@ -116,6 +116,20 @@ def test_the_plot_has_its_ticks_at_powers_of_two_and_marks_runs_and_what_was_sto
     assert "⠉" in plot or "⠒" in plot, "the line of what is expected"
 
 
+@pytest.mark.parametrize("batch_sizes", [(32, 64, 128, 256), (32, 64), (256, 512, 1024, 2048, 4096), (64, 128, 192)])
+def test_the_largest_batch_size_is_in_the_plot(batch_sizes: tuple[int, ...]) -> None:
+    sample = sample_view()
+    job = msgspec.structs.replace(sample.job, batch_sizes=batch_sizes)
+    shown_sizes = tuple(replace(sample.posterior.beliefs[0], batch_size=size) for size in batch_sizes)
+    posterior = msgspec.structs.replace(sample.posterior, beliefs=shown_sizes)
+    last = msgspec.structs.replace(trial(0, 256), batch_size=batch_sizes[-1])
+    plot = draw_costs(view_of(job, posterior, [last]), in_colour=False)
+    assert plot.count("o") == 1
+    (line,) = [line for line in plot.splitlines() if "o" in line]
+    last_tick = plot.splitlines()[-1].rindex(str(max(size for size in batch_sizes if size & (size - 1) == 0)))
+    assert line.index("o") >= last_tick
+
+
 @pytest.mark.parametrize(
     "batch_sizes", [(8, 16), (24, 1536), (3, 4, 5), (1, 2**20), (64,)], ids=lambda sizes: "-".join(map(str, sizes))
 )
