@@ -89,6 +89,8 @@ def untimed(study: Study, trials: Sequence[Trial]) -> tuple[int, ...]:
     Where there are times, and costs of epochs, but none of the same batch size, the one with a cost that is nearest to
     the default is to be timed, too: else the two could not be compared.
     """
+    if len(study.open_candidates) < 2:  # noqa: PLR2004 — there is nothing to choose from
+        return ()
     timed, costs = {*sample_times(trials)}, {*study.epoch_costs}
     wanted = {size for size in study.open_candidates if size not in timed | costs}
     comparable = costs & {*study.open_candidates}

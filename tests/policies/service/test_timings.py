@@ -5,7 +5,7 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from policies.batch_size import Study
+from policies.batch_size import Observation, Study
 from policies.batch_size.epoch_costs import infer_epoch_costs
 from policies.service.errors import RequestError
 from policies.service.records import IterationTime, Job, Result, Timing, Trial
@@ -172,3 +172,9 @@ def test_what_cannot_have_been_timed_is_a_fault(wrong: Timing, fault: str) -> No
     (found,) = faults_of(wrong, JOB)
     assert fault in found
     assert faults_of(timing({8: 0.1, 16: 0.1}, too_large=32, batch_size=16), JOB) == []
+
+
+def test_where_there_is_nothing_to_choose_from_nothing_is_timed() -> None:
+    assert untimed(Study(candidates=(32,), default=32), []) == ()
+    failed = Observation(batch_size=16, outcome="failed")
+    assert untimed(a_study(observations=(failed,)), []) == ()
