@@ -16,7 +16,7 @@ from publishers.connection import PahoConnection
 from publishers.conversation import put_question
 from publishers.environment import MAX_BATCH_SIZE, Finder, whole_number
 from publishers.epochs import first_or_warn, go_through
-from publishers.farewell import remember, take_leave
+from publishers.farewell import Place, make_room, place_of, remember, take_leave
 from publishers.goal import LARGEST_METRIC, Goal
 from publishers.length import Length
 from publishers.passes import PublishedIterable, own_batch_size, published
@@ -34,8 +34,9 @@ class Publisher:
     """Publishes the iterations of a training loop, and asks the policy service for its batch size.
 
     For a loop that is not an iterable call `iteration()` at the end of each. The arguments are those of
-    `publish_iterations`. As a context manager it closes itself; else it says `finished` when the interpreter exits. One
-    thread calls `iteration`, `begin`, `pause`, `epoch`, and goes through `epochs` and `iterations`.
+    `publish_iterations`. As a context manager it closes itself; else it says `finished` when it is collected, when its
+    thread begins another run of the job on its GPUs, or when the interpreter exits. One thread calls `iteration`,
+    `begin`, `pause`, `epoch`, and goes through `epochs` and `iterations`.
 
     Attributes:
         trial: what the policy service has answered; None before, and where the batch size is the default.
@@ -84,7 +85,9 @@ class Publisher:
                 boot_id=boot_id,
             )
         )
-        self._open(settings, clock_ns, clock_s, connect, whole_number(world_size), total_iterations)
+        place = place_of(settings) if settings is not None else None
+        make_room(place)
+        self._open(settings, clock_ns, clock_s, connect, whole_number(world_size), total_iterations, place)
         self.recorder.go_on_at(first_or_warn(first_epoch, "first_epoch"))
 
     def iteration(self) -> None:
@@ -259,6 +262,7 @@ class Publisher:
         connect: Connect = PahoConnection,
         n_ranks: int | None = None,
         total_iterations: object = None,
+        place: Place | None = None,
     ) -> None:
         self._run = settings.run if settings else ""
         self._n_ranks = settings.world_size if settings else n_ranks or Finder(os.environ).world_size(None)
@@ -276,7 +280,7 @@ class Publisher:
             warn_once(f"publishing is off: {error}")
             return
         self._sender = sender
-        remember(sender)
+        remember(self, sender, place)
 
 
 def _off() -> Publisher:

@@ -52,7 +52,6 @@ class Sender:
         self._settings = settings
         self._recorder = recorder
         self._length = length
-        self._epochs_before = 0
         self._connect = connect
         self._status = decode(encode(settings.status(started_at_s=started_at_s)), RankStatus)
         self._gpus = self._status.gpus
@@ -69,7 +68,7 @@ class Sender:
         self._failure_topic = topics.run(settings.job, settings.run, "trial/failure")
         self._events: deque[tuple[str, Message]] = deque(maxlen=_MAX_EVENTS)
         self._shipment = Shipment(recorder, run=settings.run, say=self._say_iterations)
-        self._connections = 0
+        self._connections = self._epochs_before = 0
         self._is_hopeless = self._has_complained = self._has_told_length = False
         self._was_connected: bool | None = None
         self._pid = os.getpid()
@@ -154,14 +153,15 @@ class Sender:
         """Return whether the training has reached its target, or was told to stop."""
         return bool(self._reached) or self.conversation.stop_reason is not None
 
-    def request_close(self, *, reached: bool | None, is_broken_off: bool = False) -> None:
-        """Let the thread publish what is left, and `finished`; or `lost`, where the training was broken off."""
+    def request_close(self, *, reached: bool | None, is_broken_off: bool = False, wakes: bool = True) -> None:
+        """Let the thread publish what is left, and how the run ended: at its next flush, where no lock may be taken."""
         if not self.closed:
             if reached is not None:
                 self._reached = reached
             self._is_broken_off = is_broken_off
             self._is_closing = True
-            self._woken.set()
+            if wakes:
+                self._woken.set()
 
     def wait_closed(self, timeout_s: float) -> None:
         """Wait until everything has arrived; not at all where no broker was ever there."""
