@@ -48,6 +48,10 @@ class Bookkeeping:
         self._before: Balance | None = None
         """Of a former controller, until it is known what the GPUs have used since."""
         self._taken_up_ns = 0
+        self._entered_j: dict[EnergyMeter, float] = {}
+        """How far each meter's energy is in the account [J]."""
+        self.is_blind = False
+        """Whether a GPU cannot be read: what is measured is not the whole run."""
 
     def go_on_from(self, before: Balance) -> None:
         """Take up the books of a former controller, before anything is entered."""
@@ -90,13 +94,16 @@ class Bookkeeping:
         since_ns, until_ns = known_ns if self._cut_ns is None else (self._cut_ns, known_ns[1])
         if not to_the_end:
             until_ns = max(until_ns, now_ns - patience_ns)
+        patient_from_ns = now_ns - patience_ns // METER_PATIENCE
+        self.is_blind = any(_last_ns(meter, now_ns) < patient_from_ns for meter in meters.values())
         pieces = cut(
             logs=logs,
             meters=list(meters.values()),
             since_ns=since_ns,
             until_ns=until_ns,
-            patient_from_ns=now_ns - patience_ns // METER_PATIENCE,
+            patient_from_ns=patient_from_ns,
             to_the_end=to_the_end,
+            entered_j=self._entered_j,
         )
         if self._before is not None and (pieces or to_the_end):
             pieces[:0] = _between(self._before, pieces[0].begin_ns if pieces else now_ns, meters)
@@ -113,6 +120,12 @@ class Bookkeeping:
         if self._before is None or not self._before.account.has_signal or self._signal.history() is not None:
             return False
         return now_ns - self._taken_up_ns < SIGNAL_PATIENCE_S * NS_PER_S
+
+
+def _last_ns(meter: EnergyMeter, now_ns: int) -> int:
+    """Return when a meter was read last [ns]."""
+    samples = meter.samples_since(now_ns)
+    return samples[-1].time_ns if samples else 0
 
 
 def _between(before: Balance, until_ns: int, meters: Mapping[str, EnergyMeter]) -> list[Slice]:

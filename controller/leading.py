@@ -110,7 +110,8 @@ class Leading:
                 n_gpus=len(self._holding.uuids),
             )
         is_paused = self._ranks.is_paused(now_ns, window_s=self._config.profiler.patience_s)
-        return (self._steering.wait_at_the_top() if is_paused else None) or self._choose(now_s)
+        why = "a GPU cannot be read" if self._books.is_blind else "no iterations" if is_paused else ""
+        return (self._steering.wait_at_the_top(why) if why else None) or self._choose(now_s)
 
     def tell_curve(self, *, is_barred: bool) -> None:
         """Publish the curve and how far it is; `is_barred`: no limit may be set."""

@@ -2,11 +2,11 @@
 
 Time is cut into slices at the readings of the meters. A slice in which iterations ran all the time is active: it counts
 for the profile, and for the baseline by its iterations. Any other is a pause, which a limit does not change: it counts
-the same on both sides.
+the same on both sides. So does time in which a GPU of several could not be read, and what that one has used meanwhile.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +20,8 @@ from policies.units import carbon_g, cost, energy_kwh
 
 MAX_TIMES = 64
 """So many durations say how iterations scatter; a job with thousands a second must not fill the memory."""
+LEAST_J = 1e-3
+"""Less is rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,7 @@ def cut(
     until_ns: int,
     patient_from_ns: int = 0,
     to_the_end: bool = False,
+    entered_j: dict[EnergyMeter, float] | None = None,
 ) -> list[Slice]:
     """Return the slices from `since_ns` to `until_ns`, as far as every meter has read.
 
@@ -65,26 +68,47 @@ def cut(
         meters: the GPUs of the run; their energy is summed.
         since_ns: where the last cut ended [ns].
         until_ns: how far the ranks' iterations are known [ns].
-        patient_from_ns: a meter that has not read since then is not waited for: its energy is missing [ns].
+        patient_from_ns: a meter that has not read since then is not waited for: its energy is missing, so no slice is
+            active [ns].
         to_the_end: cut at `until_ns` too, between two readings: for the end of the run.
+        entered_j: how far each meter's energy is in the slices of former cuts [J]; it is brought up to date. What has
+            been missing of one that reads again is a slice without duration.
     """
     # In a long pause `until_ns` stands still while readings come: what is past it is left for later.
-    readings = [meter.samples_since(since_ns, until_ns=until_ns) for meter in meters]
+    readings = {meter: meter.samples_since(since_ns, until_ns=until_ns) for meter in meters}
     awaited_ns = min(patient_from_ns, until_ns)
-    alive = [samples for samples in readings if samples and samples[-1].time_ns >= awaited_ns]
+    alive = {meter: samples for meter, samples in readings.items() if samples and samples[-1].time_ns >= awaited_ns}
     readings = alive or readings
-    if not readings or not all(readings):
+    if not readings or not all(readings.values()):
         return []
-    until_ns = min(until_ns, *(samples[-1].time_ns for samples in readings))
-    begin_ns = max(since_ns, *(samples[0].time_ns for samples in readings))
-    marks_ns = [begin_ns, *(s.time_ns for s in readings[0] if begin_ns < s.time_ns <= until_ns)]
+    until_ns = min(until_ns, *(samples[-1].time_ns for samples in readings.values()))
+    begin_ns = max(since_ns, *(samples[0].time_ns for samples in readings.values()))
+    first = next(iter(readings.values()))
+    marks_ns = [begin_ns, *(s.time_ns for s in first if begin_ns < s.time_ns <= until_ns)]
     if to_the_end and marks_ns[-1] < until_ns:
         marks_ns.append(until_ns)
-    energy_j = sum((_energy_at_j(samples, marks_ns) for samples in readings), np.zeros(len(marks_ns)))
-    return [
+    read_j = {meter: _energy_at_j(samples, marks_ns) for meter, samples in readings.items()}
+    energy_j = sum(read_j.values(), np.zeros(len(marks_ns)))
+    pieces = [
         _slice(logs, a_ns, b_ns, float(energy_j[i + 1] - energy_j[i]))
         for i, (a_ns, b_ns) in enumerate(pairwise(marks_ns))
     ]
+    if len(readings) < len(meters):
+        pieces = [replace(piece, active=False) for piece in pieces]
+    if pieces and entered_j is not None:
+        pieces[:0] = _missed(read_j, entered_j, begin_ns)
+    return pieces
+
+
+def _missed(
+    read_j: Mapping[EnergyMeter, NDArray[np.float64]], entered_j: dict[EnergyMeter, float], begin_ns: int
+) -> list[Slice]:
+    """Return what meters have read between the former cuts and this one, if anything, and note how far they are now."""
+    missed_j = sum(max(float(at_j[0]) - entered_j.get(meter, float(at_j[0])), 0.0) for meter, at_j in read_j.items())
+    entered_j |= {meter: float(at_j[-1]) for meter, at_j in read_j.items()}
+    if missed_j < LEAST_J:
+        return []
+    return [Slice(begin_ns=begin_ns, end_ns=begin_ns, active=False, n_iterations=0.0, energy_j=missed_j)]
 
 
 def _slice(logs: Sequence[RankLog], begin_ns: int, end_ns: int, energy_j: float) -> Slice:

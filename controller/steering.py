@@ -132,7 +132,7 @@ class Steering:
         """Return the curve that the job has just left, once."""
         return self._learning.take_left()
 
-    def wait_at_the_top(self) -> Target | None:
+    def wait_at_the_top(self, why: str = "no iterations") -> Target | None:
         """Return the highest limit, for a pause in mid-measurement: no validation must run at what was tried out."""
         match self.state:
             case Profiling(settings=settings):
@@ -142,7 +142,7 @@ class Steering:
             case _:
                 return None
         self._is_paused = True
-        return self._highest(settings, "profiling_paused", f"no iterations: the {what} waits at the highest limit")
+        return self._highest(settings, "profiling_paused", f"{why}: the {what} waits at the highest limit")
 
     def choose(
         self,

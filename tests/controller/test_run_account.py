@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.ports import Sample
+from controller.ports import EnergyMeter, Sample
 from controller.run_account import RunAccount, Slice, cut
 from controller.run_log import RankLog
 from policies.profile import PowerProfile, ProfilePoint
@@ -263,3 +263,25 @@ def test_what_ran_before_the_signal_was_known_is_priced_where_it_has_no_curve_ei
     account.close_curve(None)
     account.add(piece(duration_s=1, n_iterations=1, energy_j=300), 3.0)
     assert account.report(kind="carbon", profile=PROFILE)["saved_ratio"] == pytest.approx(0.0)
+
+
+def test_while_one_meter_fails_nothing_is_active_and_what_it_missed_is_entered_once_it_reads_again() -> None:
+    log = log_of(0, list(range(1, 101)))
+    good, failing = steady_meter(10, *range(101)), FixedMeter(*((second, 5.0 * second) for second in range(11)))
+    entered_j: dict[EnergyMeter, float] = {}
+    pieces: list[Slice] = []
+    for until_s in (10, 50, 100):
+        if until_s == 100:
+            failing.samples += steady_meter(5, 60, *range(61, 101)).samples
+        pieces += cut(
+            logs=[log],
+            meters=[good, failing],
+            since_ns=pieces[-1].end_ns if pieces else 0,
+            until_ns=ns(until_s),
+            patient_from_ns=ns(until_s - 5),
+            entered_j=entered_j,
+        )
+    assert sum(piece.energy_j for piece in pieces) == pytest.approx(1_500)
+    assert sum(piece.duration_s for piece in pieces) == pytest.approx(100)
+    assert sum(piece.duration_s for piece in pieces if not piece.active) == pytest.approx(40)
+    assert [piece.energy_j for piece in pieces if not piece.duration_s] == [pytest.approx(200)]

@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
+from controller.errors import GpuError
 from tests.fakes import FakeGpu
 from tests.scenarios.site import PRIOR_W, Site, Training, energy_j, prior_gpu, rate_per_s
 
@@ -78,3 +81,51 @@ async def test_a_gpu_that_another_run_held_for_long_saves_nothing_in_that_time(t
     final = site.energies()[-1]
     assert final.saved_ratio is not None
     assert 0 < final.saved_ratio < 0.1
+
+
+@pytest.mark.parametrize(
+    "operations", [["read_sample"], ["read_sample", "read_limit", "read_range", "set_power_limit"]]
+)
+async def test_a_gpu_that_fails_for_a_while_loses_no_energy_and_saves_none_in_that_time(
+    tmp_path: Path, operations: list[str]
+) -> None:
+    gpus = two_gpus()
+    site = Site(tmp_path, gpus, *QUICK)
+    ranks = [training(site, gpus, 0), training(site, gpus, 1)]
+    async with site.controlled():
+        await train(ranks, HALF_HOUR_S / 2)
+        before = site.energies()[-1].saved_ratio
+        for operation in operations:
+            gpus[1].errors[operation] = GpuError("failed", gpu_uuid=gpus[1].uuid, operation=operation)
+        await train(ranks, HALF_HOUR_S / 2)
+        gpus[1].errors.clear()
+        await train(ranks, HALF_HOUR_S / 2)
+        for rank in ranks:
+            rank.tell("finished")
+        await asyncio.sleep(20)
+    final = site.energies()[-1]
+    used_j = sum(energy_j(gpu, ranks[0].begin_s or 0.0, ranks[0].end_s) for gpu in gpus)
+    assert final.energy_j == pytest.approx(used_j, rel=0.01)
+    assert final.duration_s == pytest.approx(1.5 * HALF_HOUR_S, abs=2)
+    assert before is not None
+    assert final.saved_ratio is not None
+    assert 0 < final.saved_ratio < before + 0.02
+
+
+async def test_a_gpu_that_cannot_be_read_in_mid_measurement_does_not_hold_the_run_at_what_is_tried_out(
+    tmp_path: Path,
+) -> None:
+    gpus = two_gpus()
+    site = Site(tmp_path, gpus, "profiler.settle_s=60", "profiler.window_s=200")
+    ranks = [training(site, gpus, 0), training(site, gpus, 1)]
+    async with site.controlled():
+        await train(ranks, 600)
+        assert site.profiles()[-1].state == "profiling"
+        assert gpus[0].requested_power_limit_w < PRIOR_W
+        gpus[1].errors["read_sample"] = GpuError("failed", gpu_uuid=gpus[1].uuid, operation="read_sample")
+        await train(ranks, 120)
+        assert [gpu.requested_power_limit_w for gpu in gpus] == [PRIOR_W, PRIOR_W]
+        assert "a GPU cannot be read" in site.limits(gpus[0])[-1].detail
+        gpus[1].errors.clear()
+        await train(ranks, HALF_HOUR_S)
+        assert site.profiles()[-1].state == "planned"
