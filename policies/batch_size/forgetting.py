@@ -1,8 +1,8 @@
-"""How much an old observation still weighs: jobs drift, as their data do.
+"""How much an old observation still weighs: jobs drift, as their data do, and some change at once.
 
 Where no rate is given, the data choose it: each run is predicted, at each of a few rates, from the earlier runs at its
 batch size (prequentially: A. P. Dawid, J. R. Stat. Soc. A 147 (1984)), and the rate that has predicted best is taken.
-Forgetting is not free, so it must have shown its worth.
+Forgetting is not free, so it must have shown its worth. What is older than a change (`change.py`) says little at all.
 """
 
 from typing import Final
@@ -10,29 +10,44 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.batch_size.change import NOISE_LOG, NOISE_WEIGHT
 from policies.batch_size.study import Floats
 
 RATES: Final = (1.0, 0.95)
 PROOF_NATS: Final = 2.0
 """How much better, in the logarithm of the likelihood, the past must have been predicted by forgetting."""
-NOISE_LOG: Final = 0.15
-NOISE_WEIGHT: Final = 4.0
-"""The prior of the noise from run to run, a standard deviation of the logarithm, and how many runs it is worth."""
+JUMP_LOG: Final = 0.7
+"""How far the epochs of a batch size may have jumped where the job changed: a standard deviation, of a logarithm."""
 MOST: Final = 200
 """Runs that are looked at, the newest."""
 
 
-def observation_weights(index: NDArray[np.intp], log_epochs: Floats, forgetting_ratio: float | None) -> Floats:
+def observation_weights(
+    index: NDArray[np.intp], log_epochs: Floats, forgetting_ratio: float | None, *, n_before: int = 0
+) -> Floats:
     """Return the weight of each observation, shape (n_observations,), in the order in which they were made.
 
     Args:
         index: which candidate each is of, shape (n_observations,).
         log_epochs: the logarithm of its epochs, shape (n_observations,).
         forgetting_ratio: what an observation weighs after each further one; None: as predicts best.
+        n_before: how many were made before the job changed.
     """
-    ratio = _best_rate(index[-MOST:], log_epochs[-MOST:]) if forgetting_ratio is None else forgetting_ratio
+    looked_at = slice(max(n_before, len(index) - MOST), None)
+    ratio = _best_rate(index[looked_at], log_epochs[looked_at]) if forgetting_ratio is None else forgetting_ratio
     weights: Floats = ratio ** np.arange(len(index) - 1, -1, -1, dtype=np.float64)
+    weights[:n_before] *= _left_of_a_jump(index[:n_before], weights[:n_before])
     return weights
+
+
+def _left_of_a_jump(index: NDArray[np.intp], weights: Floats) -> Floats:
+    """Return the factors by which the runs at a batch size, however many, tell no more than a jump leaves of them.
+
+    Their mean, with the variance s²/w of the noise, has that of the jump in addition: s²/w' = s²/w + jump².
+    """
+    total = np.bincount(index, weights)
+    left: Floats = 1 / (1 + total[index] * (JUMP_LOG / NOISE_LOG) ** 2)
+    return left
 
 
 def _best_rate(index: NDArray[np.intp], log_epochs: Floats) -> float:

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from policies.batch_size.forgetting import NOISE_LOG
+from policies.batch_size.change import NOISE_LOG
 from policies.batch_size.gaussian import Gaussian, normal_cdf, normal_pdf
 from policies.batch_size.posterior import Posterior, infer, prior
 from policies.batch_size.study import Choice, Floats, LearningSettings, Study
@@ -67,6 +67,8 @@ def choose(study: Study, settings: LearningSettings) -> Choice:
     if reason == "best_so_far" and _review_is_due(study):
         runner_up = _runner_up(belief, study, scores.best)
         at, reason = (at, reason) if runner_up is None else (runner_up, "review")
+    if _default_is_due(posterior, study):
+        at, reason = study.candidates.index(study.default), "job_changed"
     return Choice(
         batch_size=study.candidates[at],
         reason=reason,
@@ -176,6 +178,13 @@ def _review_is_due(study: Study) -> bool:
     return number >= FIRST_REVIEW and number & (number - 1) == 0
 
 
+def _default_is_due(posterior: Posterior, study: Study) -> bool:
+    """Return whether the job has changed since the default last ran: then it begins with it anew, as a new job does."""
+    size = study.default
+    unseen = bool(posterior.unseen_since[study.candidates.index(size)])
+    return unseen and size in study.open_candidates and size not in study.in_flight
+
+
 def _runner_up(belief: Gaussian, study: Study, best: int) -> int | None:
     """Return the candidate that may be the best with the highest probability; None: none with 10 % or more."""
     optimistic = belief.mean - REVIEW_Z * np.sqrt(belief.variance)
@@ -201,5 +210,9 @@ def _explain(study: Study, posterior: Posterior, scores: Scores, at: int, reason
             return f"{size} is believed to be the cheapest, and nothing else promises to teach more than it costs"
         case "review":
             return f"{believed}: it is looked at once more, in case it was unlucky"
+        case "job_changed":
+            return (
+                f"runs cost much more than they used to: the job has changed, and begins anew with {size}, its default"
+            )
         case _:
             return f"{believed}: what a run there would teach is worth it"

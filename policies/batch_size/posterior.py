@@ -9,20 +9,23 @@ cost of an epoch alone; what was learned of epochs stays.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.batch_size.change import NOISE_LOG, NOISE_WEIGHT, changed_at
 from policies.batch_size.epoch_costs import EpochCosts, infer_epoch_costs
-from policies.batch_size.forgetting import NOISE_LOG, NOISE_WEIGHT, observation_weights
+from policies.batch_size.forgetting import observation_weights
 from policies.batch_size.gaussian import Gaussian, kernel, regress
 from policies.batch_size.study import Floats, LearningSettings, Observation, Study
 
 SD_LOG: Final = 0.7
 LENGTH_OCTAVES: Final = 5.0
 NUGGET_LOG: Final = 0.1
+UNREACHED_LOG: Final = 0.3
+"""The same of a batch size that ran out of epochs, and never got there: that it does not converge is its own fault."""
 SLOPE_PER_OCTAVE: Final = 0.1
 """Larger batches need more epochs, as a rule: the prior mean of the logarithm rises so much with each doubling."""
 LEAST_EPOCHS: Final = 1e-6
@@ -33,11 +36,19 @@ LEAST_WEIGHT: Final = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """The observations of each candidate, weighed; shapes (n,). `mean` is that of the logarithm of the epochs."""
+    """The observations of each candidate, weighed; shapes (n,).
+
+    Attributes:
+        weight: of all of them.
+        mean: of the logarithm of the epochs.
+        squares: the sum of their squared distances from it.
+        unseen_since: which candidates have not run since the job changed; none where it has not.
+    """
 
     weight: Floats
     mean: Floats
     squares: Floats
+    unseen_since: NDArray[np.bool_]
 
     @property
     def seen(self) -> NDArray[np.intp]:
@@ -60,6 +71,7 @@ class Posterior:
         noise_variance: of both, from run to run.
         epoch_costs: what is known of the cost of an epoch.
         reached: which candidates have reached the target, shape (n,).
+        unseen_since: which have not run since the job changed at once, shape (n,); none where it has not.
     """
 
     log_epochs: Gaussian
@@ -67,6 +79,7 @@ class Posterior:
     noise_variance: float
     epoch_costs: EpochCosts
     reached: NDArray[np.bool_]
+    unseen_since: NDArray[np.bool_]
 
     @property
     def least_cost(self) -> float | None:
@@ -93,7 +106,7 @@ def infer(study: Study, settings: LearningSettings) -> Posterior | None:
     noise_variance = tally.noise_variance
     log_epochs = regress(
         before.mean[None, :],
-        before.covariance,
+        before.covariance + np.diag(_out_of_epochs(study) * UNREACHED_LOG**2),
         tally.seen,
         tally.mean[tally.seen],
         noise_variance / tally.weight[tally.seen],
@@ -105,6 +118,7 @@ def infer(study: Study, settings: LearningSettings) -> Posterior | None:
         noise_variance=noise_variance,
         epoch_costs=epoch_costs,
         reached=np.array([size in reached for size in study.candidates]),
+        unseen_since=tally.unseen_since,
     )
 
 
@@ -116,6 +130,19 @@ def _prior_epochs(study: Study) -> Gaussian:
     )
 
 
+def _out_of_epochs(study: Study) -> NDArray[np.bool_]:
+    """Return which candidates never reached the target, though a run of theirs had no bound, shape (n,).
+
+    None has before the first that reaches it. Such a run says nothing smooth of its neighbours: half the batch size may
+    well converge.
+    """
+    outcomes = [seen.outcome for seen in study.observations]
+    n_unbounded = outcomes.index("reached") if "reached" in outcomes else len(outcomes)
+    reached = {seen.batch_size for seen in study.observations if seen.outcome == "reached"}
+    tried = {seen.batch_size for seen in study.observations[:n_unbounded] if seen.outcome == "stopped"}
+    return np.array([size in tried - reached for size in study.candidates])
+
+
 def _tally(study: Study, settings: LearningSettings, epoch_costs: EpochCosts) -> Tally:
     """Return the weighed observations; those that reached the target first, since the others are told by the best."""
     at = {size: index for index, size in enumerate(study.candidates)}
@@ -123,14 +150,18 @@ def _tally(study: Study, settings: LearningSettings, epoch_costs: EpochCosts) ->
     index = np.array([at[seen.batch_size] for seen in told], dtype=np.intp)
     reached = np.array([seen.outcome == "reached" and seen.epochs > 0 for seen in told], dtype=bool)
     log_epochs = np.array([math.log(seen.epochs) if ok else 0.0 for seen, ok in zip(told, reached, strict=True)])
+    log_trained = np.array([math.log(max(seen.epochs, LEAST_EPOCHS)) for seen in told])
+    n_before = changed_at(index, log_trained) if settings.forgetting_ratio is None else 0
     weights = np.ones(len(told))
     for _ in range(2 if len(told) > reached.sum() else 1):  # what is forgotten tells what a restart costs, and back
         best = _log_least_cost(_summed(len(at), index, log_epochs, weights * reached), epoch_costs)
         for number in np.flatnonzero(~reached):
             log_cost = float(epoch_costs.log.mean[index[number]])
             log_epochs[number] = _log_epochs_of_stopped(told[number], best - log_cost, log_cost, settings.beta)
-        weights = observation_weights(index, log_epochs, settings.forgetting_ratio)
-    return _summed(len(at), index, log_epochs, weights)
+        weights = observation_weights(index, log_epochs, settings.forgetting_ratio, n_before=n_before)
+    tally = _summed(len(at), index, log_epochs, weights)
+    unseen = ~np.isin(np.arange(len(at)), index[n_before:]) if n_before else tally.unseen_since
+    return replace(tally, unseen_since=unseen)
 
 
 def _summed(n: int, index: NDArray[np.intp], log_epochs: Floats, weights: Floats) -> Tally:
@@ -138,7 +169,7 @@ def _summed(n: int, index: NDArray[np.intp], log_epochs: Floats, weights: Floats
     total = np.bincount(index, weights * log_epochs, minlength=n)
     mean = total / np.where(weight > 0, weight, 1.0)
     squares: Floats = np.bincount(index, weights * (log_epochs - mean[index]) ** 2, minlength=n).astype(np.float64)
-    return Tally(weight=weight, mean=mean, squares=squares)
+    return Tally(weight=weight, mean=mean, squares=squares, unseen_since=np.zeros(n, dtype=bool))
 
 
 def _log_least_cost(tally: Tally, epoch_costs: EpochCosts) -> float:

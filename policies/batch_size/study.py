@@ -123,7 +123,7 @@ class Choice:
     Attributes:
         batch_size: samples an iteration.
         reason: a stable code: `none_can_run`, `only_candidate`, `default_first`, `best_so_far`, `knowledge_gradient`,
-            `review`; `pruning`, `thompson`, `concurrent` of the policy `zeus`.
+            `review`, `job_changed`; `pruning`, `thompson`, `concurrent` of the policy `zeus`.
         detail: a sentence.
         cost_bound: the cost at which the run is to be stopped; None: there is no reason to stop it yet.
     """

@@ -192,14 +192,15 @@ class _Bench:
 
     def __init__(self, workload: Workload, *, draws: Draws, eta: float, knows: Knowledge) -> None:
         self.runs: list[Run] = []
-        self._workload, self._draws, self._eta, self._knows = workload, draws, eta, knows
+        self._workload, self._draws, self._eta = workload, draws, eta
+        self._knows = knows if len(workload.candidates) > 1 else "learned"  # there is nothing to choose from
         self._limits_w = {size: workload.best_limit_w(size, eta) for size in workload.candidates}
         self._costs = {
             size: workload.epoch(size, limit_w).cost(eta, workload.max_power_w)
             for size, limit_w in self._limits_w.items()
         }
-        self._known: Mapping[int, float] = dict(self._costs) if knows == "probed" else {}
-        timed = workload.candidates if knows == "timed" else ()
+        self._known: Mapping[int, float] = dict(self._costs) if self._knows == "probed" else {}
+        timed = workload.candidates if self._knows == "timed" else ()
         self._times = {size: workload.time_per_epoch_s[size, workload.limits_of(size)[0]] for size in timed}
         self._profiled: set[int] = set()
         self._seen: tuple[Observation, ...] = ()

@@ -133,3 +133,16 @@ def test_what_is_forgotten_widens_what_is_believed_of_sizes_that_are_not_run_any
         for ratio in (1.0, 0.9)
     )
     assert forgotten > 1.5 * kept
+
+
+def test_a_size_that_does_not_converge_says_little_of_its_neighbours() -> None:
+    """Its run had no bound, and ran out of epochs; one that was stopped at its bound is as dear as it says."""
+    of_its_own, at_its_bound = study(stopped(32, 100), reached(16, 10)), study(reached(16, 10), stopped(32, 100))
+    assert mean_epochs(of_its_own, 32) > 40
+    assert mean_epochs(of_its_own, 64) < 0.8 * mean_epochs(at_its_bound, 64)
+
+
+def test_a_size_that_got_there_after_all_is_like_any_other() -> None:
+    early = study(stopped(32, 100), reached(16, 10), reached(32, 20))
+    late = study(reached(16, 10), stopped(32, 100), reached(32, 20))
+    assert mean_epochs(early, 64) == mean_epochs(late, 64)

@@ -158,3 +158,9 @@ def test_noise_spreads_the_logarithm_of_the_epochs() -> None:
 def test_a_drift_changes_the_runs_from_its_recurrence_on() -> None:
     draws = common_draws(toy(), seed=0, later=(5, toy(paths={16: (7.0,), 32: (5.0,), 64: (10.0,)})))
     assert (draws(16, 4), draws(16, 5)) == (4.0, 7.0)
+
+
+def test_the_only_batch_size_is_not_timed() -> None:
+    alone = toy(candidates=(64,), paths={64: (10.0,)})
+    assert run(always(64), workload=alone, knows="timed").probes == Spent(energy_j=0.0, duration_s=0.0)
+    assert run(always(64), knows="timed").probes.duration_s > 0
