@@ -15,9 +15,13 @@ POINT = ProfilePoint(
 
 
 def log_of(n: int, epoch: int = 0) -> RankLog:
-    """Return a log of some iterations."""
+    """Return a log of some iterations, of which each epoch after the first has one."""
     log = RankLog()
-    log.append(iterations(0, [float(i + 1) for i in range(n)], epoch=epoch), now_ns=ns(1e6))
+    n_first = n - epoch
+    log.append(iterations(0, [float(i + 1) for i in range(n_first)]), now_ns=ns(1e6))
+    for later in range(1, epoch + 1):
+        done = n_first + later - 1
+        log.append(iterations(done, [done + 1.0], seq=later, first=done, epoch=later), now_ns=ns(1e6))
     return log
 
 
