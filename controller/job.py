@@ -117,6 +117,7 @@ class Job:
         speaks = self.ranks.hear_status(number, status, now_s=self._alive_s())
         if self._kept is not None and self.ranks.go_on and not self._is_taken_up:
             self._books.go_on_from(self._kept.balance)
+            self._leading.go_on_from(self._kept.ledger)
             self._is_taken_up = True
         if self.ranks.are_gone and math.isfinite(self._tick_s):  # limits are not kept until the next tick
             self._step(self._clock.now_s())
@@ -277,7 +278,8 @@ class Job:
         """Keep the books on disk, for a controller that comes after this one."""
         balance = self._books.balance(self._holding.meters)
         if balance is not None:
-            self._run_books.keep(self.place, balance, self.ranks.bookmarks(), self._following.sums)
+            bookmarks, ledger = self.ranks.bookmarks(), self._leading.ledger
+            self._run_books.keep(self.place, balance, bookmarks, sums=self._following.sums, ledger=ledger)
 
     def _report_energy(self, *, final: bool = False) -> None:
         """Publish this node's part and, as the leader, the sum."""

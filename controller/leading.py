@@ -15,7 +15,7 @@ from controller.profile_store import Known, ProfileKey, ProfileStore
 from controller.ranks import Place, Ranks
 from controller.run_account import Slice
 from controller.run_news import RunNews
-from controller.steering import Planned, Profiling, Steering, Waiting
+from controller.steering import LedgerStart, Planned, Profiling, Steering, Waiting
 from policies.planning import Progress
 from policies.profile import PowerProfile
 
@@ -65,6 +65,15 @@ class Leading:
     def profile(self) -> PowerProfile | None:
         """Return this node's curve, as far as it is measured."""
         return self._steering.profile
+
+    @property
+    def ledger(self) -> LedgerStart | None:
+        """Return where the ledger of time starts that holds now; None: at the beginning of the run."""
+        return self._steering.ledger
+
+    def go_on_from(self, ledger: LedgerStart | None) -> None:
+        """Take up the ledger of a former controller, before anything is decided."""
+        self._steering.ledger = ledger
 
     def reset(self) -> None:
         """Forget the curve: the run's GPUs are others now."""

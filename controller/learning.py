@@ -141,9 +141,9 @@ class Learning:
         if state.has_settled_at(observation.power_limit_w):
             drift = watch(drift, observation, profile=state.settled, window_s=settings.block_s)
         # A job without a steady rate is left in peace for longer and longer.
-        if not has_left(drift, sweep_s=state.pass_s * 2**self.n_left):
+        if not has_left(drift, sweep_s=state.pass_s * 2 ** min(self.n_left, MAX_DOUBLINGS)):
             return replace(state, drift=drift)
-        self._left, self.n_left = as_lived(state.settled), min(self.n_left + 1, MAX_DOUBLINGS)
+        self._left, self.n_left = as_lived(state.settled), self.n_left + 1
         self._enter(Profiling(settings=settings, sweep=profiling.begin(settings)), Drift())
         return None
 

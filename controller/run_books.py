@@ -21,6 +21,7 @@ from controller.file_writer import Content, FileWriter
 from controller.following import Sums
 from controller.ranks import Bookmark, Place
 from controller.run_log import ENDLESS_NS
+from controller.steering import LedgerStart
 
 VERSION: Final = 1
 MAX_AGE_S: Final = 86_400.0
@@ -42,6 +43,7 @@ class RunBook(Struct, frozen=True, kw_only=True):
         balance: the account, and up to when it goes.
         bookmarks: how far the training processes were, by rank.
         sums: what a node that follows has measured, as in `following.PartCurve`.
+        ledger: where the ledger of time starts, where the run has left a curve.
     """
 
     job: str
@@ -51,6 +53,7 @@ class RunBook(Struct, frozen=True, kw_only=True):
     balance: Balance
     bookmarks: dict[int, Bookmark]
     sums: list[Sums] = field(default_factory=list)
+    ledger: LedgerStart | None = None
     version: int = VERSION
 
 
@@ -94,7 +97,15 @@ class RunBooks:
         """Return the books that were kept of a run on this node."""
         return self._books.get(self._path(place))
 
-    def keep(self, place: Place, balance: Balance, bookmarks: dict[int, Bookmark], sums: Sequence[Sums] = ()) -> None:
+    def keep(
+        self,
+        place: Place,
+        balance: Balance,
+        bookmarks: dict[int, Bookmark],
+        *,
+        sums: Sequence[Sums] = (),
+        ledger: LedgerStart | None = None,
+    ) -> None:
         """Keep the books of a run; where there are too many, the ones that were kept longest ago are dropped."""
         path = self._path(place)
         book = RunBook(
@@ -105,6 +116,7 @@ class RunBooks:
             balance=balance,
             bookmarks=bookmarks,
             sums=list(sums),
+            ledger=ledger,
         )
         self._books.pop(path, None)
         self._books[path] = book
@@ -156,6 +168,7 @@ def _check(book: RunBook) -> None:
         asdict(balance.account),
         balance.counters_j,
         *tallies,
+        asdict(book.ledger) if book.ledger else {},
         *(dict(enumerate(each)) for each in book.sums),
     ]
     totals = [value for part in parts for value in part.values() if value is not None]
@@ -168,5 +181,6 @@ def _check(book: RunBook) -> None:
     account = balance.account
     amounts = [account.energy_j, account.duration_s, account.n_iterations, account.active_s, account.pause_s]
     amounts += [tally[name] for tally in tallies for name in ("n_iterations", "active_s", "running_s", "n_epochs")]
+    amounts += [book.ledger.n_iterations, book.ledger.active_s] if book.ledger else []
     if min(amounts) < 0:
         raise ValueError("an amount is below 0")

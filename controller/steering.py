@@ -5,7 +5,7 @@ first blocks of time of a curious one, which tries out what may be best, then of
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from controller.config import EnergyConfig, ProfilerConfig
@@ -21,15 +21,28 @@ from policies.profile import PowerProfile
 from policies.profiling import ProfilerSettings
 from policies.signal import Signal
 
-__all__ = ["Planned", "Profiling", "State", "Steering", "Waiting"]
+__all__ = ["LedgerStart", "Planned", "Profiling", "State", "Steering", "Waiting"]
 
 REFERENCE_BLOCKS = 4
 """Every fourth block measures the highest limit, until it is known well. The time that a run gains there it spends at
 lower limits."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerStart:
+    """Where a run was when it left its curve: a new curve has a new ledger of time.
+
+    Attributes:
+        n_iterations: how many iterations had passed.
+        active_s: the time in which they ran [s].
+    """
+
+    n_iterations: float
+    active_s: float
+
+
 class Steering:
-    """The decisions for one run, in their order."""
+    """The decisions for one run, in their order; `ledger`: where its ledger of time starts, None at its beginning."""
 
     def __init__(
         self, *, job: str, run: str = "", profiler: ProfilerConfig, plan: PlanConfig, energy: EnergyConfig
@@ -43,8 +56,7 @@ class Steering:
         self._plan: PlanTarget | None = None
         self._trial: tuple[int, float, Target] | None = None
         """The block in which a limit is tried out, since when [Unix s], and its target."""
-        self._base: Progress | None = None
-        """Where the run was when it left its curve: a new curve has a new ledger of time."""
+        self.ledger: LedgerStart | None = None
         self._n_left = 0
         self._opens_ledger = False
         self._is_paused = False
@@ -159,11 +171,13 @@ class Steering:
             self._is_paused, self._unsettled_s = False, self._profiler.settle_s
         if self._opens_ledger or self._n_left != self._learning.n_left:
             self._leave_curve(progress)
+        if self.ledger is not None and progress.n_iterations < self.ledger.n_iterations:
+            self.ledger = None  # the iterations are counted anew: another process has taken a rank's place
         outlook = Outlook(
             now_s=now_s,
             history=history,
             forecast=forecast,
-            progress=_since(self._base, progress) if self._rules.objective == "slowdown" else progress,
+            progress=_since(self.ledger, progress) if self._rules.objective == "slowdown" else progress,
             provenance=provenance,
             joint=joint,
         )
@@ -176,7 +190,8 @@ class Steering:
 
     def _leave_curve(self, progress: Progress) -> None:
         """Drop what was planned on the former curve, and open a new ledger."""
-        self._n_left, self._base, self._trial = self._learning.n_left, progress, None
+        self._n_left, self._trial = self._learning.n_left, None
+        self.ledger = LedgerStart(n_iterations=progress.n_iterations, active_s=progress.active_s)
         self._opens_ledger = False
         if self._plan is not None:
             self._plan.reset()
@@ -217,14 +232,14 @@ class Steering:
         return target
 
 
-def _since(base: Progress | None, progress: Progress) -> Progress:
-    """Return the progress since `base`."""
-    if base is None:
+def _since(start: LedgerStart | None, progress: Progress) -> Progress:
+    """Return the progress since the ledger was opened."""
+    if start is None:
         return progress
     total_iterations = progress.total_iterations
     return replace(
         progress,
-        n_iterations=max(progress.n_iterations - base.n_iterations, 0.0),
-        active_s=max(progress.active_s - base.active_s, 0.0),
-        total_iterations=None if total_iterations is None else total_iterations - base.n_iterations,
+        n_iterations=progress.n_iterations - start.n_iterations,
+        active_s=max(progress.active_s - start.active_s, 0.0),
+        total_iterations=None if total_iterations is None else total_iterations - start.n_iterations,
     )

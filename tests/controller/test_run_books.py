@@ -16,6 +16,7 @@ from controller.ranks import Bookmark, Place
 from controller.run_account import RunAccount
 from controller.run_books import MAX_AGE_S, RunBooks
 from controller.run_log import Tally
+from controller.steering import LedgerStart
 from publishers.reports import RunEnergy
 from publishers.wire import RankStatus, decode
 from tests.controller.messages import BOOT_ID, iterations, rank_status
@@ -35,6 +36,7 @@ TALLY = Tally(
     next_iteration=4,
     end_ns=0,
 )
+LEDGER = LedgerStart(n_iterations=3.0, active_s=1.0)
 BOOKMARKS = {0: Bookmark(pid=4_711, started_at_s=1_700_006_400.25, tally=TALLY)}
 
 
@@ -178,7 +180,7 @@ async def kept(state_dir: Path, *places: Place) -> list[Path]:
     """Keep books of runs; return their files."""
     with RunBooks(state_dir, boot_id=BOOT_ID, clock=LoopClock()) as books:
         for place in places:
-            books.keep(place, BALANCE, BOOKMARKS)
+            books.keep(place, BALANCE, BOOKMARKS, ledger=LEDGER)
     return sorted((state_dir / "runs").glob("*.json"))
 
 
@@ -187,7 +189,7 @@ async def test_what_is_read_is_what_was_kept(tmp_path: Path) -> None:
     with RunBooks(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
         book = books.load(PLACE)
     assert book is not None
-    assert (book.balance, book.bookmarks) == (BALANCE, BOOKMARKS)
+    assert (book.balance, book.bookmarks, book.ledger) == (BALANCE, BOOKMARKS, LEDGER)
     assert books.load(Place(job="resnet50", run="run-2", node="node-a")) is None
 
 
@@ -203,6 +205,17 @@ async def test_books_of_another_boot_of_the_day_before_or_of_a_later_clock_are_r
         with RunBooks(tmp_path / name, boot_id=BOOT_ID, clock=LoopClock(1e9)) as books:
             assert books.load(PLACE) is None
         assert list((tmp_path / name / "runs").iterdir()) == []
+
+
+async def test_books_that_were_written_before_ledgers_were_kept_are_read(tmp_path: Path) -> None:
+    (path,) = await kept(tmp_path, PLACE)
+    book = msgspec.json.decode(path.read_bytes())
+    del book["ledger"]
+    path.write_bytes(msgspec.json.encode(book))
+    with RunBooks(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
+        read = books.load(PLACE)
+    assert read is not None
+    assert (read.balance, read.ledger) == (BALANCE, None)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"version": 1}', b'{"version": 9}', b"[" * 100_000, b"null"])
@@ -233,6 +246,8 @@ def spoilt(book: dict[str, Any], path: str, value: float | dict[str, float]) -> 
         ("balance/cut_ns", -1),
         ("balance/account/energy_j", 1e30),
         ("balance/account/duration_s", -5.0),
+        ("ledger/active_s", -5.0),
+        ("ledger/n_iterations", 1e30),
         ("bookmarks/0/tally/end_ns", 1 << 62),
         ("bookmarks/0/tally/running_s", -5.0),
         ("bookmarks/0/tally/n_iterations", 1e30),

@@ -1,13 +1,15 @@
 """Steering: waiting, profiling, refining, planned, in this order; what is known already is not measured again."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from controller import learning
 from controller.config import EnergyConfig, ProfilerConfig
 from controller.plan_config import JobPlan, PlanConfig, PlanRules
 from controller.ports import Provenance
-from controller.steering import Steering
+from controller.steering import LedgerStart, Steering
 from policies.planning import Progress
 from policies.profile import PowerProfile, ProfilePoint
 from tests.controller.steering_bench import FULL, LADDER_W, begin, choose, limits_of, piece, rate_per_s, steering, train
@@ -132,6 +134,31 @@ def test_a_job_that_has_become_another_is_profiled_anew_with_a_new_ledger() -> N
     assert run.take_left() is None
     assert run.profile is not None
     assert run.profile.fastest.iterations_per_s == pytest.approx(2.8, rel=1e-3)
+
+
+def slowed(factor: float) -> Callable[[float], float]:
+    """Return how fast the job is that takes `1 / factor` times as long."""
+    return lambda limit_w: factor * rate_per_s(limit_w)
+
+
+def test_each_curve_that_a_job_leaves_opens_a_ledger_however_many_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "MAX_DOUBLINGS", 1)
+    run = begin(steering())
+    for change in range(4):
+        factor = 0.7 if change % 2 else 1.0
+        train(run, 1_200, begin_s=1_200 * change, rate=slowed(factor))
+        so_far = Progress(n_iterations=4_000.0 * (change + 1), active_s=1_200.0 * change, started_at_s=MIDNIGHT_S)
+        choose(run, at_s=1_200.0 * (change + 1), progress=so_far)
+        assert run._n_left == change
+
+
+def test_where_iterations_are_counted_anew_the_ledger_begins_with_them() -> None:
+    run = begin(steering())
+    run.ledger = LedgerStart(n_iterations=1_000.0, active_s=500.0)
+    choose(run, progress=Progress(n_iterations=1_001.0, active_s=501.0, started_at_s=MIDNIGHT_S))
+    assert run.ledger == LedgerStart(n_iterations=1_000.0, active_s=500.0)
+    choose(run, progress=Progress(n_iterations=10.0, active_s=5.0, started_at_s=MIDNIGHT_S))
+    assert run.ledger is None
 
 
 def test_a_limit_that_another_limiter_holds_down_is_asked_for_again_as_the_highest() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.fleet import HOUR_S, Fleet
-from tests.scenarios.site import PRIOR_W, Site, Training, energy_j, prior_gpu
+from tests.scenarios.site import PRIOR_W, Site, Training, energy_j, prior_gpu, rate_per_s
 
 
 @pytest.mark.parametrize("away_s", [20.0, 1_800.0])
@@ -82,3 +82,22 @@ async def test_whichever_node_of_a_run_is_restarted_the_run_keeps_its_baseline(t
     assert final.saved_ratio is not None
     assert final.saved_ratio > 0
     assert final.duration_s == pytest.approx(2 * HOUR_S + 120, abs=5)
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+async def test_a_job_that_had_become_another_before_a_restart_is_kept_within_its_budget_after_it(
+    tmp_path: Path, factor: float
+) -> None:
+    """Without where its ledger starts, what ran on the former curve would be measured by the new one."""
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    changed_s = site.clock.now_s() + 3 * HOUR_S
+    training = Training(site, rate=lambda w: rate_per_s(w) / (1 if site.clock.now_s() < changed_s else factor))
+    async with site.controlled():
+        await training.train(5 * HOUR_S)
+    await training.train(5)
+    async with site.controlled():
+        n_before, begin_s = training.n_iterations, site.clock.now_s()
+        await training.train(5 * HOUR_S)
+    ideal_s = factor * (training.n_iterations - n_before) / rate_per_s(PRIOR_W)
+    assert 1.015 < (site.clock.now_s() - begin_s) / ideal_s < 1.032
