@@ -24,17 +24,23 @@ HOLD_BACK_TICKS = 7_500
 """Nor does it wait longer than so many ticks (750 s at the usual 0.1 s): a meter remembers somewhat more."""
 SIGNAL_PATIENCE_S = 60.0
 """Books that are taken up wait so long for a signal to price the time without a controller by."""
+GPU_PATIENCE_S = 30.0
+"""And so long for the GPUs that they are of, which come with the ranks' statuses: for three heartbeats."""
 PRICED_S = 300.0
 """Of that time, each so long a part has a price of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:
-    """The books as they stand: the account, up to when it goes [ns], and where each GPU's counter stood then [J]."""
+    """The books as they stand: the account, up to when it goes [ns], and where each GPU's counter stood then [J].
+
+    `signal`: the kind and the unit of the signal that the account counts by, as far as they are known.
+    """
 
     account: RunAccount
     cut_ns: int
     counters_j: Mapping[str, float | None]
+    signal: tuple[str | None, str | None] = None, None
 
 
 class Bookkeeping:
@@ -45,6 +51,8 @@ class Bookkeeping:
         self._clock = clock
         self._signal = signal
         self._cut_ns: int | None = None
+        self._unit: str | None = None
+        """Of the signal that the account counts by; None before one was known."""
         self._before: Balance | None = None
         """Of a former controller, until it is known what the GPUs have used since."""
         self._taken_up_ns = 0
@@ -57,6 +65,10 @@ class Bookkeeping:
         """Take up the books of a former controller, before anything is entered."""
         self.account, self._cut_ns, self._before = replace(before.account), before.cut_ns, before
         self._taken_up_ns = self._clock.monotonic_ns()
+        kind, self._unit = before.signal
+        if kind not in {None, self._signal.kind}:
+            self._unit = None
+            self.account.forget_signal()
 
     def leave_the_gap(self) -> None:
         """Leave the time without a controller out, where nothing was entered since: nobody knows when the run ended."""
@@ -67,7 +79,8 @@ class Bookkeeping:
         if self._cut_ns is None or self._before is not None:
             return self._before
         counters_j = {uuid: meter.counter_at_j(self._cut_ns) for uuid, meter in meters.items()}
-        return Balance(account=replace(self.account), cut_ns=self._cut_ns, counters_j=counters_j)
+        signal = self._signal.kind, self._unit
+        return Balance(account=replace(self.account), cut_ns=self._cut_ns, counters_j=counters_j, signal=signal)
 
     def cut(
         self,
@@ -88,7 +101,7 @@ class Bookkeeping:
             to_the_end: wait for nothing more: the run has ended.
         """
         now_s, now_ns = self._clock.now_s(), self._clock.monotonic_ns()
-        if not to_the_end and self._waits_for_signal(now_ns):
+        if not to_the_end and self._waits(now_ns, meters):
             return
         patience_ns = int(min(HOLD_BACK_S, HOLD_BACK_TICKS * tick_s) * NS_PER_S)
         since_ns, until_ns = known_ns if self._cut_ns is None else (self._cut_ns, known_ns[1])
@@ -109,17 +122,29 @@ class Bookkeeping:
             pieces[:0] = _between(self._before, pieces[0].begin_ns if pieces else now_ns, meters)
             self._before = None
         history = self._signal.history()
+        if history is not None:
+            self._count_in(history.unit)
         for piece in pieces:
             self._cut_ns = piece.end_ns
             at_s = now_s - (now_ns - piece.begin_ns) / NS_PER_S
             self.account.add(piece, history.value_at(at_s) if history else None)
             yield piece
 
-    def _waits_for_signal(self, now_ns: int) -> bool:
-        """Return whether the signal that priced the former books is not there yet, and may come."""
-        if self._before is None or not self._before.account.has_signal or self._signal.history() is not None:
+    def _count_in(self, unit: str) -> None:
+        """Count by a signal of this unit from here on; sums in another one, of a former controller, are void."""
+        if self._unit not in {None, unit}:
+            self.account.forget_signal()
+        self._unit = unit
+
+    def _waits(self, now_ns: int, meters: Mapping[str, EnergyMeter]) -> bool:
+        """Return whether the signal that priced the former books, or one of their GPUs, has not come yet, and may."""
+        if self._before is None:
             return False
-        return now_ns - self._taken_up_ns < SIGNAL_PATIENCE_S * NS_PER_S
+        waited_s = (now_ns - self._taken_up_ns) / NS_PER_S
+        if waited_s < GPU_PATIENCE_S and not self._before.counters_j.keys() <= meters.keys():
+            return True
+        lacks_signal = self._before.account.has_signal and self._signal.history() is None
+        return lacks_signal and waited_s < SIGNAL_PATIENCE_S
 
 
 def _last_ns(meter: EnergyMeter, now_ns: int) -> int:

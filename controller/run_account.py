@@ -188,6 +188,12 @@ class RunAccount:
             else:
                 self.pause_signal_energy += piece.energy_j * value
 
+    def forget_signal(self) -> None:
+        """Forget what was counted by a signal that is another one now: its first value prices what was before."""
+        self.signal_energy = self.pause_signal_energy = self.closed_signal_energy = 0.0
+        self.signal_iterations = self.signal_time = self.open_signal_energy = 0.0
+        self.has_signal, self.last_value = False, None
+
     def _price_what_was_before(self, value: float) -> None:
         """Give what ran before the signal was known its first value: a budget has paid for it, whatever it was."""
         self.has_signal = True

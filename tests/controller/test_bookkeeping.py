@@ -1,6 +1,7 @@
 """The books of a run: how long energy waits for the iterations that go with it."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -69,10 +70,16 @@ async def running(gpu: FakeGpu, *, duration_s: float) -> Meter:
     return meter
 
 
-def before(cut_s: float, **totals: Any) -> Balance:  # noqa: ANN401 — the record checks them
-    """Return the books of a former controller, of a GPU without a counter that drew 300 W."""
+def before(
+    cut_s: float,
+    *,
+    gpus: Sequence[str] = ("GPU-fake-0",),
+    signal: tuple[str | None, str | None] = (None, None),
+    **totals: Any,  # noqa: ANN401 — the record checks them
+) -> Balance:
+    """Return the books of a former controller, of GPUs without a counter that drew 300 W."""
     account = RunAccount(energy_j=300.0 * cut_s, duration_s=cut_s, **totals)
-    return Balance(account=account, cut_ns=ns(cut_s), counters_j={"GPU-fake-0": None})
+    return Balance(account=account, cut_ns=ns(cut_s), counters_j=dict.fromkeys(gpus), signal=signal)
 
 
 async def test_each_part_of_the_time_without_a_controller_has_the_price_of_its_time() -> None:
@@ -108,3 +115,60 @@ async def test_former_books_wait_a_minute_for_the_signal_that_is_to_price_them()
     assert pieces() == []
     await asyncio.sleep(2)
     assert [piece.active for piece in pieces()][:3] == [False, True, True]
+
+
+@pytest.mark.parametrize("former", [("price", "EUR/kWh"), ("price", None), ("carbon", "lb/kWh")])
+async def test_sums_of_another_signal_are_void_and_what_was_before_has_the_first_value_of_this_one(
+    former: tuple[str, str | None],
+) -> None:
+    gpu, signal = FakeGpu(), FixedSignal(100.0)
+    await asyncio.sleep(10)
+    meter = await running(gpu, duration_s=20.0)
+    books, log = Bookkeeping(clock=gpu.clock, signal=signal), RankLog()
+    names = ("energy", "time", "iterations")
+    sums: dict[str, Any] = {f"signal_{name}": 9e9 for name in names} | {"last_value": 9e9}
+    sums |= {"pause_signal_energy": 9e9, "open_signal_energy": 9e9}
+    books.go_on_from(before(10.0, signal=former, has_signal=True, **sums))
+    assert log.append(iterations(10, [20, 25]), now_ns=gpu.clock.monotonic_ns())
+    list(books.cut((ns(10), ns(25)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
+    account = books.account
+    assert account.signal_energy == pytest.approx(100.0 * account.energy_j)
+    assert account.signal_time == pytest.approx(100.0 * account.duration_s)
+    assert account.signal_iterations == pytest.approx(100.0 * account.n_iterations)
+    assert account.pause_signal_energy == pytest.approx(100.0 * account.pause_energy_j)
+    assert account.open_signal_energy == pytest.approx(100.0 * account.open_energy_j)
+    balance = books.balance({gpu.uuid: meter})
+    assert balance is not None
+    assert balance.signal == ("carbon", "g/kWh")
+
+
+@pytest.mark.parametrize("former", [(None, None), ("carbon", None), ("carbon", "g/kWh")])
+async def test_sums_of_the_same_signal_are_kept_as_are_those_of_which_nobody_said_so(
+    former: tuple[str | None, str | None],
+) -> None:
+    gpu, signal = FakeGpu(), FixedSignal(100.0)
+    await asyncio.sleep(10)
+    meter = await running(gpu, duration_s=20.0)
+    books, log = Bookkeeping(clock=gpu.clock, signal=signal), RankLog()
+    books.go_on_from(before(10.0, signal=former, has_signal=True, signal_energy=9e9))
+    assert log.append(iterations(10, [20, 25]), now_ns=gpu.clock.monotonic_ns())
+    list(books.cut((ns(10), ns(25)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
+    assert books.account.signal_energy > 9e9
+
+
+async def test_former_books_wait_three_heartbeats_for_the_gpus_that_they_are_of() -> None:
+    gpu = FakeGpu()
+    await asyncio.sleep(100)
+    meter = await running(gpu, duration_s=20.0)
+    books, log = Bookkeeping(clock=gpu.clock, signal=FixedSignal(kind="energy")), RankLog()
+    books.go_on_from(before(10.0, gpus=["GPU-fake-0", "GPU-fake-1"]))
+    assert log.append(iterations(100, [115]), now_ns=gpu.clock.monotonic_ns())
+
+    def pieces(*uuids: str) -> list[Slice]:
+        meters = dict.fromkeys(uuids, meter)
+        return list(books.cut((ns(100), ns(115)), logs=[log], meters=meters, tick_s=1.0))
+
+    await asyncio.sleep(29)
+    assert pieces("GPU-fake-0") == []
+    await asyncio.sleep(2)
+    assert len(pieces("GPU-fake-0")) > 1, "one that never comes is not waited for any longer"

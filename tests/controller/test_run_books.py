@@ -207,10 +207,10 @@ async def test_books_of_another_boot_of_the_day_before_or_of_a_later_clock_are_r
         assert list((tmp_path / name / "runs").iterdir()) == []
 
 
-async def test_books_that_were_written_before_ledgers_were_kept_are_read(tmp_path: Path) -> None:
+async def test_books_that_were_written_before_ledgers_and_units_were_kept_are_read(tmp_path: Path) -> None:
     (path,) = await kept(tmp_path, PLACE)
     book = msgspec.json.decode(path.read_bytes())
-    del book["ledger"]
+    del book["ledger"], book["balance"]["signal"]
     path.write_bytes(msgspec.json.encode(book))
     with RunBooks(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
         read = books.load(PLACE)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from policies.providers.constant import ConstantProvider
+from policies.units import cost
 from tests.scenarios.fleet import HOUR_S, Fleet
-from tests.scenarios.site import PRIOR_W, Site, Training, energy_j, prior_gpu, rate_per_s
+from tests.scenarios.site import ANY_PROVIDER, PRIOR_W, Site, Training, energy_j, prior_gpu, rate_per_s
 
 
 @pytest.mark.parametrize("away_s", [20.0, 1_800.0])
@@ -101,3 +103,50 @@ async def test_a_job_that_had_become_another_before_a_restart_is_kept_within_its
         await training.train(5 * HOUR_S)
     ideal_s = factor * (training.n_iterations - n_before) / rate_per_s(PRIOR_W)
     assert 1.015 < (site.clock.now_s() - begin_s) / ideal_s < 1.032
+
+
+async def test_ranks_that_come_back_seconds_apart_keep_what_each_gpu_has_used_meanwhile(tmp_path: Path) -> None:
+    """The second GPU draws much more while no controller reads it, which its counter knows."""
+    gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
+    site = Site(tmp_path, gpus, "profiler.settle_s=2", "profiler.window_s=10")
+    ranks = [Training(site, gpus, references=[gpu.uuid], rank=rank, world_size=2) for rank, gpu in enumerate(gpus)]
+
+    async def train(duration_s: float) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for rank in ranks:
+                tasks.create_task(rank.train(duration_s))
+
+    async with site.controlled():
+        await train(600.0)
+    before_j = site.energies()[-1].energy_j
+    gpus[1].draw_w = lambda _: 1_000.0
+    await train(300.0)
+    await gpus[1].read_sample()
+    gpus[1].draw_w = gpus[0].draw_w
+    for topic in [topic for topic in site.bus.retained if "/rank/1/" in topic]:
+        del site.bus.retained[topic]
+    async with site.controlled():
+        await train(60.0)
+    assert site.energies()[-1].energy_j - before_j > 300 * 1_000.0
+
+
+async def test_a_run_that_was_counted_in_grams_is_priced_whole_where_a_restart_brought_a_price(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    carbon, price = (
+        Site(tmp_path, [gpu], f"signal.kind={kind}", "signal.zone=XX", ANY_PROVIDER, providers=[provider])
+        for kind, provider in (
+            ("carbon", ConstantProvider(400.0, kind="average", unit="g/kWh")),
+            ("price", ConstantProvider(0.3, kind="price", unit="EUR/kWh")),
+        )
+    )
+    price.bus, price.clock = carbon.bus, carbon.clock
+    training = Training(carbon)
+    async with carbon.controlled():
+        await training.train(1_000.0)
+    async with price.controlled():
+        await training.train(1_000.0)
+        training.tell("finished")
+        await asyncio.sleep(60)
+    final = price.energies()[-1]
+    assert (final.final, final.carbon_g) == (True, None)
+    assert final.cost == pytest.approx(cost(final.energy_j, 0.3), rel=1e-3)
