@@ -70,9 +70,14 @@ class Bookkeeping:
             self._unit = None
             self.account.forget_signal()
 
-    def leave_the_gap(self) -> None:
-        """Leave the time without a controller out, where nothing was entered since: nobody knows when the run ended."""
-        self._before = None
+    def leave_the_gap(self) -> bool:
+        """Leave the time without a controller out, where nothing was entered since: nobody knows when the run ended.
+
+        Returns:
+            Whether nothing was: the former books are still the ones to go on from.
+        """
+        left, self._before = self._before, None
+        return left is not None
 
     def balance(self, meters: Mapping[str, EnergyMeter]) -> Balance | None:
         """Return the books as they stand, with the counters of the run's GPUs, by UUID; None where they are empty."""

@@ -51,7 +51,7 @@ class Job:
         self.place = place
         self._run_books = run_books
         self._kept = run_books.load(place)
-        """What a former controller kept of this run, or of one that had its name."""
+        """What was kept of this run before it was silent or the controller restarted, or of one that had its name."""
         self._is_taken_up = False
         bookmarks = self._kept.bookmarks if self._kept else None
         self.ranks = Ranks(name=f"{place.job}/{place.run}", lease_s=config.job.lease_s, bookmarks=bookmarks)
@@ -162,11 +162,14 @@ class Job:
                 self._keep_books()
                 self._tell(Obstacle(reason="controller_stopped", detail="the controller stops"))
         await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)  # the meters read once past the last iteration
-        if self.ended == "silent":  # perhaps it has been since before this controller
-            self._books.leave_the_gap()
+        # Silent it may have been since before this controller.
+        is_as_before = self.ended == "silent" and self._books.leave_the_gap()
         self._account_for(to_the_end=True)
         self._report_energy(final=True)
-        self._run_books.drop(self.place)
+        if self.ended == "finished":
+            self._run_books.drop(self.place)
+        elif not is_as_before:  # its processes may come back, as from a network that was away
+            self._keep_books()
 
     async def _steer_to_the_end(self) -> None:
         next_s = report_s = keep_s = self._clock.now_s()

@@ -114,7 +114,7 @@ class Ranks:
         if rank is None or rank.ended or now_s - rank.status_s > self._patience_s(rank):
             if is_running:
                 self.members[number] = Rank(
-                    status=status, status_s=now_s, heard_s=now_s, log=self._log_of(number, status)
+                    status=status, status_s=now_s, heard_s=now_s, log=self._log_of(number, status, now_s)
                 )
                 self._joined_s = now_s
                 self._rivals_s.pop(number, None)
@@ -125,20 +125,21 @@ class Ranks:
     def bookmarks(self) -> dict[int, Bookmark]:
         """Return how far each process is that has shown an iteration."""
         tallies = {number: (rank.status, rank.log.tally()) for number, rank in self.members.items()}
-        return {
+        known = {
             number: Bookmark(pid=status.pid, started_at_s=status.started_at_s, tally=tally)
             for number, (status, tally) in tallies.items()
             if tally is not None
         }
+        return self._bookmarks | known if self.go_on else known  # a rank that is yet to come goes on as well
 
-    def _log_of(self, number: int, status: RankStatus) -> RankLog:
-        """Return the log of a process, begun where a former controller left it."""
+    def _log_of(self, number: int, status: RankStatus, now_s: float) -> RankLog:
+        """Return the log of a process, begun where it was left."""
         known = self._bookmarks.get(number)
         if known is None or (known.pid, known.started_at_s) != (status.pid, status.started_at_s):
             return RankLog()
         del self._bookmarks[number]  # once: a process that came back after another would be counted twice
         self.go_on = True
-        return RankLog(known.tally)
+        return RankLog(known.tally, taken_up_ns=round(now_s * NS_PER_S), lease_s=self._lease_s)
 
     def _patience_s(self, rank: Rank) -> float:
         """Return how long the status of a living process may stay away [s]: it comes with the heartbeat."""

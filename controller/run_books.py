@@ -2,7 +2,8 @@
 
 What happened in between is known by the GPUs' own counters and by the numbers of the iterations; it is entered as a
 pause, because nobody knows what of it ran. Clocks and counters begin anew with the machine: books of another boot are
-of no use. A run that has ended, or was not heard of for a day, has none.
+of no use. A run that said that it has ended, or was not heard of for a day, has none; one that was lost or silent has:
+its processes may come back.
 """
 
 import hashlib
@@ -95,7 +96,8 @@ class RunBooks:
 
     def load(self, place: Place) -> RunBook | None:
         """Return the books that were kept of a run on this node."""
-        return self._books.get(self._path(place))
+        book = self._books.get(self._path(place))
+        return book if book is not None and self._is_of_use(book) else None
 
     def keep(
         self,

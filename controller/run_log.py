@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.clock import NS_PER_S
+from controller.stretch import Stretch
 from publishers.wire import Iterations
 
 MAX_STRETCHES = 4_096
@@ -22,32 +23,13 @@ LATEST_FUTURE_NS = 60 * NS_PER_S
 BRIDGE_NS = NS_PER_S
 """A shorter gap between iterations (the turn of an epoch) belongs to the rhythm of the job; a longer one is a pause."""
 
+SUSPENDED_ITERATIONS = 10
+"""An iteration during which nobody was heard for long was a pause, where it took more than this many times as long as
+usual: its process was suspended."""
+
 ENDLESS_NS = 1 << 62
 BELIEVED_RATIO = 2.0
 """In a gap a job may have been this many times as fast as before; more lost iterations are not believed."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """Iterations without a gap: `marks_ns[0]` is the beginning of the first, the others are ends [ns].
-
-    Before it lies a gap of `gap_ns`; before the first of a log, an endless one.
-    """
-
-    marks_ns: NDArray[np.int64]
-    gap_ns: int
-
-    @property
-    def begin_ns(self) -> int:
-        return int(self.marks_ns[0])
-
-    @property
-    def end_ns(self) -> int:
-        return int(self.marks_ns[-1])
-
-    def position(self, time_ns: int) -> float:
-        """Return how many iterations of this stretch had passed at a time, with the fraction of the one under way."""
-        return float(np.interp(time_ns, self.marks_ns, np.arange(len(self.marks_ns))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +56,18 @@ class Tally:
 
 
 class RankLog:
-    """The iterations of one rank of a run; `before`: where a former controller left them."""
+    """The iterations of one rank of a run.
 
-    def __init__(self, before: Tally | None = None) -> None:
-        self._stretches: deque[_Stretch] = deque()
+    Args:
+        before: where they were left, by a former controller or before a long silence.
+        taken_up_ns: when they are taken up from there [ns].
+        lease_s: the least that counts as a long silence [s].
+    """
+
+    def __init__(self, before: Tally | None = None, *, taken_up_ns: int = 0, lease_s: float = math.inf) -> None:
+        self._taken_up_ns = taken_up_ns
+        self._lease_s = lease_s
+        self._stretches: deque[Stretch] = deque()
         self._n_marks = 0
         self._last_seq = -1
         self._next_iteration: int | None = None
@@ -159,22 +149,43 @@ class RankLog:
         ):
             self.n_refused += 1
             return False
-        n_lost = self._lost_before(message)
-        if previous_end_ns is not None:
-            gap_s = (message.begin_ns - previous_end_ns) / NS_PER_S
+        self._last_seq = message.seq
+        suspended = self._suspended(message.begin_ns, ends_ns)
+        if suspended is None:
+            self._enter(message.first, message.begin_ns, ends_ns)
+        else:
+            self._enter(message.first, message.begin_ns, ends_ns[:suspended])
+            self._enter(message.first + suspended + 1, int(ends_ns[suspended]), ends_ns[suspended + 1 :])
+        self._count_epoch(message)
+        return True
+
+    def _enter(self, first: int, begin_ns: int, ends_ns: NDArray[np.int64]) -> None:
+        """Count iterations without a gap, from the one with the number `first` on, and those lost before them."""
+        n_lost = self._lost_before(first, begin_ns)
+        if self.end_ns is not None:
+            gap_s = (begin_ns - self.end_ns) / NS_PER_S
             lost_s = self._lost_s(n_lost, gap_s)
             self.active_s += lost_s if n_lost else gap_s if gap_s <= BRIDGE_NS / NS_PER_S else 0.0
             self.running_s += lost_s
         self.is_live = True
-        self._last_seq = message.seq
-        self._next_iteration = message.first + len(ends_ns)
+        self._next_iteration = first + len(ends_ns)
         self.n_lost += n_lost
         self.n_iterations += len(ends_ns) + n_lost
-        self._count_epoch(message)
-        self.active_s += (int(ends_ns[-1]) - message.begin_ns) / NS_PER_S
-        self.running_s += (int(ends_ns[-1]) - message.begin_ns) / NS_PER_S
-        self._remember(message.begin_ns, ends_ns)
-        return True
+        self._remember(begin_ns, ends_ns)
+        ran_s = self._stretches[-1].duration_s
+        self.active_s += ran_s
+        self.running_s += ran_s
+
+    def _suspended(self, begin_ns: int, ends_ns: NDArray[np.int64]) -> int | None:
+        """Return which iteration of a message its process was suspended in while nobody was heard; None: in none."""
+        if begin_ns >= self._taken_up_ns or not self.n_iterations:
+            return None
+        marks_ns = np.concatenate(([begin_ns], ends_ns))
+        times_ns = np.where(marks_ns[:-1] < self._taken_up_ns, np.diff(marks_ns), 0)
+        longest = int(np.argmax(times_ns))
+        usual_s = self.running_s / self.n_iterations
+        is_pause = times_ns[longest] / NS_PER_S > max(self._lease_s, SUSPENDED_ITERATIONS * usual_s)
+        return longest if is_pause else None
 
     def _count_epoch(self, message: Iterations) -> None:
         """Count epochs, and find out with which of them the account begins.
@@ -203,20 +214,20 @@ class RankLog:
         while len(self._stretches) > 1 and self._stretches[1].begin_ns <= time_ns:
             self._n_marks -= len(self._stretches.popleft().marks_ns)
 
-    def _lost_before(self, message: Iterations) -> int:
+    def _lost_before(self, first: int, begin_ns: int) -> int:
         """Return how many iterations were lost on the way, as far as there was time for them."""
         if self._next_iteration is None or self.end_ns is None:
             return 0
-        gap_s = (message.begin_ns - self.end_ns) / NS_PER_S
+        gap_s = (begin_ns - self.end_ns) / NS_PER_S
         believed = BELIEVED_RATIO * gap_s * self.n_iterations / self.active_s if self.active_s else 0.0
-        return min(message.first - self._next_iteration, math.ceil(believed))
+        return min(first - self._next_iteration, math.ceil(believed))
 
     def _lost_s(self, n_lost: int, gap_s: float) -> float:
         """Return how long lost iterations took in a gap [s]: all of it, since they ran all the same.
 
-        Without a controller, for minutes maybe, there may have been a pause as well: there they took what they do.
+        While nobody listened, for minutes maybe, there may have been a pause as well: there they took what they do.
         """
-        if not n_lost or self.is_live:
+        if not n_lost or (self.is_live and (self.end_ns or 0) >= self._taken_up_ns):
             return gap_s if n_lost else 0.0
         return min(gap_s, n_lost * self.running_s / self.n_iterations)
 
@@ -260,7 +271,7 @@ class RankLog:
         times_ns = np.concatenate(ended)
         return tuple((times_ns[:: max(1, math.ceil(len(times_ns) / at_most))] / NS_PER_S).tolist())
 
-    def _between(self, begin_ns: int, end_ns: int) -> list[_Stretch]:
+    def _between(self, begin_ns: int, end_ns: int) -> list[Stretch]:
         """Return the stretches that touch an interval, oldest first; looked for from the newest, where it lies."""
         found = []
         for stretch in reversed(self._stretches):
@@ -272,7 +283,7 @@ class RankLog:
 
     def _remember(self, begin_ns: int, ends_ns: NDArray[np.int64]) -> None:
         gap_ns = ENDLESS_NS if self.end_ns is None else begin_ns - self.end_ns
-        self._stretches.append(_Stretch(np.concatenate(([begin_ns], ends_ns)), gap_ns))
+        self._stretches.append(Stretch(np.concatenate(([begin_ns], ends_ns)), gap_ns))
         self._n_marks += len(ends_ns) + 1
         while len(self._stretches) > MAX_STRETCHES or self._n_marks > MAX_MARKS:
             self._n_marks -= len(self._stretches.popleft().marks_ns)

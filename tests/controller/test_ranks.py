@@ -190,3 +190,14 @@ def test_a_bookmark_is_gone_on_from_once_and_by_the_process_that_it_is_of() -> N
     for now_s, pid, n_iterations in ((0, 1, 0), (100, rank_status().pid, 2), (200, 1, 0), (300, rank_status().pid, 0)):
         assert run.hear_status(0, rank_status(pid=pid), now_s=now_s)
         assert run.members[0].log.n_iterations == n_iterations
+
+
+def test_the_bookmark_of_a_rank_that_is_yet_to_come_is_kept_where_another_goes_on() -> None:
+    first = ranks()
+    for rank in (0, 1):
+        first.hear_status(rank, rank_status(pid=rank, world_size=2), now_s=0)
+        assert first.members[rank].log.append(iterations(0, [1, 2]), now_ns=ns(2))
+    second = Ranks(name="resnet50/run-1", lease_s=LEASE_S, bookmarks=first.bookmarks())
+    assert second.bookmarks() == {}
+    second.hear_status(0, rank_status(pid=0, world_size=2), now_s=10)
+    assert second.bookmarks() == first.bookmarks()

@@ -166,6 +166,20 @@ async def test_a_run_that_has_ended_leaves_no_books(tmp_path: Path) -> None:
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+async def test_a_run_that_is_silent_before_and_after_a_restart_still_goes_on_from_where_it_was(tmp_path: Path) -> None:
+    """Suspended under the first controller, it stays so for as long as the second one waits for it."""
+    running = Running(tmp_path)
+    async with running.controller():
+        await running.train(60)
+    async with running.controller() as bench:
+        bench.say("status", running.status)
+        await asyncio.sleep(100)
+        assert bench.router.jobs == {}
+        await running.train(10)
+    assert last_energy(bench).energy_j == pytest.approx(170 * 300, rel=0.02)
+    assert last_energy(bench).iterations == 140
+
+
 async def test_a_controller_that_is_killed_has_kept_its_books_seconds_ago(tmp_path: Path) -> None:
     running = Running(tmp_path)
     async with running.controller() as bench:
@@ -174,6 +188,16 @@ async def test_a_controller_that_is_killed_has_kept_its_books_seconds_ago(tmp_pa
         (book,) = (tmp_path / "runs").glob("*.json")
         kept = msgspec.json.decode(book.read_bytes(), type=run_books.RunBook)
     assert kept.balance.account.duration_s == pytest.approx(50, abs=11)
+
+
+async def test_books_that_nobody_has_taken_up_for_a_day_are_of_no_use(tmp_path: Path) -> None:
+    clock = LoopClock()
+    with RunBooks(tmp_path, boot_id=BOOT_ID, clock=clock) as books:
+        books.keep(PLACE, BALANCE, BOOKMARKS)
+        await asyncio.sleep(MAX_AGE_S - 1)
+        assert books.load(PLACE) is not None
+        await asyncio.sleep(2)
+        assert books.load(PLACE) is None
 
 
 async def kept(state_dir: Path, *places: Place) -> list[Path]:

@@ -225,3 +225,28 @@ def test_a_process_that_goes_on_with_a_later_epoch_has_heard_no_earlier_one() ->
         message = iterations(begin_s, [begin_s + 2, begin_s + 4], seq=seq, first=2 * seq, epoch=epoch)
         assert log.append(message, now_ns=LATE_NS)
     assert (log.n_epochs, log.epochs) == (10, 2)
+
+
+@pytest.mark.parametrize(("length_s", "is_pause"), [(20.0, False), (59.0, False), (200.0, True)])
+def test_an_iteration_in_which_its_process_was_suspended_while_nobody_heard_it_is_a_pause(
+    length_s: float, is_pause: bool
+) -> None:
+    """It counts, and took as long as others do; a lease is 60 s."""
+    former = log_of((0, [1, 2]), (2, [3, 4]))
+    log = RankLog(former.tally(), taken_up_ns=ns(5 + length_s), lease_s=60.0)
+    end_s = 5 + length_s
+    assert log.append(iterations(4, [5, end_s, end_s + 1], seq=2, first=4), now_ns=ns(end_s + 2))
+    assert (log.n_iterations, log.total_iterations(10)) == (7, 10)
+    assert log.running_s == pytest.approx(6 + (1 if is_pause else length_s))
+    assert log.active_s == pytest.approx(log.running_s)
+    assert log.covers(ns(6), ns(end_s - 1)) is not is_pause
+    assert log.covers(ns(end_s), ns(end_s + 1))
+
+
+def test_an_iteration_that_is_as_long_as_others_or_has_begun_since_is_none_in_which_its_process_was_suspended() -> None:
+    slow = RankLog(log_of((0, [300, 600])).tally(), taken_up_ns=ns(700), lease_s=60.0)
+    assert slow.append(iterations(600, [900], seq=2, first=4), now_ns=ns(900))
+    assert slow.covers(ns(600), ns(900))
+    late = RankLog(log_of((0, [1, 2])).tally(), taken_up_ns=ns(3), lease_s=60.0)
+    assert late.append(iterations(3, [900], seq=2, first=2), now_ns=ns(900))
+    assert late.covers(ns(3), ns(900))
