@@ -125,6 +125,12 @@ class Job:
             self._end("finished")
         return speaks
 
+    def gives_way_to(self, number: int, status: RankStatus) -> bool:
+        """Return whether a status is of the next run of this name: this one has ended, or does now."""
+        if self.ended is None and self.ranks.are_succeeded_by(number, status, now_s=self._alive_s()):
+            self._end(self.ranks.ending or "silent")  # what another process does has an account of its own
+        return self.ended is not None
+
     def hear_iterations(self, number: int, message: Iterations) -> bool:
         """Take a rank's iterations; return False where they are nonsense, or nobody said that the rank exists."""
         rank = self.ranks.members.get(number)

@@ -122,6 +122,14 @@ class Ranks:
         self._hear_rival(number, now_s if is_running else None)
         return False
 
+    def are_succeeded_by(self, number: int, status: RankStatus, *, now_s: float) -> bool:
+        """Return whether a status is of another process, which takes a rank's place while no other rank goes on."""
+        rank = self.members.get(number)
+        if rank is None or status.state != "running" or process_of(status) == process_of(rank.status):
+            return False
+        others = {n: other for n, other in self.members.items() if n != number and n not in self._rivals_s}
+        return all(each.ended or now_s - each.status_s > self._patience_s(each) for each in (rank, *others.values()))
+
     def bookmarks(self) -> dict[int, Bookmark]:
         """Return how far each process is that has shown an iteration."""
         tallies = {number: (rank.status, rank.log.tally()) for number, rank in self.members.items()}

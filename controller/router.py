@@ -115,7 +115,7 @@ class Router:
     def _take_status(self, key: tuple[str, str], rank: int, status: RankStatus) -> None:
         """Start a run, or let it know; where one of this name has ended and is not retired yet, wait for that."""
         job = self.jobs.get(key)
-        if job is not None and job.ended:
+        if job is not None and job.gives_way_to(rank, status):
             self._next_runs.keep_status(key, rank, status)
             return
         if job is None and status.state == "running":

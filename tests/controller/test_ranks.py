@@ -201,3 +201,30 @@ def test_the_bookmark_of_a_rank_that_is_yet_to_come_is_kept_where_another_goes_o
     assert second.bookmarks() == {}
     second.hear_status(0, rank_status(pid=0, world_size=2), now_s=10)
     assert second.bookmarks() == first.bookmarks()
+
+
+def test_a_run_is_succeeded_by_another_process_where_none_of_its_own_goes_on() -> None:
+    run = ranks()
+    for rank in (0, 1):
+        run.hear_status(rank, rank_status(pid=rank, world_size=2), now_s=0)
+
+    def is_succeeded(number: int, **changes: object) -> bool:
+        return run.are_succeeded_by(number, rank_status(**({"pid": 9} | changes)), now_s=2)
+
+    run.hear_status(0, rank_status(pid=0, world_size=2, state="lost"), now_s=1)
+    assert not is_succeeded(0), "the other one goes on"
+    run.hear_status(1, rank_status(pid=1, world_size=2, state="lost"), now_s=1)
+    assert is_succeeded(0)
+    assert not is_succeeded(0, pid=0), "it is back"
+    assert not is_succeeded(0, state="finished")
+    assert not is_succeeded(2), "it takes no place"
+
+
+def test_a_run_is_succeeded_where_each_rank_that_is_not_seen_to_be_gone_has_a_rival() -> None:
+    run = ranks()
+    for rank in (0, 1):
+        run.hear_status(rank, rank_status(pid=rank, world_size=2), now_s=rank)
+    for rank in (0, 1):
+        assert not run.hear_status(rank, rank_status(pid=9, world_size=2), now_s=5)
+    assert not run.are_succeeded_by(0, rank_status(pid=9), now_s=LEASE_S)
+    assert run.are_succeeded_by(0, rank_status(pid=9), now_s=LEASE_S + 0.5)
