@@ -141,7 +141,7 @@ def _by_need(question: _Question, objective: SlowdownObjective | DeadlineObjecti
         reason = "behind_schedule"
     else:
         reason = f"{name}_{'static' if market.outlook.is_flat else 'signal'}"
-        kept = _keepable(question, hull, purchase, rate_per_s, value)
+        kept = _keepable(question, market, purchase, rate_per_s)
     return _decided(question, mix, kept, reason, detail)
 
 
@@ -189,19 +189,21 @@ def _detail(hull: Hull, need: Need, purchase: Purchase, rate_per_s: float, value
     )
 
 
-def _keepable(question: _Question, hull: Hull, purchase: Purchase, rate_per_s: float, value: float) -> _Kept | None:
-    """Return the limit in force, and what a change to the planned rate would save: the difference of c·P - μ·r.
+def _keepable(question: _Question, market: Market, purchase: Purchase, rate_per_s: float) -> _Kept | None:
+    """Return the limit in force, and what a change to the planned rate would save: c·P now, less what is saved later.
 
     None where it is slower than planned: what is missing then has to be made up for later, where the price of work may
-    be many times as high (the last watts before the highest limit buy next to nothing).
+    be many times as high (the last watts before the highest limit buy next to nothing). What a faster one does too much
+    need not be done later; a run that needs hardly more than the energy-minimal limit has little to leave out, so that
+    staying would cost more than μ says.
     """
     point = None if question.present is None else question.profile.point_at(question.present.power_limit_w)
     if point is None or point.iterations_per_s < rate_per_s:
         return None
-    planned_w = float(np.interp(rate_per_s, hull.iterations_per_s, hull.power_w))
-    kept_cost = value * point.power_w - purchase.work_price * point.iterations_per_s
-    planned_cost = value * planned_w - purchase.work_price * rate_per_s
-    return _Kept(point, (kept_cost - planned_cost) / (abs(value) * point.power_w or 1.0))
+    value = float(market.outlook.values[0])
+    planned_w = float(np.interp(rate_per_s, market.hull.iterations_per_s, market.hull.power_w))
+    gain = value * (point.power_w - planned_w) - market.resale(purchase, point.iterations_per_s - rate_per_s)
+    return _Kept(point, gain / (abs(value) * point.power_w or 1.0))
 
 
 def _decided(question: _Question, mix: Mix, kept: _Kept | None, reason: str, detail: str) -> Decision:

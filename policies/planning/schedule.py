@@ -6,6 +6,9 @@ price paid is μ, the price of work. It is the other face of a price of time λ:
 λ = μ·r - c·P (Chase's eq. 6 has such a λ, fixed by η; here it follows from what is needed). Nothing below the
 energy-minimal limit is ever bought, since the hull begins there. More than is needed is bought where it is cheaper than
 the same work would be at the end of the run, which comes sooner by it.
+
+μ is the price of a little more or less. What a limit that stays too fast for a whole period does too much may be more
+than there is to be bought for later, and then has no buyer at μ: so it is priced by what is really left out (`resale`).
 """
 
 from dataclasses import dataclass
@@ -26,7 +29,7 @@ SAME_PRICE: Final = 1e-9
 Values = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Purchase:
     """What to do now, and what that follows from.
 
@@ -35,12 +38,16 @@ class Purchase:
         work_price: μ, the price of an iteration, in the unit of the signal times joules.
         mean_power_cost: the mean of c·P over the outlook, in the unit of the signal times watts.
         mean_rate_per_s: the mean rate over the outlook [1/s].
+        price_at_end: what an iteration costs at the end of the run, in the unit of the signal times joules.
+        bought_per_s: what is bought of each segment at each value, shape (n_values, n_segments) [1/s].
     """
 
     rate_per_s: float
     work_price: float
     mean_power_cost: float
     mean_rate_per_s: float
+    price_at_end: float
+    bought_per_s: Values
 
 
 class Market:
@@ -69,6 +76,8 @@ class Market:
                 work_price=price_at_end,
                 mean_power_cost=slowest_cost,
                 mean_rate_per_s=slowest_per_s,
+                price_at_end=price_at_end,
+                bought_per_s=self._amounts,
             )
         shares, price = self._shares(needed_per_s - slowest_per_s, at_least=price_at_end)
         bought = self._amounts * shares
@@ -77,7 +86,25 @@ class Market:
             work_price=price,
             mean_power_cost=slowest_cost + float((bought * self._prices).sum()),
             mean_rate_per_s=slowest_per_s + float(bought.sum()),
+            price_at_end=price_at_end,
+            bought_per_s=bought,
         )
+
+    def resale(self, purchase: Purchase, surplus_per_s: float) -> float:
+        """Return what is saved later where the present period is faster than was bought, by `surplus_per_s` [1/s].
+
+        Of what is bought for later, the dearest need not be; where that is less than the surplus, the run ends sooner
+        by the rest. In the unit of the signal times watts, as a mean over the present period.
+        """
+        surplus = surplus_per_s * float(self._weights[0])
+        dear = (self._prices[1:] > purchase.price_at_end) & (purchase.bought_per_s[1:] > 0)
+        prices, amounts = self._prices[1:][dear], purchase.bought_per_s[1:][dear]
+        order = np.argsort(-prices)
+        sold_until = np.append(0.0, np.cumsum(amounts[order]))
+        saved_until = np.append(0.0, np.cumsum((prices * amounts)[order]))
+        rest = max(surplus - float(sold_until[-1]), 0.0)
+        saved = float(np.interp(surplus, sold_until, saved_until)) + rest * purchase.price_at_end
+        return saved / float(self._weights[0])
 
     def mean_work_price(self, needed_per_s: float) -> float:
         """Return what an iteration costs on the cheapest way to a mean rate, or more, of a run of unknown length.

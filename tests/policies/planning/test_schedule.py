@@ -61,6 +61,33 @@ def test_of_a_flat_signal_every_moment_gets_the_mean(share: float, value: float)
     assert Market(A40_HULL, flat_outlook(value, 3_600.0)).buy(needed_per_s).rate_per_s == pytest.approx(needed_per_s)
 
 
+@given(profiles(), steps, st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_a_surplus_now_is_worth_what_a_solver_leaves_out_later(
+    profile: PowerProfile, pairs: list[tuple[float, float]], share: float, surplus_share: float
+) -> None:
+    hull, ahead = lower_hull(profile), outlook([*pairs, (600.0, 100.0)])
+    low, high = hull.thriftiest.iterations_per_s, hull.fastest.iterations_per_s
+    market = Market(hull, ahead)
+    bought = market.buy(low + share * (high - low))
+    surplus_per_s = surplus_share * (high - low)
+    later = Outlook(ahead.durations_s[1:], ahead.values[1:])
+    whole_s, present_s, later_s = (float(s) for s in (ahead.durations_s.sum(), pairs[0][0], later.durations_s.sum()))
+    planned_per_s = (bought.mean_rate_per_s * whole_s - bought.rate_per_s * present_s) / later_s
+    least_per_s = planned_per_s - surplus_per_s * present_s / later_s
+    saved = solved(hull, later, planned_per_s * (1 - 1e-12)) - solved(hull, later, least_per_s)
+    assert market.resale(bought, surplus_per_s) == pytest.approx(
+        saved * later_s / present_s, rel=1e-6, abs=1e-6 * bought.mean_power_cost * whole_s / present_s
+    )
+
+
+def test_a_surplus_that_nothing_can_be_left_out_for_ends_the_run_sooner() -> None:
+    thriftiest, wanted_per_s = A40_HULL.thriftiest, A40_HULL.fastest.iterations_per_s
+    for horizon_s, price_at_end in ((36_000.0, 0.0), (360_000.0, 200.0 * thriftiest.iteration_energy_j)):
+        market = Market(A40_HULL, outlook([(3_600.0, 200.0), (horizon_s, 200.0)]))
+        surplus_per_s = wanted_per_s - thriftiest.iterations_per_s
+        assert market.resale(market.buy(0.0), surplus_per_s) == pytest.approx(price_at_end * surplus_per_s)
+
+
 def test_work_is_done_when_it_is_cheap() -> None:
     needed_per_s = 0.96 * A40_HULL.fastest.iterations_per_s
     rates = [

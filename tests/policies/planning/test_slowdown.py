@@ -190,6 +190,25 @@ def test_a_slower_limit_is_left_at_once_when_the_ledger_cannot_pay_it() -> None:
         assert decision.power_limit_w >= 225.0
 
 
+@pytest.mark.parametrize(
+    ("hours", "limit_w", "reason"), [(0.3, 200.0, "slowdown_signal"), (2.0, 225.0, "kept_small_gain")]
+)
+def test_a_faster_limit_stays_only_where_its_surplus_can_be_given_back(
+    hours: float, limit_w: float, reason: str
+) -> None:
+    """Four hours of work need 225 W for some of them, which all are as good; now 225 W would stay for a whole one."""
+    low, high = (point.iterations_per_s for point in lower_hull(A40).points[:2])
+    needed_per_s = low + hours / 4 * (high - low)
+    decision = chosen(
+        TOP_PER_S / needed_per_s,
+        forecast=ahead([100.05, 100.0, 100.0, 100.0]),
+        so_far=Progress(n_iterations=0.0, active_s=0.0, started_at_s=NOW_S, total_iterations=4 * HOUR_S * needed_per_s),
+        rules=Rules(period_s=HOUR_S, min_dwell_s=60.0, min_gain_ratio=0.001),
+        present=Present(power_limit_w=225.0, since_s=NOW_S - HOUR_S),
+    )
+    assert (decision.power_limit_w, decision.reason) == (limit_w, reason)
+
+
 def test_a_forecast_is_planned_for_rather_than_history() -> None:
     """The hour is clean beside the last days, but dirty beside the coming one."""
     history = hourly(np.concatenate((np.full(15 * 24 + 12, 500.0), [300.0])))

@@ -125,6 +125,14 @@ def test_whatever_the_world_is_like_ours_keeps_its_budget_and_hindsight_is_no_wo
         assert best.spent <= mine.spent + 1e-6 * abs(mine.spent) + 1e-9
 
 
+@pytest.mark.parametrize("hours", [6, 18])
+def test_a_budget_just_short_of_the_energy_minimal_limit_is_used_up(hours: int) -> None:
+    """There no surplus of an hour can be given back: the run would end early, and have paid for it."""
+    start_s = START_S + hours * HOUR_S
+    run = replay_run(world("wind", A40), gridchase(SlowdownObjective(max_slowdown=1.065), held), job(start_s=start_s))
+    assert run.duration_s == pytest.approx(1.065 * DAY_S, rel=1e-4)
+
+
 def test_everyone_has_a_row_at_each_budget() -> None:
     contest = Contest(max_slowdowns=(1.1, 1.025), etas=(0.5, 0.9))
     there = world("wind", A40)
