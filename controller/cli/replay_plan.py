@@ -31,6 +31,7 @@ from policies.replay.plan_evaluation import (
     POLICIES,
     Contest,
     Played,
+    PolicyName,
     Row,
     jobs_of,
     mean_rows,
@@ -48,6 +49,7 @@ MAX_SLOWDOWN: Final = 10.0
 N_FRONT: Final = 24
 """Budgets along the front of the plots; it bends where they are tight, so there they are dense."""
 FRONT_ETAS: Final = tuple(step / 20 for step in range(21))
+FRONT_POLICIES: Final[tuple[PolicyName, ...]] = ("static-mix", "chase", "offline")
 
 _Verbs = argparse._SubParsersAction  # noqa: SLF001 — argparse has no public name for it
 _Task = tuple[World, Job, Contest]
@@ -188,7 +190,9 @@ def _scenes(curve: Curve, readings: Sequence[Reading], options: argparse.Namespa
 def _jobs(
     scenes: Sequence[Scene], contest: Contest, options: argparse.Namespace, faults: list[str]
 ) -> Iterator[list[Job]]:
-    """Yield the runs on each signal; tell which signals are too short."""
+    """Yield the runs on each signal; tell which signals are too short for those who play, or are drawn."""
+    if _is_drawn(options):
+        contest = replace(contest, policies=(*contest.policies, *FRONT_POLICIES))
     for scene in scenes:
         try:
             yield jobs_of(
@@ -202,16 +206,20 @@ def _jobs(
             faults.append(f"--signal {scene.name}: {error}")
 
 
+def _is_drawn(options: argparse.Namespace) -> bool:
+    return options.png is not None or options.html is not None
+
+
 def _report(
     title: str, scenes: Sequence[Scene], jobs: Sequence[list[Job]], contest: Contest, options: argparse.Namespace
 ) -> Report:
     """Return what was found, and what is drawn of it where a drawing is asked for."""
     n_processes = options.processes or os.cpu_count() or 1
     rows = _rows(scenes, jobs, contest, n_processes, "runs")
-    if options.png is None and options.html is None:
+    if not _is_drawn(options):
         return Report(title=title, rows=rows, n_signals=len(scenes))
     budgets = tuple(1 + (max(contest.max_slowdowns) - 1) * (n / (N_FRONT - 1)) ** 2 for n in range(N_FRONT))
-    fronts = Contest(policies=("static-mix", "chase", "offline"), max_slowdowns=budgets, etas=FRONT_ETAS)
+    fronts = Contest(policies=FRONT_POLICIES, max_slowdowns=budgets, etas=FRONT_ETAS)
     scene, job = scenes[0], jobs[0][len(jobs[0]) // 2]
     max_slowdown = contest.max_slowdowns[len(contest.max_slowdowns) // 2]
     return Report(

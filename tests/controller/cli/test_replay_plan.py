@@ -227,6 +227,16 @@ def test_a_signal_that_is_too_short_or_of_another_kind_is_told(tmp_path: Path, w
     assert f"{twin}: another file has this name" in told
 
 
+def test_a_signal_need_only_be_long_enough_for_who_plays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """At its energy-minimal limit the job takes 1.2 times as long; the budget allows 1.05 times."""
+    asked = (*JOB, "--hours", "24", "--starts", "2", "--processes", "1", "--signal", file(tmp_path / "w.csv", days=1.2))
+    found = rows(capsys, *asked, "--policy", "best-static", "gridchase", "offline")
+    assert [row["policy"] for row in found] == ["best-static", "gridchase", "offline"]
+    for others in (("--policy", "gridchase", "zeus"), ("--policy", "gridchase", "--html", tmp_path / "page.html"), ()):
+        with pytest.raises(ConfigError, match=r"--signal w: spans 1\.2 days: must be at least 1\.3 for such a run"):
+            replayed(*asked, *others)
+
+
 def test_a_picture_that_cannot_be_written_is_a_fault(tmp_path: Path, wind: Path) -> None:
     page = tmp_path / "no" / "page.html"
     with pytest.raises(ConfigError) as caught:

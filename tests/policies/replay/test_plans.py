@@ -189,6 +189,16 @@ def test_runs_leave_room_for_the_slowest() -> None:
     assert jobs[-1].start_s + 1.5 * 24 * HOUR_S <= REAL.signal.ends_s
 
 
+def test_whoever_plays_the_runs_are_the_same_where_there_is_room_for_the_slowest() -> None:
+    starts = [
+        [one.start_s for one in jobs_of(REAL, contest, top_s=24 * HOUR_S, n_starts=5, period_s=HOUR_S)]
+        for contest in (Contest(max_slowdowns=(1.01,)), Contest(policies=("gridchase",), max_slowdowns=(1.01,)))
+    ]
+    slowest_ratio = A40.fastest.iterations_per_s / A40.energy_minimal.iterations_per_s
+    assert starts[0] == starts[1]
+    assert starts[0][-1] + 24 * HOUR_S * slowest_ratio <= REAL.signal.ends_s
+
+
 def test_a_share_is_the_mean_over_runs_unless_one_of_them_costs_nothing() -> None:
     assert saved_ratio(np.array([50.0, 90.0]), np.array([100.0, 100.0])) == pytest.approx(0.3)
     assert saved_ratio(np.array([1.0, 90.0]), np.array([2.0, 100.0])) == pytest.approx(0.3)
