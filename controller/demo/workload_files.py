@@ -1,5 +1,6 @@
 """Recurring jobs from trace files: those that come along (`recurring/`), and any other in the format of Zeus's."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -52,13 +53,19 @@ def _read_train(path: Path, faults: list[str]) -> TrainTrace | None:
 
 
 def read_power(path: Path, faults: list[str]) -> PowerTrace | None:
-    """Return the trace of power in a file, or None after telling its faults."""
+    """Return the trace of power in a file, or None after telling its faults; say on stderr what is left out."""
     text = _read(path, faults)
+    if text is None:
+        return None
     try:
-        return None if text is None else parse_power(str(path), text)
+        trace = parse_power(str(path), text)
     except TraceError as error:
         faults += error.faults
         return None
+    if trace.n_unmeasured:
+        rows = "1 row has" if trace.n_unmeasured == 1 else f"{trace.n_unmeasured:,} rows have"
+        print(f"{path}: {rows} no time_per_epoch or average_power and cannot be used: left out", file=sys.stderr)
+    return trace
 
 
 def _read(path: Path, faults: list[str]) -> str | None:

@@ -7,7 +7,8 @@
     dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power
     cifar100,shufflenetv2,1024,adadelta,100,11.28,86.9
 
-A `target_epoch` that is empty or `nan` is a run that never reached that target. Units: W, seconds per epoch, W.
+A `target_epoch` that is empty or `nan` is a run that never reached that target. A `time_per_epoch` or `average_power`
+that is empty or `nan` was not measured: its row is left out, and counted. Units: W, seconds per epoch, W.
 """
 
 import csv
@@ -26,8 +27,9 @@ TRAIN_COLUMNS: Final = (
 POWER_COLUMNS: Final = (
     "dataset", "network", "batch_size", "optimizer", "power_limit", "time_per_epoch", "average_power",
 )  # fmt: skip
-
-NOT_REACHED: Final = ("", "nan", "na")
+MEASURED_COLUMNS: Final = ("time_per_epoch", "average_power")
+UNKNOWN: Final = ("", "nan", "na")
+"""What stands where there is no number: of a run that did not reach its target, of a limit that was not measured."""
 MAX_FAULTS: Final = 20
 """A wrong column is wrong in every row."""
 
@@ -63,11 +65,15 @@ class TrainTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerTrace:
-    """Time per epoch [s] and average power [W], by job, then by batch size and power limit [W]."""
+    """Time per epoch [s] and average power [W], by job, then by batch size and power limit [W].
+
+    `n_unmeasured` counts the rows that were left out because they have no time or no power.
+    """
 
     source: str
     time_per_epoch_s: dict[Identity, dict[tuple[int, float], float]]
     average_power_w: dict[Identity, dict[tuple[int, float], float]]
+    n_unmeasured: int = 0
 
     @property
     def name(self) -> str:
@@ -86,7 +92,7 @@ def parse_train(source: str, text: str) -> TrainTrace:
     for line, row in _rows(source, text, TRAIN_COLUMNS, faults):
         try:
             key = (Metric(_number(row, "target_metric", is_positive=False)), _batch_size(row))
-            reached = None if row["target_epoch"].lower() in NOT_REACHED else _number(row, "target_epoch")
+            reached = None if row["target_epoch"].lower() in UNKNOWN else _number(row, "target_epoch")
             runs = epochs[_job(row)].setdefault(key, {})
             _insert(runs, row["run"], reached, f"run {row['run']} at batch size {key[1]} and target {key[0]:g}")
         except ValueError as error:
@@ -97,13 +103,20 @@ def parse_train(source: str, text: str) -> TrainTrace:
 
 
 def parse_power(source: str, text: str) -> PowerTrace:
-    """Return a trace of power; raise `TraceError` with every fault."""
+    """Return a trace of power; raise `TraceError` with every fault.
+
+    A row without a measurement is none: it says as much of its limit as no row does, and nothing of the others.
+    """
     faults: list[str] = []
+    n_unmeasured = 0
     times_s: dict[Identity, dict[tuple[int, float], float]] = defaultdict(dict)
     powers_w: dict[Identity, dict[tuple[int, float], float]] = defaultdict(dict)
     for line, row in _rows(source, text, POWER_COLUMNS, faults):
         try:
             key = (_batch_size(row), _number(row, "power_limit"))
+            if any(row[column].lower() in UNKNOWN for column in MEASURED_COLUMNS):
+                n_unmeasured += 1
+                continue
             time_s, power_w = _number(row, "time_per_epoch"), _number(row, "average_power")
             _insert(times_s[_job(row)], key, time_s, f"batch size {key[0]} at {key[1]:g} W")
             powers_w[_job(row)][key] = power_w
@@ -111,7 +124,12 @@ def parse_power(source: str, text: str) -> PowerTrace:
             faults.append(f"{source}:{line}: {error}")
     if faults:
         raise TraceError(faults)
-    return PowerTrace(source=source, time_per_epoch_s=dict(times_s), average_power_w=dict(powers_w))
+    return PowerTrace(
+        source=source,
+        time_per_epoch_s=dict(times_s),
+        average_power_w=dict(powers_w),
+        n_unmeasured=n_unmeasured,
+    )
 
 
 def workloads_of(train: TrainTrace, power: PowerTrace, jobs: Sequence[RecurringJob] = JOBS) -> list[Workload]:

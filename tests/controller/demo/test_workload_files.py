@@ -45,3 +45,18 @@ def test_two_files_of_one_name_could_not_be_told_apart(tmp_path: Path) -> None:
     other.write_bytes((CARRIED / "v100.csv").read_bytes())
     with pytest.raises(ConfigError, match="rename one"):
         read_workloads(CARRIED / "train.csv", [CARRIED / "v100.csv", other])
+
+
+@pytest.mark.parametrize(
+    ("n", "told"), [(0, ""), (1, "1 row has no time_per_epoch"), (2, "2 rows have no time_per_epoch")]
+)
+def test_rows_that_nobody_measured_are_said_to_be_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], n: int, told: str
+) -> None:
+    power = tmp_path / "gpu.csv"
+    rows = [f"cifar100,shufflenetv2,1024,adam,{100 + i},nan,80\n" for i in range(n)]
+    power.write_text((CARRIED / "v100.csv").read_text(encoding="utf-8") + "".join(rows), encoding="utf-8")
+    workloads = read_workloads(CARRIED / "train.csv", [power])
+    assert [job.time_per_epoch_s for job in workloads] == [job.time_per_epoch_s for job in carried_workloads()]
+    err = capsys.readouterr().err
+    assert err.startswith(f"{power}: {told}") if told else not err

@@ -103,12 +103,22 @@ def test_every_fault_of_a_training_trace_is_told_with_its_line() -> None:
     )
 
 
+@pytest.mark.parametrize("cells", ["nan,90", ",90", "20,NaN", "20,", ","])
+def test_a_row_without_a_measurement_is_left_out_and_counted(cells: str) -> None:
+    trace = parse_power("v100.csv", POWER + f"cifar100,shufflenetv2,64,adadelta,175,{cells}\n")
+    whole = parse_power("v100.csv", POWER)
+    assert (trace.n_unmeasured, whole.n_unmeasured) == (1, 0)
+    assert replace(trace, n_unmeasured=0) == whole
+
+
 @pytest.mark.parametrize(
     ("row", "fault"),
     [
         ("cifar100,shufflenetv2,0,adadelta,100,20,90", "batch_size = '0': must be a whole number of at least 1"),
         ("cifar100,shufflenetv2,32,adadelta,inf,20,90", "power_limit = 'inf': must be a finite number above 0"),
-        ("cifar100,shufflenetv2,32,adadelta,100,nan,90", "time_per_epoch = 'nan': must be a finite number above 0"),
+        ("cifar100,shufflenetv2,32,adadelta,100,-20,90", "time_per_epoch = '-20': must be a finite number above 0"),
+        ("cifar100,shufflenetv2,32,adadelta,100,inf,90", "time_per_epoch = 'inf': must be a finite number above 0"),
+        ("cifar100,shufflenetv2,32,adadelta,nan,20,90", "power_limit = 'nan': must be a finite number above 0"),
         ("cifar100,shufflenetv2,32,adadelta,100,20,0", "average_power = '0': must be a finite number above 0"),
         ("cifar100,shufflenetv2,64,adadelta,100,20,90", "batch size 64 at 100 W stands there twice"),
     ],
