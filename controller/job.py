@@ -58,10 +58,7 @@ class Job:
         self.refusals: dict[int, str] = {}
         """Why ranks did not get their GPUs, by rank: a code. While one did not, no limit is set."""
         self.ended: End | None = None
-        self._config = config
-        self._clock = clock
-        self._signal = signal
-        self._give_up = give_up
+        self._config, self._clock, self._signal, self._give_up = config, clock, signal, give_up
         self._holding = Holding()
         self._books = Bookkeeping(clock=clock, signal=signal)
         self._news = RunNews(place, ranks=self.ranks, holding=self._holding, publish=publish)
@@ -130,6 +127,11 @@ class Job:
         if self.ended is None and self.ranks.are_succeeded_by(number, status, now_s=self._alive_s()):
             self._end(self.ranks.ending or "silent")  # what another process does has an account of its own
         return self.ended is not None
+
+    def make_way(self) -> None:
+        """End at once where every process is gone: another run needs the GPUs, and they are not waited for."""
+        if ended := self.ranks.ending:
+            self._end(ended)
 
     def hear_iterations(self, number: int, message: Iterations) -> bool:
         """Take a rank's iterations; return False where they are nonsense, or nobody said that the rank exists."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from controller.claims import Refusal, grant
+from controller.claims import Refusal, grant, resolve
 from controller.clock import Clock
 from controller.complaints import Complaints
 from controller.config import Config
@@ -211,6 +211,7 @@ class Router:
 
     def _claim(self, job: Job, rank: int, status: RankStatus) -> None:
         """Give a run the GPUs that one of its ranks names; each heartbeat, too, tries again what was refused."""
+        self._make_way(job, status)
         owners = {
             uuid: f"{other.place.job}/{other.place.run}" for other in self.jobs.values() for uuid in other.gpu_uuids
         }
@@ -231,6 +232,14 @@ class Router:
                 unit = self._units[gpu.uuid]
                 job.add_gpu(unit.limiter, unit.meter)
                 unit.meter.job = job.place.job
+
+    def _make_way(self, job: Job, status: RankStatus) -> None:
+        """End the runs whose processes are all gone, and wait only to be taken up again, on GPUs that another needs."""
+        gpus = [unit.limiter.gpu for unit in self._units.values()]
+        wanted = {gpu.uuid for gpu in (resolve(name, gpus) for name in status.gpus) if not isinstance(gpu, Refusal)}
+        for other in list(self.jobs.values()):
+            if other is not job and other.gpu_uuids & wanted:
+                other.make_way()
 
     def _publish(self, job: str, run: str, leaf: str, message: Message) -> None:
         """Publish what a run says of itself: its curve, its plan, its energy, or this node's part (`node/…`) of it."""

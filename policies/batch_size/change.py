@@ -33,8 +33,8 @@ LEAST_RUNS: Final = 5
 class _Noise:
     """The variance from run to run, pooled over the batch sizes: the mean of an inverse-gamma posterior."""
 
-    squares: float = NOISE_WEIGHT * NOISE_LOG**2
-    degrees: float = NOISE_WEIGHT
+    sum_log2: float = NOISE_WEIGHT * NOISE_LOG**2
+    n_degrees: float = NOISE_WEIGHT
 
 
 @dataclass(slots=True)
@@ -43,7 +43,8 @@ class _Usual:
 
     n: int = 0
     mean: float = 0.0
-    excess_sd: float = 0.0
+    excess_ratio: float = 0.0
+    """The sum, in standard deviations."""
     pending: list[int] = field(default_factory=list)
 
     def add(self, value: float, noise: _Noise) -> None:
@@ -52,18 +53,18 @@ class _Usual:
         self.n += 1
         self.mean += apart / self.n
         if self.n > 1:
-            noise.squares += apart**2 * (self.n - 1) / self.n
-            noise.degrees += 1
+            noise.sum_log2 += apart**2 * (self.n - 1) / self.n
+            noise.n_degrees += 1
 
     def weigh(self, value: float, noise: _Noise) -> None:
         """Add to the sum how far a run lies above the usual; that little is known of the noise is allowed for."""
         if self.n < LEAST_RUNS:
             return
-        sd = math.sqrt(noise.squares / noise.degrees * (1 + 1 / self.n))
+        sd = math.sqrt(noise.sum_log2 / noise.n_degrees * (1 + 1 / self.n))
         t = (value - self.mean) / sd
-        z = math.copysign(math.sqrt(noise.degrees * math.log1p(t * t / noise.degrees)), t)
+        z = math.copysign(math.sqrt(noise.n_degrees * math.log1p(t * t / noise.n_degrees)), t)
         allowance = max(CHANGE_SD, CHANGE_LOG / sd) / 2
-        self.excess_sd = max(0.0, self.excess_sd + min(z - allowance, MOST_SD))
+        self.excess_ratio = max(0.0, self.excess_ratio + min(z - allowance, MOST_SD))
 
 
 def changed_at(index: NDArray[np.intp], log_epochs: Floats) -> int:
@@ -79,9 +80,9 @@ def changed_at(index: NDArray[np.intp], log_epochs: Floats) -> int:
         own = usual.setdefault(candidate, _Usual())
         own.weigh(value, noise)
         own.pending.append(number)
-        if own.excess_sd > ALARM_SD:
+        if own.excess_ratio > ALARM_SD:
             began, usual = own.pending[0], {}
-        elif own.excess_sd == 0.0:
+        elif own.excess_ratio == 0.0:
             for each in own.pending:
                 own.add(values[each], noise)
             own.pending.clear()

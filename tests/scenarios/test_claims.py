@@ -101,6 +101,23 @@ async def test_when_the_first_of_two_processes_on_one_rank_goes_the_second_gets_
         assert gpu.requested_power_limit_w < PRIOR_W
 
 
+async def test_a_run_whose_process_is_gone_makes_way_at_once_for_another_on_its_gpu(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as one that was broken off by Ctrl-C and is begun again: another process, another run."""
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    broken_off, again = Training(site, pid=1), Training(site, run="run-2", pid=2)
+    async with site.controlled():
+        await broken_off.train(60)
+        broken_off.tell("lost")
+        await again.train(600)
+        assert gpu.requested_power_limit_w < PRIOR_W
+    assert "no limit is set" not in caplog.text
+    assert (site.energies()[-1].state, site.energies()[-1].final) == ("lost", True)
+    assert gpu.requested_power_limit_w == PRIOR_W
+
+
 async def test_a_process_that_only_claims_a_rank_gets_none_of_the_gpus_that_it_names(tmp_path: Path) -> None:
     gpus = two_gpus()
     site = Site(tmp_path, gpus)
