@@ -37,6 +37,7 @@ ALLOWED: Final = {
     "mean_work_price": "the mean price of all of them, the same",
     "price_at_end": "the same, at the end of a run",
     "mean_power_cost": "power times signal, in W times the signal's unit",
+    "resale": "the same, over one period",
     "at_least": "a price, the same as what it is compared with",
     "price_of": "what a run costs: g, money or kWh, as its signal says",
     "end_tangent": "a slope, whose unit is that of what is interpolated",

@@ -109,14 +109,14 @@ def jobs_of(world: World, contest: Contest, *, top_s: float, n_starts: int, peri
         ValueError: the signal is too short for such a run.
     """
 
-    def starts_s(slowdown: float) -> list[float]:
-        longest_s = top_s * slowdown * LENIENCE + 2 * period_s
+    def starts_s(slowdown_ratio: float) -> list[float]:
+        longest_s = top_s * slowdown_ratio * LENIENCE + 2 * period_s
         return run_starts_s(world, n_starts=n_starts, history_s=HISTORY_S, longest_s=longest_s, period_s=period_s)
 
     budget = max(*contest.max_slowdowns, 1.0)
-    slowest = max(float(world.iterations_per_s[-1]) / world.profile.energy_minimal.iterations_per_s, budget)
+    slowest_ratio = max(float(world.iterations_per_s[-1]) / world.profile.energy_minimal.iterations_per_s, budget)
     try:
-        chosen_s = starts_s(slowest)
+        chosen_s = starts_s(slowest_ratio)
     except ValueError:
         if not UNBOUNDED.isdisjoint(contest.policies):
             raise

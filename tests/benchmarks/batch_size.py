@@ -27,7 +27,7 @@ from policies.batch_size.replay.workload import Workload
 from tests.benchmarks.batch_size_original import MismatchError, compare_with_original
 from tests.policies.batch_size.reference import Reference
 
-DATE: Final = "2026-11-21"
+DATE: Final = "2026-11-22"
 TABLE: Final = Path(__file__).with_suffix(".md")
 LEARNERS: Final = ("gridchase", "Zeus")
 OTHERS: Final = ("gridchase-untimed", "gridchase-profiled", "zeus", "oracle", "default", "grid")
