@@ -34,13 +34,15 @@ PRICED_S = 300.0
 class Balance:
     """The books as they stand: the account, up to when it goes [ns], and where each GPU's counter stood then [J].
 
-    `signal`: the kind and the unit of the signal that the account counts by, as far as they are known.
+    `signal`: the kind and the unit of the signal that the account counts by, as far as they are known. `passed_on`: the
+    GPUs that another run has had since; what they have used meanwhile is in its account.
     """
 
     account: RunAccount
     cut_ns: int
     counters_j: Mapping[str, float | None]
     signal: tuple[str | None, str | None] = None, None
+    passed_on: tuple[str, ...] = ()
 
 
 class Bookkeeping:
@@ -69,6 +71,10 @@ class Bookkeeping:
         if kind not in {None, self._signal.kind}:
             self._unit = None
             self.account.forget_signal()
+
+    def awaits(self, uuid: str) -> bool:
+        """Return whether nothing is entered yet since former books were taken up, and a GPU is one of theirs."""
+        return self._before is not None and uuid in self._before.counters_j
 
     def leave_the_gap(self) -> bool:
         """Leave the time without a controller out, where nothing was entered since: nobody knows when the run ended.
@@ -112,6 +118,9 @@ class Bookkeeping:
         since_ns, until_ns = known_ns if self._cut_ns is None else (self._cut_ns, known_ns[1])
         if not to_the_end:
             until_ns = max(until_ns, now_ns - patience_ns)
+        if self._before is not None and self._before.passed_on:  # the meters tell of another run, too
+            since_ns = max(since_ns, self._taken_up_ns)
+            until_ns = max(since_ns, until_ns)
         patient_from_ns = now_ns - patience_ns // METER_PATIENCE
         self.is_blind = any(_last_ns(meter, now_ns) < patient_from_ns for meter in meters.values())
         pieces = cut(
@@ -125,6 +134,8 @@ class Bookkeeping:
         )
         if self._before is not None and (pieces or to_the_end):
             pieces[:0] = _between(self._before, pieces[0].begin_ns if pieces else now_ns, meters)
+            if not self._before.counters_j.keys() <= meters.keys():  # no curve of fewer GPUs tells what theirs would be
+                self.account.close_curve(None)
             self._before = None
         history = self._signal.history()
         if history is not None:
@@ -170,6 +181,8 @@ def _between(before: Balance, until_ns: int, meters: Mapping[str, EnergyMeter]) 
     energy_j = 0.0
     for uuid, then_j in before.counters_j.items():
         now_j = meters[uuid].counter_at_j(until_ns) if uuid in meters else None
+        if uuid in before.passed_on:
+            continue
         if then_j is not None and now_j is not None and now_j >= then_j:
             energy_j += now_j - then_j
         else:

@@ -75,8 +75,7 @@ class Job:
         self._following = Following(place, config=config, holding=self._holding, news=self._news)
         self._slack = SlackSharing(self._holding, settle_s=config.profiler.settle_s)
         self._shares_slack = config.plan.rules_of(place.job).share_slack
-        self._tick_s = math.inf
-        self._stepped_s = 0.0
+        self._tick_s, self._stepped_s = math.inf, 0.0
 
     @property
     def is_leader(self) -> bool:
@@ -96,7 +95,8 @@ class Job:
     def add_gpu(self, limiter: PowerLimiter, meter: EnergyMeter) -> None:
         """Give the run a GPU; a curve measured with fewer of them is void, and what ran on it is settled."""
         kept = self._kept if self._is_taken_up else None
-        if self._holding.uuids and not (kept and limiter.gpu.uuid in kept.balance.counters_j):
+        self._run_books.pass_on(limiter.gpu.uuid, self.place)
+        if self._holding.uuids and not self._books.awaits(limiter.gpu.uuid):
             self._account_for()
             self._leading.settle(self._following.profile if self.is_follower else self._leading.profile)
         self._holding.add(limiter, meter)

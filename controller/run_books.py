@@ -9,7 +9,8 @@ its processes may come back.
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -128,6 +129,15 @@ class RunBooks:
             self._books.pop(dropped)
             changes[dropped] = None
         self._writer.put(changes)
+
+    def pass_on(self, uuid: str, place: Place) -> None:
+        """Note in the books of other runs that a GPU of theirs is this one's now."""
+        for path, book in list(self._books.items()):
+            balance = book.balance
+            if path != self._path(place) and uuid in balance.counters_j and uuid not in balance.passed_on:
+                passed = replace(balance, passed_on=(*balance.passed_on, uuid))
+                self._books[path] = noted = msgspec.structs.replace(book, balance=passed)
+                self._writer.put({path: partial(msgspec.json.encode, noted)})
 
     def drop(self, place: Place) -> None:
         """Forget a run: it has ended."""

@@ -129,3 +129,27 @@ async def test_a_gpu_that_cannot_be_read_in_mid_measurement_does_not_hold_the_ru
         gpus[1].errors.clear()
         await train(ranks, HALF_HOUR_S)
         assert site.profiles()[-1].state == "planned"
+
+
+async def test_a_gpu_that_comes_back_later_than_the_others_of_a_silent_run_saves_nothing_in_that_time(
+    tmp_path: Path,
+) -> None:
+    gpus = two_gpus()
+    site = Site(tmp_path, gpus, *QUICK)
+    ranks = [training(site, gpus, 0), training(site, gpus, 1)]
+    other = Training(site, gpus[1:], run="run-2", pid=555)
+    async with site.controlled():
+        await train(ranks, HALF_HOUR_S)
+        await asyncio.sleep(100)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(other.train(HALF_HOUR_S))
+            await asyncio.sleep(2)
+            tasks.create_task(train(ranks, 2 * HALF_HOUR_S))
+            await asyncio.sleep(HALF_HOUR_S)
+            other.tell("finished")
+        for rank in ranks:
+            rank.tell("finished")
+        await asyncio.sleep(20)
+    saved_ratio = site.energies()[-1].saved_ratio
+    assert saved_ratio is not None
+    assert 0 < saved_ratio < 0.1

@@ -93,3 +93,28 @@ async def test_a_budget_is_not_spent_twice_by_a_run_that_was_silent(tmp_path: Pa
     assert training.begin_s is not None
     spent = energy_kwh(energy_j(gpu, training.begin_s, training.begin_s + 2_000 + 2 * LEASE_S))
     assert 0.3 - left == pytest.approx(spent, rel=0.02)
+
+
+@pytest.mark.parametrize("duration_s", [600.0, 1800.0])
+async def test_a_run_that_was_silent_pays_nothing_for_what_another_did_on_its_gpu_meanwhile(
+    tmp_path: Path, duration_s: float
+) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    suspended = Training(site, rate=lambda limit_w: 10 * rate_per_s(limit_w), pid=1)
+    other = Training(site, job="bert", run="run-2", rate=lambda limit_w: 10 * rate_per_s(limit_w), pid=2)
+    own_j = 0.0
+    async with site.controlled():
+        for pause_s in (1.5 * LEASE_S, 0.0):
+            begin_s = site.clock.now_s()
+            await suspended.train(600)
+            own_j += energy_j(gpu, begin_s, site.clock.now_s())
+            await asyncio.sleep(pause_s)
+            if pause_s:
+                await other.train(duration_s)
+                other.tell("finished")
+                await asyncio.sleep(LEASE_S / 2)
+        final = (await finals(site, suspended))[-1]
+    assert final.iterations == pytest.approx(suspended.n_iterations, abs=30)
+    assert final.energy_j == pytest.approx(own_j, rel=0.01)
+    assert gpu.requested_power_limit_w == PRIOR_W
