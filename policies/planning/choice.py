@@ -160,13 +160,15 @@ def _need(
             left, slowest_per_s = progress.left_iterations, float(hull.iterations_per_s[0])
             horizon_s = DAY_S if left is None else left / slowest_per_s
             # Here the unit counts: without days to look back on, what holds now, or held, is what the rest will cost.
-            market = Market(hull, question.outlook(horizon_s) or flat_outlook(_usual_value(question), horizon_s))
+            outlook = question.outlook(horizon_s)
+            market = Market(hull, outlook or flat_outlook(_usual_value(question), horizon_s, period_s=period_s))
             return budget_need(market, budget, progress), market
         case _:
             assert_never(objective)
     if need is None:
         return None, None
-    return need, Market(hull, question.outlook(need.horizon_s) or flat_outlook(STATIC_VALUE, need.horizon_s))
+    outlook = question.outlook(need.horizon_s)
+    return need, Market(hull, outlook or flat_outlook(STATIC_VALUE, need.horizon_s, period_s=period_s))
 
 
 def _usual_value(question: _Question) -> float:

@@ -59,9 +59,11 @@ class Outlook:
         return float(np.ptp(self.values)) <= SAME_RATIO * float(np.abs(self.values).max())
 
 
-def flat_outlook(value: float, horizon_s: float) -> Outlook:
-    """Return the outlook on a signal that stays what it is."""
-    return Outlook(np.array([horizon_s]), np.array([value]))
+def flat_outlook(value: float, horizon_s: float, *, period_s: float) -> Outlook:
+    """Return the outlook on a signal that stays what it is: the present period, and what comes after it."""
+    present_s = min(period_s, horizon_s)
+    durations_s = [present_s, horizon_s - present_s] if horizon_s > present_s else [horizon_s]
+    return Outlook(np.array(durations_s), np.full(len(durations_s), value))
 
 
 def outlook_of(

@@ -58,7 +58,9 @@ def test_the_rate_now_is_one_of_the_hull(
 @given(st.floats(0.94, 1.0), st.floats(0.1, 1e3))
 def test_of_a_flat_signal_every_moment_gets_the_mean(share: float, value: float) -> None:
     needed_per_s = share * A40_HULL.fastest.iterations_per_s
-    assert Market(A40_HULL, flat_outlook(value, 3_600.0)).buy(needed_per_s).rate_per_s == pytest.approx(needed_per_s)
+    assert Market(A40_HULL, flat_outlook(value, 3_600.0, period_s=300.0)).buy(needed_per_s).rate_per_s == pytest.approx(
+        needed_per_s
+    )
 
 
 @given(profiles(), steps, st.floats(0.0, 1.0), st.floats(0.0, 1.0))
