@@ -25,7 +25,7 @@ class Place(NamedTuple):
     job: str
     rank: int
     gpus: tuple[str | int, ...]
-    thread: int
+    thread: "weakref.ref[threading.Thread]"
 
 
 _SENDERS: "weakref.WeakKeyDictionary[Sender, tuple[Place | None, int]]" = weakref.WeakKeyDictionary()
@@ -36,7 +36,7 @@ def place_of(settings: Settings) -> Place | None:
     """Return the place of a run that nobody has named; one that has a name may be meant to be beside another."""
     if not settings.run_is_random:
         return None
-    return Place(settings.job, settings.rank, tuple(settings.gpus), threading.get_ident())
+    return Place(settings.job, settings.rank, tuple(settings.gpus), weakref.ref(threading.current_thread()))
 
 
 def make_room(place: Place | None) -> None:
@@ -104,10 +104,13 @@ def _last_exception() -> BaseException | None:
 
 @atexit.register
 def _say_finished() -> None:
-    """Take leave for every run that nobody closed. The last will covers every end that does not get here."""
+    """Take leave for every run that nobody closed, and wait for those that are about it, too.
+
+    The last will covers every end that does not get here.
+    """
     deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
     error = _last_exception()
-    senders = [sender for sender in list(_SENDERS) if not sender.closed]
+    senders = list(_SENDERS)
     for sender in senders:
         take_leave(sender, error)
     for sender in senders:

@@ -158,14 +158,14 @@ class Sender:
         if not self.closed:
             if reached is not None:
                 self._reached = reached
-            self._is_broken_off = is_broken_off
-            self._is_closing = True
+            self._is_broken_off, self._is_closing = is_broken_off, True
             if wakes:
                 self._woken.set()
 
     def wait_closed(self, timeout_s: float) -> None:
         """Wait until everything has arrived; not at all where no broker was ever there."""
         if os.getpid() == self._pid and not self._is_hopeless:
+            self._woken.set()
             self._ended.wait(max(0.0, timeout_s))
 
     def _run(self) -> None:

@@ -37,6 +37,17 @@ for epoch in range(3):
     for _ in publish_iterations(range(1000), job="toy", run="r1", broker=sys.argv[1]):
         pass
 """
+IN_A_FUNCTION = """
+import sys
+from publishers import Publisher
+def main():
+    publisher = Publisher(job="toy", run="r1", broker=sys.argv[1], flush_s=5.0)
+    for epoch in publisher.epochs(3):
+        for _ in range(1000):
+            publisher.iteration()
+    publisher.metric(0.9, reached=True)
+main()
+"""
 FAILING = SHORT + "\nraise SystemError('the training is broken')\n"
 FORKING = """
 import os, sys, time
@@ -84,6 +95,15 @@ def test_every_iteration_arrives_exactly_once_and_the_end_is_said_at_exit(broker
         assert subscriber.statuses()[-1].pid == child.pid
         assert_complete(subscriber.iterations(), 3_000)
         assert {message.epoch for message in subscriber.iterations()} == {0, 1, 2}
+
+
+def test_a_publisher_of_a_function_is_collected_at_its_end_and_says_all_the_same(broker: Mosquitto) -> None:
+    with listening(broker.port) as subscriber, training(IN_A_FUNCTION, broker.url) as child:
+        _, stderr = child.communicate(timeout=60.0)
+        wait_until(lambda: subscriber.statuses() and subscriber.statuses()[-1].state != "running")
+        assert (child.returncode, stderr) == (0, "")
+        assert (subscriber.statuses()[-1].state, subscriber.statuses()[-1].reached) == ("finished", True)
+        assert_complete(subscriber.iterations(), 3 * 999)  # the first call of an epoch begins its first iteration
 
 
 def test_the_status_is_retained_for_those_who_come_later(broker: Mosquitto) -> None:

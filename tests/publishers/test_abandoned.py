@@ -70,6 +70,17 @@ def test_a_run_of_another_thread_is_left_alone() -> None:
         assert not before.closed
 
 
+def test_a_thread_that_is_gone_is_not_the_next_one_though_it_may_have_its_number() -> None:
+    made: list[Publisher] = []
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: made.append(begun(FakeConnection())))
+        thread.start()
+        thread.join()
+    assert [publisher.closed for publisher in made] == [False, False]
+    for publisher in made:
+        publisher.close()
+
+
 def test_a_run_that_an_exception_at_the_prompt_broke_off_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "last_value", ValueError("of long ago"), raising=False)
     for error, state in ((None, "finished"), (KeyboardInterrupt(), "lost")):
