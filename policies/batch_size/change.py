@@ -22,7 +22,7 @@ CHANGE_LOG: Final = math.log(2.0)
 CHANGE_SD: Final = 2.0
 """The same, where the noise is large, in standard deviations."""
 ALARM_SD: Final = 5.0
-"""The sum that is a change; of normal noise alone, some 100,000 runs reach it once (D. Siegmund, 1985)."""
+"""The sum that is a change; once in 100,000 runs of normal noise that is known well (D. Siegmund, 1985)."""
 MOST_SD: Final = 3.0
 """What a single run adds at most: one alone, however long, is no change."""
 LEAST_RUNS: Final = 5
@@ -56,34 +56,40 @@ class _Usual:
             noise.sum_log2 += apart**2 * (self.n - 1) / self.n
             noise.n_degrees += 1
 
-    def weigh(self, value: float, noise: _Noise) -> None:
-        """Add to the sum how far a run lies above the usual; that little is known of the noise is allowed for."""
+    def weigh(self, value: float, noise: _Noise) -> float:
+        """Return what a run adds to the sum: how far it lies above the usual; little may be known of the noise."""
         if self.n < LEAST_RUNS:
-            return
+            return 0.0
         sd = math.sqrt(noise.sum_log2 / noise.n_degrees * (1 + 1 / self.n))
         t = (value - self.mean) / sd
         z = math.copysign(math.sqrt(noise.n_degrees * math.log1p(t * t / noise.n_degrees)), t)
         allowance = max(CHANGE_SD, CHANGE_LOG / sd) / 2
-        self.excess_ratio = max(0.0, self.excess_ratio + min(z - allowance, MOST_SD))
+        return min(z - allowance, MOST_SD)
 
 
-def changed_at(index: NDArray[np.intp], log_epochs: Floats) -> int:
+def changed_at(index: NDArray[np.intp], log_epochs: Floats, reached: NDArray[np.bool_]) -> int:
     """Return the number of the first run after the last change; 0: there was none.
 
     Args:
         index: which candidate each run is of, shape (n_runs,), in the order in which they were made.
-        log_epochs: the logarithm of the epochs that each trained, shape (n_runs,); one that was stopped needed more.
+        log_epochs: the logarithm of the epochs that each trained, shape (n_runs,).
+        reached: whether that was to the target, shape (n_runs,). One that was stopped needed more, nobody knows how
+            many: it may be dearer than usual, and is never a usual one.
     """
     values = log_epochs.tolist()
     began, noise, usual = 0, _Noise(), dict[int, _Usual]()
-    for number, (candidate, value) in enumerate(zip(index.tolist(), values, strict=True)):
+    for number, (candidate, got_there) in enumerate(zip(index.tolist(), reached.tolist(), strict=True)):
         own = usual.setdefault(candidate, _Usual())
-        own.weigh(value, noise)
+        excess = own.weigh(values[number], noise)
+        if not got_there and excess <= 0:
+            continue
+        own.excess_ratio = max(0.0, own.excess_ratio + excess)
         own.pending.append(number)
         if own.excess_ratio > ALARM_SD:
             began, usual = own.pending[0], {}
         elif own.excess_ratio == 0.0:
             for each in own.pending:
-                own.add(values[each], noise)
+                if reached[each]:
+                    own.add(values[each], noise)
             own.pending.clear()
     return began

@@ -151,7 +151,7 @@ def _tally(study: Study, settings: LearningSettings, epoch_costs: EpochCosts) ->
     reached = np.array([seen.outcome == "reached" and seen.epochs > 0 for seen in told], dtype=bool)
     log_epochs = np.array([math.log(seen.epochs) if ok else 0.0 for seen, ok in zip(told, reached, strict=True)])
     log_trained = np.array([math.log(max(seen.epochs, LEAST_EPOCHS)) for seen in told])
-    n_before = changed_at(index, log_trained) if settings.forgetting_ratio is None else 0
+    n_before = changed_at(index, log_trained, reached) if settings.forgetting_ratio is None else 0
     weights = np.ones(len(told))
     for _ in range(2 if len(told) > reached.sum() else 1):  # what is forgotten tells what a restart costs, and back
         best = _log_least_cost(_summed(len(at), index, log_epochs, weights * reached), epoch_costs)

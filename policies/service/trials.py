@@ -86,7 +86,14 @@ def rebound(trial: Trial, cost_bound: float | None, eta: float) -> Trial:
     if cost_bound is None or cost_bound > MAX_COST:
         return trial
     gpu_model, n_gpus = trial.result.gpu_model, trial.result.n_gpus or None
-    return replace(trial, cost_bound=cost_bound, bound_eta=eta, bound_gpu_model=gpu_model, bound_n_gpus=n_gpus)
+    return replace(
+        trial,
+        cost_bound=cost_bound,
+        bound_eta=eta,
+        bound_gpu_model=gpu_model,
+        bound_n_gpus=n_gpus,
+        stop_ordered_at_s=None,  # where it has passed the new one, too, that is said next
+    )
 
 
 def is_expired(trial: Trial, now_s: float) -> bool:
@@ -182,9 +189,15 @@ def told(trial: Trial, result: Result, now_s: float) -> Trial:
     if result.outcome == "reached" and not n_epochs(merged):
         raise RequestError(["outcome = reached: say after how many epochs, at least 1 (reached_epochs, or epochs)"])
     if result.outcome == "reached" and result.epochs:  # what it is told to have trained until then, it has needed
-        merged = _reached(merged, result.reached_epochs or result.epochs)
+        merged = _reached(_recounted(merged, result), result.reached_epochs or result.epochs)
     ended_at_s = trial.ended_at_s if trial.state in ENDED else now_s
     return replace(merged, state=result.outcome, ended_at_s=ended_at_s, heard_at_s=max(now_s, trial.heard_at_s))
+
+
+def _recounted(trial: Trial, result: Result) -> Trial:
+    """Return a trial that has lost count where somebody tells how many epochs it needed, not fewer than were heard."""
+    has_counted = (result.reached_epochs or 0) > (trial.last_epoch or 0)
+    return replace(trial, has_lost_count=trial.has_lost_count and not has_counted)
 
 
 def ended(trial: Trial, *, was_lost: bool, now_s: float) -> Trial:

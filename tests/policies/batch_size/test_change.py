@@ -14,9 +14,10 @@ from policies.batch_size.study import LearningSettings, Observation
 from tests.policies.batch_size.studies import SETTINGS, SIZES, reached, stopped, study
 
 
-def change(epochs: Sequence[float], index: Sequence[int] | None = None) -> int:
-    """Return where runs at one batch size, or at those of `index`, have changed."""
-    return changed_at(np.array(index if index is not None else [0] * len(epochs)), np.log(np.array(epochs)))
+def change(epochs: Sequence[float], index: Sequence[int] | None = None, stopped: Sequence[int] = ()) -> int:
+    """Return where runs at one batch size, or at those of `index`, have changed; `stopped`: before they got there."""
+    at = np.array(index if index is not None else [0] * len(epochs))
+    return changed_at(at, np.log(np.array(epochs)), ~np.isin(np.arange(len(epochs)), stopped))
 
 
 def noisy(n: int, *, seed: int, sd_log: float) -> list[float]:
@@ -31,7 +32,12 @@ def test_two_runs_that_need_far_more_are_a_change() -> None:
 
 
 def test_a_run_that_was_stopped_and_two_that_got_there_are_one() -> None:
-    assert change([*USUAL, 20, 26, 25]) == len(USUAL)
+    assert change([*USUAL, 20, 26, 25], stopped=[len(USUAL)]) == len(USUAL)
+
+
+def test_a_run_that_was_stopped_early_says_nothing_of_what_is_usual() -> None:
+    assert change([1e-6, *USUAL, 30, 28], stopped=[0]) == 1 + len(USUAL)
+    assert change([*USUAL, 30, 1e-6, 28], stopped=[len(USUAL) + 1]) == len(USUAL)
 
 
 def test_one_run_is_none_however_long() -> None:

@@ -65,3 +65,11 @@ def test_of_the_accounts_of_two_processes_one_is_taken_as_a_whole() -> None:
 def test_a_metric_without_its_epoch_is_no_new_process() -> None:
     trial = measured(validated(a_trial(), 0, now_s=1.0), epoch=0, value=0.9, reached=True, now_s=9.0)
     assert (n_epochs(trial), trial.has_lost_count) == (1, False)
+
+
+@pytest.mark.parametrize(("n_told", "has_lost_count"), [(10, False), (7, True)])
+def test_who_counts_the_epochs_after_all_heals_it(n_told: int, has_lost_count: bool) -> None:
+    trial = reached_at(validated(validated(a_trial(), 7, now_s=8.0), 0, now_s=10.0), 1, now_s=11.0)
+    assert trial.has_lost_count
+    trial = told(trial, Result(outcome="reached", epochs=n_told, reached_epochs=n_told, energy_j=1.0), 12.0)
+    assert trial.has_lost_count is has_lost_count
