@@ -37,7 +37,7 @@ from policies.replay.world import Job, World
 from policies.signal import Signal
 from tests.policies.days import A40, DAY_S, HOUR_S, grid
 
-DATE: Final = "2026-11-21"
+DATE: Final = "2026-11-22"
 TABLE: Final = Path(__file__).with_suffix(".md")
 WORKLOAD: Final = "imagenet/resnet50"
 BATCH_SIZE: Final = 256
