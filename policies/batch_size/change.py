@@ -56,7 +56,7 @@ class _Usual:
             noise.sum_log2 += apart**2 * (self.n - 1) / self.n
             noise.n_degrees += 1
 
-    def weigh(self, value: float, noise: _Noise) -> float:
+    def added_ratio(self, value: float, noise: _Noise) -> float:
         """Return what a run adds to the sum: how far it lies above the usual; little may be known of the noise."""
         if self.n < LEAST_RUNS:
             return 0.0
@@ -80,7 +80,7 @@ def changed_at(index: NDArray[np.intp], log_epochs: Floats, reached: NDArray[np.
     began, noise, usual = 0, _Noise(), dict[int, _Usual]()
     for number, (candidate, got_there) in enumerate(zip(index.tolist(), reached.tolist(), strict=True)):
         own = usual.setdefault(candidate, _Usual())
-        excess = own.weigh(values[number], noise)
+        excess = own.added_ratio(values[number], noise)
         if not got_there and excess <= 0:
             continue
         own.excess_ratio = max(0.0, own.excess_ratio + excess)
