@@ -115,13 +115,8 @@ class Bookkeeping:
         if not to_the_end and self._waits(now_ns, meters):
             return
         patience_ns = int(min(HOLD_BACK_S, HOLD_BACK_TICKS * tick_s) * NS_PER_S)
-        since_ns, until_ns = known_ns if self._cut_ns is None else (self._cut_ns, known_ns[1])
-        if not to_the_end:
-            until_ns = max(until_ns, now_ns - patience_ns)
-        if self._before is not None and self._before.passed_on:  # the meters tell of another run, too
-            since_ns = max(since_ns, self._taken_up_ns)
-            until_ns = max(since_ns, until_ns)
         patient_from_ns = now_ns - patience_ns // METER_PATIENCE
+        since_ns, until_ns = self._span_ns(known_ns, least_until_ns=0 if to_the_end else now_ns - patience_ns)
         self.is_blind = any(_last_ns(meter, now_ns) < patient_from_ns for meter in meters.values())
         pieces = cut(
             logs=logs,
@@ -132,11 +127,8 @@ class Bookkeeping:
             to_the_end=to_the_end,
             entered_j=self._entered_j,
         )
-        if self._before is not None and (pieces or to_the_end):
-            pieces[:0] = _between(self._before, pieces[0].begin_ns if pieces else now_ns, meters)
-            if not self._before.counters_j.keys() <= meters.keys():  # no curve of fewer GPUs tells what theirs would be
-                self.account.close_curve(None)
-            self._before = None
+        if pieces or to_the_end:
+            pieces[:0] = self._gap(pieces[0].begin_ns if pieces else now_ns, meters)
         history = self._signal.history()
         if history is not None:
             self._count_in(history.unit)
@@ -145,6 +137,24 @@ class Bookkeeping:
             at_s = now_s - (now_ns - piece.begin_ns) / NS_PER_S
             self.account.add(piece, history.value_at(at_s) if history else None)
             yield piece
+
+    def _span_ns(self, known_ns: tuple[int, int], *, least_until_ns: int) -> tuple[int, int]:
+        """Return from when to when the books may be cut now [ns]."""
+        since_ns, until_ns = known_ns if self._cut_ns is None else (self._cut_ns, known_ns[1])
+        until_ns = max(until_ns, least_until_ns)
+        if self._before is None or not self._before.passed_on:
+            return since_ns, until_ns
+        since_ns = max(since_ns, self._taken_up_ns)  # until then the meters tell of another run, too
+        return since_ns, max(since_ns, until_ns)
+
+    def _gap(self, until_ns: int, meters: Mapping[str, EnergyMeter]) -> list[Slice]:
+        """Return the time between the former books and what is entered first, once."""
+        if self._before is None:
+            return []
+        before, self._before = self._before, None
+        if not before.counters_j.keys() <= meters.keys():  # no curve of fewer GPUs tells what theirs would be
+            self.account.close_curve(None)
+        return _between(before, until_ns, meters)
 
     def _count_in(self, unit: str) -> None:
         """Count by a signal of this unit from here on; sums in another one, of a former controller, are void."""
