@@ -6,6 +6,8 @@ from msgspec.structs import replace
 from policies.service.hardware import Hardware
 from policies.service.records import Job, Result, Trial
 from policies.service.studies import study_of
+from policies.service.trials import rebound
+from tests.policies.service.trial_news import a_trial
 
 JOB = Job(name="job", batch_sizes=(16, 32, 64), default_batch_size=32, created_at_s=0.0)
 A100 = Hardware(gpu_model="A100", n_gpus=1)
@@ -54,3 +56,9 @@ def test_a_run_that_a_bound_of_other_gpus_has_stopped_says_nothing_against_its_b
         study = study_of(JOB, [trial], 1.0, now_s=9.0)
         assert (len(study.observations), study.n_stopped) == (n_stopped, n_stopped)
     assert study_of(JOB, [mistaken], 1.0, now_s=9.0).epoch_costs == {32: pytest.approx(900.0)}
+
+
+def test_a_stop_that_was_ordered_by_another_bound_is_taken_back_with_it() -> None:
+    told_to_stop = replace(a_trial(), cost_bound=100.0, stop_ordered_at_s=1.0)
+    assert rebound(told_to_stop, 300.0, 0.5).stop_ordered_at_s is None
+    assert rebound(told_to_stop, None, 0.5) == told_to_stop, "nothing else is known"
