@@ -71,7 +71,7 @@ def read_secret(*, key: str, file: str, variable: str, environment: Mapping[str,
     """Return the secret in a file or, where none is named, in an environment variable.
 
     Args:
-        key: what the secret is called in the configuration, such as `token`: `token_file` and `token_env` name its place.
+        key: what the secret is called, such as `token`: the settings `token_file` and `token_env` name its place.
         file: a file that holds nothing but the secret; "" means none.
         variable: the environment variable; repeated in messages only where it looks like a name, not like the secret.
         environment: the process's own by default.

@@ -31,7 +31,7 @@ class WorkerThreads:
         self._n_started = 0
 
     async def run(self, call: Callable[[], Result]) -> Result:
-        """Return what `call` returns, or raise what it raises. A call whose caller is cancelled before it starts is skipped.
+        """Return what `call` returns, or raise what it raises; skip a call whose caller was cancelled before it starts.
 
         Raises:
             TimeoutError: too many calls are waiting.
