@@ -1,4 +1,8 @@
-"""The configuration: one TOML file, frozen records with defaults that work, every fault reported at once.
+"""The controller's configuration: one TOML file, frozen records with working defaults, every fault reported at once.
+
+The `[plan]` of the configuration: what is asked of every job, and of single ones by `[[plan.job]]`.
+
+The configuration: one TOML file, frozen records with defaults that work, every fault reported at once.
 
 `deploy/controller.toml` shows every key; a test keeps it equal to these defaults. Values are read once, here, and
 passed down by section; nothing below the command line reads a file or the environment.
@@ -8,6 +12,8 @@ import os
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
@@ -16,13 +22,138 @@ import msgspec
 from msgspec import Meta
 
 from controller.errors import ConfigError
-from controller.plan_config import PlanConfig, read_deadline, read_job_plans
-from controller.tables import Reader, Section, build_record, override, read_tables, shown, unrelated
 from policies.providers.base import ProviderSettings
-from policies.providers.catalogue import CATALOGUE, Entry
-from policies.providers.mqtt import MqttSettings
-from publishers.endpoint import Endpoint
-from publishers.quantities import TopicRoot
+from policies.providers.catalogue import CATALOGUE, CatalogueEntry
+from policies.providers.sources.mqtt import MqttSettings
+from publishers.messages.codec import TopicRoot
+from publishers.mqtt.broker_address import BrokerAddress
+from publishers.shared.toml_config import (
+    KeyReader,
+    Section,
+    apply_override,
+    build_record,
+    independent_faults,
+    read_tables,
+    redacted_repr,
+)
+
+S_PER_H: Final = 3_600.0
+_HOURS: Final = re.compile(r"(?P<number>\d{1,6}(\.\d{1,6})?)h")
+_PROMISES: Final = frozenset({"objective", "deadline", "budget"})
+"""The keys that say together what a job is to keep."""
+_JOBS: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,64}")
+_DEADLINE: Final = 'must be a moment with its zone, as "2026-07-01T18:00:00+02:00", or hours after a start, as "36h"'
+
+
+class PlanRules(Section, frozen=True, kw_only=True):
+    """What is asked of a plan, how often it is made, and how much a change must be worth."""
+
+    objective: Literal["slowdown", "eta", "deadline", "budget"] = "slowdown"
+    max_slowdown: Annotated[float, Meta(ge=1, le=10)] = 1.03
+    eta: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    deadline: str = ""
+    budget: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
+    period_s: Annotated[float, Meta(ge=0.05, le=86_400)] = 300.0
+    min_dwell_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
+    min_gain_ratio: Annotated[float, Meta(ge=0, lt=1)] = 0.001
+    step_w: Annotated[float, Meta(ge=1, le=1_000)] = 5.0
+    share_slack: bool = False
+
+
+class JobPlan(Section, frozen=True, kw_only=True):
+    """A `[[plan.job]]` table: the jobs that it is for, by name or pattern, and what it says otherwise (`keys`)."""
+
+    name: str
+    rules: PlanRules = PlanRules()
+    keys: tuple[str, ...] = ()
+
+
+class PlanConfig(PlanRules, frozen=True, kw_only=True):
+    """The plan of every job, but for those that a table of their own asks something else of."""
+
+    job: tuple[JobPlan, ...] = ()
+
+    def rules_of(self, job: str) -> PlanRules:
+        """Return what is asked for a job: by the table of its name, else by the first whose pattern fits, else here."""
+        fitting = [table for table in self.job if fnmatchcase(job, table.name)]
+        exact = [table for table in fitting if table.name == job]
+        return self._with(next(iter(exact + fitting), None))
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong between keys, here and in each table."""
+        yield from _faults("plan", self._with(None))
+        for number, table in enumerate(self.job):
+            if not _PROMISES.isdisjoint(table.keys):  # what it has from [plan] is told there
+                yield from _faults(f"plan.job[{number}]", self._with(table))
+
+    def _with(self, table: JobPlan | None) -> PlanRules:
+        rules = {key: getattr(self, key) for key in PlanRules.__struct_fields__}
+        return PlanRules(**rules | ({key: getattr(table.rules, key) for key in table.keys} if table else {}))
+
+
+def deadline_s(deadline: str, *, started_at_s: float) -> float:
+    """Return the moment of a deadline [Unix s], for a run that started at a time [Unix s].
+
+    Raises:
+        ValueError: it is neither a moment with a zone nor a number of hours.
+
+    >>> deadline_s("36h", started_at_s=1_000.0)
+    130600.0
+    """
+    if match := _HOURS.fullmatch(deadline):
+        return started_at_s + float(match["number"]) * S_PER_H
+    moment = datetime.fromisoformat(deadline)
+    if moment.tzinfo is None:
+        raise ValueError(f"{deadline!r} has no zone")
+    return moment.timestamp()
+
+
+def read_deadline(path: str, value: object, faults: list[str]) -> str:
+    """Return a deadline as text; TOML has moments of its own."""
+    text = value.isoformat() if isinstance(value, datetime) else value
+    if isinstance(text, str) and (not text or _is_deadline(text)):
+        return text
+    faults.append(f"{path} = {redacted_repr(str(text))}: {_DEADLINE}")
+    return ""
+
+
+def read_job_plans(path: str, value: object, faults: list[str]) -> tuple[JobPlan, ...]:
+    """Return the tables of single jobs, without the faulty ones."""
+    if not isinstance(value, list):
+        faults.append(f"{path} = {redacted_repr(value)}: must be a list of tables, each [[{path}]]")
+        return ()
+    read = [_read_job_plan(f"{path}[{number}]", table, faults) for number, table in enumerate(value)]
+    return tuple(table for table in read if table is not None)
+
+
+def _is_deadline(text: str) -> bool:
+    try:
+        deadline_s(text, started_at_s=0.0)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
+def _read_job_plan(path: str, value: object, faults: list[str]) -> JobPlan | None:
+    table: dict[str, Any] = dict(value) if isinstance(value, dict) else {}
+    name = table.pop("name", None)
+    rules = build_record(path, PlanRules, table, faults, readers={"deadline": read_deadline})
+    if not isinstance(name, str) or not _JOBS.fullmatch(name):
+        faults.append(f'{path}.name = {redacted_repr(name)}: must be a job\'s name, or a pattern of them as "bert-*"')
+        return None
+    keys = tuple(key for key in table if key in PlanRules.__struct_fields__)
+    return None if rules is None else JobPlan(name=name, rules=rules, keys=keys)
+
+
+def _faults(path: str, rules: PlanRules) -> Iterator[str]:
+    if rules.objective == "deadline" and not rules.deadline:
+        yield f'{path}.deadline = "": {_DEADLINE}, because {path}.objective = "deadline"'
+    if rules.objective == "budget" and not rules.budget:
+        yield (
+            f'{path}.budget = 0: must be above 0 (g of carbon, money, or kWh where signal.kind = "energy"), because '
+            f'{path}.objective = "budget"'
+        )
+
 
 NameOrNone = Annotated[
     str, Meta(pattern=r"\A[A-Za-z0-9._-]{0,64}\Z", description="at most 64 characters of A-Z a-z 0-9 . _ -")
@@ -144,13 +275,13 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
     tables = read_tables(path, faults)
     is_read = not faults
     for text in overrides:
-        override(tables, text, faults)
+        apply_override(tables, text, faults)
     config = _build(tables, faults)
     if is_read:
-        faults += unrelated(check(config), faults)
+        faults += independent_faults(cross_key_faults(config), faults)
     if faults:
         raise ConfigError(faults)
-    return with_names(config)
+    return with_node_defaults(config)
 
 
 def load_for_restore(path: Path | None, overrides: Sequence[str] = ()) -> tuple[Config, list[str]]:
@@ -164,14 +295,14 @@ def load_for_restore(path: Path | None, overrides: Sequence[str] = ()) -> tuple[
     faults: list[str] = []
     tables = read_tables(path, faults)
     for text in overrides:
-        override(tables, text, faults)
+        apply_override(tables, text, faults)
     config = _build(tables, faults)
     if fatal := [fault for fault in faults if fault.startswith(("node", "gpu.backend"))]:
         raise ConfigError(fatal)
-    return with_names(config), faults
+    return with_node_defaults(config), faults
 
 
-def check(config: Config) -> list[str]:
+def cross_key_faults(config: Config) -> list[str]:
     """Return the faults that concern more than one key."""
     return [
         *_check_gpu(config.gpu),
@@ -213,19 +344,19 @@ def _check_echo(config: Config) -> Iterator[str]:
 
 def _check_bus(bus: BusConfig) -> Iterator[str]:
     try:
-        Endpoint(url=bus.url)
+        BrokerAddress(url=bus.url)
     except ValueError as error:
         yield f"bus.url: {error}"
     if bus.password_file and not bus.username:
         yield 'bus.username = "": must be set, because bus.password_file is'
     if bus.ca_file and not bus.url.startswith("mqtts://"):
-        yield f"bus.url = {shown(bus.url)}: must start with mqtts:// where bus.ca_file is set"
+        yield f"bus.url = {redacted_repr(bus.url)}: must start with mqtts:// where bus.ca_file is set"
     for key, file in (("bus.password_file", bus.password_file), ("bus.ca_file", bus.ca_file)):
         if file and not Path(file).is_file():
             yield f"{key} = {file!r}: there is no such file"
 
 
-def with_names(config: Config) -> Config:
+def with_node_defaults(config: Config) -> Config:
     """Return the configuration with the node's name and state directory filled in where they are empty."""
     name = config.node.name or re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64]
     state_dir = config.node.state_dir or str(default_state_dir())
@@ -246,7 +377,7 @@ def _build(tables: Mapping[str, Any], faults: list[str]) -> Config:
         f"{name}: there is no such section; there are {', '.join(sections)}" for name in tables if name not in sections
     ]
     kind = tables["signal"].get("kind", "energy") if isinstance(tables.get("signal"), dict) else "energy"
-    readers: dict[str, dict[str, Reader]] = {
+    readers: dict[str, dict[str, KeyReader]] = {
         "signal": {"provider": partial(_read_providers, str(kind))},
         "plan": {"deadline": read_deadline, "job": read_job_plans},
     }
@@ -271,19 +402,21 @@ def _read_providers(kind: str, path: str, value: object, faults: list[str]) -> t
     if kind == "energy" and value:
         faults.append('signal.kind = "energy": is the same everywhere and asks no provider; use "carbon" or "price"')
     if not isinstance(value, list):
-        faults.append(f"{path} = {shown(value)}: must be a list of tables, each [[{path}]]")
+        faults.append(f"{path} = {redacted_repr(value)}: must be a list of tables, each [[{path}]]")
         return ()
     read = [_read_provider(entries, f"{path}[{number}]", table, faults) for number, table in enumerate(value)]
     return tuple(provider for provider in read if provider is not None)
 
 
-def _read_provider(entries: Mapping[str, Entry], path: str, value: object, faults: list[str]) -> ProviderConfig | None:
+def _read_provider(
+    entries: Mapping[str, CatalogueEntry], path: str, value: object, faults: list[str]
+) -> ProviderConfig | None:
     table = dict(value) if isinstance(value, dict) else {}
     name = table.pop("name", None)
     entry = entries.get(name) if isinstance(name, str) else None
     if entry is None:
         if entries:  # without any, the kind is wrong, and that is told elsewhere
-            faults.append(f"{path}.name = {shown(name)}: must be {' or '.join(map(repr, entries))}")
+            faults.append(f"{path}.name = {redacted_repr(name)}: must be {' or '.join(map(repr, entries))}")
         return None
     settings = build_record(path, entry.settings, table, faults)
     return None if settings is None else ProviderConfig(name=str(name), settings=settings)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from controller.errors import GpuError
-from policies.signal import Signal
+from policies.vocabulary.signal import Signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

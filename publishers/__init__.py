@@ -5,6 +5,6 @@ for batch in publish_iterations(loader, job="resnet50"):
     ...
 """
 
-from publishers.iterations import Publisher, publish_iterations
+from publishers.training.publisher import Publisher, publish_iterations
 
 __all__ = ["Publisher", "publish_iterations"]

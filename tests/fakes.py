@@ -11,9 +11,9 @@ import numpy as np
 from controller.clock import NS_PER_S
 from controller.errors import GpuError, GpuLimitError
 from controller.ports import LimitRange, LimitState, LiveLimit, Provenance, Sample, Target
-from policies.signal import Signal, SignalKind
-from publishers.bus import Outgoing, Will
-from publishers.topics import DEFAULT_ROOT, Topics
+from policies.vocabulary.signal import Signal, SignalKind
+from publishers.messages.topics import DEFAULT_ROOT, Topics
+from publishers.mqtt.client import Outgoing, Will
 
 MIDNIGHT_S = 1_700_006_400.0
 NAP_S = 60.0

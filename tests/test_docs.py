@@ -11,16 +11,29 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from controller import actuator, config, job, profile_store, ranks, restoration, signal_feed, signal_news
-from controller.cli.parser import _parser
-from policies import drift
+from controller import config
+from controller.accounting import ranks
+from controller.cli.main import _parser
+from controller.control import profile_store
+from controller.gpu import journal as restoration
+from controller.gpu import power_limiter as actuator
+from controller.runs import run as job
+from controller.signal import feed as signal_feed
+from controller.signal import grid_message as signal_news
 from policies.forecasting import MAX_LAG_S
-from policies.planning import needs, outlook
-from policies.profiling import descent, estimate, prior, settings
+from policies.planning import required_rate as needs
+from policies.planning import signal_outlook as outlook
+from policies.profiling import drift, settings
+from policies.profiling import measurement as estimate
+from policies.profiling import prior_curve as prior
+from policies.profiling import sweep as descent
 from policies.providers.base import ProviderSettings
 from policies.service.config import PolicyConfig
-from publishers import recorder, reports, sender, topics, wire
-from publishers.topics import Topics
+from publishers.messages import codec as wire
+from publishers.messages import reports, topics
+from publishers.messages.topics import Topics
+from publishers.training import recorder
+from publishers.training import worker as sender
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -117,7 +130,7 @@ def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:
     given = {reason for source in sources for reason in _reasons(ast.parse(source.read_text(encoding="utf-8")))}
     section = HOW_IT_WORKS.split("## Reason codes")[1]
     explained = {cells[0].strip("`") for cells in _rows(section) if cells[0].startswith("`")}
-    assert explained == given | set(job._RELEASES.values()) | set(signal_feed.DOUBTS.values())
+    assert explained == given | set(job._RELEASES.values()) | set(signal_feed.DEGRADED_REASONS.values())
 
 
 @pytest.mark.parametrize(

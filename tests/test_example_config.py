@@ -8,7 +8,7 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 
-from controller.config import Config, check, load_config, with_names
+from controller.config import Config, cross_key_faults, load_config, with_node_defaults
 
 EXAMPLE = Path(__file__).parents[1] / "deploy" / "controller.toml"
 DEFAULTS = {
@@ -39,8 +39,8 @@ def test_the_example_shows_every_key_with_its_default_in_the_order_of_the_record
 
 
 def test_the_example_is_a_valid_configuration_and_equal_to_none_at_all() -> None:
-    assert load_config(EXAMPLE) == load_config(None) == with_names(Config())
-    assert check(Config()) == []
+    assert load_config(EXAMPLE) == load_config(None) == with_node_defaults(Config())
+    assert cross_key_faults(Config()) == []
 
 
 def test_the_chain_in_the_comments_is_a_valid_one(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 
-from controller.cli.policy_config import check_policy_config, load_policy_config
+from controller.cli.policy.config import check_policy_config, load_policy_config
 from controller.config import load_config
 from controller.errors import ConfigError
 from policies.service.config import PolicyConfig

@@ -10,9 +10,9 @@ import pytest
 
 from controller.config import load_config
 from controller.errors import ConfigError
-from policies.providers import trace
 from policies.providers.base import ProviderSettings
 from policies.providers.catalogue import CATALOGUE
+from policies.providers.sources import csv_file as trace
 
 PAGE = (Path(__file__).parents[1] / "docs" / "providers.md").read_text(encoding="utf-8")
 SIGNALS = (Path(__file__).parents[1] / "docs" / "signals.md").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ import asyncio
 from typing import Literal
 
 from controller.cli.stopping import stopped_by_signals
-from publishers.broker import BrokerError, EmbeddedBroker, embedded_broker
+from publishers.mqtt.embedded_broker import BrokerError, EmbeddedBroker, embedded_broker
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:

@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from controller.demo.grid import list_zones
-from controller.demo.recurring_job import list_jobs
-from controller.demo.run import DemoOptions, main_demo
+from controller.demo.day.demo import DemoOptions, main_demo
+from controller.demo.day.grid import list_zones
+from controller.demo.recurrences.jobs import list_jobs
 from controller.errors import ConfigError
 
 
@@ -42,7 +42,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _recur(given: dict[str, Any]) -> int:
     """Run the demo of a recurring job; only that one needs a policy service, which takes a second to import."""
-    from controller.cli.policy_show import print_learned  # noqa: PLC0415
-    from controller.demo.recurrences import RecurrenceOptions, main_recurrences  # noqa: PLC0415
+    from controller.cli.policy.terminal import print_learned  # noqa: PLC0415
+    from controller.demo.recurrences.demo import RecurrenceOptions, main_recurrences  # noqa: PLC0415
 
     return main_recurrences(RecurrenceOptions(**given), show_learned=print_learned)

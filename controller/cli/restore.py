@@ -9,9 +9,8 @@ from controller.cli.verb import add_configuration
 from controller.cli.wiring import backend_of
 from controller.clock import SystemClock
 from controller.config import Config, load_for_restore
-from controller.journal import Journal
-from controller.node_lock import NodeLock
-from controller.restoration import give_back
+from controller.gpu.journal import Journal, restore_prior_limit
+from controller.gpu.node_lock import NodeLock
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -51,7 +50,7 @@ async def _restore(config: Config, journal: Journal, lock: NodeLock) -> int:
         if config.gpu.backend == "nvml":
             lock.claim(gpu.uuid for gpu in gpus if gpu.uuid in journal.entries)
         for gpu in gpus:
-            result = await give_back(gpu, journal)
+            result = await restore_prior_limit(gpu, journal)
             if result is not None:
                 print(f"{gpu.uuid}: {result.code}: {result.detail}")
                 failed = failed or result.code == "failed"

@@ -8,12 +8,12 @@ from contextlib import suppress
 
 import msgspec
 
+from controller.app import run_controller
 from controller.cli import restore
 from controller.cli.stopping import stopped_by_signals
 from controller.cli.verb import add_configuration
 from controller.cli.wiring import opened_node
 from controller.config import Config, load_config
-from controller.daemon import run_controller
 from controller.errors import ConfigError, ControllerError
 
 _LOGGER = logging.getLogger(__name__)

@@ -1,4 +1,9 @@
-"""`gridchase signal`: what is known of the grid and what is expected, where both come from, and how good they are."""
+"""`gridchase signal`: what is known of the grid and what is expected, where both come from, and how good they are.
+
+The signal as a plot of the terminal: the last three days, and the forecast of the next one with its band.
+
+`gridchase signal`: what is known of the grid and what is expected, where both come from, and how good they are.
+"""
 
 import argparse
 import asyncio
@@ -9,24 +14,87 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import plotille
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from controller.cli.signal_plot import draw_signal
 from controller.cli.verb import add_configuration
 from controller.cli.wiring import opened_sources, opened_store
 from controller.clock import SystemClock
 from controller.config import Config, load_config
 from controller.errors import ConfigError
 from controller.ports import Provenance
-from controller.signal_feed import SignalFeed
-from controller.signal_lane import REACHES_S
+from controller.signal.feed import SignalFeed
+from controller.signal.source_state import REACHES_S
 from policies.forecasting import Forecast
 from policies.forecasting.evaluation import Evaluation, evaluate
-from policies.freshness import Freshness
 from policies.providers.catalogue import CATALOGUE
-from policies.signal import Signal
+from policies.vocabulary.freshness import Freshness
+from policies.vocabulary.signal import Signal
+
+HOUR_S: Final = 3_600.0
+BACK_H: Final = 72.0
+AHEAD_H: Final = 24.0
+WIDTH: Final = 80
+"""Characters; the ticks of the axis are ten apart, which makes 12 hours."""
+HEIGHT: Final = 14
+_MARGIN: Final = 0.05
+
+
+def draw_signal(known: Signal, forecast: Forecast | None, *, now_s: float, in_colour: bool) -> str:
+    """Return the plot, 17 lines; times are hours from now, what is missing stays empty."""
+    figure = plotille.Figure()
+    figure.width, figure.height = WIDTH, HEIGHT
+    figure.with_colors, figure.color_mode, figure.origin = in_colour, "names", False
+    figure.x_label, figure.y_label = "h from now", known.unit
+    figure.x_ticks_fkt = lambda low, _: f"{low:+.0f}"
+    figure.y_ticks_fkt = lambda low, _: f"{low:.4g}"
+    low, high = _bounds(known, forecast, now_s)
+    figure.set_x_limits(min_=-BACK_H, max_=AHEAD_H)
+    figure.set_y_limits(min_=low, max_=high)
+    for times_h, values in _stretches(known, now_s):
+        figure.plot(times_h, values, lc="green")
+    if forecast is not None:
+        _draw_forecast(figure, forecast, now_s)
+    figure.axvline(BACK_H / (BACK_H + AHEAD_H), lc="white")
+    return str(figure.show(legend=False))
+
+
+def _draw_forecast(figure: "plotille.Figure", forecast: Forecast, now_s: float) -> None:
+    """Draw the estimate as a line and its band as dots, a pair an hour."""
+    times_h = (forecast.signal.starts_s - now_s) / HOUR_S
+    inside = times_h <= AHEAD_H
+    figure.plot(times_h[inside].tolist(), forecast.signal.values[inside].tolist(), lc="cyan")
+    step = max(1, round(1.0 / float(np.diff(times_h).min()))) if len(times_h) > 1 else 1
+    for edge in (forecast.lower, forecast.upper):
+        shown = inside & np.isfinite(edge)
+        figure.scatter(times_h[shown][::step].tolist(), edge[shown][::step].tolist(), lc="blue")
+
+
+def _stretches(known: Signal, now_s: float) -> list[tuple[list[float], list[float]]]:
+    """Return (hours from now, values) of each stretch without a gap, so that no line bridges one."""
+    seen = known.between(now_s - BACK_H * HOUR_S, now_s + AHEAD_H * HOUR_S)
+    times_h = (seen.starts_s - now_s) / HOUR_S
+    is_known = np.isfinite(seen.values)
+    cuts = np.flatnonzero(np.diff(is_known.astype(np.int8))) + 1
+    parts = zip(np.split(times_h, cuts), np.split(seen.values, cuts), np.split(is_known, cuts), strict=True)
+    return [(t.tolist(), v.tolist()) for t, v, k in parts if len(k) and k[0]]
+
+
+def _bounds(known: Signal, forecast: Forecast | None, now_s: float) -> tuple[float, float]:
+    """Return the lowest and the highest value to be shown, with a margin."""
+    shown = [known.between(now_s - BACK_H * HOUR_S, now_s + AHEAD_H * HOUR_S).values]
+    if forecast is not None:
+        shown += [forecast.signal.values, forecast.lower, forecast.upper]
+    values = np.concatenate(shown)
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return 0.0, 1.0
+    low, high = float(values.min()), float(values.max())
+    margin = _MARGIN * (high - low) or abs(high) * _MARGIN or 1.0
+    return low - margin, high + margin
+
 
 DAY_S: Final = 86_400.0
 EVALUATED_S: Final = 7 * DAY_S
@@ -38,7 +106,7 @@ AGAIN_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Report:
+class SignalReport:
     """What was found.
 
     Attributes:
@@ -103,7 +171,7 @@ def signal(config: Config, *, as_json: bool) -> int:
     return 0 if report.freshness.is_trusted else 1
 
 
-async def _look(config: Config) -> Report:
+async def _look(config: Config) -> SignalReport:
     clock = SystemClock()
     async with opened_sources(config.signal) as sources, opened_store(config) as store:
         feed = SignalFeed(
@@ -113,7 +181,7 @@ async def _look(config: Config) -> Report:
             await feed.refresh()
     now_s, lane = clock.now_s(), feed.lane
     known = lane.known if lane is not None else None
-    return Report(
+    return SignalReport(
         freshness=feed.freshness,
         provenance=feed.provenance(),
         now_s=now_s,
@@ -134,7 +202,7 @@ def _scores(known: Signal | None, now_s: float) -> Evaluation | None:
     return evaluate(measured, stopwatch_s=time.perf_counter, since_s=now_s - EVALUATED_S - DAY_S)
 
 
-def as_dict(report: Report) -> dict[str, Any]:
+def as_dict(report: SignalReport) -> dict[str, Any]:
     """Return a report for scripts: units in the names, times in Unix seconds."""
     history, known, forecast = report.history, report.known, report.forecast
     value = history.value_at(report.now_s) if history is not None else None
@@ -176,7 +244,7 @@ def _expected(forecast: Forecast) -> list[dict[str, Any]]:
     ]
 
 
-def _print(report: Report, console: Console) -> None:
+def _print(report: SignalReport, console: Console) -> None:
     for fault in report.faults:
         console.print(f"[red]wrong:[/red] {escape(fault)}", soft_wrap=True, highlight=False)
     known = report.known
@@ -194,14 +262,14 @@ def _print(report: Report, console: Console) -> None:
     _print_forecast(report, console)
 
 
-def _age(report: Report, known: Signal) -> str:
+def _age(report: SignalReport, known: Signal) -> str:
     """Return how old the newest value is, and how much is known, for people."""
     newest = "a measured value holds" if report.age_s == 0 else f"the last value ended {report.age_s / 3600:.1f} h ago"
     n_known = int(np.isfinite(known.values).sum())
     return f"{newest}; {n_known} values of {(report.now_s - known.starts_s[0]) / DAY_S:.1f} days known"
 
 
-def _print_forecast(report: Report, console: Console) -> None:
+def _print_forecast(report: SignalReport, console: Console) -> None:
     forecast = report.forecast
     if forecast is None:
         console.print("no forecast: the history is too short or too old")

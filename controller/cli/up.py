@@ -10,21 +10,20 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from controller.app import run_controller
 from controller.cli.broker import watch
-from controller.cli.policy_config import load_policy_config, policy_state_dir
+from controller.cli.policy.config import load_policy_config, policy_state_dir
 from controller.cli.run import run_until_stopped
 from controller.cli.stopping import stopped_by_signals
-from controller.cli.verb import add_configuration
-from controller.cli.version import VERSION
+from controller.cli.verb import VERSION, add_configuration
 from controller.cli.wiring import opened_node
 from controller.config import Config, load_config
-from controller.daemon import run_controller
 from controller.errors import ConfigError
+from policies.service.app import Served, run_service
 from policies.service.config import BusConfig as PolicyBusConfig
 from policies.service.config import PolicyConfig
 from policies.service.errors import PolicyError
-from policies.service.serve import Served, run_service
-from publishers.broker import embedded_broker
+from publishers.mqtt.embedded_broker import embedded_broker
 
 MQTT_PORT = 1883
 PROBE_TIMEOUT_S = 1.0

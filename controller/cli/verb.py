@@ -1,4 +1,6 @@
-"""The verbs of the command line: each is a module, imported when its verb is spoken.
+"""Which gridchase this is.
+
+The verbs of the command line: each is a module, imported when its verb is spoken.
 
 A module of a verb has `add_arguments(verb)`, which adds its arguments and sets `do`: takes the options, returns the
 exit code. All of them together take seconds to import.
@@ -7,8 +9,12 @@ exit code. All of them together take seconds to import.
 import argparse
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
+
+VERSION: Final = version("gridchase")
+
 
 _MODULES: Final = "controller.cli"
 

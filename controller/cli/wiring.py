@@ -8,26 +8,26 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
-from controller.adapters.nvml import NvmlBackend
-from controller.adapters.simulation import default_simulation
-from controller.cli.version import VERSION
+from controller.app import NodeContext
+from controller.cli.verb import VERSION
 from controller.clock import Clock, SystemClock
 from controller.config import BusConfig, Config, SignalConfig
-from controller.daemon import Node
 from controller.errors import ConfigError
+from controller.gpu.nvml import NvmlBackend
+from controller.gpu.simulation.backend import default_simulation
 from controller.ports import Backend
-from controller.signal_store import SignalStore
+from controller.signal.history_store import SignalStore
 from policies.providers.base import Provider
 from policies.providers.catalogue import CATALOGUE, Source, SourcesError, open_sources
-from policies.providers.constant import ConstantProvider
-from policies.providers.trace import TraceProvider
-from publishers.bus import Bus, Outgoing, Will
+from policies.providers.sources.constant import ConstantProvider
+from policies.providers.sources.csv_file import CsvProvider
+from publishers.mqtt.client import MqttClient, Outgoing, Will
 
 _LOGGER = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def opened_node(config: Config, *, clock: Clock | None = None) -> AsyncIterator[Node]:
+async def opened_node(config: Config, *, clock: Clock | None = None) -> AsyncIterator[NodeContext]:
     """Open what a configuration describes: the providers, the store of their histories, and the node around them.
 
     Raises:
@@ -39,7 +39,7 @@ async def opened_node(config: Config, *, clock: Clock | None = None) -> AsyncIte
         for source in sources:
             if losses := losses_of(source.provider):
                 _LOGGER.warning("%s has %s: what is missing is not guessed", source.provider.name, losses)
-        yield Node(
+        yield NodeContext(
             config=config,
             boot_id=boot_id(),
             version=VERSION,
@@ -89,12 +89,12 @@ async def opened_store(config: Config) -> AsyncIterator[SignalStore | None]:
 
 def losses_of(provider: Provider) -> str:
     """Return how many gaps and missing values the signal's file has; empty where there are none, or no file."""
-    return provider.trace.losses if isinstance(provider, TraceProvider) else ""
+    return provider.trace.losses if isinstance(provider, CsvProvider) else ""
 
 
-def bus_of(config: Config, password: str, will: Will, birth: Callable[[], Iterable[Outgoing]]) -> Bus:
+def bus_of(config: Config, password: str, will: Will, birth: Callable[[], Iterable[Outgoing]]) -> MqttClient:
     """Return the bus of a controller, to be entered; nobody else on the broker has its identifier."""
-    return Bus(
+    return MqttClient(
         url=config.bus.url,
         username=config.bus.username,
         password=password,

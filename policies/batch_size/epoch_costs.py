@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.batch_size.gaussian import Gaussian, kernel, regress
+from policies.batch_size.gaussian_process import Gaussian, kernel, regress
 from policies.batch_size.study import Floats, Study
 
 OVERHEADS: Final = np.array([0.01, 0.03, 0.1, 0.3, 1.0, 3.0])

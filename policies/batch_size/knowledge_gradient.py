@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from policies.batch_size.change import NOISE_LOG
-from policies.batch_size.gaussian import Gaussian, normal_cdf, normal_pdf
+from policies.batch_size.concept_drift import NOISE_LOG
+from policies.batch_size.gaussian_process import Gaussian, normal_cdf, normal_pdf
 from policies.batch_size.posterior import Posterior, infer, prior
 from policies.batch_size.study import Choice, Floats, LearningSettings, Study
 

@@ -15,10 +15,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.batch_size.change import NOISE_LOG, NOISE_WEIGHT, changed_at
+from policies.batch_size.concept_drift import NOISE_LOG, NOISE_WEIGHT, changed_at, observation_weights
 from policies.batch_size.epoch_costs import EpochCosts, infer_epoch_costs
-from policies.batch_size.forgetting import observation_weights
-from policies.batch_size.gaussian import Gaussian, kernel, regress
+from policies.batch_size.gaussian_process import Gaussian, kernel, regress
 from policies.batch_size.study import Floats, LearningSettings, Observation, Study
 
 SD_LOG: Final = 0.7
@@ -35,7 +34,7 @@ LEAST_WEIGHT: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class SufficientStatistics:
     """The observations of each candidate, weighed; shapes (n,).
 
     Attributes:
@@ -143,7 +142,7 @@ def _out_of_epochs(study: Study) -> NDArray[np.bool_]:
     return np.array([size in tried - reached for size in study.candidates])
 
 
-def _tally(study: Study, settings: LearningSettings, epoch_costs: EpochCosts) -> Tally:
+def _tally(study: Study, settings: LearningSettings, epoch_costs: EpochCosts) -> SufficientStatistics:
     """Return the weighed observations; those that reached the target first, since the others are told by the best."""
     at = {size: index for index, size in enumerate(study.candidates)}
     told = [seen for seen in study.observations if seen.outcome != "failed" and seen.batch_size in at]
@@ -164,15 +163,15 @@ def _tally(study: Study, settings: LearningSettings, epoch_costs: EpochCosts) ->
     return replace(tally, unseen_since=unseen)
 
 
-def _summed(n: int, index: NDArray[np.intp], log_epochs: Floats, weights: Floats) -> Tally:
+def _summed(n: int, index: NDArray[np.intp], log_epochs: Floats, weights: Floats) -> SufficientStatistics:
     weight: Floats = np.bincount(index, weights, minlength=n).astype(np.float64)
     total = np.bincount(index, weights * log_epochs, minlength=n)
     mean = total / np.where(weight > 0, weight, 1.0)
     squares: Floats = np.bincount(index, weights * (log_epochs - mean[index]) ** 2, minlength=n).astype(np.float64)
-    return Tally(weight=weight, mean=mean, squares=squares, unseen_since=np.zeros(n, dtype=bool))
+    return SufficientStatistics(weight=weight, mean=mean, squares=squares, unseen_since=np.zeros(n, dtype=bool))
 
 
-def _log_least_cost(tally: Tally, epoch_costs: EpochCosts) -> float:
+def _log_least_cost(tally: SufficientStatistics, epoch_costs: EpochCosts) -> float:
     """Return the logarithm of the least cost among the candidates that reached the target; nan where none did."""
     seen = tally.seen
     return float((tally.mean[seen] + epoch_costs.log.mean[seen]).min()) if len(seen) else math.nan

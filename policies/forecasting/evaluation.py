@@ -20,7 +20,7 @@ from policies.forecasting.baselines import BASELINES, Baseline
 from policies.forecasting.forecast import Forecast, Values
 from policies.forecasting.forecaster import ForecasterState, advance, begin
 from policies.forecasting.series import DAY_S, HOUR_S, past_of, sample, series_of
-from policies.signal import Signal
+from policies.vocabulary.signal import Signal
 
 HISTORY_S: Final = 60 * DAY_S
 HISTORY_SHARE: Final = 3

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.signal import Signal
+from policies.vocabulary.signal import Signal
 
 Values: TypeAlias = NDArray[np.float64]
 """Values of a signal, in its unit; NaN where missing."""

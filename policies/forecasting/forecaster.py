@@ -16,7 +16,7 @@ from policies.forecasting.forecast import MAX_LAG_S, Forecast, Values
 from policies.forecasting.memory import Memory, looked
 from policies.forecasting.record import Snapshot, wants_snapshot, with_snapshot
 from policies.forecasting.series import Past, past_of, sample
-from policies.signal import ESTIMATED, Signal
+from policies.vocabulary.signal import ESTIMATED, Signal
 
 NO_STEP_RATIO: Final = 1e-6
 """So small a part of a step is rounding."""

@@ -14,7 +14,7 @@ from policies.forecasting.forecast import Values
 from policies.forecasting.models import MIN_DAYS, N_MEMBERS, Models, fit, outlook, rung_of, widened
 from policies.forecasting.record import Record, empty_record, settle
 from policies.forecasting.series import DAY_S, HOUR_S, Past, Series, series_of
-from policies.signal import Signal
+from policies.vocabulary.signal import Signal
 
 FITTED_DAYS: Final = 60
 RECENT_DAYS: Final = 30

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from policies.signal import ESTIMATED, Signal
+from policies.vocabulary.signal import ESTIMATED, Signal
 
 MAX_AGE_S: Final = 2 * 3600.0
 """A value that ceased to hold longer ago than this is no forecast: two hours of staleness cost a plan little."""

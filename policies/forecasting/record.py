@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from policies.forecasting.forecast import Values
 from policies.forecasting.series import HOUR_S, SAME_S, sample
-from policies.signal import Signal
+from policies.vocabulary.signal import Signal
 
 N_SNAPSHOTS: Final = 30
 """A day of hours, and some in which a value may come late."""

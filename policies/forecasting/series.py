@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.forecasting.forecast import Values
-from policies.signal import Signal
+from policies.vocabulary.signal import Signal
 
 HOUR_S: Final = 3_600.0
 DAY_S: Final = 86_400.0

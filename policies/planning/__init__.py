@@ -11,30 +11,30 @@ ones of the hull that share the period (`mixing`). What the world lacks (a signa
 length of the run) is a reason in the decision, not an error.
 """
 
-from policies.planning.choice import choose_power_limit
-from policies.planning.records import (
+from policies.planning.choose import choose_power_limit
+from policies.planning.objectives import (
     BudgetObjective,
+    CurrentLimit,
     DeadlineObjective,
     Decision,
     EtaObjective,
-    Later,
     Objective,
-    Present,
     Progress,
-    Rules,
+    ScheduledLimit,
     SlowdownObjective,
+    SwitchingRules,
 )
 
 __all__ = [
     "BudgetObjective",
+    "CurrentLimit",
     "DeadlineObjective",
     "Decision",
     "EtaObjective",
-    "Later",
     "Objective",
-    "Present",
     "Progress",
-    "Rules",
+    "ScheduledLimit",
     "SlowdownObjective",
+    "SwitchingRules",
     "choose_power_limit",
 ]

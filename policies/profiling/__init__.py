@@ -21,8 +21,8 @@ the one wanted. `Observation.power_limit_w` is the one *enforced*.
 300.0
 """
 
-from policies.profiling.belief import believed, perturbed
-from policies.profiling.observation import Observation
+from policies.profiling.curve_model import posterior_curve, sampled_curve
+from policies.profiling.measurement import Observation
 from policies.profiling.refinement import Refinement, begin_refinement, is_curious, refine
 from policies.profiling.settings import ProfilerSettings
 from policies.profiling.sweep import (
@@ -48,11 +48,11 @@ __all__ = [
     "advance",
     "begin",
     "begin_refinement",
-    "believed",
     "is_curious",
-    "perturbed",
+    "posterior_curve",
     "profile_of",
     "progress_ratio",
     "refine",
+    "sampled_curve",
     "wanted_power_limit_w",
 ]

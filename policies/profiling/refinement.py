@@ -9,12 +9,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from policies.profile import PowerProfile, ProfilePoint
-from policies.profiling.belief import open_gain_ratio
-from policies.profiling.estimate import SUPPOSED, Scatter, is_as_good_as_any, point_of
-from policies.profiling.observation import Observation
-from policies.profiling.settings import SAME_LIMIT_W, ProfilerSettings
-from policies.profiling.window import EMPTY, Window
+from policies.profiling.curve_model import open_gain_ratio
+from policies.profiling.measurement import EMPTY, SUPPOSED, Observation, Scatter, Window, is_as_good_as_any, point_of
+from policies.profiling.settings import LIMIT_TOLERANCE_W, ProfilerSettings
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
 
 WORTH_RATIO: Final = 0.01
 """What may still be gained by less is not looked for."""
@@ -68,7 +66,7 @@ def refine(settings: ProfilerSettings, refinement: Refinement, observation: Obse
     if not observation.is_possible:
         return refinement
     last_w = refinement.power_limit_w
-    if last_w is None or abs(observation.power_limit_w - last_w) > SAME_LIMIT_W:
+    if last_w is None or abs(observation.power_limit_w - last_w) > LIMIT_TOLERANCE_W:
         refinement = replace(refinement, power_limit_w=observation.power_limit_w, settled_s=0.0, window=EMPTY)
     if refinement.settled_s < settings.settle_s:
         return replace(refinement, settled_s=refinement.settled_s + observation.active_s)
@@ -90,8 +88,8 @@ def refine(settings: ProfilerSettings, refinement: Refinement, observation: Obse
 
 def merged(profile: PowerProfile, point: ProfilePoint) -> PowerProfile:
     """Return the curve with one more measurement, weighed by its precision where its limit was measured before."""
-    same = [p for p in profile.points if abs(p.power_limit_w - point.power_limit_w) <= SAME_LIMIT_W]
-    others = [p for p in profile.points if abs(p.power_limit_w - point.power_limit_w) > SAME_LIMIT_W]
+    same = [p for p in profile.points if abs(p.power_limit_w - point.power_limit_w) <= LIMIT_TOLERANCE_W]
+    others = [p for p in profile.points if abs(p.power_limit_w - point.power_limit_w) > LIMIT_TOLERANCE_W]
     for old in same:
         power_w, power_ci_w = _pooled((old.power_w, old.power_ci_w), (point.power_w, point.power_ci_w))
         rate_per_s, rate_ci = _pooled(

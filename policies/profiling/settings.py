@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-SAME_LIMIT_W: Final = 1.0
+LIMIT_TOLERANCE_W: Final = 1.0
 """Limits closer than this are one: GPUs round, and readings flicker by some mW."""
 GRID_W: Final = 5.0
 """Limits are asked for in multiples of this: what lies between is interpolated to well within what can be measured."""
@@ -79,6 +79,6 @@ class ProfilerSettings:
     def ladder_w(self) -> tuple[float, ...]:
         """Return the limits that are visited if every one of them binds and none is too low, descending [W]."""
         ladder_w = [self.prior_power_limit_w]
-        while ladder_w[-1] > self.lowest_power_limit_w + SAME_LIMIT_W:
+        while ladder_w[-1] > self.lowest_power_limit_w + LIMIT_TOLERANCE_W:
             ladder_w.append(self.below_w(ladder_w[-1]))
         return tuple(ladder_w)

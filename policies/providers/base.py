@@ -6,7 +6,7 @@ from typing import Annotated, Final, Protocol
 from msgspec import Meta, Struct
 from yarl import URL
 
-from policies.signal import Signal, SignalKind
+from policies.vocabulary.signal import Signal, SignalKind
 
 MAX_FAULTS_SHOWN: Final = 50
 MAX_MESSAGE: Final = 300

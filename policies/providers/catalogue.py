@@ -10,36 +10,35 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from policies.providers.awattar import AwattarProvider, AwattarSettings
 from policies.providers.base import Provider, ProviderSettings, SignalError
-from policies.providers.carbon_aware_sdk import CarbonAwareSdkProvider, CarbonAwareSdkSettings
-from policies.providers.constant import (
-    CARBON_UNIT,
-    ConstantPriceSettings,
-    ConstantProvider,
-    ConstantSettings,
+from policies.providers.sources.awattar import AwattarProvider, AwattarSettings
+from policies.providers.sources.carbon_aware_sdk import CarbonAwareSdkProvider, CarbonAwareSdkSettings
+from policies.providers.sources.constant import CARBON_UNIT, ConstantPriceSettings, ConstantProvider, ConstantSettings
+from policies.providers.sources.csv_file import CsvPriceSettings, CsvProvider, CsvSettings
+from policies.providers.sources.eia import EiaProvider, EiaSettings
+from policies.providers.sources.electricity_maps import (
+    ElectricityMapsPriceProvider,
+    ElectricityMapsPriceSettings,
+    ElectricityMapsProvider,
+    ElectricityMapsSettings,
 )
-from policies.providers.eia import EiaProvider, EiaSettings
-from policies.providers.electricity_maps import ElectricityMapsProvider, ElectricityMapsSettings
-from policies.providers.electricity_maps_price import ElectricityMapsPriceProvider, ElectricityMapsPriceSettings
-from policies.providers.energinet import (
+from policies.providers.sources.energinet import (
     EnerginetPriceProvider,
     EnerginetPriceSettings,
     EnerginetProvider,
     EnerginetSettings,
 )
-from policies.providers.energy_charts import (
+from policies.providers.sources.energy_charts import (
     EnergyChartsPriceProvider,
     EnergyChartsPriceSettings,
     EnergyChartsProvider,
     EnergyChartsSettings,
 )
-from policies.providers.entsoe import EntsoeProvider, EntsoeSettings
-from policies.providers.mqtt import MqttProvider, MqttSettings
-from policies.providers.neso import NesoProvider, NesoSettings
-from policies.providers.octopus import OctopusProvider, OctopusSettings
-from policies.providers.trace import TracePriceSettings, TraceProvider, TraceSettings
-from policies.providers.watttime import WattTimeProvider, WattTimeSettings
+from policies.providers.sources.entsoe import EntsoeProvider, EntsoeSettings
+from policies.providers.sources.mqtt import MqttProvider, MqttSettings
+from policies.providers.sources.neso import NesoProvider, NesoSettings
+from policies.providers.sources.octopus import OctopusProvider, OctopusSettings
+from policies.providers.sources.watttime import WattTimeProvider, WattTimeSettings
 
 Build = Callable[[Any, aiohttp.ClientSession], Provider]
 """From the settings, of the entry's own type, and a session to a provider.
@@ -51,7 +50,7 @@ Raises:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CatalogueEntry:
     """A provider that can be named: its settings, how it is made, and what it is, in a few words."""
 
     settings: type[ProviderSettings]
@@ -88,53 +87,61 @@ def _constant_price(settings: ConstantPriceSettings, _: aiohttp.ClientSession) -
     return ConstantProvider(settings.value, kind="price", unit=f"{settings.currency}/kWh", zone=settings.zone)
 
 
-def _file(settings: TraceSettings | TracePriceSettings, _: aiohttp.ClientSession) -> Provider:
-    return TraceProvider(Path(settings.path), zone=settings.zone, kind=settings.signal_kind())
+def _file(settings: CsvSettings | CsvPriceSettings, _: aiohttp.ClientSession) -> Provider:
+    return CsvProvider(Path(settings.path), zone=settings.zone, kind=settings.signal_kind())
 
 
 def _mqtt(settings: MqttSettings, _: aiohttp.ClientSession) -> Provider:
     return MqttProvider(settings)
 
 
-CARBON: Final[Mapping[str, Entry]] = {
-    "neso": Entry(settings=NesoSettings, build=NesoProvider, what="Great Britain and its regions; no key"),
-    "energy-charts": Entry(settings=EnergyChartsSettings, build=EnergyChartsProvider, what="Europe by country; no key"),
-    "energinet": Entry(settings=EnerginetSettings, build=EnerginetProvider, what="Denmark; no key"),
-    "electricity-maps": Entry(
+CARBON: Final[Mapping[str, CatalogueEntry]] = {
+    "neso": CatalogueEntry(settings=NesoSettings, build=NesoProvider, what="Great Britain and its regions; no key"),
+    "energy-charts": CatalogueEntry(
+        settings=EnergyChartsSettings, build=EnergyChartsProvider, what="Europe by country; no key"
+    ),
+    "energinet": CatalogueEntry(settings=EnerginetSettings, build=EnerginetProvider, what="Denmark; no key"),
+    "electricity-maps": CatalogueEntry(
         settings=ElectricityMapsSettings, build=ElectricityMapsProvider, what="the world; a token, free for one zone"
     ),
-    "watttime": Entry(
+    "watttime": CatalogueEntry(
         settings=WattTimeSettings, build=WattTimeProvider, what="the world, marginal; an account, free for one region"
     ),
-    "carbon-aware-sdk": Entry(
+    "carbon-aware-sdk": CatalogueEntry(
         settings=CarbonAwareSdkSettings, build=CarbonAwareSdkProvider, what="a Carbon Aware SDK WebAPI of your own"
     ),
-    "eia": Entry(settings=EiaSettings, build=EiaProvider, what="balancing authorities of the USA; a free key"),
-    "mqtt": Entry(settings=MqttSettings, build=_mqtt, what="a topic of somebody else's"),
-    "csv": Entry(settings=TraceSettings, build=_file, what="a file of your own", is_kept=False),
-    "constant": Entry(settings=ConstantSettings, build=_constant, what="one value for ever", is_kept=False),
+    "eia": CatalogueEntry(settings=EiaSettings, build=EiaProvider, what="balancing authorities of the USA; a free key"),
+    "mqtt": CatalogueEntry(settings=MqttSettings, build=_mqtt, what="a topic of somebody else's"),
+    "csv": CatalogueEntry(settings=CsvSettings, build=_file, what="a file of your own", is_kept=False),
+    "constant": CatalogueEntry(settings=ConstantSettings, build=_constant, what="one value for ever", is_kept=False),
 }
-PRICE: Final[Mapping[str, Entry]] = {
-    "octopus": Entry(settings=OctopusSettings, build=OctopusProvider, what="Agile tariffs in Great Britain; no key"),
-    "awattar": Entry(settings=AwattarSettings, build=AwattarProvider, what="Germany and Austria; no key"),
-    "energy-charts": Entry(
+PRICE: Final[Mapping[str, CatalogueEntry]] = {
+    "octopus": CatalogueEntry(
+        settings=OctopusSettings, build=OctopusProvider, what="Agile tariffs in Great Britain; no key"
+    ),
+    "awattar": CatalogueEntry(settings=AwattarSettings, build=AwattarProvider, what="Germany and Austria; no key"),
+    "energy-charts": CatalogueEntry(
         settings=EnergyChartsPriceSettings, build=EnergyChartsPriceProvider, what="Europe by bidding zone; no key"
     ),
-    "energinet": Entry(settings=EnerginetPriceSettings, build=EnerginetPriceProvider, what="Denmark; no key"),
-    "entsoe": Entry(settings=EntsoeSettings, build=EntsoeProvider, what="Europe by bidding zone; a free token"),
-    "electricity-maps": Entry(
+    "energinet": CatalogueEntry(settings=EnerginetPriceSettings, build=EnerginetPriceProvider, what="Denmark; no key"),
+    "entsoe": CatalogueEntry(
+        settings=EntsoeSettings, build=EntsoeProvider, what="Europe by bidding zone; a free token"
+    ),
+    "electricity-maps": CatalogueEntry(
         settings=ElectricityMapsPriceSettings, build=ElectricityMapsPriceProvider, what="the world; a paid token"
     ),
-    "mqtt": Entry(settings=MqttSettings, build=_mqtt, what="a topic of somebody else's"),
-    "csv": Entry(settings=TracePriceSettings, build=_file, what="a file of your own", is_kept=False),
-    "constant": Entry(settings=ConstantPriceSettings, build=_constant_price, what="one price for ever", is_kept=False),
+    "mqtt": CatalogueEntry(settings=MqttSettings, build=_mqtt, what="a topic of somebody else's"),
+    "csv": CatalogueEntry(settings=CsvPriceSettings, build=_file, what="a file of your own", is_kept=False),
+    "constant": CatalogueEntry(
+        settings=ConstantPriceSettings, build=_constant_price, what="one price for ever", is_kept=False
+    ),
 }
-CATALOGUE: Final[Mapping[str, Mapping[str, Entry]]] = {"carbon": CARBON, "price": PRICE}
+CATALOGUE: Final[Mapping[str, Mapping[str, CatalogueEntry]]] = {"carbon": CARBON, "price": PRICE}
 """The entries for each `signal.kind`; `energy` needs none."""
 
 
 @asynccontextmanager
-async def open_sources(chosen: Sequence[tuple[str, Entry, ProviderSettings]]) -> AsyncIterator[list[Source]]:
+async def open_sources(chosen: Sequence[tuple[str, CatalogueEntry, ProviderSettings]]) -> AsyncIterator[list[Source]]:
     """Make the providers, with one HTTP session for all of them, and let go of it afterwards.
 
     Args:
@@ -162,7 +169,7 @@ async def open_sources(chosen: Sequence[tuple[str, Entry, ProviderSettings]]) ->
         yield sources
 
 
-def _source(name: str, entry: Entry, settings: ProviderSettings, provider: Provider) -> Source:
+def _source(name: str, entry: CatalogueEntry, settings: ProviderSettings, provider: Provider) -> Source:
     """Return a provider with what its settings say of it; secrets, and what changes no number, are not in the key."""
     defining = {
         key: value

@@ -24,7 +24,7 @@ from policies.providers.base import (
     SignalUnavailableError,
 )
 from policies.providers.secret import Secret
-from policies.providers.series import iso
+from policies.providers.series import format_iso
 
 TIMEOUT_S: Final = 20.0
 DATE_TOLERANCE_S: Final = 3_600.0
@@ -199,7 +199,8 @@ class HttpSource:
         if now_s is None or said_s is None or abs(said_s - now_s) <= DATE_TOLERANCE_S:
             return
         raise SignalDataError(
-            f"{self.name}: its clock says {iso(said_s)}, and here it is {iso(now_s)}: one clock is wrong by"
+            f"{self.name}: its clock says {format_iso(said_s)}, and here it is {format_iso(now_s)}: "
+            f"one clock is wrong by"
             f" {abs(said_s - now_s) / 3600:.1f} h"
         )
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.providers.base import SignalDataError
-from policies.signal import Signal, SignalKind
+from policies.vocabulary.signal import Signal, SignalKind
 
 GAP_STEPS: Final = 1.5
 """Two starts further apart than this many steps leave a gap."""
@@ -39,7 +39,7 @@ class Point(NamedTuple):
     updated_at_s: float = 0.0
 
 
-def signal_of(
+def build_signal(
     points: Iterable[Point],
     *,
     kind: SignalKind,
@@ -70,7 +70,7 @@ def signal_of(
     if not ordered:
         return None
     values = np.array([_value(point.value, kind) for point in ordered])
-    starts_s, values, estimated = with_gaps(
+    starts_s, values, estimated = insert_gaps(
         np.array([point.starts_s for point in ordered]),
         values,
         np.array([point.estimated for point in ordered]),
@@ -100,7 +100,7 @@ def _newest(points: Iterable[Point]) -> list[Point]:
     return [newest[starts_s] for starts_s in sorted(newest)]
 
 
-def with_gaps(
+def insert_gaps(
     starts_s: NDArray[np.float64], values: NDArray[np.float64], estimated: NDArray[np.bool_], *, step_s: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
     """Return starts, values and flags, with a missing value where the one before a gap ceases to hold."""
@@ -112,17 +112,17 @@ def with_gaps(
     )
 
 
-def told(points: Iterable[Point], *, since_s: float, now_s: float, step_s: float) -> list[Point]:
+def past_points(points: Iterable[Point], *, since_s: float, now_s: float, step_s: float) -> list[Point]:
     """Return the points of a history: those that hold after `since_s` and start by `now_s`."""
     return [point for point in points if point.starts_s + step_s > since_s and point.starts_s <= now_s]
 
 
-def to_come(points: Iterable[Point], *, now_s: float, until_s: float) -> list[Point]:
+def future_points(points: Iterable[Point], *, now_s: float, until_s: float) -> list[Point]:
     """Return the points of a forecast: the known ones that start after `now_s` and before `until_s`."""
     return [point for point in points if now_s < point.starts_s < until_s and point.value is not None]
 
 
-def usual_step_s(points: Iterable[Point], *, otherwise_s: float, longest_s: float) -> float:
+def infer_step_s(points: Iterable[Point], *, otherwise_s: float, longest_s: float) -> float:
     """Return the median distance of two starts, but no more than `longest_s` [s].
 
     With fewer than 6 starts it is `otherwise_s`: of what is sparse, the distances are gaps, and a step of many hours
@@ -133,7 +133,7 @@ def usual_step_s(points: Iterable[Point], *, otherwise_s: float, longest_s: floa
     return min(usual_s, longest_s)
 
 
-def one_unit(units: Iterable[tuple[float, str]], *, source: str, latest: bool) -> str:
+def single_unit(units: Iterable[tuple[float, str]], *, source: str, latest: bool) -> str:
     """Return the one unit that counts of those that some values have: the latest, or the first.
 
     A market that changes its currency does so once, at one time: no series has both.
@@ -155,7 +155,7 @@ def one_unit(units: Iterable[tuple[float, str]], *, source: str, latest: bool) -
     return ordered[-1 if latest else 0]
 
 
-def windows_s(start_s: float, end_s: float, *, longest_s: float) -> list[tuple[float, float]]:
+def split_range_s(start_s: float, end_s: float, *, longest_s: float) -> list[tuple[float, float]]:
     """Return the parts of a time [Unix s], none longer than `longest_s`: many sources limit what one request spans."""
     n_parts = max(1, math.ceil((end_s - start_s) / longest_s))
     edges_s = [start_s + i * longest_s for i in range(n_parts)] + [end_s]
@@ -171,12 +171,13 @@ def check_clock(points: Iterable[Point], *, source: str, now_s: float) -> None:
     latest_s = max((point.starts_s for point in points if point.value is not None), default=-math.inf)
     if latest_s > now_s + CLOCK_TOLERANCE_S:
         raise SignalDataError(
-            f"{source}: gives a measured value for {iso(latest_s)}, and here it is {iso(now_s)}: one clock is wrong by"
+            f"{source}: gives a measured value for {format_iso(latest_s)}, and here it is {format_iso(now_s)}: "
+            f"one clock is wrong by"
             f" {(latest_s - now_s) / 3600:.1f} h or more"
         )
 
 
-def iso(time_s: float) -> str:
+def format_iso(time_s: float) -> str:
     """Return a Unix time as people write it, in UTC, to the minute; as a number where no calendar reaches it."""
     try:
         return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%MZ")
@@ -184,7 +185,7 @@ def iso(time_s: float) -> str:
         return f"{time_s:g} s after 1970"
 
 
-def read_iso_s(text: str, *, source: str) -> float:
+def parse_iso_s(text: str, *, source: str) -> float:
     """Return the Unix time of an ISO 8601 time with an offset [s].
 
     Raises:

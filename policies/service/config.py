@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from policies.service.records import Beta, Eta
-from publishers.quantities import TopicRoot
+from policies.service.trials.records import Beta, Eta
+from publishers.messages.codec import TopicRoot
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

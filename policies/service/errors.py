@@ -54,6 +54,6 @@ class StoreVersionError(PolicyError):
     reason = "store_version"
 
 
-def stranger(job: str, run: str) -> UnknownTrialError:
+def unknown_trial(job: str, run: str) -> UnknownTrialError:
     """Return the error of a run that has never asked for a batch size."""
     return UnknownTrialError(f"run {run} of job {job} has no trial: it must ask for a batch size first")

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from policies.service.records import Result, Timing, Told, Trial
-from publishers.dispatch import Handler
+from policies.service.trials.records import Result, Timing, Trial, TrialUpdate
+from publishers.mqtt.client import Handler
 
 
 class MessageBus(Protocol):
@@ -47,7 +47,7 @@ class TrialDesk(Protocol):
         """Return whether this process is the one that answers."""
         ...
 
-    async def tell(self, job: str, run: str, result: Result, *, now_s: float) -> Told:
+    async def tell(self, job: str, run: str, result: Result, *, now_s: float) -> TrialUpdate:
         """Merge a result into the trial."""
         ...
 

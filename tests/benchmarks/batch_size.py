@@ -19,11 +19,19 @@ from typing import Final
 
 import numpy as np
 
-from controller.cli.version import VERSION
-from controller.demo.workload_files import read_workloads
-from policies.batch_size.replay.evaluation import Conditions, Evaluation, judge, play, play_policy, regrets, yardstick
-from policies.batch_size.replay.simulation import History
-from policies.batch_size.replay.workload import Workload
+from controller.cli.verb import VERSION
+from controller.demo.recurrences.trace_files import read_workloads
+from policies.replay.batch_size.evaluation import (
+    BatchSizeEvaluation,
+    Conditions,
+    reference_costs,
+    regrets,
+    replay_named_policy,
+    replay_policy,
+    summarize_histories,
+)
+from policies.replay.batch_size.simulation import JobHistory
+from policies.replay.batch_size.workload import Workload
 from tests.benchmarks.batch_size_original import MismatchError, compare_with_original
 from tests.policies.batch_size.reference import Reference
 
@@ -52,7 +60,7 @@ class Outcome:
     def __init__(self, task: Task) -> None:
         workload, policy, condition, n_seeds = task
         conditions = CONDITIONS[condition]
-        yard = yardstick(workload, conditions)
+        yard = reference_costs(workload, conditions)
         self.condition = condition
         histories, until_error, began_s = [], [], time.process_time()
         self.n_errors = 0
@@ -63,16 +71,16 @@ class Outcome:
             histories.append(history)
         self.cpu_s = time.process_time() - began_s
         self.regret_until_error = fmean(until_error)
-        self.found: Evaluation = judge(workload, policy, conditions, histories)
+        self.found: BatchSizeEvaluation = summarize_histories(workload, policy, conditions, histories)
 
 
-def _history(workload: Workload, policy: str, conditions: Conditions, seed: int) -> tuple[History, int]:
+def _history(workload: Workload, policy: str, conditions: Conditions, seed: int) -> tuple[JobHistory, int]:
     """Return what a policy does, and how many recurrences it had finished when Zeus would have ended with an error."""
     if policy != "Zeus":
-        history = play(workload, policy, conditions, seed=seed)  # type: ignore[arg-type]
+        history = replay_named_policy(workload, policy, conditions, seed=seed)  # type: ignore[arg-type]
         return history, history.n_recurrences
     reference = Reference(candidates=workload.candidates, default=workload.default, seed=seed)
-    history = play_policy(workload, reference, conditions, seed=seed)
+    history = replay_policy(workload, reference, conditions, seed=seed)
     ended = history.n_recurrences if reference.n_reached is None else reference.n_reached
     return history, ended
 

@@ -12,9 +12,9 @@ from zeus._legacy.policy.optimizer import JITPowerLimitOptimizer, PruningGTSBatc
 from zeus._legacy.simulate import HistoryEntry, Simulator
 
 from policies.batch_size import zeus
-from policies.batch_size.replay.simulation import Draws, Policy, Run, simulate
-from policies.batch_size.replay.workload import Workload
 from policies.batch_size.study import LearningSettings
+from policies.replay.batch_size.simulation import EpochSampler, Policy, SimulatedRun, simulate
+from policies.replay.batch_size.workload import Workload
 from tests.policies.batch_size.reference import Reference
 
 SEED: Final = 123456
@@ -91,7 +91,7 @@ def _of_the_job(frame: "pd.DataFrame") -> "pd.DataFrame":
     return frame.assign(dataset="dataset", network="network", optimizer="optimizer")
 
 
-def _draws(workload: Workload) -> Draws:
+def _draws(workload: Workload) -> EpochSampler:
     """Return the draws of Zeus's simulator: one generator for all batch sizes."""
     rng = np.random.default_rng(SEED)
 
@@ -102,7 +102,7 @@ def _draws(workload: Workload) -> Draws:
     return draw
 
 
-def _compare(theirs: list[HistoryEntry], ours: tuple[Run, ...], what: str) -> None:
+def _compare(theirs: list[HistoryEntry], ours: tuple[SimulatedRun, ...], what: str) -> None:
     """Raise `MismatchError` at the first entry that differs."""
     if len(theirs) != len(ours):
         raise MismatchError(f"{what}: {len(theirs)} runs of Zeus's simulator, {len(ours)} of ours")

@@ -24,10 +24,10 @@ from pathlib import Path
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
-from controller.cli.version import VERSION
+from controller.cli.verb import VERSION
 from controller.cli.wiring import boot_id
-from publishers.topics import Topics
-from publishers.wire import Iterations, RankStatus, encode, pack_ends
+from publishers.messages.codec import Iterations, RankStatus, encode, pack_ends
+from publishers.messages.topics import Topics
 from tests.live.conftest import _PLAIN, Mosquitto, wait_until
 
 TABLE = Path(__file__).with_suffix(".md")

@@ -5,15 +5,15 @@ import sys
 import tempfile
 import time
 
-from controller.adapters.simulation import SimulatedBackend, SimulatedGpu, default_simulation
+from controller.app import NodeContext, run_controller
 from controller.cli.stopping import stopped_by_signals
-from controller.cli.version import VERSION
+from controller.cli.verb import VERSION
 from controller.cli.wiring import boot_id, bus_of
 from controller.clock import SystemClock
 from controller.config import Config, load_config
-from controller.daemon import Node, run_controller
+from controller.gpu.simulation.backend import SimulatedBackend, SimulatedGpu, default_simulation
 from policies.providers.catalogue import Source
-from policies.providers.constant import ConstantProvider
+from policies.providers.sources.constant import ConstantProvider
 
 
 class TimedGpu(SimulatedGpu):
@@ -31,7 +31,7 @@ async def _run(config: Config, n_gpus: int) -> None:
     for index in range(n_gpus):
         simulated = (await default_simulation(clock, seed=index).open())[0]
         gpus.append(TimedGpu(simulated.history, clock=clock, index=index, name=f"gpu-{index}"))
-    node = Node(
+    node = NodeContext(
         config=config,
         boot_id=boot_id(),
         version=VERSION,

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from controller.cli.version import VERSION
+from controller.cli.verb import VERSION
 from policies.forecasting import ForecasterState, advance, begin
 from policies.forecasting.anomaly import fit_damping
 from policies.forecasting.baselines import BASELINES, Baseline, chase_features, iterated
@@ -26,8 +26,8 @@ from policies.forecasting.evaluation import ByHorizon, Evaluation, evaluate
 from policies.forecasting.forecast import Values
 from policies.forecasting.models import leads_of
 from policies.forecasting.series import DAY_S, HOUR_S, Series
-from policies.providers.trace import CARBON_UNIT, read_trace
-from policies.signal import Signal, SignalKind
+from policies.providers.sources.csv_file import CARBON_UNIT, read_trace
+from policies.vocabulary.signal import Signal, SignalKind
 from tests.policies.forecasting.grids import START_S, grid, until, weather
 from tests.policies.forecasting.memory import size
 

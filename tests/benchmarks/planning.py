@@ -16,25 +16,25 @@ from typing import Final
 
 import numpy as np
 
-from controller.cli.replay_plan_inputs import Building, Curve, Wanted, read_curve, read_signals, scene_of
-from controller.cli.replay_processes import replay_each
-from controller.cli.version import VERSION
-from policies.curve import fit_curve
-from policies.planning import Progress, Rules, SlowdownObjective, choose_power_limit
-from policies.profile import PowerProfile
-from policies.replay.plan_evaluation import (
+from controller.cli.replay.plan_inputs import CurveSelection, NamedCurve, Overhead, read_curve, read_signals, scene_of
+from controller.cli.replay.processes import replay_each
+from controller.cli.verb import VERSION
+from policies.planning import Progress, SlowdownObjective, SwitchingRules, choose_power_limit
+from policies.replay.power_limit.evaluation import (
     POLICIES,
-    Contest,
-    Played,
+    Comparison,
     PolicyName,
-    Row,
-    jobs_of,
-    mean_rows,
-    play,
-    rows_of,
+    SavingsRow,
+    TotalsByVariant,
+    mean_savings_rows,
+    replay_totals,
+    run_specs,
+    savings_rows,
 )
-from policies.replay.world import Job, World
-from policies.signal import Signal
+from policies.replay.power_limit.scenario import RunSpec, Scenario
+from policies.vocabulary.power_curve import fit_curve
+from policies.vocabulary.profile import PowerProfile
+from policies.vocabulary.signal import Signal
 from tests.policies.days import A40, DAY_S, HOUR_S, grid
 
 DATE: Final = "2026-11-22"
@@ -51,7 +51,7 @@ ALL_OF: Final = "a40"
 N_PLANS: Final = 1_000
 N_ROUNDS: Final = 5
 GRID_W: Final = 5.0
-RULES: Final = Rules(period_s=300.0, min_dwell_s=60.0, min_gain_ratio=0.005)
+RULES: Final = SwitchingRules(period_s=300.0, min_dwell_s=60.0, min_gain_ratio=0.005)
 ALL_POLICIES: Final = tuple(name for name in POLICIES if name not in {"chase-svr", "max"})
 PREFIX: Final = "summary_power_"
 PROTOCOL: Final = """\
@@ -70,9 +70,9 @@ class Task:
     trace: str
     hours: int
     signal: str
-    world: World
-    job: Job
-    contest: Contest
+    world: Scenario
+    job: RunSpec
+    contest: Comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,56 +122,56 @@ def _plan_s(profile: PowerProfile, job: int, history: Signal, forecast: Signal) 
     return time.perf_counter() - began_s
 
 
-def curves_of(directory: Path) -> Iterator[Curve]:
+def curves_of(directory: Path) -> Iterator[NamedCurve]:
     """Yield the curve of ResNet-50 of each trace of power that has it."""
     faults: list[str] = []
-    wanted = Wanted(workload=WORKLOAD, batch_size=BATCH_SIZE, optimizer=None)
+    wanted = CurveSelection(workload=WORKLOAD, batch_size=BATCH_SIZE, optimizer=None)
     for path in sorted(directory.glob(f"{PREFIX}*.csv")):
         curve = read_curve(path, wanted, faults)
         if curve is not None:
-            yield Curve(name=path.stem.removeprefix(PREFIX), profile=curve.profile)
+            yield NamedCurve(name=path.stem.removeprefix(PREFIX), profile=curve.profile)
     for fault in faults:
         print(f"left out: {fault}")
 
 
-def tasks_of(curves: Sequence[Curve], paths: Sequence[Path]) -> Iterator[Task]:
+def tasks_of(curves: Sequence[NamedCurve], paths: Sequence[Path]) -> Iterator[Task]:
     """Yield every run there is to play."""
     faults: list[str] = []
     readings = read_signals(paths, faults)
     if faults:
         raise SystemExit("\n".join(faults))
     for curve in curves:
-        scenes = [scene_of(curve, reading, Building(host_power_w=0.0, pue=1.0), HOUR_S) for reading in readings]
+        scenes = [scene_of(curve, reading, Overhead(host_power_w=0.0, pue=1.0), HOUR_S) for reading in readings]
         for hours in HOURS:
             is_whole = curve.name == ALL_OF and hours == HOURS[0]
-            contest = Contest(policies=ALL_POLICIES if is_whole else BY_SIGNAL, max_slowdowns=BUDGETS)
+            contest = Comparison(policies=ALL_POLICIES if is_whole else BY_SIGNAL, max_slowdowns=BUDGETS)
             for scene in scenes:
                 top_s = HOUR_S * hours
-                jobs = jobs_of(scene.world, contest, top_s=top_s, n_starts=N_STARTS, period_s=scene.period_s)
+                jobs = run_specs(scene.world, contest, top_s=top_s, n_starts=N_STARTS, period_s=scene.period_s)
                 for job in jobs:
                     yield Task(
                         trace=curve.name, hours=hours, signal=scene.name, world=scene.world, job=job, contest=contest
                     )
 
 
-def played(task: Task) -> Played:
+def played(task: Task) -> TotalsByVariant:
     """Play a run by everyone."""
-    return play(task.world, task.job, task.contest)
+    return replay_totals(task.world, task.job, task.contest)
 
 
-def results_of(tasks: Sequence[Task]) -> dict[tuple[str, int], list[Row]]:
+def results_of(tasks: Sequence[Task]) -> dict[tuple[str, int], list[SavingsRow]]:
     """Return the rows by trace and length of the runs, with their means over the signals."""
-    runs: dict[tuple[str, int, str], list[tuple[Task, Played]]] = {}
+    runs: dict[tuple[str, int, str], list[tuple[Task, TotalsByVariant]]] = {}
     for task, found in zip(tasks, replay_each(played, tasks, n_processes=2, what="runs"), strict=True):
         runs.setdefault((task.trace, task.hours, task.signal), []).append((task, found))
-    results: dict[tuple[str, int], list[Row]] = {}
+    results: dict[tuple[str, int], list[SavingsRow]] = {}
     for (trace, hours, signal), pairs in runs.items():
         jobs, each = [task.job for task, _ in pairs], [found for _, found in pairs]
-        results.setdefault((trace, hours), []).extend(rows_of(signal, jobs, each, pairs[0][0].contest))
-    return {key: rows + mean_rows(rows) for key, rows in results.items()}
+        results.setdefault((trace, hours), []).extend(savings_rows(signal, jobs, each, pairs[0][0].contest))
+    return {key: rows + mean_savings_rows(rows) for key, rows in results.items()}
 
 
-def by_signal(rows: Sequence[Row]) -> Iterator[str]:
+def by_signal(rows: Sequence[SavingsRow]) -> Iterator[str]:
     """Yield the table of what is saved on each signal."""
     names = [f"{head} {100 * (budget - 1):g} %" for budget in BUDGETS for head in HEADS]
     yield f"| signal | {' | '.join(names)} | worst over |"
@@ -183,7 +183,7 @@ def by_signal(rows: Sequence[Row]) -> Iterator[str]:
         yield f"| {signal} | {' | '.join(saved)} | {100 * over:+.3f} |"
 
 
-def by_policy(rows: Sequence[Row]) -> Iterator[str]:
+def by_policy(rows: Sequence[SavingsRow]) -> Iterator[str]:
     """Yield the table of what each policy saves, the mean over signals."""
     names = [f"{what} {100 * (budget - 1):g} %" for budget in BUDGETS for what in ("saved", "slower", "worst")]
     yield f"| policy | {' | '.join(names)} |"

@@ -27,15 +27,15 @@ import msgspec
 import numpy as np
 from sqlalchemy import create_engine
 
-from controller.cli.version import VERSION
+from controller.cli.verb import VERSION
 from policies.service.config import BusConfig, HttpConfig, PolicyConfig, StoreConfig
-from policies.service.records import Job, Result, Trial
 from policies.service.store import queries
 from policies.service.store.store import opened_store
-from publishers.bus import Bus
+from policies.service.trials.records import Job, Result, Trial
+from publishers.mqtt.client import MqttClient
 from tests.benchmarks.controller import peak_mib, processor_s
 from tests.live.conftest import _PLAIN, Mosquitto, eventually, wait_until
-from tests.live.policy_runs import Runs
+from tests.live.policy.runs import Runs
 
 TABLE = Path(__file__).with_suffix(".md")
 BATCH_SIZES: Final = (8, 16, 32, 64, 128, 256, 512, 1_024)
@@ -135,7 +135,7 @@ async def ask(runs: Runs, name: str, n_questions: int, dice: np.random.Generator
 
 async def measured(broker: Mosquitto) -> tuple[list[float], list[float]]:
     """Return the times of questions one after the other, and of eight at a time [ms]."""
-    async with Bus(url=broker.url) as bus:
+    async with MqttClient(url=broker.url) as bus:
         runs = Runs(bus, batch_sizes=BATCH_SIZES, default=BATCH_SIZES[0])
         await eventually(lambda: bus.connected)
         await ask(runs, "warm", N_WARM, np.random.default_rng(1))

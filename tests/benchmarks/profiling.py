@@ -22,15 +22,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from controller.cli.replay_processes import replay_each
-from controller.cli.version import VERSION
-from controller.demo.workload_files import read_power
-from policies.profile import PowerProfile, ProfilePoint
-from policies.replay.noise import LEVELS, NoiseName
-from policies.replay.profile_curves import GRID_W, TrueCurve, true_curves
-from policies.replay.profile_evaluation import Evaluation, curve_errors, evaluate
-from policies.replay.profile_players import POLICIES, PolicyName
-from policies.replay.profile_summary import Row, rows_of, summaries_of
+from controller.cli.replay.processes import replay_each
+from controller.cli.verb import VERSION
+from controller.demo.recurrences.trace_files import read_power
+from policies.replay.profiling.curves import GRID_W, TrueCurve, true_curves
+from policies.replay.profiling.evaluation import (
+    ProfilingEvaluation,
+    ProfilingRow,
+    curve_errors,
+    evaluate,
+    profiling_rows,
+    summary_rows,
+)
+from policies.replay.profiling.noise import LEVELS, NoiseName
+from policies.replay.profiling.policies import POLICIES, PolicyName
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from tests.live.nvml_stub.fixtures import compile_stub
 from tests.live.nvml_stub.machine import A40_RESNET50, StubMachine
 
@@ -186,7 +192,7 @@ def replay_section(paths: Sequence[Path], n_seeds: int) -> Iterator[str]:
     )
     for noise in LEVELS:
         tasks: list[_Task] = [(curve, policy, noise, n_seeds) for curve, policy in product(curves, POLICIES)]
-        rows = rows_of(replay_each(_evaluate, tasks, n_processes=os.cpu_count() or 1, what=noise))
+        rows = profiling_rows(replay_each(_evaluate, tasks, n_processes=os.cpu_count() or 1, what=noise))
         yield f"\n### {noise.capitalize()} noise\n"
         yield (
             "| curves | policy | to plan | 1,000 | 5,000 | 20,000 | error | good | time, power of the curve | "
@@ -197,14 +203,14 @@ def replay_section(paths: Sequence[Path], n_seeds: int) -> Iterator[str]:
             yield from _summary("all" if trace is None else trace.name, some)
 
 
-def _evaluate(task: _Task) -> Evaluation:
+def _evaluate(task: _Task) -> ProfilingEvaluation:
     curve, policy, noise, n_seeds = task
     return evaluate(curve, policy, noise, eta=ETA, n_seeds=n_seeds)
 
 
-def _summary(name: str, rows: Sequence[Row]) -> Iterator[str]:
+def _summary(name: str, rows: Sequence[ProfilingRow]) -> Iterator[str]:
     """Yield a line for each policy over the power-bound curves, and over all."""
-    summaries = {(row.curve, row.policy): row for row in summaries_of(rows)}
+    summaries = {(row.curve, row.policy): row for row in summary_rows(rows)}
     for over, policy in product(("power-bound", "all"), POLICIES):
         mean, median = summaries[f"mean over {over}", policy], summaries[f"median over {over}", policy]
         excess = " | ".join(f"{value:.1f}" for value in mean.excess_iterations.values())

@@ -17,20 +17,20 @@ import numpy as np
 from zeus.monitor import ZeusMonitor
 from zeus.optimizer.power_limit import Done, GlobalPowerLimitOptimizer, ZeusCost
 
-from controller.adapters.nvml import NvmlBackend, NvmlGpu
+from controller.accounting.energy_account import cut
+from controller.accounting.iteration_log import IterationLog
 from controller.clock import NS_PER_S
-from controller.curves import as_it_probably_is
+from controller.control.curve_learning import posterior_mean
+from controller.gpu.nvml import NvmlBackend, NvmlGpu
 from controller.ports import Sample
-from controller.run_account import cut
-from controller.run_log import RankLog
 from policies import profiling
-from policies.curve import fit_curve
-from policies.profile import PowerProfile
 from policies.profiling import Observation, ProfilerSettings
-from policies.replay.noise import LEVELS, Course
-from policies.replay.profile_curves import GRID_W
-from policies.replay.profile_players import best_limit_w
-from publishers.wire import Iterations
+from policies.replay.profiling.curves import GRID_W
+from policies.replay.profiling.noise import LEVELS, NoisePath
+from policies.replay.profiling.policies import best_limit_w
+from policies.vocabulary.power_curve import fit_curve
+from policies.vocabulary.profile import PowerProfile
+from publishers.messages.codec import Iterations
 from tests.live.nvml_stub.machine import StubGpu, StubMachine
 
 READING_S: Final = 0.1
@@ -41,7 +41,7 @@ class Diary:
     """What happened: the limit and the duration of each step, and what was known after which of them."""
 
     def __init__(self, gpu: StubGpu, seed: int) -> None:
-        course = Course(LEVELS["realistic"], iteration_time_s=gpu.iteration_time_s(), seed=seed)
+        course = NoisePath(LEVELS["realistic"], iteration_time_s=gpu.iteration_time_s(), seed=seed)
         course.reach(MAX_STEPS)
         self._gpu, self._factors = gpu, np.diff(course.work)
         self._end_s = time.monotonic()
@@ -105,18 +105,20 @@ class Profiler:
             self._plan(self._refinement)
 
     def _plan(self, refinement: profiling.Refinement) -> None:
-        known = as_it_probably_is(refinement.profile)
+        known = posterior_mean(refinement.profile)
         choice_w = self._best_w(known)
         self._diary.learn(choice_w, fit_curve(known, step_w=GRID_W))
         self.is_done = not profiling.is_curious(self._settings, refinement)
-        self.wanted_w = choice_w if self.is_done else self._best_w(profiling.perturbed(refinement.profile, self._rng))
+        self.wanted_w = (
+            choice_w if self.is_done else self._best_w(profiling.sampled_curve(refinement.profile, self._rng))
+        )
 
     def _best_w(self, curve: PowerProfile) -> float:
         fine = fit_curve(curve, step_w=GRID_W)
         return best_limit_w(fine, eta=self._eta, max_power_limit_w=self._settings.prior_power_limit_w)
 
 
-async def train(diary: Diary, log: RankLog) -> None:
+async def train(diary: Diary, log: IterationLog) -> None:
     """Train for ever."""
     while True:
         begin_ns = time.monotonic_ns()
@@ -129,7 +131,7 @@ async def train(diary: Diary, log: RankLog) -> None:
         )
 
 
-async def control(gpu: NvmlGpu, log: RankLog, profiler: Profiler) -> None:
+async def control(gpu: NvmlGpu, log: IterationLog, profiler: Profiler) -> None:
     """Read, cut, decide and set, until the limit is found."""
     meter, since_ns, changed_ns, present_w = Meter(), time.monotonic_ns(), 0, profiler.wanted_w
     while not profiler.is_done:
@@ -158,7 +160,7 @@ def _observation(piece: Any, power_limit_w: float) -> Observation:  # noqa: ANN4
 
 async def play_gridchase(diary: Diary, *, seed: int, eta: float) -> None:
     """Let the controller's profiler find the limit, through the NVML adapter and the account of a run."""
-    backend, log = NvmlBackend(), RankLog()
+    backend, log = NvmlBackend(), IterationLog()
     (gpu,) = await backend.open()
     limits = await gpu.read_range()
     settings = ProfilerSettings(

@@ -24,7 +24,7 @@ from typing import TextIO
 from tqdm import tqdm
 
 from publishers import Publisher
-from publishers.iterations import PublishedSized
+from publishers.training.publisher import PublishedSized
 
 N_ITERATIONS = 50_000
 N_TURNS = 41

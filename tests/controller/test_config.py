@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.config import Config, check, default_state_dir, load_config, load_for_restore
+from controller.config import Config, cross_key_faults, default_state_dir, load_config, load_for_restore
 from controller.errors import ConfigError
-from controller.tables import build_record
 from policies.providers.catalogue import CATALOGUE
+from publishers.shared.toml_config import build_record
 
 AVERAGE = '{name="csv", path="a.csv", zone="DE"}'
 METER = '{name="mqtt", topic="site/price", zone="lab", kind="price", unit="EUR/kWh"}'
@@ -252,7 +252,7 @@ def test_restoring_fails_where_what_it_uses_is_wrong(override: str) -> None:
 
 
 def test_the_defaults_have_no_fault() -> None:
-    assert check(Config()) == []
+    assert cross_key_faults(Config()) == []
 
 
 @given(st.lists(st.text(max_size=40), max_size=4))

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.config import load_config
+from controller.config import PlanConfig, deadline_s, load_config
 from controller.errors import ConfigError
-from controller.plan_config import PlanConfig, deadline_s
 
 START_S = 1_000.0
 

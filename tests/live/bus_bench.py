@@ -7,9 +7,8 @@ from typing import Literal
 
 import pytest
 
-from publishers.broker import embedded_broker
-from publishers.bus import Bus
-from publishers.mosquitto import find_mosquitto
+from publishers.mqtt.client import MqttClient
+from publishers.mqtt.embedded_broker import embedded_broker, find_mosquitto
 from tests.live.conftest import eventually
 
 Kind = Literal["mosquitto", "amqtt"]
@@ -89,7 +88,7 @@ async def running(kind: Kind) -> AsyncIterator[str]:
 async def subscribed(url: str, topic_filter: str) -> AsyncIterator[Inbox]:
     """A second client, to see what the first one published."""
     inbox = Inbox()
-    async with Bus(url=url) as bus:
+    async with MqttClient(url=url) as bus:
         bus.subscribe(topic_filter, inbox, qos=1)
         await eventually(lambda: bus.connected)
         yield inbox

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
-from publishers.topics import Topics
-from publishers.wire import Iterations, RankStatus, decode
+from publishers.messages.codec import Iterations, RankStatus, decode
+from publishers.messages.topics import Topics
 from tests.live.conftest import TIMEOUT_S
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from controller.demo.outcome import DemoError
-from controller.demo.run import DemoOptions, check_options, main_demo, run_demo
-from controller.journal import Journal
+from controller.demo.day.demo import DemoOptions, check_options, main_demo, run_demo
+from controller.demo.runner import DemoError
+from controller.gpu.journal import Journal
 
 pytestmark = pytest.mark.live
 

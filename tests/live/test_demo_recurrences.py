@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli.policy_show import print_learned
-from controller.demo.recurrences import RecurrenceOptions, check_recurrences, main_recurrences
+from controller.cli.policy.terminal import print_learned
+from controller.demo.recurrences.demo import RecurrenceOptions, check_recurrences, main_recurrences
 
 pytestmark = pytest.mark.live
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from controller.daemon import Node, run_controller
-from controller.fleet import HEARTBEAT_S
-from publishers.bus import Bus, Outgoing, Will
-from publishers.reports import PartProfile, RunEnergy
-from publishers.topics import Topics
-from publishers.wire import decode
+from controller.app import NodeContext, run_controller
+from controller.control.multi_node import HEARTBEAT_S
+from publishers.messages.codec import decode
+from publishers.messages.reports import PartProfile, RunEnergy
+from publishers.messages.topics import Topics
+from publishers.mqtt.client import MqttClient, Outgoing, Will
 from tests.fakes import FakeGpu
 from tests.live.conftest import Mosquitto, eventually
 from tests.live.node import QUICK
@@ -37,7 +37,7 @@ class LiveSite(Site):
         self.name, self.url = name, url
         self.clock = self.gpu.clock
 
-    def node(self) -> Node:
+    def node(self) -> NodeContext:
         return replace(super().node(), boot_id=f"boot-of-{self.name}", connect=self._live)
 
     @asynccontextmanager
@@ -48,14 +48,14 @@ class LiveSite(Site):
             yield
             stop.set()
 
-    def _live(self, will: Will, birth: Callable[[], Iterable[Outgoing]]) -> Bus:
-        return Bus(url=self.url, will=will, birth=birth)
+    def _live(self, will: Will, birth: Callable[[], Iterable[Outgoing]]) -> MqttClient:
+        return MqttClient(url=self.url, will=will, birth=birth)
 
 
 class Heard:
     """What was published of the run, by the end of its topic."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: MqttClient) -> None:
         self.latest: dict[str, bytes] = {}
         bus.subscribe(Topics().root + "/job/#", lambda topic, payload: self.latest.update({topic: payload}), qos=1)
 
@@ -71,7 +71,7 @@ def sites(tmp_path: Path, broker: Mosquitto) -> list[LiveSite]:
     ]
 
 
-async def train(sites: list[LiveSite], bus: Bus) -> None:
+async def train(sites: list[LiveSite], bus: MqttClient) -> None:
     """Train with a rank on each node; the iterations of both last as long as the slower GPU's."""
     async with asyncio.TaskGroup() as tasks:
         for number, site in enumerate(sites):
@@ -100,7 +100,7 @@ def delays_s(leader: FakeGpu, follower: FakeGpu) -> list[float]:
 async def test_two_nodes_have_one_limit_and_both_get_theirs_back_when_the_leader_stops(sites: list[LiveSite]) -> None:
     a, b = sites
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
-        bus = await stack.enter_async_context(Bus(url=a.url))
+        bus = await stack.enter_async_context(MqttClient(url=a.url))
         heard = Heard(bus)
         await stack.enter_async_context(b.running())
         async with a.running():

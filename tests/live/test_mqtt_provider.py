@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from msgspec import convert
 
-from policies.providers import mqtt
 from policies.providers.base import SignalUnavailableError
-from policies.providers.mqtt import MqttProvider, MqttSettings
-from publishers.bus import Bus
-from publishers.reports import GridSignal, SignalValue
-from publishers.topics import Topics
-from publishers.wire import encode
+from policies.providers.sources import mqtt
+from policies.providers.sources.mqtt import MqttProvider, MqttSettings
+from publishers.messages.codec import encode
+from publishers.messages.reports import GridSignal, SignalValue
+from publishers.messages.topics import Topics
+from publishers.mqtt.client import MqttClient
 from tests.live.bus_bench import Kind, both, running
 from tests.live.conftest import Mosquitto, SecureMosquitto, eventually, free_port
 
@@ -34,7 +34,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @both
 @pytest.mark.usefixtures("patient")
 async def test_what_the_broker_had_kept_without_a_time_is_not_used_and_what_comes_now_is(kind: Kind) -> None:
-    async with running(kind) as url, Bus(url=url) as site:
+    async with running(kind) as url, MqttClient(url=url) as site:
         site.publish("site/co2", b"222", qos=1, retain=True)
         assert await site.flush(10.0)
         async with MqttProvider(settings(url, "site/co2")) as provider:
@@ -65,7 +65,7 @@ async def test_what_another_controller_tells_is_there_at_the_first_look(kind: Ki
     )
     topic = Topics().grid("DE", "carbon")
     async with running(kind) as url:
-        async with Bus(url=url) as controller:
+        async with MqttClient(url=url) as controller:
             controller.publish(topic, encode(message), qos=1, retain=True)
             assert await controller.flush(10.0)
         async with MqttProvider(settings(url, topic)) as provider:
@@ -102,7 +102,7 @@ async def test_a_broker_that_goes_away_and_comes_back_is_told_and_used_again(bro
             await provider.fetch_history(since_s=0.0, now_s=time.time())
         broker.start()
         await eventually(lambda: provider._bus.connected)
-        async with Bus(url=broker.url) as site:
+        async with MqttClient(url=broker.url) as site:
             site.publish("site/co2", b"333", qos=1)
             assert await site.flush(10.0)
         await eventually(lambda: provider._has_news)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from controller.errors import NodeLockedError
-from controller.node_lock import NodeLock
+from controller.gpu.node_lock import NodeLock
 
 pytestmark = pytest.mark.live
 _HOLDER = """

@@ -6,8 +6,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from controller.adapters import nvml_calls, nvml_faults
-from controller.adapters.nvml import NvmlBackend
 from controller.errors import (
     BackendError,
     GpuError,
@@ -16,8 +14,11 @@ from controller.errors import (
     GpuNotSupportedError,
     GpuPermissionError,
 )
+from controller.gpu import nvml_calls
+from controller.gpu import nvml_errors as nvml_faults
+from controller.gpu.nvml import NvmlBackend
 from controller.ports import Backend, Gpu
-from tests.contract_gpu import GpuContract
+from tests.controller.gpu.gpu_contract import GpuContract
 from tests.live.nvml_stub import fixtures
 from tests.live.nvml_stub.backend import LONG_HANG_MS, SET, opened
 from tests.live.nvml_stub.machine import StubMachine

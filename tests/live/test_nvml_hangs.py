@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.adapters.nvml import NvmlGpu
 from controller.errors import GpuSuspectError
+from controller.gpu.nvml import NvmlGpu
 from tests.live.nvml_stub import fixtures
 from tests.live.nvml_stub.backend import LONG_HANG_MS, POWER, SET, opened
 from tests.live.nvml_stub.machine import STATE_VARIABLE, StubMachine

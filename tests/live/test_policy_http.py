@@ -13,11 +13,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from policies.service.api.server import served
 from policies.service.config import HttpConfig, LearningConfig
-from policies.service.desk import Desk
+from policies.service.http.app import served
 from policies.service.store.store import opened_store
-from tests.policies.service.api_client import ASK, NOW_S, TOKEN
+from policies.service.trials.repository import TrialRepository
+from tests.policies.service.http.api_client import ASK, NOW_S, TOKEN
 
 pytestmark = pytest.mark.live
 
@@ -36,7 +36,7 @@ async def serving(directory: Path) -> AsyncIterator[str]:
     tokens.touch(0o600)
     tokens.write_text(f"{TOKEN}\n")
     async with opened_store(f"sqlite:///{directory / 'policy.sqlite'}", timeout_s=10.0) as store:
-        desk = Desk(store, LearningConfig())
+        desk = TrialRepository(store, LearningConfig())
         http = HttpConfig(port=0, token_file=str(tokens))
         async with served(desk, http=http, clock_s=lambda: NOW_S) as url:
             yield url

@@ -12,11 +12,11 @@ import aiomqtt
 import pytest
 
 from publishers import Publisher
-from publishers.connection import PahoConnection, Will
-from publishers.environment import Broker
-from publishers.iterations import PublishedIterable, PublishedSized
-from publishers.topics import Topics
-from publishers.wire import RankStatus, decode
+from publishers.messages.codec import RankStatus, decode
+from publishers.messages.topics import Topics
+from publishers.training.paho_client import PahoConnection, Will
+from publishers.training.publisher import PublishedIterable, PublishedSized
+from publishers.training.settings import Broker
 from tests.live.conftest import Mosquitto, SecureMosquitto, wait_until
 from tests.live.subscriber import Subscriber, listening
 

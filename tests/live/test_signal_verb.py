@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from controller.cli.parser import main
-from tests.policies.providers.fake_api import FakeApi, Fault
-from tests.policies.providers.fake_energy_charts import FakeEnergyCharts
-from tests.policies.providers.fake_neso import FakeNeso
+from controller.cli.main import main
+from tests.policies.providers.fakes.api import FakeApi, Fault
+from tests.policies.providers.fakes.energy_charts import FakeEnergyCharts
+from tests.policies.providers.fakes.neso import FakeNeso
 
 pytestmark = pytest.mark.live
 STEP_S = 1_800.0

@@ -8,10 +8,10 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
 from publishers import Publisher
-from publishers.connection import _set_no_delay
-from publishers.reports import Command
-from publishers.topics import Topics
-from publishers.wire import RankStatus, TrialAnswer, TrialRequest, decode, encode
+from publishers.messages.codec import RankStatus, TrialAnswer, TrialRequest, decode, encode
+from publishers.messages.reports import Command
+from publishers.messages.topics import Topics
+from publishers.training.paho_client import _set_no_delay
 from tests.live.conftest import TIMEOUT_S
 
 SIZES = [8, 16, 32, 64]

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.planning import Decision, Objective, Present, Progress, Rules, choose_power_limit
-from policies.profile import PowerProfile, ProfilePoint
-from policies.signal import Signal
+from policies.planning import CurrentLimit, Decision, Objective, Progress, SwitchingRules, choose_power_limit
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.vocabulary.signal import Signal
 
 DAY_S: Final = 86_400.0
 HOUR_S: Final = 3_600.0
@@ -130,7 +130,7 @@ def live_through(
     hours: float = 23.0,
     lost_s: float = 0.0,
     profile: PowerProfile = A40,
-    rules: Rules | None = None,
+    rules: SwitchingRules | None = None,
     n_iterations: float | None = None,
     forecast: Callable[[float], Signal] | None = None,
 ) -> Run:
@@ -147,7 +147,7 @@ def live_through(
         n_iterations: how many iterations it tells that it has.
         forecast: what is forecast at a time; nothing by default.
     """
-    rules = rules or Rules(period_s=600.0, min_dwell_s=60.0, min_gain_ratio=0.005)
+    rules = rules or SwitchingRules(period_s=600.0, min_dwell_s=60.0, min_gain_ratio=0.005)
     run, present, ends_s = Run(grid=grid, now_s=started_at_s), None, started_at_s + hours * HOUR_S
     run.sweep(lost_s)
     while run.n_iterations < n_iterations * (1 - 1e-9) if n_iterations else run.now_s < ends_s:
@@ -169,7 +169,7 @@ def live_through(
         )
         for limit_w, until_s in _parts(decision, run.now_s + rules.period_s):
             if present is None or present.power_limit_w != limit_w:
-                present = Present(power_limit_w=limit_w, since_s=run.now_s)
+                present = CurrentLimit(power_limit_w=limit_w, since_s=run.now_s)
             left = math.inf if n_iterations is None else n_iterations - run.n_iterations
             duration_s = min(until_s - run.now_s, left / A40.at(limit_w)[1])
             if n_iterations is None:

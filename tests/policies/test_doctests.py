@@ -6,7 +6,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from policies import cost, forecasting, planning, profile, profiling, signal, units
+from policies import forecasting, planning, profiling
+from policies.vocabulary import cost, profile, signal, units
 
 MODULES = [cost, forecasting, planning, profile, profiling, signal, units]
 

@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from controller.daemon import Node
-from publishers.reports import LimitChange, PartProfile, RunPlan
-from publishers.wire import decode
+from controller.app import NodeContext
+from publishers.messages.codec import decode
+from publishers.messages.reports import LimitChange, PartProfile, RunPlan
 from tests.fakes import MIDNIGHT_S, FakeBus, FakeGpu, LoopClock
 from tests.scenarios.site import POWER_RATIO, PRIOR_W, TOPICS, Site, Training
 
@@ -53,7 +53,7 @@ class FleetSite(Site):
         self.bus: SharedBus = SharedBus(buses)
         self.clock = gpus[0].clock
 
-    def node(self) -> Node:
+    def node(self) -> NodeContext:
         return replace(super().node(), boot_id=f"boot-of-{self.name}")
 
     def limits(self, gpu: FakeGpu) -> list[LimitChange]:

@@ -9,16 +9,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from controller.app import NodeContext, run_controller
 from controller.config import load_config
-from controller.daemon import Node, run_controller
 from controller.ports import SeriesStore
 from policies.providers.base import Provider
 from policies.providers.catalogue import Source
-from policies.providers.constant import ConstantProvider
-from publishers.bus import Outgoing, Will
-from publishers.reports import LimitChange, ProfileReport, RunEnergy
-from publishers.topics import Topics
-from publishers.wire import Iterations, Message, RankStatus, decode, encode, pack_ends
+from policies.providers.sources.constant import ConstantProvider
+from publishers.messages.codec import Iterations, Message, RankStatus, decode, encode, pack_ends
+from publishers.messages.reports import LimitChange, ProfileReport, RunEnergy
+from publishers.messages.topics import Topics
+from publishers.mqtt.client import Outgoing, Will
 from tests.fakes import MIDNIGHT_S, FakeBackend, FakeBus, FakeGpu, LoopClock
 
 BOOT_ID = "this-boot"
@@ -70,9 +70,9 @@ class Site:
         quick = ("profiler.settle_s=20", "profiler.window_s=100", "profiler.block_s=40", "profiler.n_blocks=0")
         self.config = load_config(None, [*fixed, *quick, *overrides])
 
-    def node(self) -> Node:
+    def node(self) -> NodeContext:
         """Return what a controller is given."""
-        return Node(
+        return NodeContext(
             config=self.config,
             boot_id=BOOT_ID,
             version="0.0.test",

@@ -1,19 +1,28 @@
-"""Whole days on virtual time: the limit follows a real trace file, falls back where it ends, and survives restarts."""
+"""Whole days of training under each objective, in virtual time.
 
+Whole days on virtual time: the limit follows a real trace file, falls back where it ends, and survives restarts.
+
+Deadlines and budgets, kept by the whole controller; and a job that is asked something of its own.
+
+The rest of the machine in the plan: what a slow GPU costs beside itself.
+"""
+
+import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from policies.providers.trace import TraceProvider
-from publishers.reports import GpuEnergy, GridSignal
-from publishers.wire import decode
+from policies.providers.sources.csv_file import CsvProvider
+from publishers.messages.codec import decode
+from publishers.messages.reports import GpuEnergy, GridSignal
 from tests.fakes import MIDNIGHT_S, FakeGpu
 from tests.scenarios.site import (
     ANY_PROVIDER,
     HOUR_S,
     LADDER_W,
     NODE,
+    POWER_RATIO,
     PRIOR_W,
     TOPICS,
     Site,
@@ -46,7 +55,7 @@ def intensity_g_per_kwh(hour: int) -> float:
     return DIRTY if 8 <= hour % 24 < 16 else CLEAN
 
 
-def trace(path: Path, *, until_hour: int = 48) -> TraceProvider:
+def trace(path: Path, *, until_hour: int = 48) -> CsvProvider:
     """Return two days before midnight and some hours after it, as a file of the usual kind."""
     midnight = datetime.fromtimestamp(MIDNIGHT_S, UTC)
     rows = [
@@ -55,7 +64,7 @@ def trace(path: Path, *, until_hour: int = 48) -> TraceProvider:
     ]
     file = path / "day.csv"
     file.write_text("\n".join(["# made up for a test", "timestamp,gco2_per_kwh", *rows]), encoding="utf-8")
-    return TraceProvider(file, zone="XX", kind="average")
+    return CsvProvider(file, zone="XX", kind="average")
 
 
 def slow_rate_per_s(power_limit_w: float) -> float:
@@ -168,3 +177,82 @@ async def test_a_sweep_that_a_restart_cut_off_goes_on_where_it_was(tmp_path: Pat
     async with site.controlled():
         await training.train(3 * HOUR_S, flush_s=60)
     assert [limit_w for _, limit_w in gpu.history[n_written:]] == [*LADDER_W[3:], CLEAN_W, PRIOR_W]
+
+
+N_ITERATIONS = 3_000
+SHORTEST_S = N_ITERATIONS / rate_per_s(PRIOR_W)
+CURIOUS = ("profiler.n_blocks=24", "profiler.block_s=40")
+
+
+async def run_all(site: Site, training: Training) -> None:
+    """Train until the run has as many iterations as it said it would have."""
+    async with site.controlled():
+        while training.n_iterations < N_ITERATIONS:
+            await training.train(60)
+        training.tell("finished")
+        await asyncio.sleep(30)
+
+
+@pytest.mark.parametrize("share", [1.1, 1.3])
+async def test_a_deadline_is_met_and_the_time_until_then_is_used(tmp_path: Path, share: float) -> None:
+    gpu = prior_gpu()
+    hours = share * SHORTEST_S / HOUR_S
+    site = Site(tmp_path, [gpu], *CURIOUS, "plan.objective=deadline", f"plan.deadline={hours:.4f}h")
+    training = Training(site, total_iterations=N_ITERATIONS)
+    await run_all(site, training)
+    assert training.begin_s is not None
+    took_s = training.end_s - training.begin_s
+    assert 0.97 * share * SHORTEST_S <= took_s <= share * SHORTEST_S + 60
+    assert {change.reason for change in site.limits(gpu)} >= {"deadline_static"}
+
+
+async def test_a_budget_is_kept_and_all_of_it_is_used_for_time(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    whole_kwh = POWER_RATIO * PRIOR_W * SHORTEST_S / J_PER_KWH
+    site = Site(tmp_path, [gpu], *CURIOUS, "plan.objective=budget", f"plan.budget={0.85 * whole_kwh:.4f}")
+    training = Training(site, total_iterations=N_ITERATIONS)
+    await run_all(site, training)
+    assert training.begin_s is not None
+    used_kwh = energy_j(gpu, training.begin_s, training.end_s) / J_PER_KWH
+    assert 0.82 * whole_kwh <= used_kwh <= 0.855 * whole_kwh
+
+
+@pytest.mark.parametrize(
+    "overrides", [("plan.objective=deadline", "plan.deadline=9h"), ("plan.objective=budget", "plan.budget=1")]
+)
+async def test_without_a_known_end_the_run_falls_back_and_says_so(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu], *overrides)
+    async with site.controlled():
+        await Training(site).train(1_500)
+        assert gpu.requested_power_limit_w <= PRIOR_W
+    last = [change for change in site.limits(gpu) if change.reason not in {"profiling", "controller_stopped"}][-1]
+    assert "how many iterations" in last.detail
+
+
+async def test_a_job_is_planned_by_the_table_of_its_own(tmp_path: Path) -> None:
+    gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
+    tables = 'plan.job=[{name="bert*", objective="eta", eta=1.0}]'
+    site = Site(tmp_path, gpus, "plan.max_slowdown=1.0", tables)
+    own, other = Training(site, [gpus[0]], job="bert-large"), Training(site, [gpus[1]], run="run-2")
+    async with site.controlled():
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(own.train(1_800))
+            tasks.create_task(other.train(1_800))
+        assert (gpus[0].requested_power_limit_w, gpus[1].requested_power_limit_w) == (100.0, PRIOR_W)
+
+
+SWEEP_S = 2_000.0
+
+
+@pytest.mark.parametrize(("host_power_w", "limit_w"), [(0, 100.0), (1_000, PRIOR_W)])
+async def test_a_machine_that_draws_much_is_not_kept_waiting_by_a_slow_gpu(
+    tmp_path: Path, host_power_w: float, limit_w: float
+) -> None:
+    # An iteration costs (0.9 p + host) / p^0.3: it would be least at 0 W without a host, at 476 W with one of 1000 W.
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu], "plan.max_slowdown=2", f"energy.host_power_w={host_power_w}")
+    async with site.controlled():
+        await Training(site).train(SWEEP_S)
+        assert site.profiles()[-1].state == "planned"
+        assert gpu.requested_power_limit_w == limit_w

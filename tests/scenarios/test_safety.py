@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from controller.errors import GpuError, GpuLostError, GpuPermissionError, JournalError, NodeLockedError
-from controller.journal import FILE_NAME, Journal
-from controller.node_lock import NodeLock
+from controller.gpu.journal import FILE_NAME, Journal
+from controller.gpu.node_lock import NodeLock
 from controller.ports import LiveLimit, Sample
-from publishers.reports import NodeStatus
-from publishers.wire import decode
+from publishers.messages.codec import decode
+from publishers.messages.reports import NodeStatus
 from tests.fakes import FakeBus, FakeGpu
 from tests.scenarios.site import NODE, PRIOR_W, TOPICS, Site, Training, prior_gpu
 

@@ -1,4 +1,8 @@
-"""What is asked of the database: each function is one statement, in the transaction of its connection.
+"""SQL statements, each a function in the transaction of its connection, and the mapping of rows to records.
+
+How records become rows and rows become records; without checks: what is in the database has been checked.
+
+What is asked of the database: each function is one statement, in the transaction of its connection.
 
 Statements are built once, so that their text is compiled once, too.
 """
@@ -6,13 +10,14 @@ Statements are built once, so that their text is compiled once, too.
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
+from msgspec.structs import asdict
 from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
     CursorResult,
     Insert,
-    RowMapping,
     Select,
     Subquery,
     Table,
@@ -27,19 +32,113 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import RowMapping
 
-from policies.service.records import ENDED, Job, JobSummary, Trial
-from policies.service.store.rows import (
-    STUDIED,
-    WHOLE,
-    changes_of,
-    job_of,
-    job_row_of,
-    row_of,
-    studied_trial_of,
-    trial_of,
-)
 from policies.service.store.schema import CLAIMS, JOBS, TRIALS
+from policies.service.trials.records import ENDED, Job, JobSettings, JobSummary, Result, Timing, Trial
+
+Row = dict[str, Any]
+_RESULT: Final = tuple(Result.__struct_fields__)
+_TRIAL: Final = tuple(name for name in Trial.__struct_fields__ if name != "result")
+_UNTIMED: Final = msgspec.json.Decoder(tuple[int, ...])
+_TIMING: Final = msgspec.json.Decoder(Timing)
+_KEY: Final = frozenset({"job", "run", "number"})
+# A study needs no sentences, and nothing for the record: half of a row, and the smaller half.
+_STUDIED: Final = (
+    *("job", "run", "number", "recurrence", "batch_size", "state"),
+    *("requested_at_s", "heard_at_s", "lease_s", "ended_at_s", "last_epoch"),
+    *("outcome", "epochs", "reached_epochs", "energy_j", "duration_s", "max_power_w", "gpu_model", "n_gpus", "timing"),
+    *("stop_ordered_at_s", "bound_gpu_model", "bound_n_gpus", "has_lost_count"),
+)
+
+
+def _columns(names: Sequence[str]) -> list[Column[Any]]:
+    return [TRIALS.c[name] for name in names]
+
+
+WHOLE: Final = _columns((*_TRIAL, *_RESULT))
+"""What `trial_of` takes."""
+STUDIED: Final = _columns(_STUDIED)
+"""What `studied_trial_of` takes."""
+
+
+def trial_of(row: Sequence[Any]) -> Trial:
+    """Return the trial of a row of `WHOLE`."""
+    values = iter(row)
+    own = dict(zip(_TRIAL, values, strict=False))
+    own["untimed"] = () if own["untimed"] is None else _UNTIMED.decode(own["untimed"])
+    own["timing"] = None if own["timing"] is None else _TIMING.decode(own["timing"])
+    return Trial(**own, result=Result(**dict(zip(_RESULT, values, strict=True))))
+
+
+def studied_trial_of(row: Sequence[Any]) -> Trial:
+    """Return the trial of a row of `STUDIED`, good for a study and no more: it does not say why it is as it is.
+
+    It is made for every trial of a job whenever one asks: hence in the one way that is fast.
+    """
+    result = Result(
+        outcome=row[11],
+        epochs=row[12],
+        reached_epochs=row[13],
+        energy_j=row[14],
+        duration_s=row[15],
+        max_power_w=row[16],
+        gpu_model=row[17],
+        n_gpus=row[18],
+    )
+    return Trial(
+        job=row[0],
+        run=row[1],
+        number=row[2],
+        recurrence=row[3],
+        batch_size=row[4],
+        state=row[5],
+        reason="",
+        detail="",
+        requested_at_s=row[6],
+        heard_at_s=row[7],
+        lease_s=row[8],
+        ended_at_s=row[9],
+        last_epoch=row[10],
+        result=result,
+        timing=None if row[19] is None else _TIMING.decode(row[19]),
+        stop_ordered_at_s=row[20],
+        bound_gpu_model=row[21],
+        bound_n_gpus=row[22],
+        has_lost_count=bool(row[23]),
+    )
+
+
+def row_of(trial: Trial) -> Row:
+    """Return a trial as a whole row."""
+    row = asdict(trial)
+    for name in ("untimed", "timing"):
+        row[name] = msgspec.json.encode(row[name]).decode() if row[name] else None
+    return row | asdict(row.pop("result"))
+
+
+def changes_of(trial: Trial) -> Row:
+    """Return what may change of a trial: all but its key."""
+    return {name: value for name, value in row_of(trial).items() if name not in _KEY}
+
+
+def job_of(row: RowMapping) -> Job:
+    """Return the job of a row."""
+    return Job(
+        name=row["name"],
+        batch_sizes=tuple(row["batch_sizes"]),
+        default_batch_size=row["default_batch_size"],
+        created_at_s=row["created_at_s"],
+        settings=JobSettings(**{name: row[name] for name in JobSettings.__struct_fields__}),
+    )
+
+
+def job_row_of(job: Job) -> Row:
+    """Return a job as a row."""
+    row = asdict(job) | asdict(job.settings) | {"batch_sizes": list(job.batch_sizes)}
+    del row["settings"]
+    return row
+
 
 MAX_STUDIED: Final = 1_000
 """Ended trials of a job that a study is made of: the oldest of more teach nothing that the newest do not know better,
@@ -54,7 +153,7 @@ _LOCKED_JOB: Final = _JOB.with_for_update(key_share=True)
 _JOBS: Final = select(JOBS).order_by(JOBS.c.name)
 _OF_JOB: Final = TRIALS.c.job == bindparam("job")
 _OF_RUN: Final = _OF_JOB & (TRIALS.c.run == bindparam("run"))
-_STUDIED: Final = select(*STUDIED).where(_OF_JOB).order_by(TRIALS.c.number)
+_STUDIED_queries: Final = select(*STUDIED).where(_OF_JOB).order_by(TRIALS.c.number)
 
 
 def _newest(condition: ColumnElement[bool], limit: int, by: Column[Any] = TRIALS.c.number) -> Select[tuple[int]]:
@@ -75,7 +174,7 @@ _NEEDED: Final = union(
     .where(_OF_JOB & (TRIALS.c.state == literal_column("'failed'")))
     .group_by(TRIALS.c.batch_size),
 )
-_RECENT: Final = _STUDIED.where(TRIALS.c.number.in_(_NEEDED))
+_RECENT: Final = _STUDIED_queries.where(TRIALS.c.number.in_(_NEEDED))
 _ALL: Final = select(*WHOLE).where(_OF_JOB).order_by(TRIALS.c.number)
 _PAGE: Final = (
     select(*WHOLE)
@@ -83,8 +182,8 @@ _PAGE: Final = (
     .order_by(TRIALS.c.number.desc())
     .limit(bindparam("limit"))
 )
-_TRIAL: Final = select(*WHOLE).where(_OF_RUN)
-_LOCKED_TRIAL: Final = _TRIAL.with_for_update()
+_TRIAL_queries: Final = select(*WHOLE).where(_OF_RUN)
+_LOCKED_TRIAL: Final = _TRIAL_queries.with_for_update()
 _SILENT: Final = (
     select(*WHOLE)
     .where(
@@ -155,7 +254,7 @@ def remove_job(connection: Connection, name: str) -> bool:
 
 def find_studied(connection: Connection, job: str) -> list[Trial]:
     """Return all trials of a job in the order of their numbers, as far as a study needs them."""
-    rows = connection.execute(_STUDIED, {"job": job}).all()
+    rows = connection.execute(_STUDIED_queries, {"job": job}).all()
     return [studied_trial_of(row) for row in rows]
 
 
@@ -181,7 +280,7 @@ def find_page(connection: Connection, job: str, *, limit: int, before: int | Non
 
 def find_trial(connection: Connection, job: str, run: str, *, locked: bool = False) -> Trial | None:
     """Return a run's trial, or None; `locked`: nobody else gets it so until the transaction ends."""
-    row = connection.execute(_LOCKED_TRIAL if locked else _TRIAL, {"job": job, "run": run}).one_or_none()
+    row = connection.execute(_LOCKED_TRIAL if locked else _TRIAL_queries, {"job": job, "run": run}).one_or_none()
     return None if row is None else trial_of(row)
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from policies.service.errors import StoreUnavailableError
 from policies.service.store import queries
-from policies.service.store.database import Database, make_database
+from policies.service.store.backends import Database, make_database
 from policies.service.store.migration import is_current, migrate
 
 MIGRATION_TIMEOUT_S: Final = 60.0

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.cli.parser import main
+from controller.cli.main import main
 from controller.errors import GpuLostError
 from controller.ports import Backend
 from tests.fakes import FakeBackend, FakeGpu

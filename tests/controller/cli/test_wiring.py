@@ -8,7 +8,7 @@ import pytest
 from controller.cli.wiring import identifier_of, opened_node, read_password
 from controller.config import BusConfig, Config, load_config
 from controller.errors import ConfigError
-from publishers.bus import Bus, Will
+from publishers.mqtt.client import MqttClient, Will
 
 WILL = Will(topic="node/a/status", payload=b"offline")
 TRACE = """\
@@ -29,7 +29,7 @@ async def identifier_on_the_bus(settings: Config) -> str:
     """Return how the broker would know the controller."""
     async with opened_node(settings) as node:
         bus = node.connect(WILL, list)
-    assert isinstance(bus, Bus)
+    assert isinstance(bus, MqttClient)
     return bus._identifier
 
 
@@ -52,7 +52,7 @@ async def test_the_name_at_the_broker_is_one_that_every_broker_takes() -> None:
 
 
 async def test_a_bus_that_is_no_controllers_has_a_name_of_its_own() -> None:
-    names = {Bus(url="mqtt://broker")._identifier for _ in range(2)} | {identifier_of(config())}
+    names = {MqttClient(url="mqtt://broker")._identifier for _ in range(2)} | {identifier_of(config())}
     assert len(names) == 3
 
 

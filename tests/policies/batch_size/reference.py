@@ -5,8 +5,8 @@ from typing import Final
 from zeus._legacy.job import Job
 from zeus._legacy.policy.optimizer import PruningGTSBatchSizeOptimizer
 
-from policies.batch_size.replay.simulation import MAX_TRIES
 from policies.batch_size.study import Choice, Observation, Study
+from policies.replay.batch_size.simulation import MAX_TRIES
 
 NEVER_RAN: Final = 100.0
 """What Zeus's simulator charges for a run that never ran, in bounds."""

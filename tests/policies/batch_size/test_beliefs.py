@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.batch_size.choice import choose_batch_size, describe
+from policies.batch_size.choose import choose_batch_size, describe
 from policies.batch_size.study import Belief, Observation
 from tests.policies.batch_size.studies import COSTS, SETTINGS, SIZES, failed, reached, stopped, study
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.batch_size.forgetting import MOST, RATES, observation_weights
+from policies.batch_size.concept_drift import MOST, RATES, observation_weights
 
 
 def weights(epochs: list[float], index: list[int] | None = None, ratio: float | None = None) -> list[float]:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.batch_size.choice import choose_batch_size
-from policies.batch_size.gaussian import Gaussian
+from policies.batch_size.choose import choose_batch_size
+from policies.batch_size.gaussian_process import Gaussian
 from policies.batch_size.knowledge_gradient import score
 from policies.batch_size.study import Choice, LearningSettings, Observation, Study
 from tests.policies.batch_size.studies import COSTS, SETTINGS, SIZES, failed, reached, stopped, study

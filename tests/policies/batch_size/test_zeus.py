@@ -10,10 +10,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from policies.batch_size import zeus
-from policies.batch_size.replay.evaluation import Conditions, play_learner, play_policy
-from policies.batch_size.replay.workload import Workload
 from policies.batch_size.study import Choice, LearningSettings, Observation, Outcome, Study
-from tests.policies.batch_size.toy import toy
+from policies.replay.batch_size.evaluation import Conditions, replay_learner, replay_policy
+from policies.replay.batch_size.workload import Workload
+from tests.policies.replay.batch_size.toy import toy
 
 SETTINGS = LearningSettings(policy="zeus")
 SIZES = (8, 16, 32, 64, 128, 256)
@@ -101,8 +101,8 @@ def test_whole_histories_are_those_of_the_reference(reference: Peer) -> None:
     for seed in range(10):
         workload, conditions = noisy(), Conditions(n_recurrences=60)
         theirs = reference(candidates=workload.candidates, default=workload.default, seed=seed)
-        expected = play_policy(workload, theirs, conditions, seed=seed)
-        ours = play_learner(workload, SETTINGS, conditions, seed=seed)
+        expected = replay_policy(workload, theirs, conditions, seed=seed)
+        ours = replay_learner(workload, SETTINGS, conditions, seed=seed)
         assert theirs.error is None
         assert ours.runs == expected.runs
 

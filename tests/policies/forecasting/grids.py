@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.signal import Signal, SignalKind
+from policies.vocabulary.signal import Signal, SignalKind
 
 HOUR_S = 3_600.0
 DAY_S = 86_400.0

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from policies.forecasting import MAX_LAG_S, Forecast, ForecasterState, advance, begin
-from policies.signal import Signal
+from policies.vocabulary.signal import Signal
 from tests.policies.forecasting.grids import DAY_S, HOUR_S, START_S, grid, until, weather
 
 NAN = float("nan")

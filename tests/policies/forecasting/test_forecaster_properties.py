@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from policies.forecasting import ForecasterState, advance, begin
-from policies.signal import Signal, SignalKind
+from policies.vocabulary.signal import Signal, SignalKind
 from tests.policies.forecasting.grids import DAY_S, HOUR_S, START_S, grid, until, weather
 from tests.policies.forecasting.memory import size
 

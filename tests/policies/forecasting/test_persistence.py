@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from policies.forecasting import persistence
-from policies.signal import Signal
+from policies.vocabulary.signal import Signal
 
 HOUR_S = 3600.0
 

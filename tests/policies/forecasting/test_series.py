@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from policies.forecasting.series import Series, past_of, sample, series_of
-from policies.signal import Signal
+from policies.vocabulary.signal import Signal
 from tests.policies.forecasting.grids import DAY_S, HOUR_S, START_S, grid, weather
 
 NAN = float("nan")

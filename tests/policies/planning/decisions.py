@@ -4,14 +4,22 @@ from typing import Final
 
 import numpy as np
 
-from policies.freshness import Present as Known
-from policies.freshness import judge
-from policies.planning import Decision, Objective, Present, Progress, Rules, SlowdownObjective, choose_power_limit
-from policies.profile import PowerProfile
-from policies.signal import Signal
+from policies.planning import (
+    CurrentLimit,
+    Decision,
+    Objective,
+    Progress,
+    SlowdownObjective,
+    SwitchingRules,
+    choose_power_limit,
+)
+from policies.vocabulary.freshness import CurrentSignal as Known
+from policies.vocabulary.freshness import assess_signal
+from policies.vocabulary.profile import PowerProfile
+from policies.vocabulary.signal import Signal
 from tests.policies.days import A40, DAY_S, HOUR_S
 
-FREE: Final = Rules(period_s=300.0, min_dwell_s=0.0, min_gain_ratio=0.0)
+FREE: Final = SwitchingRules(period_s=300.0, min_dwell_s=0.0, min_gain_ratio=0.0)
 NOW_S: Final = 15.5 * DAY_S
 TOP_PER_S: Final = A40.fastest.iterations_per_s
 
@@ -22,9 +30,9 @@ def decided(
     history: Signal | None = None,
     forecast: Signal | None = None,
     profile: PowerProfile = A40,
-    rules: Rules = FREE,
+    rules: SwitchingRules = FREE,
     so_far: Progress | None = None,
-    present: Present | None = None,
+    present: CurrentLimit | None = None,
     now_s: float = NOW_S,
 ) -> Decision:
     """Return the decision for a run that has just begun, unless `so_far` says otherwise."""
@@ -54,9 +62,9 @@ def chosen(
     history: Signal | None = None,
     forecast: Signal | None = None,
     profile: PowerProfile = A40,
-    rules: Rules = FREE,
+    rules: SwitchingRules = FREE,
     so_far: Progress | None = None,
-    present: Present | None = None,
+    present: CurrentLimit | None = None,
     now_s: float = NOW_S,
 ) -> Decision:
     return decided(
@@ -99,4 +107,4 @@ def ahead(values: list[float], *, now_s: float = NOW_S, step_s: float = 3_600.0,
 def judged(at_s: float, forecast: Signal, *, value: float = 100.0) -> Known:
     """Return what is known at a time after `NOW_S`: 300 in each hour before it, and a value in the hour after."""
     known = ahead([300.0] * (14 * 24) + [value], now_s=NOW_S - 14 * DAY_S, source="api")
-    return judge(known, forecast, now_s=NOW_S + at_s, max_age_s=2 * HOUR_S, lasting_s=900.0)
+    return assess_signal(known, forecast, now_s=NOW_S + at_s, max_age_s=2 * HOUR_S, lasting_s=900.0)

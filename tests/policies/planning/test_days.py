@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from policies.planning import EtaObjective, Rules, SlowdownObjective
-from policies.profile import PowerProfile
+from policies.planning import EtaObjective, SlowdownObjective, SwitchingRules
+from policies.vocabulary.profile import PowerProfile
 from tests.policies.days import A40, DAY_S, SHAPES, Run, grid, hourly, live_through
 
 STARTED_S = 14 * DAY_S
@@ -97,7 +97,7 @@ def test_the_limit_changes_about_once_a_period_at_most() -> None:
 
 def test_chase_saves_on_the_a40_what_it_reports() -> None:
     """Chase reports 13.6 % of carbon at 2.5 % slower on this GPU; eta is free there."""
-    rules = Rules(period_s=600.0, min_dwell_s=0.0, min_gain_ratio=0.0)
+    rules = SwitchingRules(period_s=600.0, min_dwell_s=0.0, min_gain_ratio=0.0)
     run = live_through(grid("evening"), EtaObjective(eta=0.6), rules=rules)
     assert run.slowdown_ratio() <= 1.025
     assert run.saved_ratio(STARTED_S) >= 0.136

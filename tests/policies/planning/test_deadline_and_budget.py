@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.curve import lower_hull
 from policies.planning import BudgetObjective, DeadlineObjective, Progress
-from policies.units import JOULES_PER_KWH
+from policies.vocabulary.power_curve import lower_hull
+from policies.vocabulary.units import JOULES_PER_KWH
 from tests.policies.days import A40, DAY_S, HOUR_S, SHAPES, grid, hourly, live_through, told
 from tests.policies.planning.decisions import FREE, NOW_S, TOP_PER_S, ahead, decided, judged, means
 

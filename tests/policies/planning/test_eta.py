@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.planning import Decision, EtaObjective, Present, Progress, Rules, choose_power_limit
-from policies.profile import PowerProfile
-from policies.signal import Signal
+from policies.planning import CurrentLimit, Decision, EtaObjective, Progress, SwitchingRules, choose_power_limit
+from policies.vocabulary.profile import PowerProfile
+from policies.vocabulary.signal import Signal
 from tests.policies.days import A40, DAY_S, HOUR_S, SHAPES, grid, hourly, told
 from tests.policies.planning.decisions import decided
-from tests.policies.test_profile import profiles
+from tests.policies.vocabulary.test_profile import profiles
 
-FREE = Rules(period_s=300.0, min_dwell_s=0.0, min_gain_ratio=0.0)
+FREE = SwitchingRules(period_s=300.0, min_dwell_s=0.0, min_gain_ratio=0.0)
 NOW_S = 15.5 * DAY_S
 STARTED_S = 15 * DAY_S
 
@@ -23,8 +23,8 @@ def chosen(
     history: Signal | None = None,
     forecast: Signal | None = None,
     profile: PowerProfile = A40,
-    rules: Rules = FREE,
-    present: Present | None = None,
+    rules: SwitchingRules = FREE,
+    present: CurrentLimit | None = None,
     now_s: float = NOW_S,
 ) -> Decision:
     return choose_power_limit(
@@ -142,9 +142,9 @@ def test_an_eta_that_is_no_share_is_refused(eta: float) -> None:
 
 
 def test_a_limit_stands_for_its_dwell() -> None:
-    rules = Rules(period_s=300.0, min_dwell_s=900.0, min_gain_ratio=0.0)
+    rules = SwitchingRules(period_s=300.0, min_dwell_s=900.0, min_gain_ratio=0.0)
     early, late = (
-        chosen(0.5, rules=rules, present=Present(power_limit_w=300.0, since_s=NOW_S - since_s))
+        chosen(0.5, rules=rules, present=CurrentLimit(power_limit_w=300.0, since_s=NOW_S - since_s))
         for since_s in (899.0, 900.0)
     )
     assert (early.power_limit_w, early.reason) == (300.0, "kept_dwell")
@@ -152,8 +152,8 @@ def test_a_limit_stands_for_its_dwell() -> None:
 
 
 def test_a_change_that_gains_little_is_not_made() -> None:
-    rules = Rules(period_s=300.0, min_dwell_s=0.0, min_gain_ratio=0.005)
-    present = Present(power_limit_w=200.0, since_s=0.0)
+    rules = SwitchingRules(period_s=300.0, min_dwell_s=0.0, min_gain_ratio=0.005)
+    present = CurrentLimit(power_limit_w=200.0, since_s=0.0)
     kept = chosen(0.56, rules=rules, present=present)
     assert zeus_limit_w(A40, 0.56) == 225.0
     assert (kept.power_limit_w, kept.reason) == (200.0, "kept_small_gain")
@@ -161,8 +161,8 @@ def test_a_change_that_gains_little_is_not_made() -> None:
 
 
 def test_a_present_limit_that_is_not_measured_holds_nothing_back() -> None:
-    rules = Rules(period_s=300.0, min_dwell_s=1e6, min_gain_ratio=0.5)
-    decision = chosen(0.5, rules=rules, present=Present(power_limit_w=290.0, since_s=NOW_S))
+    rules = SwitchingRules(period_s=300.0, min_dwell_s=1e6, min_gain_ratio=0.5)
+    decision = chosen(0.5, rules=rules, present=CurrentLimit(power_limit_w=290.0, since_s=NOW_S))
     assert decision.power_limit_w == zeus_limit_w(A40, 0.5)
 
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.curve import lower_hull
-from policies.planning import Present, Progress, Rules, SlowdownObjective
-from policies.profile import PowerProfile, ProfilePoint
-from policies.signal import constant_signal
+from policies.planning import CurrentLimit, Progress, SlowdownObjective, SwitchingRules
+from policies.vocabulary.power_curve import lower_hull
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.vocabulary.signal import constant_signal
 from tests.policies.days import A40, DAY_S, HOUR_S, grid, hourly, told
 from tests.policies.planning.decisions import FREE, NOW_S, TOP_PER_S, ahead, chosen, means, progress
-from tests.policies.test_profile import profiles
+from tests.policies.vocabulary.test_profile import profiles
 
 
 def known(profile: PowerProfile) -> PowerProfile:
@@ -107,7 +107,7 @@ def test_whatever_the_world_is_like_the_limits_are_admissible(
         now_s=47.5 * HOUR_S,
         so_far=so_far,
         rules=replace(FREE, min_dwell_s=dwell_s, min_gain_ratio=0.001),
-        present=Present(power_limit_w=present_w, since_s=47 * HOUR_S),
+        present=CurrentLimit(power_limit_w=present_w, since_s=47 * HOUR_S),
     )
     for limit_w in (decision.power_limit_w, *([decision.later.power_limit_w] if decision.later else [])):
         point = profile.point_at(limit_w)
@@ -183,8 +183,8 @@ def test_without_a_known_end_a_dirty_hour_is_slow_only_as_far_as_the_ledger_pays
 
 def test_a_slower_limit_is_left_at_once_when_the_ledger_cannot_pay_it() -> None:
     """Neither the dwell nor a small gain may keep a limit that the budget forbids."""
-    rules = Rules(period_s=300.0, min_dwell_s=60.0, min_gain_ratio=0.9)
-    present = Present(power_limit_w=175.0, since_s=NOW_S - 1)
+    rules = SwitchingRules(period_s=300.0, min_dwell_s=60.0, min_gain_ratio=0.9)
+    present = CurrentLimit(power_limit_w=175.0, since_s=NOW_S - 1)
     for history in (None, told(grid("wind"), NOW_S)):
         decision = chosen(history=history, rules=rules, present=present, so_far=progress(-60.0))
         assert decision.power_limit_w >= 225.0
@@ -203,8 +203,8 @@ def test_a_faster_limit_stays_only_where_its_surplus_can_be_given_back(
         TOP_PER_S / needed_per_s,
         forecast=ahead([100.05, 100.0, 100.0, 100.0]),
         so_far=Progress(n_iterations=0.0, active_s=0.0, started_at_s=NOW_S, total_iterations=4 * HOUR_S * needed_per_s),
-        rules=Rules(period_s=HOUR_S, min_dwell_s=60.0, min_gain_ratio=0.001),
-        present=Present(power_limit_w=225.0, since_s=NOW_S - HOUR_S),
+        rules=SwitchingRules(period_s=HOUR_S, min_dwell_s=60.0, min_gain_ratio=0.001),
+        present=CurrentLimit(power_limit_w=225.0, since_s=NOW_S - HOUR_S),
     )
     assert (decision.power_limit_w, decision.reason) == (limit_w, reason)
 
@@ -276,7 +276,7 @@ def test_a_slowdown_below_one_is_refused(max_slowdown: float) -> None:
 @pytest.mark.parametrize("dwell_s", [0.0, 60.0, 300.0])
 def test_without_a_known_end_the_ledger_is_never_overdrawn(dwell_s: float) -> None:
     """However coarse the limits and the dwell time: at the end of each period, and within it."""
-    rules = Rules(period_s=300.0, min_dwell_s=dwell_s, min_gain_ratio=0.0)
+    rules = SwitchingRules(period_s=300.0, min_dwell_s=dwell_s, min_gain_ratio=0.0)
     n_iterations, now_s, present = 0.0, 0.0, None
     while now_s < 4 * HOUR_S:
         so_far = Progress(n_iterations=n_iterations, active_s=now_s, started_at_s=0.0)
@@ -290,5 +290,5 @@ def test_without_a_known_end_the_ledger_is_never_overdrawn(dwell_s: float) -> No
         now_s += 300.0
         assert now_s <= 1.05 * n_iterations / TOP_PER_S + 1e-6
         last_w = decision.power_limit_w if later is None else later.power_limit_w
-        present = Present(power_limit_w=last_w, since_s=now_s - 300.0)
+        present = CurrentLimit(power_limit_w=last_w, since_s=now_s - 300.0)
     assert now_s >= 1.045 * n_iterations / TOP_PER_S

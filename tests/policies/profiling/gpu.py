@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from policies.profile import PowerProfile, ProfilePoint
 from policies.profiling import Observation, ProfilerSettings, State, advance, wanted_power_limit_w
 from policies.profiling.sweep import Measuring
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
 
 Enforced = Callable[[float], float]
 

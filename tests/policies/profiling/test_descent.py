@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from policies.profile import PowerProfile, ProfilePoint
 from policies.profiling import ProfilerSettings, begin
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from tests.policies.profiling.gpu import SETTINGS, Job, profiled
 
 

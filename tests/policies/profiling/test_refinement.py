@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.curve import fit_curve
-from policies.profile import PowerProfile, ProfilePoint
 from policies.profiling import (
     Refinement,
     begin,
     begin_refinement,
-    believed,
     is_curious,
-    perturbed,
+    posterior_curve,
     profile_of,
     refine,
+    sampled_curve,
 )
-from policies.profiling.belief import open_gain_ratio
+from policies.profiling.curve_model import open_gain_ratio
 from policies.profiling.refinement import LEAST_WEIGHT, merged
+from policies.vocabulary.power_curve import fit_curve
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from tests.policies.days import A40
 from tests.policies.profiling.gpu import CONVEX, SETTINGS, Job, profiled
 
@@ -175,7 +175,7 @@ def test_neighbours_speak_for_each_other() -> None:
         replace(p, power_ci_w=0.02 * p.power_w, iterations_per_s_ci=0.02 * p.iterations_per_s) for p in CONVEX.points
     ]
     points[20] = replace(points[20], iterations_per_s=1.02 * points[20].iterations_per_s)
-    curve = believed(PowerProfile(tuple(points)))
+    curve = posterior_curve(PowerProfile(tuple(points)))
     ratios = curve.iterations_per_s / CONVEX.iterations_per_s
     assert abs(ratios[20] - 1) < 0.01
     assert (curve.points[20].iterations_per_s_ci or 1.0) < 0.6 * (points[20].iterations_per_s_ci or 0.0)
@@ -183,7 +183,7 @@ def test_neighbours_speak_for_each_other() -> None:
 
 def test_a_curve_that_is_known_well_is_believed_as_it_is() -> None:
     points = tuple(replace(p, power_ci_w=1e-3, iterations_per_s_ci=1e-6) for p in A40.points)
-    curve = believed(PowerProfile(points))
+    curve = posterior_curve(PowerProfile(points))
     assert curve.power_limits_w.tolist() == [float(limit_w) for limit_w in range(100, 301, 5)]
     for point in A40.points:
         near = curve.point_at(point.power_limit_w)
@@ -198,7 +198,7 @@ def test_what_lies_between_is_known_less_well_than_what_is_measured() -> None:
         for p in CONVEX.points
         if p.power_limit_w in {150.0, 200.0, 300.0}
     )
-    curve = believed(PowerProfile(points))
+    curve = posterior_curve(PowerProfile(points))
     between, measured = curve.point_at(250.0), curve.point_at(300.0)
     assert between is not None
     assert measured is not None
@@ -214,8 +214,8 @@ def test_curves_as_they_might_be_scatter_as_much_as_is_not_known() -> None:
         if p.power_limit_w in {150.0, 200.0, 300.0}
     )
     profile = PowerProfile(points)
-    draws = np.log([perturbed(profile, rng).iterations_per_s for _ in range(200)])
-    curve = believed(profile)
+    draws = np.log([sampled_curve(profile, rng).iterations_per_s for _ in range(200)])
+    curve = posterior_curve(profile)
     expected = [0.7 * (p.iterations_per_s_ci or 0.0) / 1.96 / p.iterations_per_s for p in curve.points]
     assert draws.std(axis=0) == pytest.approx(expected, rel=0.2)
     assert draws.mean(axis=0) == pytest.approx(np.log(curve.iterations_per_s), abs=0.01)
@@ -223,8 +223,8 @@ def test_curves_as_they_might_be_scatter_as_much_as_is_not_known() -> None:
 
 def test_one_point_is_believed_and_moved_alone() -> None:
     one = PowerProfile((POINT,))
-    assert believed(one) == one
-    moved = perturbed(one, np.random.default_rng(1))
+    assert posterior_curve(one) == one
+    moved = sampled_curve(one, np.random.default_rng(1))
     assert len(moved.points) == 1
     assert moved.points[0].iterations_per_s == pytest.approx(8.0, rel=0.06)
 
@@ -250,7 +250,7 @@ def test_beliefs_are_curves_whatever_was_measured_and_in_whatever_unit(
         for n, w, r, ci in sorted(rows)
     )
     profile = PowerProfile(points)
-    moved = fit_curve(perturbed(profile, np.random.default_rng(seed)), step_w=5.0)
+    moved = fit_curve(sampled_curve(profile, np.random.default_rng(seed)), step_w=5.0)
     assert np.isfinite(moved.power_w).all()
     assert (np.diff(np.log(moved.iterations_per_s)) >= -1e-9).all()
     scaled = PowerProfile(
@@ -259,4 +259,4 @@ def test_beliefs_are_curves_whatever_was_measured_and_in_whatever_unit(
             for p in points
         )
     )
-    assert believed(scaled).power_w == pytest.approx(ratio * believed(profile).power_w, rel=1e-5)
+    assert posterior_curve(scaled).power_w == pytest.approx(ratio * posterior_curve(profile).power_w, rel=1e-5)

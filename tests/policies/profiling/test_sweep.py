@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from policies.profile import PowerProfile, ProfilePoint
 from policies.profiling import Measuring, Observation, Profiled, ProfilerSettings, advance, begin, profile_of
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from tests.policies.days import A40
 from tests.policies.profiling.gpu import CONVEX, SETTINGS, Job, measuring, profiled
 

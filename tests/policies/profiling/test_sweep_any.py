@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.profile import PowerProfile, ProfilePoint
 from policies.profiling import (
     Observation,
     Profiled,
@@ -19,6 +18,7 @@ from policies.profiling import (
     progress_ratio,
     wanted_power_limit_w,
 )
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from tests.policies.profiling.gpu import CONVEX, SETTINGS, Job, profiled
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from policies.profile import PowerProfile
 from policies.profiling import Observation, Settling, advance, begin, wanted_power_limit_w
 from policies.profiling.sweep import MAX_RENEWALS, MAX_RESTARTS
+from policies.vocabulary.profile import PowerProfile
 from tests.policies.profiling.gpu import CONVEX, SETTINGS, Job, measuring, profiled
 
 

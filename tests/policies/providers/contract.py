@@ -22,8 +22,8 @@ from policies.providers.base import (
     SignalRefusedError,
     SignalUnavailableError,
 )
-from policies.signal import SignalKind
-from tests.policies.providers.fake_api import CASE_NOW_S, FakeApi, Fault
+from policies.vocabulary.signal import SignalKind
+from tests.policies.providers.fakes.api import CASE_NOW_S, FakeApi, Fault
 
 NOW_S = CASE_NOW_S
 HOUR_S = 3_600.0

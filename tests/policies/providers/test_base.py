@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 from msgspec import ValidationError, convert
 
-from policies.providers.awattar import AwattarSettings
 from policies.providers.base import SignalDataError, SignalFileError, SignalLimitedError
-from policies.providers.carbon_aware_sdk import CarbonAwareSdkSettings
 from policies.providers.catalogue import CATALOGUE
-from policies.providers.eia import EiaSettings
-from policies.providers.mqtt import MqttSettings
-from policies.providers.neso import NesoSettings
-from policies.providers.trace import TraceSettings
+from policies.providers.sources.awattar import AwattarSettings
+from policies.providers.sources.carbon_aware_sdk import CarbonAwareSdkSettings
+from policies.providers.sources.csv_file import CsvSettings
+from policies.providers.sources.eia import EiaSettings
+from policies.providers.sources.mqtt import MqttSettings
+from policies.providers.sources.neso import NesoSettings
 
 MQTT = {"topic": "a", "zone": "DE", "kind": "average", "unit": "g/kWh", "username": "ada"}
 
@@ -51,7 +51,7 @@ def test_all_faults_are_those_of_the_settings_too() -> None:
 
 def test_settings_without_an_address_of_http_have_no_fault_of_it() -> None:
     assert AwattarSettings(zone="AT").all_faults() == []
-    assert TraceSettings(path="a.csv", zone="AT").all_faults() == []
+    assert CsvSettings(path="a.csv", zone="AT").all_faults() == []
     assert convert(MQTT, MqttSettings).all_faults() == []
 
 

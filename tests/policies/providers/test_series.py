@@ -14,17 +14,17 @@ from policies.providers.base import SignalDataError
 from policies.providers.series import (
     CLOCK_TOLERANCE_S,
     Point,
+    build_signal,
     check_clock,
-    iso,
-    one_unit,
-    read_iso_s,
-    signal_of,
-    to_come,
-    told,
-    usual_step_s,
-    windows_s,
+    format_iso,
+    future_points,
+    infer_step_s,
+    parse_iso_s,
+    past_points,
+    single_unit,
+    split_range_s,
 )
-from policies.signal import Signal
+from policies.vocabulary.signal import Signal
 
 NAN = math.nan
 HOUR_S = 3_600.0
@@ -43,7 +43,7 @@ def signal(of: list[Point], **changes: Any) -> Signal | None:  # noqa: ANN401 â€
         "step_s": HOUR_S,
         "now_s": NOW_S,
     }
-    return signal_of(of, **(arguments | changes))
+    return build_signal(of, **(arguments | changes))
 
 
 def built(of: list[Point], **changes: Any) -> Signal:  # noqa: ANN401 â€” any argument
@@ -118,47 +118,47 @@ def test_every_hour_is_told_as_its_newest_point_says(of: list[Point]) -> None:
 
 def test_a_history_is_what_holds_after_its_beginning_and_starts_by_now() -> None:
     of = [Point(slot * HOUR_S, 1.0) for slot in range(10)]
-    kept = told(of, since_s=2 * HOUR_S, now_s=5 * HOUR_S, step_s=HOUR_S)
+    kept = past_points(of, since_s=2 * HOUR_S, now_s=5 * HOUR_S, step_s=HOUR_S)
     assert [point.starts_s / HOUR_S for point in kept] == [2, 3, 4, 5]
-    kept = told(of, since_s=2 * HOUR_S - 1.0, now_s=5 * HOUR_S - 1.0, step_s=HOUR_S)
+    kept = past_points(of, since_s=2 * HOUR_S - 1.0, now_s=5 * HOUR_S - 1.0, step_s=HOUR_S)
     assert [point.starts_s / HOUR_S for point in kept] == [1, 2, 3, 4]
 
 
 def test_a_forecast_is_what_is_known_of_the_time_to_come() -> None:
     of = [Point(slot * HOUR_S, None if slot == 4 else 1.0) for slot in range(10)]
-    kept = to_come(of, now_s=2 * HOUR_S, until_s=6 * HOUR_S)
+    kept = future_points(of, now_s=2 * HOUR_S, until_s=6 * HOUR_S)
     assert [point.starts_s / HOUR_S for point in kept] == [3, 5]
 
 
 def test_the_usual_step_is_the_median_whatever_the_order_and_the_gaps() -> None:
     starts_s = [5.0, 0.0, 15.0, 10.0, 10.0, 60.0, 20.0]
-    assert usual_step_s([Point(s, 1.0) for s in starts_s], otherwise_s=7.0, longest_s=9.0) == 5.0
+    assert infer_step_s([Point(s, 1.0) for s in starts_s], otherwise_s=7.0, longest_s=9.0) == 5.0
 
 
 @pytest.mark.parametrize("n_points", [0, 1, 2, 5])
 def test_few_values_do_not_tell_the_step(n_points: int) -> None:
     points = [Point(i * 7 * HOUR_S, 1.0) for i in range(n_points)] * 2
-    assert usual_step_s(points, otherwise_s=300.0, longest_s=HOUR_S) == 300.0
+    assert infer_step_s(points, otherwise_s=300.0, longest_s=HOUR_S) == 300.0
 
 
 def test_values_far_apart_are_no_step_but_gaps() -> None:
     points = [Point(i * 7 * HOUR_S, 1.0) for i in range(20)]
-    assert usual_step_s(points, otherwise_s=300.0, longest_s=HOUR_S) == HOUR_S
+    assert infer_step_s(points, otherwise_s=300.0, longest_s=HOUR_S) == HOUR_S
 
 
 def test_of_units_that_follow_one_another_the_latest_or_the_first_counts() -> None:
     units = [(3.0, "EUR"), (0.0, "BGN"), (1.0, "BGN"), (2.0, "EUR")]
-    assert one_unit(units, source="x", latest=True) == "EUR"
-    assert one_unit(units, source="x", latest=False) == "BGN"
-    assert one_unit([(0.0, "GBP"), (0.0, "GBP")], source="x", latest=True) == "GBP"
+    assert single_unit(units, source="x", latest=True) == "EUR"
+    assert single_unit(units, source="x", latest=False) == "BGN"
+    assert single_unit([(0.0, "GBP"), (0.0, "GBP")], source="x", latest=True) == "GBP"
 
 
 @pytest.mark.parametrize("units", [["EUR", "GBP", "EUR"], ["EUR", "EUR", "GBP", "EUR", "EUR"]])
 def test_units_that_alternate_are_refused(units: list[str]) -> None:
     with pytest.raises(SignalDataError, match="x: gives values in EUR and GBP at one time"):
-        one_unit(enumerate(units), source="x", latest=True)
+        single_unit(enumerate(units), source="x", latest=True)
     with pytest.raises(SignalDataError, match="at one time"):
-        one_unit([(0.0, unit) for unit in units], source="x", latest=True)
+        single_unit([(0.0, unit) for unit in units], source="x", latest=True)
 
 
 @given(st.floats(0.0, 4e9), st.floats(0.0, 6e6), st.floats(3_600.0, 3e6))
@@ -166,7 +166,7 @@ def test_the_parts_of_a_time_are_the_whole_of_it_and_none_is_too_long(
     start_s: float, length_s: float, longest_s: float
 ) -> None:
     end_s = start_s + length_s
-    parts = windows_s(start_s, end_s, longest_s=longest_s)
+    parts = split_range_s(start_s, end_s, longest_s=longest_s)
     assert parts[0][0] == start_s
     assert parts[-1][1] == end_s
     assert all(one[1] == other[0] for one, other in pairwise(parts))
@@ -175,7 +175,7 @@ def test_the_parts_of_a_time_are_the_whole_of_it_and_none_is_too_long(
 
 
 def test_a_time_without_length_is_asked_for_once() -> None:
-    assert windows_s(5.0, 5.0, longest_s=10.0) == [(5.0, 5.0)]
+    assert split_range_s(5.0, 5.0, longest_s=10.0) == [(5.0, 5.0)]
 
 
 def test_a_measured_value_of_the_future_shows_a_wrong_clock() -> None:
@@ -203,11 +203,11 @@ def test_times_in_milliseconds_are_told_and_not_a_fault_of_the_calendar() -> Non
     ],
 )
 def test_a_time_is_read_in_every_form_of_the_standard(text: str) -> None:
-    assert read_iso_s(text, source="x") == NOW_S
+    assert parse_iso_s(text, source="x") == NOW_S
 
 
 def test_the_hour_that_is_there_twice_is_told_by_its_offset() -> None:
-    summer, winter = (read_iso_s(f"2026-10-25T02:30:00+0{hours}:00", source="x") for hours in (2, 1))
+    summer, winter = (parse_iso_s(f"2026-10-25T02:30:00+0{hours}:00", source="x") for hours in (2, 1))
     assert winter - summer == HOUR_S
 
 
@@ -224,7 +224,7 @@ def test_the_hour_that_is_there_twice_is_told_by_its_offset() -> None:
 )
 def test_what_is_no_time_is_refused(text: str, why: str) -> None:
     with pytest.raises(SignalDataError, match=why):
-        read_iso_s(text, source="x")
+        parse_iso_s(text, source="x")
 
 
 @given(
@@ -233,9 +233,9 @@ def test_what_is_no_time_is_refused(text: str, why: str) -> None:
 )
 def test_a_time_survives_being_written_to_the_minute(time: datetime, offset: int) -> None:
     minute = time.replace(second=0, microsecond=0, tzinfo=timezone(timedelta(minutes=offset)))
-    seconds_s = read_iso_s(minute.isoformat(), source="x")
+    seconds_s = parse_iso_s(minute.isoformat(), source="x")
     assert seconds_s == (minute - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
-    assert read_iso_s(iso(seconds_s), source="x") == seconds_s
+    assert parse_iso_s(format_iso(seconds_s), source="x") == seconds_s
 
 
 def test_values_and_flags_keep_together() -> None:

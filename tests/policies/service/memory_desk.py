@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from policies.batch_size import Choice
-from policies.service import trials
-from policies.service.corrections import trained_with
 from policies.service.errors import StoreUnavailableError, UnknownTrialError
-from policies.service.records import Result, Timing, Told, Trial
-from publishers.reports import RunEnergy
-from publishers.topics import Topics
-from publishers.wire import RankStatus, TrialRequest
+from policies.service.trials import lifecycle as trials
+from policies.service.trials.lifecycle import reconcile_batch_size
+from policies.service.trials.records import Result, Timing, Trial, TrialUpdate
+from publishers.messages.codec import RankStatus, TrialRequest
+from publishers.messages.reports import RunEnergy
+from publishers.messages.topics import Topics
 from tests.fakes import MIDNIGHT_S
 
 NOW_S = MIDNIGHT_S
@@ -75,11 +75,11 @@ class MemoryDesk:
         self._claimed.add(correlation)
         return is_first
 
-    async def tell(self, job: str, run: str, result: Result, *, now_s: float) -> Told:
+    async def tell(self, job: str, run: str, result: Result, *, now_s: float) -> TrialUpdate:
         await self._called("tell")
         trial = trials.told(self._trial(job, run), result, now_s)
         self.trials[job, run] = trial
-        return Told(trial=trial, stop=self.stop)
+        return TrialUpdate(trial=trial, stop=self.stop)
 
     async def hear(self, job: str, run: str, *, now_s: float) -> bool:
         await self._called("hear")
@@ -104,7 +104,7 @@ class MemoryDesk:
 
     async def correct(self, job: str, run: str, *, batch_size: int, n_ranks: int | None, now_s: float) -> None:
         await self._called("correct")
-        self.trials[job, run] = trained_with(
+        self.trials[job, run] = reconcile_batch_size(
             self._trial(job, run), batch_size, batch_sizes=(32, 64, 128), n_ranks=n_ranks, now_s=now_s
         )
 

@@ -8,9 +8,9 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from policies.service.api.document import document
-from policies.service.api.operations import OPERATIONS, Operation
-from policies.service.api.problems import Problem
+from policies.service.http.openapi import document
+from policies.service.http.problems import Problem
+from policies.service.http.routes import OPERATIONS, Operation
 
 ROOT = Path(__file__).parents[3]
 COMMITTED = ROOT / "docs" / "policy-api.json"

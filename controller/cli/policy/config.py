@@ -1,0 +1,123 @@
+"""The configuration of the policy service, read as the controller's is: TOML and overrides, every fault at once."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+from urllib.parse import urlsplit
+
+import msgspec
+
+from controller.config import default_state_dir
+from controller.errors import ConfigError
+from policies.service.config import BusConfig, PolicyConfig, StoreConfig
+from publishers.mqtt.broker_address import BrokerAddress
+from publishers.shared.toml_config import apply_override, build_record, independent_faults, read_tables, redacted_repr
+
+_SQLITE: Final = "sqlite"
+_POSTGRES: Final = ("postgresql", "postgresql+asyncpg")
+_STORE_URLS: Final = "must be empty, sqlite:///PATH or postgresql://USER@HOST/NAME"
+
+
+def load_policy_config(path: Path | None, overrides: Sequence[str] = ()) -> PolicyConfig:
+    """Return the configuration in the TOML file at `path` (or the defaults), with `section.key=value` overrides.
+
+    Raises:
+        ConfigError: with every fault there is.
+    """
+    faults: list[str] = []
+    tables = read_tables(path, faults)
+    is_read = not faults
+    for text in overrides:
+        apply_override(tables, text, faults)
+    config = _build(tables, faults)
+    if is_read:
+        faults += independent_faults(check_policy_config(config), faults)
+    if faults:
+        raise ConfigError(faults)
+    return config
+
+
+def check_policy_config(config: PolicyConfig) -> list[str]:
+    """Return the faults that concern more than one key, and the files that are missing."""
+    return [*_check_bus(config.bus), *_check_store(config.store), *_check_files(config)]
+
+
+def policy_state_dir(state_dir: Path | None) -> Path:
+    """Return where the service keeps its SQLite database and what waits for the database to come back."""
+    return state_dir if state_dir is not None else default_state_dir() / "policy"
+
+
+def read_store_password(store: StoreConfig) -> str:
+    """Return the password in the file that the configuration names, or nothing.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    if not store.password_file:
+        return ""
+    try:
+        return Path(store.password_file).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError([f"store.password_file = {store.password_file!r}: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:  # whose message shows bytes of the secret
+        raise ConfigError([f"store.password_file = {store.password_file!r}: is not UTF-8 text"]) from error
+
+
+def masked(config: PolicyConfig) -> str:
+    """Return the configuration in one line; it holds the paths of secrets, never the secrets."""
+    return msgspec.json.encode(config).decode()
+
+
+def _build(tables: dict[str, Any], faults: list[str]) -> PolicyConfig:
+    sections = get_type_hints(PolicyConfig)
+    faults += [
+        f"{name}: there is no such section; there are {', '.join(sections)}" for name in tables if name not in sections
+    ]
+    built = {name: build_record(name, section, tables.get(name, {}), faults) for name, section in sections.items()}
+    return PolicyConfig(**{name: section for name, section in built.items() if section is not None})
+
+
+def _check_bus(bus: BusConfig) -> Iterator[str]:
+    if bus.url:
+        try:
+            BrokerAddress(url=bus.url)
+        except ValueError as error:
+            yield f"bus.url: {error}"
+    if bus.password_file and not bus.username:
+        yield 'bus.username = "": must be set, because bus.password_file is'
+    if bus.ca_file and not bus.url.startswith("mqtts://"):
+        yield f"bus.url = {redacted_repr(bus.url)}: must start with mqtts:// where bus.ca_file is set"
+
+
+def _check_store(store: StoreConfig) -> Iterator[str]:
+    is_sqlite = not store.url or store.url.startswith(_SQLITE)
+    if store.password_file and is_sqlite:
+        yield f"store.password_file = {store.password_file!r}: SQLite knows no password; set store.url, or leave it out"
+    if not store.url:
+        return
+    try:
+        parts = urlsplit(store.url)
+        host, password, _ = parts.hostname, parts.password, parts.port
+    except ValueError as error:
+        yield f"store.url = {redacted_repr(store.url)}: {error}; {_STORE_URLS}"
+        return
+    if password is not None:
+        yield f"store.url = {redacted_repr(store.url)}: must hold no password: it belongs into store.password_file"
+    elif is_sqlite:
+        if parts.scheme != _SQLITE or host or not parts.path.strip("/"):
+            sentence = "must be sqlite:///PATH, with four slashes where PATH is absolute"
+            yield f"store.url = {redacted_repr(store.url)}: {sentence}"
+    elif parts.scheme not in _POSTGRES or not parts.path.strip("/"):
+        yield f"store.url = {redacted_repr(store.url)}: {_STORE_URLS}"
+
+
+def _check_files(config: PolicyConfig) -> Iterator[str]:
+    files = {
+        "bus.password_file": config.bus.password_file,
+        "bus.ca_file": config.bus.ca_file,
+        "store.password_file": config.store.password_file,
+        "http.token_file": config.http.token_file,
+    }
+    for key, file in files.items():
+        if file and not Path(file).is_file():
+            yield f"{key} = {file!r}: there is no such file"

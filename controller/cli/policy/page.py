@@ -1,0 +1,258 @@
+"""A job of the policy service as a page for the browser: one file with everything in it, that asks no server."""
+
+from collections.abc import Iterable
+from html import escape
+from typing import Any, Final
+
+from bokeh.embed import components
+from bokeh.layouts import column
+from bokeh.models import ColumnDataSource, HoverTool, Range1d
+from bokeh.models.annotations import Whisker
+from bokeh.plotting import figure
+from bokeh.resources import INLINE
+
+from controller.cli.policy.view import (
+    NO_COST,
+    JobView,
+    cost_is_missing,
+    cost_text,
+    duration_text,
+    end_text,
+    ends_text,
+    epochs_of,
+    epochs_text,
+    marks_of,
+    next_text,
+    spent_of,
+    time_text,
+)
+from policies.service.trials.records import Trial
+
+_WIDTH, _HEIGHT = 920, 330
+_BLUE: Final = "#2b6cb0"
+_ENDS: Final = {
+    "reached": ("circle", "#2f855a"),
+    "stopped": ("x", "#c05621"),
+    "failed": ("square_x", "#c53030"),
+    "lost": ("x", "#a0aec0"),
+    "running": ("circle_dot", "#718096"),
+    "open": ("circle", "#cbd5e0"),
+}
+_STYLE: Final = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #1a202c; background: #fff; margin: 2rem auto; max-width: 940px;
+       padding: 0 1rem }
+h1 { font-size: 1.5rem; margin: 0 } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
+th, td { text-align: right; padding: .2rem .7rem; border-bottom: 1px solid #e2e8f0;
+         white-space: nowrap }
+th { font-weight: 600 } td:last-child, th:last-child { text-align: left; white-space: normal }
+tr.pruned td { color: #a0aec0 } tr.next td { background: #ebf8ff }
+p.next { background: #ebf8ff; border-left: 4px solid #2b6cb0; padding: .6rem 1rem }
+p.note { color: #4a5568; font-size: .85rem }
+"""
+
+
+def render_page(view: JobView) -> str:
+    """Return the page, HTML."""
+    figures = [plot for plot in (_costs(view), _epochs(view), _history(view)) if plot is not None]
+    script, plots = components(column(*figures, sizing_mode="scale_width")) if figures else ("", "")
+    name = escape(view.job.name)
+    eta = view.posterior.eta
+    return "\n".join(
+        [
+            '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
+            f"<title>{name}: batch sizes</title>",
+            INLINE.render() if figures else "",
+            f"<style>{_STYLE}</style></head><body>",
+            f"<h1>{name}</h1>",
+            f"<p>{ends_text(view)}; policy {view.posterior.policy}; default {view.job.default_batch_size}.</p>",
+            f'<p class="next"><b>Next:</b> {escape(next_text(view))}</p>',
+            "<h2>What is believed of each batch size</h2>",
+            _beliefs_table(view),
+            f'<p class="note">Costs in {view.scale.unit}: {escape(cost_text(eta))}. ~: inferred, not measured.</p>',
+            plots,
+            "<h2>Runs</h2>",
+            _trials_table(view),
+            f'<p class="note">All is to the target, energy and cost in {view.scale.unit}; times of day are UTC.</p>',
+            f'<p class="note">{escape(NO_COST)}.</p>' if cost_is_missing(view) else "",
+            script,
+            "</body></html>",
+        ]
+    )
+
+
+def _costs(view: JobView) -> figure | None:
+    """Return the cost of a run by batch size: the posterior with its band, and what past runs have cost."""
+    rows = _rows(view, ("cost", "cost_lower", "cost_upper"), size_j=view.scale.size_j)
+    if not rows["x"]:
+        return None
+    plot = _figure(view, "Cost of a run to the target, and its 90 % band", f"cost [{view.scale.unit}]")
+    _draw_posterior(plot, rows)
+    _draw_runs(plot, view)
+    return plot
+
+
+def _epochs(view: JobView) -> figure | None:
+    """Return the epochs to the target by batch size: what is learned, whatever an epoch costs."""
+    rows = _rows(view, ("epochs", "epochs_lower", "epochs_upper"), size_j=1.0)
+    if not rows["x"]:
+        return None
+    plot = _figure(view, "Epochs to the target, and their 90 % band", "epochs")
+    _draw_posterior(plot, rows)
+    return plot
+
+
+def _history(view: JobView) -> figure | None:
+    """Return the batch sizes of the runs, one after the other; the colour tells how they ended."""
+    if not view.trials:
+        return None
+    plot = figure(
+        title="Batch sizes of the runs, oldest first",
+        x_axis_label="recurrence",
+        y_axis_label="batch size",
+        y_axis_type="log",
+        width=_WIDTH,
+        height=_HEIGHT,
+        sizing_mode="scale_width",
+        tools="pan,wheel_zoom,box_zoom,reset,save",
+    )
+    plot.toolbar.logo = None
+    plot.yaxis.ticker = list(view.job.batch_sizes)
+    plot.yaxis.major_label_overrides = {size: str(size) for size in view.job.batch_sizes}
+    _draw_ends(plot, view, ((trial, trial.recurrence, trial.batch_size) for trial in view.trials))
+    if plot.legend:
+        plot.legend.orientation = "horizontal"
+        plot.add_layout(plot.legend[0], "above")
+    return plot
+
+
+def _figure(view: JobView, title: str, label: str) -> figure:
+    sizes = view.job.batch_sizes
+    plot = figure(
+        title=title,
+        x_axis_label="batch size",
+        y_axis_label=label,
+        x_axis_type="log",
+        y_axis_type="log",
+        x_range=Range1d(start=sizes[0] / 1.2, end=sizes[-1] * 1.2),
+        width=_WIDTH,
+        height=_HEIGHT,
+        sizing_mode="scale_width",
+        tools="pan,wheel_zoom,box_zoom,reset,save",
+    )
+    plot.toolbar.logo = None
+    plot.xaxis.ticker = list(sizes)
+    plot.xaxis.major_label_overrides = {size: str(size) for size in sizes}
+    return plot
+
+
+def _rows(view: JobView, names: tuple[str, str, str], *, size_j: float) -> dict[str, list[Any]]:
+    """Return what is believed as columns: the median `y` and its interval; batch sizes that cannot run are left out."""
+    rows: dict[str, list[Any]] = {"x": [], "y": [], "lower": [], "upper": [], "runs": []}
+    for belief in view.posterior.beliefs:
+        values = [getattr(belief, name) for name in names]
+        if belief.is_pruned or any(value is None for value in values):
+            continue
+        rows["x"].append(belief.batch_size)
+        for key, value in zip(("y", "lower", "upper"), values, strict=True):
+            rows[key].append(value / size_j)
+        rows["runs"].append(f"{belief.n_reached} reached, {belief.n_stopped} stopped")
+    return rows
+
+
+def _draw_posterior(plot: figure, rows: dict[str, list[Any]]) -> None:
+    source = ColumnDataSource(rows)
+    plot.varea(x="x", y1="lower", y2="upper", source=source, color=_BLUE, alpha=0.12)
+    plot.add_layout(Whisker(base="x", lower="lower", upper="upper", source=source, line_color=_BLUE))
+    plot.line(x="x", y="y", source=source, color=_BLUE, line_width=2)
+    dots = plot.scatter(x="x", y="y", source=source, color=_BLUE, size=7, legend_label="expected")
+    tips = [("batch size", "@x"), ("expected", "@y{0.[00]}"), ("90 %", "@lower{0.[00]} to @upper{0.[00]}")]
+    plot.add_tools(HoverTool(renderers=[dots], tooltips=[*tips, ("runs", "@runs")]))
+    plot.legend.location = "top_center"
+    plot.legend.orientation = "horizontal"
+
+
+def _draw_runs(plot: figure, view: JobView) -> None:
+    costs = ((trial, trial.batch_size, view.costs[trial.run]) for trial in view.trials if trial.run in view.costs)
+    _draw_ends(plot, view, ((trial, size, cost / view.scale.size_j) for trial, size, cost in costs if cost > 0))
+
+
+def _draw_ends(plot: figure, view: JobView, points: Iterable[tuple[Trial, float, float]]) -> None:
+    """Draw runs where they stand; colour and form tell how they have ended."""
+    drawn = list(points)
+    for state, (marker, colour) in _ENDS.items():
+        ends = [point for point in drawn if point[0].state == state]
+        if not ends:
+            continue
+        source = ColumnDataSource(
+            {
+                "x": [x for _, x, _ in ends],
+                "y": [y for _, _, y in ends],
+                "run": [trial.run for trial, _, _ in ends],
+                "size": [trial.batch_size for trial, _, _ in ends],
+                "epochs": [str(epochs_of(trial) or "-") for trial, _, _ in ends],
+                "cost": [view.scale.text(view.costs.get(trial.run)) for trial, _, _ in ends],
+                "why": [trial.detail for trial, _, _ in ends],
+            }
+        )
+        dots = plot.scatter(
+            x="x",
+            y="y",
+            source=source,
+            marker=marker,
+            size=10,
+            color=colour,
+            line_width=2,
+            alpha=0.8,
+            legend_label=state,
+        )
+        tips = [("run", "@run"), ("batch size", "@size"), ("epochs", "@epochs"), ("cost", "@cost"), ("why", "@why")]
+        plot.add_tools(HoverTool(renderers=[dots], tooltips=tips))
+
+
+def _beliefs_table(view: JobView) -> str:
+    scale, rows = view.scale, []
+    for belief in view.posterior.beliefs:
+        inferred = "" if belief.epoch_cost_is_known or belief.epoch_cost is None else "~"
+        marks = marks_of(view, belief)
+        cells = [
+            str(belief.batch_size),
+            str(belief.n_reached),
+            str(belief.n_stopped),
+            epochs_text(belief),
+            inferred + scale.text(belief.epoch_cost),
+            scale.range_text(belief.cost, belief.cost_lower, belief.cost_upper),
+            marks,
+        ]
+        kind = "pruned" if belief.is_pruned else "next" if "next" in marks else ""
+        rows.append((kind, cells))
+    return _table(("batch size", "reached", "stopped", "epochs (90 %)", "an epoch", "a run (90 %)", ""), rows)
+
+
+def _trials_table(view: JobView) -> str:
+    rows = [
+        (
+            "",
+            [
+                str(trial.recurrence),
+                time_text(trial.requested_at_s),
+                str(trial.batch_size),
+                end_text(trial),
+                str(epochs_of(trial) or "-"),
+                view.scale.text(spent_of(trial)[0]),
+                duration_text(spent_of(trial)[1]),
+                view.scale.text(view.costs.get(trial.run)),
+                trial.detail,
+            ],
+        )
+        for trial in view.trials
+    ]
+    return _table(("#", "asked", "batch size", "end", "epochs", "energy", "time", "cost", "why"), rows)
+
+
+def _table(headings: Iterable[str], rows: Iterable[tuple[str, list[str]]]) -> str:
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    body = "".join(
+        f'<tr class="{kind}">{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>\n' for kind, cells in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"

@@ -1,0 +1,241 @@
+"""What is believed of a job's batch sizes and what its last runs did, as tables and a plot of the terminal.
+
+The cost of a job's runs by batch size as a plot of the terminal, both on logarithmic axes.
+
+What is believed of a job's batch sizes and what its last runs did, as tables of the terminal.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import plotille
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from controller.cli.policy.view import (
+    NO_COST,
+    JobView,
+    cost_is_missing,
+    cost_text,
+    duration_text,
+    end_text,
+    ends_text,
+    epochs_of,
+    epochs_text,
+    marks_of,
+    next_text,
+    spent_of,
+    time_text,
+    view_of,
+)
+from policies.batch_size.study import Belief
+from policies.service.trials.records import Job, JobSummary, Posterior, Trial
+
+HEIGHT: Final = 14
+TICK_COLUMNS: Final = 10
+"""A tick stands every ten characters: the axis is scaled so that they are powers of two, or parts of one."""
+_STEPS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Octaves between two ticks."""
+_MAX_TICKS: Final = 7
+_MARGIN: Final = 0.06
+
+
+def draw_costs(view: JobView, *, in_colour: bool) -> str:
+    """Return the plot; nothing where no cost is known, or there is but one batch size."""
+    believed = [belief for belief in view.posterior.beliefs if belief.cost is not None and not belief.is_pruned]
+    low, octaves = _span(view.job.batch_sizes)
+    if not believed or not octaves:
+        return ""
+    step = next((step for step in _STEPS if octaves / step <= _MAX_TICKS), math.ceil(octaves / _MAX_TICKS))
+    n_ticks = math.ceil(octaves / step)
+    figure = plotille.Figure()
+    # One more column, in which the largest batch size stands where it is at a tick: the canvas ends before its limit.
+    n_columns = TICK_COLUMNS * n_ticks + 1
+    figure.width, figure.height = n_columns, HEIGHT
+    figure.with_colors, figure.color_mode, figure.origin = in_colour, "names", False
+    figure.x_label, figure.y_label = "batch size", ""
+    figure.x_ticks_fkt = lambda tick, _: f"{2**tick:.0f}"
+    figure.y_ticks_fkt = lambda tick, _: _tick_text(10**tick)
+    figure.set_x_limits(min_=low, max_=low + n_columns * step / TICK_COLUMNS)
+    bottom, top = _bounds(view, believed)
+    figure.set_y_limits(min_=bottom, max_=top)
+    _draw_beliefs(figure, view, believed, (bottom, top))
+    _draw_runs(figure, view, (bottom, top))
+    lines = str(figure.show(legend=False)).splitlines()
+    return "\n".join(lines[1:])  # the first one is for the name of the axis, which the caller tells above
+
+
+def _draw_beliefs(
+    figure: "plotille.Figure", view: JobView, believed: list[Belief], bounds: tuple[float, float]
+) -> None:
+    """Draw the expected cost as a line, and the ends of its interval as dots."""
+    places = [math.log2(belief.batch_size) for belief in believed]
+    heights = [_log10_ratio(view, belief.cost or 0.0) for belief in believed]
+    figure.plot(places, heights, lc="cyan")
+    for edges in ([belief.cost_lower for belief in believed], [belief.cost_upper for belief in believed]):
+        shown = [(x, _log10_ratio(view, edge)) for x, edge in zip(places, edges, strict=True) if edge]
+        inside = [(x, y) for x, y in shown if bounds[0] <= y <= bounds[1]]
+        if inside:
+            figure.scatter([x for x, _ in inside], [y for _, y in inside], lc="blue")
+
+
+def _draw_runs(figure: "plotille.Figure", view: JobView, bounds: tuple[float, float]) -> None:
+    """Draw the runs that have ended."""
+    for state, marker, colour in (("stopped", "x", "yellow"), ("reached", "o", "green")):
+        ends = [
+            (math.log2(trial.batch_size), _log10_ratio(view, view.costs[trial.run]))
+            for trial in view.trials
+            if trial.state == state and view.costs.get(trial.run)
+        ]
+        inside = [(x, y) for x, y in ends if bounds[0] <= y <= bounds[1]]
+        if inside:
+            figure.scatter([x for x, _ in inside], [y for _, y in inside], lc=colour, marker=marker)
+
+
+def _tick_text(cost: float) -> str:
+    """Return a cost at the axis, with three digits and never with an exponent that people must work out."""
+    return f"{cost:,.0f}" if 1e3 <= cost < 1e7 else f"{cost:.3g}"  # noqa: PLR2004 — where three digits end
+
+
+def _span(batch_sizes: tuple[int, ...]) -> tuple[float, float]:
+    """Return where the axis begins, and how far it goes [octaves]."""
+    return math.log2(batch_sizes[0]), math.log2(batch_sizes[-1] / batch_sizes[0])
+
+
+def _bounds(view: JobView, believed: list[Belief]) -> tuple[float, float]:
+    """Return the least and the largest height: all medians and runs, and what of the intervals is not far from them."""
+    medians = [_log10_ratio(view, belief.cost or 0.0) for belief in believed]
+    runs = [_log10_ratio(view, cost) for cost in view.costs.values() if cost > 0]
+    bottom, top = min([*medians, *runs]), max([*medians, *runs])
+    reach = max(top - bottom, 0.3)
+    edges = [_log10_ratio(view, edge) for b in believed for edge in (b.cost_lower, b.cost_upper) if edge]
+    near = [edge for edge in edges if bottom - reach / 2 <= edge <= top + reach / 2]
+    bottom, top = min([bottom, *near]), max([top, *near])
+    margin = _MARGIN * max(top - bottom, 0.1)
+    return bottom - margin, top + margin
+
+
+def _log10_ratio(view: JobView, cost: float) -> float:
+    """Return where a cost stands: the logarithm of it, in the unit of the view."""
+    return math.log10(max(cost, 1e-12) / view.scale.size_j)
+
+
+N_SHOWN: Final = 12
+"""So many runs are shown in the terminal; `--html` and `--json` show more."""
+_COLOURS: Final = {"reached": "green", "stopped": "yellow", "failed": "red", "lost": "dim"}
+
+
+def print_view(view: JobView, console: Console) -> None:
+    """Print all of it: the posterior, what is next, the plot and the last runs."""
+    print_posterior(view, console)
+    if plot := draw_costs(view, in_colour=console.is_terminal):
+        console.print(f"Cost of a run to the target [{view.scale.unit}] by batch size", highlight=False)
+        print(plot, file=console.file)
+        console.print("line: expected, dots: its 90 % interval; o and x: runs\n", style="dim")
+    if view.trials:
+        n_shown = min(N_SHOWN, len(view.trials))
+        title = f"The last {n_shown} runs" if n_shown < len(view.trials) else "The runs"
+        console.print(f"[bold]{title}, to the target; energy and cost in {view.scale.unit}[/bold]", highlight=False)
+        console.print(_trials_table(view, n_shown))
+
+
+def print_posterior(view: JobView, console: Console) -> None:
+    """Print what is believed of each batch size, and which one is next and why."""
+    posterior = view.posterior
+    title = f"{view.job.name}: {ends_text(view)}; policy {posterior.policy}; costs in {view.scale.unit}"
+    console.print(f"[bold]{escape(title)}[/bold]", highlight=False)
+    table = _table()
+    for heading in ("size", "runs", "epochs", "an epoch", "a run"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for belief in posterior.beliefs:
+        table.add_row(*_belief_cells(view, belief), style="dim" if belief.is_pruned else None)
+    console.print(table)
+    note = f"o: reached its target, x: stopped before, ~: inferred; {cost_text(posterior.eta)}"
+    console.print(note, style="dim", highlight=False, soft_wrap=not console.is_terminal)
+    if cost_is_missing(view):
+        console.print(NO_COST, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    line = f"[bold]Next: {escape(next_text(view))}[/bold]\n"
+    console.print(line, highlight=False, soft_wrap=not console.is_terminal)
+
+
+def print_learned(job: Job, posterior: Posterior, trials: Sequence[Trial], console: Console) -> None:
+    """Print what is believed of a job, given as the desk gives it."""
+    print_posterior(view_of(job, posterior, trials), console)
+
+
+def print_jobs(jobs: Sequence[JobSummary], console: Console) -> None:
+    """Print the list of jobs."""
+    table = _table()
+    table.add_column("job")
+    for heading in ("runs", "ended", "in flight", "best", "default"):
+        table.add_column(heading, justify="right")
+    table.add_column("of")
+    table.add_column("last asked (UTC)")
+    for job in jobs:
+        table.add_row(
+            escape(job.name),
+            str(job.n_trials),
+            str(job.n_ended),
+            str(job.n_in_flight),
+            "-" if job.best_batch_size is None else str(job.best_batch_size),
+            str(job.default_batch_size),
+            candidates_text(job.batch_sizes),
+            time_text(job.last_asked_at_s),
+        )
+    console.print(table, soft_wrap=not console.is_terminal)
+
+
+def candidates_text(batch_sizes: Sequence[int]) -> str:
+    """Return the candidates, shortened where there are many."""
+    if len(batch_sizes) <= 8:  # noqa: PLR2004 — what fits into a line
+        return " ".join(map(str, batch_sizes))
+    return f"{batch_sizes[0]} … {batch_sizes[-1]} ({len(batch_sizes)})"
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+
+
+def _belief_cells(view: JobView, belief: Belief) -> list[str]:
+    scale, marks = view.scale, marks_of(view, belief)
+    inferred = "" if belief.epoch_cost_is_known or belief.epoch_cost is None else "~"
+    return [
+        str(belief.batch_size),
+        " ".join(f"{n} {mark}" for n, mark in ((belief.n_reached, "o"), (belief.n_stopped, "x")) if n),
+        epochs_text(belief),
+        inferred + scale.text(belief.epoch_cost),
+        scale.range_text(belief.cost, belief.cost_lower, belief.cost_upper),
+        f"[bold green]{marks}[/bold green]" if "next" in marks else marks,
+    ]
+
+
+def _trials_table(view: JobView, n_shown: int) -> Table:
+    table = _table()
+    for heading in ("#", "asked (UTC)", "size", "epochs", "energy", "time", "cost"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("end", no_wrap=True)
+    table.add_column("why", overflow="ellipsis")
+    for trial in reversed(view.trials[:n_shown]):
+        table.add_row(*_trial_cells(view, trial))
+    return table
+
+
+def _trial_cells(view: JobView, trial: Trial) -> list[str]:
+    epochs, end = epochs_of(trial), end_text(trial)
+    energy_j, duration_s = spent_of(trial)
+    colour = _COLOURS.get(trial.state)
+    return [
+        str(trial.recurrence),
+        time_text(trial.requested_at_s)[5:],
+        str(trial.batch_size),
+        "-" if epochs is None else str(epochs),
+        view.scale.text(energy_j),
+        duration_text(duration_s),
+        view.scale.text(view.costs.get(trial.run)),
+        f"[{colour}]{end}[/{colour}]" if colour else end,
+        trial.reason,
+    ]

@@ -1,0 +1,61 @@
+"""What policies of power limits save, as a picture."""
+
+from io import BytesIO
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from controller.cli.replay.plan_view import COLOURS, CURVES, SavingsReport, percent
+from policies.replay.power_limit.example import ExampleRun
+
+_HOUR_S: Final = 3_600.0
+_STYLES: Final = {"solid": "-", "dashed": "--", "dotted": ":"}
+
+
+def render(report: SavingsReport) -> bytes:
+    """Return the picture, PNG."""
+    figure = Figure(figsize=(10, 12), layout="constrained")
+    front, limits, rates = figure.subplots(3, 1, height_ratios=(3, 2, 1.5))
+    figure.suptitle(f"{report.title}; {report.where}")
+    _draw_front(front, report)
+    if report.example is not None:
+        _draw_course(limits, rates, report.example)
+    picture = BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    return picture.getvalue()
+
+
+def _draw_front(axes: Any, report: SavingsReport) -> None:  # noqa: ANN401 — matplotlib is optional
+    """Draw what is saved over how much slower it is, with the front of the optimum."""
+    for policy, dash in CURVES.items():
+        slower, saved = report.curve(policy)
+        axes.plot(slower, saved, _STYLES[dash], color=COLOURS[policy], label=f"{policy}, all")
+    for policy, rows in report.by_policy().items():
+        slower = [100 * (row.slowdown_ratio - 1) for row in rows]
+        saved = [100 * row.carbon_saved_ratio for row in rows]
+        axes.plot(slower, saved, "o", color=COLOURS[policy], label=policy)
+    axes.set(xlabel="slower [%]", ylabel="saved [%]")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small", ncols=2)
+
+
+def _draw_course(limits: Any, rates: Any, example: ExampleRun) -> None:  # noqa: ANN401 — matplotlib is optional
+    """Draw how a run goes: limits with the signal behind them, and rates below."""
+    behind = limits.twinx()
+    behind.stairs(example.values, example.edges_s / _HOUR_S, color="#a0aec0", linewidth=2, baseline=None)
+    behind.set_ylabel(example.unit)
+    for policy, course in example.courses.items():
+        style = {"color": COLOURS[policy], "alpha": 0.8, "baseline": None}
+        limits.stairs(course.limits_w, course.edges_s / _HOUR_S, label=policy, **style)
+        rates.stairs(100 * course.rate_ratios, course.edges_s / _HOUR_S, **style)
+    at_most = f"at most {percent(example.max_slowdown - 1, n_digits=1)} % slower"
+    limits.set(
+        ylabel="limit [W]", title=f"a run on {example.signal}, {at_most}: mean limits by period, and the signal (grey)"
+    )
+    limits.set_zorder(behind.get_zorder() + 1)
+    limits.patch.set_visible(False)
+    rates.set(xlabel="hours", ylabel="rate, of the\nhighest limit's [%]")
+    rates.set_ylim(top=max(100.5, float(np.max(rates.get_ylim()))))
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.3), "ncols": len(example.courses), "fontsize": "small"}
+    rates.legend(*limits.get_legend_handles_labels(), **below)  # beside the curves, which fill the panels

@@ -1,0 +1,168 @@
+"""The nodes of a run, as their leader knows them: what it says to the others, and the curve of them all.
+
+The leader is the controller of the node of rank 0. It measures its own curve; the others say what they drew under the
+limits that it asked for. A run's nodes wait for each other in every iteration, so the rate that the leader measures is
+the rate of all of them.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.accounting.ranks import RunIdentity
+from controller.clock import NS_PER_S
+from controller.control.gpu_group import Blocked
+from controller.ports import Target
+from policies.vocabulary.profile import PowerProfile
+from publishers.messages.codec import Message
+from publishers.messages.reports import PartProfile, RunPlan
+
+MAX_NODES = 1_024
+"""Those that come first are planned with; what others draw counts as unknown."""
+HEARTBEAT_S = 5.0
+MAX_DETAIL = 1_024
+SLOWER_RATIO = 0.95
+"""A rate this much below the leader's is slower, not noise: this node does not wait for the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeShare:
+    """What the leader's own node has of a run.
+
+    Attributes:
+        n_gpus: how many GPUs.
+        n_ranks: how many training processes.
+        world_size: how many there are on all nodes.
+        host_power_w: what the rest of the machine draws, assumed to be the same on every node [W].
+    """
+
+    n_gpus: int
+    n_ranks: int
+    world_size: int
+    host_power_w: float = 0.0
+
+
+def joint_profile(own: PowerProfile, share: NodeShare, parts: Iterable[PartProfile]) -> PowerProfile:
+    """Return the curve of all nodes at the limits of the leader's own: its power, and the rate of the slowest.
+
+    A node's power is the leader's, times a ratio: what the two drew at the limits that both have measured, in between
+    interpolated, and the ratio of their GPUs where there is no such limit. A node that does not follow, and training
+    processes that no controller tells of, draw all the time what they draw at the highest limit.
+
+    Args:
+        own: the leader's curve.
+        share: what it has of the run.
+        parts: what the other nodes have told.
+    """
+    power_w, slowest_ratio = own.power_w, np.ones(len(own.points))
+    n_missing, n_nodes = share.world_size - share.n_ranks, 0
+    for part in parts:
+        n_missing, n_nodes = n_missing - part.n_ranks, n_nodes + 1
+        if part.state == "following":
+            power_w = power_w + own.power_w * _ratios(own, part, part.n_gpus / share.n_gpus)
+            slowest_ratio = np.minimum(slowest_ratio, _rate_ratios(own, part))
+        else:
+            power_w = power_w + own.fastest.power_w * part.n_gpus / share.n_gpus
+    power_w = power_w + own.fastest.power_w * max(n_missing, 0) / share.n_ranks + share.host_power_w * n_nodes
+    return PowerProfile(
+        tuple(
+            replace(
+                point,
+                power_w=float(watts),
+                power_ci_w=None if point.power_ci_w is None else point.power_ci_w * float(watts) / point.power_w,
+                iterations_per_s=point.iterations_per_s * float(ratio),
+            )
+            for point, watts, ratio in zip(own.points, power_w, slowest_ratio, strict=True)
+        )
+    )
+
+
+def _ratios(own: PowerProfile, part: PartProfile, unmeasured_ratio: float) -> NDArray[np.float64]:
+    """Return a node's power over the leader's at each of the leader's limits, shape (n_points,)."""
+    if not part.points:
+        return np.full(len(own.points), unmeasured_ratio)
+    limits_w = [entry.power_limit_w for entry in part.points]
+    ratios = [entry.power_w / own.at(entry.power_limit_w)[0] for entry in part.points]
+    return np.interp(own.power_limits_w, limits_w, ratios)
+
+
+def _rate_ratios(own: PowerProfile, part: PartProfile) -> NDArray[np.float64]:
+    """Return a node's rate over the leader's at each of the leader's limits, 1 where it is no slower, (n_points,)."""
+    limits_w = [entry.power_limit_w for entry in part.points if entry.iterations_per_s > 0]
+    if not limits_w:
+        return np.ones(len(own.points))
+    rates = [entry.iterations_per_s / own.at(entry.power_limit_w)[1] for entry in part.points if entry.iterations_per_s]
+    ratios = np.interp(own.power_limits_w, limits_w, rates)
+    return np.where(ratios < SLOWER_RATIO, ratios, 1.0)
+
+
+class PlanBroadcast:
+    """The other nodes of a run: what they have told, and what the leader says to them.
+
+    It speaks at once where something has changed, and again every heartbeat.
+    """
+
+    def __init__(self, place: RunIdentity, *, publish: Callable[[str, Message], None]) -> None:
+        self._place = place
+        self._publish = publish
+        self._parts: dict[str, PartProfile] = {}
+        self._said: RunPlan | None = None
+        self._said_ns = 0
+        self._n_said = 0
+
+    def hear(self, node: str, part: PartProfile) -> None:
+        """Take a node's word; only the last one of each counts."""
+        if node in self._parts or len(self._parts) < MAX_NODES:
+            points = sorted(part.points, key=lambda entry: entry.power_limit_w)
+            self._parts[node] = msgspec.structs.replace(part, points=points)
+
+    def joint(self, own: PowerProfile, share: NodeShare) -> PowerProfile:
+        """Return the curve of all nodes; see `joint_profile`."""
+        return joint_profile(own, share, self._parts.values()) if share.n_gpus and share.n_ranks else own
+
+    def say(
+        self,
+        wish: Target | Blocked,
+        *,
+        gpu_model: str,
+        max_power_limit_w: float,
+        is_steady: bool,
+        wall_s: float,
+        now_ns: int,
+    ) -> None:
+        """Tell the others what the run is to have, or why nothing.
+
+        Args:
+            wish: what the leader asks of its own GPUs.
+            gpu_model: what these are.
+            max_power_limit_w: the highest limit that each of them may have [W].
+            is_steady: whether the limit comes from the plan, and is not just being measured.
+            wall_s: Unix time, for people [s].
+            now_ns: monotonic time [ns].
+        """
+        target = wish if isinstance(wish, Target) else None
+        plan = RunPlan(
+            run=self._place.run,
+            node=self._place.node,
+            beat=self._n_said,
+            time_s=wall_s,
+            heartbeat_s=HEARTBEAT_S,
+            reason=wish.reason,
+            detail=wish.detail[:MAX_DETAIL],
+            gpu_model=gpu_model,
+            max_power_limit_w=max_power_limit_w,
+            power_limit_w=target.power_limit_w if target else None,
+            is_steady=is_steady,
+            signal=target.signal if target else None,
+        )
+        is_due = now_ns - self._said_ns >= HEARTBEAT_S * NS_PER_S
+        if self._said is None or is_due or _what(plan) != _what(self._said):
+            self._said, self._said_ns, self._n_said = plan, now_ns, self._n_said + 1
+            self._publish("plan", plan)
+
+
+def _what(plan: RunPlan) -> tuple[object, ...]:
+    return plan.power_limit_w, plan.reason, plan.is_steady, plan.max_power_limit_w

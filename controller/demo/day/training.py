@@ -1,0 +1,126 @@
+"""The training process of the demo: `python -m controller.demo.training`.
+
+It says `ready` and then gets its order, as a line of JSON, so that the time it takes to start is none of the day's.
+
+It trains nothing, but it takes as long as the real training would on the simulated GPU at its present limit, and it
+publishes its iterations as any training process does: through `publish_iterations`, to a real broker. The times that it
+publishes are the GPU's own, so that a process that sleeps too long does not look like a slow GPU.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from controller.clock import ScaledClock
+from controller.demo.day.workload import BATCH_SIZE, Training, Workload
+from controller.gpu.simulation.measured_curve import load_curve
+from controller.gpu.simulation.noise import Noise
+from controller.gpu.simulation.timeline import NS_PER_S, GpuTimeline
+from publishers import publish_iterations
+
+SHORTEST_NAP_S: Final = 0.004
+"""Iterations take less than a millisecond of real time: several are run off at each waking."""
+HEARTBEAT_S: Final = 5.0
+READY: Final = "ready"
+
+
+class TrainingTask(Struct, frozen=True, kw_only=True):
+    """What the training process is told.
+
+    Attributes:
+        broker: the URL of the broker.
+        job, run: the names under which it publishes.
+        gpu: the UUID of its GPU.
+        events: the file of events of the simulated GPU.
+        curve: the curve that the GPU follows.
+        seed: the seed of its noise.
+        power_limit_w: the limit that it was switched on with [W].
+        start_s, rate, origin_ns: the scaled clock.
+        begin_s: the time of day at which training begins, Unix seconds [s].
+        epochs, iterations_per_epoch, pause_s: the workload.
+        flush_s: how often iterations are published, in real time [s].
+    """
+
+    broker: str
+    job: str
+    run: str
+    gpu: str
+    events: str
+    curve: str
+    seed: int
+    power_limit_w: float
+    start_s: float
+    rate: float
+    origin_ns: int
+    begin_s: float
+    epochs: int
+    iterations_per_epoch: int
+    pause_s: float
+    flush_s: float
+
+    @property
+    def workload(self) -> Workload:
+        """Return the workload."""
+        return Workload(epochs=self.epochs, iterations_per_epoch=self.iterations_per_epoch, pause_s=self.pause_s)
+
+
+def train(order: TrainingTask) -> None:
+    """Run the whole job, beginning at the time that the order says."""
+    clock = ScaledClock(start_s=order.start_s, rate=order.rate, origin_ns=order.origin_ns)
+    noise = Noise(order.seed)
+    history = GpuTimeline(
+        load_curve(order.curve),
+        noise,
+        start_ns=order.origin_ns,
+        power_limit_w=order.power_limit_w,
+        path=Path(order.events),
+    )
+    wait = _waiter(clock)
+    begin_ns = order.origin_ns + round((order.begin_s - order.start_s) * NS_PER_S)
+    training = Training(history, noise, begin_ns=max(begin_ns, clock.monotonic_ns()), wait=wait)
+    loader = publish_iterations(
+        range(order.iterations_per_epoch),
+        job=order.job,
+        run=order.run,
+        broker=order.broker,
+        rank=0,
+        world_size=1,
+        gpus=[order.gpu],
+        batch_size=BATCH_SIZE,
+        total_iterations=order.workload.iterations,
+        flush_s=order.flush_s,
+        heartbeat_s=HEARTBEAT_S,
+        clock_ns=lambda: training.time_ns,
+        clock_s=clock.now_s,
+    )
+    wait(training.time_ns)
+    training.run(order.workload, loader)
+    loader.finish(reached=True)
+    history.close()
+
+
+def _waiter(clock: ScaledClock) -> Callable[[int], int]:
+    """Return a function that sleeps until a time on the scaled clock, or longer, and returns the present [ns]."""
+
+    def wait(time_ns: int) -> int:
+        while (present_ns := clock.monotonic_ns()) < time_ns:
+            time.sleep(max(SHORTEST_NAP_S, (time_ns - present_ns) / NS_PER_S / clock.rate))
+        return present_ns
+
+    return wait
+
+
+def main() -> None:
+    """Say that we are ready, and obey the order on standard input; none comes where the demo has ended already."""
+    print(READY, flush=True)
+    if line := sys.stdin.readline():
+        train(msgspec.json.decode(line, type=TrainingTask))
+
+
+if __name__ == "__main__":
+    main()

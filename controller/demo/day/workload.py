@@ -1,0 +1,99 @@
+"""The training job of the demo: how many iterations it has, and when each ends on the simulated GPU.
+
+The training process and the baseline run the same code on the same noise; only the limits differ, and how time passes.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from controller.gpu.simulation.event_log import LoadChanged
+from controller.gpu.simulation.measured_curve import MeasuredCurve
+from controller.gpu.simulation.noise import Noise
+from controller.gpu.simulation.timeline import NS_PER_S, GpuTimeline
+
+PAUSE_S = 20.0
+"""After each epoch the GPU idles: a checkpoint is written."""
+BATCH_SIZE = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A training job: some epochs of the same length, a pause after each but the last."""
+
+    epochs: int
+    iterations_per_epoch: int
+    pause_s: float = PAUSE_S
+
+    @property
+    def iterations(self) -> int:
+        """Return how many iterations the whole job has."""
+        return self.epochs * self.iterations_per_epoch
+
+
+def fill(curve: MeasuredCurve, *, power_limit_w: float, duration_s: float) -> Workload:
+    """Return the job of as many whole epochs as take at most `duration_s` at a limit; one at least.
+
+    The last, partial batch of an epoch is dropped.
+    """
+    iterations_per_epoch = math.floor(curve.iterations_per_epoch)
+    epoch_s = iterations_per_epoch / curve.iterations_per_s(power_limit_w) + PAUSE_S
+    return Workload(epochs=max(1, math.floor(duration_s / epoch_s)), iterations_per_epoch=iterations_per_epoch)
+
+
+class Training:
+    """The training loop on the simulated GPU; `time_ns` is the time that the job has reached.
+
+    Args:
+        history: the GPU's past, to which the job adds when it begins and ceases to use the GPU.
+        noise: the noise of the job's work.
+        begin_ns: when the first iteration begins [ns].
+        wait: called with the time at which something will have happened, as things stand; returns the present, not
+            before that time [ns]. Limits that change meanwhile are taken in after it.
+    """
+
+    def __init__(self, history: GpuTimeline, noise: Noise, *, begin_ns: int, wait: Callable[[int], int]) -> None:
+        self.time_ns = begin_ns
+        self._history = history
+        self._work = noise.iterations()
+        self._goal_iterations = history.done_iterations(begin_ns)
+        self._wait = wait
+        self._present_ns = begin_ns
+
+    def begin(self) -> None:
+        """Begin to use the GPU."""
+        self._history.record(LoadChanged(self.time_ns, loaded=True))
+
+    def end(self) -> None:
+        """Cease to use the GPU."""
+        self._history.record(LoadChanged(self.time_ns, loaded=False))
+
+    def run_iteration(self) -> None:
+        """Return when the next iteration has ended; `time_ns` says exactly when that was."""
+        self._goal_iterations += next(self._work)
+        while (end_ns := self._end_ns()) > self._present_ns:
+            self._present_ns = self._wait(end_ns)
+            self._history.refresh()
+        self.time_ns = end_ns
+
+    def pause(self, pause_s: float) -> None:
+        """Leave the GPU idle for a time [s]."""
+        self.end()
+        self.time_ns += round(pause_s * NS_PER_S)
+        self.begin()
+
+    def run(self, workload: Workload, loader: Iterable[int]) -> None:
+        """Run the whole job, one pass over `loader` an epoch."""
+        self.begin()
+        for epoch in range(workload.epochs):
+            if epoch:
+                self.pause(workload.pause_s)
+            for _ in loader:
+                self.run_iteration()
+        self.end()
+
+    def _end_ns(self) -> int:
+        end_ns = self._history.reached_ns(self._goal_iterations, not_before_ns=self.time_ns)
+        if end_ns is None:
+            raise RuntimeError("the job does not use the GPU: call begin() first")
+        return end_ns

@@ -1,0 +1,193 @@
+"""One run of the recurring job: a training loop as users write it, in simulated time along a measured run.
+
+It asks for its batch size, times the sizes that nobody has timed yet, publishes its metric after each epoch and stops
+when it is told to, all through the real publisher. What a controller would publish of its energy is handed to `Report`
+after each epoch and at the end.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from controller.demo.recurrences.jobs import ETA, GPU_MODEL, RecurringJob
+from policies.replay.batch_size.simulation import EpochSampler
+from policies.replay.batch_size.workload import Consumption, Workload
+from publishers import Publisher
+from publishers.messages.reports import RunEnergy
+from publishers.training.trial import BatchSizeTrial
+
+ANSWER_TIMEOUT_S: Final = 10.0
+PROBE_TIMEOUT_S: Final = 600.0
+"""In simulated time; there are more sizes to time here than a user would ask about."""
+NS_PER_S: Final = 1e9
+STOP_TIMEOUT_S: Final = 5.0
+"""A stop arrives within a real epoch, which takes minutes; here an epoch takes no time: what is due is waited for."""
+_NAP_S: Final = 0.002
+EnergyReporter = Callable[[RunEnergy], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTask:
+    """What a run is given.
+
+    Attributes:
+        job: what recurs.
+        run: its id.
+        broker: the URL of the broker.
+        draws: how many epochs it will need, by batch size and recurrence.
+        epoch_s: how long an epoch takes to watch, in real time [s].
+        cancelled: set where it is to end at once.
+    """
+
+    job: RecurringJob
+    run: str
+    broker: str
+    draws: EpochSampler
+    epoch_s: float
+    cancelled: threading.Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a run is: the answer to its question, and the epochs that it has trained."""
+
+    trial: BatchSizeTrial
+    n_epochs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedRun:
+    """A run that has ended.
+
+    Attributes:
+        trial: the answer to its question.
+        n_epochs: how many epochs it trained.
+        reached: whether it has reached its target.
+        stop_reason: why it ended, as the publisher says it.
+        spent: the energy and time of it all.
+        cost: their cost [J].
+    """
+
+    trial: BatchSizeTrial
+    n_epochs: int
+    reached: bool
+    stop_reason: str | None
+    spent: Consumption
+    cost: float
+
+
+class SimulatedGpu:
+    """A GPU on which an iteration passes in no time, and counts as long as it was measured."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self.probed = Consumption(energy_j=0.0, duration_s=0.0)
+
+    def time_ns(self) -> int:
+        """Return its clock, which only the probe moves [ns]."""
+        return round(self.probed.duration_s * NS_PER_S)
+
+    def probe(self, batch_size: int) -> None:
+        """Train one iteration at a batch size, at the highest power limit."""
+        workload = self._workload
+        epoch = workload.epoch(batch_size, workload.limits_of(batch_size)[0])
+        self.probed = self.probed.plus(epoch.times(batch_size / workload.n_samples))
+
+
+def train(order: RunTask, *, report: EnergyReporter, show: Callable[[Progress], None]) -> TrainedRun | None:
+    """Run once; return None where the policy service did not answer, or the run was cancelled."""
+    workload, gpu = order.job.workload, SimulatedGpu(order.job.workload)
+    with Publisher(
+        job=order.job.name,
+        run=order.run,
+        broker=order.broker,
+        rank=0,
+        world_size=1,
+        gpus=[0],
+        clock_ns=gpu.time_ns,
+    ) as publisher:
+        batch_size = publisher.batch_size(
+            workload.candidates,
+            default=workload.default,
+            target=1.0,
+            timeout_s=ANSWER_TIMEOUT_S,
+            probe=gpu.probe,
+            probe_timeout_s=PROBE_TIMEOUT_S,
+        )
+        if publisher.trial is None or publisher.trial.recurrence is None:
+            return None
+        n_needed = order.draws(batch_size, publisher.trial.recurrence)
+        n_epochs = 0
+        for epoch in publisher.epochs(workload.max_epochs):
+            publisher.begin()
+            n_epochs = epoch + 1
+            publisher.iteration()  # where a real loop has thousands
+            publisher.metric(_done_ratio(n_epochs, n_needed))
+            _await_what_is_due(order, publisher, gpu, n_epochs, report, show)
+            if order.cancelled.is_set():
+                return None
+        run = _account(order, publisher, gpu, n_epochs, reached=n_needed is not None and n_epochs >= n_needed)
+    report(energy_of(order, run, final=True))
+    return run
+
+
+def energy_of(order: RunTask, run: TrainedRun, *, final: bool) -> RunEnergy:
+    """Return what a controller would publish of a run."""
+    return RunEnergy(
+        run=order.run,
+        state="finished" if final else "running",
+        gpu_model=GPU_MODEL,
+        n_gpus=1,
+        iterations=0,
+        epochs=run.n_epochs,
+        duration_s=run.spent.duration_s,
+        energy_j=run.spent.energy_j,
+        batch_size=run.trial.batch_size,
+        reached=run.reached if final else None,
+        max_power_w=order.job.workload.max_power_w,
+        final=final,
+    )
+
+
+def _done_ratio(n_epochs: int, n_needed: float | None) -> float:
+    """Return the metric: the share of the epochs to the target that are done; the traces tell no more than that."""
+    return 0.0 if n_needed is None else min(n_epochs / n_needed, 1.0)
+
+
+def _await_what_is_due(
+    order: RunTask,
+    publisher: Publisher,
+    gpu: SimulatedGpu,
+    n_epochs: int,
+    report: EnergyReporter,
+    show: Callable[[Progress], None],
+) -> None:
+    """Say what was used so far, and wait as long as an epoch takes here, or for the stop that is due."""
+    run = _account(order, publisher, gpu, n_epochs, reached=False)
+    report(energy_of(order, run, final=False))
+    show(Progress(trial=run.trial, n_epochs=n_epochs))
+    bound = run.trial.cost_bound
+    if bound is None or run.cost <= bound:
+        order.cancelled.wait(order.epoch_s)
+        return
+    for _ in range(round(STOP_TIMEOUT_S / _NAP_S)):
+        if publisher.should_stop or order.cancelled.wait(_NAP_S):
+            return
+
+
+def _account(order: RunTask, publisher: Publisher, gpu: SimulatedGpu, n_epochs: int, *, reached: bool) -> TrainedRun:
+    """Return what a run has used so far."""
+    trial, workload = publisher.trial, order.job.workload
+    if trial is None:
+        raise ValueError("a run without a trial has no account")
+    trained = workload.epoch(trial.batch_size, order.job.limit_w(trial.batch_size)).times(n_epochs)
+    spent = trained.plus(gpu.probed)
+    return TrainedRun(
+        trial=trial,
+        n_epochs=n_epochs,
+        reached=reached,
+        stop_reason=publisher.stop_reason,
+        spent=spent,
+        cost=spent.cost(ETA, workload.max_power_w),
+    )

@@ -1,0 +1,226 @@
+"""The GPUs of this node through NVML: each has its own thread, and every call a deadline.
+
+Whether `import pynvml` gives NVIDIA's own bindings, nvidia-ml-py, or the other package that carries that name.
+
+Up to version 11, the package called pynvml on PyPI brings a `pynvml/` of its own, which hides NVIDIA's `pynvml.py`
+where both are installed. From version 12 on it only depends on nvidia-ml-py and is harmless. So the question is not
+which packages are installed, but which one the module comes from.
+
+The GPUs of this node through NVML: each has its own thread, and every call a deadline.
+
+The library stays open as long as the backend is, because without persistence mode the driver forgets every limit when
+its last client leaves.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Final, TypeVar
+
+from controller.errors import BackendError, GpuError, GpuSuspectError
+from controller.gpu import nvml_calls
+from controller.gpu.driver_thread import DriverThread
+from controller.ports import LimitRange, LiveLimit, Sample
+
+_MEND = "pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py"
+
+
+def check_package(module_file: str | None) -> None:
+    """Check that the module `pynvml`, loaded from `module_file` (None: it is not there), is NVIDIA's.
+
+    Raises:
+        BackendError: it is missing, or it is another one.
+    """
+    if module_file is None:
+        raise BackendError("the Python package nvidia-ml-py is not installed: pip install 'gridchase[controller]'")
+    official = _installed("nvidia-ml-py")
+    if official is not None and _path(official.locate_file("pynvml.py")) == _path(module_file):
+        return
+    other = _installed("pynvml")
+    origin = f"the unofficial package pynvml {other.version}" if other is not None else "a package of unknown origin"
+    raise BackendError(f"`import pynvml` gives {module_file}, from {origin}; NVIDIA's is needed: {_MEND}")
+
+
+def _installed(name: str) -> Distribution | None:
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _path(file: object) -> Path:
+    return Path(str(file)).resolve()
+
+
+OPEN_TIMEOUT_S: Final = 30.0
+"""The first client of a driver without persistence mode initialises the boards: seconds for each."""
+READ_TIMEOUT_S: Final = 2.0
+WRITE_TIMEOUT_S: Final = 5.0
+CLOSE_TIMEOUT_S: Final = 5.0
+
+T = TypeVar("T")
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class NvmlBackend:
+    """The NVIDIA GPUs of this node; a GPU that fails at opening is left out, and its error stands in `faults`."""
+
+    def __init__(
+        self,
+        *,
+        open_timeout_s: float = OPEN_TIMEOUT_S,
+        read_timeout_s: float = READ_TIMEOUT_S,
+        write_timeout_s: float = WRITE_TIMEOUT_S,
+    ) -> None:
+        self.faults: list[GpuError] = []
+        self._open_timeout_s = open_timeout_s
+        self._read_timeout_s = read_timeout_s
+        self._write_timeout_s = write_timeout_s
+        self._driver = "NVIDIA (not open)"
+        self._thread: DriverThread | None = None
+        self._gpus: list[NvmlGpu] = []
+
+    @property
+    def driver(self) -> str:
+        """Return the versions of driver and library, such as `NVIDIA 535.104.05 (NVML 12.535.104.05)`."""
+        return self._driver
+
+    async def open(self) -> "Sequence[NvmlGpu]":
+        """Return the GPUs that answer; none where there are none.
+
+        Raises:
+            BackendError: there is no driver, or no library, or the wrong Python package.
+        """
+        if self._thread is not None:
+            raise BackendError("NVML is open already: close it first")
+        check_package(nvml_calls.PACKAGE_FILE)
+        thread = DriverThread("NVML")
+        try:
+            n_gpus, self._driver = await thread.call("open", nvml_calls.initialise, timeout_s=self._open_timeout_s)
+        except GpuSuspectError as error:
+            thread.close()
+            raise BackendError(f"{error}; the driver hangs: see the kernel log (dmesg, Xid)") from error
+        except BackendError:
+            thread.close()
+            raise
+        self._thread = thread
+        for index in range(n_gpus):
+            await self._open_gpu(index)
+        return tuple(self._gpus)
+
+    async def _open_gpu(self, index: int) -> None:
+        thread = DriverThread(f"GPU {index}")
+        try:
+            board = await thread.call("open", lambda: nvml_calls.identify(index), timeout_s=self._open_timeout_s)
+        except GpuError as error:
+            thread.close()
+            self.faults.append(error)
+            _LOGGER.error("GPU %d is left out: %s", index, error)
+            return
+        thread.label = board.uuid
+        gpu = NvmlGpu(board, thread, read_timeout_s=self._read_timeout_s, write_timeout_s=self._write_timeout_s)
+        self._gpus.append(gpu)
+
+    async def close(self) -> None:
+        """Let go of the driver; does not fail. While a call is out, the library stays loaded until the process ends."""
+        thread, self._thread = self._thread, None
+        gpus, self._gpus, self.faults = self._gpus, [], []
+        if thread is None:
+            return
+        hung = [gpu.uuid for gpu in gpus if gpu.is_suspect]
+        for gpu in gpus:
+            gpu.close()
+        try:
+            if not hung:
+                await thread.call("close", nvml_calls.shut_down, timeout_s=CLOSE_TIMEOUT_S)
+        except GpuError as error:
+            _LOGGER.warning("NVML was not closed: %s", error)
+        thread.close()
+
+
+class NvmlGpu:
+    """One NVIDIA GPU; obeys `Gpu`."""
+
+    def __init__(
+        self, board: nvml_calls.BoardInfo, thread: DriverThread, *, read_timeout_s: float, write_timeout_s: float
+    ) -> None:
+        self._board = board
+        self._thread = thread
+        self._read_timeout_s = read_timeout_s
+        self._write_timeout_s = write_timeout_s
+
+    @property
+    def uuid(self) -> str:
+        """Return the identity of the GPU, `GPU-…`."""
+        return self._board.uuid
+
+    @property
+    def index(self) -> int:
+        """Return NVML's index: PCI order, not that of CUDA_VISIBLE_DEVICES."""
+        return self._board.index
+
+    @property
+    def model(self) -> str:
+        """Return its model, such as `NVIDIA A40`."""
+        return self._board.model
+
+    @property
+    def is_suspect(self) -> bool:
+        """Return whether a call is out that should have returned."""
+        return self._thread.is_stuck
+
+    async def read_range(self) -> LimitRange:
+        """Return what it accepts as power limit."""
+        return await self._read("read_range", nvml_calls.read_range)
+
+    async def read_limit(self) -> LiveLimit:
+        """Return the power limit in force."""
+        return await self._read("read_limit", nvml_calls.read_limit)
+
+    async def set_power_limit(self, power_limit_w: float) -> None:
+        """Request a power limit [W].
+
+        Raises:
+            GpuLimitError: it lies outside what the GPU accepts.
+            GpuPermissionError: this process may not write.
+        """
+        board = self._board
+        await self._thread.call(
+            "set_power_limit", lambda: nvml_calls.set_power_limit(board, power_limit_w), timeout_s=self._write_timeout_s
+        )
+
+    async def read_sample(self) -> Sample:
+        """Return its meters; the time is that of the energy reading, or of the power reading where no counter is."""
+        return await self._read(
+            "read_sample",
+            lambda handle: nvml_calls.read_sample(handle, has_energy_counter=self._board.has_energy_counter),
+        )
+
+    async def read_processes(self) -> frozenset[int] | None:
+        """Return the ids of the processes that compute on it, or None where that cannot be seen.
+
+        NVML tells ids of the host: within a container of its own pid namespace none may be seen, though some run.
+        """
+        return await self._read("read_processes", nvml_calls.read_processes)
+
+    async def read_mig(self) -> bool:
+        """Return whether it is partitioned (MIG)."""
+        return await self._read("read_mig", nvml_calls.read_mig)
+
+    async def read_persistence(self) -> bool | None:
+        """Return whether the driver keeps the limit when its last client leaves, or None where it does not say."""
+        return await self._read("read_persistence", nvml_calls.read_persistence)
+
+    def close(self) -> None:
+        """End its thread; does not wait."""
+        self._thread.close()
+
+    async def _read(self, operation: str, read: Callable[[nvml_calls.Handle], T]) -> T:
+        board = self._board
+        return await self._thread.call(
+            operation,
+            lambda: nvml_calls.translate_errors(board.uuid, operation, lambda: read(board.handle)),
+            timeout_s=self._read_timeout_s,
+        )

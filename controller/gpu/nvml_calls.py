@@ -1,0 +1,221 @@
+"""The calls into NVML: the only file that imports pynvml (NVIDIA's nvidia-ml-py). Milliwatts and millijoules end here.
+
+They block, perhaps for ever, so they run in the GPU's thread. Nothing is ever written but the power limit: no
+persistence mode, no clocks.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from controller.errors import BackendError, GpuLimitError
+from controller.gpu import nvml_errors as nvml_faults
+from controller.ports import LimitRange, LiveLimit, Sample
+
+try:
+    import pynvml
+except ImportError:  # `initialise` is not reached then: `check_package` says what to do
+    pynvml = None
+
+PACKAGE_FILE: Final[str | None] = getattr(pynvml, "__file__", None)
+"""Where `import pynvml` found it, or None where it is not installed."""
+
+_MW_PER_W: Final = 1_000
+_MJ_PER_J: Final = 1_000
+_MW_END: Final = 1 << 32
+"""NVML takes 32-bit milliwatts; ctypes would wrap a larger number into a small, valid limit."""
+
+# Field ids of nvml.h. The GPU scope (0) alone is asked: on Grace Hopper, the module's power includes the CPU.
+_FIELD_POWER_INSTANT: Final = 186
+_FIELD_REQUESTED_LIMIT: Final = 192
+_VALUE_OF_TYPE: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+_ABSENT: Final = (nvml_faults.NOT_SUPPORTED, nvml_faults.FUNCTION_NOT_FOUND)
+_UNSEEN: Final = (*_ABSENT, nvml_faults.NO_PERMISSION, nvml_faults.NO_DATA)
+
+T = TypeVar("T")
+Handle = Any  # nvidia-ml-py has no types
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardInfo:
+    """What is found out about a GPU once, when it is opened."""
+
+    handle: Handle
+    index: int
+    uuid: str
+    model: str
+    has_energy_counter: bool
+
+
+def initialise() -> tuple[int, str]:
+    """Open NVML and return the number of GPUs, and the versions for people.
+
+    Raises:
+        BackendError: with what to do.
+    """
+    try:
+        pynvml.nvmlInit()
+        try:
+            return int(pynvml.nvmlDeviceGetCount()), _versions()
+        except pynvml.NVMLError:
+            pynvml.nvmlShutdown()
+            raise
+    except pynvml.NVMLError as error:
+        raise BackendError(nvml_faults.open_message(error.value, str(error))) from error
+
+
+def _versions() -> str:
+    driver, library = as_text(pynvml.nvmlSystemGetDriverVersion()), as_text(pynvml.nvmlSystemGetNVMLVersion())
+    return f"NVIDIA {driver} (NVML {library})"
+
+
+def shut_down() -> None:
+    """Close NVML."""
+    translate_errors("NVML", "close", pynvml.nvmlShutdown)
+
+
+def identify(index: int) -> BoardInfo:
+    """Return what is to be known about a GPU for as long as it is open."""
+    return translate_errors(f"GPU {index}", "open", lambda: _find_out(index))
+
+
+def _find_out(index: int) -> BoardInfo:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    return BoardInfo(
+        handle=handle,
+        index=index,
+        uuid=as_text(pynvml.nvmlDeviceGetUUID(handle)),
+        model=as_text(pynvml.nvmlDeviceGetName(handle)),
+        has_energy_counter=_unless(_ABSENT, pynvml.nvmlDeviceGetTotalEnergyConsumption, handle) is not None,
+    )
+
+
+def translate_errors(gpu_uuid: str, operation: str, work: Callable[[], T]) -> T:
+    """Return what `work()` returns, its NVML errors in our own words."""
+    try:
+        return work()
+    except pynvml.NVMLError as error:
+        raise nvml_faults.gpu_error(error.value, str(error), gpu_uuid=gpu_uuid, operation=operation) from error
+
+
+def _unless(codes: tuple[int, ...], read: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 — NVML's own
+    """Return what `read` returns, or None where it fails with one of `codes`."""
+    try:
+        return read(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value not in codes:
+            raise
+        return None
+
+
+def _read_field(handle: Handle, field: int) -> int | None:
+    """Return a field value, or None where the GPU or its driver has none."""
+    values = _unless((*_UNSEEN, nvml_faults.INVALID_ARGUMENT), pynvml.nvmlDeviceGetFieldValues, handle, [field])
+    if values is None or values[0].nvmlReturn or not 0 <= values[0].valueType < len(_VALUE_OF_TYPE):
+        return None
+    return int(getattr(values[0].value, _VALUE_OF_TYPE[values[0].valueType]))
+
+
+def read_range(handle: Handle) -> LimitRange:
+    """Return what the GPU accepts as power limit."""
+    min_mw, max_mw = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
+    default_mw = pynvml.nvmlDeviceGetPowerManagementDefaultLimit(handle)
+    return LimitRange(
+        min_power_limit_w=min_mw / _MW_PER_W,
+        max_power_limit_w=max_mw / _MW_PER_W,
+        default_power_limit_w=default_mw / _MW_PER_W,
+    )
+
+
+def read_limit(handle: Handle) -> LiveLimit:
+    """Return the power limit in force."""
+    requested_mw = _read_field(handle, _FIELD_REQUESTED_LIMIT)
+    if requested_mw is None:
+        requested_mw = pynvml.nvmlDeviceGetPowerManagementLimit(handle)
+    enforced_mw = pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)
+    return LiveLimit(
+        requested_power_limit_w=requested_mw / _MW_PER_W,
+        enforced_power_limit_w=enforced_mw / _MW_PER_W,
+    )
+
+
+def set_power_limit(board: BoardInfo, power_limit_w: float) -> None:
+    """Write the limit; the board itself judges whether it lies within the range, because that changes."""
+    if not 0 < power_limit_w * _MW_PER_W < _MW_END - 1:
+        message = f"{power_limit_w:g} W is no power limit: {nvml_faults.SET_FAULTS[nvml_faults.INVALID_ARGUMENT][1]}"
+        raise GpuLimitError(message, gpu_uuid=board.uuid, operation="set_power_limit")
+    try:
+        pynvml.nvmlDeviceSetPowerManagementLimit(board.handle, round(power_limit_w * _MW_PER_W))
+    except pynvml.NVMLError as error:
+        what = f"{power_limit_w:g} W{_accepted(board.handle) if error.value == nvml_faults.INVALID_ARGUMENT else ''}"
+        raise nvml_faults.set_error(
+            error.value, str(error), gpu_uuid=board.uuid, operation="set_power_limit", what=what
+        ) from error
+
+
+def _accepted(handle: Handle) -> str:
+    try:
+        limits = read_range(handle)
+    except pynvml.NVMLError:  # the refusal itself is what matters, and is on its way
+        return ""
+    return f", where the GPU accepts {limits.min_power_limit_w:g} to {limits.max_power_limit_w:g} W"
+
+
+def read_sample(handle: Handle, *, has_energy_counter: bool) -> Sample:
+    """Return the meters; the time is that of the energy reading, else that of the power reading."""
+    energy_mj, time_ns = None, None
+    if has_energy_counter:
+        energy_mj, time_ns = _timed(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+    power_mw, power_time_ns = _timed(_read_power_mw, handle)
+    utilization = _unless(_UNSEEN, pynvml.nvmlDeviceGetUtilizationRates, handle)
+    temperature = _unless(_UNSEEN, _read_temperature_c, handle)
+    return Sample(
+        time_ns=power_time_ns if time_ns is None else time_ns,
+        power_w=power_mw / _MW_PER_W,
+        energy_j=None if energy_mj is None else energy_mj / _MJ_PER_J,
+        utilization_ratio=None if utilization is None else min(utilization.gpu / 100, 1.0),
+        temperature_c=None if temperature is None else float(temperature),
+    )
+
+
+def _read_power_mw(handle: Handle) -> int:
+    """Return the draw: at this instant where the driver tells, else what it tells (from Ampere on, a mean of 1 s)."""
+    power_mw = _read_field(handle, _FIELD_POWER_INSTANT)
+    return int(pynvml.nvmlDeviceGetPowerUsage(handle)) if power_mw is None else power_mw
+
+
+def _read_temperature_c(handle: Handle) -> int:
+    # The first is on every driver there is but announced to go with CUDA 14; the second only on recent ones.
+    read = getattr(pynvml, "nvmlDeviceGetTemperature", None) or pynvml.nvmlDeviceGetTemperatureV
+    return int(read(handle, pynvml.NVML_TEMPERATURE_GPU))
+
+
+def _timed(read: Callable[[Handle], int], handle: Handle) -> tuple[int, int]:
+    """Return a reading and the middle of the time it took: some drivers need milliseconds [ns]."""
+    before_ns = time.monotonic_ns()
+    value = read(handle)
+    return value, (before_ns + time.monotonic_ns()) // 2
+
+
+def read_processes(handle: Handle) -> frozenset[int] | None:
+    """Return the ids of the processes that compute on the GPU, or None where that cannot be seen."""
+    processes = _unless(_UNSEEN, pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
+    return None if processes is None else frozenset(int(process.pid) for process in processes)
+
+
+def read_mig(handle: Handle) -> bool:
+    """Return whether the GPU is partitioned; where the question is unknown, it is not."""
+    modes = _unless(_ABSENT, pynvml.nvmlDeviceGetMigMode, handle)
+    return modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+
+
+def read_persistence(handle: Handle) -> bool | None:
+    """Return whether persistence mode is on, or None where the driver does not say."""
+    mode = _unless(_UNSEEN, pynvml.nvmlDeviceGetPersistenceMode, handle)
+    return None if mode is None else mode == pynvml.NVML_FEATURE_ENABLED
+
+
+def as_text(name: bytes | str) -> str:
+    """Return a name of NVML's: bytes in older bindings, text in newer ones."""
+    return name.decode() if isinstance(name, bytes) else name

@@ -1,0 +1,1 @@
+"""Simulated GPUs that follow measured curves."""

@@ -1,0 +1,154 @@
+"""Simulated GPUs that follow measured curves: power and speed at each limit, idle power, an energy counter, noise.
+
+A limit takes effect at once; a real GPU takes some tens of milliseconds. The energy counter moves every 100 ms, as
+NVML's does, and never goes backwards for whoever reads it here, even where another process's event is seen late.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from controller.clock import Clock
+from controller.errors import GpuError, GpuLimitError
+from controller.gpu.simulation.event_log import LimitSet
+from controller.gpu.simulation.measured_curve import A40_RESNET50, MeasuredCurve, load_curve
+from controller.gpu.simulation.noise import Noise
+from controller.gpu.simulation.timeline import GpuTimeline
+from controller.ports import LimitRange, LiveLimit, Sample
+
+COUNTER_PERIOD_NS: Final = 100_000_000
+
+
+class SimulatedGpu:
+    """A GPU whose past is a `History`; obeys `controller.ports.Gpu`.
+
+    Args:
+        history: what has happened to it; shared with the process that simulates the job.
+        clock: the node's clock.
+        index: its index on this node.
+        name: what its UUID is derived from.
+    """
+
+    def __init__(self, history: GpuTimeline, *, clock: Clock, index: int = 0, name: str = "gpu-0") -> None:
+        self.history = history
+        self._clock = clock
+        self._index = index
+        self._uuid = simulated_uuid(name)
+        self._counter_j = 0.0
+
+    @property
+    def uuid(self) -> str:
+        """Return the identity of the GPU."""
+        return self._uuid
+
+    @property
+    def index(self) -> int:
+        """Return its index on this node."""
+        return self._index
+
+    @property
+    def model(self) -> str:
+        """Return the model that the curve was measured on, and that this is not it."""
+        return f"{self.history.curve.model} (simulated)"
+
+    async def read_range(self) -> LimitRange:
+        """Return the range of the curve; the default is its top."""
+        curve = self.history.curve
+        return LimitRange(
+            min_power_limit_w=curve.min_power_limit_w,
+            max_power_limit_w=curve.max_power_limit_w,
+            default_power_limit_w=curve.max_power_limit_w,
+        )
+
+    async def read_limit(self) -> LiveLimit:
+        """Return the power limit in force; nothing else limits a simulated GPU."""
+        self.history.refresh()
+        limit_w = self.history.at(self._clock.monotonic_ns()).power_limit_w
+        return LiveLimit(requested_power_limit_w=limit_w, enforced_power_limit_w=limit_w)
+
+    async def set_power_limit(self, power_limit_w: float) -> None:
+        """Request a power limit [W].
+
+        Raises:
+            GpuLimitError: it lies outside the range.
+        """
+        low_w, high_w = self.history.curve.min_power_limit_w, self.history.curve.max_power_limit_w
+        if not low_w <= power_limit_w <= high_w:
+            raise GpuLimitError(
+                f"{power_limit_w:g} W is outside {low_w:g} to {high_w:g} W; ask for a limit inside",
+                gpu_uuid=self.uuid,
+                operation="set_power_limit",
+            )
+        self.history.record(LimitSet(self._clock.monotonic_ns(), power_limit_w))
+
+    async def read_sample(self) -> Sample:
+        """Return its meters; the temperature is not simulated."""
+        self.history.refresh()
+        now_ns = self._clock.monotonic_ns()
+        since_ns = now_ns - self.history.start_ns
+        counted_ns = self.history.start_ns + since_ns - since_ns % COUNTER_PERIOD_NS
+        self._counter_j = max(self._counter_j, self.history.energy_j(counted_ns))
+        return Sample(
+            time_ns=now_ns,
+            power_w=self.history.power_w(now_ns),
+            energy_j=self._counter_j,
+            utilization_ratio=float(self.history.at(now_ns).loaded),
+        )
+
+    async def read_processes(self) -> frozenset[int] | None:
+        """Return None: the job of a simulated GPU is no process of the driver."""
+        return None
+
+    async def read_mig(self) -> bool:
+        """Return that it is not partitioned."""
+        return False
+
+    async def read_persistence(self) -> bool | None:
+        """Return None: there is no driver that could forget."""
+        return None
+
+
+class SimulatedBackend:
+    """A node's simulated GPUs; obeys `controller.ports.Backend`."""
+
+    def __init__(self, gpus: Sequence[SimulatedGpu]) -> None:
+        self._gpus = tuple(gpus)
+
+    @property
+    def driver(self) -> str:
+        """Return what is simulated."""
+        return "simulation of " + ", ".join(sorted({gpu.history.curve.name for gpu in self._gpus}))
+
+    @property
+    def faults(self) -> Sequence[GpuError]:
+        """Return nothing: no simulated GPU fails at opening."""
+        return ()
+
+    async def open(self) -> Sequence[SimulatedGpu]:
+        """Return the GPUs."""
+        return self._gpus
+
+    async def close(self) -> None:
+        """Let go of the files of events."""
+        for gpu in self._gpus:
+            gpu.history.close()
+
+
+def simulated_uuid(name: str) -> str:
+    """Return the UUID that belongs to a name: the same one for every process and run."""
+    digits = hashlib.sha256(f"gridchase {name}".encode()).hexdigest()
+    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:32]}"
+
+
+def default_simulation(
+    clock: Clock, *, curve: MeasuredCurve | None = None, seed: int = 1, loaded: bool = True, path: Path | None = None
+) -> SimulatedBackend:
+    """Return a node with one simulated GPU, an A40 unless `curve` says otherwise, at its default limit.
+
+    Nothing computes on it, so it draws what the job of the curve would draw (or, where not `loaded`, idles), whoever
+    publishes iterations.
+    """
+    curve = curve or load_curve(A40_RESNET50)
+    history = GpuTimeline(curve, Noise(seed), start_ns=clock.monotonic_ns(), loaded=loaded, path=path)
+    return SimulatedBackend([SimulatedGpu(history, clock=clock)])

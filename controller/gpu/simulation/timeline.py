@@ -1,0 +1,178 @@
+"""The past of a simulated GPU, and everything that follows from it: power, energy, progress of the job.
+
+Every process folds the same events into the same piecewise-constant history, so that power, energy and progress at any
+time are exact functions of it, whatever the scheduling of the processes. A record that is seen late corrects what
+follows from it.
+"""
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from controller.gpu.simulation.event_log import Event, EventFile, EventList, EventLog, LimitSet, LoadChanged
+from controller.gpu.simulation.measured_curve import MeasuredCurve
+from controller.gpu.simulation.noise import Noise
+
+NS_PER_S: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A stretch of time without an event: limit and load in it, and what had been used and done before it.
+
+    Attributes:
+        start_ns: when it begins [ns].
+        power_limit_w: the limit in force [W].
+        loaded: whether the job uses the GPU.
+        power_w: the mean draw, without noise [W].
+        iterations_per_s: the speed of the job [nominal iterations/s].
+        energy_j: the energy used before it [J].
+        done_iterations: the work done before it [nominal iterations].
+    """
+
+    start_ns: int
+    power_limit_w: float
+    loaded: bool
+    power_w: float
+    iterations_per_s: float
+    energy_j: float
+    done_iterations: float
+
+
+class GpuTimeline:
+    """The history of one GPU. Queries only look; `record` and `refresh` bring in events.
+
+    Args:
+        curve: what the job draws and how fast it runs at each limit.
+        noise: the noise of its power.
+        start_ns: when the GPU was switched on, on the node's monotonic clock: energy, work and noise count from here
+            [ns].
+        power_limit_w: the limit it starts with; None: the highest [W].
+        loaded: whether a job uses it from the start.
+        path: the file of events that other processes share; they must be given the same other arguments. None: nobody
+            shares them.
+    """
+
+    def __init__(
+        self,
+        curve: MeasuredCurve,
+        noise: Noise,
+        *,
+        start_ns: int,
+        power_limit_w: float | None = None,
+        loaded: bool = False,
+        path: Path | None = None,
+    ) -> None:
+        self.curve = curve
+        self.start_ns = start_ns
+        self._noise = noise
+        self._log: EventLog = EventList() if path is None else EventFile(path)
+        self._events: list[Event] = []
+        self._starts_ns = [start_ns]
+        limit_w = curve.max_power_limit_w if power_limit_w is None else power_limit_w
+        self._segments = [self._segment(start_ns, limit_w, loaded=loaded, energy_j=0.0, done_iterations=0.0)]
+        self.refresh()
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Return the stretches of time between events, oldest first."""
+        return tuple(self._segments)
+
+    def record(self, event: Event) -> None:
+        """Write an event down, for every process to see."""
+        self._log.append(event)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take in what was written since, by this process and others."""
+        for event in self._log.read_new():
+            self._insert(event)
+
+    def close(self) -> None:
+        """Let go of the file of events."""
+        self._log.close()
+
+    def at(self, time_ns: int) -> Segment:
+        """Return the segment that holds `time_ns`; the first one where that lies before the start."""
+        return self._segments[self._index(time_ns)]
+
+    def power_w(self, time_ns: int) -> float:
+        """Return the draw at a time [W]."""
+        return self.at(time_ns).power_w * self._noise.power_ratio(self._age_s(time_ns))
+
+    def energy_j(self, time_ns: int) -> float:
+        """Return the energy used from the start to `time_ns`: the exact integral of `power_w` [J]."""
+        return self._energy_j(self.at(time_ns), time_ns)
+
+    def done_iterations(self, time_ns: int) -> float:
+        """Return the work done from the start to `time_ns` [nominal iterations]."""
+        return self._done_iterations(self.at(time_ns), time_ns)
+
+    def reached_ns(self, done_iterations: float, *, not_before_ns: int) -> int | None:
+        """Return when the work done reaches `done_iterations` [ns], or None: never, as things stand.
+
+        Args:
+            done_iterations: the work since the start [nominal iterations].
+            not_before_ns: where the search begins: it is known not to have been reached earlier [ns].
+        """
+        last = len(self._segments) - 1
+        for index in range(self._index(not_before_ns), last + 1):
+            segment = self._segments[index]
+            if not segment.loaded:
+                continue
+            left_s = (done_iterations - segment.done_iterations) / segment.iterations_per_s
+            time_ns = segment.start_ns + math.ceil(left_s * NS_PER_S)
+            if index == last or time_ns <= self._starts_ns[index + 1]:
+                return max(time_ns, not_before_ns)
+        return None
+
+    def _index(self, time_ns: int) -> int:
+        return max(0, bisect_right(self._starts_ns, time_ns) - 1)
+
+    def _age_s(self, time_ns: int) -> float:
+        return max(0, time_ns - self.start_ns) / NS_PER_S
+
+    def _energy_j(self, segment: Segment, time_ns: int) -> float:
+        begin_s, end_s = self._age_s(segment.start_ns), self._age_s(time_ns)
+        return segment.energy_j + segment.power_w * (
+            self._noise.noisy_time_s(end_s) - self._noise.noisy_time_s(begin_s)
+        )
+
+    def _done_iterations(self, segment: Segment, time_ns: int) -> float:
+        return segment.done_iterations + segment.iterations_per_s * (
+            self._age_s(time_ns) - self._age_s(segment.start_ns)
+        )
+
+    def _insert(self, event: Event) -> None:
+        """Put an event where its time says, and fold anew what comes after it; equal times keep their order."""
+        place = bisect_right(self._events, event.time_ns, key=lambda other: other.time_ns)
+        self._events.insert(place, event)
+        del self._segments[place + 1 :], self._starts_ns[place + 1 :]
+        for later in self._events[place:]:
+            self._fold(later)
+
+    def _fold(self, event: Event) -> None:
+        before = self._segments[-1]
+        time_ns = max(event.time_ns, self.start_ns)
+        limit_w = event.power_limit_w if isinstance(event, LimitSet) else before.power_limit_w
+        loaded = event.loaded if isinstance(event, LoadChanged) else before.loaded
+        energy_j, done_iterations = self._energy_j(before, time_ns), self._done_iterations(before, time_ns)
+        self._segments.append(
+            self._segment(time_ns, limit_w, loaded=loaded, energy_j=energy_j, done_iterations=done_iterations)
+        )
+        self._starts_ns.append(time_ns)
+
+    def _segment(
+        self, start_ns: int, power_limit_w: float, *, loaded: bool, energy_j: float, done_iterations: float
+    ) -> Segment:
+        return Segment(
+            start_ns=start_ns,
+            power_limit_w=power_limit_w,
+            loaded=loaded,
+            power_w=self.curve.power_w(power_limit_w) if loaded else self.curve.idle_power_w,
+            iterations_per_s=self.curve.iterations_per_s(power_limit_w) if loaded else 0.0,
+            energy_j=energy_j,
+            done_iterations=done_iterations,
+        )

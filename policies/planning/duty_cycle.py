@@ -1,0 +1,80 @@
+"""From a rate to limits: one limit, or two adjacent ones of the hull that share a period."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from policies.planning.objectives import CurrentLimit, ScheduledLimit, SwitchingRules
+from policies.vocabulary.power_curve import Hull
+from policies.vocabulary.profile import SAME_POINT_W, ProfilePoint
+
+MIN_SHARE: Final = 0.01
+"""A smaller part of a period at another limit is not worth the change."""
+SAME_RATIO: Final = 1e-12
+"""Rates that differ by less are one, but for rounding."""
+CLOSE_RATIO: Final = 0.002
+"""Of two limits whose rates are closer than this, the nearer one will do: the next periods make up for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DutyCycle:
+    """The first limit of a period; where it is not the only one, the second, and how long the first one stands [s]."""
+
+    first: ProfilePoint
+    second: ProfilePoint | None = None
+    first_s: float = 0.0
+
+    def later(self, now_s: float) -> ScheduledLimit | None:
+        """Return the second limit, as a decision tells it."""
+        if self.second is None:
+            return None
+        return ScheduledLimit(
+            from_s=now_s + self.first_s,
+            power_limit_w=self.second.power_limit_w,
+            power_w=self.second.power_w,
+            iterations_per_s=self.second.iterations_per_s,
+        )
+
+    def __contains__(self, power_limit_w: object) -> bool:
+        """Return whether a limit is one of the two [W]."""
+        return any(point is not None and point.power_limit_w == power_limit_w for point in (self.first, self.second))
+
+
+def duty_cycle_for(
+    hull: Hull, rate_per_s: float, rules: SwitchingRules, present: CurrentLimit | None, *, at_least_per_s: float = 0.0
+) -> DutyCycle:
+    """Return the limits whose mean rate over a period is `rate_per_s`, as far as the hull and the dwell time allow.
+
+    A period begins with the limit that is in force (`present`), if it is one of the two: so there is one change a
+    period. What the dwell time makes too fast or too slow, the next period makes up for; but the mean is not below
+    `at_least_per_s`, nor does a period begin with a limit below that: the run may end in its middle.
+    """
+    rates_per_s = hull.iterations_per_s
+    upper = int(np.searchsorted(rates_per_s, rate_per_s * (1 - SAME_RATIO)))
+    if upper == 0 or upper == len(rates_per_s):
+        return DutyCycle(first=hull.points[min(upper, len(rates_per_s) - 1)])
+    low, high = hull.points[upper - 1], hull.points[upper]
+    low_per_s, spread_per_s = low.iterations_per_s, high.iterations_per_s - low.iterations_per_s
+    share_ratio = _possible_ratio(
+        min((rate_per_s - low_per_s) / spread_per_s, 1.0),
+        at_least_ratio=(at_least_per_s - low_per_s) / spread_per_s,
+        least_ratio=1.0 if spread_per_s <= CLOSE_RATIO * low_per_s else rules.min_dwell_s / rules.period_s,
+    )
+    if share_ratio in {0.0, 1.0}:
+        return DutyCycle(first=high if share_ratio else low)
+    is_low_now = present is not None and abs(present.power_limit_w - low.power_limit_w) <= SAME_POINT_W
+    if is_low_now and low_per_s >= at_least_per_s:
+        return DutyCycle(first=low, second=high, first_s=(1 - share_ratio) * rules.period_s)
+    return DutyCycle(first=high, second=low, first_s=share_ratio * rules.period_s)
+
+
+def _possible_ratio(share_ratio: float, *, at_least_ratio: float, least_ratio: float) -> float:
+    """Return the share of the upper limit nearest to `share_ratio` at which either part is 0 or at least `least_ratio`.
+
+    It is not below `at_least_ratio`, if anything is not.
+    """
+    least = max(least_ratio, MIN_SHARE)
+    possible = [0.0, 1.0] if least > 1 / 2 else [0.0, least, min(max(share_ratio, least), 1 - least), 1 - least, 1.0]
+    enough = [one for one in possible if one >= at_least_ratio * (1 - SAME_RATIO)] or [1.0]
+    return min(enough, key=lambda one: abs(one - share_ratio))

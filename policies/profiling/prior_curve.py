@@ -1,0 +1,106 @@
+"""What another run's curve is worth: its shape, where a few checks agree with it.
+
+Another GPU of the model, another driver or a neighbouring batch size move a curve up or down more than they bend it. So
+a prior curve is scaled to what is measured at the prior limit, and checked where it matters: at its energy-minimal
+limit, and half-way there. Where rate and power agree, the rest of the curve is taken from it, as uncertain as the
+checks were; else it is forgotten, and what was measured stays.
+"""
+
+import math
+from dataclasses import replace
+from typing import Final
+
+from policies.profiling.measurement import NORMAL_95
+from policies.profiling.settings import GRID_W, LIMIT_TOLERANCE_W, ProfilerSettings
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
+
+AGREES_RATIO: Final = 0.03
+"""Shapes that differ by less lead to plans whose costs differ by a fraction of it."""
+ADOPTED_ERROR_RATIO: Final = 0.02
+"""The standard error of a point that was not measured in this run, beside its own."""
+
+
+def check_limits_w(settings: ProfilerSettings, prior: PowerProfile) -> tuple[float, ...]:
+    """Return where to check a prior curve, descending [W]: two or three limits, the prior one first."""
+    top_w, floor_w = settings.prior_power_limit_w, settings.lowest_power_limit_w
+    low_w = min(max(prior.energy_minimal.power_limit_w, floor_w), top_w)
+    middle_w = round(math.sqrt(top_w * low_w) / GRID_W) * GRID_W
+    checks_w = [top_w]
+    for limit_w in (middle_w, low_w):
+        if floor_w <= limit_w < checks_w[-1] - GRID_W:
+            checks_w.append(limit_w)
+    return tuple(checks_w)
+
+
+def can_be_checked(settings: ProfilerSettings, prior: PowerProfile) -> bool:
+    """Return whether a prior curve reaches from the prior limit to where its energy is least."""
+    has_room = len(check_limits_w(settings, prior)) > 1
+    return has_room and prior.power_limits_w[-1] >= settings.prior_power_limit_w - GRID_W
+
+
+def agrees_with(prior: PowerProfile, points: tuple[ProfilePoint, ...]) -> bool:
+    """Return whether measured points lie on the prior curve, scaled to the highest of them."""
+    top = max(points, key=lambda point: point.power_limit_w)
+    scaled = _scaled(prior, top)
+    for point in points:
+        power_w, iterations_per_s = scaled.at(point.power_limit_w)
+        power_gap = abs(math.log(point.power_w / power_w))
+        rate_gap = abs(math.log(point.iterations_per_s / iterations_per_s))
+        power_error = math.hypot(*(_ci_ratio(p.power_ci_w, p.power_w) for p in (point, top)))
+        rate_error = math.hypot(*(_ci_ratio(p.iterations_per_s_ci, p.iterations_per_s) for p in (point, top)))
+        if power_gap > max(AGREES_RATIO, power_error) or rate_gap > max(AGREES_RATIO, rate_error):
+            return False
+    return True
+
+
+def adopted(
+    settings: ProfilerSettings, prior: PowerProfile, points: tuple[ProfilePoint, ...]
+) -> tuple[ProfilePoint, ...]:
+    """Return the measured points, and between and beside them those of the scaled prior curve within the bounds."""
+    low_w, high_w = settings.lowest_power_limit_w - LIMIT_TOLERANCE_W, settings.prior_power_limit_w + LIMIT_TOLERANCE_W
+    top = max(points, key=lambda point: point.power_limit_w)
+    taken = [
+        _as_uncertain(point)
+        for point in _scaled(prior, top).points
+        if low_w <= point.power_limit_w <= high_w
+        and all(abs(point.power_limit_w - own.power_limit_w) > GRID_W for own in points)
+    ]
+    return tuple(sorted((*points, *taken), key=lambda point: point.power_limit_w))
+
+
+def _scaled(prior: PowerProfile, top: ProfilePoint) -> PowerProfile:
+    """Return the prior curve, moved in power and rate so that it passes through a point."""
+    power_w, iterations_per_s = prior.at(top.power_limit_w)
+    power_ratio, rate_ratio = top.power_w / power_w, top.iterations_per_s / iterations_per_s
+    return PowerProfile(
+        tuple(
+            replace(
+                point,
+                power_w=point.power_w * power_ratio,
+                iterations_per_s=point.iterations_per_s * rate_ratio,
+                power_ci_w=None if point.power_ci_w is None else point.power_ci_w * power_ratio,
+                iterations_per_s_ci=(
+                    None if point.iterations_per_s_ci is None else point.iterations_per_s_ci * rate_ratio
+                ),
+            )
+            for point in prior.points
+        )
+    )
+
+
+def _as_uncertain(point: ProfilePoint) -> ProfilePoint:
+    """Return a point of another run as one of this: nothing was measured, and it is known less well."""
+    doubt = NORMAL_95 * ADOPTED_ERROR_RATIO
+    power_doubt = math.hypot(_ci_ratio(point.power_ci_w, point.power_w), doubt)
+    rate_doubt = math.hypot(_ci_ratio(point.iterations_per_s_ci, point.iterations_per_s), doubt)
+    return replace(
+        point,
+        power_ci_w=power_doubt * point.power_w,
+        iterations_per_s_ci=rate_doubt * point.iterations_per_s,
+        n=0,
+        active_s=0.0,
+    )
+
+
+def _ci_ratio(ci: float | None, value: float) -> float:
+    return (ci or 0.0) / value

@@ -1,0 +1,75 @@
+"""What providers share whose source tells the points of a span of time: two queries become two signals."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from policies.providers.series import LOOK_BACK_S, Point, build_signal, future_points, infer_step_s, past_points
+from policies.vocabulary.signal import Signal, SignalKind
+
+
+class RangeQueryProvider(ABC):
+    """A provider but for its two queries, which may give more than is asked for, in any order.
+
+    Args:
+        name: the source and the zone.
+        kind: what the values are.
+        zone: the zone.
+        source: who says so, as its licence wants it named.
+        unit: the unit of the values.
+        step_s: how often there is something new [s]. How long a value holds, the distance of the points tells.
+        longest_step_s: no value holds for longer [s]; `step_s` by default.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        kind: SignalKind,
+        zone: str,
+        source: str,
+        unit: str,
+        step_s: float,
+        longest_step_s: float = 0.0,
+    ) -> None:
+        self.name = name
+        self.kind: SignalKind = kind
+        self.step_s = step_s
+        self._longest_step_s = max(step_s, longest_step_s)
+        self._zone = zone
+        self._source = source
+        self._unit = unit
+
+    async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
+        """Return the values that hold after `since_s`, at most 60 days back, and start by `now_s`."""
+        since_s = max(since_s, now_s - LOOK_BACK_S)
+        points = await self.query_past(since_s=since_s, now_s=now_s)
+        step_s = self._step_s(points)
+        return self._signal(past_points(points, since_s=since_s, now_s=now_s, step_s=step_s), step_s, now_s)
+
+    async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
+        """Return the values that are known to start between `now_s` and `until_s`."""
+        points = await self.query_future(now_s=now_s, until_s=until_s)
+        step_s = self._step_s(points)
+        return self._signal(future_points(points, now_s=now_s, until_s=until_s), step_s, now_s)
+
+    @abstractmethod
+    async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
+        """Return the points from the one that holds at `since_s` to the one that holds at `now_s`."""
+
+    @abstractmethod
+    async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
+        """Return the points that start between `now_s` and `until_s`."""
+
+    def _step_s(self, points: Sequence[Point]) -> float:
+        return infer_step_s(points, otherwise_s=self.step_s, longest_s=self._longest_step_s)
+
+    def _signal(self, points: Sequence[Point], step_s: float, now_s: float) -> Signal | None:
+        return build_signal(
+            points,
+            kind=self.kind,
+            zone=self._zone,
+            source=self._source,
+            unit=self._unit,
+            step_s=step_s,
+            now_s=now_s,
+        )

@@ -1,0 +1,170 @@
+"""Carbon intensity from one's own WebAPI of the Green Software Foundation's Carbon Aware SDK: no key on this side.
+
+API: https://carbon-aware-sdk.greensoftware.foundation. Data: those of the source that the WebAPI was set up with
+(WattTime, Electricity Maps, files), under that source's terms; the answers do not tell what kind they are.
+"""
+
+from itertools import pairwise
+from typing import Final, Literal
+
+import aiohttp
+from msgspec import Struct, field
+
+from policies.providers.base import ProviderSettings, SignalDataError, SignalError, SignalRefusedError, UrlOrNone, Zone
+from policies.providers.http import HttpSource
+from policies.providers.series import (
+    AHEAD_S,
+    CLOCK_TOLERANCE_S,
+    LOOK_BACK_S,
+    Point,
+    build_signal,
+    check_clock,
+    format_iso,
+    future_points,
+    infer_step_s,
+    parse_iso_s,
+    past_points,
+    split_range_s,
+)
+from policies.vocabulary.signal import Signal, SignalKind
+
+HOUR_S: Final = 3_600.0
+DAY_S: Final = 86_400.0
+RANGE_S: Final = 10 * DAY_S
+"""What the most limited of its sources can give at once."""
+_UNAUTHORIZED: Final = 401
+_NOT_IMPLEMENTED: Final = 501
+
+
+class CarbonAwareSdkSettings(ProviderSettings, frozen=True, kw_only=True):
+    """Carbon intensity from a WebAPI of the Carbon Aware SDK.
+
+    Attributes:
+        url: the address of the WebAPI; there is none that is everybody's.
+        zone: the location, by a name that the WebAPI knows, such as eastus.
+        kind: what its data source gives; the answers do not say.
+    """
+
+    zone: Zone
+    kind: Literal["average", "marginal"]
+    url: UrlOrNone = ""
+
+    def signal_kind(self) -> SignalKind:
+        """Return what was stated."""
+        return self.kind
+
+    def faults(self) -> list[str]:
+        """Return that the address is missing, where it is."""
+        return [] if self.url else ['url = "": must be the address of your WebAPI, as in http://localhost:5073']
+
+
+class _Emission(Struct):
+    location: str
+    time: str
+    rating_g_per_kwh: float | None = field(name="rating", default=None)
+
+
+class _Expected(Struct):
+    timestamp: str
+    value: float | None = None
+
+
+class _Forecast(Struct, rename="camel"):
+    location: str
+    forecast_data: list[_Expected]
+    generated_at: str | None = None
+
+
+class CarbonAwareSdkProvider:
+    """Asks for the emissions of a location and for its current forecast."""
+
+    def __init__(self, settings: CarbonAwareSdkSettings, session: aiohttp.ClientSession) -> None:
+        self.name = f"carbon-aware-sdk {settings.zone}"
+        self.kind: SignalKind = settings.kind
+        self.step_s = HOUR_S
+        self._zone = settings.zone
+        self._root = f"{settings.url.rstrip('/')}/emissions"
+        self._keeps_s = LOOK_BACK_S
+        self._http = HttpSource(session, name=self.name)
+
+    async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
+        """Return the values since then, or since 24 hours ago where the data source gives no more."""
+        since_s = max(since_s, now_s - self._keeps_s)
+        # With Electricity Maps behind it, what began more than 24 hours ago takes another endpoint and another plan.
+        first_s = max(since_s - HOUR_S, now_s - DAY_S + CLOCK_TOLERANCE_S)
+        points = await self._emissions(first_s, now_s + AHEAD_S, now_s=now_s)
+        if since_s < now_s - DAY_S:
+            points += await self._older(since_s - HOUR_S, first_s, now_s=now_s)
+        self.step_s = infer_step_s(points, otherwise_s=_finest_step_s(points), longest_s=HOUR_S)
+        check_clock(points, source=self.name, now_s=now_s)
+        return self._signal(past_points(points, since_s=since_s, now_s=now_s, step_s=self.step_s), now_s=now_s)
+
+    async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
+        """Return what is expected, as far as the data source tells; None where it has no forecasts."""
+        # Bounds are left out: the WebAPI refuses those that its forecast does not reach.
+        try:
+            forecasts = await self._http.get_json(
+                f"{self._root}/forecasts/current", list[_Forecast], now_s=now_s, params={"location": self._zone}
+            )
+        except SignalError as error:
+            if error.status == _NOT_IMPLEMENTED:
+                return None
+            raise
+        others = {forecast.location for forecast in forecasts if forecast.location.casefold() != self._zone.casefold()}
+        if others:
+            raise SignalDataError(f"{self.name}: answers for {', '.join(sorted(others))}, asked for {self._zone}")
+        issued_s = [self._time_s(forecast.generated_at) for forecast in forecasts if forecast.generated_at]
+        points = [
+            Point(self._time_s(expected.timestamp), expected.value, estimated=True)
+            for forecast in forecasts
+            for expected in forecast.forecast_data
+        ]
+        return self._signal(
+            future_points(points, now_s=now_s, until_s=until_s), now_s=now_s, issued_at_s=max(issued_s, default=None)
+        )
+
+    async def _older(self, start_s: float, end_s: float, *, now_s: float) -> list[Point]:
+        """Return what came before the last 24 hours; from the first refusal on nothing, and nobody asks again."""
+        try:
+            return await self._emissions(start_s, end_s, now_s=now_s)
+        except SignalError as error:
+            if not _is_refused(error):
+                raise
+            self._keeps_s = DAY_S
+            return []
+
+    async def _emissions(self, since_s: float, until_s: float, *, now_s: float) -> list[Point]:
+        """Return what the WebAPI knows of a time."""
+        points: list[Point] = []
+        for start_s, end_s in split_range_s(since_s, until_s, longest_s=RANGE_S):
+            params = {"location": self._zone, "time": format_iso(start_s), "toTime": format_iso(end_s)}
+            emissions = await self._http.get_json(
+                f"{self._root}/bylocation", list[_Emission], now_s=now_s, params=params
+            )
+            points += [Point(self._time_s(emission.time), emission.rating_g_per_kwh) for emission in emissions]
+        return points
+
+    def _time_s(self, text: str) -> float:
+        return parse_iso_s(text, source=self.name)
+
+    def _signal(self, points: list[Point], *, now_s: float, issued_at_s: float | None = None) -> Signal | None:
+        return build_signal(
+            points,
+            kind=self.kind,
+            zone=self._zone,
+            source="Carbon Aware SDK",
+            unit="g/kWh",
+            step_s=self.step_s,
+            now_s=now_s,
+            issued_at_s=issued_at_s,
+        )
+
+
+def _finest_step_s(points: list[Point]) -> float:
+    """Return the smallest distance of two starts, an hour where there is none, at most an hour [s]."""
+    starts_s = sorted({point.starts_s for point in points})
+    return min([HOUR_S, *(after_s - before_s for before_s, after_s in pairwise(starts_s))])
+
+
+def _is_refused(error: SignalError) -> bool:
+    return isinstance(error, SignalRefusedError) or error.status == _UNAUTHORIZED

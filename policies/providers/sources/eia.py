@@ -1,0 +1,201 @@
+"""U.S. Energy Information Administration, API v2: carbon intensity of a balancing authority, from its hourly mix.
+
+Public domain of the United States; the EIA asks to be named as the source. A free key is needed, from
+https://www.eia.gov/opendata/register.php. Data: form EIA-930, https://www.eia.gov/electricity/gridmonitor/about, which
+says that hours are named by their *end*; here a value holds from the beginning of its hour. It is what was generated
+there, without what was imported. There is no forecast.
+"""
+
+import math
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import aiohttp
+from msgspec import Meta, Raw, Struct, field
+
+from policies.providers.base import (
+    Lateness,
+    ProviderSettings,
+    SignalDataError,
+    SignalError,
+    SignalRefusedError,
+    SignalUnavailableError,
+    Url,
+    Variable,
+)
+from policies.providers.http import HttpSource
+from policies.providers.secret import read_secret
+from policies.providers.series import Point, build_signal, check_clock
+from policies.providers.sources.generation_mix import intensities_g_per_kwh
+from policies.vocabulary.signal import Signal, SignalKind
+from policies.vocabulary.units import KWH_PER_MWH
+
+STEP_S: Final = 3_600.0
+DAY_S: Final = 86_400.0
+CONTEXT_S: Final = DAY_S
+"""So much before the time asked for is asked for, too: what an hour lacks is seen from its neighbours."""
+MAX_LOOK_BACK_S: Final = 60 * DAY_S
+SETTLED_AFTER_S: Final = DAY_S
+"""Balancing authorities correct their first figures on the next day; younger ones are estimates."""
+PAGE: Final = 5_000
+"""The API gives no more rows than this at once."""
+MAX_PAGES: Final = 8
+_PERIOD: Final = "%Y-%m-%dT%H"
+_SERVER_ERROR: Final = 500
+
+Respondent = Annotated[str, Meta(pattern=r"\A[A-Z0-9]{2,5}\Z", description="2 to 5 characters of A-Z 0-9")]
+
+
+class EiaSettings(ProviderSettings, frozen=True, kw_only=True):
+    """The EIA: hourly, for the balancing authorities of the United States.
+
+    Attributes:
+        zone: the code of the balancing authority at the EIA, such as MISO, ERCO, CISO or PJM.
+        url: where the API is.
+        token_file: a file with the API key.
+        token_env: the environment variable with the API key, where no file is named.
+        lag_s: the slowest balancing authorities send a day's figures the next morning [s].
+    """
+
+    lag_s: Lateness = DAY_S
+    zone: Respondent
+    url: Url = "https://api.eia.gov/v2"
+    token_file: str = ""
+    token_env: Variable = "EIA_API_KEY"  # noqa: S105 — the variable's name
+
+
+class _Row(Struct, frozen=True):
+    period: str
+    respondent: str
+    fueltype: str
+    value: str | float | None = None
+    units: str = field(name="value-units", default="megawatthours")
+
+
+class _Page(Struct, frozen=True):
+    data: list[_Row]
+    total: str | int = 0
+
+
+class _Answer(Struct, frozen=True):
+    response: _Page | None = None
+    error: Raw = Raw()
+    code: str | int = 0
+
+
+class EiaProvider:
+    """The carbon intensity of what a balancing authority generates: Σ generation·factor / Σ generation.
+
+    Args:
+        settings: its table of the configuration.
+        session: for the requests.
+
+    Raises:
+        ValueError: there is no API key.
+    """
+
+    kind: SignalKind = "average"
+    step_s = STEP_S
+
+    def __init__(self, settings: EiaSettings, session: aiohttp.ClientSession) -> None:
+        self.name = f"eia {settings.zone}"
+        self._zone = settings.zone
+        self._url = f"{settings.url.rstrip('/')}/electricity/rto/fuel-type-data/data/"
+        self._key = read_secret(key="token", file=settings.token_file, variable=settings.token_env)
+        self._http = HttpSource(session, name=self.name, secrets=[self._key])
+
+    async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
+        """Return the hours from the one that holds at `since_s` on, of at most 60 days, or None where there are none.
+
+        Raises:
+            SignalError: the API failed, or refused, or answered for somebody else.
+        """
+        first_s = max(since_s, now_s - MAX_LOOK_BACK_S) // STEP_S * STEP_S
+        rows = await self._rows(since_s=first_s - CONTEXT_S, now_s=now_s)
+        mixes: dict[float, dict[str, float | None]] = {}
+        for row in rows:
+            mixes.setdefault(self._starts_s(row), {})[row.fueltype] = self._energy_kwh(row)
+        points = [
+            Point(starts_s, value, estimated=starts_s + STEP_S > now_s - SETTLED_AFTER_S)
+            for starts_s, value in intensities_g_per_kwh(mixes).items()
+            if starts_s >= first_s
+        ]
+        check_clock(points, source=self.name, now_s=now_s)
+        return build_signal(
+            (point for point in points if point.starts_s <= now_s),
+            kind=self.kind,
+            zone=self._zone,
+            source=self.name,
+            unit="g/kWh",
+            step_s=STEP_S,
+            now_s=now_s,
+        )
+
+    async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
+        """Return None: the EIA forecasts demand, not generation."""
+        del now_s, until_s
+        return None
+
+    async def _rows(self, *, since_s: float, now_s: float) -> list[_Row]:
+        """Return what was generated by each fuel, newest hour first, page by page.
+
+        A new hour may come in between two pages: it then repeats rows, and loses none.
+        """
+        query = {
+            "api_key": self._key.reveal(),
+            "frequency": "hourly",
+            "data[0]": "value",
+            "facets[respondent][]": self._zone,
+            "start": _period(since_s + STEP_S),
+            "end": _period(now_s + DAY_S),  # so that a clock that is wrong is seen
+            "sort[0][column]": "period",
+            "sort[0][direction]": "desc",
+            "sort[1][column]": "fueltype",
+            "sort[1][direction]": "asc",
+            "length": str(PAGE),
+        }
+        rows: list[_Row] = []
+        for page in range(MAX_PAGES):
+            of_page = query | {"offset": str(page * PAGE)}
+            answer = await self._http.get_json(self._url, _Answer, now_s=now_s, params=of_page)
+            if answer.response is None:
+                raise self._refusal(answer)
+            rows += answer.response.data
+            if len(answer.response.data) < PAGE:
+                break
+        return rows
+
+    def _refusal(self, answer: _Answer) -> SignalError:
+        """Return what an answer without data means: errors may come with the status 200, too."""
+        said = self._key.masked(bytes(answer.error).decode("utf-8", "replace"))[:200] or "no data, and no error"
+        code = str(answer.code)
+        if not bytes(answer.error):
+            return SignalDataError(f"{self.name}: {said}")
+        if code.isdecimal() and int(code) >= _SERVER_ERROR:
+            return SignalUnavailableError(f"{self.name}: error {code}: {said}")
+        return SignalRefusedError(f"{self.name}: error {code}: {said}")
+
+    def _starts_s(self, row: _Row) -> float:
+        """Return when a row's hour begins; it is named by its end, in UTC [Unix s]."""
+        if row.respondent != self._zone:
+            raise SignalDataError(f"{self.name}: answers for {row.respondent!r}, not for {self._zone!r}")
+        try:
+            return datetime.strptime(row.period, _PERIOD).replace(tzinfo=UTC).timestamp() - STEP_S
+        except ValueError:
+            raise SignalDataError(
+                f"{self.name}: the period {row.period[:40]!r} is not an hour like 2025-01-31T23"
+            ) from None
+
+    def _energy_kwh(self, row: _Row) -> float | None:
+        """Return what was generated, or None where that is not told; numbers may come as text [kWh]."""
+        if row.units != "megawatthours":
+            raise SignalDataError(f"{self.name}: generation in {row.units!r}: must be in 'megawatthours'")
+        try:
+            energy_kwh = math.nan if row.value is None else float(row.value) * KWH_PER_MWH
+        except ValueError:
+            energy_kwh = math.nan
+        return energy_kwh if math.isfinite(energy_kwh) else None
+
+
+def _period(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime(_PERIOD)

@@ -1,0 +1,375 @@
+"""Electricity Maps: carbon intensity and day-ahead prices of many zones of the world.
+
+What carbon intensity and price of Electricity Maps share: the token, the parameters, the checks of an answer.
+
+API: https://app.electricitymaps.com/docs. A zone that it does not know would be replaced by that of the caller's IP
+address; that is switched off here, by the parameter of each version.
+
+Average carbon intensity from Electricity Maps, API v3 or v4: many zones of the world; a token is needed.
+
+Data: Electricity Maps, under the terms of the token's plan; not to be passed on. A free token gives the last 24 hours,
+and may give forecasts; what is older (past-range) takes a commercial plan.
+
+Day-ahead prices from Electricity Maps, API v4: mostly Europe; a token is needed.
+
+Data: Electricity Maps, from the power exchanges, under the terms of the token's plan; not to be passed on. Only
+published prices are asked for (`price-day-ahead/actual`); the `combined` ones have modelled prices among them.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, TypeVar
+
+import aiohttp
+from msgspec import UNSET, Struct, UnsetType, field
+
+from policies.providers.base import (
+    ProviderSettings,
+    SignalDataError,
+    SignalError,
+    SignalRefusedError,
+    SignalUnavailableError,
+    Url,
+    Variable,
+    Zone,
+)
+from policies.providers.http import HttpSource
+from policies.providers.secret import read_secret
+from policies.providers.series import (
+    LOOK_BACK_S,
+    Point,
+    build_signal,
+    check_clock,
+    format_iso,
+    future_points,
+    parse_iso_s,
+    past_points,
+    single_unit,
+    split_range_s,
+)
+from policies.vocabulary.signal import Signal, SignalKind
+from policies.vocabulary.units import price_per_kwh
+
+DAY_S: Final = 86_400.0
+RANGE_S: Final = 10 * DAY_S
+"""The longest time that one request may span, at an hourly granularity."""
+SOURCE: Final = "Electricity Maps"
+STEP_S: Final = {"hourly": 3_600.0, "15_minutes": 900.0, "5_minutes": 300.0}
+_NO_CALLER_LOOKUP: Final = {"v3": ("shouldUseFallbackCallerLookup", "false"), "v4": ("disableCallerLookup", "true")}
+
+
+class ElectricityMapsAccess(ProviderSettings, frozen=True, kw_only=True):
+    """How Electricity Maps is asked.
+
+    Attributes:
+        zone: the zone as Electricity Maps names it, such as DE, DK-DK1 or US-CAL-CISO.
+        url: the address of the API.
+        token_file: a file that holds nothing but the token.
+        token_env: the environment variable that holds it where no file is named.
+    """
+
+    zone: Zone
+    url: Url = "https://api.electricitymaps.com"
+    token_file: str = ""
+    token_env: Variable = "ELECTRICITY_MAPS_TOKEN"  # noqa: S105 — a name
+
+
+class Envelope(Struct, rename="camel"):
+    """What every answer says of itself."""
+
+    zone: str = ""
+    error: str = ""
+    temporal_granularity: str = ""
+
+
+AnyEnvelope = TypeVar("AnyEnvelope", bound=Envelope)
+
+
+class ElectricityMapsApi:
+    """Asks one version of the API for one zone.
+
+    Raises:
+        ValueError: there is no token.
+    """
+
+    def __init__(
+        self,
+        access: ElectricityMapsAccess,
+        session: aiohttp.ClientSession,
+        *,
+        name: str,
+        version: Literal["v3", "v4"],
+        granularity: str,
+    ) -> None:
+        token = read_secret(key="token", file=access.token_file, variable=access.token_env)
+        self._http = HttpSource(session, name=name, secrets=[token])
+        self._headers = {"auth-token": token.reveal()}
+        self._root = f"{access.url.rstrip('/')}/{version}"
+        self._common = dict([("zone", access.zone), ("temporalGranularity", granularity), _NO_CALLER_LOOKUP[version]])
+
+    async def get(self, path: str, shape: type[AnyEnvelope], params: Mapping[str, str], *, now_s: float) -> AnyEnvelope:
+        """Return the answer of an endpoint, which is for the zone and at the granularity that were asked for.
+
+        Raises:
+            SignalError: the source failed, or its answer is for something else.
+        """
+        answer = await self._http.get_json(
+            f"{self._root}/{path}", shape, now_s=now_s, params=self._common | dict(params), headers=self._headers
+        )
+        if answer.error:
+            raise SignalUnavailableError(f"{self._http.name}: {answer.error}")
+        self._check("zone", answer.zone)
+        if answer.temporal_granularity:
+            self._check("temporalGranularity", answer.temporal_granularity)
+        return answer
+
+    def _check(self, key: str, said: str) -> None:
+        if said != self._common[key]:
+            raise SignalDataError(f"{self._http.name}: answers for {key} {said!r}, asked for {self._common[key]!r}")
+
+
+HORIZONS_H: Final = (6, 24, 48, 72)
+"""How far a forecast may reach [h]."""
+_UNAUTHORIZED: Final = 401
+
+
+class ElectricityMapsSettings(ElectricityMapsAccess, frozen=True, kw_only=True):
+    """Carbon intensity from Electricity Maps.
+
+    Attributes:
+        version: the version of the API.
+        emission_factor_type: count the emissions of building the plants and of their fuel (lifecycle), or direct ones.
+        granularity: how long a value holds.
+        disable_estimations: have what was not measured left out.
+    """
+
+    version: Literal["v3", "v4"] = "v4"
+    emission_factor_type: Literal["lifecycle", "direct"] = "lifecycle"
+    granularity: Literal["hourly", "15_minutes", "5_minutes"] = "hourly"
+    disable_estimations: bool = False
+
+
+class _Value(Struct, rename="camel"):
+    datetime: str
+    carbon_intensity_g_per_kwh: float | None = field(name="carbonIntensity", default=None)
+    updated_at: str | None = None
+    is_estimated: bool | None = None
+    emission_factor_type: str | None = None
+
+
+class _Answer(Envelope, rename="camel"):
+    """The values stand under the one name or the other, by version and endpoint."""
+
+    updated_at: str | None = None
+    history: list[_Value] | UnsetType = UNSET
+    data: list[_Value] | UnsetType = UNSET
+    forecast: list[_Value] | UnsetType = UNSET
+
+
+class ElectricityMapsProvider:
+    """Asks for the last 24 hours, for what came before where the plan has it, and for a forecast.
+
+    Raises:
+        ValueError: there is no token.
+    """
+
+    def __init__(self, settings: ElectricityMapsSettings, session: aiohttp.ClientSession) -> None:
+        self.name = f"electricity-maps {settings.zone}"
+        self.kind: SignalKind = "average"
+        self.step_s = STEP_S[settings.granularity]
+        self._zone = settings.zone
+        self._factors = settings.emission_factor_type
+        self._estimations = {"disableEstimations": "true"} if settings.disable_estimations else {}
+        self._has_past = True
+        self._api = ElectricityMapsApi(
+            settings, session, name=self.name, version=settings.version, granularity=settings.granularity
+        )
+
+    async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
+        """Return the values since then, or since 24 hours ago where the plan has no more."""
+        since_s = max(since_s, now_s - LOOK_BACK_S)
+        recent = self._points(await self._ask("history", self._estimations, now_s=now_s))
+        first_s = min((point.starts_s for point in recent), default=now_s)
+        older = (
+            await self._fetch_older(since_s, first_s, now_s=now_s) if since_s < now_s - DAY_S and self._has_past else []
+        )
+        points = older + recent
+        check_clock(points, source=self.name, now_s=now_s)
+        return self._signal(past_points(points, since_s=since_s, now_s=now_s, step_s=self.step_s), now_s=now_s)
+
+    async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
+        """Return what is expected, 72 hours at most.
+
+        Raises:
+            SignalRefusedError: the plan has no forecasts, which is no fault of the history.
+            SignalError: the source failed.
+        """
+        n_hours = math.ceil((until_s - now_s) / STEP_S["hourly"])
+        horizon_h = next((hours for hours in HORIZONS_H if hours >= n_hours), HORIZONS_H[-1])
+        try:
+            answer = await self._ask("forecast", {"horizonHours": str(horizon_h)}, now_s=now_s)
+        except SignalError as error:
+            if not _is_refused(error):
+                raise
+            why = f"the history works without a forecast, which the plan has not where the token is good: {error}"
+            raise SignalRefusedError(why, status=error.status) from error
+        points = [point._replace(estimated=True) for point in self._points(answer)]
+        return self._signal(
+            future_points(points, now_s=now_s, until_s=until_s),
+            now_s=now_s,
+            issued_at_s=self._time_s(answer.updated_at),
+        )
+
+    async def _fetch_older(self, since_s: float, until_s: float, *, now_s: float) -> list[Point]:
+        """Return what the history lacks; from the first refusal on nothing, and nobody asks again."""
+        points: list[Point] = []
+        start_s = since_s // self.step_s * self.step_s
+        for part_start_s, part_end_s in split_range_s(start_s, until_s, longest_s=RANGE_S):
+            params = {"start": format_iso(part_start_s), "end": format_iso(part_end_s), **self._estimations}
+            try:
+                points += self._points(await self._ask("past-range", params, now_s=now_s))
+            except SignalError as error:
+                if not _is_refused(error):
+                    raise
+                self._has_past = False
+                break
+        return points
+
+    async def _ask(self, endpoint: str, params: dict[str, str], *, now_s: float) -> _Answer:
+        return await self._api.get(
+            f"carbon-intensity/{endpoint}", _Answer, {"emissionFactorType": self._factors, **params}, now_s=now_s
+        )
+
+    def _points(self, answer: _Answer) -> list[Point]:
+        lists = [values for values in (answer.history, answer.data, answer.forecast) if values is not UNSET]
+        if not lists:
+            raise SignalDataError(f"{self.name}: the answer has no history, no data and no forecast")
+        return list(self._points_of(value for values in lists for value in values))
+
+    def _points_of(self, values: Iterable[_Value]) -> Iterable[Point]:
+        for value in values:
+            if value.emission_factor_type not in {None, self._factors}:
+                raise SignalDataError(
+                    f"{self.name}: answers with {value.emission_factor_type} emissions, asked for {self._factors}"
+                )
+            yield Point(
+                parse_iso_s(value.datetime, source=self.name),
+                value.carbon_intensity_g_per_kwh,
+                estimated=bool(value.is_estimated),
+                updated_at_s=self._time_s(value.updated_at) or 0.0,
+            )
+
+    def _time_s(self, text: str | None) -> float | None:
+        return parse_iso_s(text, source=self.name) if text else None
+
+    def _signal(self, points: list[Point], *, now_s: float, issued_at_s: float | None = None) -> Signal | None:
+        return build_signal(
+            points,
+            kind=self.kind,
+            zone=self._zone,
+            source=SOURCE,
+            unit="g/kWh",
+            step_s=self.step_s,
+            now_s=now_s,
+            issued_at_s=issued_at_s,
+        )
+
+
+def _is_refused(error: SignalError) -> bool:
+    """Return whether the plan lacks an endpoint: that is told by 401 to a token that is good for others."""
+    return isinstance(error, SignalRefusedError) or error.status == _UNAUTHORIZED
+
+
+_UNIT: Final = re.compile(r"[A-Z]{3}/MWh")
+
+
+class ElectricityMapsPriceSettings(ElectricityMapsAccess, frozen=True, kw_only=True):
+    """Day-ahead prices from Electricity Maps.
+
+    Attributes:
+        granularity: how long a price holds; where quarters of an hour are traded an hourly price is their mean.
+    """
+
+    granularity: Literal["hourly", "15_minutes"] = "hourly"
+
+    def signal_kind(self) -> SignalKind:
+        """Return `price`."""
+        return "price"
+
+
+class _Price(Struct, rename="camel"):
+    datetime: str
+    unit: str
+    value: float | None = None
+    updated_at: str | None = None
+
+
+class _Prices(Envelope, rename="camel", kw_only=True):
+    data: list[_Price]
+
+
+class ElectricityMapsPriceProvider:
+    """Asks for the prices that the exchange has published, of the past and of the hours to come.
+
+    Raises:
+        ValueError: there is no token.
+    """
+
+    def __init__(self, settings: ElectricityMapsPriceSettings, session: aiohttp.ClientSession) -> None:
+        self.name = f"electricity-maps {settings.zone}"
+        self.kind: SignalKind = "price"
+        self.step_s = STEP_S[settings.granularity]
+        self._zone = settings.zone
+        self._api = ElectricityMapsApi(
+            settings, session, name=self.name, version="v4", granularity=settings.granularity
+        )
+
+    async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
+        """Return the prices since then that hold by now; after a change of the currency those since that."""
+        since_s = max(since_s, now_s - LOOK_BACK_S)
+        start_s = since_s // self.step_s * self.step_s
+        prices, unit = await self._fetch(start_s, self._next_s(now_s), now_s=now_s, latest=True)
+        points = past_points(prices, since_s=since_s, now_s=now_s, step_s=self.step_s)
+        return self._signal(points, unit=unit, now_s=now_s)
+
+    async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
+        """Return the prices to come that are published; they are settled, and no estimates.
+
+        Before a change of the currency those until that.
+        """
+        prices, unit = await self._fetch(self._next_s(now_s), until_s, now_s=now_s, latest=False)
+        return self._signal(future_points(prices, now_s=now_s, until_s=until_s), unit=unit, now_s=now_s)
+
+    def _next_s(self, now_s: float) -> float:
+        return (now_s // self.step_s + 1) * self.step_s
+
+    async def _fetch(self, start_s: float, end_s: float, *, now_s: float, latest: bool) -> tuple[list[Point], str]:
+        """Return the prices from `start_s` to before `end_s` that are in one unit, and it; "" where there are none."""
+        prices: list[_Price] = []
+        for part_start_s, part_end_s in split_range_s(start_s, end_s, longest_s=RANGE_S):
+            params = {"start": format_iso(part_start_s), "end": format_iso(part_end_s)}
+            prices += (await self._api.get("price-day-ahead/actual", _Prices, params, now_s=now_s)).data
+        by_start = [(self._point(price), self._unit(price.unit)) for price in prices]
+        if not by_start:
+            return [], ""
+        unit = single_unit(((point.starts_s, unit) for point, unit in by_start), source=self.name, latest=latest)
+        return [point for point, its_unit in by_start if its_unit == unit], unit
+
+    def _point(self, price: _Price) -> Point:
+        return Point(
+            parse_iso_s(price.datetime, source=self.name),
+            None if price.value is None else price_per_kwh(price.value),
+            updated_at_s=parse_iso_s(price.updated_at, source=self.name) if price.updated_at else 0.0,
+        )
+
+    def _unit(self, said: str) -> str:
+        """Return the unit that prices have once they are per kWh, from the one that they have here."""
+        if not _UNIT.fullmatch(said):
+            raise SignalDataError(f"{self.name}: gives prices in {said!r}; must be money per MWh, such as EUR/MWh")
+        return said.replace("/MWh", "/kWh")
+
+    def _signal(self, points: list[Point], *, unit: str, now_s: float) -> Signal | None:
+        return build_signal(
+            points, kind=self.kind, zone=self._zone, source=SOURCE, unit=unit, step_s=self.step_s, now_s=now_s
+        )

@@ -1,0 +1,178 @@
+"""Energy-Charts of Fraunhofer ISE: carbon intensity by country, day-ahead prices by bidding zone; needs no key.
+
+Carbon: measured, and forecast for the day, in g/kWh. Prices: EUR/MWh; those of AT, BE, CH, CZ, DE-LU, DK1, DK2, FR, HU,
+NL, NO2, PL, SE4 and SI come from Bundesnetzagentur | SMARD.de, CC BY 4.0; the others are licensed for private and
+internal use alone, as each answer says of itself in `license_info`. Documentation: https://api.energy-charts.info
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import aiohttp
+from msgspec import Struct, field
+
+from policies.providers.base import ProviderSettings, SignalDataError, Url, Zone
+from policies.providers.http import HttpSource
+from policies.providers.range_query import RangeQueryProvider
+from policies.providers.series import Point, check_clock
+from policies.vocabulary.signal import SignalKind
+from policies.vocabulary.units import price_per_kwh
+
+STEP_S: Final = 900.0
+"""The usual one; Switzerland's prices are hourly, as all were until 2025-09-30, so the data themselves say it."""
+HOUR_S: Final = 3_600.0
+MARGIN_S: Final = 86_400.0
+"""An answer without any value would be an error, 404; a day more has some."""
+URL: Final = "https://api.energy-charts.info"
+SOURCE: Final = "Energy-Charts (Fraunhofer ISE)"
+_COUNTRY: Final = re.compile(r"[A-Z]{2}")
+_BIDDING_ZONE: Final = re.compile(r"(?!DE\Z)[A-Z]{2}[A-Za-z0-9-]*")
+
+
+class EnergyChartsSettings(ProviderSettings, frozen=True, kw_only=True):
+    """Carbon intensity of a country in Europe.
+
+    Attributes:
+        zone: the country, such as `DE`.
+        url: the address of the API.
+    """
+
+    zone: Zone
+    url: Url = URL
+
+    def faults(self) -> list[str]:
+        """Return whether the zone is no country."""
+        if _COUNTRY.fullmatch(self.zone):
+            return []
+        return [f"zone = {self.zone!r}: must be a country of two letters, such as DE"]
+
+
+class EnergyChartsPriceSettings(ProviderSettings, frozen=True, kw_only=True):
+    """Day-ahead prices of a bidding zone in Europe.
+
+    Attributes:
+        zone: the bidding zone, such as `DE-LU`.
+        url: the address of the API.
+    """
+
+    zone: Zone
+    url: Url = URL
+
+    def signal_kind(self) -> SignalKind:
+        """Return `price`."""
+        return "price"
+
+    def faults(self) -> list[str]:
+        """Return whether the zone is no bidding zone."""
+        if _BIDDING_ZONE.fullmatch(self.zone):
+            return []
+        return [f"zone = {self.zone!r}: must be a bidding zone, such as DE-LU (Germany's), FR or DK1"]
+
+
+class _Carbon(Struct):
+    """Of each time at most one is known: measured or forecast."""
+
+    starts_s: list[float] = field(name="unix_seconds")
+    measured_g_per_kwh: list[float | None] = field(name="co2eq")
+    forecast_g_per_kwh: list[float | None] = field(name="co2eq_forecast")
+
+
+class _Prices(Struct):
+    starts_s: list[float] = field(name="unix_seconds")
+    prices_per_mwh: list[float | None] = field(name="price")
+    unit: str
+
+
+class EnergyChartsProvider(RangeQueryProvider):
+    """Asks Energy-Charts for carbon intensities. What is not measured yet was forecast, and is an estimate.
+
+    Args:
+        settings: the country.
+        session: to ask with.
+    """
+
+    def __init__(self, settings: EnergyChartsSettings, session: aiohttp.ClientSession) -> None:
+        name = f"energy-charts {settings.zone}"
+        super().__init__(name=name, kind="average", zone=settings.zone, source=SOURCE, unit="g/kWh", step_s=STEP_S)
+        self._url = f"{settings.url.rstrip('/')}/co2eq"
+        self._country = settings.zone.lower()
+        self._http = HttpSource(session, name=name)
+
+    async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
+        """Return the points of the past."""
+        return await self._fetch(since_s, now_s, now_s=now_s)
+
+    async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
+        """Return the forecast, and the day before it."""
+        return await self._fetch(now_s - MARGIN_S, until_s, now_s=now_s)
+
+    async def _fetch(self, start_s: float, end_s: float, *, now_s: float) -> list[Point]:
+        params = {"country": self._country, **_span(start_s, end_s)}
+        answer = await self._http.get_json(self._url, _Carbon, now_s=now_s, params=params)
+        _check_lengths(self.name, answer.starts_s, answer.measured_g_per_kwh, answer.forecast_g_per_kwh)
+        measured = [Point(*pair) for pair in zip(answer.starts_s, answer.measured_g_per_kwh, strict=True)]
+        check_clock(measured, source=self.name, now_s=now_s)
+        return [
+            point if point.value is not None else Point(point.starts_s, forecast, estimated=True)
+            for point, forecast in zip(measured, answer.forecast_g_per_kwh, strict=True)
+        ]
+
+
+class EnergyChartsPriceProvider(RangeQueryProvider):
+    """Asks Energy-Charts for day-ahead prices: those of the next day are there in the afternoon.
+
+    Args:
+        settings: the bidding zone.
+        session: to ask with.
+    """
+
+    def __init__(self, settings: EnergyChartsPriceSettings, session: aiohttp.ClientSession) -> None:
+        name = f"energy-charts {settings.zone}"
+        super().__init__(
+            name=name,
+            kind="price",
+            zone=settings.zone,
+            source=SOURCE,
+            unit="EUR/kWh",
+            step_s=STEP_S,
+            longest_step_s=HOUR_S,
+        )
+        self._url = f"{settings.url.rstrip('/')}/price"
+        self._bidding_zone = settings.zone
+        self._http = HttpSource(session, name=name)
+
+    async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
+        """Return the prices that were."""
+        return await self._fetch(since_s, now_s, now_s=now_s)
+
+    async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
+        """Return the prices to come that are settled, and those of the day before."""
+        return await self._fetch(now_s - MARGIN_S, until_s, now_s=now_s)
+
+    async def _fetch(self, start_s: float, end_s: float, *, now_s: float) -> list[Point]:
+        params = {"bzn": self._bidding_zone, **_span(start_s, end_s)}
+        answer = await self._http.get_json(self._url, _Prices, now_s=now_s, params=params)
+        _check_lengths(self.name, answer.starts_s, answer.prices_per_mwh)
+        if answer.unit.replace(" ", "") != "EUR/MWh":
+            raise SignalDataError(f"{self.name}: the prices are in {answer.unit!r}, not in EUR/MWh")
+        return [
+            Point(starts_s, None if price is None else price_per_kwh(price))
+            for starts_s, price in zip(answer.starts_s, answer.prices_per_mwh, strict=True)
+        ]
+
+
+def _span(start_s: float, end_s: float) -> dict[str, str]:
+    """Return a query's period in full hours [Unix s], so that no value is cut off at its ends."""
+    return {"start": f"{start_s // HOUR_S * HOUR_S:.0f}", "end": f"{-(-end_s // HOUR_S) * HOUR_S:.0f}"}
+
+
+def _check_lengths(source: str, *columns: Sequence[float | None]) -> None:
+    """Refuse an answer whose columns do not tell as many values as times.
+
+    Raises:
+        SignalDataError: they differ in length.
+    """
+    if len({len(column) for column in columns}) > 1:
+        lengths = ", ".join(str(len(column)) for column in columns)
+        raise SignalDataError(f"{source}: the columns of the answer have {lengths} values: must be as many each")

@@ -1,0 +1,264 @@
+"""ENTSO-E's Transparency Platform: day-ahead prices of Europe's bidding zones.
+
+Europe's bidding zones, by the names in use, and their Energy Identification Codes (EIC).
+
+>>> eic_of("DE-LU"), eic_of("10YFR-RTE------C"), eic_of("10YFR-RTE------D")
+('10Y1001A1001A82H', '10YFR-RTE------C', None)
+
+ENTSO-E's Transparency Platform: the day-ahead prices of Europe's bidding zones.
+
+A free token is needed: register at https://transparency.entsoe.eu, ask transparency@entsoe.eu for access to the
+"Restful API", and make a token in the account's settings. Source to be named: ENTSO-E Transparency Platform. Prices are
+known until the end of the day, by the zone's own clock, and from about 13:00 CET until the end of the next one.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+import aiohttp
+
+from policies.providers.base import (
+    ProviderSettings,
+    SignalDataError,
+    SignalError,
+    SignalLimitedError,
+    Url,
+    Variable,
+    Zone,
+)
+from policies.providers.http import HttpSource
+from policies.providers.secret import read_secret
+from policies.providers.series import Point, build_signal, single_unit
+from policies.providers.sources.entsoe_document import PricePeriod, parse_day_ahead
+from policies.vocabulary.signal import Signal, SignalKind
+from policies.vocabulary.units import price_per_kwh
+
+EIC: Final[Mapping[str, str]] = {
+    "AT": "10YAT-APG------L",
+    "BE": "10YBE----------2",
+    "BG": "10YCA-BULGARIA-R",
+    "CH": "10YCH-SWISSGRIDZ",
+    "CZ": "10YCZ-CEPS-----N",
+    "DE-LU": "10Y1001A1001A82H",
+    "DK1": "10YDK-1--------W",
+    "DK2": "10YDK-2--------M",
+    "EE": "10Y1001A1001A39I",
+    "ES": "10YES-REE------0",
+    "FI": "10YFI-1--------U",
+    "FR": "10YFR-RTE------C",
+    "GR": "10YGR-HTSO-----Y",
+    "HR": "10YHR-HEP------M",
+    "HU": "10YHU-MAVIR----U",
+    "IE-SEM": "10Y1001A1001A59C",
+    "IT-CALA": "10Y1001C--00096J",
+    "IT-CNOR": "10Y1001A1001A70O",
+    "IT-CSUD": "10Y1001A1001A71M",
+    "IT-NORD": "10Y1001A1001A73I",
+    "IT-SARD": "10Y1001A1001A74G",
+    "IT-SICI": "10Y1001A1001A75E",
+    "IT-SUD": "10Y1001A1001A788",
+    "LT": "10YLT-1001A0008Q",
+    "LV": "10YLV-1001A00074",
+    "ME": "10YCS-CG-TSO---S",
+    "MK": "10YMK-MEPSO----8",
+    "NL": "10YNL----------L",
+    "NO1": "10YNO-1--------2",
+    "NO2": "10YNO-2--------T",
+    "NO3": "10YNO-3--------J",
+    "NO4": "10YNO-4--------9",
+    "NO5": "10Y1001A1001A48H",
+    "PL": "10YPL-AREA-----S",
+    "PT": "10YPT-REN------W",
+    "RO": "10YRO-TEL------P",
+    "RS": "10YCS-SERBIATSOV",
+    "SE1": "10Y1001A1001A44P",
+    "SE2": "10Y1001A1001A45N",
+    "SE3": "10Y1001A1001A46L",
+    "SE4": "10Y1001A1001A47J",
+    "SI": "10YSI-ELES-----O",
+    "SK": "10YSK-SEPS-----K",
+}
+"""From ENTSO-E's list of areas in the guide to its API, https://transparencyplatform.zendesk.com, and its register of
+codes, https://www.entsoe.eu/data/energy-identification-codes-eic/."""
+_FORM: Final = re.compile(r"[0-9A-Z-]{15}[0-9A-Z]")
+_CHARACTERS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ-"
+
+
+def eic_code(zone: str) -> str | None:
+    """Return the code of a zone that is named, or given by its code; None where it is neither."""
+    code = EIC.get(zone, zone)
+    return code if _FORM.fullmatch(code) and code[-1] == _check_character(code) else None
+
+
+def _check_character(code: str) -> str:
+    """Return what the 16th character must be, by ENTSO-E's EIC reference manual: it finds every single misprint."""
+    weighed = sum((16 - i) * _CHARACTERS.index(character) for i, character in enumerate(code[:15]))
+    return _CHARACTERS[36 - (weighed - 1) % 37]
+
+
+STEP_S: Final = 3_600.0
+"""New prices come once a day, some days late: asking once an hour is enough."""
+DAY_S: Final = 86_400.0
+MAX_LOOK_BACK_S: Final = 60 * DAY_S
+CHUNK_S: Final = 30 * DAY_S
+"""An answer holds at most 100 series: one for each day, and one more where there is a second auction."""
+MARKET_SEQUENCE: Final = 1
+"""The coupled market of Europe; of several auctions for a zone, the others are of other exchanges, at other prices."""
+BAN_S: Final = 600.0
+"""Who asks more than 400 times a minute is not answered for ten minutes."""
+
+
+class EntsoeSettings(ProviderSettings, frozen=True, kw_only=True):
+    """ENTSO-E: day-ahead prices.
+
+    Attributes:
+        zone: a bidding zone, such as DE-LU, FR or NO2, or its EIC code.
+        url: where the API is.
+        token_file: a file with the security token.
+        token_env: the environment variable with the token, where no file is named.
+    """
+
+    zone: Zone
+    url: Url = "https://web-api.tp.entsoe.eu/api"
+    token_file: str = ""
+    token_env: Variable = "ENTSOE_TOKEN"  # noqa: S105 — the variable's name
+
+    def signal_kind(self) -> SignalKind:
+        """Return that they are prices."""
+        return "price"
+
+    def faults(self) -> list[str]:
+        """Return whether the zone is none: neither a name that is known nor an EIC code without a misprint."""
+        if eic_code(self.zone) is not None:
+            return []
+        return [f"zone = {self.zone!r}: must be an EIC code of 16 characters, or one of {', '.join(EIC)}"]
+
+
+class EntsoeProvider:
+    """The day-ahead prices of a bidding zone.
+
+    Args:
+        settings: its table of the configuration.
+        session: for the requests.
+
+    Raises:
+        ValueError: there is no token, or no such zone.
+    """
+
+    kind: SignalKind = "price"
+    step_s = STEP_S
+
+    def __init__(self, settings: EntsoeSettings, session: aiohttp.ClientSession) -> None:
+        eic = eic_code(settings.zone)
+        if eic is None:
+            raise ValueError("; ".join(settings.faults()))
+        self.name = f"entsoe {settings.zone}"
+        self._zone = settings.zone
+        self._eic = eic
+        self._url = settings.url
+        self._token = read_secret(key="token", file=settings.token_file, variable=settings.token_env)
+        self._http = HttpSource(session, name=self.name, secrets=[self._token])
+
+    async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
+        """Return the prices from the one that holds at `since_s` to the one that holds now, of at most 60 days.
+
+        Raises:
+            SignalError: the API failed, or refused, or answered for another zone.
+        """
+        since_s = max(since_s, now_s - MAX_LOOK_BACK_S)
+        told: list[PricePeriod] = []
+        for start_s, end_s in _chunks(since_s, now_s):
+            told += await self._prices(start_s, end_s, now_s=now_s)
+        return self._signal(told, since_s=since_s, until_s=math.nextafter(now_s, math.inf), now_s=now_s, latest=True)
+
+    async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
+        """Return the prices from the one that holds now on, up to `until_s`, as far as they are known.
+
+        Raises:
+            SignalError: the API failed, or refused, or answered for another zone.
+        """
+        told = await self._prices(now_s, until_s, now_s=now_s)
+        return self._signal(told, since_s=now_s, until_s=until_s, now_s=now_s, latest=False)
+
+    async def _prices(self, start_s: float, end_s: float, *, now_s: float) -> list[PricePeriod]:
+        """Return the prices of the days in which a time lies: the API always gives whole days."""
+        query = {
+            "documentType": "A44",
+            "contract_MarketAgreement.type": "A01",
+            "in_Domain": self._eic,
+            "out_Domain": self._eic,
+            "periodStart": _hour(start_s // STEP_S * STEP_S),
+            "periodEnd": _hour((end_s // STEP_S + 1) * STEP_S),
+            "securityToken": self._token.reveal(),
+        }
+        try:
+            body = await self._http.get(self._url, now_s=now_s, params=query)
+        except SignalLimitedError as error:
+            raise SignalLimitedError(str(error), retry_after_s=error.retry_after_s or BAN_S) from error
+        try:
+            return parse_day_ahead(body, eic=self._eic, source=self.name)
+        except SignalError:  # again without the token, before words are cut: half a token is a secret, too
+            masked = self._token.masked(body.decode("utf-8", "replace"))
+            return parse_day_ahead(masked.encode(), eic=self._eic, source=self.name)
+
+    def _signal(
+        self, told: list[PricePeriod], *, since_s: float, until_s: float, now_s: float, latest: bool
+    ) -> Signal | None:
+        """Return the prices that hold after one time and start before another as one signal; None where there are none.
+
+        Of several auctions the first alone counts; days that lack it are missing: in Germany and Austria the second is
+        that of another exchange, known earlier, at other prices. Of two currencies, one after the other, the latest
+        counts, or the first. The step is the finest of all periods: where some are of quarters, the price of an hour is
+        repeated, so that a zone that changes to quarters keeps one series.
+        """
+        told = [
+            prices
+            for prices in told
+            if prices.sequence == MARKET_SEQUENCE and prices.ends_s > since_s and prices.starts_s < until_s
+        ]
+        if not told:
+            return None
+        currency = single_unit(((prices.starts_s, prices.currency) for prices in told), source=self.name, latest=latest)
+        if not currency:
+            raise SignalDataError(f"{self.name}: prices in no currency")
+        told = [prices for prices in told if prices.currency == currency]
+        step_s = min(prices.step_s for prices in told)
+        coarse_first = sorted(told, key=lambda prices: -prices.step_s)  # of two prices for a time, the later one wins
+        return build_signal(
+            (
+                point
+                for prices in coarse_first
+                for point in _points(prices, step_s)
+                if point.starts_s + step_s > since_s and point.starts_s < until_s
+            ),
+            kind=self.kind,
+            zone=self._zone,
+            source=self.name,
+            unit=f"{currency}/kWh",
+            step_s=step_s,
+            now_s=now_s,
+        )
+
+
+def _points(prices: PricePeriod, step_s: float) -> Iterator[Point]:
+    """Give the prices of a period that are known, in steps that may be finer than its own."""
+    for position, price in enumerate(prices.by_position):
+        if price is not None:
+            starts_s = prices.starts_s + position * prices.step_s
+            for part in range(round(prices.step_s / step_s)):
+                yield Point(starts_s + part * step_s, price_per_kwh(price))
+
+
+def _chunks(start_s: float, end_s: float) -> Iterator[tuple[float, float]]:
+    """Give a span in parts that the API can answer, each as (start, end) [Unix s]."""
+    while end_s - start_s > CHUNK_S:
+        yield start_s, start_s + CHUNK_S
+        start_s += CHUNK_S
+    yield start_s, end_s
+
+
+def _hour(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y%m%d%H%M")

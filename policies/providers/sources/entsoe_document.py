@@ -1,0 +1,137 @@
+"""A document of day-ahead prices (A44) as ENTSO-E sends it: XML, read without trust, as prices by their start.
+
+Python's expat is used with every document type declaration refused, which is the root of all attacks by entities: that
+is one line, where a package of its own would be one more thing to trust.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Never
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.parsers import expat
+
+from policies.providers.base import SignalDataError, SignalRefusedError
+from policies.providers.series import parse_iso_s
+
+NO_DATA: Final = "No matching data"
+DAY_AHEAD: Final = "A01"
+"""The contract type; A07 are the intraday auctions, whose prices come in documents of the same type."""
+VARIABLE_BLOCKS: Final = "A03"
+"""The curve type in which a price that is the same as the one before is left out."""
+MAX_POSITIONS: Final = 10_000
+_RESOLUTION_S: Final = {"PT15M": 900.0, "PT30M": 1_800.0, "PT60M": 3_600.0, "PT1H": 3_600.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricePeriod:
+    """The prices of a period, mostly a day: `by_position`, for `step_s` [s] each, None where missing.
+
+    They are for one MWh, in `currency`. A zone may have several auctions: `sequence` 1 is the coupled market of Europe.
+    """
+
+    currency: str
+    sequence: int
+    starts_s: float
+    step_s: float
+    by_position: tuple[float | None, ...]
+
+    @property
+    def ends_s(self) -> float:
+        """Return when the last of them ceases to hold [Unix s]."""
+        return self.starts_s + len(self.by_position) * self.step_s
+
+
+def parse_day_ahead(body: bytes, *, eic: str, source: str) -> list[PricePeriod]:
+    """Return the day-ahead prices in a document: none where it says that there are none.
+
+    Args:
+        body: the document.
+        eic: the code of the bidding zone that was asked for.
+        source: who sent it, for messages.
+
+    Raises:
+        SignalRefusedError: it says why there are no prices, and that is not that there are none.
+        SignalDataError: it is of another form, or about another zone.
+    """
+    root = _read_xml(body, source)
+    if root.tag == "Acknowledgement_MarketDocument":
+        said = " ".join((root.findtext("Reason/text") or "gives no reason").split())[:200]
+        if NO_DATA in said:
+            return []
+        raise SignalRefusedError(f"{source}: {root.findtext('Reason/code')}: {said}")
+    if root.tag != "Publication_MarketDocument":
+        raise SignalDataError(f"{source}: sends a {root.tag[:60]!r} instead of prices")
+    return [
+        prices
+        for series in root.iterfind("TimeSeries")
+        if series.findtext("contract_MarketAgreement.type", DAY_AHEAD) == DAY_AHEAD
+        for prices in _read_series(series, eic, source)
+    ]
+
+
+def _read_xml(body: bytes, source: str) -> Element:
+    """Return the root of a document, names without their namespaces."""
+
+    def refuse(*_: object) -> Never:
+        raise SignalDataError(f"{source}: its XML declares a document type; that is not trusted")
+
+    builder = TreeBuilder()
+    parser = expat.ParserCreate("utf-8", " ")  # whatever it declares: Python would look for codecs of other names
+    parser.StartDoctypeDeclHandler = refuse
+    parser.StartElementHandler = lambda name, _: builder.start(name.rpartition(" ")[2], {})
+    parser.EndElementHandler = lambda name: builder.end(name.rpartition(" ")[2])
+    parser.CharacterDataHandler = builder.data
+    try:
+        parser.Parse(body, True)
+    except expat.ExpatError as error:
+        raise SignalDataError(f"{source}: no XML: {error}; the answer begins {body[:60]!r}") from error
+    root: Element = builder.close()
+    return root
+
+
+def _read_series(series: Element, eic: str, source: str) -> list[PricePeriod]:
+    for direction in ("in", "out"):
+        domain = series.findtext(f"{direction}_Domain.mRID", "")
+        if domain != eic:
+            raise SignalDataError(f"{source}: answers for {domain!r}, not for {eic!r}")
+    measure = series.findtext("price_Measure_Unit.name", "")
+    if measure != "MWH":
+        raise SignalDataError(f"{source}: a price for one {measure!r}: must be for one 'MWH'")
+    try:
+        return [_read_period(series, period, source) for period in series.iterfind("Period")]
+    except ValueError as error:
+        raise SignalDataError(f"{source}: {error}") from error
+
+
+def _read_period(series: Element, period: Element, source: str) -> PricePeriod:
+    starts_s = parse_iso_s(period.findtext("timeInterval/start", ""), source=source)
+    ends_s = parse_iso_s(period.findtext("timeInterval/end", ""), source=source)
+    resolution = period.findtext("resolution", "")
+    step_s = _RESOLUTION_S.get(resolution)
+    if step_s is None:
+        raise ValueError(f"resolution {resolution[:20]!r}: must be one of {', '.join(_RESOLUTION_S)}")
+    n_positions = round((ends_s - starts_s) / step_s)
+    if not 0 < n_positions <= MAX_POSITIONS:
+        raise ValueError(f"a period of {n_positions} prices")
+    told = dict(_read_points(period, n_positions))
+    is_filled = series.findtext("curveType") == VARIABLE_BLOCKS
+    by_position: list[float | None] = []
+    for position in range(n_positions):
+        before = by_position[-1] if is_filled and by_position else None
+        by_position.append(told.get(position, before))
+    return PricePeriod(
+        currency=series.findtext("currency_Unit.name", ""),
+        sequence=int(series.findtext("classificationSequence_AttributeInstanceComponent.position", "1")),
+        starts_s=starts_s,
+        step_s=step_s,
+        by_position=tuple(by_position),
+    )
+
+
+def _read_points(period: Element, n_positions: int) -> Iterator[tuple[int, float]]:
+    """Give the prices of a period by their position, from 0 on."""
+    for point in period.iterfind("Point"):
+        position = int(point.findtext("position", ""))
+        if not 1 <= position <= n_positions:
+            raise ValueError(f"position {position} in a period of {n_positions} prices")
+        yield position - 1, float(point.findtext("price.amount", ""))

@@ -1,0 +1,332 @@
+"""A topic on an MQTT broker: a site's own meter, or what another gridchase controller publishes.
+
+Values as they come over a bus, early, late, twice or too often: one is kept for each step.
+
+>>> readings = Readings(step_s=300.0, keep_s=3600.0)
+>>> for time_s, value in ((0.0, 1.0), (299.0, 2.0), (100.0, 3.0)):
+...     readings.add(time_s, value, now_s=300.0)
+>>> [(point.starts_s, point.value) for point in readings.holding_from(0.0)]
+[(0.0, 3.0), (299.0, 2.0)]
+
+A topic on an MQTT broker: a site's own meter, a neighbour's forecast, or what another gridchase controller tells.
+
+No key; whose data they are and what may be done with them is between you and whoever publishes them.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Final, Literal, Self
+
+import aiomqtt
+from msgspec import Meta
+
+from policies.providers.base import ProviderSettings, SignalDataError, SignalUnavailableError, Zone
+from policies.providers.secret import read_secret
+from policies.providers.series import CLOCK_TOLERANCE_S, Point, build_signal, format_iso
+from policies.providers.sources.mqtt_payload import (
+    PayloadError,
+    Reading,
+    grid_fault,
+    grid_forecast,
+    grid_history,
+    read_payload,
+)
+from policies.vocabulary.signal import Signal, SignalKind
+from policies.vocabulary.units import intensity_g_per_kwh, price_per_kwh
+from publishers.messages.reports import GridSignal
+from publishers.mqtt.broker_address import BrokerAddress
+from publishers.mqtt.client import MqttClient
+
+SAME_STEPS: Final = 0.9
+"""Two values closer than this are of one step, and the one that comes later counts; messages come a little early."""
+
+
+class ReadingBuffer:
+    """Values by their start, in steps of `step_s` [s], back to `keep_s` ago [s]."""
+
+    def __init__(self, *, step_s: float, keep_s: float) -> None:
+        self._step_s = step_s
+        self._keep_s = keep_s
+        self._points: list[Point] = []
+
+    def add(self, time_s: float, value: float, *, now_s: float) -> None:
+        """Add a value that holds from a time on [Unix s], or replace that of the same step."""
+        place = bisect_right(self._points, time_s, key=_starts_s)
+        if place and time_s - self._points[place - 1].starts_s < SAME_STEPS * self._step_s:
+            self._points[place - 1] = Point(self._points[place - 1].starts_s, value)
+        else:
+            self._points.insert(place, Point(time_s, value))
+        del self._points[: bisect_right(self._points, now_s - self._keep_s, key=_starts_s)]
+
+    def holding_from(self, since_s: float) -> Iterator[Point]:
+        """Give the values that hold after a time [Unix s], in their order."""
+        first = max(0, bisect_right(self._points, since_s, key=_starts_s) - 1)
+        return iter(self._points[first:])
+
+
+def _starts_s(point: Point) -> float:
+    return point.starts_s
+
+
+FIRST_WAIT_S: Final = 3.0
+"""How long the first look waits for the broker and for what it has kept."""
+KEEP_S: Final = 60 * 86_400.0
+MAX_SOURCE: Final = 200
+"""How long the name of a source may be [characters]: a message has no room for a topic of any length."""
+_CARBON_FACTORS: Final = {"g/kWh": 1.0, "kg/MWh": 1.0, "lb/MWh": intensity_g_per_kwh(1.0)}
+_LOGGER = logging.getLogger(__name__)
+
+MqttUrl = Annotated[
+    str,
+    Meta(
+        pattern=r"\Amqtts?://[^\s@]+\Z", description="a URL, mqtt:// or mqtts://, with no blank, user or password in it"
+    ),
+]
+Unit = Annotated[
+    str,
+    Meta(
+        pattern=r"\A(g/kWh|kg/MWh|lb/MWh|[A-Z]{3}/[kM]Wh)\Z",
+        description="g/kWh, kg/MWh, lb/MWh, or a currency's three capitals and /kWh or /MWh, as EUR/MWh",
+    ),
+]
+
+
+class MqttSettings(ProviderSettings, frozen=True, kw_only=True):
+    """A topic on an MQTT broker.
+
+    Attributes:
+        topic: the topic, without wildcards.
+        zone: the zone of the grid that it tells of.
+        kind: what its values are; nobody can see it from the numbers.
+        unit: the unit of its values: g/kWh, kg/MWh, lb/MWh, or a currency such as EUR/kWh or EUR/MWh.
+        url: the broker.
+        username: who we are there.
+        password_file: a file with the password.
+        password_env: the environment variable with the password, where no file is named.
+        ca_file: the certificate of the authority that signed the broker's, where the system does not know it.
+        step_s: how often it has a new value [s].
+        value_key: where the value stands in a JSON object; "" where the payload is the number alone.
+        time_key: where its time stands; "" where it is the time of arrival.
+    """
+
+    topic: Annotated[str, Meta(min_length=1, max_length=512)]
+    zone: Zone
+    kind: Literal["average", "marginal", "price"]
+    unit: Unit
+    url: MqttUrl = "mqtt://127.0.0.1:1883"
+    username: str = ""
+    password_file: str = ""
+    password_env: Annotated[
+        str,
+        Meta(
+            pattern=r"\A([A-Z_][A-Z0-9_]*)?\Z",
+            description='the name of an environment variable (A-Z 0-9 _, and no digit first), or ""',
+        ),
+    ] = ""
+    ca_file: str = ""
+    step_s: Annotated[float, Meta(ge=30, le=86_400)] = 300.0
+    value_key: Annotated[str, Meta(max_length=128)] = ""
+    time_key: Annotated[str, Meta(max_length=128)] = ""
+
+    def signal_kind(self) -> SignalKind:
+        """Return what was stated."""
+        return self.kind
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the topic, the unit, and how the broker is reached."""
+        faults = []
+        try:
+            aiomqtt.Topic(self.topic)
+        except ValueError as error:
+            faults.append(f"topic = {self.topic!r}: must be one topic, without wildcards ({error})")
+        try:
+            BrokerAddress(url=self.url)
+        except ValueError as error:
+            faults.append(f"url: {error}")
+        if (self.kind == "price") == (self.unit in _CARBON_FACTORS):
+            faults.append(f"unit = {self.unit!r}: must be that of kind = {self.kind!r}")
+        if (self.password_file or self.password_env) and not self.username:
+            faults.append('username = "": must be set, because a password is')
+        if self.ca_file and not self.url.startswith("mqtts://"):
+            faults.append(f"url = {self.url!r}: must start with mqtts:// where ca_file is set")
+        if self.ca_file and not Path(self.ca_file).is_file():
+            faults.append(f"ca_file = {self.ca_file!r}: there is no such file")
+        return faults
+
+
+class MqttProvider:
+    """What has come on a topic while `async with` holds it, as history; forecasts, where another controller tells them.
+
+    A message without a time of its own that the broker had kept is not used: nobody knows how old it is. Messages that
+    are not understood are dropped, counted in `malformed`, and told once.
+
+    Args:
+        settings: its table of the configuration.
+        bus: the connection; by default one to the broker of the settings.
+        clock: what tells when a message arrives [Unix s].
+
+    Raises:
+        ValueError: the password is missing.
+    """
+
+    def __init__(
+        self, settings: MqttSettings, *, bus: MqttClient | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.name = f"mqtt {settings.zone} {settings.topic}"
+        self._source = self.name if len(self.name) <= MAX_SOURCE else f"{self.name[: MAX_SOURCE - 1]}…"
+        self.kind = settings.signal_kind()
+        self.step_s = settings.step_s
+        self.malformed = 0
+        self._settings = settings
+        self._unit, self._factor = _unit_and_factor(settings.unit)
+        self._clock = clock
+        self._bus = bus or _bus_of(settings)
+        self._bus.subscribe(settings.topic, self._take, qos=1, on_retained=self._take_kept)
+        self._readings = ReadingBuffer(step_s=settings.step_s, keep_s=KEEP_S)
+        self._grid: GridSignal | None = None
+        self._arrived = asyncio.Event()
+        self._has_waited = False
+        self._has_news = False
+        self._fault = ""
+        self._kept_told = False
+
+    async def __aenter__(self) -> Self:
+        """Begin to connect; does not wait for the broker."""
+        await self._bus.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take leave of the broker."""
+        await self._bus.__aexit__(kind, error, trace)
+
+    async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
+        """Return what has come and holds after `since_s`; the first time, wait a moment for the broker.
+
+        Raises:
+            SignalUnavailableError: the broker is away, and nothing new has come before it went.
+            SignalDataError: what came last was not understood, and nothing else has come since the last time.
+        """
+        await self._wait_once()
+        if not self._has_news:
+            self._raise_fault()
+        self._has_news = False
+        if self._grid is not None:
+            return grid_history(self._grid, source=self._source, step_s=self.step_s, since_s=since_s, now_s=now_s)
+        return build_signal(
+            (point for point in self._readings.holding_from(since_s) if point.starts_s <= now_s),
+            kind=self.kind,
+            zone=self._settings.zone,
+            source=self._source,
+            unit=self._unit,
+            step_s=self.step_s,
+            now_s=now_s,
+        )
+
+    async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
+        """Return what another controller expects up to `until_s`, or None where the topic is not one of its."""
+        if self._grid is None:
+            return None
+        return grid_forecast(self._grid, source=self._source, step_s=self.step_s, now_s=now_s, until_s=until_s)
+
+    async def _wait_once(self) -> None:
+        """Wait for the first message, the first time only: what the broker has kept comes at once."""
+        if not self._has_waited:
+            self._has_waited = True
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_WAIT_S):
+                    await self._arrived.wait()
+
+    def _raise_fault(self) -> None:
+        if not self._bus.connected:
+            why = re.sub(
+                r"\bbus\.(url|username|password_file|ca_file)\b", r"\1", self._bus.last_error or "not connected yet"
+            )
+            raise SignalUnavailableError(f"{self.name}: {why}")
+        if self._fault:
+            raise SignalDataError(f"{self.name}: {self._fault}")
+
+    def _take(self, _: str, payload: bytes) -> None:
+        self._handle(payload, is_kept=False)
+
+    def _take_kept(self, _: str, payload: bytes) -> None:
+        self._handle(payload, is_kept=True)
+
+    def _handle(self, payload: bytes, *, is_kept: bool) -> None:
+        """Take a message, or drop it and say why."""
+        if not payload:  # that is how a message that the broker keeps is cleared
+            return
+        try:
+            content = read_payload(payload, value_key=self._settings.value_key, time_key=self._settings.time_key)
+            if isinstance(content, GridSignal):
+                self._learn_grid(content)
+            elif is_kept and content.time_s is None:
+                self._skip_kept()
+            else:
+                self._learn(content)
+        except PayloadError as error:
+            self.malformed += 1
+            if not self._fault:
+                _LOGGER.warning("%s: dropped a message: %s", self.name, error)
+            self._fault = str(error)
+        self._arrived.set()
+
+    def _learn(self, reading: Reading) -> None:
+        """Add a value to those that are kept: one for each step."""
+        now_s = self._clock()
+        starts_s = now_s if reading.time_s is None else self._checked_s(reading.time_s, now_s)
+        self._readings.add(starts_s, reading.value * self._factor, now_s=now_s)
+        self._grid = None
+        self._accept()
+
+    def _learn_grid(self, grid: GridSignal) -> None:
+        """Take what another controller tells in place of what it told before."""
+        settings = self._settings
+        told, wanted = (grid.kind, grid.zone, grid.unit), (settings.kind, settings.zone, self._unit)
+        if told != wanted:
+            raise PayloadError(f"tells of {' '.join(told)}, not of {' '.join(wanted)}")
+        self._checked_s(grid.time_s, self._clock())
+        if fault := grid_fault(grid):
+            raise PayloadError(fault)
+        self._grid = grid
+        self._accept()
+
+    def _accept(self) -> None:
+        if self._fault:
+            _LOGGER.info("%s: messages are understood again", self.name)
+        self._fault, self._has_news = "", True
+
+    def _skip_kept(self) -> None:
+        if not self._kept_told:
+            self._kept_told = True
+            _LOGGER.info("%s: the message that the broker had kept has no time of its own: not used", self.name)
+
+    def _checked_s(self, time_s: float, now_s: float) -> float:
+        """Return the time of a message, which cannot be in the future [Unix s]."""
+        if time_s > now_s + CLOCK_TOLERANCE_S:
+            raise PayloadError(f"is of {format_iso(time_s)}, and here it is {format_iso(now_s)}: one clock is wrong")
+        return time_s
+
+
+def _bus_of(settings: MqttSettings) -> MqttClient:
+    password = ""
+    if settings.password_file or settings.password_env:
+        secret = read_secret(key="password", file=settings.password_file, variable=settings.password_env)
+        password = secret.reveal()
+    return MqttClient(url=settings.url, username=settings.username, password=password, ca_file=settings.ca_file)
+
+
+def _unit_and_factor(unit: str) -> tuple[str, float]:
+    """Return the unit that a signal has, and what a value in another one is multiplied by."""
+    if unit in _CARBON_FACTORS:
+        return "g/kWh", _CARBON_FACTORS[unit]
+    currency, _, energy = unit.partition("/")
+    return f"{currency}/kWh", price_per_kwh(1.0) if energy == "MWh" else 1.0

@@ -1,0 +1,203 @@
+"""What a message on an MQTT topic says: a number, a number in a JSON object, or another controller's GridSignal.
+
+What stands in a message on somebody's topic: a number, a number in a JSON object, or the grid as gridchase tells it.
+
+>>> read_payload(b"312.5", value_key="", time_key="")
+Reading(value=312.5, time_s=None)
+>>> read_payload(b'{"grid": {"co2": "312.5"}, "at": "2026-01-31T12:00Z"}', value_key="grid.co2", time_key="at")
+Reading(value=312.5, time_s=1769860800.0)
+
+What another gridchase controller tells of the grid, as signals: its history, and what it expects.
+
+Only what its source told is history: a value that it held, or forecast itself, would be taken for measured here, and
+two controllers that follow each other would keep a frozen value for ever.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from policies.providers.base import SignalDataError
+from policies.providers.series import Point, build_signal, parse_iso_s
+from policies.vocabulary.signal import Signal
+from publishers.messages.codec import DecodeError, decode
+from publishers.messages.reports import GridSignal, SignalValue
+
+MILLISECONDS_FROM: Final = 1e11
+"""A number of seconds as great as this is in the year 5138: it is one of milliseconds."""
+_HINT_BYTES: Final = 60
+
+
+class Reading(NamedTuple):
+    """A value, and its own time where it has one [Unix s]."""
+
+    value: float
+    time_s: float | None
+
+
+class PayloadError(ValueError):
+    """A payload is not what the settings say."""
+
+
+def read_payload(payload: bytes, *, value_key: str, time_key: str) -> Reading | GridSignal:
+    """Return what stands in a payload.
+
+    Args:
+        payload: JSON.
+        value_key: where the value stands in an object, levels parted by dots; "" where the payload is a number, or the
+            message `GridSignal` of a gridchase controller.
+        time_key: where its time stands: ISO 8601 with an offset, or Unix time in seconds or milliseconds; "" where
+            it has none.
+
+    Raises:
+        PayloadError: it is not like that.
+    """
+    try:
+        content = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PayloadError(f"{error}; it begins {payload[:_HINT_BYTES]!r}") from error
+    if not value_key and isinstance(content, dict):
+        try:
+            return decode(payload, GridSignal)
+        except DecodeError as error:
+            raise PayloadError(f"an object, but no GridSignal ({error}): set value_key") from error
+    value = _value(_at(content, value_key), value_key)
+    return Reading(value, _time_s(_at(content, time_key), time_key) if time_key else None)
+
+
+def _at(content: Any, key: str) -> Any:  # noqa: ANN401 — JSON
+    """Return what stands at a key, level by level."""
+    for level in key.split(".") if key else ():
+        if not isinstance(content, dict) or level not in content:
+            raise PayloadError(f"nothing stands at {key!r}")
+        content = content[level]
+    return content
+
+
+def _value(found: Any, key: str) -> float:  # noqa: ANN401 — JSON
+    """Return a number, which may be written as text."""
+    try:
+        value = math.nan if isinstance(found, bool) else float(found)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise PayloadError(f"{str(found)[:_HINT_BYTES]!r} {f'at {key!r} ' if key else ''}is no number")
+    return value
+
+
+def _time_s(found: Any, key: str) -> float:  # noqa: ANN401 — JSON
+    if isinstance(found, str):
+        try:
+            return parse_iso_s(found, source=f"at {key!r}")
+        except SignalDataError as error:
+            raise PayloadError(str(error)) from error
+    time_s = _value(found, key)
+    return time_s / 1e3 if abs(time_s) >= MILLISECONDS_FROM else time_s
+
+
+LONGEST_STEP_S: Final = 3_600.0
+"""No value holds for longer, but where the settings say so: the distance of two values may be a gap."""
+
+
+def grid_fault(grid: GridSignal) -> str:
+    """Return why a message cannot be followed, or "": one that was held does not always say what was told."""
+    if grid.known_until_s is None and grid.state != "fresh":
+        return f"is {grid.state}, and does not say until when its values were told: update that controller"
+    return ""
+
+
+def grid_history(grid: GridSignal, *, source: str, step_s: float, since_s: float, now_s: float) -> Signal | None:
+    """Return the values that hold after `since_s` and start by `now_s`, but for those that were no more than expected.
+
+    Args:
+        grid: the message. It leaves out what is missing: the usual step tells where a gap is.
+        source: who says so.
+        step_s: the step, where the message has one value only [s].
+        since_s: from when on [Unix s].
+        now_s: when it is asked [Unix s].
+    """
+    step_s, told_until_s = _step_s(grid, step_s), _told_until_s(grid)
+    last_s = min(now_s, math.nextafter(told_until_s, -math.inf))
+    history = _signal(
+        (value for value in grid.values if since_s - step_s < value.starts_s <= last_s),
+        grid,
+        source=source,
+        step_s=step_s,
+    )
+    return history.between(-math.inf, told_until_s) if history is not None else None
+
+
+def grid_forecast(grid: GridSignal, *, source: str, step_s: float, now_s: float, until_s: float) -> Signal | None:
+    """Return what is expected after `now_s`, and starts before `until_s`; the arguments are those of `grid_history`.
+
+    Nothing is, where the message is not fresh: what a controller expects then comes of what it does not know any more;
+    nor where it only repeats the last value, which would so be held here for longer than there.
+    """
+    if grid.state != "fresh":
+        return None
+    step_s, told_until_s = _step_s(grid, step_s), _told_until_s(grid)
+    if _repeats(grid, told_until_s):
+        return None
+    return _signal(
+        (
+            value
+            for value in grid.values
+            if (told_until_s <= value.starts_s or now_s < value.starts_s)
+            and now_s - step_s < value.starts_s < until_s
+            and not _is_held(grid, value)
+        ),
+        grid,
+        source=source,
+        step_s=step_s,
+        is_expected=True,
+    )
+
+
+def _signal(
+    values: Iterable[SignalValue], grid: GridSignal, *, source: str, step_s: float, is_expected: bool = False
+) -> Signal | None:
+    """Return some of the values; a price of the future may be settled, a carbon intensity never is."""
+    is_estimate = is_expected and grid.kind != "price"
+    return build_signal(
+        (Point(value.starts_s, value.value, estimated=value.estimated or is_estimate) for value in values),
+        kind=grid.kind,
+        zone=grid.zone,
+        source=source,
+        unit=grid.unit,
+        step_s=step_s,
+        now_s=grid.time_s,
+        issued_at_s=grid.issued_at_s,
+    )
+
+
+def _told_until_s(grid: GridSignal) -> float:
+    """Return until when the values were told by the source [Unix s]; infinite where the message has nothing else."""
+    ends_s = (grid.known_until_s, grid.forecast_from_s)
+    return min((end_s for end_s in ends_s if end_s is not None), default=math.inf)
+
+
+def _repeats(grid: GridSignal, told_until_s: float) -> bool:
+    """Return whether all that is expected is the last value that was told; a price may well be the same all day."""
+    last = max(
+        (value for value in grid.values if value.starts_s < told_until_s),
+        key=lambda value: value.starts_s,
+        default=None,
+    )
+    expected = {value.value for value in grid.values if value.starts_s >= told_until_s}
+    return grid.kind != "price" and last is not None and expected == {last.value}
+
+
+def _is_held(grid: GridSignal, value: SignalValue) -> bool:
+    """Return whether a value stood for the present while nothing was known: neither told, nor forecast."""
+    is_before_forecast = grid.forecast_from_s is None or value.starts_s < grid.forecast_from_s
+    return value.estimated and value.starts_s >= _told_until_s(grid) and is_before_forecast
+
+
+def _step_s(grid: GridSignal, fallback_s: float) -> float:
+    """Return the usual step of the values, the median [s]."""
+    steps_s = np.diff(sorted(value.starts_s for value in grid.values))
+    usual_s = float(np.median(steps_s[steps_s > 0])) if (steps_s > 0).any() else fallback_s
+    return min(usual_s, max(LONGEST_STEP_S, fallback_s))

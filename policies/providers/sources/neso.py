@@ -1,0 +1,153 @@
+"""NESO's Carbon Intensity API: Great Britain, its regions and its postcodes, measured and forecast; needs no key.
+
+Data of the National Energy System Operator, CC BY 4.0. Half hours, UTC, g/kWh; only the country as a whole is measured,
+in the regions the last forecast is all there is. Documentation: https://carbon-intensity.github.io/api-definitions/
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import aiohttp
+from msgspec import Struct, field
+
+from policies.providers.base import ProviderSettings, SignalDataError, Url, Zone
+from policies.providers.http import HttpSource
+from policies.providers.range_query import RangeQueryProvider
+from policies.providers.series import AHEAD_S, Point, check_clock, format_iso, parse_iso_s
+
+STEP_S: Final = 1_800.0
+MAX_SPAN_S: Final = 13 * 86_400.0
+"""A query may span 14 days; a day less is safe from whether their ends count."""
+SOURCE: Final = "NESO Carbon Intensity API"
+_ZONE: Final = re.compile(r"GB(?:-(?:[1-9]|1[0-7]|[A-Z]{1,2}[0-9][0-9A-Z]?))?")
+
+
+class NesoSettings(ProviderSettings, frozen=True, kw_only=True):
+    """Carbon intensity of Great Britain.
+
+    Attributes:
+        zone: `GB`, a region `GB-1` to `GB-17`, or an outward postcode such as `GB-RG10`.
+        url: the address of the API.
+    """
+
+    zone: Zone
+    url: Url = "https://api.carbonintensity.org.uk"
+
+    def faults(self) -> list[str]:
+        """Return whether the zone is none that the API knows."""
+        if _ZONE.fullmatch(self.zone):
+            return []
+        return [f"zone = {self.zone!r}: must be GB, a region GB-1 to GB-17, or an outward postcode such as GB-RG10"]
+
+
+class _Intensity(Struct):
+    actual_g_per_kwh: float | None = field(name="actual", default=None)
+    forecast_g_per_kwh: float | None = field(name="forecast", default=None)
+
+
+class _Slot(Struct):
+    start: str = field(name="from")
+    intensity: _Intensity
+
+
+class _Region(Struct):
+    data: list[_Slot]
+    regionid: int | None = None
+    postcode: str | None = None
+
+
+class _Answer(Struct):
+    """The slots of the country, or a region with its own."""
+
+    data: list[_Slot] | _Region
+
+
+class NesoProvider(RangeQueryProvider):
+    """Asks NESO. Where nothing was measured, what was forecast stands in, as an estimate.
+
+    Args:
+        settings: the zone.
+        session: to ask with.
+
+    Raises:
+        ValueError: there is no such zone.
+    """
+
+    def __init__(self, settings: NesoSettings, session: aiohttp.ClientSession) -> None:
+        if faults := settings.faults():
+            raise ValueError(faults[0])
+        name = f"neso {settings.zone}"
+        super().__init__(name=name, kind="average", zone=settings.zone, source=SOURCE, unit="g/kWh", step_s=STEP_S)
+        self._url = settings.url.rstrip("/")
+        self._place = _place(settings.zone)
+        self._http = HttpSource(session, name=name)
+
+    async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
+        """Return the points of the past."""
+        points: list[Point] = []
+        for start_s, end_s in _spans(since_s, now_s + AHEAD_S):
+            points += await self._fetch(start_s, format_iso(end_s), now_s=now_s)
+        self._check_clock(points, now_s)
+        return points
+
+    async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
+        """Return the forecast, which reaches 48 hours ahead."""
+        del until_s
+        points = await self._fetch(_slot_s(now_s), "fw48h", now_s=now_s)
+        self._check_clock(points, now_s)
+        return points
+
+    def _check_clock(self, points: list[Point], now_s: float) -> None:
+        check_clock((point for point in points if not point.estimated), source=self.name, now_s=now_s)
+
+    async def _fetch(self, start_s: float, end: str, *, now_s: float) -> list[Point]:
+        """Return the slots of a query. The one that ends at its start comes first, and is dropped by what follows."""
+        where = "/intensity" if self._place is None else "/regional/intensity"
+        place = "" if self._place is None else f"/{'/'.join(self._place)}"
+        url = f"{self._url}{where}/{format_iso(start_s)}/{end}{place}"
+        answer = await self._http.get_json(url, _Answer, now_s=now_s)
+        return [self._point(slot) for slot in self._slots(answer)]
+
+    def _slots(self, answer: _Answer) -> list[_Slot]:
+        """Return the slots of an answer; refuse those of another place.
+
+        Raises:
+            SignalDataError: they are of another place.
+        """
+        region = answer.data if isinstance(answer.data, _Region) else None
+        if (region is None) != (self._place is None):
+            raise SignalDataError(f"{self.name}: the answer is not of the shape that this zone's has")
+        if region is None or self._place is None:
+            return answer.data if isinstance(answer.data, list) else []
+        what, wanted = self._place
+        said = str(region.regionid if what == "regionid" else region.postcode).upper()
+        if said != wanted:
+            raise SignalDataError(f"{self.name}: the answer is for {what} {said}, not {wanted}")
+        return region.data
+
+    def _point(self, slot: _Slot) -> Point:
+        actual_g_per_kwh = slot.intensity.actual_g_per_kwh
+        starts_s = parse_iso_s(slot.start, source=self.name)
+        if actual_g_per_kwh is not None and actual_g_per_kwh > 0:  # 0 was given for "not known" on some days of 2023
+            return Point(starts_s, actual_g_per_kwh)
+        return Point(starts_s, slot.intensity.forecast_g_per_kwh, estimated=True)
+
+
+def _place(zone: str) -> tuple[str, str] | None:
+    """Return what part of the country a zone is, as the API calls it, or None for the whole."""
+    part = zone.removeprefix("GB").removeprefix("-")
+    return ("regionid" if part.isdecimal() else "postcode", part) if part else None
+
+
+def _slot_s(time_s: float) -> float:
+    return time_s // STEP_S * STEP_S
+
+
+def _spans(since_s: float, until_s: float) -> Iterator[tuple[float, float]]:
+    """Yield (start, end) of queries that cover the slots from one time to another, both included [Unix s]."""
+    first_s, end_s = _slot_s(since_s), _slot_s(until_s) + STEP_S
+    for i in range(math.ceil((end_s - first_s) / MAX_SPAN_S)):
+        start_s = first_s + i * MAX_SPAN_S
+        yield start_s, min(start_s + MAX_SPAN_S, end_s)

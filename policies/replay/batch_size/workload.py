@@ -1,0 +1,147 @@
+"""A measured workload: how many epochs a training job needs at each batch size, and what an epoch takes there."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+
+NOISE_QUANTILES: Final = 400
+"""Run-to-run noise is averaged over so many equally likely values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumption:
+    """Energy [J] and time [s]: of an epoch, a run or a recurrence."""
+
+    energy_j: float
+    duration_s: float
+
+    def cost(self, eta: float, max_power_w: float) -> float:
+        """Return Zeus's cost, η·E + (1-η)·P_max·T (arXiv:2208.06102, eq. 2) [J]."""
+        return eta * self.energy_j + (1 - eta) * max_power_w * self.duration_s
+
+    def times(self, n_epochs: float) -> "Consumption":
+        """Return what so many of them take."""
+        return Consumption(energy_j=self.energy_j * n_epochs, duration_s=self.duration_s * n_epochs)
+
+    def plus(self, other: "Consumption") -> "Consumption":
+        """Return the sum."""
+        return Consumption(energy_j=self.energy_j + other.energy_j, duration_s=self.duration_s + other.duration_s)
+
+
+def total_consumption(parts: Iterable[Consumption]) -> Consumption:
+    """Return the sum of many."""
+    energy_j = duration_s = 0.0
+    for part in parts:
+        energy_j, duration_s = energy_j + part.energy_j, duration_s + part.duration_s
+    return Consumption(energy_j=energy_j, duration_s=duration_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A job as it was measured on one kind of GPU.
+
+    Attributes:
+        name: what it is and where it was measured.
+        candidates: the batch sizes that were, ascending.
+        default: the one that its user would take.
+        n_samples: how many samples an epoch has, at least.
+        max_epochs: a run that has not reached its target by then is given up.
+        paths: the epochs to the target of each training run that was recorded, by batch size; None: not reached.
+        time_per_epoch_s: how long an epoch takes, by (batch size, power limit [W]) [s].
+        average_power_w: what it draws on average, the same way [W].
+    """
+
+    name: str
+    candidates: tuple[int, ...]
+    default: int
+    n_samples: int
+    max_epochs: int
+    paths: Mapping[int, tuple[float | None, ...]]
+    time_per_epoch_s: Mapping[tuple[int, float], float]
+    average_power_w: Mapping[tuple[int, float], float]
+
+    @property
+    def power_limits_w(self) -> tuple[float, ...]:
+        """Return every power limit that was measured, ascending [W]."""
+        return tuple(sorted({limit_w for _, limit_w in self.time_per_epoch_s}))
+
+    @property
+    def max_power_w(self) -> float:
+        """Return the highest power limit [W]."""
+        return self.power_limits_w[-1]
+
+    def limits_of(self, batch_size: int) -> tuple[float, ...]:
+        """Return the power limits that were measured at a batch size, descending as they are profiled [W]."""
+        return tuple(sorted((limit_w for size, limit_w in self.time_per_epoch_s if size == batch_size), reverse=True))
+
+    def epoch(self, batch_size: int, power_limit_w: float) -> Consumption:
+        """Return what an epoch takes."""
+        duration_s = self.time_per_epoch_s[batch_size, power_limit_w]
+        return Consumption(energy_j=duration_s * self.average_power_w[batch_size, power_limit_w], duration_s=duration_s)
+
+    def best_limit_w(self, batch_size: int, eta: float) -> float:
+        """Return the power limit of the cheapest epoch; the highest of equals [W]."""
+        max_power_w = self.max_power_w
+        return min(
+            self.limits_of(batch_size), key=lambda limit_w: self.epoch(batch_size, limit_w).cost(eta, max_power_w)
+        )
+
+    def profiling_epoch(self, batch_size: int) -> Consumption:
+        """Return what an epoch takes in which every power limit is tried for an equal share of its iterations."""
+        limits_w = self.limits_of(batch_size)
+        return total_consumption(self.epoch(batch_size, limit_w) for limit_w in limits_w).times(1 / len(limits_w))
+
+    def n_expected_epochs(self, batch_size: int, noise_ratio: float = 0.0) -> float:
+        """Return the mean epochs that it takes to reach the target, runs that are given up included; may be infinite.
+
+        Args:
+            batch_size: the batch size.
+            noise_ratio: the standard deviation of the logarithm of run-to-run noise, beyond that of the paths.
+        """
+        levels = (np.arange(NOISE_QUANTILES) + 0.5) / NOISE_QUANTILES if noise_ratio else np.array([0.5])
+        factors = np.exp(noise_ratio * np.array([NormalDist().inv_cdf(level) for level in levels]))
+        paths = np.array([np.inf if path is None else path for path in self.paths[batch_size]])
+        epochs = np.outer(paths, factors)
+        reached = epochs <= self.max_epochs
+        return float(np.minimum(epochs, self.max_epochs).mean() / reached.mean()) if reached.any() else float("inf")
+
+    def always_reaches(self, batch_size: int) -> bool:
+        """Return whether every recorded run at a batch size reached the target in time."""
+        return all(path is not None and path <= self.max_epochs for path in self.paths[batch_size])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedChoice:
+    """A batch size and a power limit that never change, and what a recurrence costs there on average."""
+
+    batch_size: int
+    power_limit_w: float
+    mean: Consumption
+    cost: float
+
+
+def fixed_choice(
+    workload: Workload, batch_size: int, power_limit_w: float, *, eta: float, noise_ratio: float = 0.0
+) -> FixedChoice:
+    """Return what it costs always to use one batch size and power limit."""
+    mean = workload.epoch(batch_size, power_limit_w).times(workload.n_expected_epochs(batch_size, noise_ratio))
+    return FixedChoice(
+        batch_size=batch_size, power_limit_w=power_limit_w, mean=mean, cost=_cost(mean, eta, workload.max_power_w)
+    )
+
+
+def optimum(workload: Workload, *, eta: float, noise_ratio: float = 0.0) -> FixedChoice:
+    """Return the best batch size and power limit, which only an oracle knows."""
+    each = (
+        fixed_choice(workload, size, workload.best_limit_w(size, eta), eta=eta, noise_ratio=noise_ratio)
+        for size in workload.candidates
+    )
+    return min(each, key=lambda one: one.cost)
+
+
+def _cost(mean: Consumption, eta: float, max_power_w: float) -> float:
+    """Return the cost, infinite where the target is never reached."""
+    return mean.cost(eta, max_power_w) if np.isfinite(mean.duration_s) else float("inf")

@@ -1,0 +1,104 @@
+"""The true curves of a power trace: what each of its jobs draws, and how long its iterations take, every 5 W.
+
+A trace tells seconds an epoch; an iteration is that over the batches of an epoch. Its points are themselves measured,
+so the truth is the monotone curve through them (`policies.curve.fit_curve`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.replay.traces import JOBS, PowerTrace
+from policies.vocabulary.cost import zeus_cost
+from policies.vocabulary.power_curve import fit_curve
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
+
+Values = NDArray[np.float64]
+
+GRID_W: Final = 5.0
+POWER_BOUND_RATIO: Final = 1.05
+"""Where the lowest limit slows a job by less, the limit does not bind, and there is nothing to choose."""
+ASSUMED_ITERATION_TIME_S: Final = 0.2
+"""At the highest limit, where it is not known how many samples an epoch has."""
+NEGATIVES: Final = 4
+MOVIELENS_USERS: Final = 6_040
+SAMPLES_PER_EPOCH: Final[Mapping[str, int]] = {job.dataset: job.n_samples for job in JOBS} | {
+    # Of each user one rating is held out, to the others come four that never were (He et al., Neural Collaborative
+    # Filtering, WWW 2017, section 4.1).
+    "movielens-1m": (1_000_209 - MOVIELENS_USERS) * (1 + NEGATIVES)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrueCurve:
+    """What only the simulation knows: a job on a GPU.
+
+    Attributes:
+        name: dataset/network/optimizer/batch size@GPU.
+        profile: power and rate every 5 W.
+        is_assumed: whether the length of an iteration is; the shape of the curve is measured all the same.
+    """
+
+    name: str
+    profile: PowerProfile
+    is_assumed: bool
+
+    @property
+    def iteration_time_s(self) -> float:
+        """Return how long an iteration takes at the highest limit [s]."""
+        return 1 / self.profile.fastest.iterations_per_s
+
+    @property
+    def max_power_limit_w(self) -> float:
+        """Return the highest limit [W]."""
+        return self.profile.fastest.power_limit_w
+
+    @property
+    def is_power_bound(self) -> bool:
+        """Return whether the lowest limit slows the job by more than a twentieth."""
+        rates_per_s = self.profile.iterations_per_s
+        return bool(rates_per_s[-1] / rates_per_s[0] > POWER_BOUND_RATIO)
+
+    def costs_j(self, eta: float) -> Values:
+        """Return Zeus's cost of an iteration at each limit of the curve, time at the highest limit, shape (n,) [J]."""
+        return np.asarray(
+            zeus_cost(self.profile.power_w, self.profile.iterations_per_s, eta=eta, max_power_w=self.max_power_limit_w),
+            dtype=np.float64,
+        )
+
+    def cost_ratio(self, power_limit_w: float, eta: float) -> float:
+        """Return the cost of an iteration at a limit, over that at the best one."""
+        power_w, rate_per_s = self.profile.at(power_limit_w)
+        cost_j = zeus_cost(power_w, rate_per_s, eta=eta, max_power_w=self.max_power_limit_w)
+        return cost_j / float(self.costs_j(eta).min())
+
+
+def true_curves(trace: PowerTrace) -> Iterator[TrueCurve]:
+    """Yield a curve for each dataset, network, optimizer and batch size that was measured at two limits or more."""
+    for identity, times_s in trace.time_per_epoch_s.items():
+        powers_w = trace.average_power_w[identity]
+        for size in sorted({size for size, _ in times_s}):
+            limits_w = sorted(limit_w for other, limit_w in times_s if other == size)
+            if len(limits_w) < 2:  # noqa: PLR2004 — one limit is no curve
+                continue
+            n_samples = SAMPLES_PER_EPOCH.get(identity[0])
+            top_s = times_s[size, limits_w[-1]]
+            n_batches = top_s / ASSUMED_ITERATION_TIME_S if n_samples is None else n_samples / size
+            measured = PowerProfile(
+                tuple(
+                    ProfilePoint(
+                        power_limit_w=limit_w,
+                        power_w=powers_w[size, limit_w],
+                        iterations_per_s=n_batches / times_s[size, limit_w],
+                    )
+                    for limit_w in limits_w
+                )
+            )
+            yield TrueCurve(
+                name=f"{'/'.join(identity)}/{size}@{trace.name}",
+                profile=fit_curve(measured, step_w=GRID_W),
+                is_assumed=n_samples is None,
+            )

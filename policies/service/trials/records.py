@@ -1,0 +1,201 @@
+"""The records of the policy service: a job, the trials of its runs, and what is told of their ends.
+
+A trial is one run of a job under the service. It is at once the promise of a batch size and, once it has ended, the
+observation: there is no other truth, posteriors are computed from the trials.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from policies.batch_size.study import Belief, Choice
+from publishers.messages.codec import (
+    Amount,
+    BatchSize,
+    Count,
+    IterationTimeS,
+    Name,
+    Number,
+    PowerW,
+    Sentence,
+    Text,
+    TimeS,
+)
+
+TrialState = Literal["open", "running", "reached", "stopped", "failed", "lost"]
+"""`open`: given out, nothing heard yet; `lost`: its lease ran out, so that it holds nothing any more (a late result is
+still taken); the other three are the ends of `policies.batch_size.Observation`."""
+ENDED: frozenset[str] = frozenset({"reached", "stopped", "failed"})
+IN_FLIGHT: frozenset[str] = frozenset({"open", "running"})
+
+Ratio = Annotated[float, Meta(gt=0, le=1)]
+Eta = Annotated[float, Meta(ge=0, le=1)]
+Beta = Annotated[float, Meta(gt=1, le=1_000)]
+LeaseS = Annotated[float, Meta(gt=0, le=604_800)]
+RecurrenceNumber = Annotated[int, Meta(ge=0, le=1 << 31)]
+Candidates = Annotated[tuple[BatchSize, ...], Meta(min_length=1, max_length=256)]
+
+
+class Record(Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
+    """A record that travels as JSON over HTTP, and to files."""
+
+
+class JobSettings(Record, frozen=True, kw_only=True):
+    """What a job has of its own; None: as in the configuration of the service."""
+
+    policy: Literal["gridchase", "zeus"] | None = None
+    eta: Eta | None = None
+    beta: Beta | None = None
+    forgetting_ratio: Ratio | None = None
+
+
+class Job(Record, frozen=True, kw_only=True):
+    """A recurring training, under one name. `batch_sizes` are ascending and distinct; the default is one of them."""
+
+    name: Name
+    batch_sizes: Candidates
+    default_batch_size: BatchSize
+    created_at_s: TimeS
+    settings: JobSettings = JobSettings()
+
+
+class Result(Record, frozen=True, kw_only=True):
+    """What is told of a run, all at once over HTTP, or piece by piece over the bus; None: not told.
+
+    Attributes:
+        outcome: how it ended; None: it goes on.
+        epochs: how many epochs it trained, as far as somebody counted: those that energy and duration are of.
+        reached_epochs: after how many of all its epochs the target was reached; the rest is not counted.
+        energy_j, duration_s: used for its `epochs`.
+        max_power_w: the sum of its GPUs' prior power limits, which turns time into energy.
+        carbon_g, money, currency: for the record.
+        failure: why the batch size cannot run.
+    """
+
+    outcome: Literal["reached", "stopped", "failed"] | None = None
+    epochs: Count | None = None
+    reached_epochs: Count | None = None
+    energy_j: Amount | None = None
+    duration_s: Amount | None = None
+    max_power_w: PowerW | None = None
+    gpu_model: Text | None = None
+    n_gpus: Count | None = None
+    carbon_g: Amount | None = None
+    money: Number | None = None
+    currency: Text | None = None
+    failure: Sentence | None = None
+
+
+class IterationTime(Record, frozen=True, kw_only=True):
+    """How long an iteration takes at a batch size."""
+
+    batch_size: BatchSize
+    iteration_time_s: IterationTimeS
+
+
+class Timing(Record, frozen=True, kw_only=True):
+    """What a run has timed before its training.
+
+    Attributes:
+        times: how long an iteration takes at some of its job's batch sizes, each once.
+        too_large: the least batch size that has turned out not to fit the memory; None: all that were tried did.
+        batch_size: what the run goes on with, where its own does not fit; None: with its own.
+    """
+
+    times: Annotated[tuple[IterationTime, ...], Meta(max_length=256)]
+    too_large: BatchSize | None = None
+    batch_size: BatchSize | None = None
+
+
+class Trial(Record, frozen=True, kw_only=True):
+    """One run under the service.
+
+    Attributes:
+        recurrence: which recurrence of the job it belongs to, from 0; a retry has that of the run it replaces.
+        reason, detail: why this batch size.
+        cost_bound: the cost at which it is to be stopped; None: never.
+        bound_eta: the weight of energy in that bound, which binds only while the job's is the same.
+        bound_gpu_model, bound_n_gpus: the GPUs that it was reckoned for, and binds on; None: not known.
+        requested_at_s, heard_at_s, ended_at_s: when it was asked for, last heard of, and ended.
+        lease_s: after this time of silence it is lost.
+        stop_ordered_at_s: when it was told to stop; None: it was not.
+        last_epoch, last_metric: the newest validation.
+        has_lost_count: whether its process began anew and numbered its epochs from 0 again, so that the target was
+            reached after `reached_epochs` at least, and nobody knows after how many.
+        result: what is known of its end, or of its progress.
+        untimed: batch sizes whose speed was not known when it asked; it may time them before it trains.
+        timing: what it has timed; None: nothing.
+        number: which trial of its job it is, from 0, in the order of asking; pages of trials go by it.
+    """
+
+    job: Name
+    run: Name
+    recurrence: RecurrenceNumber
+    batch_size: BatchSize
+    state: TrialState
+    reason: Name
+    detail: Sentence
+    requested_at_s: TimeS
+    heard_at_s: TimeS
+    lease_s: LeaseS
+    cost_bound: Amount | None = None
+    bound_eta: Eta | None = None
+    bound_gpu_model: Text | None = None
+    bound_n_gpus: Count | None = None
+    ended_at_s: TimeS | None = None
+    stop_ordered_at_s: TimeS | None = None
+    last_epoch: Count | None = None
+    last_metric: Number | None = None
+    has_lost_count: bool = False
+    result: Result = Result()
+    untimed: Annotated[tuple[BatchSize, ...], Meta(max_length=256)] = ()
+    timing: Timing | None = None
+    number: Count = 0
+
+
+class TrialUpdate(Record, frozen=True, kw_only=True):
+    """A trial after something was told of it. `stop`: why the run is to stop, in a sentence; None: it may go on."""
+
+    trial: Trial
+    stop: str | None = None
+
+
+class Posterior(Record, frozen=True, kw_only=True):
+    """What is believed of a job's batch sizes now, and which would be next."""
+
+    job: Name
+    policy: Literal["gridchase", "zeus"]
+    eta: float
+    n_observations: Count
+    beliefs: tuple[Belief, ...]
+    next: Choice
+
+
+class JobSummary(Record, frozen=True, kw_only=True):
+    """A line of the list of jobs. `best_batch_size` has the least believed cost; None before the first end."""
+
+    name: Name
+    batch_sizes: Candidates
+    default_batch_size: BatchSize
+    n_trials: Count
+    n_in_flight: Count
+    n_ended: Count
+    best_batch_size: BatchSize | None = None
+    last_asked_at_s: TimeS | None = None
+
+
+class JobExport(Record, frozen=True, kw_only=True):
+    """A job with all its trials, as `export` writes and `import` reads it; `version` is that of this format."""
+
+    job: Job
+    trials: tuple[Trial, ...]
+    version: Literal[1] = 1
+
+
+class ImportCounts(Record, frozen=True, kw_only=True):
+    """What an import brought; `n_known_…` were there before, and stay as they were."""
+
+    n_jobs: Count
+    n_trials: Count
+    n_known_jobs: Count
+    n_known_trials: Count

@@ -1,0 +1,178 @@
+"""The curve between measured points: monotone, on a fine grid of limits, and the lower hull of what a mix can reach.
+
+More power never makes a job slower, and a higher limit never makes it draw less: measured points that say otherwise are
+noise, and are pooled (isotonic regression, weighted by how well each is known). Between them the logarithms of rate and
+power are interpolated by monotone cubics (PCHIP: Fritsch and Carlson, SIAM J. Numer. Anal. 17, 1980, with the weighted
+harmonic mean of the slopes). Five points over the useful range reproduce measured curves to about half a per cent.
+
+>>> from policies.profile import ProfilePoint
+>>> measured = PowerProfile(tuple(ProfilePoint(power_limit_w=w, power_w=p, iterations_per_s=r)
+...     for w, p, r in ((200.0, 180.0, 0.9), (250.0, 215.0, 0.99), (300.0, 240.0, 1.0))))
+>>> [point.power_limit_w for point in fit_curve(measured, step_w=25.0).points]
+[200.0, 225.0, 250.0, 275.0, 300.0]
+"""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.vocabulary.profile import SAME_POINT_W, PowerProfile, ProfilePoint
+
+Values = NDArray[np.float64]
+
+
+def fit_curve(profile: PowerProfile, *, step_w: float) -> PowerProfile:
+    """Return the monotone curve through measured points, with points at multiples of `step_w` between them [W].
+
+    The measured limits remain; what is interpolated has `n = 0` and no confidence intervals.
+    """
+    if len(profile.points) == 1:
+        return profile
+    measured = smoothed(profile)
+    limits_w = measured.power_limits_w
+    first, last = math.ceil(limits_w[0] / step_w), math.floor(limits_w[-1] / step_w)
+    grid_w = np.arange(first, last + 1) * step_w
+    between_w = grid_w[np.abs(grid_w[:, None] - limits_w).min(axis=1, initial=math.inf) > SAME_POINT_W]
+    powers_w = np.exp(pchip(limits_w, np.log(measured.power_w), between_w))
+    rates_per_s = np.exp(pchip(limits_w, np.log(measured.iterations_per_s), between_w))
+    points = [
+        ProfilePoint(power_limit_w=limit_w, power_w=power_w, iterations_per_s=rate_per_s)
+        for limit_w, power_w, rate_per_s in zip(
+            between_w.tolist(), powers_w.tolist(), rates_per_s.tolist(), strict=True
+        )
+    ]
+    return PowerProfile(tuple(sorted((*points, *measured.points), key=lambda point: point.power_limit_w)))
+
+
+def smoothed(profile: PowerProfile) -> PowerProfile:
+    """Return the measured points made monotone: power and rate never fall as the limit rises."""
+    powers_w = np.exp(
+        isotonic(np.log(profile.power_w), _weights(profile, [_ratio(p.power_ci_w, p.power_w) for p in profile.points]))
+    )
+    rate_cis = [_ratio(p.iterations_per_s_ci, p.iterations_per_s) for p in profile.points]
+    rates_per_s = np.exp(isotonic(np.log(profile.iterations_per_s), _weights(profile, rate_cis)))
+    return PowerProfile(
+        tuple(
+            replace(point, power_w=power_w, iterations_per_s=rate_per_s)
+            for point, power_w, rate_per_s in zip(profile.points, powers_w.tolist(), rates_per_s.tolist(), strict=True)
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Hull:
+    """The points that no mix of two others beats, ascending in rate, power and marginal energy; one at least."""
+
+    points: tuple[ProfilePoint, ...]
+
+    @property
+    def power_w(self) -> Values:
+        """Return the power of each point, shape (n_points,) [W]."""
+        return np.array([point.power_w for point in self.points])
+
+    @property
+    def iterations_per_s(self) -> Values:
+        """Return the rate of each point, shape (n_points,) [1/s]."""
+        return np.array([point.iterations_per_s for point in self.points])
+
+    @property
+    def marginal_energies_j(self) -> Values:
+        """Return what one more iteration costs between two points, dP/dr, ascending, shape (n_points - 1,) [J]."""
+        return np.array([_slope_j(lower, upper) for lower, upper in pairwise(self.points)], dtype=np.float64)
+
+    @property
+    def thriftiest(self) -> ProfilePoint:
+        """Return the point with the least energy per iteration, which is the slowest."""
+        return self.points[0]
+
+    @property
+    def fastest(self) -> ProfilePoint:
+        """Return the point with the highest rate."""
+        return self.points[-1]
+
+
+def lower_hull(profile: PowerProfile) -> Hull:
+    """Return the points that no mix of two others beats.
+
+    That is the lower convex hull of power over rate, from the energy-minimal point to the fastest. What is slower than
+    the former takes more time and more energy; what draws more and is no faster lies above the hull.
+    """
+    least = profile.energy_minimal
+    hull: list[ProfilePoint] = []
+    for point in sorted(
+        profile.points, key=lambda point: (point.iterations_per_s, -point.power_w, point.power_limit_w)
+    ):
+        if point.iterations_per_s < least.iterations_per_s:
+            continue
+        if hull and point.iterations_per_s == hull[-1].iterations_per_s:
+            hull.pop()  # it draws more or, where it draws the same, is the lower limit, which saves nothing
+        while len(hull) > 1 and _slope_j(hull[-2], hull[-1]) >= _slope_j(hull[-2], point):
+            hull.pop()
+        hull.append(point)
+    return Hull(tuple(hull))
+
+
+def isotonic(values: Values, weights: Values) -> Values:
+    """Return the non-decreasing values nearest to `values` in weighted squares, shape (n,): pool adjacent violators."""
+    pools: list[tuple[float, float, int]] = []
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        pool = (value, weight, 1)
+        while pools and pools[-1][0] >= pool[0]:
+            mean, mass, n = pools.pop()
+            total = mass + pool[1]
+            pool = ((mean * mass + pool[0] * pool[1]) / total, total, n + pool[2])
+        pools.append(pool)
+    return np.repeat([mean for mean, _, _ in pools], [n for _, _, n in pools])
+
+
+def pchip(knots: Values, values: Values, at: Values) -> Values:
+    """Return the monotone cubic interpolation at `at`, within the knots; knots ascend, at least two."""
+    steps, slopes = np.diff(knots), np.diff(values) / np.diff(knots)
+    tangents = _tangents(steps, slopes)
+    left = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(steps) - 1)
+    step, t = steps[left], (at - knots[left]) / steps[left]
+    curvature = (3 - 2 * t) * t * t
+    rise = t * (1 - t) ** 2 * tangents[left] - t * t * (1 - t) * tangents[left + 1]
+    return np.asarray((1 - curvature) * values[left] + curvature * values[left + 1] + step * rise, dtype=np.float64)
+
+
+def _tangents(steps: Values, slopes: Values) -> Values:
+    """Return the derivative at each knot: zero at a turn, else between the slopes of the two sides."""
+    if len(slopes) == 1:
+        return np.repeat(slopes, 2)
+    lower, upper = slopes[:-1], slopes[1:]
+    weight_lower, weight_upper = 2 * steps[1:] + steps[:-1], steps[1:] + 2 * steps[:-1]
+    is_turn = lower * upper <= 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inner = (weight_lower + weight_upper) / (weight_lower / lower + weight_upper / upper)
+    ends = (_end_tangent(steps[:2], slopes[:2]), _end_tangent(steps[::-1][:2], slopes[::-1][:2]))
+    return np.concatenate(([ends[0]], np.where(is_turn, 0.0, inner), [ends[1]]))
+
+
+def _end_tangent(steps: Values, slopes: Values) -> float:
+    """Return the one-sided derivative at an end, of the shape that the first two slopes allow."""
+    tangent = float(((2 * steps[0] + steps[1]) * slopes[0] - steps[0] * slopes[1]) / steps.sum())
+    if tangent * slopes[0] <= 0:
+        return 0.0
+    if slopes[0] * slopes[1] <= 0 and abs(tangent) > 3 * abs(slopes[0]):
+        return 3 * float(slopes[0])
+    return tangent
+
+
+def _weights(profile: PowerProfile, ci_ratios: list[float | None]) -> Values:
+    """Return the precision of each point: from the confidence intervals where all have one, else from its time."""
+    if all(ci_ratios):
+        return np.array([1 / (ci_ratio or 1.0) ** 2 for ci_ratio in ci_ratios])
+    return np.array([point.active_s or 1.0 for point in profile.points])
+
+
+def _ratio(ci: float | None, value: float) -> float | None:
+    return None if ci is None else ci / value
+
+
+def _slope_j(lower: ProfilePoint, upper: ProfilePoint) -> float:
+    """Return dP/dr between two points of different rates [J]."""
+    return (upper.power_w - lower.power_w) / (upper.iterations_per_s - lower.iterations_per_s)

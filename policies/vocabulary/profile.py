@@ -1,0 +1,147 @@
+"""The power profile of a job: what it draws and how fast it goes at each power limit.
+
+>>> curve = PowerProfile((ProfilePoint(power_limit_w=200.0, power_w=180.0, iterations_per_s=0.9),
+...                       ProfilePoint(power_limit_w=300.0, power_w=240.0, iterations_per_s=1.0)))
+>>> curve.fastest.power_limit_w, curve.energy_minimal.power_limit_w
+(300.0, 200.0)
+>>> curve.at(250.0)
+(210.0, 0.95)
+"""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+SAME_POINT_W: Final = 0.5
+"""Limits closer than this are one: GPUs round what they are asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilePoint:
+    """What was measured at one power limit.
+
+    Attributes:
+        power_limit_w: the limit in force [W].
+        power_w: the mean draw of all GPUs of the job, while iterations ran [W].
+        iterations_per_s: the rate of its slowest rank [1/s].
+        power_ci_w: the half-width of the 95 % confidence interval of the power [W], or None where it is not known.
+        iterations_per_s_ci: the same for the rate [1/s].
+        n: how many iterations it rests on.
+        active_s: for how long it was measured [s].
+    """
+
+    power_limit_w: float
+    power_w: float
+    iterations_per_s: float
+    power_ci_w: float | None = None
+    iterations_per_s_ci: float | None = None
+    n: int = 0
+    active_s: float = 0.0
+
+    @property
+    def iteration_energy_j(self) -> float:
+        """Return the energy of one iteration [J]."""
+        return self.power_w / self.iterations_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class PowerProfile:
+    """A curve of at least one point, in ascending order of the limit.
+
+    Raises:
+        ValueError: it has no point, two at one limit, a wrong order, or a number that is not finite and above 0.
+    """
+
+    points: tuple[ProfilePoint, ...]
+
+    def __post_init__(self) -> None:
+        """Check the points."""
+        if not self.points:
+            raise ValueError("a power profile needs at least one point")
+        for point in self.points:
+            if not all(
+                math.isfinite(x) and x > 0 for x in (point.power_limit_w, point.power_w, point.iterations_per_s)
+            ):
+                raise ValueError(f"{point}: limit, power and rate must be finite and above 0")
+        for lower, upper in pairwise(self.points):
+            if lower.power_limit_w >= upper.power_limit_w:
+                raise ValueError(f"limits must ascend: {lower.power_limit_w:g} W before {upper.power_limit_w:g} W")
+
+    @property
+    def power_limits_w(self) -> NDArray[np.float64]:
+        """Return the limits, shape (n_points,) [W]."""
+        return np.array([point.power_limit_w for point in self.points])
+
+    @property
+    def power_w(self) -> NDArray[np.float64]:
+        """Return the power at each limit, shape (n_points,) [W]."""
+        return np.array([point.power_w for point in self.points])
+
+    @property
+    def iterations_per_s(self) -> NDArray[np.float64]:
+        """Return the rate at each limit, shape (n_points,) [1/s]."""
+        return np.array([point.iterations_per_s for point in self.points])
+
+    @property
+    def fastest(self) -> ProfilePoint:
+        """Return the point at the highest limit: the reference, which is the prior limit."""
+        return self.points[-1]
+
+    @property
+    def energy_minimal(self) -> ProfilePoint:
+        """Return the point with the least energy per iteration: below its limit a job is slower and needs more."""
+        return min(self.points, key=lambda point: point.iteration_energy_j)
+
+    def point_at(self, power_limit_w: float) -> ProfilePoint | None:
+        """Return the point nearest to a limit, within 0.5 W, or None."""
+        nearest = min(self.points, key=lambda point: abs(point.power_limit_w - power_limit_w))
+        return nearest if abs(nearest.power_limit_w - power_limit_w) <= SAME_POINT_W else None
+
+    def at(self, power_limit_w: float) -> tuple[float, float]:
+        """Return (power [W], iterations per second) at any limit: linear between points, the end point's outside."""
+        limits_w = self.power_limits_w
+        return (
+            float(np.interp(power_limit_w, limits_w, self.power_w)),
+            float(np.interp(power_limit_w, limits_w, self.iterations_per_s)),
+        )
+
+    def with_overhead(self, host_power_w: float, pue: float) -> "PowerProfile":
+        """Return the curve as the building sees it: P becomes PUE·(P + host power)."""
+        return PowerProfile(
+            tuple(
+                replace(
+                    point,
+                    power_w=pue * (point.power_w + host_power_w),
+                    power_ci_w=None if point.power_ci_w is None else pue * point.power_ci_w,
+                )
+                for point in self.points
+            )
+        )
+
+    def usable(self) -> "PowerProfile":
+        """Return the points that some plan may want: none is beaten by another, none is below the energy-minimal one.
+
+        A point is beaten where another one is no slower and draws no more (noise makes such points, and so does a GPU
+        whose clocks no longer rise with the limit). What is slower than the energy-minimal point, as lower limits are,
+        takes more time and more energy: no price of either selects it. The highest rate always remains.
+        """
+        least = self.energy_minimal
+        return PowerProfile(
+            tuple(
+                point
+                for point in self.points
+                if point.iterations_per_s >= least.iterations_per_s
+                and not any(_beats(other, point) for other in self.points)
+            )
+        )
+
+
+def _beats(one: ProfilePoint, other: ProfilePoint) -> bool:
+    """Return whether `one` is at least as fast, draws at most as much, and is better in one of the two."""
+    faster = one.iterations_per_s - other.iterations_per_s
+    thriftier = other.power_w - one.power_w
+    return faster >= 0 and thriftier >= 0 and faster + thriftier > 0

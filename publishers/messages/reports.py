@@ -1,0 +1,191 @@
+"""The messages that the controller publishes: JSON, flat, with units in the names, for dashboards and people."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from publishers.messages.codec import MAX_ITEMS, Amount, Count, Message, Name, Number, PowerW, Sentence, Text, TimeS
+
+
+class GpuDescription(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A GPU of a node, with its limits [W]; `prior_power_limit_w` is what it is given back."""
+
+    uuid: Name
+    index: Count
+    model: Text
+    min_power_limit_w: PowerW | None = None
+    max_power_limit_w: PowerW | None = None
+    default_power_limit_w: PowerW | None = None
+    prior_power_limit_w: PowerW | None = None
+
+
+class NodeStatus(Message, frozen=True, kw_only=True):
+    """A node's controller: retained; its last will says `offline`."""
+
+    state: Literal["online", "offline"]
+    version: Text
+    gpus: Annotated[list[GpuDescription], Meta(max_length=64)] = field(default_factory=list)
+
+
+class GpuEnergy(Message, frozen=True, kw_only=True):
+    """What one GPU draws and has used since the controller started."""
+
+    time_s: TimeS
+    energy_j: Amount
+    power_w: PowerW
+    power_limit_w: PowerW | None = None
+    carbon_g: Amount | None = None
+    cost: Number | None = None
+    currency: Text | None = None
+    carbon_intensity_g_per_kwh: Amount | None = None
+    utilization_ratio: Annotated[float, Meta(ge=0, le=1)] | None = None
+    temperature_c: Annotated[float, Meta(ge=-100, le=200)] | None = None
+    job: Name | None = None
+
+
+class LimitChange(Message, frozen=True, kw_only=True):
+    """A power limit that was written, or left alone, and why: `reason` is a stable code, `detail` a sentence."""
+
+    time_s: TimeS
+    reason: Name
+    detail: Sentence
+    power_limit_w: PowerW | None = None
+    requested_power_limit_w: PowerW | None = None
+    enforced_power_limit_w: PowerW | None = None
+    previous_power_limit_w: PowerW | None = None
+    job: Name | None = None
+    signal: Text | None = None
+
+
+class ProfileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A measured point of a job's curve; `…_ci…` is the half-width of the 95 % confidence interval."""
+
+    power_limit_w: PowerW
+    power_w: PowerW
+    iterations_per_s: Amount
+    power_ci_w: PowerW | None = None
+    iterations_per_s_ci: Amount | None = None
+    n: Count = 0
+
+
+class ProfileReport(Message, frozen=True, kw_only=True):
+    """A job's curve, as far as it is measured."""
+
+    state: Literal["waiting", "profiling", "planned", "observing"]
+    gpu_model: Text
+    n_gpus: Count
+    points: Annotated[list[ProfileEntry], Meta(max_length=512)]
+    batch_size: Count | None = None
+
+
+class RunPlan(Message, frozen=True, kw_only=True):
+    """The limit that a run on several nodes is to have: said by the node of rank 0, obeyed by the others.
+
+    It is said anew every `heartbeat_s`, each time with the next `beat`: one that was heard before, as a retained one
+    may have been, is no sign of life. Without `power_limit_w` nobody is to hold a limit.
+    """
+
+    run: Name
+    node: Name
+    beat: Count
+    time_s: TimeS
+    heartbeat_s: Annotated[float, Meta(ge=1, le=600)]
+    reason: Name
+    detail: Sentence
+    gpu_model: Text
+    max_power_limit_w: Annotated[float, Meta(gt=0, le=1e6)]
+    power_limit_w: PowerW | None = None
+    is_steady: bool = False
+    signal: Text | None = None
+
+
+class PartEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one node drew, and how fast its ranks were, while the plan of the run asked for a limit."""
+
+    power_limit_w: PowerW
+    power_w: PowerW
+    iterations_per_s: Amount
+    active_s: Amount
+
+
+class PartProfile(Message, frozen=True, kw_only=True):
+    """How one node follows the plan of a run, and what it measured meanwhile; `reason` is a stable code."""
+
+    run: Name
+    state: Literal["following", "waiting", "observing"]
+    reason: Name
+    detail: Sentence
+    gpu_model: Text
+    n_gpus: Count
+    n_ranks: Count
+    points: Annotated[list[PartEntry], Meta(max_length=64)]
+    batch_size: Count | None = None
+
+
+class RunEnergy(Message, frozen=True, kw_only=True):
+    """What a run has used, beside what it would have used at the prior limit (`baseline_…`).
+
+    `epochs` are those that its energy is of, from the first that was heard from its beginning (or most of it) on;
+    `epochs_missed` came before.
+    `n_gpus` = 0 means that the run never held a GPU and was not measured: its zeros are no energy and no duration.
+    `max_power_w` is the sum of its GPUs' prior power limits, over all nodes: what turns time into energy in the cost.
+    """
+
+    run: Name
+    state: Literal["running", "finished", "lost", "silent"]
+    gpu_model: Text
+    n_gpus: Count
+    iterations: Count
+    epochs: Count
+    duration_s: Amount
+    energy_j: Amount
+    batch_size: Count | None = None
+    reached: bool | None = None
+    carbon_g: Amount | None = None
+    cost: Number | None = None
+    currency: Text | None = None
+    baseline_energy_j: Amount | None = None
+    baseline_carbon_g: Amount | None = None
+    baseline_duration_s: Amount | None = None
+    saved_ratio: Number | None = None
+    slowdown_ratio: Number | None = None
+    max_power_w: PowerW | None = None
+    epochs_missed: Count = 0
+    final: bool = False
+
+
+class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A value of the grid that holds from `starts_s` until the next one, with the 90 % band of a forecast."""
+
+    starts_s: TimeS
+    value: Number
+    estimated: bool = False
+    lower: Number | None = None
+    upper: Number | None = None
+
+
+class GridSignal(Message, frozen=True, kw_only=True):
+    """The grid of a zone: history and, from `forecast_from_s` on, forecast; and how far both can be trusted.
+
+    What the source told ended at `known_until_s`; what the values have after that is an estimate of ours.
+    """
+
+    time_s: TimeS
+    source: Text
+    zone: Text
+    kind: Literal["average", "marginal", "price"]
+    unit: Text
+    issued_at_s: TimeS
+    state: Literal["fresh", "held", "forecast", "stale"]
+    age_s: Amount
+    values: Annotated[list[SignalValue], Meta(max_length=MAX_ITEMS)]
+    detail: Sentence | None = None
+    forecast_from_s: TimeS | None = None
+    known_until_s: TimeS | None = None
+
+
+class Command(Message, frozen=True, kw_only=True):
+    """What the controller asks of a publisher."""
+
+    command: Literal["stop", "pause", "resume"]
+    reason: Sentence

@@ -1,0 +1,301 @@
+"""A broker that needs no set-up: mosquitto as a child process where it is installed, else amqtt in this process.
+
+mosquitto as a child process: found, started without privileges, and sure to end with its parent.
+
+A broker that needs no set-up: mosquitto as a child process where it is installed, else amqtt inside this process.
+
+It asks nobody for a password, so it listens on the loopback unless told otherwise. It lives as long as its context:
+the child also ends when this process is killed. For production run mosquitto by itself, with TLS, passwords and access
+rules.
+"""
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import os
+import pwd
+import re
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Final, Literal
+
+from publishers.errors import BrokerError
+from publishers.mqtt.client import probe
+
+START_TIMEOUT_S: Final = 5.0
+STOP_TIMEOUT_S: Final = 2.0
+_POLL_S: Final = 0.01
+_SEARCH_PATH: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
+_CONF: Final = """
+listener {port} {host}
+allow_anonymous true
+persistence false
+max_inflight_messages 1000
+max_queued_messages 100000
+message_size_limit 1048576
+set_tcp_nodelay true
+sys_interval 0
+log_dest stderr
+log_type error
+log_type warning
+"""
+_LAUNCHER: Final = """
+import ctypes, os, signal, sys
+parent, user, program, *arguments = sys.argv[1:]
+linux = ctypes.CDLL(None) if sys.platform == "linux" else None
+if user:
+    import pwd
+    account = pwd.getpwnam(user)
+    try:
+        os.setgroups([])
+        os.setgid(account.pw_gid)
+        os.setuid(account.pw_uid)
+    except PermissionError:
+        pass  # root of a container that may not change its user: little is lost
+if linux is not None:
+    linux.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    if os.getppid() != int(parent):
+        sys.exit("the parent is gone")
+os.execv(program, [program, *arguments])
+"""
+"""Becomes the broker, after it has asked the kernel to end it with its parent.
+
+Changing the user forgets that request, so it comes after; and mosquitto, which would change the user itself, must find
+that done. A process of its own does it, because between fork and exec of a process with threads no Python may run.
+"""
+
+
+def find_mosquitto() -> str | None:
+    """Return where mosquitto is, which Debian keeps outside the PATH of ordinary users; None where it is not."""
+    return shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_SEARCH_PATH]))
+
+
+async def read_version(program: str) -> str:
+    """Return the version of a mosquitto, from the first line of its help."""
+    child = await asyncio.create_subprocess_exec(program, "-h", stdout=asyncio.subprocess.PIPE)
+    async with asyncio.timeout(START_TIMEOUT_S):
+        output, _ = await child.communicate()
+    found = re.search(rb"version (\S+)", output)
+    return found[1].decode() if found else "unknown"
+
+
+async def launch(program: str, directory: Path, host: str, port: int) -> asyncio.subprocess.Process:
+    """Start mosquitto as a child that ends with us, without privileges where we have some."""
+    conf, user = directory / "mosquitto.conf", _unprivileged_user()
+    # The launcher has changed the user by then; without this line mosquitto would insist on trying it again.
+    conf.write_text(_CONF.format(host=host, port=port) + ("user root\n" if user else ""))
+    if user:
+        shutil.chown(directory, user)
+        shutil.chown(conf, user)
+    with (directory / "mosquitto.log").open("wb") as log:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), user, program, "-c", str(conf)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C in the terminal is for us: the broker must outlive our last messages
+        )
+
+
+def _unprivileged_user() -> str:
+    """Return whom mosquitto should run as, or nothing where we are no root ourselves."""
+    if os.geteuid() != 0:
+        return ""
+    for name in ("mosquitto", "nobody"):
+        try:
+            return pwd.getpwnam(name).pw_name
+        except KeyError:
+            continue
+    return ""
+
+
+async def accepts(child: asyncio.subprocess.Process, host: str, port: int) -> bool:
+    """Wait until the child accepts connections; return False where it ends, or does not in time."""
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while child.returncode is None:
+                try:
+                    _, writer = await asyncio.open_connection(host, port)
+                except OSError:
+                    await asyncio.sleep(_POLL_S)
+                else:
+                    writer.close()
+                    return True
+    except TimeoutError:
+        return False
+    return False
+
+
+async def stop(child: asyncio.subprocess.Process) -> None:
+    """End the child: by SIGTERM, and by SIGKILL where that does not help."""
+    if child.returncode is not None:
+        return
+    child.terminate()
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await child.wait()
+    except TimeoutError:
+        child.kill()
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await child.wait()
+
+
+def read_last_words(directory: Path) -> str:
+    """Return the last lines of mosquitto's log."""
+    lines = (directory / "mosquitto.log").read_text(errors="replace").splitlines()
+    return " | ".join(lines[-3:]) or "it said nothing"
+
+
+__all__ = ["BrokerError", "EmbeddedBroker", "embedded_broker"]
+
+_N_ATTEMPTS: Final = 3
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedBroker:
+    """A broker that runs."""
+
+    kind: Literal["mosquitto", "amqtt"]
+    version: str
+    host: str
+    port: int
+    ended: Callable[[], Awaitable[str]]
+
+    @property
+    def url(self) -> str:
+        """Return where a client on this machine finds it."""
+        local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 — read, not bound
+        return f"mqtt://[{local}]:{self.port}" if ":" in local else f"mqtt://{local}:{self.port}"
+
+    async def wait(self) -> None:
+        """Wait until it ends by itself, which it should not, and log why; it does not come back."""
+        _LOGGER.error("the broker ended by itself: %s", await self.ended())
+
+
+@asynccontextmanager
+async def embedded_broker(
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    prefer: Literal["auto", "mosquitto", "amqtt"] = "auto",
+    allow_remote: bool = False,
+) -> AsyncIterator[EmbeddedBroker]:
+    """Run a broker at `host` and `port` (0: a free one) as long as the context lasts.
+
+    Raises:
+        BrokerError: the port is taken, the host is no address of this machine or not the loopback (and `allow_remote`
+            does not say that this is meant), or the preferred broker is not installed.
+    """
+    address = _check_host(host, allow_remote=allow_remote)
+    mosquitto = find_mosquitto()
+    if prefer == "mosquitto" and mosquitto is None:
+        raise BrokerError("mosquitto is not installed: apt-get install mosquitto")
+    if mosquitto is not None and prefer != "amqtt":
+        running = _mosquitto(mosquitto, address, port)
+    else:
+        running = _amqtt(address, port)
+    async with running as broker:
+        yield broker
+
+
+def _check_host(host: str, *, allow_remote: bool) -> str:
+    """Return the address to listen at."""
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError as error:
+        raise BrokerError(f"host {host!r}: must be an IP address of this machine, such as 127.0.0.1") from error
+    if not (address.is_loopback or allow_remote):
+        raise BrokerError(
+            f"host {host}: this broker asks nobody for a password, so it listens on the loopback (127.0.0.1) only; for"
+            " other machines run mosquitto itself with deploy/mosquitto.conf, or say allow_remote in a closed network"
+        )
+    return str(address)
+
+
+async def _claim(host: str, port: int) -> int:
+    """Return the port, or a free one where it is 0."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
+            reason = error.strerror
+        else:
+            return int(listener.getsockname()[1])
+    if not taken:
+        raise BrokerError(f"cannot listen at {host}:{port}: {reason}; choose another host or port")
+    url = f"mqtt://[{host}]:{port}" if ":" in host else f"mqtt://{host}:{port}"
+    if await probe(url, timeout_s=1.0) is None:
+        raise BrokerError(f"a broker runs at {host}:{port} already: use it (bus.url = {url!r}), or choose another port")
+    raise BrokerError(f"port {port} of {host} is taken by another program: choose another port, or 0 for a free one")
+
+
+@asynccontextmanager
+async def _mosquitto(program: str, host: str, port: int) -> AsyncIterator[EmbeddedBroker]:
+    version = await read_version(program)
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gridchase-broker-")))
+        chosen = port
+        for _ in range(1 if port else _N_ATTEMPTS):  # a free port may be taken before mosquitto has it
+            chosen = await _claim(host, port)
+            child = await launch(program, directory, host, chosen)
+            stack.push_async_callback(stop, child)
+            if await accepts(child, host, chosen):
+                break
+        else:
+            raise BrokerError(f"mosquitto {version} did not start at {host}:{chosen}: {read_last_words(directory)}")
+
+        async def ended() -> str:
+            return f"mosquitto ended with status {await child.wait()}: {read_last_words(directory)}"
+
+        yield EmbeddedBroker(kind="mosquitto", version=version, host=host, port=chosen, ended=ended)
+
+
+@asynccontextmanager
+async def _amqtt(host: str, port: int) -> AsyncIterator[EmbeddedBroker]:
+    try:
+        from amqtt.broker import Broker  # noqa: PLC0415 — an extra, and a tenth of a second; most have mosquitto
+        from amqtt.errors import BrokerError as StartError  # noqa: PLC0415 — the same
+    except ImportError as error:
+        raise BrokerError(
+            "there is no broker: apt-get install mosquitto, or pip install 'gridchase[controller]'"
+        ) from error
+    for name in ("amqtt", "transitions"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # it logs every packet, and a traceback for a lost client
+    chosen = await _claim(host, port)
+    broker = Broker(
+        {
+            "listeners": {"default": {"type": "tcp", "bind": f"{host}:{chosen}"}},
+            "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
+        }
+    )
+    try:
+        await broker.start()
+    except StartError as error:
+        raise BrokerError(f"amqtt did not start at {host}:{chosen}: {error}") from error
+    try:
+        version = metadata.version("amqtt")
+        yield EmbeddedBroker(kind="amqtt", version=version, host=host, port=chosen, ended=_never)
+    finally:
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await broker.shutdown()
+        except TimeoutError:
+            _LOGGER.warning("amqtt did not stop within %g s", STOP_TIMEOUT_S)
+
+
+async def _never() -> str:
+    """Wait for ever: amqtt ends with this process and not before."""
+    never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    return await never

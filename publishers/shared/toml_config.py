@@ -1,0 +1,138 @@
+"""From TOML tables to frozen records: every fault at once, each with its path, its value and what it must be."""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+Record = TypeVar("Record", bound=Struct)
+KeyReader = Callable[[str, object, list[str]], object]
+"""Reads what stands under a key by itself: (path, value, faults) → the value for the record."""
+
+
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the configuration."""
+
+
+def read_tables(path: Path | None, faults: list[str]) -> dict[str, Any]:
+    """Return the tables of a TOML file; none where there is no file, or a faulty one."""
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        faults.append(f"{path}: {error.strerror}")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        faults.append(f"{path}: {error}")
+    return {}
+
+
+def apply_override(tables: dict[str, Any], text: str, faults: list[str]) -> None:
+    """Set one key, given as `section.key=value`; a bare word is a string."""
+    key, equals, value_text = text.partition("=")
+    section, dot, name = key.strip().partition(".")
+    if not (equals and dot and section and name):
+        faults.append(f"--set {redact_credentials(text)}: must be section.key=value")
+        return
+    table = tables.setdefault(section, {})
+    if isinstance(table, dict):
+        table[name] = parse_toml_value(value_text)
+
+
+def parse_toml_value(text: str) -> object:
+    """Return the TOML value that a text is; a text that is none is a string: `gpu.backend=simulation`."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+
+
+def build_record(
+    name: str,
+    kind: type[Record],
+    table: object,
+    faults: list[str],
+    *,
+    readers: Mapping[str, KeyReader] | None = None,
+) -> Record | None:
+    """Return the record that a table describes, without what is wrong in it; None where it cannot be made at all.
+
+    Args:
+        name: the path of the table, for the faults.
+        kind: the type of the record.
+        table: what stands there.
+        faults: is appended to.
+        readers: keys that are read in a way of their own.
+    """
+    if not isinstance(table, dict):
+        faults.append(f"{name} = {redacted_repr(table)}: must be a table, [{name}]")
+        return None
+    hints = get_type_hints(kind, include_extras=True)
+    good: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in hints:
+            faults.append(f"{name}.{key}: there is no such key; there are {', '.join(hints)}")
+        elif readers and key in readers:
+            good[key] = readers[key](f"{name}.{key}", value, faults)
+        else:
+            try:
+                good[key] = msgspec.convert(value, hints[key])
+            except msgspec.ValidationError as error:
+                seen = "…" if key.endswith("_env") else redacted_repr(value)  # people put the secret itself there
+                faults.append(f"{name}.{key} = {seen}: {describe_bounds(hints[key]) or error}")
+    missing = [field.name for field in msgspec.structs.fields(kind) if field.required and field.name not in good]
+    faults += [f"{name}.{key}: is missing: {describe_bounds(hints[key])}" for key in missing if key not in table]
+    return None if missing else kind(**good)
+
+
+def independent_faults(found: Iterable[str], faults: Sequence[str]) -> list[str]:
+    """Return the faults between keys that would be there, too, if what is wrong already were right.
+
+    A record is built without the keys that are wrong: what they are to say together with others is not known yet.
+
+    Args:
+        found: what is wrong with the record, each with all its keys.
+        faults: what was wrong with the tables, each with its key first.
+    """
+    wrong = {match[0] for fault in faults if (match := _KEY.match(fault))}
+    return [fault for fault in found if wrong.isdisjoint(_KEY.findall(fault) + _KEY.findall(_TABLE.sub("", fault)))]
+
+
+def redacted_repr(value: object) -> str:
+    """Return a value as it may be logged."""
+    return redact_credentials(repr(value))
+
+
+def redact_credentials(text: str) -> str:
+    """Return a text in which no URL shows a user or a password: faults are logged."""
+    return re.sub(r"://.*@", "://…@", text, flags=re.DOTALL)
+
+
+_KEY = re.compile(r"\b[a-z]+\.[a-z_]+")
+_TABLE = re.compile(r"\bjob\[\d+\]\.")
+"""What a `[[plan.job]]` does not say itself it has from `[plan]`, and its fault may be that of there."""
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+_WORDS = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
+
+
+def describe_bounds(hint: Any) -> str:  # noqa: ANN401 — a type annotation has no narrower type
+    """Return what a value of a type must be, in words; "" where that is not known."""
+    if get_origin(hint) is Literal:
+        return "must be " + " or ".join(repr(choice) for choice in get_args(hint))
+    if get_origin(hint) is not Annotated:
+        return f"must be {_WORDS[hint]}" if hint in _WORDS else ""
+    kind, meta, *_ = get_args(hint)
+    if isinstance(kind, UnionType) or kind not in _WORDS:
+        return ""
+    words = [f"{word} {getattr(meta, field):g}" for field, word in _BOUNDS.items() if getattr(meta, field) is not None]
+    return (
+        f"must be {_WORDS[kind]}"
+        + (" " + " and ".join(words) if words else "")
+        + (f" of {meta.description}" if meta.description else f" like {meta.pattern}" if meta.pattern else "")
+        + (" and not empty" if meta.min_length and not meta.pattern else "")
+    )

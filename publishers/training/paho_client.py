@@ -1,0 +1,290 @@
+"""The training side's connection to the broker: paho, driven by the sender's own thread, never by the training loop.
+
+paho's own loop thread waits in `select`, which fails above file descriptor 1023 (loaders with many workers get there),
+naps in a way that nothing ends at once, and cannot be joined under a deadline. So `work` does its turns, with `poll`.
+"""
+
+import os
+import select
+import socket
+import ssl
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from paho.mqtt.client import Client, MQTTMessage, MQTTMessageInfo, MQTTv311
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+from paho.mqtt.reasoncodes import ReasonCode
+
+from publishers.training.settings import Broker
+
+CONNECT_TIMEOUT_S: Final = 3.0
+KEEPALIVE_S: Final = 60
+"""Long, because a training step may hold the interpreter's lock for a while; the heartbeat is quicker anyway."""
+FIRST_DELAY_S: Final = 1.0
+LONGEST_DELAY_S: Final = 30.0
+_MAX_QUEUED: Final = 64
+_MAX_READ: Final = 64
+"""Messages read in one turn: many may have come since the last flush, and somebody may flood us."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Will:
+    """What the broker says for us when we are gone: retained."""
+
+    topic: str
+    payload: bytes
+
+
+class Receipt(Protocol):
+    """The fate of a published message."""
+
+    @property
+    def done(self) -> bool:
+        """Return whether it has left (QoS 0), was acknowledged (QoS 1), or is lost."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """Return whether it is known to be lost."""
+        ...
+
+
+class Connection(Protocol):
+    """What the sender needs of a connection. All calls come from one thread; none raises."""
+
+    @property
+    def connections(self) -> int:
+        """Return how often the broker has let us in so far."""
+        ...
+
+    @property
+    def failures(self) -> int:
+        """Return how many attempts have failed, and connections been lost, so far."""
+        ...
+
+    def is_connected(self) -> bool:
+        """Return whether it is there now."""
+        ...
+
+    def is_subscribed(self) -> bool:
+        """Return whether the broker has answered every subscription on this connection."""
+        ...
+
+    @property
+    def failure(self) -> str | None:
+        """Return why the last attempt failed or the connection ended; None before, and while connected."""
+        ...
+
+    def work(self, timeout_s: float = 0.0) -> None:
+        """Do what is due (connect, read, write, ping); wait for the network for at most `timeout_s`."""
+        ...
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> Receipt:
+        """Send a message, or as much of it as the network takes now."""
+        ...
+
+    def subscribe(self, topic: str, hear: Callable[[bytes], None]) -> None:
+        """Call `hear(payload)` for each message at `topic`, at QoS 1, on this connection and every later one.
+
+        `hear` is called within `work`, and must not raise.
+        """
+        ...
+
+    def hurry(self) -> None:
+        """Let the next `work` try to connect at once where the broker is away, and then begin with short delays."""
+        ...
+
+    def close(self) -> None:
+        """Say goodbye, so that the broker keeps the last will to itself."""
+        ...
+
+
+class _ClosingSocket(ssl.SSLSocket):
+    """A TLS socket that closes itself where it is not let in: paho would leave it to the garbage collector."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        try:
+            super().do_handshake(block)
+        except OSError:
+            self.close()
+            raise
+
+
+class PahoReceipt:
+    """The fate of a message handed to paho."""
+
+    def __init__(self, info: MQTTMessageInfo) -> None:
+        self._info = info
+
+    @property
+    def done(self) -> bool:
+        """Return whether it has left (QoS 0), was acknowledged (QoS 1), or is lost."""
+        return self.lost or self._info.is_published()
+
+    @property
+    def lost(self) -> bool:
+        """Return whether it is known to be lost."""
+        return self._info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS
+
+
+class PahoConnection:
+    """A connection to an MQTT 3.1.1 broker that comes back by itself, after 1, 2, 4 … 30 s."""
+
+    def __init__(self, broker: Broker, will: Will) -> None:
+        """Prepare it; the first `work` connects.
+
+        Raises:
+            OSError: the file of certificate authorities cannot be read, or is none.
+        """
+        self._broker = broker
+        self.connections = self.failures = 0
+        self.failure: str | None = None
+        self._topics: list[str] = []
+        self._awaited: set[int | None] = set()
+        self._refusal: str | None = None
+        self._due_s = 0.0
+        self._delay_s = FIRST_DELAY_S
+        # 23 characters: what every broker must accept. Random, so that two claimants of one rank do not fight.
+        self._client = client = Client(
+            CallbackAPIVersion.VERSION2, client_id=f"gc{os.urandom(10).hex()}", protocol=MQTTv311
+        )
+        client.connect_timeout = CONNECT_TIMEOUT_S
+        client.max_queued_messages_set(_MAX_QUEUED)
+        client.will_set(will.topic, will.payload, qos=1, retain=True)
+        if broker.username is not None:
+            client.username_pw_set(broker.username, broker.password)
+        if broker.tls:
+            context = ssl.create_default_context(cafile=broker.ca_file)
+            context.sslsocket_class = _ClosingSocket
+            client.tls_set_context(context)
+        client.on_socket_open = _set_no_delay
+        client.on_connect = self._note_answer
+        client.on_subscribe = self._note_subscription
+        self._drop()
+        _OPEN.add(self)
+
+    def is_connected(self) -> bool:
+        """Return whether the broker is there now."""
+        return self._client.is_connected() and self._client.socket() is not None
+
+    def is_subscribed(self) -> bool:
+        """Return whether the broker has answered every subscription on this connection."""
+        return not self._awaited
+
+    def work(self, timeout_s: float = 0.0) -> None:
+        """Do what is due; wait for the network for at most `timeout_s`."""
+        if self._client.socket() is not None:
+            self._turn(timeout_s)
+            if self._client.socket() is None:
+                self._note_failure("the connection was lost")
+        elif time.monotonic() >= self._due_s:
+            self._connect()
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> PahoReceipt:
+        """Send a message, or as much of it as the network takes now."""
+        return PahoReceipt(self._client.publish(topic, payload, qos=qos, retain=retain))
+
+    def subscribe(self, topic: str, hear: Callable[[bytes], None]) -> None:
+        """Call `hear(payload)` for each message at `topic`, on this connection and every later one."""
+
+        def pass_on(_client: Client, _userdata: object, message: MQTTMessage) -> None:
+            hear(bytes(message.payload))
+
+        self._client.message_callback_add(topic, pass_on)
+        self._topics.append(topic)
+        if self.is_connected():
+            self._awaited.add(self._client.subscribe(topic, qos=1)[1])
+
+    def hurry(self) -> None:
+        """Let the next `work` try to connect at once where the broker is away, and then begin with short delays."""
+        self._due_s, self._delay_s = 0.0, FIRST_DELAY_S
+
+    def close(self) -> None:
+        """Say goodbye, so that the broker keeps the last will to itself."""
+        self._client.disconnect()
+        if self._client.socket() is not None:
+            self._turn(0.0)
+        self._drop()
+
+    def _connect(self) -> None:
+        """Try once, and wait for the broker's answer."""
+        deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
+        try:
+            self._client.reconnect()
+            while self._client.socket() is not None and not self.is_connected() and time.monotonic() < deadline_s:
+                self._turn(deadline_s - time.monotonic())
+        except (OSError, ValueError) as error:  # refused, no such host, no route, TLS
+            self._note_failure(str(error))
+            return
+        if not self.is_connected():
+            self._note_failure(self._refusal or "the broker does not answer")
+
+    def _turn(self, timeout_s: float) -> None:
+        """Read what there is, write and ping once; an error closes the socket."""
+        client = self._client
+        sock: Any = client.socket()
+        poll = select.poll()
+        poll.register(sock, select.POLLIN | (select.POLLOUT if client.want_write() else 0))
+        for n_read in range(_MAX_READ):
+            pending = getattr(sock, "pending", int)()  # TLS may hold bytes that poll does not see
+            events = poll.poll(0 if pending or n_read else max(0.0, timeout_s) * 1e3)
+            if not pending and not any(event & ~select.POLLOUT for _, event in events):
+                break
+            client.loop_read()
+            if client.socket() is not sock:
+                break
+        if client.want_write():
+            client.loop_write()
+        client.loop_misc()
+
+    def _note_answer(
+        self, _client: Client, _userdata: object, _flags: object, reason: ReasonCode, _properties: object
+    ) -> None:
+        if reason.is_failure:
+            self._refusal = f"the broker refuses: {str(reason).lower()}"
+            return
+        self.connections += 1
+        self.failure = None
+        self._delay_s = FIRST_DELAY_S
+        self._awaited = {self._client.subscribe(topic, qos=1)[1] for topic in self._topics}
+
+    def _note_subscription(
+        self, _client: Client, _userdata: object, mid: int, _reasons: object, _properties: object
+    ) -> None:
+        self._awaited.discard(mid)
+
+    def _note_failure(self, reason: str) -> None:
+        self._drop()
+        self.failures += 1
+        self.failure, self._refusal = reason, None
+        self._due_s = time.monotonic() + self._delay_s
+        self._delay_s = min(2 * self._delay_s, LONGEST_DELAY_S)
+
+    def _drop(self) -> None:
+        """Close the socket, if there is one, without a word; paho remembers where to connect next."""
+        self._client.connect_async(self._broker.host, self._broker.port, keepalive=KEEPALIVE_S)
+
+    def close_inherited(self) -> None:
+        """Close a forked child's copy of the socket; the parent's connection stays as it is."""
+        sock = self._client.socket()
+        if sock is not None:
+            sock.close()
+
+
+_OPEN: "weakref.WeakSet[PahoConnection]" = weakref.WeakSet()
+
+
+def _close_inherited() -> None:
+    """While a forked child held the socket open, the broker would not notice that the parent was killed."""
+    for connection in list(_OPEN):
+        connection.close_inherited()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
+def _set_no_delay(_client: Client, _userdata: object, sock: Any) -> None:  # noqa: ANN401 — paho's signature
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,0 +1,252 @@
+"""The log of a rank: counts between any two moments, refuses nonsense, and does not grow for ever."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.accounting.iteration_log import LATEST_FUTURE_NS, MAX_STRETCHES, IterationLog
+from publishers.messages.codec import Iterations
+from tests.controller.messages import iterations, ns
+
+LATE_NS = ns(1e6)
+
+
+def log_of(*messages: tuple[float, list[float]]) -> IterationLog:
+    """Return a log of messages, each (begin, ends) in seconds, numbered in order."""
+    log, first = IterationLog(), 0
+    for seq, (begin_s, ends_s) in enumerate(messages):
+        assert log.append(iterations(begin_s, ends_s, seq=seq, first=first), now_ns=LATE_NS)
+        first += len(ends_s)
+    return log
+
+
+def test_an_empty_log_knows_nothing() -> None:
+    log = IterationLog()
+    assert (log.begin_ns, log.end_ns, log.n_iterations, log.count(0, LATE_NS)) == (None, None, 0, 0)
+    assert not log.covers(0, 1)
+
+
+def test_iterations_are_counted_with_the_fractions_at_both_ends() -> None:
+    log = log_of((10, [12, 14, 16]))
+    assert log.count(ns(10), ns(16)) == 3
+    assert log.count(ns(11), ns(15)) == 2
+    assert log.count(ns(12.5), ns(13.5)) == 0.5
+    assert log.count(ns(0), ns(100)) == 3
+
+
+def test_the_time_of_each_iteration_that_ended_in_an_interval_is_told() -> None:
+    log = log_of((10, [12, 15, 16]), (60, [61, 64]))
+    assert log.iteration_times_s(ns(12), ns(64), at_most=9) == pytest.approx((3, 1, 1, 3))
+    assert log.iteration_times_s(ns(11.9), ns(15.9), at_most=9) == pytest.approx((2, 3)), "whole ones, whenever begun"
+    assert log.iteration_times_s(ns(20), ns(50), at_most=9) == ()
+
+
+def test_of_very_many_iterations_the_times_are_spread_evenly() -> None:
+    log = log_of((0, [1 + 0.001 * i for i in range(1_000)]))
+    times_s = log.iteration_times_s(ns(0), ns(2), at_most=64)
+    assert 32 <= len(times_s) <= 64
+    assert times_s[:2] == pytest.approx((1, 0.001))
+
+
+def test_messages_without_a_pause_between_them_count_as_one() -> None:
+    log = log_of((10, [12, 14]), (14.5, [16, 18]))
+    assert log.count(ns(10), ns(18)) == 4
+    assert log.covers(ns(10), ns(18))
+    assert log.active_s == pytest.approx(8.0), "half a second between two epochs belongs to the rhythm"
+    assert log.running_s == pytest.approx(7.5), "but not to the iterations"
+    assert log.gaps_s(ns(12), ns(14.25)) == pytest.approx(0.25)
+    assert log.gaps_s(ns(9), ns(18)) == pytest.approx(1.5)
+
+
+def test_a_pause_is_not_active_and_counts_no_iterations() -> None:
+    log = log_of((10, [12, 14]), (60, [62]))
+    assert not log.covers(ns(13), ns(61))
+    assert not log.covers(ns(20), ns(30))
+    assert log.count(ns(14), ns(60)) == 0
+    assert log.active_s == pytest.approx(6.0)
+
+
+def test_a_moment_of_a_long_pause_is_a_pause_and_all_of_a_short_one_is_not() -> None:
+    log = log_of((10, [12, 14]), (60, [62, 64]), (64.5, [66]))
+    assert not log.covers(ns(13), ns(14.1))
+    assert not log.covers(ns(59.9), ns(62))
+    assert log.covers(ns(60), ns(64.2))
+    assert log.covers(ns(64.2), ns(66))
+    assert log.covers(ns(64.1), ns(64.3))
+
+
+def test_what_lies_outside_is_not_covered() -> None:
+    log = log_of((10, [12, 14]))
+    assert log.covers(ns(11), ns(14))
+    assert not log.covers(ns(11), ns(14.1))
+    assert not log.covers(ns(9.9), ns(12))
+
+
+def test_iterations_that_were_lost_on_the_way_ran_all_the_same() -> None:
+    log = IterationLog()
+    log.append(iterations(0, [1, 2], seq=0, first=0), now_ns=LATE_NS)
+    assert log.append(iterations(7, [8], seq=3, first=7), now_ns=LATE_NS)
+    assert (log.n_iterations, log.n_lost, log.active_s) == (8, 5, 8.0)
+
+
+def test_a_run_that_was_joined_in_the_middle_has_lost_nothing() -> None:
+    log = IterationLog()
+    log.append(iterations(100, [101], seq=40, first=4_000), now_ns=LATE_NS)
+    assert (log.n_iterations, log.n_lost) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        iterations(3, [4], seq=1, first=3),
+        iterations(3, [4], seq=0, first=3),
+        iterations(3, [4], seq=2, first=2),
+        iterations(2.5, [4], seq=2, first=3),
+        iterations(0, [1], seq=2, first=3),
+    ],
+    ids=["repeats", "older", "iterations repeat", "begins before the last end", "lies in the past"],
+)
+def test_what_repeats_or_goes_backwards_is_refused_and_changes_nothing(message: Iterations) -> None:
+    log = log_of((0, [1, 2]), (2, [3]))
+    assert not log.append(message, now_ns=LATE_NS)
+    assert (log.n_iterations, log.n_refused, log.end_ns) == (3, 1, ns(3))
+    assert log.append(iterations(3, [4], seq=2, first=3), now_ns=LATE_NS)
+
+
+def test_an_iteration_from_the_future_is_refused() -> None:
+    log = IterationLog()
+    assert not log.append(iterations(0, [100]), now_ns=ns(100) - LATEST_FUTURE_NS - 1)
+    assert log.append(iterations(0, [100]), now_ns=ns(100) - LATEST_FUTURE_NS)
+
+
+def test_epochs_are_counted_by_their_highest_number() -> None:
+    log = IterationLog()
+    for seq, epoch in enumerate((0, 0, 1, 2)):
+        log.append(iterations(seq, [seq + 1], seq=seq, first=seq, epoch=epoch), now_ns=LATE_NS)
+    assert log.epochs == 3
+
+
+@pytest.mark.parametrize(("first", "epochs"), [(0, 3), (300, 3), (350, 3), (351, 2), (399, 2)])
+def test_a_log_that_begins_late_counts_the_epochs_that_it_has_heard(first: int, epochs: int) -> None:
+    """Epochs are of 100 iterations each; those heard are number 3, of which the beginning is missing, to 5."""
+    log, number = IterationLog(), 0 if first else -3
+    begins = [first, 100 * (number + 4), 100 * (number + 5)]
+    heard = []
+    for seq, (begin, epoch) in enumerate(zip(begins, (number + 3, number + 4, number + 5), strict=True)):
+        log.append(iterations(begin, [begin + 1.0], seq=seq, first=begin, epoch=epoch), now_ns=LATE_NS)
+        heard.append(log.epochs)
+    assert heard == [1 if first == 0 else 0, epochs - 1, epochs]
+    assert log.n_epochs == number + 6
+
+
+def test_a_long_run_forgets_its_oldest_stretches_but_not_its_totals() -> None:
+    n = MAX_STRETCHES + 100
+    log = log_of(*((float(i), [i + 0.5, i + 1.0]) for i in range(n)))
+    assert log.n_iterations == 2 * n
+    assert log.begin_ns == ns(100)
+    assert log.count(ns(n - 10), ns(n)) == 20
+    assert len(log._stretches) == MAX_STRETCHES
+
+
+def test_long_messages_are_forgotten_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.run_log.MAX_MARKS", 1_000)
+    log = log_of(*((100.0 * i, [100 * i + k + 1.0 for k in range(99)]) for i in range(50)))
+    assert sum(len(stretch.marks_ns) for stretch in log._stretches) == log._n_marks <= 1_000
+    assert log.n_iterations == 99 * 50
+
+
+@given(
+    lengths=st.lists(st.floats(0.01, 5.0), min_size=2, max_size=40),
+    cuts=st.lists(st.floats(0, 1), min_size=1, max_size=8),
+    size=st.integers(1, 7),
+)
+def test_the_parts_of_an_interval_sum_to_the_whole(lengths: list[float], cuts: list[float], size: int) -> None:
+    ends_s = [sum(lengths[: i + 1]) for i in range(len(lengths))]
+    chunks = [(ends_s[i - 1] if i else 0.0, ends_s[i : i + size]) for i in range(0, len(ends_s), size)]
+    log = log_of(*chunks)
+    total_ns = ns(ends_s[-1])
+    marks_ns = [0, *sorted(int(cut * total_ns) for cut in cuts), total_ns]
+    parts = [log.count(a, b) for a, b in pairwise(marks_ns)]
+    assert all(part >= 0 for part in parts)
+    assert sum(parts) == pytest.approx(len(lengths), abs=1e-6)
+
+
+def test_a_cut_in_the_gap_at_an_epochs_turn_leaves_what_follows_active() -> None:
+    log = IterationLog()
+    log.append(iterations(0.0, [1.0, 2.0], seq=0, first=0), now_ns=LATE_NS)
+    log.append(iterations(2.3, [3.0, 4.0], seq=1, first=2, epoch=1), now_ns=LATE_NS)
+    cut_ns = ns(2.1)
+    log.forget_before(cut_ns)
+    assert log.covers(cut_ns, ns(3))
+    log.forget_before(ns(2.5))
+    assert log.begin_ns == ns(2.3)  # what is wholly counted is forgotten
+
+
+def test_the_length_of_a_run_counts_from_the_first_iteration_that_was_heard() -> None:
+    log = IterationLog()
+    assert log.total_iterations(1_000) is None, "nobody knows yet where it is"
+    log.append(iterations(0, [1, 2], first=600), now_ns=ns(3))
+    assert log.total_iterations(1_000) == 400
+    assert log.total_iterations(None) is None
+    assert log.total_iterations(500) == 2, "it is over already"
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 3))
+def test_a_log_that_goes_on_from_a_tally_is_the_log_that_heard_it_all(n_before: int, n_after: int, n_lost: int) -> None:
+    def message(seq: int) -> Iterations:
+        return iterations(2 * seq, [2 * seq + 1, 2 * seq + 2], seq=seq, first=2 * seq, epoch=seq // 2)
+
+    whole, former = IterationLog(), IterationLog()
+    for seq in range(n_before):
+        assert whole.append(message(seq), now_ns=LATE_NS)
+        assert former.append(message(seq), now_ns=LATE_NS)
+    resumed = IterationLog(former.tally())
+    assert resumed.tally() == whole.tally()
+    for seq in range(n_before + n_lost, n_before + n_lost + n_after):
+        assert whole.append(message(seq), now_ns=LATE_NS)
+        assert resumed.append(message(seq), now_ns=LATE_NS)
+    assert resumed.tally() == whole.tally()
+    assert resumed.total_iterations(1_000) == whole.total_iterations(1_000) == 1_000
+
+
+def test_a_log_that_goes_on_counts_nothing_twice() -> None:
+    former = log_of((0, [1, 2]), (2, [3, 4]))
+    resumed = IterationLog(former.tally())
+    assert not resumed.append(iterations(2, [3, 4], seq=1, first=2), now_ns=LATE_NS)
+    assert (resumed.n_iterations, resumed.n_refused) == (4, 1)
+    assert IterationLog().tally() is None
+
+
+def test_a_process_that_goes_on_with_a_later_epoch_has_heard_no_earlier_one() -> None:
+    log = IterationLog()
+    for seq, (begin_s, epoch) in enumerate([(10, 8), (20, 9)]):
+        message = iterations(begin_s, [begin_s + 2, begin_s + 4], seq=seq, first=2 * seq, epoch=epoch)
+        assert log.append(message, now_ns=LATE_NS)
+    assert (log.n_epochs, log.epochs) == (10, 2)
+
+
+@pytest.mark.parametrize(("length_s", "is_pause"), [(20.0, False), (59.0, False), (200.0, True)])
+def test_an_iteration_in_which_its_process_was_suspended_while_nobody_heard_it_is_a_pause(
+    length_s: float, is_pause: bool
+) -> None:
+    """It counts, and took as long as others do; a lease is 60 s."""
+    former = log_of((0, [1, 2]), (2, [3, 4]))
+    log = IterationLog(former.tally(), taken_up_ns=ns(5 + length_s), lease_s=60.0)
+    end_s = 5 + length_s
+    assert log.append(iterations(4, [5, end_s, end_s + 1], seq=2, first=4), now_ns=ns(end_s + 2))
+    assert (log.n_iterations, log.total_iterations(10)) == (7, 10)
+    assert log.running_s == pytest.approx(6 + (1 if is_pause else length_s))
+    assert log.active_s == pytest.approx(log.running_s)
+    assert log.covers(ns(6), ns(end_s - 1)) is not is_pause
+    assert log.covers(ns(end_s), ns(end_s + 1))
+
+
+def test_an_iteration_that_is_as_long_as_others_or_has_begun_since_is_none_in_which_its_process_was_suspended() -> None:
+    slow = IterationLog(log_of((0, [300, 600])).tally(), taken_up_ns=ns(700), lease_s=60.0)
+    assert slow.append(iterations(600, [900], seq=2, first=4), now_ns=ns(900))
+    assert slow.covers(ns(600), ns(900))
+    late = IterationLog(log_of((0, [1, 2])).tally(), taken_up_ns=ns(3), lease_s=60.0)
+    assert late.append(iterations(3, [900], seq=2, first=2), now_ns=ns(900))
+    assert late.covers(ns(3), ns(900))

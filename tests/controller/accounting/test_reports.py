@@ -1,0 +1,137 @@
+"""What is published about a run.
+
+What is published of a run: one node's part, and the whole as its leader adds it up.
+
+What a run has cost on other nodes, from what they have told.
+"""
+
+import pytest
+
+from controller.accounting.iteration_log import IterationLog
+from controller.accounting.ranks import Ranks, RunIdentity
+from controller.accounting.reports import MAX_NODES, RunReporter, energy_report, joined, profile_report
+from controller.control.gpu_group import GpuGroup
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from publishers.messages.codec import decode, encode
+from publishers.messages.reports import RunEnergy
+from tests.controller.messages import iterations, ns, rank_status, run_energy
+
+POINT = ProfilePoint(
+    power_limit_w=200.0, power_w=190.0, iterations_per_s=0.8, power_ci_w=1.5, iterations_per_s_ci=0.01, n=40
+)
+
+
+def log_of(n: int, epoch: int = 0) -> IterationLog:
+    """Return a log of some iterations, of which each epoch after the first has one."""
+    log = IterationLog()
+    n_first = n - epoch
+    log.append(iterations(0, [float(i + 1) for i in range(n_first)]), now_ns=ns(1e6))
+    for later in range(1, epoch + 1):
+        done = n_first + later - 1
+        log.append(iterations(done, [done + 1.0], seq=later, first=done, epoch=later), now_ns=ns(1e6))
+    return log
+
+
+def test_a_curve_is_published_with_its_confidence() -> None:
+    report = profile_report(PowerProfile((POINT,)), state="planned", gpu_model="A40", n_gpus=2, batch_size=256)
+    (entry,) = report.points
+    assert (entry.power_limit_w, entry.power_w, entry.iterations_per_s) == (200.0, 190.0, 0.8)
+    assert (entry.power_ci_w, entry.iterations_per_s_ci, entry.n) == (1.5, 0.01, 40)
+    assert (report.state, report.gpu_model, report.n_gpus, report.batch_size) == ("planned", "A40", 2, 256)
+
+
+def test_a_curve_without_a_point_is_published_empty() -> None:
+    assert profile_report(None, state="waiting", gpu_model="A40", n_gpus=1, batch_size=None).points == []
+
+
+def test_the_slowest_rank_counts_the_iterations_and_the_furthest_the_epochs() -> None:
+    report = energy_report(
+        rank_status(reached=True),
+        [log_of(10, epoch=2), log_of(8, epoch=1)],
+        {"energy_j": 100.0, "duration_s": 9.0, "carbon_g": 1.5},
+        state="finished",
+        gpu_model="A40",
+        n_gpus=2,
+        currency=None,
+        final=True,
+    )
+    assert (report.iterations, report.epochs, report.reached, report.final) == (8, 3, True, True)
+    assert (report.energy_j, report.duration_s, report.carbon_g, report.cost) == (100.0, 9.0, 1.5, None)
+    assert decode(encode(report), RunEnergy) == report
+
+
+def test_a_run_on_one_node_is_its_own_sum() -> None:
+    own = run_energy(saved_ratio=0.2, cost=1.0)
+    assert joined(own, []) == own
+
+
+def test_nodes_add_up_their_energy_and_the_leader_knows_the_rest() -> None:
+    own = run_energy(energy_j=100.0, baseline_energy_j=120.0, duration_s=50.0, slowdown_ratio=1.02)
+    other = run_energy(energy_j=300.0, baseline_energy_j=380.0, duration_s=49.0, n_gpus=4)
+    whole = joined(own, [other])
+    assert (whole.energy_j, whole.baseline_energy_j, whole.n_gpus) == (400.0, 500.0, 5)
+    assert (whole.duration_s, whole.slowdown_ratio) == (50.0, 1.02)
+    assert whole.saved_ratio == pytest.approx(0.2)
+
+
+def test_the_prior_limits_of_all_nodes_add_up_where_all_are_known() -> None:
+    own = run_energy(max_power_w=600.0)
+    assert joined(own, [run_energy(max_power_w=1_200.0)]).max_power_w == 1_800.0
+    assert joined(own, [run_energy()]).max_power_w is None
+
+
+def test_the_saved_ratio_of_several_nodes_is_that_of_carbon_where_there_is_carbon() -> None:
+    own = run_energy(energy_j=1.0, baseline_energy_j=1.0, carbon_g=60.0, baseline_carbon_g=100.0)
+    other = run_energy(energy_j=1.0, baseline_energy_j=1.0, carbon_g=90.0, baseline_carbon_g=100.0)
+    assert joined(own, [other]).saved_ratio == pytest.approx(0.25)
+
+
+def test_a_node_that_has_no_baseline_yet_leaves_the_whole_without_one() -> None:
+    whole = joined(run_energy(baseline_energy_j=120.0), [run_energy()])
+    assert (whole.baseline_energy_j, whole.saved_ratio) == (None, None)
+
+
+def test_the_saved_ratio_of_several_nodes_is_that_of_cost_where_there_is_a_price() -> None:
+    # 6 of 10 and 9 of 10 are 15 of 20.
+    own, other = run_energy(cost=6.0, saved_ratio=0.4), run_energy(cost=9.0, saved_ratio=0.1)
+    assert joined(own, [other]).saved_ratio == pytest.approx(0.25)
+    assert joined(own, [run_energy(cost=9.0)]).saved_ratio is None
+
+
+def news_of(**parts_j: float) -> RunReporter:
+    """Return the news of a run on node-a that has heard of other nodes' energy [J], used in 100 s."""
+    ranks = Ranks(name="resnet50/run-1", lease_s=60.0)
+    ranks.hear_status(0, rank_status(world_size=2), now_s=0.0)
+    news = RunReporter(
+        RunIdentity(job="resnet50", run="run-1", node="node-a"),
+        ranks=ranks,
+        holding=GpuGroup(),
+        publish=lambda *_: None,
+    )
+    for node, used_j in parts_j.items():
+        part = run_energy(energy_j=used_j, duration_s=100.0, carbon_g=used_j / 1e3, cost=used_j / 1e6)
+        news.hear_energy(node.replace("_", "-"), part)
+    return news
+
+
+@pytest.mark.parametrize(("kind", "spent"), [("energy", 2.0), ("carbon", 7_200.0), ("price", 7.2)])
+def test_what_other_nodes_have_spent_adds_up_in_the_unit_of_the_budget(kind: str, spent: float) -> None:
+    news = news_of(node_a=9e9, node_b=3.6e6, node_c=3.6e6)
+    assert news.spent_elsewhere(kind=kind, host_power_w=0.0, pue=1.0) == pytest.approx(spent)
+
+
+def test_the_machines_of_other_nodes_and_the_building_are_paid_too() -> None:
+    news = news_of(node_b=3.6e6)
+    assert news.spent_elsewhere(kind="energy", host_power_w=36_000.0, pue=1.5) == pytest.approx(3.0)
+
+
+def test_a_flood_of_nodes_is_remembered_for_a_bounded_number_of_them() -> None:
+    news = news_of(**{f"node_{number:05d}": 3.6e6 for number in range(MAX_NODES + 5)})
+    assert news.spent_elsewhere(kind="energy", host_power_w=0.0, pue=1.0) == pytest.approx(MAX_NODES)
+
+
+def test_a_last_word_counts_where_others_came_before_it() -> None:
+    news = news_of(node_b=3.6e6)
+    news.hear_energy("node-b", run_energy(energy_j=7.2e6, final=True))
+    news.hear_energy("node-c", run_energy(energy_j=7.2e6, final=True))
+    assert news.spent_elsewhere(kind="energy", host_power_w=0.0, pue=1.0) == pytest.approx(2.0), "of an earlier run"

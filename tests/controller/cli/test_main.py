@@ -1,0 +1,263 @@
+"""The command line in this process: its verbs explain themselves, and every class of error has its exit code."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from controller.cli.main import main
+from controller.cli.up import _look_command
+from controller.config import Config, NodeConfig, load_config
+from controller.errors import (
+    BackendError,
+    ConfigError,
+    ControllerError,
+    GpuLimitError,
+    GpuLostError,
+    GpuNotSupportedError,
+    GpuPermissionError,
+    GpuSuspectError,
+    JournalError,
+    NodeLockedError,
+)
+from controller.gpu.journal import Journal, JournalEntry
+from controller.gpu.node_lock import NodeLock
+from policies.service.errors import RequestError, StoreVersionError
+from publishers.mqtt.embedded_broker import BrokerError
+from tests.fakes import FakeBackend, FakeGpu
+
+VERBS = ("demo", "up", "controller", "policy", "broker", "check", "restore")
+GPU_ERRORS = (GpuPermissionError, GpuNotSupportedError, GpuLimitError, GpuLostError, GpuSuspectError)
+CODES = [
+    (ConfigError(["plan.eta = 7: must be a number at most 1", "plan.eat: there is no such key"]), 2),
+    (JournalError("journal.json: cannot be read"), 2),
+    (NodeLockedError("another controller is at work"), 2),
+    (BackendError("there is no NVIDIA driver"), 1),
+    (BrokerError("mosquitto has ended by itself"), 1),
+    (ControllerError("anything else of ours"), 1),
+    (StoreVersionError("the database is of a newer version"), 1),
+    (RequestError(["store.url: cannot be read"]), 2),
+    *((kind("it failed", gpu_uuid="GPU-1", operation="open"), 1) for kind in GPU_ERRORS),
+]
+
+
+class FailingBackend(FakeBackend):
+    """GPUs whose opening fails."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__([])
+        self._error = error
+
+    async def open(self) -> Sequence[FakeGpu]:
+        raise self._error
+
+
+def arguments(verb: str, state_dir: Path, *settings: str) -> list[str]:
+    """Return a verb with a simulated node."""
+    fixed = ["gpu.backend=simulation", "http.port=-1", f"node.state_dir={state_dir}", "bus.url=mqtt://127.0.0.1:9"]
+    return [verb, *(word for setting in [*fixed, *settings] for word in ("--set", setting))]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_explains_its_arguments(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([verb, "--help"])
+    shown = capsys.readouterr().out
+    assert caught.value.code == 0
+    assert shown.startswith(f"usage: gridchase {verb} ")
+    assert shown.count("--") > 2
+
+
+def test_the_help_names_each_verb_and_where_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert caught.value.code == 0
+    assert [verb for verb in VERBS if f"\n    {verb} " not in shown] == []
+    assert "gridchase demo" in shown
+
+
+@pytest.mark.parametrize(
+    "wrong", [[], ["fly"], ["check", "--jason"], ["broker", "--kind", "emqx"], ["demo", "--zone", "XX"]]
+)
+def test_arguments_that_are_not_understood_end_with_2(wrong: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(wrong)
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(("error", "code"), CODES, ids=lambda value: type(value).__name__)
+def test_an_expected_error_is_a_line_each_and_its_exit_code(
+    error: Exception,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("controller.cli.wiring.backend_of", lambda _, __: FailingBackend(error))
+    assert main(arguments("controller", tmp_path)) == code
+    assert capsys.readouterr().err.splitlines()[-len(str(error).splitlines()) :] == [
+        f"gridchase: {line}" for line in str(error).splitlines()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("errors", "code"),
+    [
+        ([ConfigError(["a"]), JournalError("b")], 2),
+        ([ConfigError(["a"]), BackendError("b")], 1),
+        ([ExceptionGroup("inner", [BrokerError("a")])], 1),
+    ],
+)
+def test_a_group_of_expected_errors_ends_with_the_worst_of_their_codes(
+    errors: list[Exception], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = ExceptionGroup("several", errors)
+    monkeypatch.setattr("controller.cli.wiring.backend_of", lambda _, __: FailingBackend(group))
+    assert main(arguments("controller", tmp_path)) == code
+
+
+@pytest.mark.parametrize("bug", [ValueError("a bug"), ExceptionGroup("two", [BackendError("a"), ValueError("a bug")])])
+def test_a_bug_keeps_its_traceback(bug: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.cli.wiring.backend_of", lambda _, __: FailingBackend(bug))
+    with pytest.raises(type(bug)):
+        main(arguments("controller", tmp_path))
+
+
+@pytest.mark.parametrize("verb", ["controller", "up", "check"])
+@pytest.mark.parametrize("url", ["mqtt://h:99999", "mqtt://ada:hunter2@h"])
+def test_a_faulty_broker_ends_with_2_before_anything_is_touched(
+    verb: str, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(verb, tmp_path, f"bus.url={url}")) == 2
+    shown = capsys.readouterr()
+    assert "gridchase: bus.url: " in shown.err
+    assert "hunter2" not in shown.err + shown.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broker_of_another_machine_is_not_for_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments("up", tmp_path, "bus.url=mqtt://broker.example")) == 2
+    assert "use `gridchase controller`" in capsys.readouterr().err
+
+
+def test_an_open_broker_for_everybody_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["broker", "--host", "0.0.0.0"]) == 1  # noqa: S104 — it must not be bound
+    assert "asks nobody for a password" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["controller", "restore"])
+def test_a_journal_that_cannot_be_read_ends_with_2(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "journal.json").write_text("{", encoding="utf-8")
+    assert main(arguments(verb, tmp_path)) == 2
+    assert "journal.json" in capsys.readouterr().err
+
+
+def test_a_second_controller_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with NodeLock(tmp_path):
+        assert main(arguments("controller", tmp_path)) == 2
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_a_file_of_the_configuration_that_is_missing_ends_with_2(tmp_path: Path) -> None:
+    assert main([*arguments("controller", tmp_path), "--config", str(tmp_path / "absent.toml")]) == 2
+    assert main([*arguments("controller", tmp_path), "--set", "signal.kind=carbon"]) == 2
+
+
+def test_a_token_that_is_missing_ends_with_2_and_keeps_no_limit_that_a_killed_controller_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = JournalEntry(prior_power_limit_w=300.0, written_power_limits_w=(200.0,), written_at_s=0.0)
+    Journal.open(tmp_path).record("GPU-that-is-gone", gone)
+    chain = 'signal.provider=[{name="electricity-maps", zone="DE", token_env="NO_SUCH_TOKEN"}]'
+    assert main(arguments("controller", tmp_path, "signal.kind=carbon", chain)) == 2
+    shown = capsys.readouterr()
+    assert "GPU-that-is-gone: failed: it is not on this node now" in shown.out, "giving back was tried"
+    assert "signal.provider[0] (electricity-maps): token_file is not set, and $NO_SUCH_TOKEN" in shown.err
+
+
+def test_every_provider_that_cannot_be_made_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chain = f'signal.provider=[{{name="eia", zone="MISO"}}, {{name="csv", zone="DE", path="{tmp_path / "no.csv"}"}}]'
+    assert main(arguments("controller", tmp_path, "signal.kind=carbon", chain)) == 2
+    shown = capsys.readouterr().err
+    assert "signal.provider[0] (eia): token_file is not set" in shown
+    assert "signal.provider[1] (csv): " in shown
+
+
+@pytest.mark.parametrize("key", ["token_env", "url"])
+def test_a_secret_in_the_wrong_place_is_not_shown(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"token_env": "s3cr3t-t0k3n", "url": "https://proxy.example/?key=s3cr3t-t0k3n"}[key]
+    chain = f'signal.provider=[{{name="eia", zone="MISO", {key}="{value}"}}]'
+    assert main(arguments("controller", tmp_path, "signal.kind=carbon", chain)) == 2
+    shown = capsys.readouterr()
+    assert f"signal.provider[0].{key}" in shown.err
+    assert "s3cr3t" not in shown.out + shown.err
+
+
+def test_restoring_where_nothing_is_on_record_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments("restore", tmp_path, "plan.eta=7")) == 0
+    shown = capsys.readouterr()
+    assert "nothing to give back" in shown.out
+    assert "plan.eta = 7" in shown.err
+
+
+def test_options_of_the_demo_that_are_out_of_bounds_end_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--duration-s", "1", "--seed", "-1"]) == 2
+    shown = capsys.readouterr().err
+    assert "--duration-s 1" in shown
+    assert "--seed -1" in shown
+
+
+def test_options_of_the_other_demo_end_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--recurrences", "3", "--zone", "GB", "--max-slowdown", "1.1"]) == 2
+    shown = capsys.readouterr().err
+    assert "--zone: is for the day" in shown
+    assert "--max-slowdown: is for the day" in shown
+    assert main(["demo", "--workload", "cifar100", "--policy", "zeus"]) == 2
+    shown = capsys.readouterr().err
+    assert "gridchase: --workload: goes with --recurrences" in shown
+    assert "gridchase: --policy: goes with --recurrences" in shown
+    assert main(["demo", "--recurrences", "2", "--workload", "mnist"]) == 2
+    assert "must be one of cifar100" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--config", "/none.toml"], ["--set", "learning.eta=7"], ["--set", "x"]])
+def test_a_wrong_configuration_of_the_policy_service_ends_with_2(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (["policy"], ["policy", "jobs"], ["policy", "show", "job"]):
+        assert main([*arguments, *words, "--state-dir", str(tmp_path)]) == 2
+        assert capsys.readouterr().err.startswith("gridchase: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_configuration_of_the_policy_service_keeps_up_from_starting(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text("[learning]\neta = 7\n")
+    state_dir = tmp_path / "state"
+    assert main([*arguments("up", state_dir), "--policy-config", str(tmp_path / "policy.toml")]) == 2
+    assert not state_dir.exists()
+
+
+def test_a_state_directory_of_the_policy_service_that_cannot_be_made_ends_with_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["policy", "--state-dir", "/proc/x"]) == 2
+    assert "gridchase: --state-dir /proc/x: cannot be made: " in capsys.readouterr().err
+
+
+def test_up_tells_the_command_that_leads_to_its_own_database(tmp_path: Path) -> None:
+    config = Config(node=NodeConfig(state_dir=str(tmp_path / "a b")))
+    assert _look_command(config, Path("p.toml")) == (
+        f"gridchase policy jobs --config p.toml --state-dir '{tmp_path / 'a b' / 'policy'}'"
+    )
+    assert _look_command(load_config(None, []), None) == "gridchase policy jobs"
+
+
+def test_up_says_that_the_bus_of_the_policy_file_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text('[bus]\nurl = "mqtt://elsewhere"\n')
+    words = [*arguments("up", tmp_path / "state", "bus.url=mqtt://broker.example"), "--policy-config", str(file)]
+    assert main(words) == 2, "that broker is not of this machine"
+    assert [f"{file}: [bus] is not used" in record.getMessage() for record in caplog.records] == [True]

@@ -1,0 +1,99 @@
+"""Steering on the bench: a run that trains, second by second, at whatever limit is asked for."""
+
+import math
+from collections.abc import Callable
+
+from controller.accounting.energy_account import MeterInterval
+from controller.config import EnergyConfig, PlanConfig, ProfilerConfig
+from controller.control.run_leader import LimitControl
+from controller.ports import Provenance, Target
+from policies.planning import Progress
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.vocabulary.signal import Signal
+from tests.controller.messages import ns
+from tests.fakes import MIDNIGHT_S
+
+FULL = PowerProfile(
+    (
+        ProfilePoint(power_limit_w=200.0, power_w=190.0, iterations_per_s=0.98),
+        ProfilePoint(power_limit_w=240.0, power_w=225.0, iterations_per_s=0.99),
+        ProfilePoint(power_limit_w=300.0, power_w=280.0, iterations_per_s=1.0),
+    )
+)
+LADDER_W = [300.0, 240.0, 200.0]
+
+
+def steering(*, plan: PlanConfig | None = None, energy: EnergyConfig | None = None, n_blocks: int = 0) -> LimitControl:
+    """Return the steering of a run that measures each limit for 10 s after 2 s, and then `n_blocks` of 4 s."""
+    profiler = ProfilerConfig(settle_s=2.0, window_s=10.0, block_s=4.0, n_blocks=n_blocks)
+    return LimitControl(
+        job="resnet50", run="r1", profiler=profiler, plan=plan or PlanConfig(), energy=energy or EnergyConfig()
+    )
+
+
+def begin(run: LimitControl, known: PowerProfile | None = None, prior: PowerProfile | None = None) -> LimitControl:
+    """Let it begin between 200 and 300 W."""
+    run.begin(floor_power_limit_w=200.0, ceiling_power_limit_w=300.0, known=known, prior=prior)
+    return run
+
+
+def choose(
+    run: LimitControl,
+    *,
+    at_s: float = 0.0,
+    history: Signal | None = None,
+    provenance: Provenance | None = None,
+    progress: Progress | None = None,
+) -> Target:
+    """Return the limit that the run should have at a time."""
+    target = run.choose(
+        now_s=MIDNIGHT_S + at_s,
+        history=history,
+        forecast=None,
+        progress=progress or Progress(n_iterations=0.0, active_s=0.0, started_at_s=MIDNIGHT_S),
+        provenance=provenance or Provenance(source="test"),
+    )
+    assert target is not None
+    return target
+
+
+def rate_per_s(limit_w: float) -> float:
+    """Return how fast the job is at a limit."""
+    return 4.0 * math.pow(limit_w / 300.0, 0.3)
+
+
+def piece(power_w: float, iterations_per_s: float, *, duration_s: float = 1.0, gaps_s: float = 0.0) -> MeterInterval:
+    """Return an active slice."""
+    n_iterations = iterations_per_s * (duration_s - gaps_s)
+    return MeterInterval(
+        begin_ns=0,
+        end_ns=ns(duration_s),
+        active=True,
+        n_iterations=n_iterations,
+        energy_j=power_w * duration_s,
+        gaps_s=gaps_s,
+        iteration_times_s=(1 / iterations_per_s,) * int(n_iterations),
+    )
+
+
+def train(
+    run: LimitControl,
+    duration_s: int,
+    *,
+    begin_s: int = 0,
+    rate: Callable[[float], float] = rate_per_s,
+    gaps_s: float = 0.0,
+) -> list[Target]:
+    """Train second by second at whatever is asked for; return the targets, one for each second."""
+    targets = []
+    for second in range(duration_s):
+        target = choose(run, at_s=begin_s + second)
+        targets.append(target)
+        seen = piece(0.9 * target.power_limit_w, rate(target.power_limit_w), gaps_s=gaps_s)
+        run.observe(seen, enforced_power_limit_w=target.power_limit_w)
+    return targets
+
+
+def limits_of(targets: list[Target], reason: str) -> list[float]:
+    """Return the limits that were asked for with a reason, each once."""
+    return list(dict.fromkeys(target.power_limit_w for target in targets if target.reason == reason))

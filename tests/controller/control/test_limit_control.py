@@ -1,0 +1,387 @@
+"""Which limit a run gets: while its curve is measured, refined, and planned on.
+
+Steering: waiting, profiling, refining, planned, in this order; what is known already is not measured again.
+
+Steering between the plan and its trials: what ends a trial, and what of a plan does not outlive its curve.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from controller.config import EnergyConfig, JobPlan, PlanConfig, PlanRules, ProfilerConfig
+from controller.control import curve_learning as learning
+from controller.control.run_leader import LimitControl, Planned, TimeBudgetStart
+from controller.ports import Provenance, Target
+from policies.planning import Progress
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from tests.controller.control.control_bench import (
+    FULL,
+    LADDER_W,
+    begin,
+    choose,
+    limits_of,
+    piece,
+    rate_per_s,
+    steering,
+    train,
+)
+from tests.fakes import MIDNIGHT_S, flat_signal
+
+
+def test_a_run_that_has_not_begun_waits_and_asks_for_nothing() -> None:
+    run = steering()
+    progress = Progress(n_iterations=0.0, active_s=0.0, started_at_s=MIDNIGHT_S)
+    nothing = run.choose(
+        now_s=MIDNIGHT_S, history=None, forecast=None, progress=progress, provenance=Provenance(source="test")
+    )
+    assert (run.name, run.profile, nothing) == ("waiting", None, None)
+    assert not run.observe(piece(1, 1), enforced_power_limit_w=300.0)
+
+
+def test_the_first_pass_goes_from_the_prior_limit_down_and_ends_in_the_plan() -> None:
+    run = begin(steering())
+    first = choose(run)
+    assert (first.power_limit_w, first.reason, first.detail) == (300.0, "profiling", "measures limit 1")
+    targets = train(run, 60)
+    assert limits_of(targets, "profiling") == LADDER_W
+    assert run.name == "planned"
+    assert run.profile is not None
+    assert [point.power_limit_w for point in run.profile.points] == LADDER_W[::-1]
+    assert targets[-1].reason == "slowdown_static"
+
+
+def test_a_curve_that_has_grown_is_to_be_kept_once_a_point() -> None:
+    run = begin(steering())
+    grown = [run.observe(piece(270.0, 4.0), enforced_power_limit_w=300.0) for _ in range(20)]
+    assert grown.count(True) == 1
+    assert run.profile is not None
+    assert len(run.profile.points) == 1
+
+
+def test_a_stored_profile_spares_the_first_pass() -> None:
+    run = begin(steering(), FULL)
+    assert (run.name, run.profile) == ("planned", FULL)
+
+
+def test_half_a_stored_profile_shortens_the_first_pass() -> None:
+    run = begin(steering(), PowerProfile((ProfilePoint(power_limit_w=300.0, power_w=270.0, iterations_per_s=4.0),)))
+    assert limits_of(train(run, 60), "profiling") == LADDER_W[1:]
+
+
+def test_the_curve_of_a_neighbour_is_checked_at_few_limits_and_then_adopted() -> None:
+    prior_w = (150.0, 175.0, 200.0, 225.0, 250.0, 275.0, 300.0)
+    points = (ProfilePoint(power_limit_w=w, power_w=0.9 * w, iterations_per_s=rate_per_s(w)) for w in prior_w)
+    run = begin(steering(), prior=PowerProfile(tuple(points)))
+    assert len(limits_of(train(run, 60), "profiling")) == 3
+    assert run.profile is not None
+    assert len(run.profile.points) > 3
+
+
+def test_while_the_curve_is_refined_each_block_tries_out_what_may_be_best() -> None:
+    run = begin(steering(n_blocks=20, plan=PlanConfig(max_slowdown=1.1)))
+    targets = train(run, 400)
+    tried = [target for target in targets if target.reason == "refining"]
+    assert len({target.detail for target in tried}) == 20
+    assert len(limits_of(tried, "refining")) > 1
+    assert all(200 <= target.power_limit_w <= 300 for target in tried)
+    assert targets[-1].reason != "refining"
+    assert run.name == "planned"
+
+
+def test_the_same_run_tries_out_the_same_limits_and_another_run_others() -> None:
+    plan = PlanConfig(max_slowdown=1.1)
+    profiler = ProfilerConfig(settle_s=2.0, window_s=10.0, block_s=4.0, n_blocks=20)
+    runs = [
+        begin(LimitControl(job="resnet50", run=name, profiler=profiler, plan=plan, energy=EnergyConfig()))
+        for name in ("r1", "r1", "r2")
+    ]
+    first, again, other = ([target.power_limit_w for target in train(run, 240)] for run in runs)
+    assert first == again
+    assert first != other
+
+
+def test_what_is_measured_under_the_plan_makes_the_curve_better() -> None:
+    run = begin(steering(n_blocks=20))
+    train(run, 60)
+    assert run.profile is not None
+    before = run.profile
+    assert train(run, 300, begin_s=60)
+    assert run.profile is not before, "it is shown once it is refined"
+    assert sum(point.n for point in run.profile.points) > sum(point.n for point in before.points)
+
+
+def test_a_refined_curve_is_not_shown_or_stored_with_every_measurement() -> None:
+    run = begin(steering(n_blocks=20))
+    train(run, 60)
+    kept = []
+    for second in range(600):
+        target = choose(run, at_s=60 + second)
+        seen = piece(0.9 * target.power_limit_w, rate_per_s(target.power_limit_w))
+        kept.append(run.observe(seen, enforced_power_limit_w=target.power_limit_w))
+    assert kept.count(True) == 1
+
+
+def test_a_block_in_which_nothing_runs_is_planned_anew_once_a_period() -> None:
+    run = begin(steering(n_blocks=20, plan=PlanConfig(period_s=300.0)), FULL)
+    targets = [choose(run, at_s=at_s) for at_s in (0, 299, 300)]
+    assert targets[1] is targets[0]
+    assert targets[2] is not targets[0]
+
+
+def test_short_gaps_between_iterations_are_no_drift() -> None:
+    run = begin(steering())
+    train(run, 60)
+    targets = train(run, 600, begin_s=60, gaps_s=0.4)
+    assert limits_of(targets, "profiling") == []
+
+
+def test_a_job_that_has_become_another_is_profiled_anew_with_a_new_ledger() -> None:
+    run = begin(steering())
+    train(run, 60)
+    targets = train(run, 1_200, begin_s=60, rate=lambda limit_w: 0.7 * rate_per_s(limit_w))
+    assert limits_of(targets, "profiling") == LADDER_W
+    left = run.take_left()
+    assert left is not None
+    assert left.fastest.iterations_per_s == pytest.approx(4.0)
+    assert run.take_left() is None
+    assert run.profile is not None
+    assert run.profile.fastest.iterations_per_s == pytest.approx(2.8, rel=1e-3)
+
+
+def slowed(factor: float) -> Callable[[float], float]:
+    """Return how fast the job is that takes `1 / factor` times as long."""
+    return lambda limit_w: factor * rate_per_s(limit_w)
+
+
+def test_each_curve_that_a_job_leaves_opens_a_ledger_however_many_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "MAX_DOUBLINGS", 1)
+    run = begin(steering())
+    for change in range(4):
+        factor = 0.7 if change % 2 else 1.0
+        train(run, 1_200, begin_s=1_200 * change, rate=slowed(factor))
+        so_far = Progress(n_iterations=4_000.0 * (change + 1), active_s=1_200.0 * change, started_at_s=MIDNIGHT_S)
+        choose(run, at_s=1_200.0 * (change + 1), progress=so_far)
+        assert run._n_left == change
+
+
+def test_where_iterations_are_counted_anew_the_ledger_begins_with_them() -> None:
+    run = begin(steering())
+    run.ledger = TimeBudgetStart(n_iterations=1_000.0, active_s=500.0)
+    choose(run, progress=Progress(n_iterations=1_001.0, active_s=501.0, started_at_s=MIDNIGHT_S))
+    assert run.ledger == TimeBudgetStart(n_iterations=1_000.0, active_s=500.0)
+    choose(run, progress=Progress(n_iterations=10.0, active_s=5.0, started_at_s=MIDNIGHT_S))
+    assert run.ledger is None
+
+
+def test_a_limit_that_another_limiter_holds_down_is_asked_for_again_as_the_highest() -> None:
+    held = PowerProfile(
+        (
+            ProfilePoint(power_limit_w=200.0, power_w=190.0, iterations_per_s=0.5),
+            ProfilePoint(power_limit_w=250.0, power_w=240.0, iterations_per_s=1.0),
+        )
+    )
+    target = choose(begin(steering(), held))
+    assert target.power_limit_w == 300.0, "the brake may be gone by now"
+
+
+def test_the_plan_is_made_once_a_period() -> None:
+    run = begin(steering(plan=PlanConfig(period_s=300.0)), FULL)
+    targets = [choose(run, at_s=at_s, history=flat_signal(100.0 + at_s)) for at_s in (0, 299, 300)]
+    assert targets[0].signal == "100 g/kWh (test)"
+    assert targets[1] is targets[0]
+    assert targets[2].signal == "400 g/kWh (test)"
+
+
+def test_the_second_limit_of_a_period_comes_in_force_without_a_new_plan() -> None:
+    plan = PlanConfig(period_s=600.0, min_dwell_s=60.0, max_slowdown=1.03)
+    steep = PowerProfile(tuple(replace(p, iterations_per_s=p.iterations_per_s**4) for p in FULL.points))
+    run = begin(steering(plan=plan), steep)
+    progress = Progress(n_iterations=5e3, active_s=5e3, started_at_s=MIDNIGHT_S - 5e3, total_iterations=1e6)
+    first, before, *after = (
+        choose(run, at_s=at_s, history=flat_signal(100.0 + at_s), progress=progress) for at_s in (0, 59, 541, 599)
+    )
+    assert before is first
+    assert after[0] is after[1]
+    assert after[0].power_limit_w != first.power_limit_w
+    assert (after[0].reason, after[0].detail, after[0].signal) == (first.reason, first.detail, first.signal)
+    assert f"then {after[0].power_limit_w:g} W" in first.detail
+    assert choose(run, at_s=600, history=flat_signal(700.0), progress=progress).signal == "700 g/kWh (test)"
+
+
+def test_a_doubt_about_the_signal_is_the_reason_of_what_is_decided_on_it() -> None:
+    run = begin(steering(), FULL)
+    doubt = Provenance(source="a, held for 1.2 h", doubt="signal_held", sentence="a fails; its last value is held")
+    target = choose(run, history=flat_signal(100.0), provenance=doubt)
+    assert (target.reason, target.signal) == ("signal_held", "100 g/kWh (a, held for 1.2 h)")
+    assert target.detail.startswith("a fails; its last value is held: ")
+
+
+def test_a_plan_without_a_signal_tells_none() -> None:
+    target = choose(begin(steering(), FULL))
+    assert (target.reason, target.signal, target.power_limit_w) == ("slowdown_static", None, 200.0)
+
+
+@pytest.mark.parametrize(("eta", "limit_w"), [(1.0, 200.0), (0.0, 300.0)])
+def test_the_objective_is_the_configured_one(eta: float, limit_w: float) -> None:
+    target = choose(begin(steering(plan=PlanConfig(objective="eta", eta=eta)), FULL))
+    assert (target.reason, target.power_limit_w) == ("eta_static", limit_w)
+
+
+def test_a_job_with_a_table_of_its_own_is_planned_by_that() -> None:
+    table = JobPlan(name="resnet*", rules=PlanRules(objective="eta", eta=0.0), keys=("objective", "eta"))
+    target = choose(begin(steering(plan=PlanConfig(job=(table,))), FULL))
+    assert (target.reason, target.power_limit_w) == ("eta_static", 300.0)
+
+
+def test_a_costly_host_makes_slowing_down_not_worth_it() -> None:
+    slow = PowerProfile(
+        (
+            ProfilePoint(power_limit_w=200.0, power_w=190.0, iterations_per_s=0.8),
+            ProfilePoint(power_limit_w=240.0, power_w=227.0, iterations_per_s=0.9),
+            ProfilePoint(power_limit_w=300.0, power_w=280.0, iterations_per_s=1.0),
+        )
+    )
+    plan = PlanConfig(objective="eta", eta=1.0)
+    alone, within = (
+        choose(begin(steering(plan=plan, energy=EnergyConfig(host_power_w=host_w)), slow)) for host_w in (0.0, 500.0)
+    )
+    assert (alone.power_limit_w, within.power_limit_w) == (200.0, 300.0)
+
+
+def test_a_change_of_gpus_begins_anew() -> None:
+    run = begin(steering(), FULL)
+    run.reset()
+    assert (run.name, run.profile) == ("waiting", None)
+
+
+def test_a_gpu_without_room_below_its_prior_limit_is_measured_at_that_one() -> None:
+    run = steering()
+    run.begin(floor_power_limit_w=300.0, ceiling_power_limit_w=300.0, known=None)
+    assert limits_of(train(run, 60), "profiling") == [300.0]
+    assert run.name == "planned"
+
+
+def test_a_run_of_which_no_limit_can_be_measured_keeps_its_highest_one() -> None:
+    run = begin(steering())
+    for flicker in range(100):
+        run.observe(piece(150.0, 1.0), enforced_power_limit_w=150.0 + 20 * (flicker % 2))
+    target = choose(run)
+    assert (target.power_limit_w, target.reason, run.profile) == (300.0, "not_profiled", None)
+
+
+STEEP = PowerProfile(
+    tuple(
+        ProfilePoint(power_limit_w=limit_w, power_w=0.9 * limit_w, iterations_per_s=4.0 * limit_w / 300.0)
+        for limit_w in (200.0, 240.0, 300.0)
+    )
+)
+
+
+def flat_per_s(limit_w: float) -> float:
+    """Return the rate of a job that waits for its data at every limit."""
+    return 4.4 if limit_w > 0 else 0.0
+
+
+def left(run: LimitControl, *, begin_s: int) -> int:
+    """Let the job become one of a flat rate, and be profiled anew; return when it is planned again [s]."""
+    for second in range(begin_s, begin_s + 1_200):
+        if second > begin_s and train(run, 1, begin_s=second, rate=flat_per_s) and run.take_left():
+            break
+    for after in range(second + 1, second + 200):
+        if run.name == "planned":
+            return after
+        train(run, 1, begin_s=after, rate=flat_per_s)
+    raise AssertionError("it is not planned again")
+
+
+def test_the_plan_of_a_curve_that_the_job_has_left_does_not_come_back() -> None:
+    run = begin(steering(plan=PlanConfig(period_s=86_400.0, max_slowdown=1.05)))
+    train(run, 600, rate=lambda limit_w: 4.0 * limit_w / 300.0)
+    before = choose(run, at_s=600)
+    assert before.power_limit_w > 200.0
+    at_s = left(run, begin_s=601)
+    assert choose(run, at_s=at_s).power_limit_w == 200.0, "a flat job loses nothing at the lowest limit"
+
+
+def test_a_trial_does_not_outlive_the_curve() -> None:
+    run = begin(steering(n_blocks=20, plan=PlanConfig(period_s=86_400.0)), STEEP)
+    tried = choose(run)
+    assert tried.reason == "refining"
+    run.reset()
+    begin(run, STEEP)
+    assert choose(run, at_s=1.0) is not tried
+
+
+def in_doubt(run: LimitControl, *, begin_s: int) -> int:
+    """Let the job go slower until it may be another; return the time [s]."""
+    for second in range(begin_s, begin_s + 200):
+        train(run, 1, begin_s=second, rate=lambda limit_w: 0.8 * rate_per_s(limit_w))
+        assert isinstance(run.state, Planned)
+        if run.state.drift.is_in_doubt:
+            return second + 1
+    raise AssertionError("there is no doubt")
+
+
+def test_nothing_is_tried_out_while_the_job_may_be_leaving_its_curve() -> None:
+    run = begin(steering(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
+    targets = train(run, 60)
+    assert targets[-1].reason == "refining"
+    at_s = in_doubt(run, begin_s=60)
+    target = choose(run, at_s=at_s)
+    assert target.reason == "slowdown_static"
+
+
+def test_the_highest_limit_is_measured_even_in_doubt() -> None:
+    run = begin(steering(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
+    train(run, 60)
+    at_s = 60
+    while "highest" not in choose(run, at_s=at_s).detail:
+        train(run, 1, begin_s=at_s)
+        at_s += 1
+    at_s = in_doubt(run, begin_s=at_s)
+    target = choose(run, at_s=at_s)
+    assert (target.power_limit_w, target.reason) == (300.0, "refining")
+
+
+def paused(run: LimitControl, *, at_s: float) -> Target:
+    """Return what stands while no iteration comes."""
+    return run.wait_at_the_top() or choose(run, at_s=at_s)
+
+
+def test_no_trial_stands_for_a_whole_pause_and_it_goes_on_after_it() -> None:
+    run = begin(steering(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
+    at_s = 60
+    train(run, at_s)
+    while choose(run, at_s=at_s).power_limit_w == 300.0:
+        train(run, 1, begin_s=at_s)
+        at_s += 1
+    tried = choose(run, at_s=at_s)
+    assert tried.reason == "refining"
+    for second in (1, 2, 100):
+        target = paused(run, at_s=at_s + second)
+        assert (target.power_limit_w, target.reason) == (300.0, "profiling_paused")
+    assert choose(run, at_s=at_s + 101) is tried
+
+
+def test_what_ran_at_the_highest_limit_before_a_trial_is_in_force_again_does_not_count_for_it() -> None:
+    run = begin(steering(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
+    train(run, 60)
+    assert run.wait_at_the_top() is not None
+    before = run.state
+    target = choose(run, at_s=61)
+    for _ in range(2):  # while the limit settles
+        run.observe(piece(270.0, 4.0), enforced_power_limit_w=target.power_limit_w)
+    assert run.state is before
+
+
+@pytest.mark.parametrize("n_blocks", [0, 100])
+def test_the_plan_stands_in_a_pause_where_nothing_is_tried_out(n_blocks: int) -> None:
+    run = begin(steering(n_blocks=n_blocks))
+    train(run, 60)
+    if n_blocks:
+        in_doubt(run, begin_s=60)
+        choose(run, at_s=260)
+    target = paused(run, at_s=261)
+    assert target.reason == "slowdown_static"

@@ -1,0 +1,129 @@
+"""The curve of several nodes, and what their leader says: powers add up, the slowest counts, and words are numbered."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.accounting.ranks import RunIdentity
+from controller.control.gpu_group import Blocked
+from controller.control.multi_node import HEARTBEAT_S, MAX_NODES, NodeShare, PlanBroadcast, joint_profile
+from controller.ports import Target
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from publishers.messages.reports import PartEntry, PartProfile, RunPlan
+from tests.controller.messages import ns
+
+LIMITS_W = (100.0, 200.0, 300.0)
+OWN = PowerProfile(
+    tuple(
+        ProfilePoint(power_limit_w=limit_w, power_w=0.9 * limit_w, iterations_per_s=rate, power_ci_w=1.0)
+        for limit_w, rate in zip(LIMITS_W, (0.6, 0.9, 1.0), strict=True)
+    )
+)
+ALONE = NodeShare(n_gpus=1, n_ranks=1, world_size=1)
+TARGET = Target(power_limit_w=200.0, reason="slowdown_static", detail="200 W", job="resnet50")
+
+
+def part(*points: tuple[float, float, float], state: str = "following", n_gpus: int = 1) -> PartProfile:
+    """Return what a node has told: (limit [W], power [W], rate [1/s]) of each point."""
+    return PartProfile(
+        run="run-1",
+        state=state,  # type: ignore[arg-type]  # one of the three
+        reason="slowdown_static",
+        detail="",
+        gpu_model="Fake 300",
+        n_gpus=n_gpus,
+        n_ranks=n_gpus,
+        points=[PartEntry(power_limit_w=a, power_w=b, iterations_per_s=c, active_s=60.0) for a, b, c in points],
+    )
+
+
+def share(world_size: int, *, host_power_w: float = 0.0) -> NodeShare:
+    return NodeShare(n_gpus=1, n_ranks=1, world_size=world_size, host_power_w=host_power_w)
+
+
+def powers_w(joint: PowerProfile) -> list[float]:
+    return [round(point.power_w, 6) for point in joint.points]
+
+
+def test_a_run_on_one_node_has_its_own_curve() -> None:
+    assert joint_profile(OWN, ALONE, []) == OWN
+
+
+def test_what_a_node_drew_is_added_and_in_between_its_ratio_to_the_leader_is_interpolated() -> None:
+    joint = joint_profile(OWN, share(2), [part((100.0, 45.0, 0.6), (300.0, 405.0, 1.0))])
+    assert powers_w(joint) == [90.0 * 1.5, 180.0 * 2.0, 270.0 * 2.5]
+    assert [point.power_ci_w for point in joint.points] == pytest.approx([1.5, 2.0, 2.5])
+
+
+def test_a_node_that_has_measured_nothing_yet_counts_by_its_gpus() -> None:
+    assert powers_w(joint_profile(OWN, share(5), [part(n_gpus=4)])) == [450.0, 900.0, 1_350.0]
+
+
+@pytest.mark.parametrize("state", ["waiting", "observing"])
+def test_a_node_that_does_not_follow_draws_at_every_limit_what_it_draws_at_the_highest(state: str) -> None:
+    assert powers_w(joint_profile(OWN, share(2), [part(state=state)])) == [90.0 + 270, 180.0 + 270, 270.0 + 270]
+
+
+def test_a_training_process_that_no_controller_tells_of_draws_so_too() -> None:
+    assert powers_w(joint_profile(OWN, share(3), [])) == [90.0 + 540, 180.0 + 540, 270.0 + 540]
+
+
+def test_the_machines_of_the_other_nodes_draw_what_the_leaders_draws() -> None:
+    joint = joint_profile(OWN, share(2, host_power_w=100.0), [part((200.0, 180.0, 0.9))])
+    assert powers_w(joint) == [280.0, 460.0, 640.0], "the leader's own host is added where the plan is made"
+
+
+def test_the_slowest_node_counts_and_noise_does_not() -> None:
+    noisy, slow = part((200.0, 180.0, 0.89), (300.0, 270.0, 1.02)), part((200.0, 180.0, 0.9), (300.0, 270.0, 0.8))
+    assert joint_profile(OWN, share(2), [noisy]).iterations_per_s.tolist() == [0.6, 0.9, 1.0]
+    assert joint_profile(OWN, share(3), [noisy, slow]).iterations_per_s.tolist() == pytest.approx([0.6, 0.9, 0.8])
+
+
+POINTS = st.tuples(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e18))
+
+
+@given(st.lists(st.lists(POINTS, max_size=8), max_size=4), st.integers(1, 65_536))
+def test_whatever_nodes_tell_there_is_a_curve_at_the_leaders_limits(
+    told: list[list[tuple[float, float, float]]], world_size: int
+) -> None:
+    fleet = PlanBroadcast(RunIdentity(job="resnet50", run="run-1", node="node-a"), publish=lambda *_: None)
+    for number, points in enumerate(told):
+        fleet.hear(f"node-{number}", part(*points))
+    joint = fleet.joint(OWN, share(world_size))
+    assert joint.power_limits_w.tolist() == list(LIMITS_W)
+    assert all(now.power_w >= own.power_w for now, own in zip(joint.points, OWN.points, strict=True))
+    assert all(now.iterations_per_s <= own.iterations_per_s for now, own in zip(joint.points, OWN.points, strict=True))
+
+
+def test_no_more_nodes_are_remembered_than_there_is_room_for() -> None:
+    fleet = PlanBroadcast(RunIdentity(job="resnet50", run="run-1", node="node-a"), publish=lambda *_: None)
+    for number in range(MAX_NODES + 10):
+        fleet.hear(f"node-{number}", part())
+    fleet.hear("node-0", part(state="waiting"))
+    assert powers_w(fleet.joint(OWN, share(MAX_NODES + 11)))[0] == 90.0 * MAX_NODES + 270.0 * 11
+
+
+def said(*steps: tuple[Target | Blocked, float]) -> list[RunPlan]:
+    """Return what a leader publishes that is told to say something at monotonic times [s]."""
+    words: list[RunPlan] = []
+    fleet = PlanBroadcast(
+        RunIdentity(job="resnet50", run="run-1", node="node-a"),
+        publish=lambda _, plan: words.append(msgspec.convert(msgspec.to_builtins(plan), RunPlan)),
+    )
+    for wish, now_s in steps:
+        fleet.say(
+            wish, gpu_model="Fake 300", max_power_limit_w=300.0, is_steady=True, wall_s=1.7e9 + now_s, now_ns=ns(now_s)
+        )
+    return words
+
+
+def test_the_same_word_is_said_again_every_heartbeat_under_a_new_number() -> None:
+    words = said(*((TARGET, 0.5 * step) for step in range(21)))
+    assert [(word.beat, word.time_s - 1.7e9) for word in words] == [(0, 0.0), (1, HEARTBEAT_S), (2, 2 * HEARTBEAT_S)]
+
+
+def test_something_new_is_said_at_once() -> None:
+    nothing = Blocked(reason="not_gathered", detail="a rank has not come")
+    words = said((nothing, 0.0), (TARGET, 0.1), (TARGET, 0.2))
+    assert [(word.power_limit_w, word.reason) for word in words] == [(None, "not_gathered"), (200.0, "slowdown_static")]

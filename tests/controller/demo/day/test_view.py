@@ -1,0 +1,197 @@
+"""What the demo shows: the live view, and the few lines in a pipe."""
+
+import asyncio
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from controller.demo.day.monitor import BusMonitor
+from controller.demo.day.view import HalfHourMeans, LineReporter, ViewSettings, change_line, draw, show, sparkline
+from publishers.messages.codec import Message, encode
+from publishers.messages.reports import GpuEnergy, LimitChange, ProfileEntry, ProfileReport, RunEnergy
+from publishers.messages.topics import Topics
+from tests.fakes import MIDNIGHT_S, FakeBus, LoopClock
+
+HOUR_S = 3_600.0
+TOPICS = Topics()
+
+
+class Theatre:
+    """A watch on a fake bus, and a console that remembers."""
+
+    def __init__(self, *, terminal: bool = False) -> None:
+        self.bus = FakeBus()
+        clock = LoopClock()
+        self.watch = BusMonitor(clock=clock, slots=HalfHourMeans(MIDNIGHT_S))
+        self.watch.listen(self.bus, TOPICS)
+        self.stage = ViewSettings(
+            title="a day",
+            clock=clock,
+            iterations=1_000,
+            min_power_limit_w=100.0,
+            max_power_limit_w=300.0,
+        )
+        self.console = Console(file=StringIO(), width=120, force_terminal=terminal, color_system=None)
+
+    def hear(self, leaf: str, message: Message) -> None:
+        on_gpu = leaf in {"limit", "gpu energy"}
+        topic = TOPICS.gpu("n", "GPU-1", leaf.removeprefix("gpu ")) if on_gpu else TOPICS.run("j", "r", leaf)
+        self.bus.publish(topic, encode(message))
+
+    def change(self, hours: float, limit_w: float, *, before_w: float = 300.0, reason: str = "planned") -> None:
+        self.hear(
+            "limit",
+            LimitChange(
+                time_s=MIDNIGHT_S + hours * HOUR_S,
+                reason=reason,
+                detail=f"because of {hours:g}",
+                power_limit_w=limit_w,
+                previous_power_limit_w=before_w,
+                job="j",
+                signal="213 g/kWh",
+            ),
+        )
+
+    @property
+    def text(self) -> str:
+        file = self.console.file
+        assert isinstance(file, StringIO)
+        return file.getvalue()
+
+
+def profile(state: str, n_points: int) -> ProfileReport:
+    points = [ProfileEntry(power_limit_w=300.0 - 25 * i, power_w=235.0, iterations_per_s=1.3) for i in range(n_points)]
+    assert state in {"waiting", "profiling", "planned"}
+    return ProfileReport(state=state, gpu_model="A40", n_gpus=1, points=points)  # type: ignore[arg-type]  # checked above
+
+
+def energy(hours: float, limit_w: float, intensity_g_per_kwh: float) -> GpuEnergy:
+    return GpuEnergy(
+        time_s=MIDNIGHT_S + hours * HOUR_S,
+        energy_j=1.0,
+        power_w=196.0,
+        power_limit_w=limit_w,
+        carbon_intensity_g_per_kwh=intensity_g_per_kwh,
+    )
+
+
+def run_energy(*, iterations: int, final: bool = False) -> RunEnergy:
+    return RunEnergy(
+        run="r",
+        state="finished" if final else "running",
+        gpu_model="A40",
+        n_gpus=1,
+        iterations=iterations,
+        epochs=1,
+        duration_s=10.0,
+        energy_j=3.6e6,
+        carbon_g=213.0,
+        saved_ratio=0.14,
+        final=final,
+    )
+
+
+async def test_the_live_view_shows_state_limit_power_grid_account_and_reasons() -> None:
+    theatre = Theatre()
+    theatre.hear("profile", profile("profiling", 3))
+    theatre.hear("gpu energy", energy(1.0, 225.0, 213.0))
+    theatre.hear("energy", run_energy(iterations=250))
+    theatre.change(1.0, 225.0)
+    theatre.console.print(draw(theatre.watch, theatre.stage))
+    for shown in (
+        "profiling 4",
+        "213 g/kWh",
+        "225 W",
+        "196 W",
+        "250 of 1,000",
+        "1.00 kWh",
+        "14.0 %",
+        "because of",
+    ):
+        assert shown in theatre.text
+
+
+async def test_the_live_view_can_be_drawn_before_anything_is_heard() -> None:
+    theatre = Theatre()
+    theatre.console.print(draw(theatre.watch, theatre.stage))
+    assert "waiting" in theatre.text
+
+
+async def test_in_a_pipe_it_tells_the_sweep_the_changes_that_last_and_the_end() -> None:
+    theatre = Theatre()
+    teller = LineReporter(theatre.watch, theatre.stage, theatre.console)
+    for n_points in range(9):
+        theatre.hear("profile", profile("profiling", n_points))
+        theatre.change(0.1 * n_points, 300.0 - 25 * n_points, reason="profiling")
+        teller.tell()
+    theatre.hear("profile", profile("planned", 9))
+    for hours in range(1, 24):
+        theatre.change(hours, 225.0 if hours % 2 else 200.0, before_w=200.0 if hours % 2 else 225.0)
+        teller.tell()
+    theatre.change(23.5, 300.0, before_w=225.0, reason="run_finished")
+    teller.tell()
+    lines = theatre.text.splitlines()
+    assert lines[0] == "a day"
+    assert "profiling: power limit by power limit" in lines[1]
+    assert lines[2].startswith("00:00  profiled: 300 W: 235 W 1.300/s, 275 W")
+    assert "23:30  225 W → 300 W" in lines[-1]
+    assert 6 <= len(lines) <= 12
+
+
+async def test_nothing_is_told_twice() -> None:
+    theatre = Theatre()
+    teller = LineReporter(theatre.watch, theatre.stage, theatre.console)
+    theatre.change(4.0, 225.0)
+    teller.tell()
+    once = theatre.text
+    teller.tell()
+    assert theatre.text == once
+
+
+def test_a_change_is_a_line_with_time_limits_signal_and_reason() -> None:
+    change = LimitChange(
+        time_s=MIDNIGHT_S + 12.5 * HOUR_S,
+        reason="planned",
+        detail="the grid is cleaner",
+        power_limit_w=200.0,
+        previous_power_limit_w=225.0,
+        signal="213 g/kWh",
+    )
+    assert change_line(change) == "12:30  225 W → 200 W  signal 213 g/kWh: the grid is cleaner"
+
+
+async def test_the_final_account_of_the_run_ends_the_watch() -> None:
+    theatre = Theatre()
+    theatre.hear("energy", run_energy(iterations=999))
+    assert not theatre.watch.finished.is_set()
+    theatre.hear("energy", run_energy(iterations=1_000, final=True))
+    assert theatre.watch.finished.is_set()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+async def test_the_view_shows_what_was_heard_last_when_it_is_cancelled(terminal: bool) -> None:
+
+    theatre = Theatre(terminal=terminal)
+    async with asyncio.TaskGroup() as tasks:
+        viewer = tasks.create_task(show(theatre.watch, theatre.stage, theatre.console))
+        await asyncio.sleep(1.0)
+        theatre.change(5.0, 175.0)
+        viewer.cancel()
+    assert "300 W → 175 W" in theatre.text
+
+
+def test_a_sparkline_has_a_bar_for_each_height_and_nothing_where_there_is_none() -> None:
+    assert sparkline([0.0, None, 0.5, 1.0, 99.0, -1.0]) == "▁ ▅██▁"
+    assert sparkline([]) == ""
+
+
+def test_slots_show_the_means_of_half_hours_and_forget_other_days() -> None:
+    slots = HalfHourMeans(MIDNIGHT_S)
+    slots.add(energy(-0.1, 100.0, 999.0))
+    slots.add(energy(0.1, 100.0, 100.0))
+    slots.add(energy(0.4, 300.0, 100.0))
+    slots.add(energy(23.9, 300.0, 200.0))
+    slots.add(energy(24.0, 100.0, 999.0))
+    assert slots.intensities() == "▁" + " " * 46 + "█"
+    assert slots.limits(100.0, 300.0) == "▅" + " " * 46 + "█"

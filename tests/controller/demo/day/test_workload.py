@@ -1,0 +1,108 @@
+"""The job of the demo: the same work for the run and the baseline, exact whatever the limits."""
+
+from itertools import islice
+
+import pytest
+
+from controller.clock import NS_PER_S
+from controller.demo.day.accounting import job_bounds_ns, run_baseline
+from controller.demo.day.workload import PAUSE_S, Training, Workload, fill
+from controller.gpu.simulation.event_log import LimitSet
+from controller.gpu.simulation.measured_curve import load_curve
+from controller.gpu.simulation.noise import Noise
+from controller.gpu.simulation.timeline import GpuTimeline
+
+CURVE = load_curve()
+BEGIN_NS = 1_000 * NS_PER_S
+
+
+def baseline_s(epochs: int, *, seed: int = 1, power_limit_w: float = 300.0) -> float:
+    workload = Workload(epochs=epochs, iterations_per_epoch=500)
+    history = run_baseline(CURVE, workload, seed=seed, start_ns=0, begin_ns=BEGIN_NS, power_limit_w=power_limit_w)
+    begin_ns, end_ns = job_bounds_ns(history)
+    assert begin_ns == BEGIN_NS
+    return (end_ns - begin_ns) / NS_PER_S
+
+
+def test_the_baseline_takes_as_long_as_its_noisy_iterations_and_pauses() -> None:
+    work = sum(islice(Noise(1).iterations(), 1_500))
+    assert baseline_s(3) == pytest.approx(work / CURVE.iterations_per_s(300.0) + 2 * PAUSE_S, abs=1e-6)
+
+
+def test_the_baseline_is_linear_in_the_work_but_for_noise() -> None:
+    one_s, ten_s = baseline_s(1), baseline_s(10)
+    assert ten_s - 9 * PAUSE_S == pytest.approx(10 * one_s, rel=0.005)
+
+
+def test_a_lower_limit_stretches_every_iteration_by_the_same_factor() -> None:
+    ratio = CURVE.iterations_per_s(300.0) / CURVE.iterations_per_s(175.0)
+    assert baseline_s(1, power_limit_w=175.0) == pytest.approx(ratio * baseline_s(1), rel=1e-9)
+
+
+def test_another_seed_is_another_run() -> None:
+    assert baseline_s(1, seed=1) != baseline_s(1, seed=2)
+    assert baseline_s(1, seed=1) == baseline_s(1, seed=1)
+
+
+def test_iterations_end_where_a_fine_integration_says_across_changes_of_limit() -> None:
+    limits = {100.0: 150.0, 200.3: 262.5, 231.9: 100.0, 260.0: 300.0}
+    history = GpuTimeline(CURVE, Noise(1), start_ns=0)
+    for seconds_s, limit_w in limits.items():
+        history.record(LimitSet(round(seconds_s * NS_PER_S), limit_w))
+    training = Training(history, Noise(1), begin_ns=0, wait=lambda end_ns: end_ns)
+    training.begin()
+    for _ in range(250):
+        training.run_iteration()
+    step_s, time_s, done = 0.001, 0.0, 0.0
+    goal = sum(islice(Noise(1).iterations(), 250))
+    while done < goal:
+        limit_w = next((limits[at_s] for at_s in sorted(limits, reverse=True) if time_s >= at_s), 300.0)
+        done += CURVE.iterations_per_s(limit_w) * step_s
+        time_s += step_s
+    assert training.time_ns / NS_PER_S == pytest.approx(time_s, abs=0.005)
+
+
+def test_a_process_that_oversleeps_ends_its_iterations_at_the_same_times() -> None:
+    def ends_ns(oversleep_ns: int) -> list[int]:
+        history = GpuTimeline(CURVE, Noise(1), start_ns=0)
+        history.record(LimitSet(20 * NS_PER_S, 150.0))
+        training = Training(history, Noise(1), begin_ns=0, wait=lambda end_ns: end_ns + oversleep_ns)
+        training.begin()
+        ends = []
+        for _ in range(100):
+            training.run_iteration()
+            ends.append(training.time_ns)
+        return ends
+
+    assert ends_ns(0) == ends_ns(7 * NS_PER_S)
+
+
+def test_a_limit_that_changes_while_it_waits_moves_the_end_of_the_iteration() -> None:
+    history = GpuTimeline(CURVE, Noise(1), start_ns=0)
+    waited: list[int] = []
+
+    def wait(end_ns: int) -> int:
+        if not waited:
+            history.record(LimitSet(0, 100.0))
+        waited.append(end_ns)
+        return end_ns
+
+    training = Training(history, Noise(1), begin_ns=0, wait=wait)
+    training.begin()
+    training.run_iteration()
+    assert len(waited) == 2
+    assert training.time_ns == waited[1] > 2 * waited[0]
+
+
+def test_a_job_that_does_not_use_the_gpu_says_so_instead_of_waiting_for_ever() -> None:
+    history = GpuTimeline(CURVE, Noise(1), start_ns=0)
+    training = Training(history, Noise(1), begin_ns=0, wait=lambda end_ns: end_ns)
+    with pytest.raises(RuntimeError, match="begin"):
+        training.run_iteration()
+
+
+def test_the_job_fills_the_time_with_whole_epochs() -> None:
+    workload = fill(CURVE, power_limit_w=300.0, duration_s=23 * 3_600.0)
+    assert workload == Workload(epochs=21, iterations_per_epoch=5_004)
+    assert workload.iterations == 105_084
+    assert fill(CURVE, power_limit_w=300.0, duration_s=1.0).epochs == 1

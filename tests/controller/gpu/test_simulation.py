@@ -1,0 +1,277 @@
+"""The simulated GPU: measured curves, an exact timeline, and the contract of every GPU.
+
+The measured curves: read whole, linear in between.
+
+The simulated GPU: exact, whoever reads it and however; and the contract of every GPU.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import islice, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.clock import NS_PER_S
+from controller.errors import BackendError
+from controller.gpu.simulation.backend import SimulatedBackend, SimulatedGpu, default_simulation, simulated_uuid
+from controller.gpu.simulation.event_log import Event, EventFile, LimitSet, LoadChanged
+from controller.gpu.simulation.measured_curve import A40_RESNET50, list_curves, load_curve
+from controller.gpu.simulation.noise import POWER_BLOCK_S, Noise
+from controller.gpu.simulation.timeline import GpuTimeline
+from controller.ports import Backend, Gpu
+from tests.controller.gpu.gpu_contract import GpuContract
+
+
+@pytest.mark.parametrize("name", list_curves())
+def test_every_curve_can_be_read_and_is_plausible(name: str) -> None:
+    curve = load_curve(name)
+    assert list(curve.power_limits_w) == sorted(set(curve.power_limits_w))
+    assert 0 < curve.idle_power_w < min(curve.powers_w)
+    assert max(curve.powers_w) <= curve.max_power_limit_w
+    assert all(speed_per_s > 0 for speed_per_s in curve.speeds_per_s)
+
+
+def test_a_measured_limit_gives_what_was_measured() -> None:
+    curve = load_curve(A40_RESNET50)
+    assert curve.model == "NVIDIA A40"
+    assert curve.power_w(225.0) == 196.41
+    assert curve.iterations_per_s(225.0) == pytest.approx(5004.56 / 3909.47, rel=1e-12)
+    assert curve.power_w(100.0) == 120.74
+    assert curve.power_w(300.0) == 235.21
+
+
+def test_between_two_measured_limits_the_curve_is_linear() -> None:
+    curve = load_curve(A40_RESNET50)
+    assert curve.power_w(212.5) == pytest.approx((curve.power_w(200.0) + curve.power_w(225.0)) / 2)
+    middle_per_s = (curve.iterations_per_s(200.0) + curve.iterations_per_s(225.0)) / 2
+    assert curve.iterations_per_s(212.5) == pytest.approx(middle_per_s)
+
+
+def test_a_curve_that_is_not_there_names_those_that_are() -> None:
+    with pytest.raises(BackendError, match=A40_RESNET50):
+        load_curve("a100")
+
+
+CURVE = load_curve()
+START_NS = 5 * NS_PER_S
+
+
+class HandClock:
+    """A clock that is moved by hand."""
+
+    def __init__(self, monotonic_ns: int = START_NS) -> None:
+        self.ns = monotonic_ns
+
+    def now_s(self) -> float:
+        return self.ns / NS_PER_S
+
+    def monotonic_ns(self) -> int:
+        return self.ns
+
+    async def sleep_until(self, time_s: float) -> None:
+        self.ns = max(self.ns, round(time_s * NS_PER_S))
+
+
+def history_of(*events: Event, path: Path | None = None, seed: int = 1) -> GpuTimeline:
+    history = GpuTimeline(CURVE, Noise(seed), start_ns=START_NS, path=path)
+    for event in events:
+        history.record(event)
+    return history
+
+
+def at_ns(seconds_s: float) -> int:
+    return START_NS + round(seconds_s * NS_PER_S)
+
+
+A_DAY = (
+    LoadChanged(at_ns(100), loaded=True),
+    LimitSet(at_ns(250.5), 200.0),
+    LimitSet(at_ns(377.7), 137.5),
+    LoadChanged(at_ns(500), loaded=False),
+    LoadChanged(at_ns(520), loaded=True),
+    LimitSet(at_ns(700.1), 300.0),
+)
+
+
+class Bench:
+    """A simulated GPU on a clock moved by hand."""
+
+    counter_period_s = 0.1
+
+    def __init__(self) -> None:
+        self._clock = HandClock()
+        self._gpu = SimulatedGpu(history_of(), clock=self._clock)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Gpu]:
+        yield self._gpu
+
+    def set_busy(self) -> None:
+        self._gpu.history.record(LoadChanged(self._clock.ns, loaded=True))
+
+    async def pass_time(self, duration_s: float) -> None:
+        self._clock.ns += round(duration_s * NS_PER_S)
+
+
+class TestContract(GpuContract):
+    @pytest.fixture
+    def bench(self) -> Bench:
+        return Bench()
+
+
+def test_the_energy_is_the_integral_of_the_power() -> None:
+    history = history_of(*A_DAY)
+    step_ns = NS_PER_S // 100
+    middles_ns = range(START_NS + step_ns // 2, at_ns(900), step_ns)
+    summed_j = sum(history.power_w(time_ns) for time_ns in middles_ns) / 100
+    assert history.energy_j(at_ns(900)) == pytest.approx(summed_j, rel=1e-9)
+
+
+def test_the_progress_is_the_integral_of_the_speed() -> None:
+    history = history_of(*A_DAY)
+    pieces = [(100, 250.5, 300.0), (250.5, 377.7, 200.0), (377.7, 500, 137.5), (520, 700.1, 137.5), (700.1, 900, 300.0)]
+    summed = sum((end_s - begin_s) * CURVE.iterations_per_s(limit_w) for begin_s, end_s, limit_w in pieces)
+    assert history.done_iterations(at_ns(900)) == pytest.approx(summed, rel=1e-12)
+
+
+@given(goal=st.floats(min_value=0.0, max_value=800.0))
+def test_work_is_reached_exactly_when_the_progress_says_so_across_changes_of_limit(goal: float) -> None:
+    history = history_of(*A_DAY)
+    reached_ns = history.reached_ns(goal, not_before_ns=START_NS)
+    assert reached_ns is not None
+    assert history.done_iterations(reached_ns) >= goal - 1e-9
+    assert history.done_iterations(reached_ns - 2) <= goal
+
+
+def test_work_is_never_reached_without_a_job() -> None:
+    assert history_of().reached_ns(1.0, not_before_ns=START_NS) is None
+
+
+@given(order=st.permutations(A_DAY))
+def test_events_give_the_same_history_in_whatever_order_they_are_seen(order: list[Event]) -> None:
+    seen, expected = history_of(*order), history_of(*A_DAY)
+    assert seen.segments == expected.segments
+
+
+def test_two_readers_of_one_file_agree_and_see_each_others_events(tmp_path: Path) -> None:
+    one, other = (history_of(path=tmp_path / "gpu.events") for _ in range(2))
+    for event in A_DAY[:3]:
+        one.record(event)
+    for event in A_DAY[3:]:
+        other.record(event)
+    one.refresh()
+    assert one.segments == other.segments == history_of(*A_DAY).segments
+    one.close()
+    other.close()
+
+
+def test_a_record_that_is_half_written_is_read_once_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.events"
+    writer, reader = EventFile(path), EventFile(path)
+    writer.append(LimitSet(1, 250.0))
+    record = path.read_bytes()
+    with path.open("ab") as file:
+        file.write(record[:10])
+        file.flush()
+        assert reader.read_new() == [LimitSet(1, 250.0)]
+        file.write(record[10:])
+    assert reader.read_new() == [LimitSet(1, 250.0)]
+    writer.close()
+    reader.close()
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.events"
+    path.write_bytes(b"x" * 24)
+    with pytest.raises(ValueError, match="file of events"):
+        history_of(path=path)
+
+
+async def test_the_counter_moves_on_a_grid_of_a_tenth_of_a_second() -> None:
+    clock = HandClock()
+    gpu = SimulatedGpu(history_of(LoadChanged(START_NS, loaded=True)), clock=clock)
+    counted_j = []
+    for tick in range(100):
+        clock.ns = START_NS + tick * 10_000_000
+        counted_j.append((await gpu.read_sample()).energy_j)
+    assert [counted_j.index(value) for value in sorted({c for c in counted_j if c is not None})] == [*range(0, 100, 10)]
+    assert counted_j[90] == gpu.history.energy_j(at_ns(0.9))
+
+
+async def test_the_counter_never_goes_backwards_when_an_event_is_seen_late(tmp_path: Path) -> None:
+    clock = HandClock(at_ns(100))
+    gpu = SimulatedGpu(history_of(LoadChanged(START_NS, loaded=True), path=tmp_path / "gpu.events"), clock=clock)
+    before = await gpu.read_sample()
+    job = GpuTimeline(CURVE, Noise(1), start_ns=START_NS, path=tmp_path / "gpu.events")
+    job.record(LoadChanged(at_ns(90), loaded=False))
+    after = await gpu.read_sample()
+    assert before.energy_j == after.energy_j
+    assert gpu.history.energy_j(at_ns(100)) < (before.energy_j or 0.0)
+    assert after.utilization_ratio == 0.0
+    clock.ns = at_ns(1_000)
+    assert (await gpu.read_sample()).energy_j == job.energy_j(at_ns(1_000))
+    job.close()
+    gpu.history.close()
+
+
+def test_noise_depends_on_the_seed_and_the_place_only() -> None:
+    one, same, other = Noise(1), Noise(1), Noise(2)
+    assert same.power_ratio(50_000.0) == one.power_ratio(50_000.0) != other.power_ratio(50_000.0)
+    assert list(islice(same.iterations(5_000), 10)) == list(islice(one.iterations(), 5_010))[5_000:]
+    assert one.noisy_time_s(123_456.7) == same.noisy_time_s(123_456.7)
+
+
+def test_noise_has_the_mean_and_the_spread_that_it_says() -> None:
+    noise = Noise(3)
+    work = np.array(list(islice(noise.iterations(), 100_000)))
+    power = np.array([noise.power_ratio(block * POWER_BLOCK_S) for block in range(10_000)])
+    assert work.mean() == pytest.approx(1.0, abs=5e-4)
+    assert work.std() == pytest.approx(np.hypot(0.02, 0.003), rel=0.02)
+    assert power.mean() == pytest.approx(1.0, abs=5e-4)
+    assert power.std() == pytest.approx(0.01, rel=0.03)
+
+
+def test_the_integral_of_the_noise_has_no_steps() -> None:
+    noise = Noise(4)
+    times_s = [noise.noisy_time_s(tenth / 10) for tenth in range(500_000)]
+    assert max(b - a for a, b in pairwise(times_s)) < 0.1 * 1.06
+    assert min(b - a for a, b in pairwise(times_s)) > 0.1 * 0.94
+
+
+async def test_the_default_simulation_is_one_a40_that_works_at_its_default_limit() -> None:
+    clock = HandClock()
+    backend: Backend = default_simulation(clock)
+    (gpu,) = await backend.open()
+    clock.ns = at_ns(10)
+    sample = await gpu.read_sample()
+    assert gpu.model == "NVIDIA A40 (simulated)"
+    assert (await gpu.read_limit()).enforced_power_limit_w == 300.0
+    assert sample.power_w == pytest.approx(235.21, rel=0.05)
+    assert "a40-resnet50" in backend.driver
+    await backend.close()
+
+
+async def test_an_idle_gpu_draws_its_idle_power_whatever_its_limit() -> None:
+    clock = HandClock()
+    (gpu,) = await default_simulation(clock, loaded=False).open()
+    await gpu.set_power_limit(100.0)
+    assert (await gpu.read_sample()).power_w == pytest.approx(30.0, rel=0.05)
+
+
+def test_a_name_has_one_uuid_and_another_name_another() -> None:
+    assert simulated_uuid("a") == simulated_uuid("a") != simulated_uuid("b")
+    assert simulated_uuid("a").startswith("GPU-")
+    assert len(simulated_uuid("a")) == len("GPU-00000000-0000-0000-0000-000000000000")
+
+
+async def test_closing_the_backend_closes_every_file_of_events(tmp_path: Path) -> None:
+    gpu = SimulatedGpu(history_of(path=tmp_path / "gpu.events"), clock=HandClock())
+    backend = SimulatedBackend([gpu])
+    await backend.close()
+    await backend.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        gpu.history.refresh()

@@ -1,0 +1,105 @@
+"""A router on the bench: fake GPUs with limiters that only remember, real jobs, and the bus in one process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from controller.config import load_config
+from controller.control.profile_store import ProfileStore
+from controller.gpu.energy_meter import GpuEnergyMeter
+from controller.ports import Hold, LimitState
+from controller.runs.checkpoint import RunCheckpoints
+from controller.runs.router import GpuWorkers, Router
+from controller.runs.run import TrainingRun
+from publishers.messages.codec import Message, encode
+from publishers.messages.topics import Topics
+from tests.controller.messages import BOOT_ID
+from tests.fakes import FakeBus, FakeGpu, FakeLimiter, FixedSignal, LoopClock
+
+TOPICS = Topics()
+NODE = "node-a"
+TICK_S = 0.5
+
+
+class RouterBench:
+    """A router with its surroundings; `gpus`: those that another one has left."""
+
+    def __init__(self, state_dir: Path, *uuids: str, gpus: Sequence[FakeGpu] = ()) -> None:
+        self.clock = LoopClock()
+        self.bus = FakeBus()
+        self.run_books = RunCheckpoints(state_dir, boot_id=BOOT_ID, clock=self.clock)
+        self.store = ProfileStore(state_dir)
+        self.gpus = gpus or [FakeGpu(uuid, index=index) for index, uuid in enumerate(uuids or ("GPU-fake-0",))]
+        self.limiters = [FakeLimiter(gpu) for gpu in self.gpus]
+        self.units = {
+            limiter.gpu.uuid: GpuWorkers(limiter=limiter, meter=self._meter(limiter)) for limiter in self.limiters
+        }
+        self.router = Router(
+            self.units,
+            config=load_config(None, [f"node.name={NODE}", f"node.state_dir={state_dir}"]),
+            boot_id=BOOT_ID,
+            bus=self.bus,
+            clock=self.clock,
+            signal=FixedSignal(kind="energy"),
+            store=self.store,
+            run_books=self.run_books,
+            tick_s=TICK_S,
+        )
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Run the router and the meters."""
+        with self.run_books:
+            async with self._working():
+                yield
+
+    @asynccontextmanager
+    async def _working(self) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(self.router.run())]
+            running += [tasks.create_task(unit.meter.run()) for unit in self.units.values()]
+            await asyncio.sleep(0)
+            yield
+            for task in running:
+                task.cancel()
+
+    def say(
+        self, leaf: str, message: Message | bytes, *, job: str = "resnet50", run: str = "run-1", rank: int = 0
+    ) -> None:
+        """Publish a message of a training process."""
+        payload = message if isinstance(message, bytes) else encode(message)
+        self.bus.publish(TOPICS.rank(job, run, rank, leaf), payload, qos=1, retain=leaf == "status")
+
+    def job(self, job: str = "resnet50", run: str = "run-1") -> TrainingRun:
+        """Return a run."""
+        return self.router.jobs[job, run]
+
+    @property
+    def n_bad(self) -> int:
+        """Return how many messages were dropped as bad."""
+        return self.router.complaints.n_messages
+
+    def _meter(self, limiter: FakeLimiter) -> GpuEnergyMeter:
+        return GpuEnergyMeter(
+            limiter.gpu,
+            clock=self.clock,
+            sample_period_s=TICK_S,
+            publish_period_s=5.0,
+            signal=FixedSignal(kind="energy"),
+            limiter=limiter,
+            publish=lambda _, energy: self.bus.publish("energy", encode(energy)),
+        )
+
+
+def limit_state(hold: Hold = Hold.FREE, *, limit_w: float = 280.0, since_ns: int = 0) -> LimitState:
+    """Return how a limit stands that was 280 W before."""
+    return LimitState(
+        hold=hold,
+        prior_power_limit_w=280.0,
+        floor_power_limit_w=100.0,
+        ceiling_power_limit_w=280.0,
+        requested_power_limit_w=limit_w,
+        enforced_power_limit_w=limit_w,
+        since_ns=since_ns,
+    )

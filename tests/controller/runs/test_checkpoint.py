@@ -1,0 +1,309 @@
+"""The books of a run after a restart of the controller: they go on where they can, and begin anew where they cannot."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.accounting.energy_account import AccountSnapshot, EnergyTotals
+from controller.accounting.iteration_log import IterationTotals
+from controller.accounting.ranks import RankCheckpoint, RunIdentity
+from controller.clock import NS_PER_S
+from controller.control.run_leader import TimeBudgetStart
+from controller.runs import checkpoint as run_books
+from controller.runs.checkpoint import MAX_AGE_S, RunCheckpoints
+from publishers.messages.codec import RankStatus, decode
+from publishers.messages.reports import RunEnergy
+from tests.controller.messages import BOOT_ID, iterations, rank_status
+from tests.controller.runs.router_bench import TOPICS, RouterBench, limit_state
+from tests.fakes import FakeGpu, LoopClock
+
+PLACE = RunIdentity(job="resnet50", run="run-1", node="node-a")
+BALANCE = AccountSnapshot(account=EnergyTotals(energy_j=5.0, duration_s=2.0), cut_ns=0, counters_j={"GPU-fake-0": 7.0})
+TALLY = IterationTotals(
+    n_iterations=4.0,
+    active_s=2.0,
+    running_s=2.0,
+    n_epochs=1,
+    first_epoch=0,
+    first_iteration=None,
+    seq=1,
+    next_iteration=4,
+    end_ns=0,
+)
+LEDGER = TimeBudgetStart(n_iterations=3.0, active_s=1.0)
+BOOKMARKS = {0: RankCheckpoint(pid=4_711, started_at_s=1_700_006_400.25, tally=TALLY)}
+
+
+class Running:
+    """A training process of two iterations a second, and the controllers that come and go beside it."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.status = rank_status()
+        self.gpu = FakeGpu()
+        self._state_dir = state_dir
+        self._n_seconds = 0
+        self._bench: RouterBench | None = None
+
+    @asynccontextmanager
+    async def controller(self) -> AsyncIterator[RouterBench]:
+        """Run a controller for a while."""
+        self._bench = RouterBench(self._state_dir, gpus=[self.gpu])
+        async with self._bench.working():
+            yield self._bench
+        self._bench = None
+
+    async def train(self, duration_s: int, *, status: RankStatus | None = None) -> None:
+        """Train; what is published reaches a controller where there is one."""
+        for _ in range(duration_s):
+            await asyncio.sleep(1)
+            n, end_s = self._n_seconds, asyncio.get_running_loop().time()
+            self._n_seconds += 1
+            if self._bench is not None:
+                self._bench.say("status", status or self.status)
+                self._bench.say("iterations", iterations(end_s - 1, [end_s - 0.5, end_s], seq=n, first=2 * n))
+
+
+def last_energy(bench: RouterBench) -> RunEnergy:
+    """Return the newest word about the run's energy."""
+    return decode(bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy"))[-1], RunEnergy)
+
+
+async def test_the_account_of_a_run_goes_on_after_a_restart_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    async with running.controller() as first:
+        await running.train(60)
+    assert last_energy(first).energy_j == pytest.approx(60 * 300, rel=0.02)
+    await running.train(30)
+    async with running.controller() as second:
+        await running.train(60)
+        second.say("status", rank_status(state="finished"))
+        await asyncio.sleep(10)
+    final = last_energy(second)
+    assert final.final
+    assert (final.iterations, final.epochs, final.epochs_missed) == (300, 1, 0)
+    assert final.duration_s == pytest.approx(150, abs=1)
+    assert final.energy_j == pytest.approx(150 * 300, rel=0.01)
+
+
+@pytest.mark.parametrize(("has_counter", "energy_j"), [(True, 60 * 300 + 110 * 100), (False, 160 * 300 + 10 * 100)])
+async def test_without_a_controller_a_gpu_used_what_its_counter_says_or_else_what_it_used_before(
+    tmp_path: Path, has_counter: bool, energy_j: float
+) -> None:
+    running = Running(tmp_path)
+    running.gpu.has_counter = has_counter
+    async with running.controller():
+        await running.train(60)
+    running.gpu.draw_w = lambda _: 100.0
+    await running.train(100)
+    async with running.controller() as bench:
+        await running.train(10)
+    assert last_energy(bench).energy_j == pytest.approx(energy_j, rel=0.02)
+
+
+async def test_the_time_without_a_controller_is_neither_saved_nor_lost(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    async with running.controller() as first:
+        await running.train(60)
+        (account,) = (job._books.account for job in first.router.jobs.values())
+        n_iterations, active_s = account.n_iterations, account.active_s
+    await running.train(100)
+    async with running.controller() as second:
+        await running.train(10)
+        (account,) = (job._books.account for job in second.router.jobs.values())
+        assert account.n_iterations == pytest.approx(n_iterations + 2 * 10, abs=3)
+        assert account.active_s == pytest.approx(active_s + 10, abs=2)
+        assert account.pause_s == pytest.approx(100, abs=2)
+
+
+async def test_a_run_that_ends_without_another_word_still_has_its_books_closed(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    async with running.controller():
+        await running.train(60)
+    async with running.controller() as bench:
+        bench.say("status", rank_status())
+        await asyncio.sleep(5)
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(5)
+    final = last_energy(bench)
+    assert (final.final, final.iterations) == (True, 120)
+    assert final.energy_j == pytest.approx(66 * 300, rel=0.02)
+
+
+async def test_a_run_that_is_known_from_before_asks_for_nothing_before_it_iterates_again(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    async with running.controller():
+        await running.train(60)
+    async with running.controller() as bench:
+        bench.limiters[0].state = limit_state()
+        bench.say("status", rank_status())
+        await asyncio.sleep(5)
+        assert bench.limiters[0].targets == []
+        await running.train(5)
+        assert len(bench.limiters[0].targets) == 1
+
+
+async def test_another_process_under_the_same_name_begins_anew(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    async with running.controller():
+        await running.train(60)
+    async with running.controller() as bench:
+        await running.train(10, status=rank_status(pid=4_712))
+    assert last_energy(bench).duration_s == pytest.approx(10, abs=1)
+
+
+async def test_a_run_that_has_ended_leaves_no_books(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    async with running.controller() as bench:
+        await running.train(20)
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(10)
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+async def test_a_run_that_is_silent_before_and_after_a_restart_still_goes_on_from_where_it_was(tmp_path: Path) -> None:
+    """Suspended under the first controller, it stays so for as long as the second one waits for it."""
+    running = Running(tmp_path)
+    async with running.controller():
+        await running.train(60)
+    async with running.controller() as bench:
+        bench.say("status", running.status)
+        await asyncio.sleep(100)
+        assert bench.router.jobs == {}
+        await running.train(10)
+    assert last_energy(bench).energy_j == pytest.approx(170 * 300, rel=0.02)
+    assert last_energy(bench).iterations == 140
+
+
+async def test_a_controller_that_is_killed_has_kept_its_books_seconds_ago(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    async with running.controller() as bench:
+        await running.train(60)
+        assert bench.run_books._writer.flush(10)
+        (book,) = (tmp_path / "runs").glob("*.json")
+        kept = msgspec.json.decode(book.read_bytes(), type=run_books.RunCheckpoint)
+    assert kept.balance.account.duration_s == pytest.approx(50, abs=11)
+
+
+async def test_books_that_nobody_has_taken_up_for_a_day_are_of_no_use(tmp_path: Path) -> None:
+    clock = LoopClock()
+    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=clock) as books:
+        books.keep(PLACE, BALANCE, BOOKMARKS)
+        await asyncio.sleep(MAX_AGE_S - 1)
+        assert books.load(PLACE) is not None
+        await asyncio.sleep(2)
+        assert books.load(PLACE) is None
+
+
+async def kept(state_dir: Path, *places: RunIdentity) -> list[Path]:
+    """Keep books of runs; return their files."""
+    with RunCheckpoints(state_dir, boot_id=BOOT_ID, clock=LoopClock()) as books:
+        for place in places:
+            books.keep(place, BALANCE, BOOKMARKS, ledger=LEDGER)
+    return sorted((state_dir / "runs").glob("*.json"))
+
+
+async def test_what_is_read_is_what_was_kept(tmp_path: Path) -> None:
+    await kept(tmp_path, PLACE)
+    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
+        book = books.load(PLACE)
+    assert book is not None
+    assert (book.balance, book.bookmarks, book.ledger) == (BALANCE, BOOKMARKS, LEDGER)
+    assert books.load(RunIdentity(job="resnet50", run="run-2", node="node-a")) is None
+
+
+async def test_books_of_another_boot_of_the_day_before_or_of_a_later_clock_are_removed(tmp_path: Path) -> None:
+    late = AccountSnapshot(account=EnergyTotals(), cut_ns=3_600 * NS_PER_S, counters_j={})
+    for name, boot_id, start_s, balance in (
+        ("boot", "former boot", 0.0, BALANCE),
+        ("old", BOOT_ID, -MAX_AGE_S - 1, BALANCE),
+        ("late", BOOT_ID, 0.0, late),
+    ):
+        with RunCheckpoints(tmp_path / name, boot_id=boot_id, clock=LoopClock(1e9 + start_s)) as books:
+            books.keep(PLACE, balance, BOOKMARKS)
+        with RunCheckpoints(tmp_path / name, boot_id=BOOT_ID, clock=LoopClock(1e9)) as books:
+            assert books.load(PLACE) is None
+        assert list((tmp_path / name / "runs").iterdir()) == []
+
+
+async def test_books_that_were_written_before_ledgers_and_units_were_kept_are_read(tmp_path: Path) -> None:
+    (path,) = await kept(tmp_path, PLACE)
+    book = msgspec.json.decode(path.read_bytes())
+    del book["ledger"], book["balance"]["signal"]
+    path.write_bytes(msgspec.json.encode(book))
+    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
+        read = books.load(PLACE)
+    assert read is not None
+    assert (read.balance, read.ledger) == (BALANCE, None)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"version": 1}', b'{"version": 9}', b"[" * 100_000, b"null"])
+async def test_a_file_that_is_none_costs_the_books_and_nothing_else(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (path,) = await kept(tmp_path, PLACE)
+    path.write_bytes(content)
+    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
+        assert books.load(PLACE) is None
+    assert f"{path}: not used" in caplog.text
+
+
+def spoilt(book: dict[str, Any], path: str, value: float | dict[str, float]) -> bytes:
+    """Return the file of a book with one thing in it changed; `/` leads into it."""
+    *folders, name = path.split("/")
+    place = book
+    for folder in folders:
+        place = place[folder]
+    place[name] = value
+    return msgspec.json.encode(book)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("balance/counters_j", {}),
+        ("balance/cut_ns", -1),
+        ("balance/account/energy_j", 1e30),
+        ("balance/account/duration_s", -5.0),
+        ("ledger/active_s", -5.0),
+        ("ledger/n_iterations", 1e30),
+        ("bookmarks/0/tally/end_ns", 1 << 62),
+        ("bookmarks/0/tally/running_s", -5.0),
+        ("bookmarks/0/tally/n_iterations", 1e30),
+    ],
+)
+async def test_books_of_which_something_is_impossible_are_not_used(
+    tmp_path: Path, path: str, value: float | dict[str, float], caplog: pytest.LogCaptureFixture
+) -> None:
+    (file,) = await kept(tmp_path, PLACE)
+    file.write_bytes(spoilt(msgspec.json.decode(file.read_bytes()), path, value))
+    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
+        assert books.load(PLACE) is None
+    assert f"{file}: not used" in caplog.text
+
+
+async def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
+    (file,) = await kept(tmp_path, PLACE)
+    file.with_suffix(".new").write_bytes(b"{")
+    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()):
+        pass
+    assert list((tmp_path / "runs").iterdir()) == [file]
+
+
+async def test_of_too_many_books_the_ones_that_were_kept_longest_ago_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_books, "MAX_BOOKS", 5)
+    monkeypatch.setattr(run_books, "MAX_AGE_S", 9e9)
+    places = [RunIdentity(job="resnet50", run=f"run-{n}", node="node-a") for n in range(8)]
+    for start_s, place in zip((5e9, 4e9, 3e9, 2e9, 1e9, 6e9, 7e9, 8e9), places, strict=True):
+        with RunCheckpoints(
+            tmp_path, boot_id=BOOT_ID, clock=LoopClock(start_s)
+        ) as books:  # a start before each of them
+            books.keep(place, BALANCE, BOOKMARKS)
+    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
+        assert [place.run[-1] for place in places if books.load(place) is not None] == ["0", "1", "5", "6", "7"]

@@ -1,0 +1,416 @@
+"""The router: runs start, get their GPUs and are retired; bad messages are counted and dropped.
+
+The router: every message to its run, and every GPU to the run that may have it.
+
+The router and other nodes: parts that a leader adds up, plans that its followers keep to.
+
+The router and what should not be: it is counted, told and dropped, and no flood makes more than a node can have.
+"""
+
+import asyncio
+from array import array
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import msgspec
+import pytest
+
+from controller.accounting.ranks import LOST_GRACE_S
+from controller.runs.router import MAX_RANKS, MAX_RUNS
+from publishers.messages.codec import Iterations, Message, Metric, decode, encode, pack_ends
+from publishers.messages.reports import PartProfile, RunEnergy, RunPlan
+from tests.controller.messages import iterations, rank_status, run_energy
+from tests.controller.runs.router_bench import NODE, TICK_S, TOPICS, RouterBench, limit_state
+
+
+async def test_a_status_starts_a_run_and_its_end_retires_it(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        assert list(bench.router.jobs) == [("resnet50", "run-1")]
+        assert [unit.meter.job for unit in bench.units.values()] == ["resnet50"]
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(5)
+        assert bench.router.jobs == {}
+        assert [unit.meter.job for unit in bench.units.values()] == [None]
+    assert bench.n_bad == 0
+
+
+async def test_a_retained_status_of_before_the_start_starts_the_run(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.say("status", rank_status())
+    async with bench.working():
+        assert list(bench.router.jobs) == [("resnet50", "run-1")]
+
+
+@pytest.mark.parametrize("state", ["finished", "lost"])
+async def test_a_retained_status_of_an_ended_run_starts_nothing(tmp_path: Path, state: str) -> None:
+    bench = RouterBench(tmp_path)
+    bench.say("status", rank_status(state=state))
+    async with bench.working():
+        assert bench.router.jobs == {}
+    assert bench.n_bad == 0
+
+
+async def test_runs_of_one_job_may_overlap(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path, "GPU-fake-0", "GPU-fake-1")
+    async with bench.working():
+        bench.say("status", rank_status())
+        bench.say("status", rank_status(run="run-2", gpus=["GPU-fake-1"]), run="run-2")
+        assert [bench.job(run=run).gpu_uuids for run in ("run-1", "run-2")] == [{"GPU-fake-0"}, {"GPU-fake-1"}]
+
+
+def owners(bench: RouterBench) -> list[str]:
+    """Return the runs that have a GPU."""
+    return [run for (_, run), job in bench.router.jobs.items() if job.gpu_uuids]
+
+
+async def test_a_gpu_passes_to_whoever_was_refused_it_at_the_moment_in_which_its_run_has_finished(
+    tmp_path: Path,
+) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        for run, job in (("run-2", "bert"), ("run-3", "gpt")):
+            bench.say("status", rank_status(run=run), job=job, run=run)
+        assert owners(bench) == ["run-1"]
+        bench.say("status", rank_status(state="finished"))
+        assert owners(bench) == ["run-2"]
+        assert bench.limiters[0].releases != []
+        n_releases = len(bench.limiters[0].releases)
+        await asyncio.sleep(5)
+        assert (owners(bench), len(bench.limiters[0].releases)) == (["run-2"], n_releases), "not taken from the next"
+        assert [unit.meter.job for unit in bench.units.values()] == ["bert"]
+        assert len(bench.router.jobs) == 2
+
+
+async def test_a_gpu_of_a_run_that_is_lost_passes_on_once_nobody_may_come_back_and_not_at_a_heartbeat(
+    tmp_path: Path,
+) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        bench.say("status", rank_status(run="run-2"), run="run-2")
+        bench.say("status", rank_status(state="lost"))
+        await asyncio.sleep(LOST_GRACE_S - TICK_S)
+        assert owners(bench) == ["run-1"]
+        await asyncio.sleep(2 * TICK_S)
+        assert owners(bench) == ["run-2"]
+
+
+async def test_a_run_of_which_one_rank_goes_on_keeps_its_gpus(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        for rank in (0, 1):
+            bench.say("status", rank_status(pid=rank, world_size=2), rank=rank)
+        bench.say("status", rank_status(run="run-2"), run="run-2")
+        bench.say("status", rank_status(pid=0, world_size=2, state="finished"))
+        assert owners(bench) == ["run-1"]
+
+
+async def test_iterations_reach_the_log_of_their_rank(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        await asyncio.sleep(10)
+        bench.say("status", rank_status())
+        bench.say("iterations", iterations(5, [6, 7, 8]))
+        assert bench.job().ranks.members[0].log.n_iterations == 3
+
+
+async def test_a_message_twice_is_harmless(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        await asyncio.sleep(10)
+        for _ in range(2):
+            bench.say("status", rank_status())
+            bench.say("iterations", iterations(5, [6, 7, 8]))
+        assert bench.job().ranks.members[0].log.n_iterations == 3
+    assert bench.n_bad == 1
+
+
+async def test_iterations_of_a_rank_that_nobody_knows_are_another_nodes(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("iterations", iterations(5, [6]))
+        bench.say("status", rank_status())
+        bench.say("iterations", b"whatever", rank=3)
+    assert bench.n_bad == 0
+
+
+async def test_the_retained_topics_of_an_ended_run_are_cleared_after_an_hour(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        await asyncio.sleep(10)
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(60)
+        assert len(bench.bus.retained) == 4, "status, profile, energy, and the node's part of it"
+        for _ in range(61):
+            await asyncio.sleep(60)
+        assert bench.bus.retained == {}
+    assert bench.n_bad == 0
+
+
+async def test_a_run_that_has_ended_is_followed_at_once_by_the_next_one_of_its_name(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        await asyncio.sleep(1)
+        bench.say("iterations", iterations(0, [0.5, 1]))
+        bench.say("status", rank_status(state="finished"))
+        ended = bench.job()
+        bench.say("status", rank_status(pid=2))
+        bench.say("iterations", iterations(1, [1.1, 1.2, 1.3]))
+        assert bench.job() is ended
+        assert ended.ranks.slowest.n_iterations == 2
+        await asyncio.sleep(5 * TICK_S)
+        assert bench.job() is not ended
+        assert bench.job().ranks.slowest.n_iterations == 3
+        assert bench.job().gpu_uuids == {"GPU-fake-0"}
+    assert bench.n_bad == 0
+
+
+async def test_what_was_wrong_with_the_next_run_is_told_as_for_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        await asyncio.sleep(1)
+        bench.say("status", rank_status(state="finished"))
+        bench.say("status", rank_status(pid=2))
+        monkeypatch.setattr("controller.router.MAX_RUNS", 0)
+        await asyncio.sleep(5 * TICK_S)
+        assert bench.router.jobs == {}
+    assert bench.n_bad == 1
+
+
+async def test_the_leader_adds_up_the_parts_of_other_nodes_but_not_its_own(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status(world_size=2))
+        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", "node-b"), encode(run_energy(energy_j=1_000.0)))
+        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", "node-b"), encode(run_energy(energy_j=2_000.0)))
+        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", NODE), encode(run_energy(energy_j=9_999.0)))
+        await asyncio.sleep(6)
+    sums = bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy"))
+    assert decode(sums[-1], RunEnergy).energy_j == 2_000.0
+    assert bench.n_bad == 0
+
+
+async def test_a_run_whose_ranks_are_all_here_has_no_part_elsewhere(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", "node-b"), encode(run_energy(energy_j=1_000.0)))
+        await asyncio.sleep(6)
+    sums = bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy"))
+    assert decode(sums[-1], RunEnergy).energy_j == 0.0
+
+
+async def test_a_node_without_rank_0_publishes_its_part_and_no_sum(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status(world_size=2), rank=1)
+        await asyncio.sleep(6)
+    assert bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy")) == []
+    assert bench.bus.payloads(TOPICS.run_on_node("resnet50", "run-1", NODE)) != []
+
+
+def plan(**changes: Any) -> RunPlan:  # noqa: ANN401 — the record checks them
+    """Return the word of a node that leads."""
+    word = RunPlan(
+        run="run-1",
+        node="node-z",
+        beat=1,
+        time_s=1.7e9,
+        heartbeat_s=5.0,
+        reason="slowdown_static",
+        detail="200 W",
+        gpu_model="Fake 300",
+        max_power_limit_w=280.0,
+        power_limit_w=200.0,
+    )
+    return msgspec.structs.replace(word, **changes)
+
+
+async def hear_plans(bench: RouterBench, rank: int, **changes: Any) -> None:  # noqa: ANN401 — the record checks them
+    """Run a rank that iterates, and let two words of a plan come."""
+    bench.limiters[0].state = limit_state()
+    bench.say("status", rank_status(world_size=2), rank=rank)
+    await asyncio.sleep(6)
+    bench.say("iterations", iterations(0, [1, 2]), rank=rank)
+    for beat in (1, 2):
+        bench.bus.publish(TOPICS.run("resnet50", "run-1", "plan"), encode(plan(beat=beat, **changes)), retain=True)
+
+
+async def test_a_plan_is_followed_where_rank_0_is_elsewhere(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        await hear_plans(bench, rank=1)
+        assert [target.power_limit_w for target in bench.limiters[0].targets] == [200.0]
+
+
+async def test_a_plan_is_not_followed_by_the_node_of_rank_0(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        await hear_plans(bench, rank=0)
+        await asyncio.sleep(20)
+        assert 200.0 not in [target.power_limit_w for target in bench.limiters[0].targets]
+
+
+async def test_a_plan_for_another_run_is_bad_and_ones_own_is_no_leader(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        await hear_plans(bench, rank=1, run="run-2")
+        assert bench.n_bad == 2
+        await hear_plans(bench, rank=1, node=NODE)
+        assert bench.limiters[0].targets == []
+
+
+async def test_a_node_without_its_leader_publishes_why_and_no_curve(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        await hear_plans(bench, rank=1, node=NODE)
+        await asyncio.sleep(1)
+    parts = bench.bus.payloads(TOPICS.run_on_node("resnet50", "run-1", NODE, "profile"))
+    assert [decode(part, PartProfile).reason for part in parts] == ["no_leader", "controller_stopped"]
+    assert bench.bus.payloads(TOPICS.run("resnet50", "run-1", "profile")) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        iterations(5, [6], seq=1, first=3),
+        iterations(8, [9], seq=1, first=0),
+        iterations(8, [500], seq=1, first=3),
+        iterations(8, [9], seq=1, first=3, run="run-9"),
+    ],
+    ids=["goes backwards", "repeats", "comes from the future", "speaks of another run"],
+)
+async def test_iterations_that_cannot_be_are_counted_told_and_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, message: Iterations
+) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        await asyncio.sleep(10)
+        bench.say("status", rank_status())
+        bench.say("iterations", iterations(5, [6, 7, 8]))
+        bench.say("iterations", message)
+        assert bench.job().ranks.members[0].log.n_iterations == 3
+    assert bench.n_bad == 1
+    assert "dropped" in caplog.text
+
+
+def packed(message: Message, **changes: object) -> bytes:
+    """Return a message with fields that its record would refuse."""
+    fields = msgpack.unpackb(encode(message)) | changes
+    return bytes(msgpack.packb({name: value for name, value in fields.items() if value != "(left out)"}))
+
+
+BAD_STATUSES = [
+    b"\xc1",
+    b"not msgpack",
+    msgpack.packb([1, 2]),
+    packed(rank_status(), state="sleeping"),
+    packed(rank_status(), pid=-1),
+    packed(rank_status(), world_size=0),
+    packed(rank_status(), heartbeat_s=float("nan")),
+    packed(rank_status(), started_at_s=1e300),
+    packed(rank_status(), gpus=["x"] * 1_000),
+    packed(rank_status(), gpus=["x" * 1_000]),
+    packed(rank_status(), batch_size=-5),
+    packed(rank_status(), run="(left out)"),
+    packed(rank_status(), run="run-9"),
+    packed(rank_status(), host="h" * 100_000),
+    packed(rank_status(), boot_id="x" * (1 << 20)),
+]
+
+
+@pytest.mark.parametrize("payload", BAD_STATUSES)
+async def test_a_status_that_is_none_is_counted_told_and_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, payload: bytes
+) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", payload)
+        assert bench.router.jobs == {}
+    assert bench.n_bad == 1
+    assert "rank/0/status: dropped" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        packed(iterations(5, [6]), end_ns=b""),
+        packed(iterations(5, [6]), end_ns=b"1234567"),
+        packed(iterations(5, [6]), end_ns=pack_ends(array("q", [6 * 10**9, 5 * 10**9]))),
+        packed(iterations(5, [6]), end_ns=pack_ends(array("q", [-1]))),
+        packed(iterations(5, [6]), end_ns=bytes(8 * 70_000)),
+        packed(iterations(5, [6]), begin_ns=-1),
+        packed(iterations(5, [6]), begin_ns=7 * 10**9),
+        packed(iterations(5, [6]), first=-1),
+        packed(iterations(5, [6]), seq=2**60),
+    ],
+)
+async def test_iterations_that_are_none_are_counted_and_dropped(tmp_path: Path, payload: bytes) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        await asyncio.sleep(10)
+        bench.say("status", rank_status())
+        bench.say("iterations", payload)
+        assert bench.job().ranks.members[0].log.n_iterations == 0
+    assert bench.n_bad == 1
+
+
+async def test_bad_messages_are_told_once_a_minute(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        for _ in range(120):
+            bench.say("status", b"bad")
+            await asyncio.sleep(1)
+    assert bench.n_bad == 120
+    assert caplog.text.count("rank/0/status: dropped") == 2
+
+
+async def test_a_status_that_somebody_cleared_is_no_bad_message(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        bench.say("status", b"")
+        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", "node-b"), b"", retain=True)
+        assert list(bench.router.jobs) == [("resnet50", "run-1")]
+    assert bench.n_bad == 0
+
+
+async def test_a_metric_is_checked(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    good = Metric(run="run-1", epoch=1, value=0.7, reached=False)
+    async with bench.working():
+        bench.bus.publish(TOPICS.run("resnet50", "run-1", "metric"), encode(good))
+        assert bench.n_bad == 0
+        bench.bus.publish(TOPICS.run("resnet50", "run-2", "metric"), encode(good))
+        bench.bus.publish(TOPICS.run("resnet50", "run-1", "metric"), b"good")
+    assert bench.n_bad == 2
+
+
+async def test_a_flood_of_runs_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        for number in range(MAX_RUNS + 50):
+            bench.say("status", rank_status(run=f"r{number}"), run=f"r{number}")
+        assert len(bench.router.jobs) == MAX_RUNS
+        assert "256 runs on one node already" in caplog.text
+        await asyncio.sleep(70)
+        assert bench.router.jobs == {}, "silent for the lease"
+    assert bench.n_bad == 50
+
+
+async def test_a_flood_of_ranks_is_cut_off(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        for rank in range(MAX_RANKS + 50):
+            bench.say("status", rank_status(pid=rank, world_size=65_536), rank=rank)
+        assert len(bench.job().ranks.members) == MAX_RANKS
+    assert bench.n_bad == 50

@@ -1,0 +1,228 @@
+"""One run on the bench: what it asks of its GPUs, when it lets go of them, and what it tells. Days are in scenarios."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from controller.accounting.ranks import LOST_GRACE_S
+from controller.clock import NS_PER_S
+from controller.control.profile_store import read_all
+from controller.ports import Hold
+from publishers.messages.codec import decode
+from publishers.messages.reports import ProfileReport, RunEnergy
+from tests.controller.messages import iterations, rank_status
+from tests.controller.runs.router_bench import TICK_S, TOPICS, RouterBench, limit_state
+
+
+async def train(bench: RouterBench, duration_s: int, *, seq: int = 0) -> None:
+    """Publish two iterations a second, once a second, from now on."""
+    for second in range(duration_s):
+        await asyncio.sleep(1)
+        end_s = bench.clock.monotonic_ns() / 1e9
+        n = seq + second
+        bench.say("iterations", iterations(end_s - 1, [end_s - 0.5, end_s], seq=n, first=2 * n))
+        if second % 10 == 0:
+            bench.say("status", rank_status())
+
+
+def states(bench: RouterBench) -> list[str]:
+    """Return the states that were published, each once in a row."""
+    payloads = bench.bus.payloads(TOPICS.run("resnet50", "run-1", "profile"))
+    return list(dict.fromkeys(decode(payload, ProfileReport).state for payload in payloads))
+
+
+def energies(bench: RouterBench) -> list[RunEnergy]:
+    """Return what was published of the run's energy."""
+    return [decode(payload, RunEnergy) for payload in bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy"))]
+
+
+async def test_a_run_asks_for_nothing_before_its_gpu_has_answered(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        await train(bench, 30)
+    assert bench.limiters[0].targets == []
+
+
+async def test_a_run_asks_for_nothing_before_it_iterates(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state()
+    async with bench.working():
+        bench.say("status", rank_status())
+        await asyncio.sleep(30)
+    assert (bench.limiters[0].targets, states(bench)) == ([], ["waiting"])
+
+
+async def test_the_first_limit_asked_for_is_the_prior_one_and_it_is_asked_once(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state()
+    async with bench.working():
+        bench.say("status", rank_status())
+        await train(bench, 30)
+    (target,) = bench.limiters[0].targets
+    assert (target.power_limit_w, target.reason, target.job) == (280.0, "profiling", "resnet50")
+
+
+async def test_what_is_measured_while_the_limit_is_not_the_one_asked_for_is_not_used(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state(Hold.HELD, limit_w=200.0)
+    async with bench.working():
+        bench.say("status", rank_status())
+        await train(bench, 60)
+    assert len(bench.limiters[0].targets) == 1, "the sweep does not go on"
+
+
+async def test_what_ran_before_the_limit_came_into_force_is_not_used(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        for second in range(60):
+            in_force_ns = bench.clock.monotonic_ns() + NS_PER_S
+            bench.limiters[0].state = limit_state(Hold.HELD, since_ns=in_force_ns)
+            await train(bench, 1, seq=second)
+    assert len(bench.limiters[0].targets) == 1
+
+
+@pytest.mark.parametrize("hold", [Hold.YIELDED, Hold.OBSERVING, Hold.SUSPECT])
+async def test_a_limit_that_is_not_ours_is_watched_and_asked_for_nothing(tmp_path: Path, hold: Hold) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state(hold)
+    async with bench.working():
+        bench.say("status", rank_status())
+        await train(bench, 30)
+        assert energies(bench)[-1].energy_j > 0
+    assert (bench.limiters[0].targets, states(bench)) == ([], ["observing"])
+
+
+async def test_a_gpu_that_recovers_is_asked_again(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state(Hold.SUSPECT)
+    async with bench.working():
+        bench.say("status", rank_status())
+        await train(bench, 20)
+        bench.limiters[0].state = limit_state(Hold.FREE)
+        await train(bench, 20, seq=20)
+    assert len(bench.limiters[0].targets) == 1
+    assert states(bench) == ["observing", "waiting", "profiling"]
+
+
+async def test_a_run_on_gpus_of_unlike_range_is_swept_where_both_can_follow(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path, "GPU-fake-0", "GPU-fake-1")
+    bench.limiters[0].state = limit_state()
+    bench.limiters[1].state = replace(limit_state(), floor_power_limit_w=150.0, ceiling_power_limit_w=250.0)
+    status = rank_status(gpus=["GPU-fake-0", "GPU-fake-1"])
+    async with bench.working():
+        bench.say("status", status)
+        await asyncio.sleep(2)
+        bench.say("iterations", iterations(0, [1, 2]))
+        await asyncio.sleep(1)
+    assert [limiter.targets[0].power_limit_w for limiter in bench.limiters] == [250.0, 250.0]
+
+
+@pytest.mark.parametrize(("state", "reason"), [("finished", "run_finished"), ("lost", "run_lost")])
+async def test_the_end_of_a_run_releases_its_gpu_at_once(tmp_path: Path, state: str, reason: str) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state()
+    async with bench.working():
+        bench.say("status", rank_status())
+        await train(bench, 10)
+        bench.say("status", rank_status(state=state))
+        await asyncio.sleep(2 * TICK_S)
+        assert set(bench.limiters[0].releases) == {reason}
+        await asyncio.sleep(4 * TICK_S + (LOST_GRACE_S if state == "lost" else 0))
+        assert [energy.final for energy in energies(bench)][-2:] == [False, True]
+        assert energies(bench)[-1].state == state
+
+
+async def test_a_controller_that_stops_tells_what_the_run_has_used_so_far(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state()
+    async with bench.working():
+        bench.say("status", rank_status())
+        await train(bench, 8)
+        told = len(energies(bench))
+        await asyncio.sleep(1)
+    assert len(energies(bench)) == told + 1
+    assert (energies(bench)[-1].state, energies(bench)[-1].final) == ("running", False)
+
+
+async def test_iterations_without_a_heartbeat_keep_the_lease(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        for second in range(100):
+            await asyncio.sleep(1)
+            end_s = bench.clock.monotonic_ns() / 1e9
+            bench.say("iterations", iterations(end_s - 1, [end_s], seq=second, first=second))
+        assert bench.job().ended is None
+
+
+async def test_silence_for_the_lease_releases_the_gpu(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state()
+    async with bench.working():
+        bench.say("status", rank_status())
+        await train(bench, 10)
+        await asyncio.sleep(59)
+        assert bench.limiters[0].releases == []
+        await asyncio.sleep(5)
+        assert bench.limiters[0].releases == ["lease_ended"]
+
+
+async def test_iterations_alone_keep_the_lease(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state()
+    async with bench.working():
+        bench.say("status", rank_status())
+        for second in range(180):
+            await asyncio.sleep(1)
+            bench.say("iterations", iterations(second, [second + 1], seq=second, first=second))
+        assert bench.limiters[0].releases == []
+
+
+async def test_the_end_releases_also_a_gpu_that_was_never_asked_for_anything(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(10)
+    assert bench.limiters[0].releases == ["run_finished"]  # nothing to an actuator that holds nothing
+
+
+async def test_energy_waits_for_the_iterations_that_go_with_it_and_not_for_ever(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        await train(bench, 20)
+        known = energies(bench)[-1]
+        for _ in range(250):  # a long pause: heartbeats, no iterations
+            await asyncio.sleep(10)
+            bench.say("status", rank_status())
+        assert known.duration_s <= 20
+        waited = energies(bench)[-1]
+    assert waited.duration_s > 200
+    assert waited.iterations == 40
+    assert waited.energy_j == pytest.approx(300 * waited.duration_s, rel=0.01)
+
+
+async def test_the_curve_is_kept_without_the_stalls_that_it_is_published_with(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    limiter = bench.limiters[0]
+    limiter.state = limit_state()
+    async with bench.working():
+        bench.say("status", rank_status())
+        for second in range(60):  # 17 iterations a second, of which the first takes four times as long
+            await asyncio.sleep(1)
+            now_ns = bench.clock.monotonic_ns()
+            limit_w = limiter.targets[-1].power_limit_w if limiter.targets else 0.0
+            if limit_w and (limiter.state.hold, limiter.state.requested_power_limit_w) != (Hold.HELD, limit_w):
+                limiter.state = limit_state(Hold.HELD, limit_w=limit_w, since_ns=now_ns)
+            ends_s = [now_ns / NS_PER_S - 0.8 + 0.05 * n for n in range(17)]
+            bench.say("iterations", iterations(ends_s[0] - 0.2, ends_s, seq=second, first=17 * second))
+    assert bench.store.flush(10)
+    ((_, kept),) = read_all(tmp_path / "profiles").values()
+    published = decode(bench.bus.payloads(TOPICS.run("resnet50", "run-1", "profile"))[-1], ProfileReport)
+    assert kept.fastest.iterations_per_s == pytest.approx(20, rel=0.01)
+    assert max(point.iterations_per_s for point in published.points) == pytest.approx(17, rel=0.05)

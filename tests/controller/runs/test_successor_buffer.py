@@ -1,0 +1,47 @@
+"""What waits for a run to be retired: the newest status of each rank, and the iterations that belong to it."""
+
+from controller.runs.successor_buffer import MAX_WAITING, SuccessorBuffer
+from tests.controller.messages import iterations, rank_status
+
+RUN = ("resnet50", "run-1")
+
+
+def test_statuses_come_before_the_iterations_and_are_taken_once() -> None:
+    runs = SuccessorBuffer()
+    first, newest, message = rank_status(pid=1), rank_status(pid=1, reached=True), iterations(0, [1, 2])
+    runs.keep_status(RUN, 0, first)
+    runs.keep_iterations(RUN, 0, message)
+    runs.keep_status(RUN, 0, newest)
+    assert runs.take(RUN) == [(0, newest), (0, message)]
+    assert runs.take(RUN) == []
+
+
+def test_iterations_that_come_before_a_status_are_those_of_the_run_that_has_ended() -> None:
+    runs = SuccessorBuffer()
+    status = rank_status()
+    runs.keep_iterations(RUN, 0, iterations(0, [1, 2]))
+    runs.keep_status(RUN, 0, status)
+    runs.keep_iterations(RUN, 1, iterations(0, [1, 2]))
+    assert runs.take(RUN) == [(0, status)]
+
+
+def test_a_process_that_has_ended_again_leaves_nothing() -> None:
+    runs = SuccessorBuffer()
+    other = rank_status(pid=2)
+    for rank in (0, 1):
+        runs.keep_status(RUN, rank, rank_status(pid=1))
+        runs.keep_iterations(RUN, rank, iterations(0, [1, 2]))
+    runs.keep_status(RUN, 0, rank_status(pid=1, state="finished"))
+    runs.keep_status(RUN, 1, other)
+    runs.keep_status(RUN, 1, rank_status(pid=1, state="lost"))
+    assert runs.take(RUN) == [(1, other)]
+
+
+def test_a_flood_is_remembered_in_bounds() -> None:
+    runs = SuccessorBuffer()
+    for number in range(2 * MAX_WAITING):
+        runs.keep_status(RUN, number, rank_status())
+        runs.keep_iterations(RUN, 0, iterations(number, [number + 1], seq=number))
+    kept = runs.take(RUN)
+    assert len(kept) == 2 * MAX_WAITING
+    assert kept[-1] == (0, iterations(2 * MAX_WAITING - 1, [2 * MAX_WAITING], seq=2 * MAX_WAITING - 1))

@@ -1,0 +1,264 @@
+"""The signal feed: the best that the chain knows, each transition told once.
+
+The signal feed on the bus: history and forecast are published when there is something new, and only then.
+"""
+
+import asyncio
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from controller.signal.grid_message import MAX_PUBLISHED
+from policies.providers.base import SignalUnavailableError
+from policies.providers.sources.constant import ConstantProvider
+from policies.vocabulary.freshness import Freshness
+from policies.vocabulary.signal import Signal
+from publishers.messages.codec import decode, encode
+from publishers.messages.reports import GridSignal
+from tests.controller.signal.feed_bench import HOUR_S, Bench, failing, hours, until
+from tests.fakes import MIDNIGHT_S, FixedProvider, flat_signal
+
+
+async def test_a_signal_that_is_there_is_fresh_and_forecast() -> None:
+    bench = Bench(FixedProvider(flat_signal(300.0)))
+    async with bench.working():
+        forecast = bench.feed.forecast()
+        assert (bench.feed.freshness, bench.feed.provenance().doubt) == (Freshness.FRESH, "")
+        assert bench.feed.provenance().source == "fixed"
+        assert forecast is not None
+        assert forecast.value_at(MIDNIGHT_S + 23 * HOUR_S) == pytest.approx(300.0)
+
+
+async def test_without_any_signal_it_is_absent() -> None:
+    bench = Bench(FixedProvider(None))
+    async with bench.working():
+        assert (bench.feed.freshness, bench.feed.history(), bench.feed.forecast()) == (Freshness.ABSENT, None, None)
+        assert bench.feed.provenance().doubt == "signal_absent"
+    assert bench.published == []
+
+
+async def test_a_short_history_that_nobody_continues_is_held_for_two_hours_and_each_change_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "controller.signal_feed")
+    provider = FixedProvider(until(1))
+    bench = Bench(provider)
+    async with bench.working():
+        await hours(1.9)
+        assert (bench.feed.freshness, bench.value()) == (Freshness.FRESH, 300.0), "sources are late at times"
+        await hours(0.4)
+        assert (bench.feed.freshness, bench.value()) == (Freshness.HELD, 300.0)
+        assert bench.feed.provenance().source.startswith("fixed, held for 1.")
+        await hours(0.6)
+        assert (bench.feed.freshness, bench.value()) == (Freshness.HELD, 300.0)
+        await hours(0.3)
+        assert (bench.feed.freshness, bench.value(), bench.feed.forecast()) == (Freshness.STALE, None, None)
+        assert bench.feed.history() is not None, "it may still be shown, with its age"
+        await hours(6)
+        provider.series = flat_signal(200.0)
+        await hours(0.4)
+        assert (bench.feed.freshness, bench.value()) == (Freshness.FRESH, 200.0)
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "WARNING", "INFO"]
+    assert [message.state for message in bench.published if message.detail] == ["held", "stale"]
+
+
+async def test_days_of_history_bridge_an_outage_by_a_forecast_for_a_day() -> None:
+    series = flat_signal(300.0, start_s=MIDNIGHT_S - 20 * 86_400, hours=20 * 24 + 1)
+    bench = Bench(FixedProvider(series))
+    async with bench.working():
+        await hours(6)
+        assert bench.feed.freshness is Freshness.FORECAST
+        assert bench.value() == pytest.approx(300.0)
+        assert bench.feed.provenance().source.startswith("forecast from fixed, last known 4.9")
+        await hours(20)
+        assert (bench.feed.freshness, bench.value()) == (Freshness.STALE, None)
+
+
+async def test_a_provider_that_fails_leaves_what_is_known_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    provider = FixedProvider(until(1))
+    bench = Bench(provider)
+    async with bench.working():
+        provider.error = SignalUnavailableError("fixed: HTTP 503")
+        await hours(1.5)
+        assert (bench.feed.freshness, bench.value()) == (Freshness.HELD, 300.0)
+    assert caplog.messages[-1] == ("signal: fixed: HTTP 503; the last value of fixed is held, which ended 1.1 h ago")
+
+
+class HangingProvider(FixedProvider):
+    """A provider that never answers."""
+
+    async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
+        del since_s, now_s
+        await asyncio.Event().wait()
+        return None
+
+
+async def test_a_provider_that_hangs_is_given_up_after_a_while() -> None:
+    bench = Bench(HangingProvider(None))
+    async with bench.working():
+        await asyncio.sleep(60)
+        assert bench.feed.freshness is Freshness.ABSENT
+        assert bench.feed.lanes[0].fault == "fixed: no answer in 45 s"
+
+
+async def test_the_next_of_the_chain_stands_in_while_the_first_fails(caplog: pytest.LogCaptureFixture) -> None:
+    first, second = failing(name="first"), FixedProvider(flat_signal(200.0))
+    second.name = "second"
+    bench = Bench(first, second)
+    async with bench.working():
+        assert (bench.feed.freshness, bench.value()) == (Freshness.FRESH, 200.0)
+        assert bench.feed.provenance().doubt == "signal_fallback"
+        assert bench.feed.provenance().source == "second"
+        first.error, first.series = None, flat_signal(100.0)
+        await hours(1)
+        assert (bench.value(), bench.feed.provenance().doubt) == (100.0, "")
+        asked = second.n_asked
+        await hours(3)
+        assert second.n_asked == asked, "who is not needed is not asked"
+    assert "signal: first: HTTP 503; second stands in" in caplog.messages
+
+
+async def test_a_value_of_the_first_that_is_held_yields_to_a_fresh_one_of_the_second() -> None:
+    first, second = FixedProvider(until(1, 100.0)), FixedProvider(flat_signal(200.0))
+    bench = Bench(first, second)
+    async with bench.working():
+        assert bench.value() == 100.0
+        await hours(2.5)
+        assert (bench.value(), bench.feed.provenance().doubt) == (200.0, "signal_fallback")
+
+
+async def test_a_provider_that_was_away_is_followed_again_when_it_has_been_back_for_a_while() -> None:
+    first, second = failing(name="first"), FixedProvider(flat_signal(200.0))
+    bench = Bench(first, second)
+    async with bench.working():
+        first.error, first.series = None, flat_signal(100.0)
+        await hours(0.3)
+        assert bench.value() == 200.0
+        await hours(0.6)
+        assert bench.value() == 100.0
+
+
+async def test_sources_that_are_late_do_not_take_turns(caplog: pytest.LogCaptureFixture) -> None:
+    class Late(FixedProvider):
+        async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
+            return await super().fetch_history(since_s=since_s, now_s=now_s - 0.75 * HOUR_S)
+
+    second = FixedProvider(flat_signal(200.0, hours=480))
+    bench = Bench(Late(flat_signal(100.0, hours=480)), second)
+    async with bench.working():
+        await hours(24)
+    assert len([message for message in caplog.messages if "stands in" in message]) <= 2
+
+
+async def test_a_provider_in_another_currency_does_not_stand_in(caplog: pytest.LogCaptureFixture) -> None:
+    first = FixedProvider(replace(until(1, 0.1), kind="price", unit="EUR/kWh"))
+    second = FixedProvider(replace(flat_signal(0.7), kind="price", unit="DKK/kWh"))
+    second.name = "second"
+    bench = Bench(first, second, kind="price")
+    async with bench.working():
+        await hours(3.5)
+        assert bench.feed.freshness is Freshness.STALE
+    assert "second is not used: its values are in DKK/kWh, the others in EUR/kWh" in caplog.messages
+
+
+async def test_the_first_look_is_at_once_and_the_next_ones_at_moments_of_the_nodes_own() -> None:
+    provider = FixedProvider(flat_signal(300.0))
+    provider.step_s = 0.001  # it is asked at every look
+    asked_s: list[float] = []
+    fetch = provider.fetch_history
+
+    async def noted(*, since_s: float, now_s: float) -> Signal | None:
+        if since_s > now_s - 3 * 24 * HOUR_S:
+            asked_s.append(round(now_s - MIDNIGHT_S))
+        return await fetch(since_s=since_s, now_s=now_s)
+
+    provider.fetch_history = noted  # type: ignore[method-assign]
+    bench = Bench(provider, jitter_ratio=0.25)
+    async with bench.working():
+        assert bench.feed.freshness is Freshness.FRESH
+        await hours(0.2)
+    assert asked_s == [0, 75, 375, 675]
+
+
+async def test_a_provider_that_was_never_asked_says_so() -> None:
+    bench = Bench(FixedProvider(flat_signal(300.0)), failing(name="second"))
+    async with bench.working():
+        assert [lane.was_asked for lane in bench.feed.lanes] == [True, False]
+
+
+async def test_history_and_forecast_are_published_when_there_is_a_new_value() -> None:
+    bench = Bench(FixedProvider(flat_signal(300.0)))
+    async with bench.working():
+        await hours(3)
+    assert len(bench.published) == 4
+    times_s = [message.time_s for message in bench.published]
+    assert times_s == sorted(set(times_s))
+    first = bench.published[0]
+    assert (first.kind, first.unit, first.source, first.zone) == ("average", "g/kWh", "test", "XX")
+    assert (first.state, first.age_s, first.detail) == ("fresh", 0.0, None)
+    assert [message.known_until_s for message in bench.published[:2]] == [MIDNIGHT_S, MIDNIGHT_S + HOUR_S]
+    assert first.forecast_from_s is not None
+    assert all(entry.estimated for entry in first.values if entry.starts_s >= first.forecast_from_s)
+    assert not any(entry.estimated for entry in first.values if entry.starts_s < MIDNIGHT_S)
+    assert decode(encode(first), GridSignal) == first
+
+
+async def test_the_forecast_is_published_with_its_band_from_where_the_present_ends() -> None:
+    hours_before = 24 * 20
+    series = flat_signal(300.0, start_s=MIDNIGHT_S - hours_before * HOUR_S, hours=hours_before + 24)
+    dice = np.random.default_rng(1)
+    bench = Bench(FixedProvider(replace(series, values=series.values + dice.normal(0, 20, len(series)))))
+    async with bench.working():
+        await hours(1.5)
+    message = bench.published[-1]
+    assert message.issued_at_s == series.issued_at_s
+    assert message.known_until_s == message.forecast_from_s == MIDNIGHT_S + 2 * HOUR_S
+    ahead = [entry for entry in message.values if entry.starts_s >= message.forecast_from_s]
+    assert len(ahead) >= 23
+    assert all(entry.estimated for entry in ahead)
+    assert all(entry.lower is not None and entry.upper is not None for entry in ahead)
+    assert all((entry.lower or 0) < entry.value < (entry.upper or 0) for entry in ahead)
+    assert all(entry.lower is None for entry in message.values if entry.starts_s < message.forecast_from_s)
+
+
+async def test_a_long_history_is_published_in_part_and_without_what_is_missing() -> None:
+    n = 12 * 24 * 13
+    fine = Signal(
+        kind="average",
+        zone="XX",
+        source="test",
+        unit="g/kWh",
+        starts_s=MIDNIGHT_S - 13 * 86_400 + 300.0 * np.arange(n, dtype=np.float64),
+        values=np.where(np.arange(n) % 2, 300.0, np.nan),
+        ends_s=MIDNIGHT_S + 86_400,
+        issued_at_s=MIDNIGHT_S,
+    )
+    bench = Bench(FixedProvider(fine))
+    async with bench.working():
+        pass
+    assert len(bench.published[0].values) == MAX_PUBLISHED
+    assert all(entry.value > 0 for entry in bench.published[0].values)
+
+
+async def test_what_holds_for_ever_is_not_known_until_any_time() -> None:
+    bench = Bench(ConstantProvider(300.0, kind="average", unit="g/kWh"))
+    async with bench.working():
+        pass
+    assert bench.published[0].known_until_s is None
+
+
+async def test_plain_energy_publishes_nothing() -> None:
+    bench = Bench(ConstantProvider(1.0, kind="energy", unit="1"), kind="energy")
+    async with bench.working():
+        await hours(2)
+        assert bench.feed.freshness is Freshness.FRESH
+    assert bench.published == []
+
+
+async def test_a_constant_is_published_once() -> None:
+    bench = Bench(ConstantProvider(300.0, kind="average", unit="g/kWh"))
+    async with bench.working():
+        await hours(2)
+    assert len(bench.published) == 1

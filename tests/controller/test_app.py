@@ -1,0 +1,212 @@
+"""The task tree: who is told what, in which order things are let go, and what is claimed for whom."""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from controller.config import HttpConfig
+from controller.errors import BackendError, GpuLostError, NodeLockedError
+from controller.gpu.node_lock import NodeLock
+from controller.http import Snapshot
+from policies.providers.sources.constant import ConstantProvider
+from publishers.messages.codec import decode
+from publishers.messages.reports import GridSignal, NodeStatus
+from tests.fakes import FakeBackend, FakeGpu, FixedProvider, Shelf, flat_signal
+from tests.scenarios.site import ANY_PROVIDER, NODE, TOPICS, Site, Training, prior_gpu
+
+
+class AbsentBackend(FakeBackend):
+    """A node without a driver."""
+
+    async def open(self) -> Sequence[FakeGpu]:
+        raise BackendError("there is no NVIDIA driver")
+
+
+class HangingBackend(FakeBackend):
+    """A node whose driver never lets go."""
+
+    async def close(self) -> None:
+        await asyncio.Event().wait()
+
+
+class HealthProbe:
+    """Stands in the place of the HTTP server, and looks at what it would tell."""
+
+    look: Callable[[], Snapshot]
+
+    def __init__(self, _: HttpConfig, *, look: Callable[[], Snapshot]) -> None:
+        type(self).look = staticmethod(look)
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_node_without_a_driver_is_an_error_and_frees_its_lock(tmp_path: Path) -> None:
+    site = Site(tmp_path, [])
+    site.backend = AbsentBackend([])
+    with pytest.raises(ExceptionGroup) as caught:
+        await site.controlled().__aenter__()
+    assert caught.group_contains(BackendError)
+    with NodeLock(tmp_path):
+        pass
+
+
+async def test_a_node_without_gpus_runs_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    site = Site(tmp_path, [])
+    async with site.controlled():
+        assert decode(site.bus.retained[TOPICS.node_status(NODE)], NodeStatus).gpus == []
+    assert "there is no GPU on this node: nothing is measured" in caplog.text
+
+
+async def test_a_driver_that_hangs_at_closing_does_not_spoil_a_clean_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    site.backend = HangingBackend([gpu])
+    async with site.controlled():
+        await Training(site).train(500)
+    assert gpu.requested_power_limit_w == 280.0
+    assert "fake driver 1.0: did not close in 10 s" in caplog.text
+    with NodeLock(tmp_path):
+        pass
+
+
+async def test_readiness_is_told_what_the_gpus_and_the_bus_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.daemon.Health", HealthProbe)
+    site = Site(tmp_path, [prior_gpu()])
+    site.backend.faults = [GpuLostError("it fell off the bus", gpu_uuid="GPU 1", operation="open")]
+    async with site.controlled():
+        assert HealthProbe.look().troubles() == ["a GPU was left out at the start: open on GPU 1: it fell off the bus"]
+        site.backend.faults = []
+        assert HealthProbe.look().troubles() == []
+        site.bus.last_error = "the broker refuses the subscription"
+        assert HealthProbe.look().troubles() == ["the broker refuses the subscription"]
+
+
+async def test_readiness_is_lost_while_a_gpu_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.daemon.Health", HealthProbe)
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    async with site.controlled():
+        gpu.errors = {"read_limit": GpuLostError("gone", gpu_uuid=gpu.uuid, operation="read_limit")}
+        await Training(site).train(60)
+        assert HealthProbe.look().troubles() == [f"{gpu.uuid} does not answer"]
+        gpu.errors = {}
+        await asyncio.sleep(60)
+        assert HealthProbe.look().troubles() == []
+
+
+async def test_real_gpus_are_locked_against_every_other_controller(tmp_path: Path) -> None:
+    gpu = prior_gpu(f"GPU-{uuid.uuid4()}")
+    site = Site(tmp_path / "ours", [gpu], "gpu.backend=nvml")
+    async with site.controlled():
+        with NodeLock(tmp_path / "theirs") as lock, pytest.raises(NodeLockedError, match=gpu.uuid):
+            lock.claim([gpu.uuid])
+    with NodeLock(tmp_path / "theirs") as lock:
+        lock.claim([gpu.uuid])
+
+
+async def test_real_gpus_of_another_controller_are_not_touched(tmp_path: Path) -> None:
+    gpu = prior_gpu(f"GPU-{uuid.uuid4()}")
+    gpu.errors = {"read_limit": GpuLostError("not even read", gpu_uuid=gpu.uuid, operation="read_limit")}
+    site = Site(tmp_path / "ours", [gpu], "gpu.backend=nvml")
+    with NodeLock(tmp_path / "theirs") as lock:
+        lock.claim([gpu.uuid])
+        with pytest.raises(ExceptionGroup) as caught:
+            await site.controlled().__aenter__()
+    assert caught.group_contains(NodeLockedError)
+    assert (gpu.history, site.bus.sent, site.backend.is_open) == ([], [], False)
+
+
+async def test_a_gpu_that_does_not_tell_its_limits_is_described_without_them(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    gpu.errors = {"read_range": GpuLostError("gone", gpu_uuid=gpu.uuid, operation="read_range")}
+    site = Site(tmp_path, [gpu])
+    async with site.controlled():
+        (description,) = decode(site.bus.retained[TOPICS.node_status(NODE)], NodeStatus).gpus
+    assert (description.uuid, description.model, description.max_power_limit_w) == (gpu.uuid, gpu.model, None)
+
+
+async def test_a_gpu_in_the_journal_that_is_not_on_the_node_keeps_its_entry(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = prior_gpu("GPU-away", 0)
+    site = Site(tmp_path, [away])
+    async with site.controlled():
+        await Training(site).train(500)
+        kept = (tmp_path / "journal.json").read_bytes()
+        assert b"GPU-away" in kept
+    (tmp_path / "journal.json").write_bytes(kept)
+    async with Site(tmp_path, [prior_gpu("GPU-other", 0)]).controlled():
+        pass
+    assert b"GPU-away" in (tmp_path / "journal.json").read_bytes()
+    assert "GPU-away: stands in the journal, but is not on this node now" in caplog.text
+
+
+async def test_the_last_messages_tell_the_limits_then_offline(tmp_path: Path) -> None:
+    site = Site(tmp_path, [prior_gpu()])
+    async with site.controlled():
+        await Training(site).train(500)
+    gpu_topic, node_topic = TOPICS.gpu(NODE, "GPU-fake-0", "limit"), TOPICS.node_status(NODE)
+    assert [message.topic for message in site.bus.sent[-2:]] == [gpu_topic, node_topic]
+    assert site.limits(site.gpus[0])[-1].reason == "controller_stopped"
+    assert all(message.retain and message.qos == 1 for message in site.bus.sent[-2:])
+
+
+@pytest.mark.parametrize(
+    ("kind", "zone", "topic"),
+    [("carbon", "DE", TOPICS.grid("DE", "carbon")), ("price", "", TOPICS.grid("local", "price"))],
+)
+async def test_the_signal_is_published_under_its_zone(tmp_path: Path, kind: str, zone: str, topic: str) -> None:
+    provider = ConstantProvider(300.0, kind="price" if kind == "price" else "average", unit="g/kWh", zone=zone)
+    site = Site(tmp_path, [], f"signal.kind={kind}", ANY_PROVIDER, f'signal.zone="{zone}"', providers=[provider])
+    async with site.controlled():
+        assert decode(site.bus.retained[topic], GridSignal).values[-1].value == 300.0
+
+
+async def test_what_providers_tell_is_kept(tmp_path: Path) -> None:
+    shelf, provider = Shelf(), FixedProvider(flat_signal(300.0))
+    site = Site(tmp_path, [], "signal.kind=carbon", ANY_PROVIDER, providers=[provider], store=shelf)
+    async with site.controlled():
+        pass
+    assert [signal.unit for signal in shelf.kept.values()] == ["g/kWh"]
+
+
+async def test_every_topic_is_under_the_configured_root(tmp_path: Path) -> None:
+    site = Site(tmp_path, [prior_gpu()], "bus.root=lab/grid")
+    async with site.controlled():
+        await asyncio.sleep(10)
+    assert site.bus.sent
+    assert all(message.topic.startswith("lab/grid/") for message in site.bus.sent)
+
+
+async def test_an_energy_message_comes_every_period_from_every_gpu(tmp_path: Path) -> None:
+    site = Site(tmp_path, [prior_gpu("GPU-a", 0), prior_gpu("GPU-b", 1)], "energy.period_s=20")
+    async with site.controlled():
+        await asyncio.sleep(100)
+    for gpu in site.gpus:
+        payloads = site.bus.payloads(TOPICS.gpu(NODE, gpu.uuid, "energy"))
+        times_s = [msgspec.json.decode(payload)["time_s"] for payload in payloads]
+        assert len(times_s) == 6
+        assert times_s[-1] - times_s[0] == pytest.approx(100)
+
+
+async def test_being_cancelled_from_outside_gives_limits_back_too(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    with pytest.raises(TimeoutError):
+        await _cancelled_in_mid_sweep(site, gpu)
+    assert gpu.requested_power_limit_w == 280.0
+    assert b"GPU" not in (tmp_path / "journal.json").read_bytes()
+
+
+async def _cancelled_in_mid_sweep(site: Site, gpu: FakeGpu) -> None:
+    async with asyncio.timeout(600), site.controlled():
+        await Training(site).train(500)
+        assert gpu.requested_power_limit_w < 280.0
+        await asyncio.sleep(1_000)

@@ -1,0 +1,52 @@
+"""Desks on both databases, and what is asked of and told to them: what the tests of the store share."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+import pytest
+
+from policies.service.config import LearningConfig
+from policies.service.store.store import opened_store
+from policies.service.trials.records import Result, Timing, Trial
+from policies.service.trials.repository import TrialRepository
+from tests.live.policy.postgres import Postgres, postgres_server
+
+__all__ = ["postgres_server"]
+TIMEOUT_S: Final = 20.0
+SIZES: Final = (16, 32, 64)
+DONE: Final = Result(
+    outcome="reached", epochs=5, energy_j=1000.0, duration_s=10.0, max_power_w=300.0, gpu_model="A40", n_gpus=1
+)
+NO_TIMING: Final = Timing(times=(), too_large=8)
+Answer = TypeVar("Answer")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the URL of an empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/policy.db"
+    server: Postgres = request.getfixturevalue("postgres_server")
+    return server.new_database()
+
+
+@asynccontextmanager
+async def a_desk(url: str, learning: LearningConfig | None = None) -> AsyncIterator[TrialRepository]:
+    async with opened_store(url, timeout_s=TIMEOUT_S) as store:
+        yield TrialRepository(store, learning or LearningConfig())
+
+
+async def ask(desk: TrialRepository, run: str, *, job: str = "job", now_s: float = 1.0) -> Trial:
+    return await desk.ask(job, run, batch_sizes=SIZES, default_batch_size=32, now_s=now_s)
+
+
+async def at_once(calls: Sequence[Callable[[], Awaitable[Answer]]]) -> list[Answer]:
+    async def awaited(call: Callable[[], Awaitable[Answer]]) -> Answer:
+        return await call()
+
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(awaited(call), name=f"call {i}") for i, call in enumerate(calls)]
+    return [task.result() for task in running]

@@ -1,0 +1,281 @@
+"""`gridchase policy` on a real database: what was learned is listed, shown, moved and forgotten; and it serves."""
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from controller.cli.main import main
+from policies.service.config import LearningConfig
+from policies.service.store.store import opened_store
+from policies.service.trials.records import Result
+from policies.service.trials.repository import TrialRepository
+from publishers import Publisher
+from tests.live.conftest import free_port, wait_until
+
+pytestmark = pytest.mark.live
+GRIDCHASE = (sys.executable, "-m", "controller")
+EPOCHS = {16: 20, 32: 12, 64: 30}
+ENERGY_J, DURATION_S = 900.0, 5.0
+
+
+async def _learn(state_dir: Path, job: str, n_runs: int) -> None:
+    async with opened_store(f"sqlite:///{state_dir / 'policy.sqlite'}", timeout_s=10.0) as store:
+        desk = TrialRepository(store, LearningConfig())
+        for number in range(n_runs):
+            now_s = 1_780_000_000.0 + 3_600 * number
+            run = f"run-{number}"
+            trial = await desk.ask(job, run, batch_sizes=list(EPOCHS), default_batch_size=64, now_s=now_s)
+            epochs = EPOCHS[trial.batch_size]
+            result = Result(
+                outcome="reached",
+                epochs=epochs,
+                reached_epochs=epochs,
+                energy_j=ENERGY_J * epochs,
+                duration_s=DURATION_S * epochs,
+                max_power_w=250.0,
+            )
+            await desk.tell(job, run, result, now_s=now_s + 60)
+
+
+@pytest.fixture
+def learned(tmp_path: Path) -> Path:
+    """Return the state directory of a service that knows two jobs."""
+    asyncio.run(_learn(tmp_path, "resnet50", 4))
+    asyncio.run(_learn(tmp_path, "bert", 1))
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], state_dir: Path, *arguments: str) -> tuple[int, str, str]:
+    """Return the exit code of `gridchase policy …`, and what it printed on both channels."""
+    capsys.readouterr()
+    code = main(["policy", *arguments, "--state-dir", str(state_dir)])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def test_the_jobs_are_listed_for_people_and_for_scripts(learned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, learned, "jobs")
+    assert (code, err) == (0, "")
+    assert [line.split()[:3] for line in out.splitlines()[2:]] == [["bert", "1", "1"], ["resnet50", "4", "4"]]
+    found = json.loads(run(capsys, learned, "jobs", "--json")[1])
+    assert {job["name"]: job["n_ended"] for job in found} == {"bert": 1, "resnet50": 4}
+
+
+def test_a_job_is_shown_with_its_posterior_what_is_next_and_its_runs(
+    learned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, learned, "show", "resnet50")
+    assert (code, err) == (0, "")
+    assert "resnet50: 4 runs have ended; policy gridchase" in out
+    assert "Next: " in out
+    assert "default_first" in out
+    found = json.loads(run(capsys, learned, "show", "resnet50", "--json")[1])
+    assert [trial["run"] for trial in found["trials"]] == [f"run-{number}" for number in range(4)]
+    cost = 0.5 * ENERGY_J * EPOCHS[64] + 0.5 * 250.0 * DURATION_S * EPOCHS[64]
+    assert found["trials"][0]["cost"] == pytest.approx(cost)
+    assert found["posterior"]["next"]["batch_size"] in EPOCHS
+
+
+def test_the_page_is_written_beside_and_its_address_told(learned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = learned / "page.html"
+    code, out, _ = run(capsys, learned, "show", "resnet50", "--html", str(page))
+    assert code == 0
+    assert out.strip() == page.as_uri()
+    assert "resnet50" in page.read_text(encoding="utf-8")
+    code, out, _ = run(capsys, learned, "show", "resnet50", "--json", "--html", str(page))
+    assert json.loads(out)["job"]["name"] == "resnet50"
+
+
+@pytest.mark.parametrize("verb", ["show", "export", "forget"])
+def test_an_unknown_job_ends_with_1_and_the_names_that_look_like_it(
+    verb: str, learned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--yes"] if verb == "forget" else []
+    code, out, err = run(capsys, learned, verb, "resnet", *more)
+    assert (code, out) == (1, "")
+    assert "resnet" in err
+    assert "did you mean resnet50?" in err
+    assert "`gridchase policy jobs` lists" in run(capsys, learned, verb, "zzz", *more)[2]
+
+
+def test_what_is_exported_can_be_taken_in_elsewhere_once(
+    learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, other = tmp_path / "jobs.json", tmp_path / "other"
+    assert run(capsys, learned, "export", "--out", str(file)) == (0, f"{file}: 2 jobs, 5 runs\n", "")
+    code, out, _ = run(capsys, other, "import", str(file))
+    assert code == 0
+    assert out.startswith("2 jobs and 5 runs taken in; 0 jobs and 0 runs were there")
+    assert run(capsys, other, "import", str(file))[1].startswith("0 jobs and 0 runs taken in; 2 jobs and 5 runs")
+    assert json.loads(run(capsys, other, "show", "resnet50", "--json")[1]) == json.loads(
+        run(capsys, learned, "show", "resnet50", "--json")[1]
+    )
+
+
+def test_one_job_is_exported_to_standard_output(learned: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert main(["policy", "export", "bert", "--state-dir", str(learned)]) == 0
+    (found,) = json.loads(capfdbinary.readouterr().out)
+    assert found["job"]["name"] == "bert"
+    assert len(found["trials"]) == 1
+
+
+@pytest.mark.parametrize("document", ["", "{", '[{"job": 1}]', '[{"version": 2}]'])
+def test_a_file_that_is_no_export_ends_with_2_and_says_where(
+    document: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.json").write_text(document)
+    code, _, err = run(capsys, tmp_path, "import", str(tmp_path / "x.json"))
+    assert code == 2
+    assert "x.json: " in err
+    assert "gridchase policy export" in err
+    assert not (tmp_path / "policy.sqlite").exists()
+    assert run(capsys, tmp_path, "import", str(tmp_path / "none.json"))[0] == 2
+
+
+def test_a_file_that_cannot_be_written_ends_with_1_and_leaves_nothing(
+    learned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, learned, "export", "--out", str(learned / "absent" / "jobs.json"))
+    assert code == 1
+    assert "cannot be written: No such file" in err
+
+
+def test_a_job_is_forgotten_only_when_it_is_meant(learned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, learned, "forget", "bert")
+    assert code == 2, "there is nobody to be asked"
+    assert "--yes" in err
+    assert run(capsys, learned, "forget", "bert", "--yes") == (0, "bert is forgotten\n", "")
+    assert [job["name"] for job in json.loads(run(capsys, learned, "jobs", "--json")[1])] == ["resnet50"]
+
+
+@pytest.mark.parametrize(("answer", "is_forgotten"), [(b"y\n", True), (b"\n", False), (b"n\n", False)])
+def test_on_a_terminal_forgetting_asks_first(answer: bytes, is_forgotten: bool, learned: Path) -> None:
+    terminal, side = pty.openpty()
+    os.write(terminal, answer)
+    done = subprocess.run(
+        [*GRIDCHASE, "policy", "forget", "bert", "--state-dir", str(learned)],
+        stdin=side,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    os.close(terminal)
+    os.close(side)
+    assert done.returncode == 0, done.stderr
+    assert "Forget bert and what its runs have taught (1 run has ended)?" in done.stdout
+    assert done.stdout.rstrip().endswith("bert is forgotten" if is_forgotten else "nothing was forgotten")
+
+
+def test_where_no_service_has_run_the_database_is_not_made_by_looking(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, tmp_path, "jobs")
+    assert code == 1
+    assert f"{tmp_path / 'policy.sqlite'}: there is no database" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_configuration_may_stand_before_and_after_the_word(
+    learned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    eta = ["--set", "learning.eta=1"]
+    for arguments in ([*eta, "show", "resnet50", "--json"], ["show", "resnet50", "--json", *eta]):
+        assert json.loads(run(capsys, learned, *arguments)[1])["posterior"]["eta"] == 1
+    code, _, err = run(capsys, learned, "--set", "learning.eta=7", "jobs", "--set", "http.port=x")
+    assert code == 2
+    assert "learning.eta = 7" in err
+    assert "http.port = 'x'" in err
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", Callable[[str], bool]]]:
+    """Run `gridchase`; yield it, and what tells whether it has printed something."""
+    with subprocess.Popen([*GRIDCHASE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as it:
+        lines: list[str] = []
+
+        def read() -> None:
+            lines.extend(iter(it.stdout.readline, "") if it.stdout else ())
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            yield it, lambda text: any(text in line for line in lines)
+        finally:
+            it.kill()
+            reader.join()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_stopped_and_ends_with_0(number: signal.Signals, learned: Path) -> None:
+    port = free_port()
+    settings = ["--set", "bus.url=", "--set", f"http.port={port}", "--state-dir", str(learned)]
+    with started("policy", *settings) as (process, has_said):
+        wait_until(lambda: has_said(f"http://127.0.0.1:{port}"), timeout_s=30)
+        process.send_signal(number)
+        assert process.wait(timeout=30) == 0
+        assert not has_said("Traceback")
+        assert not has_said("alembic")
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    """Hold a port."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        yield int(holder.getsockname()[1])
+
+
+def test_up_answers_requests_for_batch_sizes_also_where_the_http_port_is_taken(tmp_path: Path) -> None:
+    bus_port = free_port()
+    broker = f"mqtt://127.0.0.1:{bus_port}"
+    keys = (f"bus.url={broker}", "gpu.backend=simulation", "http.port=-1", f"node.state_dir={tmp_path}")
+    settings = [word for key in keys for word in ("--set", key)]
+    with taken_port() as http_port:
+        file = tmp_path / "policy.toml"
+        file.write_text(f"[http]\nport = {http_port}\n")
+        with started("up", *settings, "--policy-config", str(file)) as (process, has_said):
+            wait_until(lambda: has_said("policy service: "), timeout_s=30)
+            assert has_said(f"no HTTP: 127.0.0.1:{http_port} cannot be had")
+            with Publisher(job="up", run="first", broker=broker, rank=0, world_size=1) as publisher:
+                assert publisher.batch_size([16, 32], default=32, timeout_s=30.0) == 32
+                assert publisher.trial is not None
+                assert publisher.trial.reason == "default_first"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=30) == 0
+    assert (tmp_path / "policy" / "policy.sqlite").exists()
+
+
+def test_up_can_do_without_the_policy_service(tmp_path: Path) -> None:
+    keys = (f"bus.url=mqtt://127.0.0.1:{free_port()}", "gpu.backend=simulation", "http.port=-1")
+    settings = [word for key in (*keys, f"node.state_dir={tmp_path}") for word in ("--set", key)]
+    with started("up", "--no-policy", *settings) as (process, has_said):
+        wait_until(lambda: has_said("connected to the broker"), timeout_s=30)
+        assert not has_said("policy service")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+    assert not (tmp_path / "policy").exists()
+
+
+def test_up_goes_on_without_a_policy_service_that_cannot_start(tmp_path: Path) -> None:
+    keys = (f"bus.url=mqtt://127.0.0.1:{free_port()}", "gpu.backend=simulation", "http.port=-1")
+    settings = [word for key in (*keys, f"node.state_dir={tmp_path}") for word in ("--set", key)]
+    (tmp_path / "policy.toml").write_text('[store]\nurl = "sqlite:////proc/nowhere/policy.sqlite"\n[http]\nport = -1\n')
+    with started("up", *settings, "--policy-config", str(tmp_path / "policy.toml")) as (process, has_said):
+        wait_until(lambda: has_said("connected to the broker"), timeout_s=30)
+        wait_until(lambda: has_said("/proc/nowhere"), timeout_s=30)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+        assert not has_said("Traceback")

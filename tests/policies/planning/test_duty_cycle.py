@@ -1,0 +1,83 @@
+"""Two limits that share a period: the mean rate, the dwell time, and the order."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.planning import CurrentLimit, SwitchingRules
+from policies.planning.duty_cycle import MIN_SHARE, duty_cycle_for
+from policies.vocabulary.power_curve import lower_hull
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from tests.policies.days import A40
+from tests.policies.planning.decisions import FREE
+from tests.policies.vocabulary.test_profile import profiles
+
+HULL = lower_hull(A40)
+LOW, HIGH = HULL.points[0], HULL.points[1]
+HALF_PER_S = (LOW.iterations_per_s + HIGH.iterations_per_s) / 2
+
+
+@given(profiles(), st.floats(0.0, 1.2), st.floats(0.0, 400.0))
+def test_parts_stand_long_enough_and_have_the_mean_rate_as_far_as_that_allows(
+    profile: PowerProfile, share: float, dwell_s: float
+) -> None:
+    hull, rules = lower_hull(profile), SwitchingRules(period_s=300.0, min_dwell_s=dwell_s, min_gain_ratio=0.0)
+    low_per_s, high_per_s = hull.thriftiest.iterations_per_s, hull.fastest.iterations_per_s
+    rate_per_s = low_per_s + share * (high_per_s - low_per_s)
+    mix = duty_cycle_for(hull, rate_per_s, rules, None)
+    if mix.second is None:
+        return
+    assert dwell_s - 1e-6 <= mix.first_s <= 300.0 - dwell_s + 1e-6
+    mean = (mix.first_s * mix.first.iterations_per_s + (300 - mix.first_s) * mix.second.iterations_per_s) / 300
+    spread = abs(mix.first.iterations_per_s - mix.second.iterations_per_s)
+    assert abs(mean - rate_per_s) <= max(dwell_s / 600.0, MIN_SHARE / 2) * spread + 1e-9
+
+
+def test_a_rate_between_two_limits_takes_both_the_faster_first() -> None:
+    mix = duty_cycle_for(HULL, HALF_PER_S, FREE, None)
+    assert (mix.first, mix.second) == (HIGH, LOW)
+    assert mix.first_s == pytest.approx(150.0)
+
+
+def test_the_limit_in_force_stays_until_the_other_ones_turn() -> None:
+    mix = duty_cycle_for(HULL, HALF_PER_S, FREE, CurrentLimit(power_limit_w=LOW.power_limit_w, since_s=0.0))
+    assert (mix.first, mix.second) == (LOW, HIGH)
+
+
+def test_a_rate_that_a_limit_has_needs_no_other() -> None:
+    for point in HULL.points:
+        for rounding in (0.0, 1e-13, 5e-13):
+            rate_per_s = point.iterations_per_s * (1 + rounding)
+            for at_least_per_s in (0.0, rate_per_s):
+                mix = duty_cycle_for(HULL, rate_per_s, FREE, None, at_least_per_s=at_least_per_s)
+                assert (mix.first, mix.second) == (point, None)
+
+
+def test_where_a_period_is_too_short_for_two_it_has_the_nearer_one() -> None:
+    rules = SwitchingRules(period_s=100.0, min_dwell_s=60.0, min_gain_ratio=0.0)
+    near_high = LOW.iterations_per_s + 0.6 * (HIGH.iterations_per_s - LOW.iterations_per_s)
+    assert duty_cycle_for(HULL, near_high, rules, None).first == HIGH
+    assert duty_cycle_for(HULL, near_high, rules, None).second is None
+
+
+def test_what_is_too_slow_is_rounded_up_and_does_not_come_first() -> None:
+    rules = SwitchingRules(period_s=100.0, min_dwell_s=60.0, min_gain_ratio=0.0)
+    near_low = LOW.iterations_per_s + 0.3 * (HIGH.iterations_per_s - LOW.iterations_per_s)
+    present = CurrentLimit(power_limit_w=LOW.power_limit_w, since_s=0.0)
+    assert duty_cycle_for(HULL, near_low, rules, present).first == LOW
+    assert duty_cycle_for(HULL, near_low, rules, present, at_least_per_s=near_low).first == HIGH
+    mix = duty_cycle_for(HULL, near_low, FREE, present, at_least_per_s=near_low)
+    assert (mix.first, mix.second) == (HIGH, LOW)
+
+
+def test_of_two_limits_of_nearly_one_rate_the_nearer_one_will_do() -> None:
+    close = lower_hull(
+        PowerProfile(
+            tuple(
+                ProfilePoint(power_limit_w=limit_w, power_w=limit_w - 50.0, iterations_per_s=rate_per_s)
+                for limit_w, rate_per_s in ((200.0, 0.9), (275.0, 0.999), (300.0, 1.0))
+            )
+        )
+    )
+    assert [duty_cycle_for(close, rate, FREE, None).first.power_limit_w for rate in (0.9993, 0.9997)] == [275.0, 300.0]
+    assert duty_cycle_for(close, 0.9993, FREE, None).second is None

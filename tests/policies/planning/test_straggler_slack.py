@@ -1,0 +1,180 @@
+"""A straggler's slack: the others are lowered as far as that costs nothing, and what cannot be told is left alone."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.planning.straggler_slack import (
+    RateStatistics,
+    SlackRules,
+    SlackState,
+    advance_slack,
+    begin_slack,
+    interrupted,
+    limit_reductions,
+    resumed,
+)
+
+RULES = SlackRules()
+EXPONENT = 0.3
+"""A GPU is as fast as its limit to the power of this."""
+
+
+class Run:
+    """A run in iterations of which all GPUs wait for the slowest; noise is that of a block's rate."""
+
+    def __init__(
+        self, *speeds_per_s: float, noise_ratio: float = 0.0, seed: int = 0, rules: SlackRules = RULES
+    ) -> None:
+        self.speeds_per_s = list(speeds_per_s)
+        self.rules = rules
+        self.slack = begin_slack(len(speeds_per_s))
+        self.iterations, self.active_s = 0.0, 0.0
+        self.tried: list[int] = []
+        self._noise_ratio = noise_ratio
+        self._rng = np.random.default_rng(seed)
+
+    @property
+    def rate_per_s(self) -> float:
+        ratios = limit_reductions(self.rules, self.slack)
+        return min(v * math.pow(1 - ratio, EXPONENT) for v, ratio in zip(self.speeds_per_s, ratios, strict=True))
+
+    def train(self, duration_s: float) -> "Run":
+        """Train in slices of a block."""
+        for _ in range(int(duration_s / self.rules.block_s)):
+            rate_per_s = self.rate_per_s * (1 + self._noise_ratio * self._rng.standard_normal())
+            trial = self.slack.trial
+            self.slack = advance_slack(
+                self.rules, self.slack, active_s=self.rules.block_s, n_iterations=rate_per_s * self.rules.block_s
+            )
+            self.active_s += self.rules.block_s
+            self.iterations += rate_per_s * self.rules.block_s
+            if self.slack.trial is not None and self.slack.trial != trial:
+                self.tried.append(self.slack.trial)
+        return self
+
+
+def test_the_gpus_that_wait_are_lowered_to_where_they_no_longer_do_and_the_straggler_is_not() -> None:
+    run = Run(1.0, 0.92, 1.0, 1.0, noise_ratio=0.005).train(4 * 3_600)
+    assert run.slack.ratios[1] == 0
+    assert np.delete(run.slack.ratios, 1) == pytest.approx([0.2, 0.2, 0.2], abs=0.051)
+    assert run.iterations / run.active_s > 0.995 * 0.92
+
+
+def test_of_gpus_that_are_equally_fast_none_is_lowered() -> None:
+    run = Run(1.0, 1.0, 1.0, 1.0, noise_ratio=0.005).train(8 * 3_600)
+    assert not any(run.slack.ratios)
+    assert run.iterations / run.active_s > 0.998
+
+
+def test_a_gpu_alone_is_never_lowered() -> None:
+    assert Run(1.0).train(3_600).tried == []
+
+
+def test_a_gpu_that_has_slowed_the_run_is_left_alone_twice_as_long_each_time() -> None:
+    run = Run(1.0, 1.0)
+    times_s: list[float] = []
+    for _ in range(4 * 3_600 // 5):
+        n_tried = len(run.tried)
+        run.train(5.0)
+        if run.tried[n_tried:] == [0]:
+            times_s.append(run.active_s)
+    rests_s = np.diff(times_s)
+    assert rests_s[0] == pytest.approx(RULES.rest_s, abs=300)
+    assert rests_s[1] == pytest.approx(2 * RULES.rest_s, abs=300)
+
+
+def test_where_noise_hides_what_a_step_costs_nothing_is_lowered() -> None:
+    assert Run(1.0, 0.5, noise_ratio=0.05).train(4 * 3_600).slack.ratios == (0, 0)
+
+
+def test_a_step_that_costs_what_is_tolerated_is_kept_in_one_case_of_twenty_at_most() -> None:
+    costly = 1 / ((1 - RULES.step_ratio) ** EXPONENT / (1 - RULES.tolerance_ratio))
+    n_kept = 0
+    for seed in range(400):
+        run = Run(costly, 1.0, noise_ratio=0.01, seed=seed)
+        while not run.tried or run.slack.trial is not None:
+            run.train(5.0)
+        n_kept += run.slack.ratios[0] > 0
+    # 5 % of 400, and three standard deviations of a binomial distribution.
+    assert n_kept <= 20 + 3 * (400 * 0.05 * 0.95) ** 0.5
+
+
+def test_a_run_that_leaves_its_rate_begins_anew_with_no_gpu_lowered() -> None:
+    run = Run(1.0, 0.92, noise_ratio=0.003).train(3_600)
+    assert run.slack.ratios[0] > 0
+    run.speeds_per_s = [0.85, 0.92]
+    run.train(400)
+    assert run.slack.ratios[0] == 0
+
+
+def test_a_straggler_that_has_recovered_does_not_wait_for_long() -> None:
+    run = Run(1.0, 0.92, noise_ratio=0.003).train(3_600)
+    assert run.slack.ratios[0] > 0
+    run.speeds_per_s[1] = 1.0
+    run.train(RULES.recheck_s + 900)
+    assert run.slack.ratios == (0, 0)
+
+
+def test_the_look_without_lowered_gpus_ends_with_them_where_they_still_wait() -> None:
+    run = Run(1.0, 0.92, noise_ratio=0.003).train(9_000)
+    before = run.slack.ratios
+    n_looks = 0
+    for _ in range(9_000 // 5):
+        was_looking = run.slack.shelved is not None
+        run.train(5.0)
+        n_looks += was_looking and run.slack.shelved is None
+    assert n_looks == 1
+    assert run.slack.ratios == before
+
+
+def test_a_short_interruption_lets_limits_settle_and_goes_on() -> None:
+    run = Run(1.0, 0.92).train(200)
+    assert run.slack.trial == 0
+    run.slack = resumed(run.slack)
+    assert (run.slack.trial, run.slack.settled_s) == (0, 0.0)
+    assert run.train(100).slack.ratios == (RULES.step_ratio, 0.0), "not from the beginning: that takes two minutes more"
+
+
+def test_a_long_interruption_ends_a_trial_and_keeps_what_is_known() -> None:
+    slack = SlackState(
+        ratios=(0.1, 0.0), trial=0, rates=RateStatistics(n=5, mean_per_s=1.0), rests_s=(0, 9), n_refusals=(0, 1)
+    )
+    assert limit_reductions(RULES, interrupted(slack)) == (0.1, 0.0)
+    looking = replace(slack, trial=None, ratios=(0.0, 0.0), shelved=(0.1, 0.0))
+    assert limit_reductions(RULES, interrupted(looking)) == (0.1, 0.0)
+
+
+def test_blocks_of_few_iterations_wait_for_more() -> None:
+    slack = begin_slack(2)
+    for _ in range(10):
+        slack = advance_slack(RULES, slack, active_s=5.0, n_iterations=0.4)
+    assert slack.rates.n == 1
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.tuples(st.floats(0.01, 60), st.floats(0, 100)), min_size=50, max_size=600),
+    st.integers(1, 8),
+    st.floats(0, 0.5),
+)
+def test_whatever_is_observed_no_gpu_is_lowered_by_more_than_it_may_be_and_one_keeps_its_limit(
+    slices: list[tuple[float, float]], n_gpus: int, max_ratio: float
+) -> None:
+    rules, slack = SlackRules(max_ratio=max_ratio, block_s=1.0, settle_s=0.0), begin_slack(n_gpus)
+    for active_s, n_iterations in slices:
+        slack = advance_slack(rules, slack, active_s=active_s, n_iterations=n_iterations)
+        ratios = limit_reductions(rules, slack)
+        assert len(ratios) == n_gpus
+        assert 0.0 in ratios
+        assert all(0 <= ratio <= max_ratio + 1e-6 for ratio in ratios)
+
+
+def test_slices_that_cannot_be_change_nothing() -> None:
+    slack = begin_slack(2)
+    assert advance_slack(RULES, slack, active_s=0.0, n_iterations=1.0) == slack
+    assert advance_slack(RULES, slack, active_s=float("nan"), n_iterations=1.0) == slack

@@ -1,0 +1,116 @@
+"""What a window says of its limit: stalls, ticks of the counter, iterations that began before it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from policies.profiling import Observation, State, advance
+from policies.profiling.measurement import EMPTY, MAX_TIMES, SUPPOSED, Window, is_enough, point_of
+from policies.profiling.sweep import Measuring, SweepRecord
+from policies.vocabulary.profile import ProfilePoint
+from tests.policies.profiling.gpu import SETTINGS
+
+
+def window_of(*times_s: float, power_w: float = 200.0, tells_times: bool = True) -> Window:
+    """Return a window of slices of an iteration each."""
+    window = EMPTY
+    for time_s in times_s:
+        window = window.with_slice(
+            Observation(
+                power_limit_w=300.0,
+                active_s=time_s,
+                n_iterations=1.0,
+                energy_j=power_w * time_s,
+                iteration_times_s=(time_s,) if tells_times else (),
+            )
+        )
+    return window
+
+
+def ticking(duration_s: float, *, phase_s: float, tick_s: float = 0.05, reading_s: float = 0.11) -> Window:
+    """Return a window at 200 W whose energy counter moves in ticks."""
+    window, shown_j = EMPTY, 0.0
+    for n in range(1, round(duration_s / reading_s) + 1):
+        now_j = 200.0 * tick_s * ((n * reading_s + phase_s) // tick_s)
+        window = window.with_slice(
+            Observation(power_limit_w=300.0, active_s=reading_s, n_iterations=1.1, energy_j=now_j - shown_j)
+        )
+        shown_j = now_j
+    return window
+
+
+@pytest.mark.parametrize("tells_times", [True, False])
+def test_a_stall_among_many_iterations_is_drawn_in(*, tells_times: bool) -> None:
+    times_s = [0.1, 0.102, 0.098, 0.101, 0.099] * 3
+    times_s[7] = 0.3
+    window = window_of(*times_s, tells_times=tells_times)
+    point = point_of(window, power_limit_w=300.0, scatter=SUPPOSED.with_window(window))
+    assert point.iterations_per_s == pytest.approx(10.0, rel=0.01)
+    assert point.active_s == pytest.approx(sum(times_s))
+    assert point.n == 15
+
+
+def test_an_iteration_that_began_before_the_window_is_left_out() -> None:
+    first = Observation(
+        power_limit_w=300.0, active_s=0.2, n_iterations=1.5, energy_j=40.0, iteration_times_s=(0.4, 0.1)
+    )
+    assert EMPTY.with_slice(first).times_s == (0.1,)
+    assert window_of(0.1, 0.1).times_s == (0.1, 0.1)
+
+
+def test_a_window_keeps_a_bounded_number_of_iterations() -> None:
+    for tells_times in (True, False):
+        window = window_of(*[0.003] * (MAX_TIMES + 50), tells_times=tells_times)
+        assert window.n_counted == MAX_TIMES
+        assert window.n_iterations == MAX_TIMES + 50
+
+
+def test_power_is_known_better_than_from_the_first_and_last_tick_alone() -> None:
+    rng, slope_errors, end_errors = np.random.default_rng(2), [], []
+    for _ in range(300):
+        window = ticking(2.0, phase_s=float(rng.uniform(0, 0.05)))
+        point = point_of(window, power_limit_w=300.0, scatter=SUPPOSED)
+        slope_errors.append(point.power_w / 200.0 - 1)
+        end_errors.append(window.energy_j / window.active_s / 200.0 - 1)
+        assert abs(point.power_w - 200.0) <= (point.power_ci_w or 0.0)
+    assert np.std(slope_errors) < 0.75 * np.std(end_errors)
+
+
+def test_a_single_reading_gives_the_mean_power() -> None:
+    window = window_of(1.0)
+    assert point_of(window, power_limit_w=300.0, scatter=SUPPOSED).power_w == 200.0
+
+
+def test_short_iterations_are_measured_until_the_ticks_of_the_counter_no_longer_matter() -> None:
+    short = ticking(0.6, phase_s=0.01)
+    many = replace(short, times_s=(0.003,) * 180)
+    settings = replace(SETTINGS, settle_s=0.0)
+    scatter = SUPPOSED.with_window(many)
+    assert not is_enough(settings, many, scatter, is_prior=False)
+    longer = replace(ticking(2.2, phase_s=0.01), times_s=(0.003,) * 256)
+    assert is_enough(settings, longer, scatter, is_prior=False)
+
+
+def test_a_measurement_ends_early_where_energy_has_clearly_risen() -> None:
+    """Nobody ever wants the limit: by how much it is too low does not matter."""
+    points = tuple(
+        ProfilePoint(power_limit_w=w, power_w=p, iterations_per_s=r, power_ci_w=2.0, iterations_per_s_ci=0.1)
+        for w, p, r in ((240.0, 200.0, 9.0), (300.0, 240.0, 10.0))
+    )
+    n_iterations = []
+    for power_w in (400.0, 180.0):
+        state: State = Measuring(course=SweepRecord(points=points), power_limit_w=190.0, enforced_power_limit_w=190.0)
+        n = 0
+        while isinstance(state, Measuring):
+            time_s = 0.09 if n % 2 else 0.1
+            seen = Observation(
+                power_limit_w=190.0,
+                active_s=time_s,
+                n_iterations=1.0,
+                energy_j=power_w * time_s,
+                iteration_times_s=(time_s,),
+            )
+            state, n = advance(SETTINGS, state, seen), n + 1
+        n_iterations.append(n)
+    assert n_iterations[0] < n_iterations[1]

@@ -1,0 +1,1 @@
+"""Fakes of the providers' APIs, as real servers."""

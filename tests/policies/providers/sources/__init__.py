@@ -1,0 +1,1 @@
+"""Tests of the providers, one file each."""

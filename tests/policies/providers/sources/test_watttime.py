@@ -1,0 +1,194 @@
+"""WattTime: logins, tokens that end, pounds per megawatt hour, and percentiles that are none."""
+
+import logging
+
+import aiohttp
+import pytest
+from msgspec import ValidationError, convert
+
+from policies.providers.base import SignalDataError, SignalRefusedError
+from policies.providers.sources.watttime import TOKEN_LASTS_S, WattTimeProvider, WattTimeSettings
+from policies.vocabulary.signal import SignalKind
+from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderContract, opened, value_at
+from tests.policies.providers.fakes.api import Fault
+from tests.policies.providers.fakes.watttime import PASSWORD, USERNAME, FakeWattTime
+
+
+def kind_of(signal_type: str) -> SignalKind:
+    return "average" if signal_type == "co2_aoer" else "marginal"
+
+
+class WattTimeBench:
+    unit = "g/kWh"
+    step_s = 300.0
+    has_forecast = True
+    tells_zone = True
+    secret = PASSWORD
+
+    def __init__(self, zone: str = "CAISO_NORTH", **settings: object) -> None:
+        self.api = FakeWattTime()
+        self.zone = zone
+        self.settings: dict[str, object] = {"username": USERNAME, "signal_type": "co2_moer"} | settings
+        self.kind = kind_of(str(self.settings["signal_type"]))
+
+    def provider(self, session: aiohttp.ClientSession) -> WattTimeProvider:
+        settings = convert(self.settings | {"zone": self.zone, "url": self.api.url}, WattTimeSettings)
+        assert settings.signal_kind() == self.kind
+        return WattTimeProvider(settings, session)
+
+
+@pytest.fixture(autouse=True)
+def password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATTTIME_PASSWORD", PASSWORD)
+
+
+@pytest.fixture(params=["co2_moer", "co2_aoer"])
+def bench(request: pytest.FixtureRequest) -> WattTimeBench:
+    return WattTimeBench(signal_type=request.param)
+
+
+class TestWattTime(ProviderContract):
+    """The contract, for the marginal and the average carbon intensity."""
+
+
+def paths(bench: WattTimeBench) -> list[str]:
+    return [request.path for request in bench.api.requests]
+
+
+@pytest.mark.live
+async def test_one_login_serves_until_shortly_before_the_token_ends() -> None:
+    bench = WattTimeBench()
+    async with opened(bench) as case:
+        for later_s in (0.0, TOKEN_LASTS_S - 1.0, TOKEN_LASTS_S):
+            await case.provider.fetch_forecast(now_s=NOW_S + later_s, until_s=NOW_S + DAY_S)
+    assert paths(bench) == ["/login", "/v3/forecast", "/v3/forecast", "/login", "/v3/forecast"]
+
+
+@pytest.mark.live
+async def test_a_token_that_is_refused_too_soon_is_renewed_once() -> None:
+    bench = WattTimeBench()
+    async with opened(bench) as case:
+        await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
+        bench.api.tokens.clear()
+        assert await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
+    assert paths(bench) == ["/login", "/v3/forecast", "/v3/forecast", "/login", "/v3/forecast"]
+
+
+@pytest.mark.live
+async def test_a_wrong_password_is_not_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATTTIME_PASSWORD", "another")
+    bench = WattTimeBench()
+    async with opened(bench) as case:
+        with pytest.raises(SignalRefusedError, match="HTTP 403: '403 Forbidden nginx': the user 'trainer' or"):
+            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+    assert paths(bench) == ["/login"]
+
+
+@pytest.mark.live
+async def test_a_region_beyond_the_plan_costs_one_login_and_is_told_in_the_words_of_the_api() -> None:
+    bench = WattTimeBench("PJM_DC")
+    async with opened(bench) as case:
+        with pytest.raises(SignalRefusedError, match=r"Invalid scope\. Access not authorized for …"):
+            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+    assert paths(bench) == ["/login", "/v3/historical"]
+
+
+@pytest.mark.live
+async def test_neither_the_token_nor_the_password_in_any_form_is_shown(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    bench = WattTimeBench()
+    told = []
+    async with opened(bench) as case:
+        for n_requests in (1, 2):
+            case.api.fault = Fault.UNAUTHORIZED
+            with pytest.raises(SignalRefusedError) as caught:
+                await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            told.append(str(caught.value))
+            case.api.fault = None
+            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S + n_requests)
+    sent = {request.headers["Authorization"].split()[1] for request in case.api.requests}
+    assert len(sent) >= 2
+    assert not [secret for secret in sent if secret[:12] in f"{told}{caplog.text}"]
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("meta", "words"),
+    [
+        ({"units": "percentile"}, "in 'percentile'; must be 'lbs_co2_per_mwh'"),
+        ({"signal_type": "co2_aoer"}, "signal_type 'co2_aoer', asked for 'co2_moer'"),
+        ({"data_point_period_seconds": 0}, "data_point_period_seconds"),
+    ],
+)
+async def test_an_answer_of_another_kind_is_refused(meta: dict[str, object], words: str) -> None:
+    bench = WattTimeBench()
+    bench.api.meta = meta
+    async with opened(bench) as case:
+        for fetch in (
+            case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S),
+            case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S),
+        ):
+            with pytest.raises(SignalDataError, match=words):
+                await fetch
+
+
+@pytest.mark.live
+async def test_two_months_are_asked_for_thirty_days_at_a_time() -> None:
+    bench = WattTimeBench()
+    async with opened(bench) as case:
+        starts_s = [case.last_s - i * 300.0 for i in range(61 * 288)]
+        case.api.grid.measured |= {s: value_at(bench, s) for s in starts_s}
+        history = await case.provider.fetch_history(since_s=NOW_S - 90 * DAY_S, now_s=NOW_S)
+    assert history is not None
+    assert len(history) == 60 * 288 + 1
+    assert paths(bench) == ["/login", *["/v3/historical"] * 3]
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(("n_hours", "horizon"), [(0.1, "1"), (1, "1"), (1.5, "2"), (72, "72"), (100, "72")])
+async def test_the_horizon_covers_the_time_and_is_one_that_the_api_has(n_hours: float, horizon: str) -> None:
+    bench = WattTimeBench()
+    async with opened(bench) as case:
+        await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + n_hours * HOUR_S)
+    assert bench.api.requests[-1].query["horizon_hours"] == horizon
+
+
+@pytest.mark.live
+async def test_imputed_values_are_estimates_and_a_forecast_is_as_old_as_it_says() -> None:
+    bench = WattTimeBench()
+    async with opened(bench) as case:
+        bench.api.imputed = {case.last_s - 300.0}
+        history = await case.provider.fetch_history(since_s=case.last_s - 600.0, now_s=NOW_S + 60.0)
+        forecast = await case.provider.fetch_forecast(now_s=NOW_S + 60.0, until_s=NOW_S + HOUR_S)
+    assert history is not None
+    assert history.estimated.tolist() == [False, True, False]
+    assert forecast is not None
+    assert (forecast.issued_at_s, forecast.starts_s[0]) == (case.last_s, case.last_s + 300.0)
+
+
+@pytest.mark.live
+async def test_the_step_is_the_one_that_the_source_tells() -> None:
+    bench = WattTimeBench()
+    bench.api.meta = {"data_point_period_seconds": 3_600}
+    async with opened(bench) as case:
+        case.api.grid.measured = {NOW_S // HOUR_S * HOUR_S - i * HOUR_S: 100.0 for i in range(24)}
+        history = await case.provider.fetch_history(since_s=NOW_S - 5 * HOUR_S, now_s=NOW_S)
+    assert history is not None
+    assert case.provider.step_s == HOUR_S
+    assert len(history) == 6
+    assert history.value_at(NOW_S) == pytest.approx(100.0)
+
+
+@pytest.mark.live
+async def test_a_clock_that_is_wrong_is_told() -> None:
+    bench = WattTimeBench()
+    async with opened(bench) as case:
+        case.api.grid.measured[case.last_s + HOUR_S] = 100.0
+        with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
+            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+
+
+@pytest.mark.parametrize("username", ["", "with:colon"])
+def test_a_name_that_no_login_can_carry_is_refused(username: str) -> None:
+    with pytest.raises(ValidationError, match="username"):
+        convert({"zone": "CAISO_NORTH", "username": username}, WattTimeSettings)

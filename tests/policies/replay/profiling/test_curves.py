@@ -1,0 +1,70 @@
+"""The truth of a power trace: monotone, every 5 W, in seconds an iteration."""
+
+import numpy as np
+import pytest
+
+from policies.replay.profiling.curves import ASSUMED_ITERATION_TIME_S, TrueCurve, true_curves
+from policies.replay.traces import POWER_COLUMNS, parse_power
+from tests.policies.replay.profiling.curves import bending, flat
+
+ROWS = (
+    "cifar100,net,{size},sgd,100,30,80",
+    "cifar100,net,{size},sgd,150,20,120",
+    "cifar100,net,{size},sgd,200,20.5,118",
+    "cifar100,net,{size},sgd,250,10,200",
+)
+
+
+def curves(*rows: str) -> list[TrueCurve]:
+    return list(true_curves(parse_power("data/gpu.csv", "\n".join((",".join(POWER_COLUMNS), *rows)))))
+
+
+def test_every_batch_size_is_a_curve() -> None:
+    found = curves(*(row.format(size=size) for size in (64, 8) for row in ROWS))
+    assert [curve.name for curve in found] == ["cifar100/net/sgd/8@gpu", "cifar100/net/sgd/64@gpu"]
+
+
+def test_an_iteration_is_a_batch_of_an_epoch() -> None:
+    (curve,) = curves(*(row.format(size=100) for row in ROWS))
+    assert curve.iteration_time_s == pytest.approx(10 / (50_000 / 100))
+    assert not curve.is_assumed
+
+
+def test_epochs_of_movielens_have_four_negatives_for_each_rating() -> None:
+    (curve,) = curves("movielens-1m,ncf,1000,adam,100,10,80", "movielens-1m,ncf,1000,adam,200,5,120")
+    assert curve.iteration_time_s == pytest.approx(5 / (5 * 994_169 / 1000))
+
+
+def test_where_nobody_knows_the_samples_the_length_of_an_iteration_is_assumed() -> None:
+    (curve,) = curves(*(row.format(size=100).replace("cifar100", "mine") for row in ROWS))
+    assert curve.is_assumed
+    assert curve.iteration_time_s == pytest.approx(ASSUMED_ITERATION_TIME_S)
+    assert curve.profile.iterations_per_s[-1] / curve.profile.iterations_per_s[0] == pytest.approx(3.0)
+
+
+def test_the_truth_is_monotone_and_has_a_point_every_5_w() -> None:
+    (curve,) = curves(*(row.format(size=100) for row in ROWS))
+    assert curve.profile.power_limits_w.tolist() == list(range(100, 255, 5))
+    assert (np.diff(curve.profile.iterations_per_s) >= -1e-9).all()
+    assert (np.diff(curve.profile.power_w) >= -1e-9).all()
+    middle = curve.profile.point_at(150.0)
+    assert middle is not None
+    assert middle.power_w == pytest.approx(np.sqrt(120 * 118))
+
+
+def test_one_limit_is_no_curve() -> None:
+    assert not curves(ROWS[0].format(size=100))
+
+
+def test_a_curve_is_power_bound_where_the_lowest_limit_slows_it() -> None:
+    assert bending().is_power_bound
+    assert not flat().is_power_bound
+
+
+def test_cost_is_least_at_the_best_limit() -> None:
+    curve = bending()
+    ratios = [curve.cost_ratio(limit_w, 0.5) for limit_w in curve.profile.power_limits_w]
+    assert min(ratios) == pytest.approx(1.0)
+    limit_w, (power_w, rate_per_s) = 200.0, curve.profile.at(200.0)
+    cost_j = (0.5 * power_w + 0.5 * 300.0) / rate_per_s
+    assert curve.cost_ratio(limit_w, 0.5) == pytest.approx(cost_j / curve.costs_j(0.5).min())

@@ -1,0 +1,252 @@
+"""The HTTP API when things go wrong: no database, no time, too many at once, a client that goes."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from policies.service.errors import PolicyError, StoreUnavailableError, StoreVersionError
+from policies.service.http import app as server
+from policies.service.http import handlers
+from policies.service.http import routes as operations
+from policies.service.http.gate import ConcurrencyLimit
+from policies.service.http.problems import ProblemError
+from policies.service.trials.records import JobExport
+from tests.live.conftest import eventually
+from tests.policies.service.http.api_client import ASK, RESULT, TRIALS, asking
+from tests.policies.service.http.fake_desk import FakeDesk
+
+pytestmark = pytest.mark.live
+
+
+@pytest.mark.parametrize(
+    ("failure", "refusal", "retry_after"),
+    [
+        (StoreUnavailableError("the database does not answer"), (503, "store_unavailable"), "5"),
+        (StoreVersionError("the database is newer"), (503, "store_version"), "5"),
+        (PolicyError("something else"), (500, "failed"), None),
+        (TimeoutError(), (503, "timeout"), "5"),
+    ],
+)
+async def test_a_failure_of_the_desk_is_told(
+    failure: Exception, refusal: tuple[int, str], retry_after: str | None
+) -> None:
+    desk = FakeDesk()
+    desk.failure = failure
+    async with asking(desk) as ask:
+        for method, path, body in (("POST", TRIALS, ASK), ("GET", "/v1/jobs", None), ("GET", "/v1/export", None)):
+            answer = await ask(method, path, body)
+            assert answer.reason == refusal
+            assert answer.headers.get("Retry-After") == retry_after
+        is_counted = (await ask.metrics()).get(("store_failures_total",), 0.0) == 3.0
+        assert is_counted == isinstance(failure, StoreUnavailableError)
+
+
+async def test_a_bug_shows_nothing_of_our_inside(caplog: pytest.LogCaptureFixture) -> None:
+    desk = FakeDesk()
+    desk.failure = KeyError("secret detail")
+    async with asking(desk) as ask:
+        answer = await ask("POST", TRIALS, ASK)
+        assert answer.reason == (500, "failed")
+        assert "secret" not in str(answer.body)
+        assert "KeyError" not in str(answer.body)
+    assert [record.message for record in caplog.records] == [f"POST {TRIALS} failed"]
+    assert "secret detail" in caplog.text
+
+
+async def test_a_desk_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(handlers, "PROBE_TIMEOUT_S", 0.05)
+    desk = FakeDesk()
+    desk.opened.clear()
+    async with asking(desk) as ask:
+        assert (await ask("POST", TRIALS, ASK)).reason == (503, "timeout")
+        monkeypatch.setattr(operations, "TIMEOUT_S", 10.0)
+        answer = await ask("GET", "/readyz")
+        assert (answer.status, answer.body["troubles"]) == (503, ["the database does not answer in 0.05 s"])
+        assert (await ask("GET", "/healthz")).status == 200
+
+
+async def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "TIMEOUT_S", 0.05)
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    async with asking(FakeDesk()) as ask:
+        assert (await ask("POST", TRIALS, endless())).reason == (503, "timeout")
+
+
+@pytest.mark.parametrize(
+    ("rest", "status"), [(b"ZZ\r\n", b"400"), (b"5\r\n{}", b"400")], ids=["no chunk", "half a chunk"]
+)
+async def test_a_body_that_breaks_off_is_refused_and_bothers_nobody(rest: bytes, status: bytes) -> None:
+    async with asking(FakeDesk()) as ask:
+        host, port = ask.authority.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST {TRIALS} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        writer.write(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n" + rest)
+        writer.write_eof()
+        answer = await reader.read()
+        assert not answer or answer.split()[1] == status
+        assert b"Traceback" not in answer
+        writer.close()
+        await writer.wait_closed()
+        assert (await ask("GET", "/healthz")).status == 200
+
+
+async def test_readiness_tells_every_trouble() -> None:
+    desk, troubles = FakeDesk(), ["the broker does not answer"]
+    async with asking(desk, is_ready=lambda: troubles[0] if troubles else None) as ask:
+        desk.failure = StoreUnavailableError("the disk is full")
+        answer = await ask("GET", "/readyz")
+        expected = {"ready": False, "troubles": ["the disk is full", "the broker does not answer"]}
+        assert (answer.status, answer.body) == (503, expected)
+        desk.failure = None
+        troubles.clear()
+        answer = await ask("GET", "/readyz")
+        assert (answer.status, answer.body) == (200, {"ready": True, "troubles": []})
+
+
+async def test_it_counts_what_it_does() -> None:
+    async with asking(FakeDesk()) as ask:
+        for _ in range(2):
+            await ask("POST", TRIALS, ASK)
+        await ask("POST", RESULT, {"epochs": 1})
+        await ask("POST", RESULT, {"outcome": "reached"})
+        await ask("POST", RESULT, {"epochs": 1})
+        await ask("GET", "/nowhere")
+        metrics = await ask.metrics()
+    assert metrics["answers_total", "http", "default_first"] == 2.0
+    assert metrics["answer_seconds_count", "http"] == 2.0
+    assert metrics["answer_seconds_bucket", "10.0", "http"] == 2.0
+    assert metrics["results_total", "http"] == 3.0
+    assert metrics["trials_ended_total", "reached"] == 1.0
+    assert metrics["http_requests_total", "ask", "200"] == 2.0
+    assert metrics["http_requests_total", "none", "404"] == 1.0
+
+
+async def test_who_comes_when_all_places_are_taken_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "Gate", lambda **_: ConcurrencyLimit(n_at_once=1, n_waiting=1))
+    desk = FakeDesk()
+    desk.opened.clear()
+    async with asking(desk) as ask, asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(ask("GET", "/v1/jobs"))
+        await eventually(lambda: desk.n_asked == 1)
+        others = [tasks.create_task(ask("GET", "/v1/jobs")) for _ in range(2)]
+        await eventually(lambda: any(task.done() for task in others))
+        refused, waiting = sorted(others, key=lambda task: not task.done())
+        assert ((await refused).reason, (await refused).headers["Retry-After"]) == ((503, "busy"), "1")
+        assert (await ask("GET", "/healthz")).status == 200
+        assert desk.n_asked == 1
+        desk.opened.set()
+        assert [(await first).status, (await waiting).status] == [200, 200]
+
+
+async def test_a_place_that_is_left_is_free_again() -> None:
+    gate = ConcurrencyLimit(n_at_once=1, n_waiting=0)
+    for _ in range(3):
+        async with gate.passed():
+            with pytest.raises(ProblemError, match="ask again"):
+                async with gate.passed():
+                    pass
+
+
+class _Breaking(FakeDesk):
+    """A desk whose database goes away in the middle of an export."""
+
+    async def export(self, name: str | None = None) -> list[JobExport]:
+        if name == "b":
+            raise StoreUnavailableError("the database does not answer")
+        return await super().export(name)
+
+
+class _Hanging(FakeDesk):
+    """A desk whose database hangs in the middle of an export."""
+
+    async def export(self, name: str | None = None) -> list[JobExport]:
+        if name is not None:
+            await asyncio.Event().wait()
+        return await super().export(name)
+
+
+async def test_an_export_that_cannot_go_on_breaks_off(caplog: pytest.LogCaptureFixture) -> None:
+    async with asking(_Breaking()) as ask:
+        for name in "abc":
+            await ask("POST", f"/v1/jobs/{name}/trials", ASK)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await ask("GET", "/v1/export")
+        assert (await ask("GET", "/v1/export?job=c")).status == 200
+    assert [record.message for record in caplog.records] == ["/v1/export breaks off: the database does not answer"]
+
+
+async def test_an_export_that_takes_too_long_breaks_off(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = _Hanging()
+    async with asking(desk) as ask:
+        await ask("POST", "/v1/jobs/a/trials", ASK)
+        monkeypatch.setattr(operations, "BULK_TIMEOUT_S", 0.05)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await ask("GET", "/v1/export")
+    assert [record.message for record in caplog.records] == ["/v1/export breaks off: it took too long"]
+
+
+async def test_a_client_that_goes_away_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    desk = FakeDesk()
+    desk.opened.clear()
+    async with asking(desk) as ask:
+        async with asyncio.TaskGroup() as tasks:
+            going = tasks.create_task(ask("POST", TRIALS, ASK))
+            await eventually(lambda: desk.n_asked)
+            going.cancel()
+        desk.opened.set()
+        assert (await ask("GET", f"{TRIALS}/r1")).status == 200, "a desk that was asked is not interrupted"
+    assert caplog.records == []
+
+
+async def test_what_changes_a_job_for_good_is_told_with_who_did_it(caplog: pytest.LogCaptureFixture) -> None:
+    async with asking(FakeDesk()) as ask:
+        caplog.set_level(logging.INFO, "policies.service.api.handlers")
+        await ask("POST", TRIALS, ASK)
+        await ask("PUT", "/v1/jobs/resnet50/settings", {"eta": 1})
+        exported = (await ask("GET", "/v1/export")).body
+        await ask("DELETE", "/v1/jobs/resnet50")
+        await ask("POST", "/v1/import", exported)
+    assert [record.message for record in caplog.records] == [
+        'job resnet50: this machine has set {"policy":null,"eta":1.0,"beta":null,"forgetting_ratio":null}',
+        "job resnet50: this machine has had it forgotten, with its trials",
+        "this machine has imported 1 jobs with 1 trials",
+    ]
+
+
+async def test_what_is_no_http_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with asking(FakeDesk()) as ask:
+        host, port = ask.authority.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: \0\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert answer.split()[1] == b"400"
+    assert b"Traceback" not in answer
+    assert caplog.records == []
+
+
+class _Forgetting(FakeDesk):
+    """A desk of which a job is forgotten in the middle of an export."""
+
+    async def export(self, name: str | None = None) -> list[JobExport]:
+        if name == "a":
+            await self.forget("a")
+        return await super().export(name)
+
+
+async def test_a_job_that_is_forgotten_during_an_export_is_left_out() -> None:
+    async with asking(_Forgetting()) as ask:
+        for name in "abc":
+            await ask("POST", f"/v1/jobs/{name}/trials", ASK)
+        assert [one["job"]["name"] for one in (await ask("GET", "/v1/export")).body] == ["b", "c"]

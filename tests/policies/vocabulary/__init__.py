@@ -1,0 +1,1 @@
+"""Tests of the vocabulary of the policies."""

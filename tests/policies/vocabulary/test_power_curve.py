@@ -1,0 +1,123 @@
+"""The curve between measured points, against scipy and scikit-learn; its lower hull."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.vocabulary.power_curve import fit_curve, isotonic, lower_hull, pchip, smoothed
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from tests.policies.days import A40
+
+VALUES = st.floats(-10.0, 10.0).map(lambda value: round(value, 3))
+WEIGHTS = st.floats(0.01, 100.0)
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> PowerProfile:
+    """Draw measured points at distinct limits, in no order of power or rate."""
+    limits_w = sorted(draw(st.sets(st.integers(50, 400), min_size=1, max_size=10)))
+    return PowerProfile(
+        tuple(
+            ProfilePoint(
+                power_limit_w=float(limit_w),
+                power_w=draw(st.floats(20.0, 500.0)),
+                iterations_per_s=draw(st.floats(0.01, 100.0)),
+                power_ci_w=draw(st.floats(0.1, 10.0)),
+                iterations_per_s_ci=draw(st.floats(0.001, 1.0)),
+                active_s=draw(st.floats(0.1, 10.0)),
+            )
+            for limit_w in limits_w
+        )
+    )
+
+
+@given(st.lists(st.tuples(VALUES, WEIGHTS), min_size=1, max_size=30))
+def test_isotonic_is_that_of_scikit_learn(rows: list[tuple[float, float]]) -> None:
+    regression = pytest.importorskip("sklearn.isotonic").IsotonicRegression()
+    values, weights = np.array(rows).T
+    expected = regression.fit_transform(np.arange(len(values)), values, sample_weight=weights)
+    assert isotonic(values, weights) == pytest.approx(expected, abs=1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), VALUES), min_size=2, max_size=12), st.integers(0, 1000))
+def test_pchip_is_that_of_scipy(rows: list[tuple[int, float]], seed: int) -> None:
+    interpolate = pytest.importorskip("scipy.interpolate")
+    knots = np.cumsum([step for step, _ in rows]).astype(float)
+    values = np.array([value for _, value in rows])
+    at = np.concatenate((knots, np.random.default_rng(seed).uniform(knots[0], knots[-1], 20)))
+    expected = interpolate.PchipInterpolator(knots, values)(at)
+    assert pchip(knots, values, at) == pytest.approx(expected, abs=1e-7)
+
+
+@given(profiles(), st.floats(1.0, 50.0))
+def test_the_fitted_curve_is_monotone_and_goes_through_the_smoothed_points(
+    profile: PowerProfile, step_w: float
+) -> None:
+    curve = fit_curve(profile, step_w=step_w)
+    assert (np.diff(np.log(curve.power_w)) >= -1e-9).all()
+    assert (np.diff(np.log(curve.iterations_per_s)) >= -1e-9).all()
+    for point in smoothed(profile).points:
+        assert point in curve.points or len(profile.points) == 1
+    assert curve.power_limits_w[[0, -1]].tolist() == profile.power_limits_w[[0, -1]].tolist()
+
+
+@given(profiles())
+def test_a_fitted_curve_is_not_smoothed_further(profile: PowerProfile) -> None:
+    once = smoothed(profile)
+    twice = smoothed(once)
+    assert twice.power_w == pytest.approx(once.power_w)
+    assert twice.iterations_per_s == pytest.approx(once.iterations_per_s)
+
+
+def test_points_that_contradict_each_other_are_pooled_by_how_well_they_are_known() -> None:
+    low = ProfilePoint(
+        power_limit_w=200.0, power_w=150.0, iterations_per_s=2.0, power_ci_w=1.0, iterations_per_s_ci=0.02
+    )
+    high = ProfilePoint(
+        power_limit_w=250.0, power_w=160.0, iterations_per_s=1.9, power_ci_w=1.0, iterations_per_s_ci=0.19
+    )
+    pooled = smoothed(PowerProfile((low, high)))
+    assert pooled.iterations_per_s == pytest.approx([2.0, 2.0], rel=0.001)
+    unknown = PowerProfile(
+        (replace(low, iterations_per_s_ci=None, active_s=1.0), replace(high, iterations_per_s_ci=None, active_s=3.0))
+    )
+    assert smoothed(unknown).iterations_per_s == pytest.approx([np.exp((np.log(2.0) + 3 * np.log(1.9)) / 4)] * 2)
+
+
+def test_measured_limits_keep_what_is_known_of_them_and_others_have_nothing() -> None:
+    curve = fit_curve(A40, step_w=5.0)
+    assert [p.power_limit_w for p in curve.points] == [float(limit_w) for limit_w in range(100, 301, 5)]
+    assert all(point.n == 0 and point.power_ci_w is None for point in curve.points if point not in A40.points)
+
+
+def test_one_point_is_its_own_curve() -> None:
+    one = PowerProfile(A40.points[:1])
+    assert fit_curve(one, step_w=5.0) == one
+
+
+@given(profiles())
+def test_no_point_lies_below_the_lower_hull(profile: PowerProfile) -> None:
+    hull = lower_hull(profile)
+    assert set(hull.points) <= set(profile.points)
+    rates, powers = hull.iterations_per_s, hull.power_w
+    for point in profile.points:
+        if rates[0] <= point.iterations_per_s <= rates[-1]:
+            assert point.power_w >= np.interp(point.iterations_per_s, rates, powers) * (1 - 1e-9)
+
+
+@given(profiles())
+def test_marginal_energies_rise_along_the_hull_from_the_energy_minimal_point_to_the_fastest(
+    profile: PowerProfile,
+) -> None:
+    hull = lower_hull(profile)
+    slopes_j = hull.marginal_energies_j
+    assert slopes_j.shape == (len(hull.points) - 1,)
+    assert (np.diff(slopes_j) > 0).all()
+    assert hull.fastest.iterations_per_s == profile.iterations_per_s.max()
+    least_j = profile.energy_minimal.iteration_energy_j
+    assert hull.thriftiest.iteration_energy_j == pytest.approx(least_j)
+    assert all(a.iterations_per_s < b.iterations_per_s for a, b in pairwise(hull.points))

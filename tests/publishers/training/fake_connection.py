@@ -1,0 +1,253 @@
+"""A connection that obeys the port and remembers: it can be down, lose messages, and refuse to acknowledge.
+
+A connection that obeys the port and remembers: it can be down, lose messages, and refuse to acknowledge.
+
+What a policy service answers to a question for a batch size.
+
+Runs with a target, whose batch size a policy service has chosen.
+
+Runs of any length, and what they say of it.
+"""
+
+import itertools
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from publishers import Publisher
+from publishers.messages.codec import (
+    Iterations,
+    Metric,
+    RankStatus,
+    TrialAnswer,
+    TrialFailure,
+    TrialRequest,
+    TrialTimes,
+    decode,
+    encode,
+)
+from publishers.messages.reports import Command
+from publishers.training.paho_client import Will
+from publishers.training.publisher import PublishedIterable
+from publishers.training.settings import Broker
+
+TIMEOUT_S = 5.0
+TICK_NS = 1_000
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds; fail where it does not in time."""
+    pause, deadline_s = threading.Event(), time.monotonic() + TIMEOUT_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError("the condition did not hold in time")
+        pause.wait(0.001)
+
+
+@dataclass
+class FakeReceipt:
+    """The fate of a message."""
+
+    done: bool = True
+    lost: bool = False
+
+
+@dataclass
+class FakeConnection:
+    """A broker that is there while `up`; `lossy`: every message without an acknowledgement is lost.
+
+    `answers` is the policy service: what it makes of a question is heard where that is subscribed to.
+    """
+
+    up: bool = True
+    lossy: bool = False
+    acknowledges: bool = True
+    answers: "Callable[[TrialRequest], Iterable[TrialAnswer | bytes]]" = lambda _: ()
+    connections: int = 0
+    failures: int = 0
+    hurries: int = 0
+    failure: str | None = None
+    closed: bool = False
+    will: Will | None = None
+    sent: list[tuple[str, bytes, int, bool]] = field(default_factory=list)
+    subscriptions: dict[str, Callable[[bytes], None]] = field(default_factory=dict)
+    _inbox: deque[tuple[str, bytes]] = field(default_factory=deque)
+    _is_in: bool = False
+
+    def connect(self, broker: Broker, will: Will) -> "FakeConnection":
+        """Be the factory of the sender's connection, too."""
+        assert broker.port
+        self.will = will
+        return self
+
+    def is_connected(self) -> bool:
+        return self._is_in
+
+    def is_subscribed(self) -> bool:
+        return self.acknowledges
+
+    def work(self, timeout_s: float = 0.0) -> None:
+        assert timeout_s >= 0
+        if timeout_s and not self._inbox:
+            threading.Event().wait(min(timeout_s, 0.001))
+        if self.up and not self._is_in:
+            self.connections += 1
+        if not self.up:
+            self.failures += 1
+        self._is_in = self.up
+        self.failure = None if self.up else "refused"
+        while self._is_in and self._inbox:
+            topic, payload = self._inbox.popleft()
+            if topic in self.subscriptions:
+                self.subscriptions[topic](payload)
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> FakeReceipt:
+        assert self._is_in, "nothing may be handed over while the broker is away"
+        self.sent.append((topic, payload, qos, retain))
+        if topic.endswith("/trial/request"):
+            request = decode(payload, TrialRequest)
+            assert request.reply_to in self.subscriptions, "the answer would not be heard"
+            for answer in self.answers(request):
+                self._inbox.append((request.reply_to, answer if isinstance(answer, bytes) else encode(answer)))
+        if qos == 0:
+            return FakeReceipt(lost=self.lossy)
+        return FakeReceipt(done=self.acknowledges)
+
+    def subscribe(self, topic: str, hear: Callable[[bytes], None]) -> None:
+        assert topic not in self.subscriptions
+        self.subscriptions[topic] = hear
+
+    def hurry(self) -> None:
+        self.hurries += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+    def command(self, command: Command | bytes) -> None:
+        """Let the policy service say something to the run."""
+        payload = command if isinstance(command, bytes) else encode(command)
+        self._inbox.append(("gridchase/v1/job/toy/run/r1/command", payload))
+
+    def requests(self) -> list[TrialRequest]:
+        """Return the questions for a batch size."""
+        return [decode(payload, TrialRequest) for topic, payload, _, _ in self.sent if topic.endswith("/request")]
+
+    def trial_failures(self) -> list[TrialFailure]:
+        """Return the failures."""
+        return [decode(payload, TrialFailure) for topic, payload, _, _ in self.sent if topic.endswith("/failure")]
+
+    def times(self) -> list[TrialTimes]:
+        """Return what was timed."""
+        return [decode(payload, TrialTimes) for topic, payload, _, _ in self.sent if topic.endswith("/times")]
+
+    def messages(self) -> list[Iterations]:
+        """Return the messages of iterations."""
+        return [decode(payload, Iterations) for topic, payload, _, _ in self.sent if topic.endswith("/iterations")]
+
+    def statuses(self) -> list[RankStatus]:
+        """Return the statuses."""
+        return [decode(payload, RankStatus) for topic, payload, _, _ in self.sent if topic.endswith("/status")]
+
+    def metrics(self) -> list[Metric]:
+        """Return the metrics."""
+        return [decode(payload, Metric) for topic, payload, _, _ in self.sent if topic.endswith("/metric")]
+
+    def n_iterations(self) -> int:
+        """Return how many iterations arrived."""
+        return sum(len(message.ends_ns()) for message in self.messages())
+
+
+def ticking() -> Callable[[], int]:
+    """Return a clock that ticks once a reading."""
+    return itertools.count(0, TICK_NS).__next__
+
+
+def publisher_on(connection: FakeConnection, **changes: object) -> Publisher:
+    """Return a publisher on a fake connection."""
+    arguments: dict[str, object] = {
+        "job": "toy",
+        "run": "r1",
+        "rank": 0,
+        "world_size": 1,
+        "clock_ns": ticking(),
+        "flush_s": 0.001,
+    }
+    return Publisher(**{**arguments, **changes}, connect=connection.connect)  # type: ignore[arg-type]  # by name
+
+
+def lengths(messages: list[Iterations]) -> list[int]:
+    """Return the number of iterations in each message."""
+    return [len(message.ends_ns()) for message in messages]
+
+
+def epochs(connection: FakeConnection) -> dict[int, int]:
+    """Return the number of iterations that arrived in each epoch."""
+    counts: dict[int, int] = {}
+    for message in connection.messages():
+        counts[message.epoch] = counts.get(message.epoch, 0) + len(message.ends_ns())
+    return counts
+
+
+def unused_broker() -> str:
+    """Return the URL of a broker that is not there."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"mqtt://127.0.0.1:{probe.getsockname()[1]}"
+
+
+SIZES = [8, 16, 32, 64]
+
+
+def answer(request: TrialRequest, **changes: object) -> TrialAnswer:
+    """Return what a policy service would say."""
+    fields: dict[str, object] = {
+        "run": request.run,
+        "correlation": request.correlation,
+        "batch_size": 16,
+        "reason": "explored",
+        "detail": "little is known of 16",
+        "recurrence": 3,
+        "cost_bound": 5e5,
+        "lease_s": 600.0,
+    }
+    return TrialAnswer(**{**fields, **changes})  # type: ignore[arg-type]  # by name
+
+
+def answering(**changes: object) -> FakeConnection:
+    return FakeConnection(answers=lambda request: [answer(request, **changes)])
+
+
+def service() -> FakeConnection:
+    """Return a connection to a policy service that always answers 16."""
+    return FakeConnection(
+        answers=lambda request: [
+            TrialAnswer(run=request.run, correlation=request.correlation, batch_size=16, reason="explored", detail="")
+        ]
+    )
+
+
+def aimed(connection: FakeConnection, target: float, mode: str = "max") -> Publisher:
+    publisher = publisher_on(connection)
+    publisher.batch_size(SIZES, default=32, target=target, target_mode=mode)  # type: ignore[arg-type]
+    return publisher
+
+
+def passes(loader: PublishedIterable[int], *, left_after: int | None = None) -> None:
+    """Go through a loader, or leave it after some batches, each trained."""
+    for n, _ in enumerate(loader, 1):
+        if n == left_after:
+            loader.pause()
+            break
+
+
+def totals(connection: FakeConnection) -> list[int | None]:
+    """Return what was published."""
+    return [status.total_iterations for status in connection.statuses()]
+
+
+def told(publisher: Publisher) -> int | None:
+    """Return what is said now."""
+    return publisher.length.total_iterations

@@ -1,0 +1,259 @@
+"""Timing batch sizes before a training: how often, for how long, and what becomes of it where it fails."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from publishers.messages.codec import TrialAnswer, TrialRequest, TrialTimes
+from publishers.training.batch_timing import (
+    ENOUGH_S,
+    MAX_CALLS,
+    MIN_CALLS,
+    N_WARM_UPS,
+    BatchSizeBenchmark,
+    BatchTimings,
+    largest_that_fits,
+    time_batch_sizes,
+)
+from publishers.training.trial import BatchSizeTrial
+from tests.publishers.training.fake_connection import FakeConnection, publisher_on
+
+SIZES = [8, 16, 32, 64]
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as PyTorch's."""
+
+
+class Gpu:
+    """Trains iterations that take `time_s(size, call)`, on its own clock; what is larger than its memory fails."""
+
+    def __init__(self, time_s: Callable[[int, int], float], *, memory: float = float("inf")) -> None:
+        self.now_s = 100.0
+        self.calls: Counter[int] = Counter()
+        self.order: list[int] = []
+        self.error: BaseException = OutOfMemoryError("CUDA out of memory")
+        self._time_s = time_s
+        self._memory = memory
+
+    def train(self, size: int) -> None:
+        if size > self._memory:
+            self.order.append(size)
+            raise self.error
+        self.now_s += self._time_s(size, self.calls[size])
+        self.calls[size] += 1
+        self.order.append(size)
+
+    def clock_s(self) -> float:
+        return self.now_s
+
+    def timed(self, *sizes: int, budget_s: float = 1e6) -> BatchTimings:
+        return time_batch_sizes(self.train, sizes, budget_s=budget_s, clock_s=self.clock_s)
+
+
+def test_the_smallest_comes_first_and_the_median_counts() -> None:
+    gpu = Gpu(lambda size, call: 50.0 if call in {0, 1, 2, 9} else size / 1000)
+    timings = gpu.timed(16, 8)
+    assert timings.iteration_times_s == {8: pytest.approx(0.008), 16: pytest.approx(0.016)}
+    assert (timings.too_large, timings.fault) == (None, None)
+    assert gpu.order == sorted(gpu.order)
+
+
+@pytest.mark.parametrize(
+    ("time_s", "n"),
+    [(0.001, MAX_CALLS), (ENOUGH_S / 10, 10), (1.0, MIN_CALLS), (20.0, MIN_CALLS)],
+)
+def test_fast_ones_are_called_often_and_slow_ones_a_few_times(time_s: float, n: int) -> None:
+    gpu = Gpu(lambda *_: time_s)
+    assert gpu.timed(8).iteration_times_s == {8: pytest.approx(time_s)}
+    assert gpu.calls[8] == pytest.approx(N_WARM_UPS + n, abs=1 if n not in {MIN_CALLS, MAX_CALLS} else 0)
+
+
+def test_when_the_time_is_over_those_that_are_known_count() -> None:
+    gpu = Gpu(lambda *_: 1.0)
+    timings = gpu.timed(8, 16, 32, budget_s=14.0)
+    assert timings.iteration_times_s == {8: 1.0, 16: 1.0}
+    assert gpu.now_s == 114.0
+    assert Gpu(lambda *_: 1.0).timed(8, budget_s=N_WARM_UPS + MIN_CALLS - 0.5).iteration_times_s == {8: 1.0}
+    assert Gpu(lambda *_: 1.0).timed(8, budget_s=N_WARM_UPS + MIN_CALLS - 1.5).iteration_times_s == {}
+    cut_short = Gpu(lambda *_: 0.125)
+    assert cut_short.timed(8, budget_s=1.0).iteration_times_s == {8: 0.125}
+    assert cut_short.calls[8] == 8
+    slow = Gpu(lambda *_: 1e6)
+    assert slow.timed(8, 16, budget_s=1.0).iteration_times_s == {}
+    assert slow.order == [8]
+
+
+@pytest.mark.parametrize("error", [OutOfMemoryError("CUDA"), MemoryError()])
+def test_without_memory_nothing_larger_is_tried(error: BaseException) -> None:
+    gpu = Gpu(lambda *_: 1.0, memory=16)
+    gpu.error = error
+    assert gpu.timed(*SIZES) == BatchTimings(iteration_times_s={8: 1.0, 16: 1.0}, too_large=32)
+    assert max(gpu.order) == 32
+
+
+def test_another_exception_ends_it() -> None:
+    gpu = Gpu(lambda *_: 1.0, memory=8)
+    gpu.error = ValueError("shapes do not match")
+    timings = gpu.timed(*SIZES)
+    assert timings == BatchTimings(iteration_times_s={8: 1.0}, fault="ValueError: shapes do not match")
+    assert max(gpu.order) == 16
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()])
+def test_what_ends_the_process_goes_on(error: BaseException) -> None:
+    gpu = Gpu(lambda *_: 1.0, memory=8)
+    gpu.error = error
+    with pytest.raises(type(error)):
+        gpu.timed(*SIZES)
+
+
+def test_a_clock_that_stands_still_gives_times_that_the_bus_takes() -> None:
+    assert 0 < Gpu(lambda *_: 0.0).timed(8).iteration_times_s[8] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("chosen", "untimed", "too_large", "used"),
+    [
+        (32, (8, 16, 32, 64), 64, 32),
+        (32, (8, 16, 32, 64), 32, 16),
+        (64, (8, 16, 32, 64), 16, 8),
+        (32, (8, 16, 32, 64), None, 32),
+        (64, (32,), 32, 64),  # it has run before
+        (32, (8, 16, 32, 64), 8, 32),  # there is nothing smaller
+    ],
+)
+def test_a_batch_size_that_does_not_fit_makes_room_for_the_largest_that_does(
+    chosen: int, untimed: tuple[int, ...], too_large: int | None, used: int
+) -> None:
+    trial = BatchSizeTrial(batch_size=chosen, reason="explored", detail="", cost_bound=5.0, untimed=untimed)
+    fitting = largest_that_fits(trial, BatchTimings(too_large=too_large), SIZES)
+    assert (fitting.batch_size, fitting.cost_bound, fitting.reason == "too_large") == (used, 5.0, used != chosen)
+
+
+def answering(**changes: object) -> FakeConnection:
+    fields: dict[str, object] = {"batch_size": 32, "reason": "explored", "detail": "", "recurrence": 1}
+    fields["untimed"] = [8, 16, 32, 48]
+
+    def answer(request: TrialRequest) -> list[TrialAnswer]:
+        named = {"run": request.run, "correlation": request.correlation, **fields, **changes}
+        return [TrialAnswer(**named)]  # type: ignore[arg-type]  # by name
+
+    return FakeConnection(answers=answer)
+
+
+def test_what_the_answer_asks_for_is_timed_and_told() -> None:
+    connection, gpu = answering(), Gpu(lambda *_: 0.0)
+    with publisher_on(connection) as publisher:
+        assert publisher.batch_size(SIZES, default=32, probe=gpu.train) == 32
+        assert publisher.trial is not None
+        assert publisher.trial.untimed == (8, 16, 32)
+    (times,) = connection.times()
+    assert (times.run, times.batch_sizes, times.too_large, times.batch_size) == ("r1", [8, 16, 32], None, None)
+    assert all(0 < time_s < 1 for time_s in times.iteration_times_s)
+    assert [qos for topic, _, qos, retain in connection.sent if topic.endswith("/trial/times") and not retain] == [1]
+    assert connection.n_iterations() == 0
+
+
+def test_a_run_whose_batch_size_does_not_fit_goes_on_with_another_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    connection, gpu = answering(), Gpu(lambda *_: 0.0, memory=16)
+    with publisher_on(connection, heartbeat_s=1_000.0) as publisher:
+        assert publisher.batch_size(SIZES, default=32, probe=gpu.train) == 16
+        assert publisher.trial is not None
+        assert (publisher.trial.batch_size, publisher.trial.reason) == (16, "too_large")
+    (times,) = connection.times()
+    assert (times.batch_sizes, times.too_large, times.batch_size) == ([8, 16], 32, 16)
+    assert {status.batch_size for status in connection.statuses()} == {None, 16}
+    assert connection.trial_failures() == []
+    assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
+        "the batch size is 16 instead of 32: 32 does not fit the memory: 16 is the largest candidate that does"
+    ]
+
+
+def test_a_probe_that_fails_costs_a_warning_and_no_training(caplog: pytest.LogCaptureFixture) -> None:
+    connection, gpu = answering(), Gpu(lambda *_: 0.0, memory=8)
+    gpu.error = ValueError("shapes do not match")
+    with publisher_on(connection) as publisher:
+        assert publisher.batch_size(SIZES, default=32, probe=gpu.train) == 32
+    assert [times.batch_sizes for times in connection.times()] == [[8]]
+    assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
+        "no more batch sizes are timed: the probe has failed: ValueError: shapes do not match"
+    ]
+
+
+@pytest.mark.parametrize("untimed", [[], [48]])
+def test_where_everything_is_known_nothing_is_timed(untimed: list[int]) -> None:
+    connection, gpu = answering(untimed=untimed), Gpu(lambda *_: 0.0)
+    with publisher_on(connection) as publisher:
+        assert publisher.batch_size(SIZES, default=32, probe=gpu.train) == 32
+    assert (gpu.order, connection.times()) == ([], [])
+
+
+def test_only_the_first_rank_times() -> None:
+    connection, gpu = answering(), Gpu(lambda *_: 0.0)
+    with publisher_on(connection, rank=1, world_size=2) as publisher:
+        assert publisher.batch_size(SIZES, default=32, probe=gpu.train) == 32
+    assert (gpu.order, connection.times()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"probe": 7},
+        {"probe": print, "probe_timeout_s": 0},
+        {"probe": print, "probe_timeout_s": float("nan")},
+        {"probe": print, "probe_timeout_s": "long"},
+        {"probe": print, "probe_timeout_s": 1e9},
+    ],
+    ids=str,
+)
+def test_arguments_that_are_none_cost_a_warning_and_no_training(
+    arguments: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = answering()
+    with publisher_on(connection) as publisher:
+        assert publisher.batch_size(SIZES, default=32, **arguments) == 32  # type: ignore[arg-type]  # what is wrong
+    assert connection.times() == []
+    (warning,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.startswith("no batch size is timed: probe must be a function")
+
+
+def test_without_a_service_nothing_is_timed() -> None:
+    gpu = Gpu(lambda *_: 0.0)
+    with publisher_on(FakeConnection()) as publisher:
+        assert publisher.batch_size(SIZES, default=32, timeout_s=0.01, probe=gpu.train) == 32
+    assert gpu.order == []
+
+
+class Recorder:
+    """Notes what it is told to publish."""
+
+    def __init__(self, *, rank: int = 0) -> None:
+        self.run, self.rank = "r1", rank
+        self.told: list[TrialTimes] = []
+
+    def add_times(self, times: TrialTimes) -> None:
+        self.told.append(times)
+
+
+def test_the_time_for_all_of_it_is_bounded() -> None:
+    gpu, told = Gpu(lambda *_: 1.0), Recorder()
+    trial = BatchSizeTrial(batch_size=32, reason="explored", detail="", untimed=(8, 16, 32, 64))
+    assert BatchSizeBenchmark(gpu.train, 14.0, told=told, clock_s=gpu.clock_s).carry_out(trial, SIZES) is trial
+    assert [times.batch_sizes for times in told.told] == [[8, 16]]
+    slow, silent = Gpu(lambda *_: 1e6), Recorder()
+    assert BatchSizeBenchmark(slow.train, 14.0, told=silent, clock_s=slow.clock_s).carry_out(trial, SIZES) is trial
+    assert silent.told == []
+
+
+def test_a_clock_that_fails_ends_the_timing_and_not_the_training() -> None:
+    def broken() -> float:
+        raise OSError("no clock")
+
+    timings = time_batch_sizes(lambda _: None, [8, 16], budget_s=60.0, clock_s=broken)
+    assert timings.iteration_times_s == {}
+    assert "no clock" in (timings.fault or "")

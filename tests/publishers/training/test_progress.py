@@ -1,0 +1,396 @@
+"""How long a run says it is, and how its epochs are numbered.
+
+How long a run says it is: the training's word, or its epochs; a wrong word is corrected or forgotten, never felt.
+
+How long a run says it is whose loaders are told the number of their passes, and how long a loader is.
+
+A run that goes on in another process numbers its epochs on.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from publishers import Publisher, publish_iterations
+from publishers.training.progress import RunProgress, length_of
+from publishers.training.publisher import PublishedIterable, PublishedSized
+from tests.publishers.training.fake_connection import (
+    FakeConnection,
+    aimed,
+    epochs,
+    passes,
+    publisher_on,
+    service,
+    told,
+    totals,
+    unused_broker,
+    wait_until,
+)
+
+
+def test_what_the_training_says_is_published_from_the_first_status_on() -> None:
+    connection = FakeConnection()
+    publisher_on(connection, total_iterations=np.int64(450_000)).close()
+    assert set(totals(connection)) == {450_000}
+
+
+def test_what_nobody_knows_is_not_published() -> None:
+    connection = FakeConnection()
+    with publisher_on(connection) as publisher:
+        passes(publisher.iterations(range(10)))
+    assert set(totals(connection)) == {None}
+
+
+def test_the_epochs_and_the_loaders_length_tell_at_once() -> None:
+    connection = FakeConnection()
+    with publisher_on(connection) as publisher:
+        wait_until(connection.statuses)
+        loader = publisher.iterations(range(10))
+        for _ in publisher.epochs(90):
+            batches = iter(loader)
+            next(batches)
+            next(batches)
+            wait_until(lambda: 900 in totals(connection))  # not only with the next heartbeat
+            break
+
+
+def test_a_run_is_exactly_as_long_as_it_said() -> None:
+    connection = FakeConnection()
+    with publisher_on(connection) as publisher:
+        for _ in publisher.epochs(3):
+            passes(publisher.iterations(range(10)))  # wrapped anew each time
+    assert connection.n_iterations() == totals(connection)[-1] == 30
+
+
+def test_a_validation_that_is_published_counts_from_when_it_was_seen() -> None:
+    publisher = publisher_on(FakeConnection())
+    seen = []
+    for _ in publisher.epochs(4):
+        passes(publisher.iterations(range(10)))
+        seen.append(told(publisher))
+        passes(publisher.iterations(range(2)))
+        seen.append(told(publisher))
+    assert seen == [40, *[48] * 7]
+    publisher.close()
+
+
+def test_an_epoch_that_is_always_left_early_is_counted_as_it_is_after_two() -> None:
+    publisher = publisher_on(FakeConnection())
+    seen = []
+    for _ in publisher.epochs(10):
+        passes(publisher.iterations(range(100)), left_after=20)
+        seen.append(told(publisher))
+    assert seen == [1000, 20 + 900, *[200] * 8]
+    assert publisher.recorder.n_ended == 200
+    publisher.close()
+
+
+def test_a_run_resumed_between_epochs_counts_only_what_is_left() -> None:
+    publisher = publisher_on(FakeConnection())
+    for epoch in publisher.epochs(90):
+        if epoch < 30:
+            continue
+        passes(publisher.iterations(range(10)))
+        assert told(publisher) == 600
+    publisher.close()
+
+
+def test_a_run_resumed_within_an_epoch_does_not_take_the_rest_of_it_for_a_whole_one() -> None:
+    publisher = publisher_on(FakeConnection())
+    seen = []
+    for epoch in publisher.epochs(5):
+        passes(publisher.iterations(range(100)), left_after=30 if epoch == 0 else None)
+        seen.append(told(publisher))
+    assert seen == [500, *[430] * 4]
+    publisher.close()
+
+
+@pytest.mark.parametrize("iterations", [iter, lambda batches: (batch for batch in batches)])
+def test_a_loader_without_a_length_is_known_from_the_second_epoch_on(
+    iterations: Callable[[range], Iterator[int]],
+) -> None:
+    publisher = publisher_on(FakeConnection())
+    seen = []
+    for _ in publisher.epochs(4):
+        passes(publisher.iterations(iterations(range(10))))
+        seen.append(told(publisher))
+    assert seen == [None, 40, 40, 40]
+    publisher.close()
+
+
+def test_a_loop_that_is_no_loader_is_known_from_the_second_epoch_on() -> None:
+    publisher = publisher_on(FakeConnection())
+    seen = []
+    for _ in publisher.epochs(3):
+        publisher.begin()
+        for _ in range(10):
+            publisher.iteration()
+        seen.append(told(publisher))
+    assert seen == [None, 30, 30]
+    publisher.close()
+
+
+@pytest.mark.parametrize("n_epochs", [None, float("inf"), "many"])
+def test_epochs_without_an_end_tell_nothing(n_epochs: float | None) -> None:
+    publisher = publisher_on(FakeConnection())
+    for _ in itertools.islice(publisher.epochs(n_epochs), 3):
+        passes(publisher.iterations(range(10)))
+        assert told(publisher) is None
+    publisher.close()
+
+
+def test_what_came_before_the_epochs_is_added() -> None:
+    publisher = publisher_on(FakeConnection())
+    passes(publisher.iterations(range(7)))
+    for _ in publisher.epochs(2):
+        passes(publisher.iterations(range(10)))
+        assert told(publisher) == 27
+    for _ in publisher.epochs(3):
+        passes(publisher.iterations(range(5)))
+        assert told(publisher) == 42
+    publisher.close()
+
+
+def test_the_trainings_own_word_counts_more_than_the_epochs() -> None:
+    connection = FakeConnection()
+    with publisher_on(connection, total_iterations=25) as publisher:
+        for _ in publisher.epochs(2):
+            passes(publisher.iterations(range(10)))
+    assert totals(connection)[-1] == 25
+
+
+def test_a_length_that_the_run_has_gone_beyond_is_forgotten() -> None:
+    connection = FakeConnection()
+    with publisher_on(connection, total_iterations=9) as publisher:
+        wait_until(connection.statuses)
+        passes(publisher.iterations(range(10)))
+    assert totals(connection) == [9, None]
+
+
+def test_a_correction_waits_for_the_heartbeat_however_short_the_epochs_are() -> None:
+    connection = FakeConnection()
+    with publisher_on(connection) as publisher:
+        for epoch in publisher.epochs(50):
+            passes(publisher.iterations(range(2 + epoch)))
+            if epoch == 0:
+                wait_until(lambda: 100 in totals(connection))
+    assert [status.state for status in connection.statuses()].count("running") <= 2
+
+
+@pytest.mark.parametrize("total", [0, -1, 1.5, float("nan"), "many", 1 << 60, object(), np.zeros(2)])
+def test_a_length_that_is_none_is_warned_of_once_and_publishing_goes_on(
+    total: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = FakeConnection()
+    for _ in range(2):
+        publisher_on(connection, total_iterations=total).close()
+    assert set(totals(connection)) == {None}
+    assert [record.levelname for record in caplog.records if "total_iterations" in record.message] == ["WARNING"]
+
+
+def test_a_length_beyond_what_the_bus_takes_is_not_published() -> None:
+    publisher = publisher_on(FakeConnection())
+    for _ in publisher.epochs(1 << 52):
+        passes(publisher.iterations(range(10)))
+        assert told(publisher) is None
+        break
+    publisher.close()
+
+
+counts = st.integers(0, 50)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("epoch"), st.none() | counts),
+            st.tuples(st.just("pass"), st.none() | counts, st.none() | counts),
+            st.tuples(st.just("train"), counts),
+            st.tuples(st.just("end")),
+        )
+    )
+)
+def test_whatever_a_loop_does_its_length_is_unknown_or_a_count_of_the_bus(calls: list[tuple[str, int]]) -> None:
+    n_ended = 0
+    length = RunProgress(None, lambda: n_ended)
+    for what, *numbers in calls:
+        match what:
+            case "epoch":
+                length.begin_epoch(numbers[0])
+            case "pass":
+                length.begin_pass(numbers[0], numbers[1])
+            case "train":
+                n_ended += numbers[0]
+            case _:
+                length.end_epochs()
+        total = length.total_iterations
+        assert total is None or 1 <= total <= 1 << 53
+
+
+@given(st.integers(0, 20), st.lists(st.integers(1, 50), min_size=1), st.integers(1, 50))
+def test_two_epochs_alike_are_enough_to_know_the_rest(begun: int, before: list[int], each: int) -> None:
+    n_ended, n_left = begun, 5
+    length = RunProgress(None, lambda: n_ended)
+    for n in [*before, each, each]:
+        length.begin_epoch(n_left)
+        n_ended += n
+    length.begin_epoch(n_left)
+    assert length.total_iterations == n_ended + each * (1 + n_left)
+
+
+def wrapped(batches: object, *, run: str, epochs: object = None, **more: object) -> PublishedIterable[int]:
+    """Wrap a loader where no broker is."""
+    return publish_iterations(batches, job="long", run=run, broker=unused_broker(), epochs=epochs, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_wrapped_anew", [True, False])
+def test_the_number_of_passes_may_be_told_where_there_are_no_epochs(is_wrapped_anew: bool) -> None:
+    run = f"passes-{is_wrapped_anew}"
+    loader = wrapped(range(10), run=run, epochs=4)
+    seen = []
+    for _ in range(4):
+        passes(loader)
+        seen.append(told(loader.publisher))
+        passes(wrapped(range(2), run=run))  # a validation is part of the epoch
+        loader = wrapped(range(10), run=run, epochs=4.0) if is_wrapped_anew else loader
+    loader.finish()
+    assert seen == [40, 48, 48, 48]
+
+
+def test_of_two_loaders_with_a_number_of_passes_none_is_believed(caplog: pytest.LogCaptureFixture) -> None:
+    loader, other = (wrapped(range(n), run="two", epochs=4) for n in (10, 3))
+    passes(loader)
+    for _ in range(3):
+        passes(other)
+        assert told(loader.publisher) is None
+        passes(loader)
+        assert told(loader.publisher) is None
+    loader.finish()
+    assert [record.message.partition(":")[0] for record in caplog.records if "length" in record.message] == [
+        "the run's length is not published"
+    ]
+
+
+def test_more_passes_than_were_told_are_of_a_length_that_nobody_knows() -> None:
+    loader = wrapped(range(10), run="more", epochs=2)
+    for total in (20, 20, None, None):
+        passes(loader)
+        assert told(loader.publisher) == total
+    loader.finish()
+
+
+def test_a_shared_publisher_takes_the_trainings_word_whenever_it_comes() -> None:
+    passes(wrapped(range(10), run="late", epochs=2))
+    loader = wrapped(range(10), run="late", epochs=2, total_iterations="35")
+    passes(loader)
+    assert told(loader.publisher) == 35
+    loader.finish()
+
+
+def test_a_number_of_passes_that_is_none_is_warned_of_and_the_loader_is_as_good_as_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loader = wrapped(range(10), run="bad", epochs="many")
+    assert list(loader) == list(range(10))
+    assert told(loader.publisher) is None
+    loader.finish()
+    assert "epochs = many is not used: must be a whole number from 1 to" in caplog.text
+
+
+class Loader:
+    """A loader of PyTorch's kind: over an iterable dataset its sampler has no length, and asking for one costs."""
+
+    def __init__(self, sampler: object) -> None:
+        self.sampler = sampler
+        self.n_asked = 0
+
+    def __len__(self) -> int:
+        self.n_asked += 1
+        return 10
+
+
+class Broken:
+    """A loader whose every property fails."""
+
+    def __len__(self) -> int:
+        raise ZeroDivisionError
+
+    @property
+    def sampler(self) -> object:
+        raise ValueError("not yet")
+
+
+def test_the_length_of_a_loader_is_what_it_knows_and_never_a_fault() -> None:
+    guessing = Loader(sampler=object())
+    loaders = [range(7), Loader(sampler=range(9)), Loader(sampler=None), guessing, iter([]), Broken()]
+    assert [length_of(loader) for loader in loaders] == [7, 10, 10, None, None, None]
+    assert guessing.n_asked == 0
+
+
+class OutOfMemoryError(RuntimeError):
+    """As PyTorch's."""
+
+
+def test_epochs_go_on_where_another_process_was_broken_off() -> None:
+    connection = FakeConnection()
+    publisher = publisher_on(connection)
+    numbers = []
+    for epoch in publisher.epochs(10, first=8):
+        list(publisher.iterations(range(5)))
+        publisher.metric(0.1)
+        numbers.append(epoch)
+    publisher.close()
+    assert numbers == [8, 9]
+    assert epochs(connection) == {8: 5, 9: 5}
+    assert [metric.epoch for metric in connection.metrics()] == [8, 9]
+    assert connection.messages()[0].first == 0
+
+
+@pytest.mark.parametrize("first", [10, 11])
+def test_a_run_that_has_trained_all_its_epochs_has_none_left(first: int) -> None:
+    assert list(publisher_on(FakeConnection()).epochs(10, first=first)) == []
+
+
+def test_loops_of_another_form_go_on_at_their_first_epoch() -> None:
+    connection = FakeConnection()
+    with publisher_on(connection, first_epoch=8) as publisher:
+        for _ in range(2):
+            list(PublishedSized(range(5), publisher))
+        for _ in range(3):
+            publisher.iteration()
+        publisher.epoch()
+        for _ in range(3):
+            publisher.iteration()
+    assert epochs(connection) == {8: 5, 9: 7, 10: 2}
+
+
+def test_a_first_epoch_that_lies_behind_changes_nothing() -> None:
+    connection = FakeConnection()
+    with publisher_on(connection) as publisher:
+        for _ in publisher.epochs(3):
+            list(publisher.iterations(range(5)))
+        for _ in publisher.epochs(4, first=3):
+            list(publisher.iterations(range(5)))
+    assert epochs(connection) == {0: 5, 1: 5, 2: 5, 3: 5}
+
+
+@pytest.mark.parametrize("first", [-1, 1.5, "eight", None])
+def test_a_first_epoch_that_is_none_is_said_and_not_used(first: int, caplog: pytest.LogCaptureFixture) -> None:
+    assert list(publisher_on(FakeConnection()).epochs(2, first=first)) == [0, 1]
+    assert "must be a whole number from 0" in caplog.text
+
+
+def test_epochs_of_another_process_do_not_show_that_the_batch_size_fits_this_ones_memory() -> None:
+    def train(publisher: Publisher) -> None:
+        for _ in publisher.epochs(10, first=8):
+            for _ in publisher.iterations(range(3)):
+                raise OutOfMemoryError("CUDA out of memory")
+
+    connection = service()
+    with pytest.raises(OutOfMemoryError), aimed(connection, 0.84) as publisher:
+        train(publisher)
+    assert len(connection.trial_failures()) == 1

@@ -1,0 +1,217 @@
+"""Where a publisher's settings come from, and that every fault says value, rule and mend."""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from publishers.training.settings import MAPS, Settings, SettingsError, has_loaded_cuda, resolve
+
+ON_THE_CPU = """\
+7f3a10000000-7f3a10021000 r--p 00000000 08:01 1311 /opt/torch/lib/libtorch_cuda.so
+7f3a20000000-7f3a20021000 r--p 00000000 08:01 1312 /usr/local/cuda/lib64/libcudart.so.12.4.127
+"""
+WITH_CUDA = "7f3a30000000-7f3a30021000 r--p 00000000 08:01 1313 /usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15\n"
+
+
+def settings_in(environ: Mapping[str, str], **arguments: Any) -> Settings:  # noqa: ANN401 — anything may be passed
+    return resolve(environ=environ, **{"job": "toy", **arguments})
+
+
+def faults_in(environ: Mapping[str, str], **arguments: Any) -> str:  # noqa: ANN401 — anything may be passed
+    with pytest.raises(SettingsError) as caught:
+        settings_in(environ, **arguments)
+    return "\n".join(caught.value.faults)
+
+
+def test_with_nothing_but_a_job_there_are_defaults_that_work() -> None:
+    settings = settings_in({})
+    assert (settings.broker.url, settings.broker.tls) == ("mqtt://127.0.0.1:1883", False)
+    assert (settings.rank, settings.world_size, settings.gpus) == (0, 1, (0,))
+    assert settings.run_is_random
+    assert settings.run != settings_in({}).run
+    assert settings.boot_id
+    assert settings.host
+
+
+def test_the_environment_says_what_the_arguments_leave_open() -> None:
+    environ = {
+        "GRIDCHASE_BROKER": "mqtts://bus.example:18883",
+        "GRIDCHASE_JOB": "resnet50",
+        "GRIDCHASE_RUN": "r7",
+        "GRIDCHASE_ROOT": "site/v1",
+        "RANK": "3",
+        "WORLD_SIZE": "8",
+        "CUDA_VISIBLE_DEVICES": "4,5",
+        "LOCAL_RANK": "1",
+    }
+    settings = resolve(environ=environ)
+    assert (settings.broker.host, settings.broker.port, settings.broker.tls) == ("bus.example", 18883, True)
+    assert (settings.job, settings.run, settings.root) == ("resnet50", "r7", "site/v1")
+    assert (settings.rank, settings.world_size, settings.gpus) == (3, 8, (5,))
+    assert not settings.run_is_random
+
+
+def test_arguments_win_over_the_environment() -> None:
+    environ = {"GRIDCHASE_BROKER": "mqtt://a", "GRIDCHASE_RUN": "a", "RANK": "1", "WORLD_SIZE": "2"}
+    settings = settings_in(environ, broker="mqtt://b:1", run="b", rank=4, world_size=5, gpus=["GPU-1"], root="c")
+    assert settings.broker.url == "mqtt://b:1"
+    assert (settings.run, settings.rank, settings.world_size) == ("b", 4, 5)
+    assert (settings.gpus, settings.root) == (("GPU-1",), "c")
+
+
+@pytest.mark.parametrize(
+    ("environ", "run"),
+    [
+        ({"TORCHELASTIC_RUN_ID": "t1", "SLURM_JOB_ID": "5"}, "t1"),
+        ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "5"}, "5"),
+        ({"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0"}, "5.0"),
+        ({"GRIDCHASE_RUN": "own", "TORCHELASTIC_RUN_ID": "t1"}, "own"),
+    ],
+)
+def test_the_run_is_named_by_the_launcher_unless_somebody_names_it(environ: dict[str, str], run: str) -> None:
+    assert settings_in(environ | {"WORLD_SIZE": "2"}).run == run
+
+
+def test_slurm_says_rank_and_size_where_torchrun_does_not() -> None:
+    settings = settings_in({"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "5"})
+    assert (settings.rank, settings.world_size) == (2, 4)
+    settings = settings_in(
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "RANK": "6", "WORLD_SIZE": "8", "SLURM_JOB_ID": "5"}
+    )
+    assert (settings.rank, settings.world_size) == (6, 8)
+
+
+def test_several_ranks_without_a_common_run_are_told_what_to_set() -> None:
+    assert "set GRIDCHASE_RUN" in faults_in({"RANK": "0", "WORLD_SIZE": "4"})
+    assert "set GRIDCHASE_RUN" in faults_in({"RANK": "0", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"})
+
+
+@pytest.mark.parametrize(
+    ("environ", "gpus"),
+    [
+        ({}, (0,)),
+        ({"LOCAL_RANK": "3"}, (3,)),
+        ({"CUDA_VISIBLE_DEVICES": ""}, ()),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, ()),
+        ({"CUDA_VISIBLE_DEVICES": "2,-1,3"}, (2,)),
+        ({"CUDA_VISIBLE_DEVICES": "2, 3"}, (2, 3)),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-3f2a,MIG-77"}, ("GPU-3f2a", "MIG-77")),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-3f2a,GPU-77", "LOCAL_RANK": "1"}, ("GPU-77",)),
+        ({"CUDA_VISIBLE_DEVICES": "5", "LOCAL_RANK": "3"}, (5,)),
+        ({"CUDA_VISIBLE_DEVICES": "4,5", "SLURM_LOCALID": "1"}, (4, 5)),
+        ({"CUDA_VISIBLE_DEVICES": "4,5", "SLURM_LOCALID": "1", "WORLD_SIZE": "2", "GRIDCHASE_RUN": "r"}, (5,)),
+    ],
+)
+def test_a_rank_knows_its_gpus(environ: dict[str, str], gpus: tuple[str | int, ...]) -> None:
+    settings = settings_in(environ)
+    assert settings.gpus == gpus
+    assert settings.gpus_are_guessed == ("CUDA_VISIBLE_DEVICES" not in environ)
+
+
+def test_gpus_that_are_guessed_are_not_claimed_before_cuda_is_there_and_named_ones_are() -> None:
+    assert settings_in({"LOCAL_RANK": "3"}).status(started_at_s=0.0).gpus == []
+    assert settings_in({"LOCAL_RANK": "3"}, gpus=[0]).status(started_at_s=0.0).gpus == [0]
+    assert settings_in({"CUDA_VISIBLE_DEVICES": "2"}).status(started_at_s=0.0).gpus == [2]
+
+
+def test_cuda_is_loaded_where_its_driver_library_is_mapped_or_nobody_can_tell(tmp_path: Path) -> None:
+    maps = tmp_path / "maps"
+    assert has_loaded_cuda(maps)
+    maps.write_text(ON_THE_CPU)
+    assert not has_loaded_cuda(maps)
+    maps.write_text(ON_THE_CPU + WITH_CUDA)
+    assert has_loaded_cuda(maps)
+
+
+def test_this_process_has_a_map_of_its_memory_without_cuda() -> None:
+    assert b"python" in MAPS.read_bytes()
+    assert not has_loaded_cuda(MAPS)
+
+
+def test_a_url_may_hold_user_and_password_which_are_never_shown() -> None:
+    settings = settings_in({}, broker="mqtt://me:p%40ss@bus:1884")
+    assert (settings.broker.username, settings.broker.password) == ("me", "p@ss")
+    assert "p@ss" not in repr(settings)
+    assert "p%40" not in repr(settings) + settings.broker.url
+    assert "secret" not in faults_in({}, broker="http://me:secret@bus:1884")
+    assert settings_in({}, broker="mqtt://[::1]:1884").broker.url == "mqtt://[::1]:1884"
+    assert settings_in({}, broker="mqtts://bus").broker.port == 8883
+
+
+def test_the_password_may_stand_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("correct horse\n")
+    environ = {"GRIDCHASE_PASSWORD_FILE": str(file)}
+    assert settings_in(environ, username="me").broker.password == "correct horse"
+    assert settings_in(environ, broker="mqtt://me@bus").broker.username == "me"
+    assert settings_in(environ, username="me", password="other").broker.password == "other"
+    assert "username is missing" in faults_in(environ)
+    file.unlink()
+    assert "GRIDCHASE_PASSWORD_FILE" in faults_in(environ, username="me")
+
+
+def test_authorities_need_tls_and_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "ca.crt"
+    assert "no such file" in faults_in({"GRIDCHASE_CA_FILE": str(file)}, broker="mqtts://bus")
+    file.touch()
+    assert settings_in({}, ca_file=str(file), broker="mqtts://bus").broker.ca_file == str(file)
+    assert "mqtts://" in faults_in({}, ca_file=str(file), broker="mqtt://bus")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ({"job": None}, "job is missing: pass job=… or set GRIDCHASE_JOB"),
+        ({"job": "two words"}, "job = 'two words': must be 1 to 64 of A-Z a-z 0-9 . _ -"),
+        ({"job": 7}, "job = 7: must be"),
+        ({"run": "a/b"}, "run = 'a/b': must be"),
+        ({"run": ""}, "run = '': must be"),
+        ({"rank": 2}, "rank = 2: must be below world_size = 1"),
+        ({"rank": -1}, "rank = -1: must be a whole number from 0 to 65535"),
+        ({"rank": 0.5}, "rank = 0.5: must be a whole number"),
+        ({"world_size": 0}, "world_size = 0: must be a whole number from 1 to 65536"),
+        ({"broker": "bus:1883"}, "broker = 'bus:1883': must be mqtt://host:port or mqtts://host:port"),
+        ({"broker": "mqtt://bus:port"}, "broker = 'mqtt://bus:port': must be"),
+        ({"broker": "mqtt://bus/path"}, "broker = 'mqtt://bus/path': must be"),
+        ({"broker": 1883}, "broker = '1883': must be"),
+        ({"root": "a/+"}, "root = 'a/+': must be"),
+        ({"root": "/a"}, "root = '/a': must be"),
+        ({"flush_s": 0}, "flush_s = 0: must be above 0 and at most 3600 s"),
+        ({"flush_s": "1"}, "flush_s = '1': must be above 0"),
+        ({"heartbeat_s": float("nan")}, "heartbeat_s = nan: must be above 0"),
+        ({"batch_size": 0}, "batch_size = 0: must be a whole number from 1"),
+        ({"batch_size": 2.5}, "batch_size = 2.5: must be a whole number"),
+        ({"gpus": [-1]}, "gpus = (-1,): must be at most 64 UUIDs, or indices"),
+        ({"gpus": [None]}, "gpus = (None,)"),
+        ({"gpus": 5.5}, "gpus = (5.5,)"),
+    ],
+    ids=str,
+)
+def test_a_wrong_setting_is_refused_with_value_and_rule(arguments: dict[str, Any], fault: str) -> None:
+    assert fault in faults_in({}, **arguments)
+
+
+def test_every_fault_is_listed_at_once() -> None:
+    faults = faults_in({"RANK": "x", "LOCAL_RANK": "9", "CUDA_VISIBLE_DEVICES": "0,1"}, job="a b", broker="x")
+    for name in ("RANK = 'x'", "LOCAL_RANK = 9", "job = 'a b'", "broker = 'x'"):
+        assert name in faults
+
+
+VARIABLES = [
+    "GRIDCHASE_BROKER", "GRIDCHASE_JOB", "GRIDCHASE_RUN", "GRIDCHASE_ROOT", "RANK", "WORLD_SIZE", "LOCAL_RANK",
+    "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID", "CUDA_VISIBLE_DEVICES",
+]  # fmt: skip
+
+
+@given(
+    st.dictionaries(st.sampled_from(VARIABLES), st.text(max_size=20) | st.sampled_from(["0", "1", "-1", "mqtt://b"]))
+)
+def test_any_environment_gives_settings_or_faults(environ: dict[str, str]) -> None:
+    with contextlib.suppress(SettingsError):
+        settings = resolve(environ=environ)
+        assert settings.rank < settings.world_size

@@ -1,0 +1,233 @@
+"""What a publisher says of itself, and what it does when the broker or its clock fails it.
+
+What a publisher says of itself, and what it does when the broker or its clock fails it.
+
+Which GPUs a training process claims, and when it is known whether it uses any.
+"""
+
+import itertools
+import logging
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from publishers import Publisher
+from publishers.messages.codec import RankStatus, decode
+from publishers.training.publisher import PublishedSized
+from publishers.training.worker import CLOSE_TIMEOUT_S
+from tests.publishers.training.fake_connection import TIMEOUT_S, FakeConnection, publisher_on, unused_broker, wait_until
+
+
+def test_what_does_not_fit_is_dropped_counted_and_published_later() -> None:
+    connection = FakeConnection(up=False)
+    publisher = publisher_on(connection)
+    assert sum(1 for _ in PublishedSized(range(100_000), publisher)) == 100_000
+    connection.up = True
+    wait_until(lambda: connection.messages() and sum(_span(connection)) == 100_000)
+    publisher.close()
+    assert connection.n_iterations() + connection.messages()[-1].dropped == 100_000
+    assert 65_000 <= connection.n_iterations() <= 66_000
+    dropped = 0
+    for before, after in itertools.pairwise(connection.messages()):
+        dropped += after.first - before.first - len(before.ends_ns())
+    assert connection.messages()[0].first + dropped == connection.messages()[-1].dropped
+
+
+def _span(connection: FakeConnection) -> tuple[int, int]:
+    last = connection.messages()[-1]
+    return last.first, len(last.ends_ns())
+
+
+def test_messages_that_did_not_leave_go_again_in_their_order() -> None:
+    connection = FakeConnection(lossy=True)
+    publisher = publisher_on(connection)
+    list(PublishedSized(range(10), publisher))
+    wait_until(connection.messages)
+    list(PublishedSized(range(10), publisher))
+    connection.lossy = False
+    n_lost = len(connection.messages())
+    publisher.close()
+    arrived = connection.messages()[n_lost:]
+    assert {(message.first, len(message.ends_ns()), message.dropped) for message in arrived} >= {
+        (0, 10, 0),
+        (10, 10, 0),
+    }
+    assert [message.seq for message in connection.messages()] == list(range(len(connection.messages())))
+
+
+def test_a_clock_that_goes_backwards_drops_and_does_not_raise() -> None:
+    connection = FakeConnection()
+    publisher = publisher_on(connection, clock_ns=itertools.count(1_000_000, -1).__next__)
+    list(PublishedSized(range(100), publisher))
+    publisher.close()
+    assert connection.n_iterations() == 0
+    assert connection.statuses()[-1].state == "finished"
+
+
+def test_the_status_runs_then_is_finished_and_the_will_says_lost() -> None:
+    connection = FakeConnection()
+    publisher = publisher_on(connection, batch_size=64, gpus=["GPU-1"], clock_s=lambda: 1.5e9, boot_id="boot")
+    list(PublishedSized(range(3), publisher))
+    publisher.close(reached=True)
+    assert [status.state for status in connection.statuses()] == ["running", "finished"]
+    assert [(topic, qos, retain) for topic, _, qos, retain in connection.sent if topic.endswith("status")] == [
+        ("gridchase/v1/job/toy/run/r1/rank/0/status", 1, True)
+    ] * 2
+    last = connection.statuses()[-1]
+    assert (last.reached, last.batch_size, last.gpus) == (True, 64, ["GPU-1"])
+    assert (last.started_at_s, last.boot_id) == (1.5e9, "boot")
+    assert connection.will is not None
+    assert decode(connection.will.payload, RankStatus).state == "lost"
+    assert connection.closed
+
+
+def test_a_broker_that_is_away_at_the_end_and_comes_back_hears_of_it() -> None:
+    connection = FakeConnection()
+    publisher = publisher_on(connection)
+    wait_until(connection.statuses)
+    connection.up = False
+    wait_until(lambda: connection.failure)
+    closing = threading.Thread(target=publisher.close)
+    closing.start()
+    wait_until(lambda: connection.hurries)
+    connection.up = True
+    closing.join(TIMEOUT_S)
+    assert connection.statuses()[-1].state == "finished"
+
+
+def test_a_broker_that_is_away_at_the_end_is_waited_for_as_long_as_a_close_may_take() -> None:
+    connection = FakeConnection()
+    publisher = publisher_on(connection)
+    wait_until(connection.statuses)
+    connection.up = False
+    wait_until(lambda: connection.failure)
+    begin_s = time.monotonic()
+    publisher.close()
+    assert time.monotonic() - begin_s < CLOSE_TIMEOUT_S + 0.5
+    wait_until(lambda: connection.closed)
+
+
+def test_the_status_comes_again_every_heartbeat_and_after_every_reconnection() -> None:
+    connection = FakeConnection()
+    publisher = publisher_on(connection, heartbeat_s=0.01)
+    wait_until(lambda: len(connection.statuses()) >= 3)
+    publisher.close()
+    connection = FakeConnection()
+    publisher = publisher_on(connection, heartbeat_s=1_000.0)
+    wait_until(lambda: len(connection.statuses()) == 1)
+    connection.up = False
+    wait_until(lambda: connection.failure)
+    connection.up = True
+    wait_until(lambda: len(connection.statuses()) == 2)
+    publisher.close()
+
+
+def test_a_metric_is_published_with_its_epoch_and_nonsense_is_not() -> None:
+    connection = FakeConnection()
+    with publisher_on(connection) as publisher:
+        list(PublishedSized(range(3), publisher))
+        list(PublishedSized(range(3), publisher))
+        publisher.metric(0.76, reached=True)
+        publisher.metric(float("nan"))
+        publisher.metric("good")  # type: ignore[arg-type]  # training code may pass anything
+    assert [(metric.epoch, metric.value, metric.reached) for metric in connection.metrics()] == [(1, 0.76, True)]
+
+
+def test_closing_waits_for_a_broker_that_does_not_acknowledge_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("publishers.sender", "publishers.publisher"):
+        monkeypatch.setattr(f"{module}.CLOSE_TIMEOUT_S", 0.1)
+    connection = FakeConnection(acknowledges=False)
+    publisher = publisher_on(connection)
+    begin_s = time.monotonic()
+    publisher.close()
+    assert 0.09 < time.monotonic() - begin_s < 1.0
+
+
+def test_without_a_broker_training_goes_on_one_warning_is_logged_and_the_end_comes_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "publishers")
+    publisher = Publisher(job="alone", broker=unused_broker(), flush_s=0.01)
+    wait_until(lambda: caplog.records)
+    assert sum(1 for _ in PublishedSized(range(100_000), publisher)) == 100_000
+    begin_s = time.monotonic()
+    publisher.close()
+    assert time.monotonic() - begin_s < 0.5
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "refused" in caplog.text
+
+
+@pytest.fixture
+def maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the memory map of a process that nobody has told its GPUs, without CUDA so far."""
+    for variable in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK"):
+        monkeypatch.delenv(variable, raising=False)
+    file = tmp_path / "maps"
+    file.write_text("7f3a10000000-7f3a10021000 r--p 00000000 08:01 1311 /opt/torch/lib/libtorch_cuda.so\n")
+    monkeypatch.setattr("publishers.sender.MAPS", file)
+    monkeypatch.setattr("publishers.sender._SEEK_S", 0.001)
+    return file
+
+
+LIBCUDA = "7f3a30000000-7f3a30021000 r--p 00000000 08:01 1313 /usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15\n"
+
+
+def test_a_process_that_names_no_gpu_claims_the_first_one_as_soon_as_it_has_loaded_cuda(maps: Path) -> None:
+    connection = FakeConnection()
+    publisher = publisher_on(connection, heartbeat_s=1_000.0)
+    wait_until(connection.statuses)
+    maps.write_text(LIBCUDA)
+    wait_until(lambda: len(connection.statuses()) == 2)
+    maps.write_text("")  # a claim is kept
+    publisher.close()
+    assert [(status.state, status.gpus) for status in connection.statuses()] == [
+        ("running", []),
+        ("running", [0]),
+        ("finished", [0]),
+    ]
+
+
+def test_a_process_without_cuda_claims_nothing_to_its_end(maps: Path) -> None:
+    connection = FakeConnection()
+    with publisher_on(connection, heartbeat_s=0.001):
+        wait_until(lambda: len(connection.statuses()) >= 20)
+    assert maps.exists()
+    assert all(status.gpus == [] for status in connection.statuses())
+
+
+@pytest.mark.parametrize("content", [LIBCUDA, None], ids=["with CUDA", "unreadable"])
+def test_a_process_that_has_loaded_cuda_or_cannot_tell_claims_its_gpu_from_the_first_status(
+    content: str | None, maps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    maps.unlink() if content is None else maps.write_text(content)
+    connection = FakeConnection()
+    publisher_on(connection).close()
+    assert [status.gpus for status in connection.statuses()] == [[3], [3]]
+    assert connection.will is not None
+    assert decode(connection.will.payload, RankStatus).gpus == [3]
+
+
+def test_gpus_that_are_named_are_claimed_whatever_is_loaded(maps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    for changes, gpus in (({}, [2]), ({"gpus": [0]}, [0]), ({"gpus": []}, [])):
+        connection = FakeConnection()
+        publisher_on(connection, **changes).close()
+        assert connection.statuses()[0].gpus == gpus
+    assert maps.exists()
+
+
+def test_after_a_minute_a_process_without_cuda_is_looked_at_once_a_heartbeat(
+    maps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("publishers.sender._OFTEN_S", 0.0)
+    connection = FakeConnection()
+    publisher = publisher_on(connection, heartbeat_s=1_000.0)
+    wait_until(connection.statuses)
+    maps.write_text(LIBCUDA)
+    list(PublishedSized(range(10), publisher))
+    wait_until(lambda: connection.n_iterations() == 10)
+    publisher.close()
+    assert [status.gpus for status in connection.statuses()] == [[], []]
