@@ -20,7 +20,7 @@ UNITS: Final = (
     "_ci",  # a half-width, in the unit of the name before it
 )  # fmt: skip
 NVML_UNITS: Final = ("_mw", "_mj")
-NVML_FILES: Final = ("controller/adapters/nvml",)
+NVML_FILES: Final = ("controller/gpu/nvml",)
 """Milliwatts and millijoules end where NVML is spoken."""
 
 ALLOWED: Final = {
@@ -177,11 +177,11 @@ def test_every_float_says_its_unit(file: str, path: Path) -> None:
     ],
 )
 def test_a_name_without_a_unit_is_found(source: str) -> None:
-    assert len(faults_of(source, "controller/meter.py")) == 1
+    assert len(faults_of(source, "controller/gpu/energy_meter.py")) == 1
 
 
 def test_milliwatts_exist_where_nvml_is_spoken() -> None:
-    assert faults_of("def f(power_mw: float) -> None: ...", "controller/adapters/nvml.py") == []
+    assert faults_of("def f(power_mw: float) -> None: ...", "controller/gpu/nvml.py") == []
 
 
 def test_what_is_allowed_is_used() -> None:

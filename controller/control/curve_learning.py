@@ -8,7 +8,7 @@ What is known of a run's curve: measured in a first pass, refined under the plan
                            ▲                                        │         spares it)
                            └──────── the job leaves its curve ──────┘
 
-The insides are `policies.profiling` and `policies.drift`; here is only their order. No clock, no GPU, no bus.
+The insides are `policies.profiling` and `policies.profiling.drift`; here is only their order. No clock, no GPU, no bus.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ def with_stalls(measured: PowerProfile) -> PowerProfile:
     has its stalls, at every limit; where they are one in a hundred, a budget of 3 % would be missed by a third of it.
     How much they take is known from all iterations together: their whole time over what their robust rates say.
 
-    >>> from policies.profile import ProfilePoint
+    >>> from policies.vocabulary.profile import ProfilePoint
     >>> points = (ProfilePoint(power_limit_w=300.0, power_w=250.0, iterations_per_s=2.0, n=100, active_s=51.0),)
     >>> round(as_lived(PowerProfile(points)).fastest.iterations_per_s, 4)
     1.9608

@@ -1,7 +1,7 @@
 """Sharing slack: which GPUs of a run get less than its limit here, because they wait for another one.
 
 What is found out holds for one limit of the run; plans go back and forth between a few. The decision is
-`policies.slack`; this keeps one of its states for each of the latest limits.
+`policies.planning.straggler_slack`; this keeps one of its states for each of the latest limits.
 """
 
 from collections import OrderedDict

@@ -1,6 +1,7 @@
 """One provider of the chain: asked when it is due, and what it said remembered, on disk too.
 
-A provider that fails leaves what is known, which ages; `policies.freshness` says how far that can still be trusted.
+A provider that fails leaves what is known, which ages; `policies.vocabulary.freshness` says how far that can still be
+trusted.
 """
 
 import logging

@@ -71,7 +71,8 @@ def choose_power_limit(
     """Return the power limit that a job should have now, one of the profile's, with its reason.
 
     Args:
-        profile: what the job draws and how fast it is at each limit, on a fine grid (`policies.curve.fit_curve`); the
+        profile: what the job draws and how fast it is at each limit, on a fine grid
+            (`policies.vocabulary.power_curve.fit_curve`); the
             highest is the reference.
         objective: what is asked for.
         rules: the period of planning, and the hysteresis.

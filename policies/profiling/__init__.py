@@ -10,7 +10,7 @@ The first pass goes down from the prior limit by geometric steps and ends where 
 some 70 iterations. Then the job trains at the limits that are planned, and each of them is measured: for the first
 60 blocks on a curve perturbed by what is not known of it, so that all limits that may be best are tried. Plan on
 `fit_curve(perturbed(refinement.profile, rng), step_w=…)` while `is_curious`, and on
-`fit_curve(believed(refinement.profile), step_w=…)` from then on (`policies.curve.fit_curve`).
+`fit_curve(believed(refinement.profile), step_w=…)` from then on (`policies.vocabulary.power_curve.fit_curve`).
 
 The caller shows it observations: slices of time in which iterations ran, made while the limit that was *requested* is
 the one wanted. `Observation.power_limit_w` is the one *enforced*.

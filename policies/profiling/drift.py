@@ -114,7 +114,7 @@ class Drift:
 def watch(drift: Drift, observation: Observation, *, profile: PowerProfile, window_s: float) -> Drift:
     """Return what is known after one more observation; a change of the limit begins a new window.
 
-    >>> from policies.profile import ProfilePoint
+    >>> from policies.vocabulary.profile import ProfilePoint
     >>> curve = PowerProfile((ProfilePoint(power_limit_w=300.0, power_w=200.0, iterations_per_s=2.0),))
     >>> seen = Drift()
     >>> for _ in range(5):

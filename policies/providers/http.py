@@ -1,6 +1,6 @@
 """HTTP as a good client speaks it: time-outs, conditional requests, bounded answers, and errors told as what they are.
 
-One request is one attempt: when to ask again is `policies.providers.courtesy`'s business.
+One request is one attempt: when to ask again is `policies.providers.poll_schedule`'s business.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What the bus side of the service needs of the bus, and of the desk: see `policies.service.desk` for its calls."""
+"""What the bus side of the service needs of the bus and of the repository (`policies.service.trials.repository`)."""
 
 from collections.abc import Sequence
 from typing import Protocol

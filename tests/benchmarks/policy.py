@@ -110,7 +110,13 @@ def serving(broker: Mosquitto, file: Path, directory: Path) -> Iterator["subproc
         bus=BusConfig(url=broker.url), store=StoreConfig(url=f"sqlite:///{file}"), http=HttpConfig(port=-1)
     )
     log = directory / "service.log"
-    command = [sys.executable, "-m", "tests.live.policy_child", msgspec.json.encode(config).decode(), str(directory)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.live.policy.service_process",
+        msgspec.json.encode(config).decode(),
+        str(directory),
+    ]
     with log.open("wb") as output:
         child = subprocess.Popen(command, stdout=output, stderr=output)
     try:

@@ -77,7 +77,7 @@ async def test_a_driver_that_hangs_at_closing_does_not_spoil_a_clean_stop(
 
 
 async def test_readiness_is_told_what_the_gpus_and_the_bus_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.daemon.Health", HealthProbe)
+    monkeypatch.setattr("controller.app.Health", HealthProbe)
     site = Site(tmp_path, [prior_gpu()])
     site.backend.faults = [GpuLostError("it fell off the bus", gpu_uuid="GPU 1", operation="open")]
     async with site.controlled():
@@ -89,7 +89,7 @@ async def test_readiness_is_told_what_the_gpus_and_the_bus_say(tmp_path: Path, m
 
 
 async def test_readiness_is_lost_while_a_gpu_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.daemon.Health", HealthProbe)
+    monkeypatch.setattr("controller.app.Health", HealthProbe)
     gpu = prior_gpu()
     site = Site(tmp_path, [gpu])
     async with site.controlled():

@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.live
 SCRIPT = """
 import sys
-from controller.cli.parser import parse
+from controller.cli.main import parse
 try:
     parse(sys.argv[1:])
 except SystemExit as end:

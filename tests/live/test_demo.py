@@ -19,7 +19,7 @@ pytestmark = pytest.mark.live
 
 DURATION_S = 20.0
 """A machine that stands still for a second sleeps through an hour of the day, of which nothing is measured."""
-_MAIN = "import sys; from controller.demo.run import DemoOptions, main_demo; sys.exit(main_demo(DemoOptions({})))"
+_MAIN = "import sys; from controller.demo.day.demo import DemoOptions, main_demo; sys.exit(main_demo(DemoOptions({})))"
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ needs_mosquitto = pytest.mark.skipif(
 KINDS = [pytest.param("mosquitto", marks=needs_mosquitto), "amqtt"]
 _CHILD = """
 import asyncio
-from publishers.broker import embedded_broker
+from publishers.mqtt.embedded_broker import embedded_broker
 
 async def main():
     async with embedded_broker(prefer="mosquitto") as broker:

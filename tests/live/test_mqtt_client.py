@@ -252,7 +252,7 @@ async def test_after_a_crash_of_the_broker_everything_is_there_again(
             await eventually(lambda: dict(state.messages) == expected)
             bus.publish("command", b"stop", qos=1)
             await eventually(lambda: inbox.payloads == [b"stop"])
-    lines = [record.message for record in caplog.records if record.name == "publishers.bus"]
+    lines = [record.message for record in caplog.records if record.name == "publishers.mqtt.client"]
     assert sum("connected to the broker" in line for line in lines) == 2 + 1  # twice the bus, once the subscriber
     assert sum("trying again" in line for line in lines) <= 2  # the loss, and that nothing listens now
     assert "Traceback" not in caplog.text

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.live
 _HOLDER = """
 import sys
 from pathlib import Path
-from controller.node_lock import NodeLock
+from controller.gpu.node_lock import NodeLock
 with NodeLock(Path(sys.argv[1])) as lock:
     lock.claim(sys.argv[2:])
     print("locked", flush=True)

@@ -27,7 +27,7 @@ class Connections:
     """The connections of publishers, which come back when the test says so: not before the subscriber is back."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("publishers.connection.FIRST_DELAY_S", 3_600.0)
+        monkeypatch.setattr("publishers.training.paho_client.FIRST_DELAY_S", 3_600.0)
         self._opened: list[PahoConnection] = []
 
     def open(self, broker: Broker, will: Will) -> PahoConnection:

@@ -25,7 +25,7 @@ from tests.live.trial_service import SIZES, answer, publisher_at, serving
 pytestmark = pytest.mark.live
 AMQTT = """
 import asyncio
-from publishers.broker import embedded_broker
+from publishers.mqtt.embedded_broker import embedded_broker
 async def main():
     async with embedded_broker(prefer="amqtt") as broker:
         print(broker.port, flush=True)
@@ -221,7 +221,7 @@ def test_a_broker_that_dies_for_good_costs_no_more_than_the_patience(broker: Mos
 def test_a_broker_that_starts_a_moment_after_the_training_is_found(
     broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("publishers.connection.FIRST_DELAY_S", 4.0)  # that moment; a second is soon over
+    monkeypatch.setattr("publishers.training.paho_client.FIRST_DELAY_S", 4.0)  # that moment; a second is soon over
     broker.kill()
     with publisher_at(broker.url) as publisher:
         wait_until(lambda: publisher._sender and publisher._sender._is_hopeless)
@@ -236,7 +236,7 @@ def test_a_broker_that_starts_a_moment_after_the_training_is_found(
 def test_what_is_subscribed_to_is_heard_again_after_a_reconnection(
     broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("publishers.connection.FIRST_DELAY_S", 0.05)
+    monkeypatch.setattr("publishers.training.paho_client.FIRST_DELAY_S", 0.05)
     heard: list[bytes] = []
     connection = PahoConnection(Broker(host="127.0.0.1", port=broker.port), Will(topic="will", payload=b""))
     connection.subscribe("early", heard.append)  # before there is a connection

@@ -131,7 +131,7 @@ def outage(hour: float, told: Signal) -> Signal:
 async def test_a_provider_that_dies_at_6_and_returns_at_18_is_bridged_by_a_forecast(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "controller.signal_feed")
+    caplog.set_level(logging.INFO, "controller.signal.feed")
     drill = Drill(tmp_path, Source(outage))
     await drill.run()
     assert [state for _, state in drill.states] == ["fresh", "held", "forecast", "fresh"]

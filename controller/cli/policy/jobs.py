@@ -75,7 +75,7 @@ def show(place: DatabaseLocation, name: str, *, as_json: bool, html: Path | None
     view = asyncio.run(_with_desk(place, lambda desk: _view(desk, name)))
     if html is not None:
         # Bokeh takes longer to import than everything else here: only those who want the page wait for it.
-        page: str = import_module("controller.cli.policy_page").render_page(view)
+        page: str = import_module("controller.cli.policy.page").render_page(view)
         _write(html, page.encode())
         print(f"{html.resolve().as_uri()}", file=sys.stderr if as_json else sys.stdout)
     if as_json:

@@ -101,7 +101,7 @@ def replay_batch_size(options: argparse.Namespace) -> int:
         return 0
     if options.html is not None:
         # Bokeh takes longer to import than everything else here: only those who want the page wait for it.
-        page: str = import_module("controller.cli.replay_batch_size_page").render_page(results, conditions)
+        page: str = import_module("controller.cli.replay.batch_size_page").render_page(results, conditions)
         _write(options.html, page)
         print(options.html.resolve().as_uri(), file=sys.stderr if options.json else sys.stdout)
     if options.json:

@@ -177,7 +177,7 @@ def _with_svr(contest: Comparison) -> Comparison:
         print("chase-svr is left out: it needs scikit-learn, which is not installed", file=sys.stderr)
         return contest
     # It takes seconds to import: only those who want it wait.
-    return replace(contest, svr=import_module("controller.cli.replay_plan_svr").by_support_vectors)
+    return replace(contest, svr=import_module("policies.replay.power_limit.chase_svr").by_support_vectors)
 
 
 def _scenes(curve: NamedCurve, readings: Sequence[SignalFile], options: argparse.Namespace) -> list[Scene]:
@@ -254,7 +254,7 @@ def _draw(report: SavingsReport, options: argparse.Namespace) -> None:
     # Matplotlib and Bokeh take longer to import than everything else here: only those who want them wait for them.
     for what, path in (("png", options.png), ("html", options.html)):
         if path is not None:
-            drawn: bytes = import_module(f"controller.cli.replay_plan_{what}").render(report)
+            drawn: bytes = import_module(f"controller.cli.replay.plan_{what}").render(report)
             try:
                 path.write_bytes(drawn)
             except OSError as error:

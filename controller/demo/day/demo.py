@@ -22,11 +22,11 @@ from rich.console import Console
 
 from controller.app import NodeContext, run_controller
 from controller.demo.day.grid import list_zones, load_grid
-from controller.demo.day.monitor import BusMonitor
+from controller.demo.day.monitor import BusMonitor, HalfHourMeans
 from controller.demo.day.report import DemoResult, day_result, print_day_result
 from controller.demo.day.setup import NODE, DaySetup, prepare_day
 from controller.demo.day.training import READY
-from controller.demo.day.view import HalfHourMeans, ViewSettings, show
+from controller.demo.day.view import ViewSettings, show
 from controller.demo.runner import EXPECTED, DemoError, plain, until_stopped
 from controller.gpu.simulation.backend import SimulatedBackend, SimulatedGpu
 from policies.providers.catalogue import Source
@@ -177,7 +177,7 @@ async def _training_process() -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "controller.demo.training",
+        "controller.demo.day.training",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The training process of the demo: `python -m controller.demo.training`.
+"""The training process of the demo: `python -m controller.demo.day.training`.
 
 It says `ready` and then gets its order, as a line of JSON, so that the time it takes to start is none of the day's.
 

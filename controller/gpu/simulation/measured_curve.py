@@ -69,7 +69,7 @@ def load_curve(name: str = A40_RESNET50) -> MeasuredCurve:
     Raises:
         BackendError: there is no such file.
     """
-    file = files("controller.adapters") / "curves" / f"{name}.csv"
+    file = files("controller.gpu.simulation") / "curves" / f"{name}.csv"
     if not file.is_file():
         raise BackendError(f"no measured curve is called {name!r}; there are {', '.join(list_curves())}")
     lines = file.read_text(encoding="utf-8").splitlines()
@@ -94,7 +94,7 @@ def load_curve(name: str = A40_RESNET50) -> MeasuredCurve:
 
 def list_curves() -> list[str]:
     """Return the names of the measured curves there are."""
-    folder = files("controller.adapters") / "curves"
+    folder = files("controller.gpu.simulation") / "curves"
     return sorted(file.name.removesuffix(".csv") for file in folder.iterdir() if file.name.endswith(".csv"))
 
 

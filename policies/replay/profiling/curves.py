@@ -1,7 +1,7 @@
 """The true curves of a power trace: what each of its jobs draws, and how long its iterations take, every 5 W.
 
 A trace tells seconds an epoch; an iteration is that over the batches of an epoch. Its points are themselves measured,
-so the truth is the monotone curve through them (`policies.curve.fit_curve`).
+so the truth is the monotone curve through them (`policies.vocabulary.power_curve.fit_curve`).
 """
 
 from collections.abc import Iterator, Mapping

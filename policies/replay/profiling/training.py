@@ -5,8 +5,8 @@ constant in the power. Energy can be read only as a counter shows it, which move
 iterations that have ended, and the counter at its own readings; what it saw of an iteration under way it can use once
 that has ended.
 
->>> from policies.profile import PowerProfile, ProfilePoint
->>> from policies.replay.noise import LEVELS
+>>> from policies.vocabulary.profile import PowerProfile, ProfilePoint
+>>> from policies.replay.profiling.noise import LEVELS
 >>> points = (ProfilePoint(power_limit_w=200.0, power_w=180.0, iterations_per_s=9.0),
 ...           ProfilePoint(power_limit_w=300.0, power_w=240.0, iterations_per_s=10.0))
 >>> training = Training(TrueCurve(name="toy", profile=PowerProfile(points), is_assumed=False), LEVELS["clean"], seed=1)

@@ -21,7 +21,7 @@ from policies.service.trials.records import (
 
 
 class TrialDesk(Protocol):
-    """What the API needs of `policies.service.desk.Desk`."""
+    """What the API needs of `policies.service.trials.repository.Desk`."""
 
     async def ask(
         self, job: str, run: str, *, batch_sizes: Sequence[int], default_batch_size: int, now_s: float

@@ -151,7 +151,7 @@ def test_a_long_run_forgets_its_oldest_stretches_but_not_its_totals() -> None:
 
 
 def test_long_messages_are_forgotten_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.run_log.MAX_MARKS", 1_000)
+    monkeypatch.setattr("controller.accounting.iteration_log.MAX_MARKS", 1_000)
     log = log_of(*((100.0 * i, [100 * i + k + 1.0 for k in range(99)]) for i in range(50)))
     assert sum(len(stretch.marks_ns) for stretch in log._stretches) == log._n_marks <= 1_000
     assert log.n_iterations == 99 * 50

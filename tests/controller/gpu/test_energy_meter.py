@@ -185,7 +185,7 @@ async def test_before_any_value_is_known_no_carbon_is_claimed() -> None:
 async def test_a_gpu_that_cannot_be_read_is_told_once_and_once_more_when_it_can(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "controller.meter")
+    caplog.set_level(logging.INFO, "controller.gpu.energy_meter")
     bench = Bench()
     async with bench.working():
         await asyncio.sleep(5.5)

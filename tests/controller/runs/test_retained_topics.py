@@ -100,7 +100,7 @@ def test_a_flood_of_runs_is_remembered_for_a_bounded_number_of_them() -> None:
 
 
 def test_a_flood_of_ranks_lets_go_of_the_oldest_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.housekeeping.MAX_RANKS", 100)
+    monkeypatch.setattr("controller.runs.retained_topics.MAX_RANKS", 100)
     housekeeping = RetainedTopics(TOPICS, FakeBus(), node=NODE)
     for number in range(300):
         housekeeping.note(address(number % 30, run=f"run-{number // 30}"), rank_status(), now_s=MIDNIGHT_S, ours=False)

@@ -180,7 +180,7 @@ async def test_what_was_wrong_with_the_next_run_is_told_as_for_any_other(
         await asyncio.sleep(1)
         bench.say("status", rank_status(state="finished"))
         bench.say("status", rank_status(pid=2))
-        monkeypatch.setattr("controller.router.MAX_RUNS", 0)
+        monkeypatch.setattr("controller.runs.router.MAX_RUNS", 0)
         await asyncio.sleep(5 * TICK_S)
         assert bench.router.jobs == {}
     assert bench.n_bad == 1

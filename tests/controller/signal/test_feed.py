@@ -42,7 +42,7 @@ async def test_without_any_signal_it_is_absent() -> None:
 async def test_a_short_history_that_nobody_continues_is_held_for_two_hours_and_each_change_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "controller.signal_feed")
+    caplog.set_level(logging.INFO, "controller.signal.feed")
     provider = FixedProvider(until(1))
     bench = Bench(provider)
     async with bench.working():

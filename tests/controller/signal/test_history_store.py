@@ -113,7 +113,7 @@ async def test_a_file_that_is_locked_is_a_fault_until_it_is_free(
             assert "database is locked" in store.fault, "and that says nothing of whether it can be written"
         assert await save(store, told(500.0)) == ""
         assert await value(store) == 500.0
-    levels = [record.levelname for record in caplog.records if record.name == "controller.signal_store"]
+    levels = [record.levelname for record in caplog.records if record.name == "controller.signal.history_store"]
     assert levels == ["WARNING", "INFO"]
 
 

@@ -118,7 +118,7 @@ async def test_an_answer_that_nobody_thought_of_is_a_fault_and_told_with_its_tra
 
 
 async def test_a_missing_forecast_is_told_once_and_history_works_without_it(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "controller.signal_lane")
+    caplog.set_level(logging.INFO, "controller.signal.source_state")
     provider = Asked(flat_signal(300.0))
     provider.forecast_error = SignalRefusedError("401: not in this plan")
     lane = lane_of(provider)

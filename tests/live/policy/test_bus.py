@@ -207,7 +207,7 @@ async def test_without_a_database_runs_get_their_default_and_are_taken_in_when_i
     database = tmp_path / "not-yet" / "policy.sqlite"
     database.parent.write_text("a file where the directory should be")
     config = config_of(broker.url, store=f"sqlite:///{database}")
-    caplog.set_level(logging.INFO, "policies.service.late_desk")
+    caplog.set_level(logging.INFO, "policies.service.app")
     async with runs_on(broker.url) as runs, service(config, tmp_path):
         for number in range(3):
             answer = await runs.ask(JOB, f"r{number}")

@@ -40,7 +40,7 @@ async def test_a_run_becomes_one_of_the_batch_size_that_it_trains_with(
             await desk.correct("job", "run", batch_size=size, n_ranks=1, now_s=2.0)
             trial = await desk.trial("job", "run")
             assert (trial.batch_size, trial.state) == (64, state)
-        ours = [record.levelname for record in caplog.records if record.name == "policies.service.desk"]
+        ours = [record.levelname for record in caplog.records if record.name == "policies.service.trials.repository"]
         assert ours == ["INFO", "WARNING"]
         with pytest.raises(UnknownTrialError):
             await desk.correct("job", "nobody", batch_size=16, n_ranks=1, now_s=2.0)

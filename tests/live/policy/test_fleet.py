@@ -43,7 +43,13 @@ class Services:
 
     def start(self, number: int) -> None:
         """Start one, as systemd would."""
-        command = [sys.executable, "-m", "tests.live.policy_child", self._config, str(self._directory / f"{number}")]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.live.policy.service_process",
+            self._config,
+            str(self._directory / f"{number}"),
+        ]
         with (self._directory / f"service-{number}.log").open("ab") as log:
             self._children[number] = subprocess.Popen(command, stdout=log, stderr=log)
 

@@ -41,8 +41,8 @@ N_PROCESSES: Final = 4
 _CHILD: Final = """
 import asyncio, sys
 from policies.service.config import LearningConfig
-from policies.service.desk import Desk
-from policies.service.records import Result
+from policies.service.trials.repository import Desk
+from policies.service.trials.records import Result
 from policies.service.store.store import opened_store
 
 async def main(url, name):

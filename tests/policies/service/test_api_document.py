@@ -24,7 +24,7 @@ DONE: list[tuple[Operation[Any, Any], dict[str, Any]]] = [
 
 def test_the_committed_document_is_that_of_the_code() -> None:
     assert COMMITTED.read_bytes() == document(), (
-        "write it anew: python -m policies.service.api.document > docs/policy-api.json"
+        "write it anew: python -m policies.service.http.openapi > docs/policy-api.json"
     )
 
 

@@ -5,4 +5,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _nothing_was_warned_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("publishers.caution._warned", set())
+    monkeypatch.setattr("publishers.training.coerce._warned", set())

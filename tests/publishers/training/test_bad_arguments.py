@@ -149,7 +149,7 @@ def test_a_message_that_cannot_be_encoded_costs_itself_only(
             raise TypeError("of a strange type")
         return encode(message)
 
-    monkeypatch.setattr("publishers.sender.encode", encode_all_but_metrics)
+    monkeypatch.setattr("publishers.training.worker.encode", encode_all_but_metrics)
     connection = FakeConnection()
     with publisher_on(connection) as publisher:
         list(PublishedSized(range(10), publisher))

@@ -17,7 +17,7 @@ def unused_port() -> int:
 
 def test_it_comes_back_after_1_2_4_up_to_30_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1_000.0
-    monkeypatch.setattr("publishers.connection.time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr("publishers.training.paho_client.time", SimpleNamespace(monotonic=lambda: now_s))
     connection = PahoConnection(Broker(host="127.0.0.1", port=unused_port()), WILL)
     delays_s = []
     for _ in range(7):
@@ -31,7 +31,7 @@ def test_it_comes_back_after_1_2_4_up_to_30_seconds(monkeypatch: pytest.MonkeyPa
 
 def test_in_a_hurry_it_tries_at_once_and_then_a_second_later(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1_000.0
-    monkeypatch.setattr("publishers.connection.time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr("publishers.training.paho_client.time", SimpleNamespace(monotonic=lambda: now_s))
     connection = PahoConnection(Broker(host="127.0.0.1", port=unused_port()), WILL)
     for _ in range(5):
         connection.work()

@@ -185,7 +185,7 @@ def test_an_answer_that_is_no_candidate_ends_in_the_default_and_says_so(caplog: 
 def test_without_a_service_the_default_comes_back_in_time_with_one_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("publishers.trial.ASK_AGAIN_S", 0.02)
+    monkeypatch.setattr("publishers.training.trial.ASK_AGAIN_S", 0.02)
     connection = FakeConnection()
     with publisher_on(connection, heartbeat_s=1_000.0) as publisher:
         begin_s = time.monotonic()

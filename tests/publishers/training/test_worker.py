@@ -136,7 +136,7 @@ def test_a_metric_is_published_with_its_epoch_and_nonsense_is_not() -> None:
 
 
 def test_closing_waits_for_a_broker_that_does_not_acknowledge_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("publishers.sender", "publishers.publisher"):
+    for module in ("publishers.training.worker", "publishers.training.publisher"):
         monkeypatch.setattr(f"{module}.CLOSE_TIMEOUT_S", 0.1)
     connection = FakeConnection(acknowledges=False)
     publisher = publisher_on(connection)
@@ -166,8 +166,8 @@ def maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(variable, raising=False)
     file = tmp_path / "maps"
     file.write_text("7f3a10000000-7f3a10021000 r--p 00000000 08:01 1311 /opt/torch/lib/libtorch_cuda.so\n")
-    monkeypatch.setattr("publishers.sender.MAPS", file)
-    monkeypatch.setattr("publishers.sender._SEEK_S", 0.001)
+    monkeypatch.setattr("publishers.training.worker.MAPS", file)
+    monkeypatch.setattr("publishers.training.worker._SEEK_S", 0.001)
     return file
 
 
@@ -222,7 +222,7 @@ def test_gpus_that_are_named_are_claimed_whatever_is_loaded(maps: Path, monkeypa
 def test_after_a_minute_a_process_without_cuda_is_looked_at_once_a_heartbeat(
     maps: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("publishers.sender._OFTEN_S", 0.0)
+    monkeypatch.setattr("publishers.training.worker._OFTEN_S", 0.0)
     connection = FakeConnection()
     publisher = publisher_on(connection, heartbeat_s=1_000.0)
     wait_until(connection.statuses)

@@ -6,8 +6,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from controller.demo.day.monitor import BusMonitor
-from controller.demo.day.view import HalfHourMeans, LineReporter, ViewSettings, change_line, draw, show, sparkline
+from controller.demo.day.monitor import BusMonitor, HalfHourMeans, sparkline
+from controller.demo.day.view import LineReporter, ViewSettings, change_line, draw, show
 from publishers.messages.codec import Message, encode
 from publishers.messages.reports import GpuEnergy, LimitChange, ProfileEntry, ProfileReport, RunEnergy
 from publishers.messages.topics import Topics

@@ -210,7 +210,7 @@ async def test_a_client_that_goes_away_is_no_error(caplog: pytest.LogCaptureFixt
 
 async def test_what_changes_a_job_for_good_is_told_with_who_did_it(caplog: pytest.LogCaptureFixture) -> None:
     async with asking(FakeDesk()) as ask:
-        caplog.set_level(logging.INFO, "policies.service.api.handlers")
+        caplog.set_level(logging.INFO, "policies.service.http.handlers")
         await ask("POST", TRIALS, ASK)
         await ask("PUT", "/v1/jobs/resnet50/settings", {"eta": 1})
         exported = (await ask("GET", "/v1/export")).body
