@@ -17,11 +17,10 @@ from typing import Final
 
 from policies.profiling import Observation, posterior_curve
 from policies.profiling.measurement import EMPTY, NORMAL_95, SUPPOSED, Scatter, Window, point_of
-from policies.vocabulary.profile import PowerProfile
+from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
 
 MIN_ITERATIONS: Final = 10.0
 """Fewer in a window say little, and their noise would hide what is looked for."""
-LIMIT_TOLERANCE_W: Final = 1.0
 REST_RATIO: Final = 10.0
 """A rest lasts this many times as long as a profile."""
 LEAST_NOISE_RATIO: Final = 0.01

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from policies.profiling.measurement import NORMAL_95
-from policies.profiling.settings import GRID_W, LIMIT_TOLERANCE_W, ProfilerSettings
-from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.profiling.settings import GRID_W, ProfilerSettings
+from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile, ProfilePoint
 
 AGREES_RATIO: Final = 0.03
 """Shapes that differ by less lead to plans whose costs differ by a fraction of it."""

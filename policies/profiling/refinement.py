@@ -11,8 +11,8 @@ from typing import Final
 
 from policies.profiling.curve_model import open_gain_ratio
 from policies.profiling.measurement import EMPTY, SUPPOSED, Observation, Scatter, Window, is_as_good_as_any, point_of
-from policies.profiling.settings import LIMIT_TOLERANCE_W, ProfilerSettings
-from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.profiling.settings import ProfilerSettings
+from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile, ProfilePoint
 
 WORTH_RATIO: Final = 0.01
 """What may still be gained by less is not looked for."""

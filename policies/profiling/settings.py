@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-LIMIT_TOLERANCE_W: Final = 1.0
-"""Limits closer than this are one: GPUs round, and readings flicker by some mW."""
+from policies.vocabulary.profile import LIMIT_TOLERANCE_W
+
 GRID_W: Final = 5.0
 """Limits are asked for in multiples of this: what lies between is interpolated to well within what can be measured."""
 

@@ -31,8 +31,8 @@ from policies.profiling.measurement import (
     shows_change,
 )
 from policies.profiling.prior_curve import adopted, agrees_with, can_be_checked, check_limits_w
-from policies.profiling.settings import GRID_W, LIMIT_TOLERANCE_W, ProfilerSettings
-from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.profiling.settings import GRID_W, ProfilerSettings
+from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile, ProfilePoint
 
 RISEN_TWICE: Final = 1.02
 """Energy per iteration has risen where it is this many times its least at two limits in a row …"""

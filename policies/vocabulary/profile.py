@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAME_POINT_W: Final = 0.5
-"""Limits closer than this are one: GPUs round what they are asked for."""
+"""Points of a curve whose limits are closer than this are one point."""
+LIMIT_TOLERANCE_W: Final = 1.0
+"""An enforced limit this close to the requested one is that limit: GPUs round, and readings flicker by some mW."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Conversions between units, by name: the only place where their factors stand.
+"""Units: conversion factors, durations and the type of float arrays.
 
 >>> energy_kwh(7_200_000.0)
 2.0
@@ -6,7 +6,16 @@
 441.0
 """
 
-from typing import Final
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values: TypeAlias = NDArray[np.float64]
+"""An array of floats; its unit is that of what it holds, NaN where a value is missing."""
+
+HOUR_S: Final = 3_600.0
+DAY_S: Final = 86_400.0
 
 JOULES_PER_KWH: Final = 3_600_000.0
 KWH_PER_MWH: Final = 1_000.0
