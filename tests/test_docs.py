@@ -29,8 +29,7 @@ from policies.profiling import prior_curve as prior
 from policies.profiling import sweep as descent
 from policies.providers.base import ProviderSettings
 from policies.service.config import PolicyConfig
-from publishers.messages import codec as wire
-from publishers.messages import reports, topics
+from publishers.messages import reports, topics, training
 from publishers.messages.topics import Topics
 from publishers.training import recorder
 from publishers.training import worker as sender
@@ -61,7 +60,7 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 def test_the_topic_tables_name_exactly_the_fields_of_the_records() -> None:
     records = {
         name: list(kind.__struct_fields__)
-        for module in (wire, reports)
+        for module in (training, reports)
         for name, kind in vars(module).items()
         if isinstance(kind, type) and issubclass(kind, Struct) and kind.__struct_fields__
     }
@@ -154,7 +153,7 @@ def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:
         (HOW_IT_WORKS, f"as the last ones were, {outlook.MAX_DAYS} at most"),
         (HOW_IT_WORKS, f"at most {needs.MAX_RESERVE:g} and at most a tenth"),
         (TOPICS, f"at most {recorder.MAX_IN_SEGMENT:,} iterations"),
-        (TOPICS, f"{wire.MAX_ITERATIONS:,} are accepted"),
+        (TOPICS, f"{training.MAX_ITERATIONS:,} are accepted"),
         (TOPICS, f"at most {signal_news.MAX_PUBLISHED:,} are published"),
     ],
 )

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.clock import NS_PER_S
-from publishers.messages.codec import Iterations
+from publishers.messages.training import Iterations
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from controller.accounting.iteration_log import IterationLog, IterationTotals
 from controller.clock import NS_PER_S
-from publishers.messages.codec import RankStatus
+from publishers.messages.training import RankStatus
 
 GATHER_S = 5.0
 """Ranks of one run start within seconds of each other: whoever has not come by then runs on another node."""

@@ -17,8 +17,9 @@ from controller.control.gpu_group import Blocked, GpuGroup
 from controller.ports import SignalSource, Target
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import energy_kwh
-from publishers.messages.codec import Message, RankStatus
+from publishers.messages.codec import Message
 from publishers.messages.reports import PartEntry, PartProfile, ProfileEntry, ProfileReport, RunEnergy
+from publishers.messages.training import RankStatus
 
 SUMMED = (
     "n_gpus",

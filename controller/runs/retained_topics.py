@@ -8,8 +8,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from controller.ports import Bus
-from publishers.messages.codec import RankStatus
 from publishers.messages.topics import ParsedTopic, Topics
+from publishers.messages.training import RankStatus
 
 LEADER_AFTER_S = 3_600.0
 ANYBODY_AFTER_S = 86_400.0

@@ -21,9 +21,10 @@ from controller.runs.gpu_claims import ClaimRejection, grant, resolve
 from controller.runs.retained_topics import RetainedTopics
 from controller.runs.run import TrainingRun
 from controller.runs.successor_buffer import SuccessorBuffer
-from publishers.messages.codec import DecodeError, Iterations, Message, Metric, RankStatus, decode, encode
+from publishers.messages.codec import DecodeError, Message, decode, encode
 from publishers.messages.reports import PartProfile, RunEnergy, RunPlan
 from publishers.messages.topics import ParsedTopic, Topics
+from publishers.messages.training import Iterations, Metric, RankStatus
 
 MAX_RUNS = 256
 """More runs than this at a time on one node is a flood, not a workload."""

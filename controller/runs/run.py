@@ -22,8 +22,9 @@ from controller.control.run_leader import RunLeader
 from controller.control.straggler_slack import StragglerSlack
 from controller.ports import EnergyMeter, Hold, PowerLimiter, SignalSource, Target
 from controller.runs.checkpoint import RunCheckpoints
-from publishers.messages.codec import Iterations, Message, RankStatus
+from publishers.messages.codec import Message
 from publishers.messages.reports import PartProfile, RunEnergy, RunPlan
+from publishers.messages.training import Iterations, RankStatus
 
 KEEP_PERIODS = 2
 """The books are kept with every second report: what a controller that is killed has not kept counts as a pause."""

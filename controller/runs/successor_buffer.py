@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from controller.accounting.ranks import process_of
-from publishers.messages.codec import Iterations, RankStatus
+from publishers.messages.training import Iterations, RankStatus
 
 MAX_WAITING = 1_024
 """So many statuses of one run, and its newest messages of iterations: its predecessor is retired within two ticks."""

@@ -33,8 +33,9 @@ import aiomqtt
 from aiomqtt import Wildcard
 from paho.mqtt.client import topic_matches_sub
 
+from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import BrokerAddress, Fault, Trouble
-from publishers.mqtt.outbox import Outbox, Outgoing
+from publishers.mqtt.outbox import Outbox
 
 Handler = Callable[[str, bytes], None]
 MAX_PAYLOAD_BYTES: Final = 1 << 20

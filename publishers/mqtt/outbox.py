@@ -7,17 +7,8 @@ full outbox drops its oldest event, and only where there is none its oldest stat
 import asyncio
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
-    """A message to publish."""
-
-    topic: str
-    payload: bytes
-    qos: int = 0
-    retain: bool = False
+from publishers.messages.codec import Outgoing
 
 
 class Outbox:

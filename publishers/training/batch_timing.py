@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from publishers.messages.codec import TrialTimes
+from publishers.messages.training import TrialTimes
 from publishers.training.coerce import to_float, to_text, warn_once
 from publishers.training.trial import LONGEST_TIMEOUT_S, BatchSizeTrial, is_out_of_memory
 

@@ -7,9 +7,10 @@ import logging
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from publishers.messages.codec import DecodeError, TrialRequest, decode
+from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import Command
 from publishers.messages.topics import Topics
+from publishers.messages.training import TrialRequest
 from publishers.training.batch_timing import BatchSizeBenchmark
 from publishers.training.coerce import to_text
 from publishers.training.paho_client import Connection

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
-from publishers.messages.codec import Metric
+from publishers.messages.training import Metric
 from publishers.training.batch_timing import BatchSizeBenchmark
 from publishers.training.coerce import to_bool, to_float, warn_once
 from publishers.training.paho_client import PahoConnection

@@ -32,8 +32,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 from msgspec import Meta
 
-from publishers.messages.codec import GpuRef, RankStatus
+from publishers.messages.codec import GpuRef
 from publishers.messages.topics import DEFAULT_ROOT, MAX_RANK, is_name
+from publishers.messages.training import RankStatus
 from publishers.training.coerce import warn_once
 
 DEFAULT_BROKER: Final = "mqtt://127.0.0.1:1883"

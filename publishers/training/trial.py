@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from publishers.messages.codec import MAX_CANDIDATES, DecodeError, TrialAnswer, TrialFailure, TrialRequest, decode
+from publishers.messages.codec import DecodeError, decode
 from publishers.messages.topics import is_name
+from publishers.messages.training import MAX_CANDIDATES, TrialAnswer, TrialFailure, TrialRequest
 from publishers.training.coerce import to_float, to_text
 from publishers.training.settings import MAX_BATCH_SIZE, to_int
 

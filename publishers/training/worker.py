@@ -20,8 +20,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from publishers.messages.codec import Iterations, Message, Metric, RankStatus, TrialTimes, decode, encode, pack_ends
+from publishers.messages.codec import Message, decode, encode
 from publishers.messages.topics import Topics
+from publishers.messages.training import Iterations, Metric, RankStatus, TrialTimes, pack_ends
 from publishers.training.paho_client import Connection, Receipt, Will
 from publishers.training.policy_client import PolicyClient
 from publishers.training.progress import RunProgress

@@ -26,8 +26,9 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from controller.cli.verb import VERSION
 from controller.cli.wiring import boot_id
-from publishers.messages.codec import Iterations, RankStatus, encode, pack_ends
+from publishers.messages.codec import encode
 from publishers.messages.topics import Topics
+from publishers.messages.training import Iterations, RankStatus, pack_ends
 from tests.live.conftest import _PLAIN, Mosquitto, wait_until
 
 TABLE = Path(__file__).with_suffix(".md")

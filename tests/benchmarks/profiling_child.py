@@ -30,7 +30,7 @@ from policies.replay.profiling.noise import LEVELS, NoisePath
 from policies.replay.profiling.policies import best_limit_w
 from policies.vocabulary.power_curve import fit_curve
 from policies.vocabulary.profile import PowerProfile
-from publishers.messages.codec import Iterations
+from publishers.messages.training import Iterations
 from tests.live.nvml_stub.machine import StubGpu, StubMachine
 
 READING_S: Final = 0.1

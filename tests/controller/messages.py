@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from controller.clock import NS_PER_S
-from publishers.messages.codec import Iterations, RankStatus, pack_ends
 from publishers.messages.reports import RunEnergy
+from publishers.messages.training import Iterations, RankStatus, pack_ends
 from tests.fakes import MIDNIGHT_S
 
 BOOT_ID = "this-boot"

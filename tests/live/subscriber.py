@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
-from publishers.messages.codec import Iterations, RankStatus, decode
+from publishers.messages.codec import decode
 from publishers.messages.topics import Topics
+from publishers.messages.training import Iterations, RankStatus
 from tests.live.conftest import TIMEOUT_S
 
 

@@ -12,8 +12,9 @@ import aiomqtt
 import pytest
 
 from publishers import Publisher
-from publishers.messages.codec import RankStatus, decode
+from publishers.messages.codec import decode
 from publishers.messages.topics import Topics
+from publishers.messages.training import RankStatus
 from publishers.training.paho_client import PahoConnection, Will
 from publishers.training.publisher import PublishedIterable, PublishedSized
 from publishers.training.settings import Broker

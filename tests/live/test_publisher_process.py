@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from publishers import Publisher
-from publishers.messages.codec import Iterations, Metric, decode
+from publishers.messages.codec import decode
 from publishers.messages.topics import Topics
+from publishers.messages.training import Iterations, Metric
 from publishers.training.publisher import PublishedSized
 from tests.live.conftest import Mosquitto, wait_until
 from tests.live.subscriber import listening

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from publishers.messages.codec import MAX_MESSAGE_BYTES, TrialFailure, TrialRequest, decode, encode
+from publishers.messages.codec import MAX_MESSAGE_BYTES, decode, encode
 from publishers.messages.topics import Topics
+from publishers.messages.training import TrialFailure, TrialRequest
 from publishers.training.paho_client import PahoConnection, Will
 from publishers.training.settings import Broker
 from tests.live.conftest import Mosquitto, wait_until

@@ -8,9 +8,10 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
 from publishers import Publisher
-from publishers.messages.codec import RankStatus, TrialAnswer, TrialRequest, decode, encode
+from publishers.messages.codec import decode, encode
 from publishers.messages.reports import Command
 from publishers.messages.topics import Topics
+from publishers.messages.training import RankStatus, TrialAnswer, TrialRequest
 from publishers.training.paho_client import _set_no_delay
 from tests.live.conftest import TIMEOUT_S
 

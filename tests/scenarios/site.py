@@ -15,9 +15,10 @@ from controller.ports import SeriesStore
 from policies.providers.base import Provider
 from policies.providers.catalogue import Source
 from policies.providers.sources.constant import ConstantProvider
-from publishers.messages.codec import Iterations, Message, RankStatus, decode, encode, pack_ends
+from publishers.messages.codec import Message, decode, encode
 from publishers.messages.reports import LimitChange, ProfileReport, RunEnergy
 from publishers.messages.topics import Topics
+from publishers.messages.training import Iterations, RankStatus, pack_ends
 from publishers.mqtt.client import Outgoing, Will
 from tests.fakes import MIDNIGHT_S, FakeBackend, FakeBus, FakeGpu, LoopClock
 

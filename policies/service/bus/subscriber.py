@@ -23,18 +23,10 @@ from policies.service.bus.events import (
 from policies.service.bus.trial_responder import AnswerCache, PendingRequest
 from policies.service.ports import MessageBus
 from policies.service.trials.records import IterationTime, Timing
-from publishers.messages.codec import (
-    DecodeError,
-    Metric,
-    RankStatus,
-    TrialAnswer,
-    TrialFailure,
-    TrialRequest,
-    TrialTimes,
-    decode,
-)
+from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import RunEnergy
 from publishers.messages.topics import ParsedTopic, Topics
+from publishers.messages.training import Metric, RankStatus, TrialAnswer, TrialFailure, TrialRequest, TrialTimes
 from publishers.mqtt.client import Handler
 from publishers.shared.invalid_messages import InvalidMessages
 

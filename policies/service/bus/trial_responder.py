@@ -24,7 +24,8 @@ from policies.service.metrics import Metrics
 from policies.service.ports import MessageBus, TrialDesk
 from policies.service.trials.lifecycle import RUN_HAS_ENDED
 from policies.service.trials.records import Trial
-from publishers.messages.codec import TrialAnswer, TrialRequest, encode
+from publishers.messages.codec import encode
+from publishers.messages.training import TrialAnswer, TrialRequest
 
 MAX_RUNS: Final = 16_384
 PATIENCE_S: Final = 10.0

@@ -18,7 +18,7 @@ from controller.accounting.iteration_log import IterationLog
 from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.ports import EnergyMeter, Sample
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
-from publishers.messages.codec import Iterations
+from publishers.messages.training import Iterations
 from tests.controller.messages import iterations, ns
 from tests.fakes import MIDNIGHT_S, FakeGpu, FakeLimiter, FixedSignal
 

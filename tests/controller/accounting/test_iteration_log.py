@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.accounting.iteration_log import LATEST_FUTURE_NS, MAX_STRETCHES, IterationLog
-from publishers.messages.codec import Iterations
+from publishers.messages.training import Iterations
 from tests.controller.messages import iterations, ns
 
 LATE_NS = ns(1e6)

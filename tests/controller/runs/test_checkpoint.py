@@ -16,8 +16,9 @@ from controller.clock import NS_PER_S
 from controller.control.run_leader import TimeBudgetStart
 from controller.runs import checkpoint as run_books
 from controller.runs.checkpoint import MAX_AGE_S, RunCheckpoints
-from publishers.messages.codec import RankStatus, decode
+from publishers.messages.codec import decode
 from publishers.messages.reports import RunEnergy
+from publishers.messages.training import RankStatus
 from tests.controller.messages import BOOT_ID, iterations, rank_status
 from tests.controller.runs.router_bench import TOPICS, RouterBench, limit_state
 from tests.fakes import FakeGpu, LoopClock

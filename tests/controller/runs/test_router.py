@@ -18,8 +18,9 @@ import pytest
 
 from controller.accounting.ranks import LOST_GRACE_S
 from controller.runs.router import MAX_RANKS, MAX_RUNS
-from publishers.messages.codec import Iterations, Message, Metric, decode, encode, pack_ends
+from publishers.messages.codec import Message, decode, encode
 from publishers.messages.reports import PartProfile, RunEnergy, RunPlan
+from publishers.messages.training import Iterations, Metric, pack_ends
 from tests.controller.messages import iterations, rank_status, run_energy
 from tests.controller.runs.router_bench import NODE, TICK_S, TOPICS, RouterBench, limit_state
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from controller.complaints import MAX_TOPICS
 from controller.ports import Hold
 from controller.runs.router import MAX_RUNS
-from publishers.messages.codec import decode, encode, pack_ends
+from publishers.messages.codec import decode, encode
 from publishers.messages.reports import RunEnergy
+from publishers.messages.training import pack_ends
 from tests.controller.messages import iterations, rank_status, run_energy
 from tests.controller.runs.router_bench import TOPICS, RouterBench, limit_state
 

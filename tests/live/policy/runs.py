@@ -5,18 +5,10 @@ import secrets
 from collections import defaultdict
 from collections.abc import Sequence
 
-from publishers.messages.codec import (
-    Message,
-    Metric,
-    RankStatus,
-    TrialAnswer,
-    TrialFailure,
-    TrialRequest,
-    decode,
-    encode,
-)
+from publishers.messages.codec import Message, decode, encode
 from publishers.messages.reports import Command, RunEnergy
 from publishers.messages.topics import Topics
+from publishers.messages.training import Metric, RankStatus, TrialAnswer, TrialFailure, TrialRequest
 from publishers.mqtt.client import MqttClient
 from tests.live.conftest import eventually
 

@@ -11,9 +11,9 @@ from policies.service.errors import StoreUnavailableError, UnknownTrialError
 from policies.service.trials import lifecycle as trials
 from policies.service.trials.lifecycle import reconcile_batch_size
 from policies.service.trials.records import Result, Timing, Trial, TrialUpdate
-from publishers.messages.codec import RankStatus, TrialRequest
 from publishers.messages.reports import RunEnergy
 from publishers.messages.topics import Topics
+from publishers.messages.training import RankStatus, TrialRequest
 from tests.fakes import MIDNIGHT_S
 
 NOW_S = MIDNIGHT_S

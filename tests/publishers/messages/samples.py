@@ -7,17 +7,7 @@ One of every message, as it travels: what a golden test compares, and what fuzzi
 
 from array import array
 
-from publishers.messages.codec import (
-    Iterations,
-    Message,
-    Metric,
-    RankStatus,
-    TrialAnswer,
-    TrialFailure,
-    TrialRequest,
-    TrialTimes,
-    pack_ends,
-)
+from publishers.messages.codec import Message
 from publishers.messages.reports import (
     Command,
     GpuDescription,
@@ -32,6 +22,16 @@ from publishers.messages.reports import (
     RunEnergy,
     RunPlan,
     SignalValue,
+)
+from publishers.messages.training import (
+    Iterations,
+    Metric,
+    RankStatus,
+    TrialAnswer,
+    TrialFailure,
+    TrialRequest,
+    TrialTimes,
+    pack_ends,
 )
 
 REPORTS: list[tuple[Message, bytes]] = [

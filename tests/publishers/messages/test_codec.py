@@ -10,18 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from publishers.messages.codec import (
+from publishers.messages.codec import MAX_MESSAGE_BYTES, DecodeError, Message, decode, encode
+from publishers.messages.training import (
     MAX_ITERATIONS,
-    MAX_MESSAGE_BYTES,
-    DecodeError,
     Iterations,
-    Message,
     Metric,
     RankStatus,
     TrialAnswer,
     TrialTimes,
-    decode,
-    encode,
     pack_ends,
 )
 from tests.publishers.messages.samples import GOLDEN

@@ -1,22 +1,52 @@
-"""Complaints about bad messages: every one counted, one a minute and topic told, memory bounded."""
+"""Invalid messages: every one counted, one a minute and topic logged, memory bounded."""
 
 import pytest
 
 from publishers.shared.invalid_messages import MAX_TOPICS, InvalidMessages
 
 
-def test_a_topic_complains_once_a_minute_and_counts_every_message(caplog: pytest.LogCaptureFixture) -> None:
-    now_s = [0.0]
-    complaints = InvalidMessages(lambda: now_s[0])
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_topic_is_logged_once_a_minute_and_every_message_counted(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    invalid = InvalidMessages(clock)
     for second in range(180):
-        now_s[0] = float(second)
-        complaints.add("a/topic", "malformed")
-    assert complaints.n_messages == 180
-    assert [record.getMessage() for record in caplog.records] == ["a/topic: dropped: malformed"] * 3
+        clock.now_s = float(second)
+        invalid.add("a/topic", "malformed")
+    assert invalid.n_messages == 180
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == ["a/topic: invalid message dropped: malformed"] * 3
 
 
-def test_a_flood_of_topics_is_remembered_for_a_bounded_number_of_them() -> None:
-    complaints = InvalidMessages(lambda: 0.0)
+def test_each_topic_is_logged_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+    invalid = InvalidMessages(Clock())
+    invalid.add("a", "malformed")
+    invalid.add("b", "malformed")
+    assert len(caplog.records) == 2
+
+
+def test_a_flood_of_topics_takes_bounded_memory() -> None:
+    invalid = InvalidMessages(Clock())
     for number in range(10 * MAX_TOPICS):
-        complaints.add(f"topic/{number}", "malformed")
-    assert (complaints.n_messages, len(complaints._next_s)) == (10 * MAX_TOPICS, MAX_TOPICS)
+        invalid.add(f"topic/{number}", "malformed")
+    assert (invalid.n_messages, len(invalid._logged_at_s)) == (10 * MAX_TOPICS, MAX_TOPICS)
+
+
+def test_long_topics_and_faults_make_short_lines(caplog: pytest.LogCaptureFixture) -> None:
+    InvalidMessages(Clock()).add("t" * 10_000, "f" * 10_000)
+    assert len(caplog.records[0].getMessage()) < 500
+
+
+def test_a_clock_that_was_stepped_back_does_not_silence_a_topic(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    invalid = InvalidMessages(clock)
+    invalid.add("a", "malformed")
+    clock.now_s -= 3_600.0
+    invalid.add("a", "malformed")
+    assert len(caplog.records) == 2

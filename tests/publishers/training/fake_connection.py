@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from publishers import Publisher
-from publishers.messages.codec import (
+from publishers.messages.codec import decode, encode
+from publishers.messages.reports import Command
+from publishers.messages.training import (
     Iterations,
     Metric,
     RankStatus,
@@ -26,10 +28,7 @@ from publishers.messages.codec import (
     TrialFailure,
     TrialRequest,
     TrialTimes,
-    decode,
-    encode,
 )
-from publishers.messages.reports import Command
 from publishers.training.paho_client import Will
 from publishers.training.publisher import PublishedIterable
 from publishers.training.settings import Broker

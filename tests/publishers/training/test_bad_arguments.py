@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from publishers import Publisher, publish_iterations
-from publishers.messages.codec import Message, Metric, encode
+from publishers.messages.codec import Message, encode
+from publishers.messages.training import Metric
 from publishers.training.paho_client import Will
 from publishers.training.publisher import PublishedSized
 from publishers.training.settings import Broker

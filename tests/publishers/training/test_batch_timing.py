@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from publishers.messages.codec import TrialAnswer, TrialRequest, TrialTimes
+from publishers.messages.training import TrialAnswer, TrialRequest, TrialTimes
 from publishers.training.batch_timing import (
     ENOUGH_S,
     MAX_CALLS,

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from publishers import Publisher
-from publishers.messages.codec import MAX_CANDIDATES, TrialRequest, encode
+from publishers.messages.codec import encode
+from publishers.messages.training import MAX_CANDIDATES, TrialRequest
 from publishers.training.trial import BatchSizeRequest, BatchSizeTrial, read_options
 from tests.publishers.training.fake_connection import (
     SIZES,

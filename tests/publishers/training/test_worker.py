@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from publishers import Publisher
-from publishers.messages.codec import RankStatus, decode
+from publishers.messages.codec import decode
+from publishers.messages.training import RankStatus
 from publishers.training.publisher import PublishedSized
 from publishers.training.worker import CLOSE_TIMEOUT_S
 from tests.publishers.training.fake_connection import TIMEOUT_S, FakeConnection, publisher_on, unused_broker, wait_until

@@ -6,7 +6,8 @@ from policies.service.bus import subscriber as listener_module
 from policies.service.bus.events import MetricReported
 from policies.service.bus.subscriber import MAX_QUESTIONS, EventSubscriber
 from policies.service.metrics import Metrics
-from publishers.messages.codec import Metric, TrialFailure, encode
+from publishers.messages.codec import encode
+from publishers.messages.training import Metric, TrialFailure
 from tests.fakes import FakeBus
 from tests.policies.service.memory_desk import NOW_S, TOPICS, trial_request
 

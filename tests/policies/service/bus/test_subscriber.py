@@ -14,7 +14,8 @@ from policies.service.bus.events import (
 )
 from policies.service.bus.subscriber import EventSubscriber
 from policies.service.trials.records import IterationTime, Timing
-from publishers.messages.codec import Message, Metric, TrialFailure, TrialTimes, encode
+from publishers.messages.codec import Message, encode
+from publishers.messages.training import Metric, TrialFailure, TrialTimes
 from tests.fakes import FakeBus
 from tests.policies.service.memory_desk import NOW_S, TOPICS, final_energy, rank_status, run_energy, trial_request
 

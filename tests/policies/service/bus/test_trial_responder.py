@@ -10,7 +10,8 @@ from policies.service.bus.subscriber import EventSubscriber
 from policies.service.bus.trial_responder import FOLLOW_S, TIMEOUT_S, TrialResponder
 from policies.service.errors import JobMismatchError, RequestError
 from policies.service.metrics import Metrics
-from publishers.messages.codec import TrialAnswer, TrialRequest, decode, encode
+from publishers.messages.codec import decode, encode
+from publishers.messages.training import TrialAnswer, TrialRequest
 from tests.fakes import FakeBus
 from tests.policies.service.memory_desk import LEASE_S, NOW_S, TOPICS, MemoryDesk, trial_request
 

@@ -7,7 +7,8 @@ from policies.service.bus.subscriber import EventSubscriber
 from policies.service.bus.trial_responder import TrialResponder
 from policies.service.metrics import Metrics
 from policies.service.trials.lifecycle import is_expired, with_ended_reason, with_expired_lease
-from publishers.messages.codec import TrialAnswer, decode, encode
+from publishers.messages.codec import decode, encode
+from publishers.messages.training import TrialAnswer
 from tests.fakes import FakeBus
 from tests.policies.service.memory_desk import LEASE_S, NOW_S, TOPICS, MemoryDesk, trial_request
 

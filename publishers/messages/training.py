@@ -1,0 +1,170 @@
+"""The messages that training processes publish, and the answer of the policy service: MessagePack."""
+
+import math
+from array import array
+from sys import byteorder
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from publishers.messages.codec import (
+    MAX_BINARY_BYTES,
+    Amount,
+    BatchSize,
+    Count,
+    GpuRef,
+    IterationTimeS,
+    Name,
+    Number,
+    PackedMessage,
+    Sentence,
+    Text,
+    TimeNs,
+    TimeS,
+    TopicText,
+)
+
+_BYTES_PER_END: Final = 8
+MAX_ITERATIONS: Final = MAX_BINARY_BYTES // _BYTES_PER_END
+MAX_CANDIDATES: Final = 256
+BatchSizes = Annotated[list[BatchSize], Meta(max_length=MAX_CANDIDATES)]
+
+
+class RankStatus(PackedMessage, frozen=True, kw_only=True):
+    """A training process: retained, re-sent every `heartbeat_s`; also its last will, with state `lost`.
+
+    `total_iterations` is how many iterations this process will publish in all, counted as `Iterations.first` counts
+    them: those that a process before it has done are not among them. It may be an estimate, and changes when it turns
+    out wrong; None: nobody knows.
+    """
+
+    run: Name
+    state: Literal["running", "finished", "lost"]
+    host: Text
+    boot_id: Text
+    pid: Count
+    gpus: Annotated[list[GpuRef], Meta(max_length=64)]
+    world_size: Annotated[int, Meta(ge=1, le=65_536)]
+    started_at_s: TimeS
+    heartbeat_s: Annotated[float, Meta(gt=0, le=86_400)]
+    batch_size: BatchSize | None = None
+    reached: bool | None = None
+    total_iterations: Count | None = None
+
+
+class Iterations(PackedMessage, frozen=True, kw_only=True):
+    """Consecutive iterations without a gap: iteration k lasted from end to end, the first from `begin_ns`.
+
+    `seq` numbers the messages and `first` the iterations, so that a gap shows; `dropped` counts the iterations lost so
+    far. A pause (validation, checkpoint) ends a message; the next one has its own `begin_ns`.
+    """
+
+    run: Name
+    seq: Count
+    first: Count
+    begin_ns: TimeNs
+    end_ns: bytes
+    epoch: Count
+    dropped: Count
+
+    def __post_init__(self) -> None:
+        """Check the array of ends: whole, not empty, not too long, never going backwards."""
+        n, rest = divmod(len(self.end_ns), _BYTES_PER_END)
+        if rest or not 1 <= n <= MAX_ITERATIONS:
+            raise ValueError(
+                f"end_ns has {len(self.end_ns)} bytes: must be 8 for each of 1 to {MAX_ITERATIONS} iterations"
+            )
+        ends = self.ends_ns().tolist()
+        # Sorting a sorted list is the fastest check that CPython has: about 10 ns an iteration.
+        if ends[0] < self.begin_ns or ends != sorted(ends):
+            raise ValueError("end_ns goes backwards in time")
+
+    def ends_ns(self) -> "array[int]":
+        """Return the end of each iteration, shape (n_iterations,) [ns]."""
+        ends = array("q")
+        ends.frombytes(self.end_ns)
+        if byteorder == "big":
+            ends.byteswap()
+        return ends
+
+
+class Metric(PackedMessage, frozen=True, kw_only=True):
+    """A validation metric after an epoch, and whether it has reached its target."""
+
+    run: Name
+    epoch: Count
+    value: Number
+    reached: bool
+
+
+class TrialRequest(PackedMessage, frozen=True, kw_only=True):
+    """A run asks the policy service which batch size to use; the answer goes to `reply_to`, with `correlation`.
+
+    `reply_to` is a topic of the same run. Each repetition has a correlation of its own; the answers are the same.
+    """
+
+    run: Name
+    reply_to: TopicText
+    correlation: Text
+    batch_sizes: Annotated[list[BatchSize], Meta(min_length=1, max_length=256)]
+    default_batch_size: BatchSize
+
+
+class TrialAnswer(PackedMessage, frozen=True, kw_only=True):
+    """The policy service's answer: the batch size of the run; `reason` is a stable code, `detail` a sentence.
+
+    Without `lease_s` and `recurrence` nothing is learned from this run, and the reason says why.
+    `untimed` are the batch sizes whose speed the service would like to know: the run may time them, see `TrialTimes`.
+    """
+
+    run: Name
+    correlation: Text
+    batch_size: BatchSize
+    reason: Name
+    detail: Sentence
+    recurrence: Count | None = None
+    cost_bound: Amount | None = None
+    lease_s: Annotated[float, Meta(gt=0, le=1e8)] | None = None
+    untimed: BatchSizes = msgspec.field(default_factory=list)
+
+
+class TrialTimes(PackedMessage, frozen=True, kw_only=True):
+    """How long an iteration takes at some batch sizes: the run has timed them before its training.
+
+    `too_large` is the least batch size that has turned out not to fit the memory; none from there on was timed. Where
+    the batch size of the answer is among those, `batch_size` is what the run goes on with.
+    """
+
+    run: Name
+    batch_sizes: BatchSizes
+    iteration_times_s: Annotated[list[IterationTimeS], Meta(max_length=MAX_CANDIDATES)]
+    too_large: BatchSize | None = None
+    batch_size: BatchSize | None = None
+
+    def __post_init__(self) -> None:
+        """Check that there is one time for each batch size, finite and above 0, and that all of them fit the memory."""
+        sizes, times_s = self.batch_sizes, self.iteration_times_s
+        if len(times_s) != len(sizes) or len(set(sizes)) != len(sizes):
+            raise ValueError(f"{len(times_s)} times of batch sizes {sizes}: must be one of each, each once")
+        if not all(0 < time_s < math.inf for time_s in times_s):
+            raise ValueError(f"iteration_times_s = {times_s}: must be finite, and above 0")
+        if self.too_large is not None and not all(size < self.too_large for size in (*sizes, self.batch_size or 0)):
+            raise ValueError(f"batch sizes {sizes}, {self.batch_size}: must be below too_large = {self.too_large}")
+
+
+class TrialFailure(PackedMessage, frozen=True, kw_only=True):
+    """The run cannot run at its batch size, as for want of memory: that size is not proposed again."""
+
+    run: Name
+    batch_size: BatchSize
+    reason: Name
+    detail: Sentence = ""
+
+
+def pack_ends(ends_ns: "array[int]") -> bytes:
+    """Return the ends of iterations as they travel: little-endian int64."""
+    if byteorder == "big":
+        ends_ns = array("q", ends_ns)
+        ends_ns.byteswap()
+    return ends_ns.tobytes()
