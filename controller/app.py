@@ -1,9 +1,9 @@
-"""The task tree of the controller, and the order of stopping: it is the order of nesting, read backwards.
+"""The controller of one node: its task tree, and the order in which it stops: nesting, read backwards.
 
-    lock ─ GPUs ─ bus ─ limits are given back ─ workers
+    lock ─ GPUs ─ bus ─ prior limits are restored ─ workers
 
-When the workers stop, for whatever reason, every limit is given back; then the last messages go out and the node says
-that it is offline; then the bus, the GPUs and the lock are let go.
+When the workers stop, for whatever reason, every prior limit is restored; then the last messages go out and the node
+publishes that it is offline; then the bus, the GPUs and the lock are released.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from controller.gpu.journal import Journal, restore_prior_limit
 from controller.gpu.node_lock import NodeLock
 from controller.gpu.power_limiter import GpuPowerLimiter
 from controller.http import NO_GPU, Health, Snapshot
-from controller.ports import Backend, Bus, Gpu, SeriesStore
+from controller.ports import Backend, Bus, Gpu, SeriesStore, TopicPublisher
 from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.router import GpuWorkers, Router
 from controller.signal.feed import SignalFeed
@@ -35,7 +35,7 @@ from publishers.mqtt.client import Outgoing, Will
 SAMPLES_PER_WINDOW = 5
 """Energy counters move every 20 to 100 ms: the default, every 100 ms, sees each of these steps."""
 CLOSE_TIMEOUT_S = 10.0
-"""Longer than a backend's own deadline for its driver, so that the backend can say itself what hangs."""
+"""Longer than a backend's own deadline for its driver, so that the backend can report what hangs."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -44,10 +44,18 @@ Connect = Callable[[Will, Callable[[], Iterable[Outgoing]]], AbstractAsyncContex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
-    """What a controller is given: who it is, and the world it works in.
+    """What a controller is given: the identity of its node, its configuration, and its ports.
 
-    `connect(will, birth)` returns the bus, to be entered; `birth()` is published at every connection. `sources` is the
-    chain of providers; `store` keeps their histories, `jitter_ratio` (0 to 1) the nodes of a cluster apart.
+    Attributes:
+        config: the configuration.
+        boot_id: tells this boot of this machine from every other.
+        version: of this program, for the node's status.
+        backend: the GPUs; opened and closed by the controller.
+        sources: the chain of signal providers.
+        clock: the node's clock.
+        connect: `connect(will, birth)` returns the bus, to be entered; `birth()` is published at every connection.
+        store: keeps the histories of the signal; None: they are not kept.
+        jitter_ratio: spreads the polls of a cluster's nodes, 0 to 1.
     """
 
     config: Config
@@ -62,68 +70,57 @@ class NodeContext:
 
 
 async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
-    """Run until `stop` is set; then, and on any failure, give every limit back.
+    """Run until `stop` is set; then, and on any failure, restore every prior limit.
 
     Raises:
         JournalError: the state directory cannot be used; nothing was touched.
-        NodeLockedError: another controller is at work; nothing was touched.
-        BackendError: there are no GPUs to be had.
+        NodeLockedError: another controller is running; nothing was touched.
+        BackendError: the GPUs are not available.
     """
     state_dir = Path(node.config.node.state_dir)
     with NodeLock(state_dir) as lock:
         journal = Journal.open(state_dir)
-        async with _opened(node.backend) as gpus:
+        async with _open_gpus(node.backend) as gpus:
             if node.config.gpu.backend == "nvml":
                 lock.claim(gpu.uuid for gpu in gpus)
-            await _give_back_stranded(gpus, journal)
-            descriptions = [await _describe(gpu) for gpu in gpus]
+            await _restore_stranded(gpus, journal)
+            status = await _online_status(node, gpus)
             with (
                 ProfileStore(state_dir, driver=node.backend.driver) as profiles,
                 RunCheckpoints(state_dir, boot_id=node.boot_id, clock=node.clock) as run_books,
             ):
-                tree = _Tree(node, journal, profiles, run_books, gpus, descriptions)
-                async with node.connect(tree.will, tree.birth) as bus:
-                    await tree.run(bus, stop)
+                app = _App(node, gpus, journal, profiles, run_books)
+                birth = Outgoing(topic=app.will.topic, payload=encode(status), qos=1, retain=True)
+                async with node.connect(app.will, lambda: [birth]) as bus:
+                    await app.run(bus, stop)
 
 
-class _Tree:
-    """The workers of one controller, and what they share."""
+class _App:
+    """The workers of one controller."""
 
     def __init__(
         self,
         node: NodeContext,
+        gpus: Sequence[Gpu],
         journal: Journal,
         profiles: ProfileStore,
         run_books: RunCheckpoints,
-        gpus: Sequence[Gpu],
-        descriptions: list[GpuDescription],
     ) -> None:
         self._node = node
-        self._descriptions = descriptions
+        self._gpus = gpus
         self._journal = journal
         self._profiles = profiles
         self._run_books = run_books
-        self._gpus = gpus
         self._topics = Topics(node.config.bus.root)
-        self._actuators: list[GpuPowerLimiter] = []
-
-    @property
-    def will(self) -> Will:
-        """Return what the broker says of this node when it vanishes."""
-        offline = NodeStatus(state="offline", version=self._node.version)
-        return Will(topic=self._topics.node_status(self._node.config.node.name), payload=encode(offline))
-
-    def birth(self) -> list[Outgoing]:
-        """Return what is said at each connection: who is here, with which GPUs and limits."""
-        online = NodeStatus(state="online", version=self._node.version, gpus=self._descriptions)
-        topic = self._topics.node_status(self._node.config.node.name)
-        return [Outgoing(topic=topic, payload=encode(online), qos=1, retain=True)]
+        status = NodeStatus(state="offline", version=node.version)
+        self.will = Will(topic=self._topics.node_status(node.config.node.name), payload=encode(status))
 
     async def run(self, bus: Bus, stop: asyncio.Event) -> None:
-        """Run the workers until `stop`, then give the limits back and take leave."""
-        workers = self._workers(bus)
+        """Run the workers until `stop`, then restore the prior limits and publish that the node is offline."""
+        limiters = [self._limiter(gpu, bus) for gpu in self._gpus]
+        workers = self._workers(bus, limiters)
         try:
-            async with self._given_back(), asyncio.TaskGroup() as tasks:
+            async with _restored(limiters), asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(work, name=name) for name, work in workers.items()]
                 await stop.wait()
                 for task in running:
@@ -131,22 +128,15 @@ class _Tree:
         finally:
             bus.publish(self.will.topic, self.will.payload, qos=1, retain=True)
 
-    @asynccontextmanager
-    async def _given_back(self) -> AsyncIterator[None]:
-        """Give every GPU its prior limit back, however the body ends; all at once, so that one cannot delay another."""
-        try:
-            yield
-        finally:
-            async with asyncio.TaskGroup() as tasks:
-                for actuator in self._actuators:
-                    tasks.create_task(actuator.stop(), name=f"stop[{actuator.gpu.uuid}]")
-
-    def _workers(self, bus: Bus) -> dict[str, Coroutine[None, None, None]]:
-        """Return the coroutines that make up the controller, by the name of their task."""
+    def _workers(self, bus: Bus, limiters: Sequence[GpuPowerLimiter]) -> dict[str, Coroutine[None, None, None]]:
+        """Return the coroutines that make up the controller, by task name."""
         config, clock = self._node.config, self._node.clock
         feed = self._feed(bus)
         tick_s = min(config.profiler.window_s / SAMPLES_PER_WINDOW, config.energy.period_s)
-        units = {gpu.uuid: self._unit(gpu, bus, feed, tick_s) for gpu in self._gpus}
+        units = {
+            limiter.gpu.uuid: GpuWorkers(limiter=limiter, meter=self._meter(limiter, bus, feed, tick_s))
+            for limiter in limiters
+        }
         router = Router(
             units,
             config=config,
@@ -161,56 +151,65 @@ class _Tree:
         health = Health(config.http, look=lambda: _snapshot(bus, self._node.backend, feed, units, router))
         return {
             "signal": feed.run(),
-            **{f"gpu[{actuator.gpu.uuid}]": actuator.run() for actuator in self._actuators},
+            **{f"limiter[{limiter.gpu.uuid}]": limiter.run() for limiter in limiters},
             **{f"meter[{uuid}]": unit.meter.run() for uuid, unit in units.items()},
             "router": router.run(),
             "health": health.run(),
         }
 
     def _feed(self, bus: Bus) -> SignalFeed:
-        config, topics = self._node.config, self._topics
-        topic = topics.grid(config.signal.topic_zone, "price" if config.signal.kind == "price" else "carbon")
-
-        def publish(signal: GridSignal) -> None:
-            bus.publish(topic, encode(signal), qos=1, retain=True)
-
+        signal = self._node.config.signal
+        topic = self._topics.grid(signal.topic_zone, "price" if signal.kind == "price" else "carbon")
         return SignalFeed(
             self._node.sources,
-            kind=config.signal.kind,
+            kind=signal.kind,
             clock=self._node.clock,
-            period_s=config.signal.period_s,
-            publish=publish,
+            period_s=signal.period_s,
+            publish=TopicPublisher[GridSignal](bus, topic, qos=1).publish,
             store=self._node.store,
             jitter_ratio=self._node.jitter_ratio,
         )
 
-    def _unit(self, gpu: Gpu, bus: Bus, feed: SignalFeed, tick_s: float) -> GpuWorkers:
-        config, clock, topics = self._node.config, self._node.clock, self._topics
-
-        def publish_limit(uuid: str, change: LimitChange) -> None:
-            bus.publish(topics.gpu(config.node.name, uuid, "limit"), encode(change), qos=1, retain=True)
-
-        def publish_energy(uuid: str, energy: GpuEnergy) -> None:
-            bus.publish(topics.gpu(config.node.name, uuid, "energy"), encode(energy), qos=0, retain=True)
-
-        actuator = GpuPowerLimiter(gpu, journal=self._journal, config=config.gpu, clock=clock, publish=publish_limit)
-        self._actuators.append(actuator)
-        meter = GpuEnergyMeter(
+    def _limiter(self, gpu: Gpu, bus: Bus) -> GpuPowerLimiter:
+        config = self._node.config
+        topic = self._topics.gpu(config.node.name, gpu.uuid, "limit")
+        return GpuPowerLimiter(
             gpu,
-            clock=clock,
+            journal=self._journal,
+            config=config.gpu,
+            clock=self._node.clock,
+            publish=TopicPublisher[LimitChange](bus, topic, qos=1).publish,
+        )
+
+    def _meter(self, limiter: GpuPowerLimiter, bus: Bus, feed: SignalFeed, tick_s: float) -> GpuEnergyMeter:
+        config = self._node.config
+        topic = self._topics.gpu(config.node.name, limiter.gpu.uuid, "energy")
+        return GpuEnergyMeter(
+            limiter.gpu,
+            clock=self._node.clock,
             sample_period_s=tick_s,
             publish_period_s=config.energy.period_s,
             signal=feed,
-            limiter=actuator,
-            publish=publish_energy,
+            limiter=limiter,
+            publish=TopicPublisher[GpuEnergy](bus, topic, qos=0).publish,
         )
-        return GpuWorkers(limiter=actuator, meter=meter)
+
+
+@asynccontextmanager
+async def _restored(limiters: Sequence[GpuPowerLimiter]) -> AsyncIterator[None]:
+    """Restore every prior limit, however the body ends; all at once, so that one GPU cannot delay another."""
+    try:
+        yield
+    finally:
+        async with asyncio.TaskGroup() as tasks:
+            for limiter in limiters:
+                tasks.create_task(limiter.stop(), name=f"stop[{limiter.gpu.uuid}]")
 
 
 def _snapshot(
     bus: Bus, backend: Backend, feed: SignalFeed, units: Mapping[str, GpuWorkers], router: Router
 ) -> Snapshot:
-    """Return what /readyz and /metrics tell."""
+    """Return the state that /readyz and /metrics show."""
     return Snapshot(
         connected=bus.connected,
         bus_error=bus.last_error,
@@ -226,8 +225,8 @@ def _snapshot(
 
 
 @asynccontextmanager
-async def _opened(backend: Backend) -> AsyncIterator[Sequence[Gpu]]:
-    """Open the GPUs, and let go of the driver afterwards."""
+async def _open_gpus(backend: Backend) -> AsyncIterator[Sequence[Gpu]]:
+    """Open the GPUs, and close the driver afterwards."""
     gpus, driver = await backend.open(), backend.driver
     if not gpus:
         _LOGGER.warning("%s", NO_GPU)
@@ -237,23 +236,26 @@ async def _opened(backend: Backend) -> AsyncIterator[Sequence[Gpu]]:
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await backend.close()
-        except TimeoutError:  # every limit was given back before: this is no reason to fail
-            _LOGGER.warning("%s: did not close in %g s; it is left to the end of the process", driver, CLOSE_TIMEOUT_S)
+        except TimeoutError:  # every limit was restored before: this is no reason to fail
+            _LOGGER.warning("%s: did not close in %g s; left open until the process ends", driver, CLOSE_TIMEOUT_S)
 
 
-async def _give_back_stranded(gpus: Sequence[Gpu], journal: Journal) -> None:
-    """Give back what a killed controller left behind, before anything else; a run still going is planned anew."""
-    known = {gpu.uuid for gpu in gpus}
+async def _restore_stranded(gpus: Sequence[Gpu], journal: Journal) -> None:
+    """Restore what a killed controller left behind, before anything else; a run still going is planned anew."""
     for gpu in gpus:
         result = await restore_prior_limit(gpu, journal)
         if result is not None:
-            _LOGGER.warning("%s: a former controller left it limited: %s", gpu.uuid, result.detail)
-    for uuid in journal.entries.keys() - known:
-        _LOGGER.warning("%s: stands in the journal, but is not on this node now; its entry is kept", uuid)
+            _LOGGER.warning("GPU %s: limited by a former controller that was killed: %s", gpu.uuid, result.detail)
+    for uuid in journal.entries.keys() - {gpu.uuid for gpu in gpus}:
+        _LOGGER.warning("GPU %s has a journal entry but is not present on this node; keeping the entry", uuid)
+
+
+async def _online_status(node: NodeContext, gpus: Sequence[Gpu]) -> NodeStatus:
+    return NodeStatus(state="online", version=node.version, gpus=[await _describe(gpu) for gpu in gpus])
 
 
 async def _describe(gpu: Gpu) -> GpuDescription:
-    """Return a GPU with its limits, as far as it tells them."""
+    """Return a GPU with its limits, as far as they can be read."""
     try:
         limits, live = await gpu.read_range(), await gpu.read_limit()
     except GpuError as error:

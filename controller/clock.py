@@ -1,4 +1,4 @@
-"""The clocks of the shell: the system's, and one that runs faster, so that a day passes in a minute.
+"""Clocks: the system's, and one that runs faster, so that a day passes in a minute.
 
 Domain time (the hours of the grid, settling, leases) comes from a `Clock`. Deadlines of I/O stay in real seconds.
 """
@@ -7,14 +7,14 @@ import asyncio
 import time
 from typing import Protocol
 
-LONGEST_NAP_S = 60.0
-"""The wall clock may be stepped while we sleep, so a long sleep is cut into naps that look at it again."""
+MAX_SLEEP_S = 60.0
+"""The wall clock may be stepped while we sleep, so a long sleep is cut into short ones that read it again."""
 
 NS_PER_S = 1_000_000_000
 
 
 class Clock(Protocol):
-    """What the shell knows of time."""
+    """Wall time, monotonic time, and sleep."""
 
     def now_s(self) -> float:
         """Return the time of day: Unix seconds, UTC [s]."""
@@ -41,13 +41,13 @@ class SystemClock:
         return time.monotonic_ns()
 
     async def sleep_until(self, time_s: float) -> None:
-        """Sleep in naps of a minute at most, because the wall clock may step.
+        """Sleep a minute at most at a time, because the wall clock may step.
 
         A step forward ends the sleep early; a step back does not lengthen it, or a wrong clock would stop all work.
         """
         deadline_s = time.monotonic() + time_s - self.now_s()
         while (left_s := min(time_s - self.now_s(), deadline_s - time.monotonic())) > 0:  # noqa: ASYNC110 — see below
-            await asyncio.sleep(min(left_s, LONGEST_NAP_S))  # a time is waited for, not an event
+            await asyncio.sleep(min(left_s, MAX_SLEEP_S))  # a time is waited for, not an event
         await asyncio.sleep(0)
 
 

@@ -1,9 +1,5 @@
 """The controller's configuration: one TOML file, frozen records with working defaults, every fault reported at once.
 
-The `[plan]` of the configuration: what is asked of every job, and of single ones by `[[plan.job]]`.
-
-The configuration: one TOML file, frozen records with defaults that work, every fault reported at once.
-
 `deploy/controller.toml` shows every key; a test keeps it equal to these defaults. Values are read once, here, and
 passed down by section; nothing below the command line reads a file or the environment.
 """
@@ -16,7 +12,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_type_hints
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -27,143 +23,23 @@ from policies.providers.catalogue import CATALOGUE, CatalogueEntry
 from policies.providers.sources.mqtt import MqttSettings
 from publishers.messages.codec import TopicRoot
 from publishers.mqtt.broker_address import BrokerAddress
-from publishers.shared.toml_config import (
-    KeyReader,
-    Section,
-    apply_override,
-    build_record,
-    independent_faults,
-    read_tables,
-    redacted_repr,
-)
-
-S_PER_H: Final = 3_600.0
-_HOURS: Final = re.compile(r"(?P<number>\d{1,6}(\.\d{1,6})?)h")
-_PROMISES: Final = frozenset({"objective", "deadline", "budget"})
-"""The keys that say together what a job is to keep."""
-_JOBS: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,64}")
-_DEADLINE: Final = 'must be a moment with its zone, as "2026-07-01T18:00:00+02:00", or hours after a start, as "36h"'
-
-
-class PlanRules(Section, frozen=True, kw_only=True):
-    """What is asked of a plan, how often it is made, and how much a change must be worth."""
-
-    objective: Literal["slowdown", "eta", "deadline", "budget"] = "slowdown"
-    max_slowdown: Annotated[float, Meta(ge=1, le=10)] = 1.03
-    eta: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    deadline: str = ""
-    budget: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
-    period_s: Annotated[float, Meta(ge=0.05, le=86_400)] = 300.0
-    min_dwell_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
-    min_gain_ratio: Annotated[float, Meta(ge=0, lt=1)] = 0.001
-    step_w: Annotated[float, Meta(ge=1, le=1_000)] = 5.0
-    share_slack: bool = False
-
-
-class JobPlan(Section, frozen=True, kw_only=True):
-    """A `[[plan.job]]` table: the jobs that it is for, by name or pattern, and what it says otherwise (`keys`)."""
-
-    name: str
-    rules: PlanRules = PlanRules()
-    keys: tuple[str, ...] = ()
-
-
-class PlanConfig(PlanRules, frozen=True, kw_only=True):
-    """The plan of every job, but for those that a table of their own asks something else of."""
-
-    job: tuple[JobPlan, ...] = ()
-
-    def rules_of(self, job: str) -> PlanRules:
-        """Return what is asked for a job: by the table of its name, else by the first whose pattern fits, else here."""
-        fitting = [table for table in self.job if fnmatchcase(job, table.name)]
-        exact = [table for table in fitting if table.name == job]
-        return self._with(next(iter(exact + fitting), None))
-
-    def faults(self) -> Iterator[str]:
-        """Yield what is wrong between keys, here and in each table."""
-        yield from _faults("plan", self._with(None))
-        for number, table in enumerate(self.job):
-            if not _PROMISES.isdisjoint(table.keys):  # what it has from [plan] is told there
-                yield from _faults(f"plan.job[{number}]", self._with(table))
-
-    def _with(self, table: JobPlan | None) -> PlanRules:
-        rules = {key: getattr(self, key) for key in PlanRules.__struct_fields__}
-        return PlanRules(**rules | ({key: getattr(table.rules, key) for key in table.keys} if table else {}))
-
-
-def deadline_s(deadline: str, *, started_at_s: float) -> float:
-    """Return the moment of a deadline [Unix s], for a run that started at a time [Unix s].
-
-    Raises:
-        ValueError: it is neither a moment with a zone nor a number of hours.
-
-    >>> deadline_s("36h", started_at_s=1_000.0)
-    130600.0
-    """
-    if match := _HOURS.fullmatch(deadline):
-        return started_at_s + float(match["number"]) * S_PER_H
-    moment = datetime.fromisoformat(deadline)
-    if moment.tzinfo is None:
-        raise ValueError(f"{deadline!r} has no zone")
-    return moment.timestamp()
-
-
-def read_deadline(path: str, value: object, faults: list[str]) -> str:
-    """Return a deadline as text; TOML has moments of its own."""
-    text = value.isoformat() if isinstance(value, datetime) else value
-    if isinstance(text, str) and (not text or _is_deadline(text)):
-        return text
-    faults.append(f"{path} = {redacted_repr(str(text))}: {_DEADLINE}")
-    return ""
-
-
-def read_job_plans(path: str, value: object, faults: list[str]) -> tuple[JobPlan, ...]:
-    """Return the tables of single jobs, without the faulty ones."""
-    if not isinstance(value, list):
-        faults.append(f"{path} = {redacted_repr(value)}: must be a list of tables, each [[{path}]]")
-        return ()
-    read = [_read_job_plan(f"{path}[{number}]", table, faults) for number, table in enumerate(value)]
-    return tuple(table for table in read if table is not None)
-
-
-def _is_deadline(text: str) -> bool:
-    try:
-        deadline_s(text, started_at_s=0.0)
-    except (ValueError, OverflowError):
-        return False
-    return True
-
-
-def _read_job_plan(path: str, value: object, faults: list[str]) -> JobPlan | None:
-    table: dict[str, Any] = dict(value) if isinstance(value, dict) else {}
-    name = table.pop("name", None)
-    rules = build_record(path, PlanRules, table, faults, readers={"deadline": read_deadline})
-    if not isinstance(name, str) or not _JOBS.fullmatch(name):
-        faults.append(f'{path}.name = {redacted_repr(name)}: must be a job\'s name, or a pattern of them as "bert-*"')
-        return None
-    keys = tuple(key for key in table if key in PlanRules.__struct_fields__)
-    return None if rules is None else JobPlan(name=name, rules=rules, keys=keys)
-
-
-def _faults(path: str, rules: PlanRules) -> Iterator[str]:
-    if rules.objective == "deadline" and not rules.deadline:
-        yield f'{path}.deadline = "": {_DEADLINE}, because {path}.objective = "deadline"'
-    if rules.objective == "budget" and not rules.budget:
-        yield (
-            f'{path}.budget = 0: must be above 0 (g of carbon, money, or kWh where signal.kind = "energy"), because '
-            f'{path}.objective = "budget"'
-        )
-
+from publishers.shared.toml_config import Section, SectionReaders, build_record, load_sections, redacted_repr
 
 NameOrNone = Annotated[
     str, Meta(pattern=r"\A[A-Za-z0-9._-]{0,64}\Z", description="at most 64 characters of A-Z a-z 0-9 . _ -")
 ]
 Seconds = Annotated[float, Meta(ge=0.05, le=86_400)]
 
+HOUR_S: Final = 3_600.0
 PATIENCE_WINDOWS: Final = 5
-_FORMER: Final = {
+_REMOVED_KEYS: Final = {
     "profiler": {"step_w": "each limit is the part profiler.step_ratio of the one before; plan.step_w is another thing"}
 }
+_HOURS: Final = re.compile(r"(?P<number>\d{1,6}(\.\d{1,6})?)h")
+_GOAL_KEYS: Final = frozenset({"objective", "deadline", "budget"})
+"""The keys that say together what a job must keep."""
+_JOB_PATTERN: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,64}")
+_DEADLINE: Final = 'must be a moment with its zone, as "2026-07-01T18:00:00+02:00", or hours after a start, as "36h"'
 
 
 class BusConfig(Section, frozen=True, kw_only=True):
@@ -208,15 +84,61 @@ class ProfilerConfig(Section, frozen=True, kw_only=True):
         return PATIENCE_WINDOWS * (self.settle_s + self.window_s)
 
 
+class PlanRules(Section, frozen=True, kw_only=True):
+    """What is asked of a plan, how often it is made, and how much a change must be worth."""
+
+    objective: Literal["slowdown", "eta", "deadline", "budget"] = "slowdown"
+    max_slowdown: Annotated[float, Meta(ge=1, le=10)] = 1.03
+    eta: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    deadline: str = ""
+    budget: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
+    period_s: Annotated[float, Meta(ge=0.05, le=86_400)] = 300.0
+    min_dwell_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
+    min_gain_ratio: Annotated[float, Meta(ge=0, lt=1)] = 0.001
+    step_w: Annotated[float, Meta(ge=1, le=1_000)] = 5.0
+    share_slack: bool = False
+
+
+class JobPlan(Section, frozen=True, kw_only=True):
+    """A `[[plan.job]]` table: the jobs that it is for, by name or pattern, and the `keys` that it sets."""
+
+    name: str
+    rules: PlanRules = PlanRules()
+    keys: tuple[str, ...] = ()
+
+
+class PlanConfig(PlanRules, frozen=True, kw_only=True):
+    """The plan of every job, unless a `[[plan.job]]` table says otherwise."""
+
+    job: tuple[JobPlan, ...] = ()
+
+    def rules_of(self, job: str) -> PlanRules:
+        """Return the rules for a job: by the table of its name, else by the first whose pattern fits, else these."""
+        fitting = [table for table in self.job if fnmatchcase(job, table.name)]
+        exact = [table for table in fitting if table.name == job]
+        return self._with(next(iter(exact + fitting), None))
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong between keys, here and in each table."""
+        yield from _goal_faults("plan", self._with(None))
+        for number, table in enumerate(self.job):
+            if not _GOAL_KEYS.isdisjoint(table.keys):  # what it inherits from [plan] is reported there
+                yield from _goal_faults(f"plan.job[{number}]", self._with(table))
+
+    def _with(self, table: JobPlan | None) -> PlanRules:
+        rules = {key: getattr(self, key) for key in PlanRules.__struct_fields__}
+        return PlanRules(**rules | ({key: getattr(table.rules, key) for key in table.keys} if table else {}))
+
+
 class ProviderConfig(Section, frozen=True, kw_only=True):
-    """A `[[signal.provider]]` table: who is asked, and the settings that are its own."""
+    """A `[[signal.provider]]` table: which provider, and the settings that are its own."""
 
     name: str
     settings: ProviderSettings
 
 
 class SignalConfig(Section, frozen=True, kw_only=True):
-    """What the plan follows: carbon [g/kWh], price [money/kWh], or plain energy; and who is asked, in this order."""
+    """What the plan follows: carbon [g/kWh], price [money/kWh], or plain energy; and the providers, in this order."""
 
     kind: Literal["carbon", "price", "energy"] = "energy"
     zone: NameOrNone = ""
@@ -225,7 +147,7 @@ class SignalConfig(Section, frozen=True, kw_only=True):
 
     @property
     def topic_zone(self) -> str:
-        """Return how the zone is called on the bus: by `zone`, else as the first provider calls it, else `local`."""
+        """Return the zone's name on the bus: `zone`, else as the first provider calls it, else `local`."""
         named = self.zone or (getattr(self.provider[0].settings, "zone", "") if self.provider else "")
         return re.sub(r"[^A-Za-z0-9._-]", "-", named) or "local"
 
@@ -271,32 +193,25 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
     Raises:
         ConfigError: with every fault there is: unknown keys, wrong types, values out of bounds, a file that is missing.
     """
-    faults: list[str] = []
-    tables = read_tables(path, faults)
-    is_read = not faults
-    for text in overrides:
-        apply_override(tables, text, faults)
-    config = _build(tables, faults)
-    if is_read:
-        faults += independent_faults(cross_key_faults(config), faults)
+    config, faults = load_sections(
+        Config, path, overrides, cross_key_faults=cross_key_faults, readers=_readers, removed_keys=_REMOVED_KEYS
+    )
     if faults:
         raise ConfigError(faults)
     return with_node_defaults(config)
 
 
 def load_for_restore(path: Path | None, overrides: Sequence[str] = ()) -> tuple[Config, list[str]]:
-    """Return the configuration as far as it is right, and its faults, which must not keep limits from being given back.
+    """Return the configuration as far as it is right, and its faults, which must not keep limits from being restored.
 
     What is wrong falls back to its default; only `node.state_dir` and `gpu.backend` matter to `gridchase restore`.
 
     Raises:
         ConfigError: one of these two is wrong.
     """
-    faults: list[str] = []
-    tables = read_tables(path, faults)
-    for text in overrides:
-        apply_override(tables, text, faults)
-    config = _build(tables, faults)
+    config, faults = load_sections(
+        Config, path, overrides, cross_key_faults=lambda _: (), readers=_readers, removed_keys=_REMOVED_KEYS
+    )
     if fatal := [fault for fault in faults if fault.startswith(("node", "gpu.backend"))]:
         raise ConfigError(fatal)
     return with_node_defaults(config), faults
@@ -305,55 +220,12 @@ def load_for_restore(path: Path | None, overrides: Sequence[str] = ()) -> tuple[
 def cross_key_faults(config: Config) -> list[str]:
     """Return the faults that concern more than one key."""
     return [
-        *_check_gpu(config.gpu),
-        *_check_signal(config.signal),
-        *_check_echo(config),
-        *_check_bus(config.bus),
+        *_gpu_faults(config.gpu),
+        *_signal_faults(config.signal),
+        *_loop_faults(config),
+        *_bus_faults(config.bus),
         *config.plan.faults(),
     ]
-
-
-def _check_gpu(gpu: GpuConfig) -> Iterator[str]:
-    low_w, high_w = gpu.min_power_limit_w, gpu.max_power_limit_w
-    if high_w and low_w > high_w:
-        yield f"gpu.min_power_limit_w = {low_w:g}: must be at most gpu.max_power_limit_w = {high_w:g}"
-
-
-def _check_signal(signal: SignalConfig) -> Iterator[str]:
-    if signal.kind != "energy" and not signal.provider:
-        yield (
-            f'signal.provider: is missing, because signal.kind = "{signal.kind}": add a [[signal.provider]] table with '
-            f"name = {' or '.join(map(repr, CATALOGUE[signal.kind]))}"
-        )
-    kinds = {provider.settings.signal_kind() for provider in signal.provider}
-    if signal.kind != "energy" and any((kind == "price") != (signal.kind == "price") for kind in kinds):
-        yield f'signal.kind = "{signal.kind}": a provider gives values of kind {" and ".join(sorted(kinds))}'
-    elif len(kinds) > 1:
-        yield f"signal.provider: mixes {' and '.join(sorted(kinds))} intensities, whose grams are not the same"
-    for number, provider in enumerate(signal.provider):
-        yield from (f"signal.provider[{number}].{fault}" for fault in provider.settings.all_faults())
-
-
-def _check_echo(config: Config) -> Iterator[str]:
-    """Refuse a controller that would follow what it says itself."""
-    own = f"{config.bus.root}/grid/{config.signal.topic_zone}/{config.signal.kind}"
-    for number, provider in enumerate(config.signal.provider):
-        if isinstance(provider.settings, MqttSettings) and provider.settings.topic == own:
-            yield f"signal.provider[{number}].topic = {own!r}: is what this controller publishes; set signal.zone"
-
-
-def _check_bus(bus: BusConfig) -> Iterator[str]:
-    try:
-        BrokerAddress(url=bus.url)
-    except ValueError as error:
-        yield f"bus.url: {error}"
-    if bus.password_file and not bus.username:
-        yield 'bus.username = "": must be set, because bus.password_file is'
-    if bus.ca_file and not bus.url.startswith("mqtts://"):
-        yield f"bus.url = {redacted_repr(bus.url)}: must start with mqtts:// where bus.ca_file is set"
-    for key, file in (("bus.password_file", bus.password_file), ("bus.ca_file", bus.ca_file)):
-        if file and not Path(file).is_file():
-            yield f"{key} = {file!r}: there is no such file"
 
 
 def with_node_defaults(config: Config) -> Config:
@@ -370,30 +242,83 @@ def default_state_dir() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gridchase"
 
 
-def _build(tables: Mapping[str, Any], faults: list[str]) -> Config:
-    sections = get_type_hints(Config)
-    tables = dict(_present(tables, faults))
-    faults += [
-        f"{name}: there is no such section; there are {', '.join(sections)}" for name in tables if name not in sections
-    ]
-    kind = tables["signal"].get("kind", "energy") if isinstance(tables.get("signal"), dict) else "energy"
-    readers: dict[str, dict[str, KeyReader]] = {
+def deadline_s(deadline: str, *, started_at_s: float) -> float:
+    """Return the moment of a deadline [Unix s], for a run that started at a time [Unix s].
+
+    Raises:
+        ValueError: it is neither a moment with a zone nor a number of hours.
+
+    >>> deadline_s("36h", started_at_s=1_000.0)
+    130600.0
+    """
+    if match := _HOURS.fullmatch(deadline):
+        return started_at_s + float(match["number"]) * HOUR_S
+    moment = datetime.fromisoformat(deadline)
+    if moment.tzinfo is None:
+        raise ValueError(f"{deadline!r} has no zone")
+    return moment.timestamp()
+
+
+def _gpu_faults(gpu: GpuConfig) -> Iterator[str]:
+    low_w, high_w = gpu.min_power_limit_w, gpu.max_power_limit_w
+    if high_w and low_w > high_w:
+        yield f"gpu.min_power_limit_w = {low_w:g}: must be at most gpu.max_power_limit_w = {high_w:g}"
+
+
+def _signal_faults(signal: SignalConfig) -> Iterator[str]:
+    if signal.kind != "energy" and not signal.provider:
+        yield (
+            f'signal.provider: is missing, because signal.kind = "{signal.kind}": add a [[signal.provider]] table with '
+            f"name = {' or '.join(map(repr, CATALOGUE[signal.kind]))}"
+        )
+    kinds = {provider.settings.signal_kind() for provider in signal.provider}
+    if signal.kind != "energy" and any((kind == "price") != (signal.kind == "price") for kind in kinds):
+        yield f'signal.kind = "{signal.kind}": a provider gives values of kind {" and ".join(sorted(kinds))}'
+    elif len(kinds) > 1:
+        yield f"signal.provider: mixes {' and '.join(sorted(kinds))} intensities, whose grams are not the same"
+    for number, provider in enumerate(signal.provider):
+        yield from (f"signal.provider[{number}].{fault}" for fault in provider.settings.all_faults())
+
+
+def _loop_faults(config: Config) -> Iterator[str]:
+    """Reject a provider that reads what this controller publishes."""
+    own = f"{config.bus.root}/grid/{config.signal.topic_zone}/{config.signal.kind}"
+    for number, provider in enumerate(config.signal.provider):
+        if isinstance(provider.settings, MqttSettings) and provider.settings.topic == own:
+            yield f"signal.provider[{number}].topic = {own!r}: is what this controller publishes; set signal.zone"
+
+
+def _bus_faults(bus: BusConfig) -> Iterator[str]:
+    try:
+        BrokerAddress(url=bus.url)
+    except ValueError as error:
+        yield f"bus.url: {error}"
+    if bus.password_file and not bus.username:
+        yield 'bus.username = "": must be set, because bus.password_file is'
+    if bus.ca_file and not bus.url.startswith("mqtts://"):
+        yield f"bus.url = {redacted_repr(bus.url)}: must start with mqtts:// where bus.ca_file is set"
+    for key, file in (("bus.password_file", bus.password_file), ("bus.ca_file", bus.ca_file)):
+        if file and not Path(file).is_file():
+            yield f"{key} = {file!r}: there is no such file"
+
+
+def _goal_faults(path: str, rules: PlanRules) -> Iterator[str]:
+    if rules.objective == "deadline" and not rules.deadline:
+        yield f'{path}.deadline = "": {_DEADLINE}, because {path}.objective = "deadline"'
+    if rules.objective == "budget" and not rules.budget:
+        yield (
+            f'{path}.budget = 0: must be above 0 (g of carbon, money, or kWh where signal.kind = "energy"), because '
+            f'{path}.objective = "budget"'
+        )
+
+
+def _readers(tables: Mapping[str, Any]) -> SectionReaders:
+    signal = tables.get("signal")
+    kind = signal.get("kind", "energy") if isinstance(signal, dict) else "energy"
+    return {
         "signal": {"provider": partial(_read_providers, str(kind))},
-        "plan": {"deadline": read_deadline, "job": read_job_plans},
+        "plan": {"deadline": _read_deadline, "job": _read_job_plans},
     }
-    built = {
-        name: build_record(name, section, tables.get(name, {}), faults, readers=readers.get(name))
-        for name, section in sections.items()
-    }
-    return Config(**{name: section for name, section in built.items() if section is not None})
-
-
-def _present(tables: Mapping[str, Any], faults: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the tables without keys of former versions, whose faults say what came instead."""
-    for name, table in tables.items():
-        former = _FORMER.get(name, {}) if isinstance(table, dict) else {}
-        faults += [f"{name}.{key}: there is no such key any more: {former[key]}" for key in former if key in table]
-        yield name, {key: value for key, value in table.items() if key not in former} if former else table
 
 
 def _read_providers(kind: str, path: str, value: object, faults: list[str]) -> tuple[ProviderConfig, ...]:
@@ -401,10 +326,8 @@ def _read_providers(kind: str, path: str, value: object, faults: list[str]) -> t
     entries = CATALOGUE.get(kind, {})
     if kind == "energy" and value:
         faults.append('signal.kind = "energy": is the same everywhere and asks no provider; use "carbon" or "price"')
-    if not isinstance(value, list):
-        faults.append(f"{path} = {redacted_repr(value)}: must be a list of tables, each [[{path}]]")
-        return ()
-    read = [_read_provider(entries, f"{path}[{number}]", table, faults) for number, table in enumerate(value)]
+    tables = _read_list(path, value, faults)
+    read = [_read_provider(entries, f"{path}[{number}]", table, faults) for number, table in enumerate(tables)]
     return tuple(provider for provider in read if provider is not None)
 
 
@@ -415,8 +338,50 @@ def _read_provider(
     name = table.pop("name", None)
     entry = entries.get(name) if isinstance(name, str) else None
     if entry is None:
-        if entries:  # without any, the kind is wrong, and that is told elsewhere
+        if entries:  # without any, the kind is wrong, and that is reported elsewhere
             faults.append(f"{path}.name = {redacted_repr(name)}: must be {' or '.join(map(repr, entries))}")
         return None
     settings = build_record(path, entry.settings, table, faults)
     return None if settings is None else ProviderConfig(name=str(name), settings=settings)
+
+
+def _read_job_plans(path: str, value: object, faults: list[str]) -> tuple[JobPlan, ...]:
+    """Return the tables of single jobs, without the faulty ones."""
+    tables = _read_list(path, value, faults)
+    read = [_read_job_plan(f"{path}[{number}]", table, faults) for number, table in enumerate(tables)]
+    return tuple(table for table in read if table is not None)
+
+
+def _read_job_plan(path: str, value: object, faults: list[str]) -> JobPlan | None:
+    table: dict[str, Any] = dict(value) if isinstance(value, dict) else {}
+    name = table.pop("name", None)
+    rules = build_record(path, PlanRules, table, faults, readers={"deadline": _read_deadline})
+    if not isinstance(name, str) or not _JOB_PATTERN.fullmatch(name):
+        faults.append(f'{path}.name = {redacted_repr(name)}: must be a job\'s name, or a pattern of them as "bert-*"')
+        return None
+    keys = tuple(key for key in table if key in PlanRules.__struct_fields__)
+    return None if rules is None else JobPlan(name=name, rules=rules, keys=keys)
+
+
+def _read_deadline(path: str, value: object, faults: list[str]) -> str:
+    """Return a deadline as text; TOML has moments of its own."""
+    text = value.isoformat() if isinstance(value, datetime) else value
+    if isinstance(text, str) and (not text or _is_deadline(text)):
+        return text
+    faults.append(f"{path} = {redacted_repr(str(text))}: {_DEADLINE}")
+    return ""
+
+
+def _is_deadline(text: str) -> bool:
+    try:
+        deadline_s(text, started_at_s=0.0)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
+def _read_list(path: str, value: object, faults: list[str]) -> list[object]:
+    if isinstance(value, list):
+        return value
+    faults.append(f"{path} = {redacted_repr(value)}: must be a list of tables, each [[{path}]]")
+    return []

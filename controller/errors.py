@@ -2,7 +2,7 @@
 
 
 class ControllerError(Exception):
-    """Anything gridchase itself raises."""
+    """Any error of gridchase itself."""
 
 
 class ConfigError(ControllerError):
@@ -22,7 +22,7 @@ class NodeLockedError(ControllerError):
 
 
 class BackendError(ControllerError):
-    """The GPU backend as a whole is not there: no driver, no library, the wrong Python package."""
+    """The GPU backend as a whole is not available: no driver, no library, the wrong Python package."""
 
 
 class GpuError(ControllerError):

@@ -1,15 +1,16 @@
-"""What the workers need of the world, as protocols: GPUs, the bus, and each other where one serves another.
+"""Ports: what the workers need of the world, as protocols: GPUs, the bus, the signal, and each other.
 
-A worker gets its ports as constructor arguments. It does not know who stands behind them: NVML, a simulation, a fake.
+A worker gets its ports as constructor arguments. It does not know what implements them: NVML, a simulation, a fake.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from controller.errors import GpuError
 from policies.vocabulary.signal import Signal
+from publishers.messages.codec import Message, encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +32,10 @@ class LiveLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A reading of a GPU's meters at one moment.
+    """A sample of a GPU's meters.
 
     Attributes:
-        time_ns: when it was read, on the monotonic clock of the node [ns].
+        time_ns: when it was taken, on the monotonic clock of the node [ns].
         energy_j: the cumulative energy counter since the driver was loaded, or None where the GPU has none [J].
         power_w: the present draw [W].
         utilization_ratio: the share of time in which a kernel ran (0 to 1), or None.
@@ -84,7 +85,7 @@ class Gpu(Protocol):
         ...
 
     async def read_sample(self) -> Sample:
-        """Return its meters."""
+        """Return a sample of its meters."""
         ...
 
     async def read_processes(self) -> frozenset[int] | None:
@@ -122,7 +123,7 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of the driver."""
+        """Close the driver."""
         ...
 
 
@@ -131,12 +132,12 @@ class Bus(Protocol):
 
     @property
     def connected(self) -> bool:
-        """Return whether the broker is there at the moment."""
+        """Return whether the broker is connected now."""
         ...
 
     @property
     def last_error(self) -> str | None:
-        """Return why the broker is not there, or what it refused, in a sentence; None while all is well."""
+        """Return why the broker is not connected, or what it rejected, in a sentence; None while all is well."""
         ...
 
     def subscribe(self, topic_filter: str, handler: Callable[[str, bytes], None], *, qos: int = 0) -> None:
@@ -148,24 +149,40 @@ class Bus(Protocol):
         ...
 
 
+M = TypeVar("M", bound=Message)
+
+
+class TopicPublisher(Generic[M]):
+    """Publishes messages of one kind on one topic."""
+
+    def __init__(self, bus: Bus, topic: str, *, qos: int) -> None:
+        self._bus = bus
+        self._topic = topic
+        self._qos = qos
+
+    def publish(self, message: M) -> None:
+        """Publish a message; the broker retains the latest."""
+        self._bus.publish(self._topic, encode(message), qos=self._qos, retain=True)
+
+
 class Hold(StrEnum):
-    """How a GPU's power limit stands towards us."""
+    """Who holds a GPU's power limit."""
 
     FREE = "free"
-    """No job holds it: it has its prior limit."""
+    """No run holds it: it has its prior limit."""
     HELD = "held"
-    """A job holds it, and the limit is the one we wrote."""
+    """A run holds it, and the limit is the one we wrote."""
     YIELDED = "yielded"
-    """Another writer changed it: we look on until the hold ends."""
+    """Another writer changed it: it is left alone until the hold ends."""
     OBSERVING = "observing"
-    """We may not write (no permission, MIG): we measure and publish."""
+    """It must not be written (no permission, MIG): it is only measured."""
     SUSPECT = "suspect"
     """It does not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The power limit that a job wants, and why."""
+    """The power limit that a run asks for, and why."""
 
     power_limit_w: float
     reason: str
@@ -176,14 +193,15 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitState:
-    """A GPU's power limit as the actuator knows it.
+    """A GPU's power limit as its limiter knows it.
 
     Attributes:
-        hold: how it stands towards us.
-        prior_power_limit_w: what it is given back [W].
-        floor_power_limit_w, ceiling_power_limit_w: between these a target is taken as it is [W].
-        enforced_power_limit_w: what the job gets since `since_ns` [W], or None before the first reading.
+        hold: who holds it.
+        prior_power_limit_w: what will be restored [W].
+        floor_power_limit_w, ceiling_power_limit_w: targets are clamped to these [W].
         requested_power_limit_w: what was requested last [W].
+        enforced_power_limit_w: what the job gets since `since_ns` [W].
+        since_ns: when the limit last changed, on the monotonic clock of the node [ns].
     """
 
     hold: Hold
@@ -196,7 +214,7 @@ class LimitState:
 
 
 class PowerLimiter(Protocol):
-    """The actuator of one GPU, as a job sees it. One job holds it at a time."""
+    """The power limiter of one GPU, as a run sees it. One run holds it at a time."""
 
     @property
     def gpu(self) -> Gpu:
@@ -205,7 +223,7 @@ class PowerLimiter(Protocol):
 
     @property
     def state(self) -> LimitState | None:
-        """Return how the limit stands now; None before it was first read."""
+        """Return the state of the limit; None before it was first read."""
         ...
 
     def request(self, target: Target) -> None:
@@ -213,15 +231,15 @@ class PowerLimiter(Protocol):
         ...
 
     def release(self, *, reason: str, detail: str) -> None:
-        """End the hold: the GPU gets its prior limit back."""
+        """End the hold: the prior limit is restored."""
         ...
 
 
 class EnergyMeter(Protocol):
-    """The meter of one GPU, as a job sees it."""
+    """The energy meter of one GPU, as a run sees it."""
 
     def samples_since(self, time_ns: int, *, until_ns: int | None = None) -> Sequence[Sample]:
-        """Return the readings from one moment to another [ns], oldest first, with the nearest ones outside of them.
+        """Return the samples from one moment to another [ns], oldest first, with the nearest ones outside of them.
 
         The first is the last one at or before `time_ns`, the last is the first one at or past `until_ns`, where there
         are such; None: to the newest. Each has `energy_j` (integrated where no counter is).
@@ -229,7 +247,7 @@ class EnergyMeter(Protocol):
         ...
 
     def counter_at_j(self, time_ns: int) -> float | None:
-        """Return where the GPU's own counter, which outlives the controller, stood at a moment [J].
+        """Return the value of the GPU's own counter, which outlives the controller, at a moment [J].
 
         None where it has none, or nothing was read yet.
         """
@@ -264,7 +282,7 @@ class Provenance:
 
 
 class SignalSource(Protocol):
-    """The grid signal, as jobs and meters see it."""
+    """The grid signal, as runs and meters see it."""
 
     @property
     def kind(self) -> str:

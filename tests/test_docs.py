@@ -15,8 +15,7 @@ from controller import config
 from controller.accounting import ranks
 from controller.cli.main import _parser
 from controller.control import profile_store
-from controller.gpu import journal as restoration
-from controller.gpu import power_limiter as actuator
+from controller.gpu import journal, power_limiter
 from controller.runs import run as job
 from controller.signal import feed as signal_feed
 from controller.signal import grid_message as signal_news
@@ -123,8 +122,10 @@ def test_the_readme_shows_each_verb_that_there_is() -> None:
 
 
 def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:
+    folders = ("accounting", "control", "gpu", "runs", "signal")
     sources = [
-        path for folder in ("controller", "policies", "policies/planning") for path in (ROOT / folder).glob("*.py")
+        *(path for folder in folders for path in (ROOT / "controller" / folder).rglob("*.py")),
+        *(path for folder in ("vocabulary", "planning") for path in (ROOT / "policies" / folder).rglob("*.py")),
     ]
     given = {reason for source in sources for reason in _reasons(ast.parse(source.read_text(encoding="utf-8")))}
     section = HOW_IT_WORKS.split("## Reason codes")[1]
@@ -135,8 +136,8 @@ def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (SAFETY, f"every {actuator.RECONCILE_S:g} s, the limit is read back"),
-        (SAFETY, f"within {restoration.TOLERANCE_W:g} W"),
+        (SAFETY, f"every {power_limiter.RECONCILE_S:g} s, the limit is read back"),
+        (SAFETY, f"within {journal.READBACK_TOLERANCE_W:g} W"),
         (SAFETY, f"at most {recorder.MAX_KEPT:,} iterations"),
         (SAFETY, f"at most {sender.CLOSE_TIMEOUT_S:g} s for its last messages"),
         (HOW_IT_WORKS, f"or none has for {ranks.GATHER_S:g} s"),
@@ -163,7 +164,7 @@ def test_numbers_in_the_documents_are_those_of_the_code(text: str, sentence: str
 
 def test_numbers_in_words_are_those_of_the_code() -> None:
     safety, how_it_works = (" ".join(text.split()) for text in (SAFETY, HOW_IT_WORKS))
-    assert (actuator.MAX_REVERSIONS, needs.SETTLE_S, needs.RESERVE_SHARE) == (3, 21_600, 0.1)
+    assert (power_limiter.MAX_REVERSIONS, needs.SETTLE_S, needs.RESERVE_SHARE) == (3, 21_600, 0.1)
     assert (ProviderSettings().max_age_s, MAX_LAG_S) == (7_200, 86_400)
     assert "written again, three times" in safety
     assert (estimate.WINSOR_DEVIATIONS, drift.REST_RATIO) == (3, 10)
@@ -189,7 +190,7 @@ def test_the_unit_file_starts_the_controller_and_gives_back_what_a_killed_one_le
         "controller",
         "restore",
     )
-    assert float(options["TimeoutStopSec"][0]) > 2 * actuator.STOP_TIMEOUT_S
+    assert float(options["TimeoutStopSec"][0]) > 2 * power_limiter.STOP_TIMEOUT_S
     assert options["RestartPreventExitStatus"] == ["2"]
     assert options["CapabilityBoundingSet"] == ["CAP_SYS_ADMIN"]
 
@@ -270,7 +271,10 @@ def _values_of_reason(node: ast.AST) -> list[ast.expr]:
             | ast.Call(func=ast.Name(id="_decided"), args=[_, _, _, value, _])
             | ast.Assign(targets=[ast.Name(id="reason")], value=value)
             | ast.Call(func=ast.Attribute(attr="_highest"), args=[_, value, _])
-            | ast.Call(func=ast.Attribute(attr="_tell" | "_observe" | "_let_go" | "_give_back"), args=[value, *_])
+            | ast.Call(
+                func=ast.Attribute(attr="_tell" | "_report" | "_observe_only" | "_restore" | "_give_back"),
+                args=[value, *_],
+            )
         ):
             return [value]
         case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):

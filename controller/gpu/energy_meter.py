@@ -1,7 +1,7 @@
-"""The meter of one GPU: reads it, keeps the latest readings for the job on it, and publishes energy, carbon and cost.
+"""Energy meter of one GPU: samples it, keeps recent samples for the run on it, and publishes energy, carbon and cost.
 
-Energy comes from the GPU's own counter; where there is none, from the power integrated between readings.
-A counter that falls was reset with the driver: there too the power stands in. Totals run from the controller's start.
+Energy comes from the GPU's own counter; where there is none, from the power integrated between samples.
+A counter that falls was reset with the driver: there too the power stands in. Totals start with the controller.
 """
 
 import logging
@@ -19,13 +19,18 @@ from policies.vocabulary.units import carbon_g, cost
 from publishers.messages.reports import GpuEnergy
 
 MAX_SAMPLES = 8_192
-"""Readings of somewhat more than what a run's energy waits for its iterations: about 2 MB a GPU."""
+"""Somewhat more than a run's energy waits for its iterations: about 2 MB a GPU."""
 
 _LOGGER = logging.getLogger(__name__)
 
 
 class GpuEnergyMeter:
-    """The meter of one GPU; obeys `EnergyMeter`."""
+    """The energy meter of one GPU; obeys `EnergyMeter`.
+
+    Attributes:
+        job: the job that holds the GPU, for the published message.
+        energy_j: the energy used since the controller started [J].
+    """
 
     def __init__(
         self,
@@ -36,10 +41,10 @@ class GpuEnergyMeter:
         publish_period_s: float,
         signal: SignalSource,
         limiter: PowerLimiter,
-        publish: Callable[[str, GpuEnergy], None],
+        publish: Callable[[GpuEnergy], None],
     ) -> None:
         self.job: str | None = None
-        """The job that holds the GPU, for the published message."""
+        self.energy_j = 0.0
         self._gpu = gpu
         self._clock = clock
         self._sample_period_s = sample_period_s
@@ -49,51 +54,44 @@ class GpuEnergyMeter:
         self._publish = publish
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self._raw: Sample | None = None
-        self._energy_j = 0.0
         self._carbon_g = 0.0
         self._cost = 0.0
         self._last_value: float | None = None
         self._failing = False
 
     @property
-    def energy_j(self) -> float:
-        """Return the energy used since the controller started [J]."""
-        return self._energy_j
-
-    @property
     def latest(self) -> Sample | None:
-        """Return the newest reading, with its cumulative energy."""
+        """Return the newest sample, with its cumulative energy; None before the first."""
         return self._samples[-1] if self._samples else None
 
     def samples_since(self, time_ns: int, *, until_ns: int | None = None) -> Sequence[Sample]:
-        """Return the readings from the last one at or before `time_ns` to the first at or past `until_ns`."""
+        """Return the samples from the last one at or before `time_ns` to the first at or past `until_ns` [ns]."""
         first, end = bisect_right(self._samples, time_ns, key=_time_ns) - 1, len(self._samples)
         if until_ns is not None:
             end = min(bisect_left(self._samples, until_ns, key=_time_ns) + 1, end)
         return [self._samples[i] for i in range(max(first, 0), end)]
 
     def counter_at_j(self, time_ns: int) -> float | None:
-        """Return where the GPU's own counter stood at a moment within the readings [J]; None where it has none."""
+        """Return the value of the GPU's own counter at a moment within the samples [J]; None where it has none."""
         if self._raw is None or self._raw.energy_j is None:
             return None
         around = self.samples_since(time_ns, until_ns=time_ns)
         at_j = np.interp(time_ns, [s.time_ns for s in around], [s.energy_j or 0.0 for s in around])
-        return self._raw.energy_j - (self._energy_j - float(at_j))
+        return self._raw.energy_j - (self.energy_j - float(at_j))
 
     async def run(self) -> None:
-        """Read every `sample_period_s` and publish every `publish_period_s`; missed ticks are skipped."""
+        """Sample every `sample_period_s` and publish every `publish_period_s`; missed ticks are skipped."""
         tick_s = publish_s = self._clock.now_s()
         while True:
-            await self._read()
+            await self._sample()
             now_s = self._clock.now_s()
             if self._samples and is_due(publish_s, period_s=self._publish_period_s, now_s=now_s):
-                self._publish(self._gpu.uuid, self.report(now_s))
+                self._publish(self._report(now_s))
                 publish_s = next_tick_s(publish_s, period_s=self._publish_period_s, now_s=now_s)
             tick_s = next_tick_s(tick_s, period_s=self._sample_period_s, now_s=now_s)
             await self._clock.sleep_until(tick_s)
 
-    def report(self, now_s: float) -> GpuEnergy:
-        """Return what is published."""
+    def _report(self, now_s: float) -> GpuEnergy:
         sample = self._samples[-1]
         state = self._limiter.state
         history = self._signal.history()
@@ -101,7 +99,7 @@ class GpuEnergyMeter:
         priced, carbon = self._signal.kind == "price", self._signal.kind == "carbon"
         return GpuEnergy(
             time_s=now_s,
-            energy_j=self._energy_j,
+            energy_j=self.energy_j,
             power_w=sample.power_w,
             power_limit_w=state.enforced_power_limit_w if state else None,
             carbon_g=self._carbon_g if carbon else None,
@@ -113,8 +111,8 @@ class GpuEnergyMeter:
             job=self.job,
         )
 
-    async def _read(self) -> None:
-        """Take a reading; a GPU that fails is told once, and once more when it is back."""
+    async def _sample(self) -> None:
+        """Take a sample; a GPU that fails is logged once, and once more when it is back."""
         try:
             raw = await self._gpu.read_sample()
         except GpuError as error:
@@ -125,16 +123,16 @@ class GpuEnergyMeter:
         if self._failing:
             _LOGGER.info("%s: can be read again", self._gpu.uuid)
         self._failing = False
-        self._count(raw)
+        self._add(raw)
 
-    def _count(self, raw: Sample) -> None:
+    def _add(self, raw: Sample) -> None:
         before = self._raw
         if before is not None and raw.time_ns <= before.time_ns:
             return
         self._raw = raw
         used_j = _used_j(before, raw) if before else 0.0
-        self._energy_j += used_j
-        self._samples.append(replace(raw, energy_j=self._energy_j))
+        self.energy_j += used_j
+        self._samples.append(replace(raw, energy_j=self.energy_j))
         value = self._signal_value()
         if value is not None and self._signal.kind == "carbon":
             self._carbon_g += carbon_g(used_j, value)
@@ -154,7 +152,7 @@ def _time_ns(sample: Sample) -> int:
 
 
 def _used_j(before: Sample, after: Sample) -> float:
-    """Return the energy between two readings [J]: by the counter where both have one that did not fall."""
+    """Return the energy between two samples [J]: by the counter where both have one that did not fall."""
     if before.energy_j is not None and after.energy_j is not None and after.energy_j >= before.energy_j:
         return after.energy_j - before.energy_j
     return (before.power_w + after.power_w) / 2 * (after.time_ns - before.time_ns) / NS_PER_S

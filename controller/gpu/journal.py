@@ -1,79 +1,79 @@
 """The journal of prior power limits, and the one way to restore them.
 
-The journal of prior limits: written before a GPU is, so that every limit can be given back even after SIGKILL.
+The journal is written before a GPU is, so that every limit can be restored even after SIGKILL. For each GPU that we
+hold it keeps the limit it had before us, and the limits that we may have left on it: the one in force and the one about
+to be written, because a kill can come between the two. A limit is ours to restore only while it is one of these. The
+file is replaced whole (write, fsync, rename, fsync of the directory) and never edited.
 
-For each GPU that we hold it keeps the limit it had before us, and the limits that we may have left on it: the one in
-force and the one about to be written, because a kill can come between the two. A limit is ours to give back only while
-it is one of these. The file is replaced whole (write, fsync, rename, fsync of the directory) and never edited.
-
-Giving limits back: the one way in which a power limit of ours ends, by whatever road we come to it.
-
-The actuator takes it at the end of a hold and when the controller stops, the daemon at start for what a killed
-controller left behind, and `gridchase restore` by hand.
+`restore_prior_limit` is called by the limiter at the end of a hold and when the controller stops, by the controller at
+start for what a killed one left behind, and by `gridchase restore`.
 """
 
 import asyncio
-import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
 
 from controller.errors import GpuError, JournalError
 from controller.ports import Gpu, LiveLimit
+from publishers.shared.atomic_file import replace_file
 
-FILE_NAME = "journal.json"
-VERSION = 1
+FILE_NAME: Final = "journal.json"
+VERSION: Final = 1
+READBACK_TOLERANCE_W: Final = 0.5
+"""A limit that reads back within this of what was written is the same: drivers round to milliwatts, boards to 0.5 W."""
+_UNWRITABLE: Final = "set node.state_dir to a directory that can be written"
 
 
 class JournalEntry(Struct, frozen=True, kw_only=True):
-    """A GPU that we hold: what it had before us, and what we may have left on it [W]."""
+    """A GPU that we hold: its limit before us, and what we may have left on it [W]."""
 
     prior_power_limit_w: float
     written_power_limits_w: tuple[float, ...]
     written_at_s: float
 
 
-class _Head(Struct, frozen=True, kw_only=True):
+class _Header(Struct, frozen=True, kw_only=True):
     version: int
 
 
-class _File(_Head, frozen=True, kw_only=True):
+class _File(_Header, frozen=True, kw_only=True):
     gpus: dict[str, JournalEntry]
 
 
 class Journal:
-    """The journal in a state directory. Safe to call from the threads of several GPUs."""
+    """The journal in a state directory. Safe to call from the threads of several GPUs.
 
-    def __init__(self, path: Path, entries: dict[str, JournalEntry]) -> None:
+    Attributes:
+        entries: the GPUs that we hold, by UUID; replaced at each change, never changed in place.
+    """
+
+    def __init__(self, path: Path, entries: Mapping[str, JournalEntry]) -> None:
         self.path = path
-        self._entries = entries
+        self.entries = entries
         self._lock = threading.Lock()
 
     @classmethod
     def open(cls, state_dir: Path) -> "Journal":
-        """Return the journal of `state_dir`, which is made where it is missing, after proving that it can be written.
+        """Return the journal of `state_dir`, created where missing, after proving that it can be written.
 
         Raises:
             JournalError: the journal cannot be read or understood, or the directory cannot be written.
         """
-        path = state_dir / FILE_NAME
         try:
             state_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise JournalError(
-                f"{state_dir}: {error.strerror}; set node.state_dir to a directory that can be written"
-            ) from error
+            raise JournalError(f"{state_dir}: {error.strerror}; {_UNWRITABLE}") from error
         journal = cls.read(state_dir)
         try:
             journal._replace(journal.entries)
         except OSError as error:
-            raise JournalError(
-                f"{path}: {error.strerror}; set node.state_dir to a directory that can be written"
-            ) from error
+            raise JournalError(f"{journal.path}: {error.strerror}; {_UNWRITABLE}") from error
         return journal
 
     @classmethod
@@ -86,7 +86,7 @@ class Journal:
         path = state_dir / FILE_NAME
         try:
             content = path.read_bytes()
-            version = msgspec.json.decode(content, type=_Head).version
+            version = msgspec.json.decode(content, type=_Header).version
             entries = msgspec.json.decode(content, type=_File).gpus if version == VERSION else {}
         except FileNotFoundError:
             return cls(path, {})
@@ -101,71 +101,48 @@ class Journal:
             raise JournalError(f"{path}: version {version}: this gridchase reads version {VERSION}; no GPU was touched")
         return cls(path, entries)
 
-    @property
-    def entries(self) -> dict[str, JournalEntry]:
-        """Return the GPUs that we hold, by UUID."""
-        return dict(self._entries)
-
     def record(self, gpu_uuid: str, entry: JournalEntry) -> None:
-        """Put a GPU on record, durably, before it is written to.
+        """Store the entry of a GPU, durably, before the GPU is written.
 
         Raises:
             JournalError: the disk refuses; the GPU must not be written then.
         """
         with self._lock:
-            self._store({**self._entries, gpu_uuid: entry})
+            self._store({**self.entries, gpu_uuid: entry})
 
     def forget(self, gpu_uuid: str) -> None:
-        """Strike a GPU off the record: it has its limit back, or somebody else owns it now.
+        """Remove the entry of a GPU: its limit is restored, or somebody else owns it now.
 
         Raises:
             JournalError: the disk refuses; the entry then stays.
         """
         with self._lock:
-            if gpu_uuid in self._entries:
-                self._store({uuid: entry for uuid, entry in self._entries.items() if uuid != gpu_uuid})
+            if gpu_uuid in self.entries:
+                self._store({uuid: entry for uuid, entry in self.entries.items() if uuid != gpu_uuid})
 
-    def _store(self, entries: dict[str, JournalEntry]) -> None:
+    def _store(self, entries: Mapping[str, JournalEntry]) -> None:
         try:
             self._replace(entries)
         except OSError as error:
             raise JournalError(f"{self.path}: {error.strerror}") from error
-        self._entries = entries
+        self.entries = entries
 
-    def _replace(self, entries: dict[str, JournalEntry]) -> None:
-        temporary = self.path.with_suffix(".new")
-        with temporary.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(_File(version=VERSION, gpus=entries)), indent=2))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
-        directory = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-
-
-TOLERANCE_W = 0.5
-"""Limits closer than this are the same: drivers round to the next milliwatt, boards to the next half watt."""
+    def _replace(self, entries: Mapping[str, JournalEntry]) -> None:
+        content = msgspec.json.encode(_File(version=VERSION, gpus=dict(entries)))
+        replace_file(self.path, msgspec.json.format(content, indent=2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreResult:
-    """What became of a limit that was to be given back, with the limits after it where they could be read."""
+    """The outcome of a restore, with the live limits after it where they could be read."""
 
     code: Literal["restored", "untouched", "failed"]
     detail: str
     live: LiveLimit | None = None
 
 
-def is_same_limit(one_w: float, other_w: float) -> bool:
-    """Return whether two power limits [W] are the same one."""
-    return abs(one_w - other_w) <= TOLERANCE_W
-
-
 async def restore_prior_limit(gpu: Gpu, journal: Journal) -> RestoreResult | None:
-    """Give a GPU its prior limit back, if the live limit still is one that we wrote; None where we hold nothing.
+    """Restore the prior limit of a GPU if the live one still is one that we wrote; None where we hold nothing.
 
     Where it is not, somebody else owns the limit now, and it stays. Where the GPU fails, the journal keeps its entry.
     """
@@ -181,8 +158,8 @@ async def restore_prior_limit(gpu: Gpu, journal: Journal) -> RestoreResult | Non
         live = await _write_prior(gpu, entry, live)
         await asyncio.to_thread(journal.forget, gpu.uuid)
     except (GpuError, JournalError) as error:
-        return RestoreResult(code="failed", detail=f"could not be given back: {error}; then run `gridchase restore`")
-    return RestoreResult(code="restored", detail=f"given back: {live.requested_power_limit_w:g} W", live=live)
+        return RestoreResult(code="failed", detail=f"could not be restored: {error}; then run `gridchase restore`")
+    return RestoreResult(code="restored", detail=f"restored to {live.requested_power_limit_w:g} W", live=live)
 
 
 def is_our_limit(live: LiveLimit, entry: JournalEntry) -> bool:
@@ -191,8 +168,13 @@ def is_our_limit(live: LiveLimit, entry: JournalEntry) -> bool:
     return any(is_same_limit(live.requested_power_limit_w, limit_w) for limit_w in ours_w)
 
 
+def is_same_limit(one_w: float, other_w: float) -> bool:
+    """Return whether two power limits [W] differ only by the rounding of drivers and boards."""
+    return abs(one_w - other_w) <= READBACK_TOLERANCE_W
+
+
 async def _write_prior(gpu: Gpu, entry: JournalEntry, live: LiveLimit) -> LiveLimit:
-    """Write the prior limit, unless it is there already; clamped to what the GPU accepts today: drivers change that."""
+    """Write the prior limit, clamped to what the GPU accepts today, unless it is in force already; return what is."""
     limits = await gpu.read_range()
     prior_power_limit_w = min(max(entry.prior_power_limit_w, limits.min_power_limit_w), limits.max_power_limit_w)
     if is_same_limit(live.requested_power_limit_w, prior_power_limit_w):

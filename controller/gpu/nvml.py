@@ -1,13 +1,5 @@
 """The GPUs of this node through NVML: each has its own thread, and every call a deadline.
 
-Whether `import pynvml` gives NVIDIA's own bindings, nvidia-ml-py, or the other package that carries that name.
-
-Up to version 11, the package called pynvml on PyPI brings a `pynvml/` of its own, which hides NVIDIA's `pynvml.py`
-where both are installed. From version 12 on it only depends on nvidia-ml-py and is harmless. So the question is not
-which packages are installed, but which one the module comes from.
-
-The GPUs of this node through NVML: each has its own thread, and every call a deadline.
-
 The library stays open as long as the backend is, because without persistence mode the driver forgets every limit when
 its last client leaves.
 """
@@ -23,41 +15,12 @@ from controller.gpu import nvml_calls
 from controller.gpu.driver_thread import DriverThread
 from controller.ports import LimitRange, LiveLimit, Sample
 
-_MEND = "pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py"
-
-
-def check_package(module_file: str | None) -> None:
-    """Check that the module `pynvml`, loaded from `module_file` (None: it is not there), is NVIDIA's.
-
-    Raises:
-        BackendError: it is missing, or it is another one.
-    """
-    if module_file is None:
-        raise BackendError("the Python package nvidia-ml-py is not installed: pip install 'gridchase[controller]'")
-    official = _installed("nvidia-ml-py")
-    if official is not None and _path(official.locate_file("pynvml.py")) == _path(module_file):
-        return
-    other = _installed("pynvml")
-    origin = f"the unofficial package pynvml {other.version}" if other is not None else "a package of unknown origin"
-    raise BackendError(f"`import pynvml` gives {module_file}, from {origin}; NVIDIA's is needed: {_MEND}")
-
-
-def _installed(name: str) -> Distribution | None:
-    try:
-        return distribution(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _path(file: object) -> Path:
-    return Path(str(file)).resolve()
-
-
 OPEN_TIMEOUT_S: Final = 30.0
 """The first client of a driver without persistence mode initialises the boards: seconds for each."""
 READ_TIMEOUT_S: Final = 2.0
 WRITE_TIMEOUT_S: Final = 5.0
 CLOSE_TIMEOUT_S: Final = 5.0
+_REINSTALL: Final = "pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py"
 
 T = TypeVar("T")
 
@@ -65,7 +28,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class NvmlBackend:
-    """The NVIDIA GPUs of this node; a GPU that fails at opening is left out, and its error stands in `faults`."""
+    """The NVIDIA GPUs of this node; a GPU that fails at opening is left out, and its error listed in `faults`."""
 
     def __init__(
         self,
@@ -95,7 +58,7 @@ class NvmlBackend:
         """
         if self._thread is not None:
             raise BackendError("NVML is open already: close it first")
-        check_package(nvml_calls.PACKAGE_FILE)
+        _check_package(nvml_calls.PACKAGE_FILE)
         thread = DriverThread("NVML")
         try:
             n_gpus, self._driver = await thread.call("open", nvml_calls.initialise, timeout_s=self._open_timeout_s)
@@ -124,7 +87,7 @@ class NvmlBackend:
         self._gpus.append(gpu)
 
     async def close(self) -> None:
-        """Let go of the driver; does not fail. While a call is out, the library stays loaded until the process ends."""
+        """Close the driver; does not fail. While a call is overdue, the library stays loaded until the process ends."""
         thread, self._thread = self._thread, None
         gpus, self._gpus, self.faults = self._gpus, [], []
         if thread is None:
@@ -168,7 +131,7 @@ class NvmlGpu:
 
     @property
     def is_suspect(self) -> bool:
-        """Return whether a call is out that should have returned."""
+        """Return whether a call is overdue."""
         return self._thread.is_stuck
 
     async def read_range(self) -> LimitRange:
@@ -224,3 +187,34 @@ class NvmlGpu:
             lambda: nvml_calls.translate_errors(board.uuid, operation, lambda: read(board.handle)),
             timeout_s=self._read_timeout_s,
         )
+
+
+def _check_package(module_file: str | None) -> None:
+    """Check that the module `pynvml`, loaded from `module_file` (None: it is missing), is NVIDIA's own.
+
+    Up to version 11, the package called pynvml on PyPI brings a `pynvml/` of its own, which hides NVIDIA's `pynvml.py`
+    where both are installed. From version 12 on it only depends on nvidia-ml-py and is harmless. So it does not matter
+    which packages are installed, but which one the module comes from.
+
+    Raises:
+        BackendError: it is missing, or it is another one.
+    """
+    if module_file is None:
+        raise BackendError("the Python package nvidia-ml-py is not installed: pip install 'gridchase[controller]'")
+    official = _find_package("nvidia-ml-py")
+    if official is not None and _resolved(official.locate_file("pynvml.py")) == _resolved(module_file):
+        return
+    other = _find_package("pynvml")
+    origin = f"the unofficial package pynvml {other.version}" if other is not None else "a package of unknown origin"
+    raise BackendError(f"`import pynvml` gives {module_file}, from {origin}; NVIDIA's is needed: {_REINSTALL}")
+
+
+def _find_package(name: str) -> Distribution | None:
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _resolved(file: object) -> Path:
+    return Path(str(file)).resolve()

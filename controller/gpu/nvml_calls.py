@@ -1,4 +1,4 @@
-"""The calls into NVML: the only file that imports pynvml (NVIDIA's nvidia-ml-py). Milliwatts and millijoules end here.
+"""The calls into NVML: the only module that imports pynvml (nvidia-ml-py). Milliwatts and millijoules end here.
 
 They block, perhaps for ever, so they run in the GPU's thread. Nothing is ever written but the power limit: no
 persistence mode, no clocks.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from controller.errors import BackendError, GpuLimitError
-from controller.gpu import nvml_errors as nvml_faults
+from controller.gpu import nvml_errors
 from controller.ports import LimitRange, LiveLimit, Sample
 
 try:
@@ -30,8 +30,8 @@ _MW_END: Final = 1 << 32
 _FIELD_POWER_INSTANT: Final = 186
 _FIELD_REQUESTED_LIMIT: Final = 192
 _VALUE_OF_TYPE: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-_ABSENT: Final = (nvml_faults.NOT_SUPPORTED, nvml_faults.FUNCTION_NOT_FOUND)
-_UNSEEN: Final = (*_ABSENT, nvml_faults.NO_PERMISSION, nvml_faults.NO_DATA)
+_ABSENT: Final = (nvml_errors.NOT_SUPPORTED, nvml_errors.FUNCTION_NOT_FOUND)
+_UNSEEN: Final = (*_ABSENT, nvml_errors.NO_PERMISSION, nvml_errors.NO_DATA)
 
 T = TypeVar("T")
 Handle = Any  # nvidia-ml-py has no types
@@ -39,7 +39,7 @@ Handle = Any  # nvidia-ml-py has no types
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardInfo:
-    """What is found out about a GPU once, when it is opened."""
+    """What is read of a GPU once, when it is opened."""
 
     handle: Handle
     index: int
@@ -62,7 +62,7 @@ def initialise() -> tuple[int, str]:
             pynvml.nvmlShutdown()
             raise
     except pynvml.NVMLError as error:
-        raise BackendError(nvml_faults.open_message(error.value, str(error))) from error
+        raise BackendError(nvml_errors.open_message(error.value, str(error))) from error
 
 
 def _versions() -> str:
@@ -76,30 +76,30 @@ def shut_down() -> None:
 
 
 def identify(index: int) -> BoardInfo:
-    """Return what is to be known about a GPU for as long as it is open."""
-    return translate_errors(f"GPU {index}", "open", lambda: _find_out(index))
+    """Return what does not change while a GPU is open."""
+    return translate_errors(f"GPU {index}", "open", lambda: _read_board(index))
 
 
-def _find_out(index: int) -> BoardInfo:
+def _read_board(index: int) -> BoardInfo:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     return BoardInfo(
         handle=handle,
         index=index,
         uuid=as_text(pynvml.nvmlDeviceGetUUID(handle)),
         model=as_text(pynvml.nvmlDeviceGetName(handle)),
-        has_energy_counter=_unless(_ABSENT, pynvml.nvmlDeviceGetTotalEnergyConsumption, handle) is not None,
+        has_energy_counter=_none_on(_ABSENT, pynvml.nvmlDeviceGetTotalEnergyConsumption, handle) is not None,
     )
 
 
 def translate_errors(gpu_uuid: str, operation: str, work: Callable[[], T]) -> T:
-    """Return what `work()` returns, its NVML errors in our own words."""
+    """Return what `work()` returns, with NVML errors as `GpuError`s."""
     try:
         return work()
     except pynvml.NVMLError as error:
-        raise nvml_faults.gpu_error(error.value, str(error), gpu_uuid=gpu_uuid, operation=operation) from error
+        raise nvml_errors.gpu_error(error.value, str(error), gpu_uuid=gpu_uuid, operation=operation) from error
 
 
-def _unless(codes: tuple[int, ...], read: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 — NVML's own
+def _none_on(codes: tuple[int, ...], read: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 — NVML's own
     """Return what `read` returns, or None where it fails with one of `codes`."""
     try:
         return read(*arguments)
@@ -111,7 +111,7 @@ def _unless(codes: tuple[int, ...], read: Callable[..., Any], *arguments: object
 
 def _read_field(handle: Handle, field: int) -> int | None:
     """Return a field value, or None where the GPU or its driver has none."""
-    values = _unless((*_UNSEEN, nvml_faults.INVALID_ARGUMENT), pynvml.nvmlDeviceGetFieldValues, handle, [field])
+    values = _none_on((*_UNSEEN, nvml_errors.INVALID_ARGUMENT), pynvml.nvmlDeviceGetFieldValues, handle, [field])
     if values is None or values[0].nvmlReturn or not 0 <= values[0].valueType < len(_VALUE_OF_TYPE):
         return None
     return int(getattr(values[0].value, _VALUE_OF_TYPE[values[0].valueType]))
@@ -141,23 +141,23 @@ def read_limit(handle: Handle) -> LiveLimit:
 
 
 def set_power_limit(board: BoardInfo, power_limit_w: float) -> None:
-    """Write the limit; the board itself judges whether it lies within the range, because that changes."""
+    """Write the limit [W]; the board itself checks its range, because that changes."""
     if not 0 < power_limit_w * _MW_PER_W < _MW_END - 1:
-        message = f"{power_limit_w:g} W is no power limit: {nvml_faults.SET_FAULTS[nvml_faults.INVALID_ARGUMENT][1]}"
+        message = f"{power_limit_w:g} W is no power limit: {nvml_errors.SET_ERRORS[nvml_errors.INVALID_ARGUMENT][1]}"
         raise GpuLimitError(message, gpu_uuid=board.uuid, operation="set_power_limit")
     try:
         pynvml.nvmlDeviceSetPowerManagementLimit(board.handle, round(power_limit_w * _MW_PER_W))
     except pynvml.NVMLError as error:
-        what = f"{power_limit_w:g} W{_accepted(board.handle) if error.value == nvml_faults.INVALID_ARGUMENT else ''}"
-        raise nvml_faults.set_error(
+        what = f"{power_limit_w:g} W{_range_hint(board.handle) if error.value == nvml_errors.INVALID_ARGUMENT else ''}"
+        raise nvml_errors.set_error(
             error.value, str(error), gpu_uuid=board.uuid, operation="set_power_limit", what=what
         ) from error
 
 
-def _accepted(handle: Handle) -> str:
+def _range_hint(handle: Handle) -> str:
     try:
         limits = read_range(handle)
-    except pynvml.NVMLError:  # the refusal itself is what matters, and is on its way
+    except pynvml.NVMLError:  # the rejection itself is what matters, and is being raised
         return ""
     return f", where the GPU accepts {limits.min_power_limit_w:g} to {limits.max_power_limit_w:g} W"
 
@@ -166,10 +166,10 @@ def read_sample(handle: Handle, *, has_energy_counter: bool) -> Sample:
     """Return the meters; the time is that of the energy reading, else that of the power reading."""
     energy_mj, time_ns = None, None
     if has_energy_counter:
-        energy_mj, time_ns = _timed(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
-    power_mw, power_time_ns = _timed(_read_power_mw, handle)
-    utilization = _unless(_UNSEEN, pynvml.nvmlDeviceGetUtilizationRates, handle)
-    temperature = _unless(_UNSEEN, _read_temperature_c, handle)
+        energy_mj, time_ns = _read_timed(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+    power_mw, power_time_ns = _read_timed(_read_power_mw, handle)
+    utilization = _none_on(_UNSEEN, pynvml.nvmlDeviceGetUtilizationRates, handle)
+    temperature = _none_on(_UNSEEN, _read_temperature_c, handle)
     return Sample(
         time_ns=power_time_ns if time_ns is None else time_ns,
         power_w=power_mw / _MW_PER_W,
@@ -180,7 +180,7 @@ def read_sample(handle: Handle, *, has_energy_counter: bool) -> Sample:
 
 
 def _read_power_mw(handle: Handle) -> int:
-    """Return the draw: at this instant where the driver tells, else what it tells (from Ampere on, a mean of 1 s)."""
+    """Return the instant draw where the driver has it, else its usual reading (from Ampere on, a mean of 1 s)."""
     power_mw = _read_field(handle, _FIELD_POWER_INSTANT)
     return int(pynvml.nvmlDeviceGetPowerUsage(handle)) if power_mw is None else power_mw
 
@@ -191,7 +191,7 @@ def _read_temperature_c(handle: Handle) -> int:
     return int(read(handle, pynvml.NVML_TEMPERATURE_GPU))
 
 
-def _timed(read: Callable[[Handle], int], handle: Handle) -> tuple[int, int]:
+def _read_timed(read: Callable[[Handle], int], handle: Handle) -> tuple[int, int]:
     """Return a reading and the middle of the time it took: some drivers need milliseconds [ns]."""
     before_ns = time.monotonic_ns()
     value = read(handle)
@@ -200,22 +200,22 @@ def _timed(read: Callable[[Handle], int], handle: Handle) -> tuple[int, int]:
 
 def read_processes(handle: Handle) -> frozenset[int] | None:
     """Return the ids of the processes that compute on the GPU, or None where that cannot be seen."""
-    processes = _unless(_UNSEEN, pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
+    processes = _none_on(_UNSEEN, pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
     return None if processes is None else frozenset(int(process.pid) for process in processes)
 
 
 def read_mig(handle: Handle) -> bool:
-    """Return whether the GPU is partitioned; where the question is unknown, it is not."""
-    modes = _unless(_ABSENT, pynvml.nvmlDeviceGetMigMode, handle)
+    """Return whether the GPU is partitioned (MIG); a driver without MIG has none."""
+    modes = _none_on(_ABSENT, pynvml.nvmlDeviceGetMigMode, handle)
     return modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
 
 
 def read_persistence(handle: Handle) -> bool | None:
     """Return whether persistence mode is on, or None where the driver does not say."""
-    mode = _unless(_UNSEEN, pynvml.nvmlDeviceGetPersistenceMode, handle)
+    mode = _none_on(_UNSEEN, pynvml.nvmlDeviceGetPersistenceMode, handle)
     return None if mode is None else mode == pynvml.NVML_FEATURE_ENABLED
 
 
 def as_text(name: bytes | str) -> str:
-    """Return a name of NVML's: bytes in older bindings, text in newer ones."""
+    """Return a text of NVML, which older bindings give as bytes."""
     return name.decode() if isinstance(name, bytes) else name

@@ -1,4 +1,4 @@
-"""What NVML's return codes mean, and what to do about each: the one table of them.
+"""NVML return codes: what each means, and what to do about it.
 
 Codes are those of nvml.h (nvmlReturn_t). Drivers also return codes that the documentation of a call does not list:
 nvmlDeviceSetPowerManagementLimit does so with 4, NO_PERMISSION.
@@ -19,7 +19,7 @@ _KERNEL_LOG = "see the kernel log (dmesg, Xid) and nvidia-smi"
 _MISMATCH = "the driver was upgraded under a running system: reboot, or unload and reload the nvidia kernel modules"
 _DEVICES = "check that the device files /dev/nvidia* are there and that this process or container may open them"
 
-CALL_FAULTS: Final[Mapping[int, tuple[type[GpuError], str]]] = {
+CALL_ERRORS: Final[Mapping[int, tuple[type[GpuError], str]]] = {
     1: (GpuError, "NVML is closed"),
     INVALID_ARGUMENT: (GpuError, "NVML refuses an argument; the driver may be too old for this call"),
     NOT_SUPPORTED: (GpuNotSupportedError, "this GPU or its driver does not offer it"),
@@ -40,7 +40,7 @@ CALL_FAULTS: Final[Mapping[int, tuple[type[GpuError], str]]] = {
     999: (GpuError, f"the driver failed without saying why; {_KERNEL_LOG}"),
 }
 
-SET_FAULTS: Final[Mapping[int, tuple[type[GpuError], str]]] = {
+SET_ERRORS: Final[Mapping[int, tuple[type[GpuError], str]]] = {
     INVALID_ARGUMENT: (GpuLimitError, "check gpu.min_power_limit_w and gpu.max_power_limit_w"),
     NOT_SUPPORTED: (GpuNotSupportedError, "this GPU's power limit cannot be set (laptop, vGPU): it is only observed"),
     NO_PERMISSION: (
@@ -49,7 +49,7 @@ SET_FAULTS: Final[Mapping[int, tuple[type[GpuError], str]]] = {
     ),
 }
 
-OPEN_FAULTS: Final[Mapping[int, str]] = {
+OPEN_ERRORS: Final[Mapping[int, str]] = {
     NO_PERMISSION: f"this process may not talk to the driver; {_DEVICES}",
     9: "the NVIDIA driver is not loaded: modprobe nvidia, and look at dmesg if that fails",
     12: "libnvidia-ml.so.1 is not there: install the NVIDIA driver, or give the container access to it (--gpus all)",
@@ -61,16 +61,16 @@ OPEN_FAULTS: Final[Mapping[int, str]] = {
 
 def gpu_error(code: int, text: str, *, gpu_uuid: str, operation: str) -> GpuError:
     """Return the error for NVML's return code `code`, whose own name is `text`."""
-    kind, mend = CALL_FAULTS.get(code, (GpuError, _KERNEL_LOG))
-    return kind(f"{text} (NVML error {code}): {mend}", gpu_uuid=gpu_uuid, operation=operation, code=code)
+    kind, advice = CALL_ERRORS.get(code, (GpuError, _KERNEL_LOG))
+    return kind(f"{text} (NVML error {code}): {advice}", gpu_uuid=gpu_uuid, operation=operation, code=code)
 
 
 def set_error(code: int, text: str, *, gpu_uuid: str, operation: str, what: str) -> GpuError:
     """Return the error for `code` from a write; `what` says what was asked, and what the GPU accepts."""
-    kind, mend = SET_FAULTS.get(code) or CALL_FAULTS.get(code, (GpuError, _KERNEL_LOG))
-    return kind(f"{what}: {text} (NVML error {code}): {mend}", gpu_uuid=gpu_uuid, operation=operation, code=code)
+    kind, advice = SET_ERRORS.get(code) or CALL_ERRORS.get(code, (GpuError, _KERNEL_LOG))
+    return kind(f"{what}: {text} (NVML error {code}): {advice}", gpu_uuid=gpu_uuid, operation=operation, code=code)
 
 
 def open_message(code: int, text: str) -> str:
     """Return why NVML as a whole cannot be opened, and what to do."""
-    return f"cannot open NVML: {text} (NVML error {code}): {OPEN_FAULTS.get(code, _KERNEL_LOG)}"
+    return f"cannot open NVML: {text} (NVML error {code}): {OPEN_ERRORS.get(code, _KERNEL_LOG)}"

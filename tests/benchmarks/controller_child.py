@@ -30,7 +30,7 @@ async def _run(config: Config, n_gpus: int) -> None:
     gpus = []
     for index in range(n_gpus):
         simulated = (await default_simulation(clock, seed=index).open())[0]
-        gpus.append(TimedGpu(simulated.history, clock=clock, index=index, name=f"gpu-{index}"))
+        gpus.append(TimedGpu(simulated.timeline, clock=clock, index=index, name=f"gpu-{index}"))
     node = NodeContext(
         config=config,
         boot_id=boot_id(),

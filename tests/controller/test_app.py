@@ -145,7 +145,7 @@ async def test_a_gpu_in_the_journal_that_is_not_on_the_node_keeps_its_entry(
     async with Site(tmp_path, [prior_gpu("GPU-other", 0)]).controlled():
         pass
     assert b"GPU-away" in (tmp_path / "journal.json").read_bytes()
-    assert "GPU-away: stands in the journal, but is not on this node now" in caplog.text
+    assert "GPU GPU-away has a journal entry but is not present" in caplog.text
 
 
 async def test_the_last_messages_tell_the_limits_then_offline(tmp_path: Path) -> None:

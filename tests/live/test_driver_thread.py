@@ -93,7 +93,7 @@ async def test_a_caller_that_is_cancelled_leaves_its_call_before_the_next(thread
     assert done == ["first", "second"]
 
 
-async def test_a_caller_that_is_cancelled_before_its_turn_leaves_no_trace(thread: DriverThread, gate: Gate) -> None:
+async def test_a_call_whose_caller_is_cancelled_before_its_turn_is_dropped(thread: DriverThread, gate: Gate) -> None:
     done: list[str] = []
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(thread.call("hang", gate, timeout_s=NEVER_S))
@@ -137,7 +137,7 @@ async def test_an_overdue_call_makes_every_waiting_one_fail_at_once(thread: Driv
     assert not sent.is_set()
 
 
-async def test_a_gpu_that_answers_late_is_usable_again_and_it_is_said(
+async def test_a_gpu_that_answers_late_is_usable_again_and_it_is_logged(
     thread: DriverThread, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(GpuSuspectError):
@@ -150,7 +150,7 @@ async def test_a_gpu_that_answers_late_is_usable_again_and_it_is_said(
     assert "GPU-1: read_sample has returned after" in caplog.text
 
 
-async def test_a_late_failure_is_not_lost(thread: DriverThread, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_late_failure_is_logged(thread: DriverThread, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
     def fail_late() -> None:
         gate()
         raise OSError(5, "the board is gone")

@@ -14,8 +14,7 @@ from controller.errors import (
     GpuNotSupportedError,
     GpuPermissionError,
 )
-from controller.gpu import nvml_calls
-from controller.gpu import nvml_errors as nvml_faults
+from controller.gpu import nvml_calls, nvml_errors
 from controller.gpu.nvml import NvmlBackend
 from controller.ports import Backend, Gpu
 from tests.controller.gpu.gpu_contract import GpuContract
@@ -196,7 +195,7 @@ async def test_what_a_gpu_does_not_tell_is_none(nvml_in_process: StubMachine) ->
         *("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetPersistenceMode"),
     )
     for entry_point in entry_points:
-        stub.fail(entry_point, nvml_faults.NOT_SUPPORTED)
+        stub.fail(entry_point, nvml_errors.NOT_SUPPORTED)
     async with opened() as (gpu,):
         sample = await gpu.read_sample()
         assert (sample.utilization_ratio, sample.temperature_c) == (None, None)
@@ -218,7 +217,7 @@ async def test_the_processes_on_a_gpu_are_seen(nvml_in_process: StubMachine) -> 
 
 
 async def test_processes_that_may_not_be_seen_are_unknown(nvml_in_process: StubMachine) -> None:
-    nvml_in_process.gpu().fail("nvmlDeviceGetComputeRunningProcesses_v3", nvml_faults.NO_PERMISSION)
+    nvml_in_process.gpu().fail("nvmlDeviceGetComputeRunningProcesses_v3", nvml_errors.NO_PERMISSION)
     async with opened() as (gpu,):
         assert await gpu.read_processes() is None
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -11,7 +11,7 @@ from controller.config import default_state_dir
 from controller.errors import ConfigError
 from policies.service.config import BusConfig, PolicyConfig, StoreConfig
 from publishers.mqtt.broker_address import BrokerAddress
-from publishers.shared.toml_config import apply_override, build_record, independent_faults, read_tables, redacted_repr
+from publishers.shared.toml_config import load_sections, redacted_repr
 
 _SQLITE: Final = "sqlite"
 _POSTGRES: Final = ("postgresql", "postgresql+asyncpg")
@@ -24,14 +24,7 @@ def load_policy_config(path: Path | None, overrides: Sequence[str] = ()) -> Poli
     Raises:
         ConfigError: with every fault there is.
     """
-    faults: list[str] = []
-    tables = read_tables(path, faults)
-    is_read = not faults
-    for text in overrides:
-        apply_override(tables, text, faults)
-    config = _build(tables, faults)
-    if is_read:
-        faults += independent_faults(check_policy_config(config), faults)
+    config, faults = load_sections(PolicyConfig, path, overrides, cross_key_faults=check_policy_config)
     if faults:
         raise ConfigError(faults)
     return config
@@ -66,15 +59,6 @@ def read_store_password(store: StoreConfig) -> str:
 def masked(config: PolicyConfig) -> str:
     """Return the configuration in one line; it holds the paths of secrets, never the secrets."""
     return msgspec.json.encode(config).decode()
-
-
-def _build(tables: dict[str, Any], faults: list[str]) -> PolicyConfig:
-    sections = get_type_hints(PolicyConfig)
-    faults += [
-        f"{name}: there is no such section; there are {', '.join(sections)}" for name in tables if name not in sections
-    ]
-    built = {name: build_record(name, section, tables.get(name, {}), faults) for name, section in sections.items()}
-    return PolicyConfig(**{name: section for name, section in built.items() if section is not None})
 
 
 def _check_bus(bus: BusConfig) -> Iterator[str]:

@@ -14,10 +14,11 @@ from itertools import pairwise
 
 from msgspec import Struct
 
+from controller.clock import NS_PER_S
 from controller.demo.day.workload import Training, Workload
 from controller.gpu.simulation.measured_curve import MeasuredCurve
 from controller.gpu.simulation.noise import Noise
-from controller.gpu.simulation.timeline import NS_PER_S, GpuTimeline
+from controller.gpu.simulation.timeline import GpuTimeline
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import carbon_g
 

@@ -16,11 +16,11 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from controller.clock import ScaledClock
+from controller.clock import NS_PER_S, ScaledClock
 from controller.demo.day.workload import BATCH_SIZE, Training, Workload
 from controller.gpu.simulation.measured_curve import load_curve
 from controller.gpu.simulation.noise import Noise
-from controller.gpu.simulation.timeline import NS_PER_S, GpuTimeline
+from controller.gpu.simulation.timeline import GpuTimeline
 from publishers import publish_iterations
 
 SHORTEST_NAP_S: Final = 0.004

@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from controller.clock import NS_PER_S
 from controller.gpu.simulation.event_log import LoadChanged
 from controller.gpu.simulation.measured_curve import MeasuredCurve
 from controller.gpu.simulation.noise import Noise
-from controller.gpu.simulation.timeline import NS_PER_S, GpuTimeline
+from controller.gpu.simulation.timeline import GpuTimeline
 
 PAUSE_S = 20.0
 """After each epoch the GPU idles: a checkpoint is written."""

@@ -1,7 +1,7 @@
 """Simulated GPUs that follow measured curves: power and speed at each limit, idle power, an energy counter, noise.
 
 A limit takes effect at once; a real GPU takes some tens of milliseconds. The energy counter moves every 100 ms, as
-NVML's does, and never goes backwards for whoever reads it here, even where another process's event is seen late.
+NVML's does, and never goes backwards for its reader here, even where another process's event is read late.
 """
 
 import hashlib
@@ -21,17 +21,17 @@ COUNTER_PERIOD_NS: Final = 100_000_000
 
 
 class SimulatedGpu:
-    """A GPU whose past is a `History`; obeys `controller.ports.Gpu`.
+    """A GPU whose state is a `GpuTimeline`; obeys `controller.ports.Gpu`.
 
     Args:
-        history: what has happened to it; shared with the process that simulates the job.
+        timeline: its power, energy and progress; shared with the process that simulates the job.
         clock: the node's clock.
         index: its index on this node.
         name: what its UUID is derived from.
     """
 
-    def __init__(self, history: GpuTimeline, *, clock: Clock, index: int = 0, name: str = "gpu-0") -> None:
-        self.history = history
+    def __init__(self, timeline: GpuTimeline, *, clock: Clock, index: int = 0, name: str = "gpu-0") -> None:
+        self.timeline = timeline
         self._clock = clock
         self._index = index
         self._uuid = simulated_uuid(name)
@@ -49,12 +49,12 @@ class SimulatedGpu:
 
     @property
     def model(self) -> str:
-        """Return the model that the curve was measured on, and that this is not it."""
-        return f"{self.history.curve.model} (simulated)"
+        """Return the model that the curve was measured on, marked as simulated."""
+        return f"{self.timeline.curve.model} (simulated)"
 
     async def read_range(self) -> LimitRange:
         """Return the range of the curve; the default is its top."""
-        curve = self.history.curve
+        curve = self.timeline.curve
         return LimitRange(
             min_power_limit_w=curve.min_power_limit_w,
             max_power_limit_w=curve.max_power_limit_w,
@@ -63,8 +63,8 @@ class SimulatedGpu:
 
     async def read_limit(self) -> LiveLimit:
         """Return the power limit in force; nothing else limits a simulated GPU."""
-        self.history.refresh()
-        limit_w = self.history.at(self._clock.monotonic_ns()).power_limit_w
+        self.timeline.refresh()
+        limit_w = self.timeline.at(self._clock.monotonic_ns()).power_limit_w
         return LiveLimit(requested_power_limit_w=limit_w, enforced_power_limit_w=limit_w)
 
     async def set_power_limit(self, power_limit_w: float) -> None:
@@ -73,27 +73,27 @@ class SimulatedGpu:
         Raises:
             GpuLimitError: it lies outside the range.
         """
-        low_w, high_w = self.history.curve.min_power_limit_w, self.history.curve.max_power_limit_w
+        low_w, high_w = self.timeline.curve.min_power_limit_w, self.timeline.curve.max_power_limit_w
         if not low_w <= power_limit_w <= high_w:
             raise GpuLimitError(
                 f"{power_limit_w:g} W is outside {low_w:g} to {high_w:g} W; ask for a limit inside",
                 gpu_uuid=self.uuid,
                 operation="set_power_limit",
             )
-        self.history.record(LimitSet(self._clock.monotonic_ns(), power_limit_w))
+        self.timeline.record(LimitSet(self._clock.monotonic_ns(), power_limit_w))
 
     async def read_sample(self) -> Sample:
         """Return its meters; the temperature is not simulated."""
-        self.history.refresh()
+        self.timeline.refresh()
         now_ns = self._clock.monotonic_ns()
-        since_ns = now_ns - self.history.start_ns
-        counted_ns = self.history.start_ns + since_ns - since_ns % COUNTER_PERIOD_NS
-        self._counter_j = max(self._counter_j, self.history.energy_j(counted_ns))
+        since_ns = now_ns - self.timeline.start_ns
+        counted_ns = self.timeline.start_ns + since_ns - since_ns % COUNTER_PERIOD_NS
+        self._counter_j = max(self._counter_j, self.timeline.energy_j(counted_ns))
         return Sample(
             time_ns=now_ns,
-            power_w=self.history.power_w(now_ns),
+            power_w=self.timeline.power_w(now_ns),
             energy_j=self._counter_j,
-            utilization_ratio=float(self.history.at(now_ns).loaded),
+            utilization_ratio=float(self.timeline.at(now_ns).loaded),
         )
 
     async def read_processes(self) -> frozenset[int] | None:
@@ -118,7 +118,7 @@ class SimulatedBackend:
     @property
     def driver(self) -> str:
         """Return what is simulated."""
-        return "simulation of " + ", ".join(sorted({gpu.history.curve.name for gpu in self._gpus}))
+        return "simulation of " + ", ".join(sorted({gpu.timeline.curve.name for gpu in self._gpus}))
 
     @property
     def faults(self) -> Sequence[GpuError]:
@@ -130,9 +130,9 @@ class SimulatedBackend:
         return self._gpus
 
     async def close(self) -> None:
-        """Let go of the files of events."""
+        """Close the event files."""
         for gpu in self._gpus:
-            gpu.history.close()
+            gpu.timeline.close()
 
 
 def simulated_uuid(name: str) -> str:
@@ -150,5 +150,5 @@ def default_simulation(
     publishes iterations.
     """
     curve = curve or load_curve(A40_RESNET50)
-    history = GpuTimeline(curve, Noise(seed), start_ns=clock.monotonic_ns(), loaded=loaded, path=path)
-    return SimulatedBackend([SimulatedGpu(history, clock=clock)])
+    timeline = GpuTimeline(curve, Noise(seed), start_ns=clock.monotonic_ns(), loaded=loaded, path=path)
+    return SimulatedBackend([SimulatedGpu(timeline, clock=clock)])

@@ -1,4 +1,4 @@
-"""What happens to a simulated GPU, as records that several processes share without locks.
+"""Events of a simulated GPU, as records that several processes share without locks.
 
 Each process appends what it does to one file of fixed-size records, one `write` a record, and every reader gets the
 same records in the same order.
@@ -17,7 +17,7 @@ _RECORDS_AT_ONCE: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class LimitSet:
-    """The power limit was written."""
+    """The power limit was set."""
 
     time_ns: int
     power_limit_w: float
@@ -25,7 +25,7 @@ class LimitSet:
 
 @dataclass(frozen=True, slots=True)
 class LoadChanged:
-    """The job began to use the GPU, or ceased to."""
+    """The job began to use the GPU, or stopped using it."""
 
     time_ns: int
     loaded: bool
@@ -35,7 +35,7 @@ Event = LimitSet | LoadChanged
 
 
 class EventLog(Protocol):
-    """Where events are written down and read back."""
+    """An append-only log of events."""
 
     def append(self, event: Event) -> None:
         """Add an event."""
@@ -46,12 +46,12 @@ class EventLog(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it; a second call does nothing."""
+        """Close it; a second call does nothing."""
         ...
 
 
 class EventFile:
-    """The events of a GPU that several processes share."""
+    """An event log in a file that several processes share."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -67,9 +67,9 @@ class EventFile:
             raise OSError("the event file took only a part of a record: is the disk full?")
 
     def read_new(self) -> list[Event]:
-        """Return the events since the last call; the order of the file is the same for every reader."""
+        """Return the events since the last call; the order in the file is the same for every reader."""
         events: list[Event] = []
-        while whole := self._read_whole():
+        while whole := self._read_records():
             events += [_decode(*fields) for fields in _RECORD.iter_unpack(whole)]
             self._offset += len(whole)
         return events
@@ -80,13 +80,13 @@ class EventFile:
             os.close(self._fd)
             self._fd = -1
 
-    def _read_whole(self) -> bytes:
+    def _read_records(self) -> bytes:
         block = os.pread(self._fd, _RECORD.size * _RECORDS_AT_ONCE, self._offset)
         return block[: len(block) - len(block) % _RECORD.size]
 
 
 class EventList:
-    """The events of a GPU that no other process shares."""
+    """An event log within one process."""
 
     def __init__(self) -> None:
         self._new: list[Event] = []
@@ -101,7 +101,7 @@ class EventList:
         return events
 
     def close(self) -> None:
-        """Do nothing: there is nothing to let go of."""
+        """Do nothing."""
 
 
 def _decode(time_ns: int, kind: int, value: float) -> Event:  # [W] or 0 and 1
@@ -109,4 +109,4 @@ def _decode(time_ns: int, kind: int, value: float) -> Event:  # [W] or 0 and 1
         return LimitSet(time_ns, value)
     if kind == _LOAD:
         return LoadChanged(time_ns, bool(value))
-    raise ValueError(f"record of kind {kind} at {time_ns} ns: this is not a file of events of a simulated GPU")
+    raise ValueError(f"record of kind {kind} at {time_ns} ns: this is not the event file of a simulated GPU")

@@ -1,4 +1,4 @@
-"""A measured curve: what a training job draws and how fast it runs at each power limit. The files are in `curves/`."""
+"""A measured power curve: draw and speed of a training job at each power limit. The files are in `curves/`."""
 
 import csv
 from bisect import bisect_right
@@ -46,17 +46,17 @@ class MeasuredCurve:
 
     def power_w(self, power_limit_w: float) -> float:
         """Return the mean draw of the job at a limit [W]."""
-        right, share_ratio = self._place(power_limit_w)
+        right, share_ratio = self._segment(power_limit_w)
         low_w, high_w = self.powers_w[right - 1 : right + 1]
         return low_w + share_ratio * (high_w - low_w)
 
     def iterations_per_s(self, power_limit_w: float) -> float:
         """Return the speed of the job at a limit [iterations/s]."""
-        right, share_ratio = self._place(power_limit_w)
+        right, share_ratio = self._segment(power_limit_w)
         low_per_s, high_per_s = self.speeds_per_s[right - 1 : right + 1]
         return low_per_s + share_ratio * (high_per_s - low_per_s)
 
-    def _place(self, power_limit_w: float) -> tuple[int, float]:
+    def _segment(self, power_limit_w: float) -> tuple[int, float]:
         """Return the measured limit above a limit, by its index, and how far it lies from the one below (0 to 1)."""
         right = min(max(bisect_right(self.power_limits_w, power_limit_w), 1), len(self.power_limits_w) - 1)
         low_w, high_w = self.power_limits_w[right - 1 : right + 1]
@@ -75,7 +75,7 @@ def load_curve(name: str = A40_RESNET50) -> MeasuredCurve:
     lines = file.read_text(encoding="utf-8").splitlines()
     notes = dict(line.removeprefix("# ").split(": ", 1) for line in lines if line.startswith("# ") and ": " in line)
     rows = sorted(
-        (tuple(float(cell) for cell in row.values()) for row in csv.DictReader(_data(lines))),
+        (tuple(float(cell) for cell in row.values()) for row in csv.DictReader(_data_lines(lines))),
         key=lambda row: row[0],
     )
     power_limits_w, epoch_times_s, powers_w = zip(*rows, strict=True)
@@ -98,5 +98,5 @@ def list_curves() -> list[str]:
     return sorted(file.name.removesuffix(".csv") for file in folder.iterdir() if file.name.endswith(".csv"))
 
 
-def _data(lines: list[str]) -> list[str]:
+def _data_lines(lines: list[str]) -> list[str]:
     return [line for line in lines if not line.startswith("#")]

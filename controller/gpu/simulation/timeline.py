@@ -1,26 +1,23 @@
-"""The past of a simulated GPU, and everything that follows from it: power, energy, progress of the job.
+"""The timeline of a simulated GPU: power, energy and progress of the job as exact functions of time.
 
-Every process folds the same events into the same piecewise-constant history, so that power, energy and progress at any
-time are exact functions of it, whatever the scheduling of the processes. A record that is seen late corrects what
-follows from it.
+Every process folds the same events into the same piecewise-constant timeline, so that power, energy and progress at any
+time do not depend on how the processes are scheduled. An event that is read late corrects what follows from it.
 """
 
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
+from controller.clock import NS_PER_S
 from controller.gpu.simulation.event_log import Event, EventFile, EventList, EventLog, LimitSet, LoadChanged
 from controller.gpu.simulation.measured_curve import MeasuredCurve
 from controller.gpu.simulation.noise import Noise
 
-NS_PER_S: Final = 1_000_000_000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A stretch of time without an event: limit and load in it, and what had been used and done before it.
+    """A time segment without an event: limit and load in it, and energy and work before it.
 
     Attributes:
         start_ns: when it begins [ns].
@@ -42,7 +39,7 @@ class Segment:
 
 
 class GpuTimeline:
-    """The history of one GPU. Queries only look; `record` and `refresh` bring in events.
+    """The timeline of one GPU. Queries change nothing; `record` and `refresh` add events.
 
     Args:
         curve: what the job draws and how fast it runs at each limit.
@@ -51,8 +48,8 @@ class GpuTimeline:
             [ns].
         power_limit_w: the limit it starts with; None: the highest [W].
         loaded: whether a job uses it from the start.
-        path: the file of events that other processes share; they must be given the same other arguments. None: nobody
-            shares them.
+        path: the event file that other processes share; they must use the same other arguments. None: events stay in
+            this process.
     """
 
     def __init__(
@@ -77,21 +74,21 @@ class GpuTimeline:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Return the stretches of time between events, oldest first."""
+        """Return the segments between events, oldest first."""
         return tuple(self._segments)
 
     def record(self, event: Event) -> None:
-        """Write an event down, for every process to see."""
+        """Append an event, for every process to read."""
         self._log.append(event)
         self.refresh()
 
     def refresh(self) -> None:
-        """Take in what was written since, by this process and others."""
+        """Add the events that were written since, by this process and others."""
         for event in self._log.read_new():
             self._insert(event)
 
     def close(self) -> None:
-        """Let go of the file of events."""
+        """Close the event file."""
         self._log.close()
 
     def at(self, time_ns: int) -> Segment:
@@ -111,11 +108,11 @@ class GpuTimeline:
         return self._done_iterations(self.at(time_ns), time_ns)
 
     def reached_ns(self, done_iterations: float, *, not_before_ns: int) -> int | None:
-        """Return when the work done reaches `done_iterations` [ns], or None: never, as things stand.
+        """Return when the work done reaches `done_iterations` [ns]; None: never, unless something changes.
 
         Args:
             done_iterations: the work since the start [nominal iterations].
-            not_before_ns: where the search begins: it is known not to have been reached earlier [ns].
+            not_before_ns: where the search begins: it was not reached earlier [ns].
         """
         last = len(self._segments) - 1
         for index in range(self._index(not_before_ns), last + 1):
@@ -146,7 +143,7 @@ class GpuTimeline:
         )
 
     def _insert(self, event: Event) -> None:
-        """Put an event where its time says, and fold anew what comes after it; equal times keep their order."""
+        """Insert an event at its time, and fold again what comes after it; equal times keep their order."""
         place = bisect_right(self._events, event.time_ns, key=lambda other: other.time_ns)
         self._events.insert(place, event)
         del self._segments[place + 1 :], self._starts_ns[place + 1 :]

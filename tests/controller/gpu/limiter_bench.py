@@ -1,6 +1,7 @@
-"""An actuator on the bench: one fake GPU, a real journal, and what was published."""
+"""A power limiter on a test bench: a fake GPU, a real journal, and what was published."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,11 +16,11 @@ from tests.fakes import FakeGpu
 
 PRIOR_W = 280.0
 SOON_S = 1.0
-"""Orders are carried out at once; the next look of its own accord comes after 15 s."""
+"""Orders are carried out at once; the limiter reconciles every 15 s."""
 
 
-class Bench:
-    """An actuator with its surroundings; the GPU's prior limit, 280 W, is not its default, 300 W."""
+class LimiterBench:
+    """A limiter with its surroundings; the GPU's prior limit, 280 W, is not its default, 300 W."""
 
     def __init__(self, state_dir: Path, *, gpu: FakeGpu | None = None, config: GpuConfig | None = None) -> None:
         self.state_dir = state_dir
@@ -28,42 +29,42 @@ class Bench:
             self.gpu.requested_power_limit_w = PRIOR_W
         self.journal = Journal.open(state_dir)
         self.changes = list[LimitChange]()
-        self.actuator = GpuPowerLimiter(
+        self.limiter = GpuPowerLimiter(
             self.gpu,
             journal=self.journal,
             config=config or GpuConfig(),
             clock=self.gpu.clock,
-            publish=lambda _, change: self.changes.append(change),
+            publish=self.changes.append,
         )
 
     @asynccontextmanager
-    async def working(self) -> AsyncIterator[None]:
-        """Run the actuator; leaving kills it as SIGKILL would: nothing is given back."""
+    async def running(self) -> AsyncIterator[None]:
+        """Run the limiter; leaving kills it as SIGKILL would: nothing is restored."""
         async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(self.actuator.run())
+            task = tasks.create_task(self.limiter.run())
             await asyncio.sleep(SOON_S)
             yield
             task.cancel()
 
-    async def ask(self, power_limit_w: float) -> None:
+    async def request(self, power_limit_w: float, *, reason: str = "planned") -> None:
         """Ask for a limit, and wait until the order is carried out."""
-        self.actuator.request(target(power_limit_w))
+        self.limiter.request(target(power_limit_w, reason=reason))
         await asyncio.sleep(SOON_S)
 
     async def release(self) -> None:
         """End the hold, and wait until that is done."""
-        self.actuator.release(reason="run_finished", detail="the run has ended")
+        self.limiter.release(reason="run_finished", detail="the run has ended")
         await asyncio.sleep(SOON_S)
 
     @property
     def state(self) -> LimitState:
-        """Return how the limit stands."""
-        assert self.actuator.state is not None
-        return self.actuator.state
+        """Return the state of the limit."""
+        assert self.limiter.state is not None
+        return self.limiter.state
 
     @property
     def hold(self) -> Hold:
-        """Return how the limit stands, in one word."""
+        """Return the hold of the limit."""
         return self.state.hold
 
     @property
@@ -76,27 +77,35 @@ class Bench:
         """Return the reasons that were published."""
         return [change.reason for change in self.changes]
 
-    def on_record(self) -> bool:
-        """Return whether the journal on disk has the GPU."""
+    def is_journaled(self) -> bool:
+        """Return whether the journal on disk lists the GPU."""
         return self.gpu.uuid in Journal.read(self.state_dir).entries
 
 
-def target(power_limit_w: float, *, job: str = "resnet50", reason: str = "planned") -> Target:
+def target(power_limit_w: float, *, reason: str = "planned") -> Target:
     """Return an order for a limit."""
-    return Target(power_limit_w=power_limit_w, reason=reason, detail="a test wants it", job=job, signal="410 g/kWh")
+    return Target(
+        power_limit_w=power_limit_w, reason=reason, detail="a test wants it", job="resnet50", signal="410 g/kWh"
+    )
 
 
 def lost(gpu: FakeGpu, operation: str = "read_limit") -> GpuError:
-    """Return what a GPU that fell off the bus says."""
+    """Return the error of a GPU that fell off the bus."""
     return GpuLostError("fell off the bus", gpu_uuid=gpu.uuid, operation=operation, code=15)
 
 
 def forbidden(gpu: FakeGpu) -> GpuError:
-    """Return what a GPU says to who may not write."""
+    """Return the error of a GPU that this process may not write."""
     return GpuPermissionError("no CAP_SYS_ADMIN", gpu_uuid=gpu.uuid, operation="set_power_limit", code=4)
 
 
+def break_disk(state_dir: Path) -> None:
+    """Put a file in place of the state directory: every write into it fails."""
+    shutil.rmtree(state_dir)
+    state_dir.touch()
+
+
 async def hours(count: float) -> None:
-    """Let hours pass, in naps: the virtual loop takes a sleep of a day for a deadlock."""
+    """Let hours pass, minute by minute: the virtual loop takes a sleep of a day for a deadlock."""
     for _ in range(int(count * 60)):
         await asyncio.sleep(60)

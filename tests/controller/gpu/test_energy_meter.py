@@ -1,4 +1,4 @@
-"""The meter: energy by the counter or by integration, carbon and cost with the hour's value, failures told once."""
+"""The energy meter: counter or integration, carbon and cost by the hour's value, failures logged once."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from tests.fakes import MIDNIGHT_S, FakeGpu, FakeLimiter, FixedSignal
 J_PER_KWH = 3_600_000.0
 
 
-class Bench:
+class MeterBench:
     """A meter with its surroundings."""
 
     def __init__(self, signal: FixedSignal | None = None, *, gpu: FakeGpu | None = None) -> None:
@@ -34,11 +34,11 @@ class Bench:
             publish_period_s=5.0,
             signal=self.signal,
             limiter=self.limiter,
-            publish=lambda _, energy: self.published.append(energy),
+            publish=self.published.append,
         )
 
     @asynccontextmanager
-    async def working(self) -> AsyncIterator[None]:
+    async def running(self) -> AsyncIterator[None]:
         """Run the meter."""
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(self.meter.run())
@@ -48,7 +48,7 @@ class Bench:
 
 
 class CountedGpu(FakeGpu):
-    """A GPU whose readings are given, one a second."""
+    """A GPU with the given counter values, one a second."""
 
     def __init__(self, *energies_j: float | None, power_w: float = 100.0) -> None:
         super().__init__()
@@ -61,9 +61,9 @@ class CountedGpu(FakeGpu):
 
 
 async def test_energy_comes_from_the_counter() -> None:
-    bench = Bench()
+    bench = MeterBench()
     bench.gpu.draw_w = lambda limit_w: limit_w - 60
-    async with bench.working():
+    async with bench.running():
         await asyncio.sleep(10.5)
         assert bench.meter.energy_j == pytest.approx(2_400)
         bench.gpu.set_externally(100.0)
@@ -72,58 +72,58 @@ async def test_energy_comes_from_the_counter() -> None:
 
 
 async def test_without_a_counter_power_is_integrated() -> None:
-    bench = Bench()
+    bench = MeterBench()
     bench.gpu.has_counter = False
-    async with bench.working():
+    async with bench.running():
         await asyncio.sleep(10.5)
         assert bench.meter.energy_j == pytest.approx(3_000)
 
 
-async def test_what_the_counter_showed_before_the_start_is_not_ours() -> None:
-    bench = Bench(gpu=CountedGpu(9e9, 9e9 + 50))
-    async with bench.working():
+async def test_what_the_counter_showed_before_the_start_does_not_count() -> None:
+    bench = MeterBench(gpu=CountedGpu(9e9, 9e9 + 50))
+    async with bench.running():
         await asyncio.sleep(1.5)
     assert bench.meter.energy_j == 50
 
 
-async def test_where_the_counter_stood_is_known_between_readings_and_after_a_reset() -> None:
-    bench = Bench(gpu=CountedGpu(1_000, 1_050, 10, 60))
+async def test_the_counter_is_known_between_samples_and_after_a_reset() -> None:
+    bench = MeterBench(gpu=CountedGpu(1_000, 1_050, 10, 60))
     assert bench.meter.counter_at_j(0) is None
-    async with bench.working():
+    async with bench.running():
         await asyncio.sleep(1.5)
         assert bench.meter.counter_at_j(ns(0.5)) == 1_025
         await asyncio.sleep(2)
     assert bench.meter.counter_at_j(ns(2.5)) == 35
 
 
-async def test_a_gpu_without_a_counter_has_no_counter_to_stand_anywhere() -> None:
+async def test_a_gpu_without_a_counter_has_no_counter_value() -> None:
     gpu = FakeGpu()
     gpu.has_counter = False
-    bench = Bench(gpu=gpu)
-    async with bench.working():
+    bench = MeterBench(gpu=gpu)
+    async with bench.running():
         await asyncio.sleep(1.5)
     assert bench.meter.counter_at_j(ns(1)) is None
 
 
 async def test_a_counter_that_was_reset_is_bridged_by_the_power() -> None:
-    bench = Bench(gpu=CountedGpu(1_000, 1_050, 10, 60))
-    async with bench.working():
+    bench = MeterBench(gpu=CountedGpu(1_000, 1_050, 10, 60))
+    async with bench.running():
         await asyncio.sleep(3.5)
     assert bench.meter.energy_j == 50 + 100 + 50
 
 
-async def test_a_reading_that_is_no_newer_than_the_last_counts_nothing() -> None:
+async def test_a_sample_that_is_not_newer_than_the_last_is_ignored() -> None:
     gpu = CountedGpu(0, 50)
     gpu.readings.insert(1, replace(gpu.readings[0], energy_j=20))
-    bench = Bench(gpu=gpu)
-    async with bench.working():
+    bench = MeterBench(gpu=gpu)
+    async with bench.running():
         await asyncio.sleep(2.5)
     assert bench.meter.energy_j == 50
     assert len(bench.meter.samples_since(0)) == 2
 
 
-async def test_it_is_published_every_period_with_all_that_is_known() -> None:
-    bench = Bench(FixedSignal(360.0))
+async def test_every_period_everything_known_is_published() -> None:
+    bench = MeterBench(FixedSignal(360.0))
     bench.limiter.state = LimitState(
         hold=Hold.HELD,
         prior_power_limit_w=280.0,
@@ -134,7 +134,7 @@ async def test_it_is_published_every_period_with_all_that_is_known() -> None:
         since_ns=0,
     )
     bench.meter.job = "resnet50"
-    async with bench.working():
+    async with bench.running():
         await asyncio.sleep(10.5)
     assert [energy.time_s - MIDNIGHT_S for energy in bench.published] == pytest.approx([0, 5, 10])
     last = bench.published[-1]
@@ -146,12 +146,12 @@ async def test_it_is_published_every_period_with_all_that_is_known() -> None:
     assert decode(encode(last), GpuEnergy) == last
 
 
-async def test_a_price_makes_a_cost_in_its_currency() -> None:
+async def test_a_price_yields_a_cost_in_its_currency() -> None:
     signal = FixedSignal(0.36, kind="price")
     assert signal.series is not None
     signal.series = replace(signal.series, kind="price", unit="EUR/kWh")
-    bench = Bench(signal)
-    async with bench.working():
+    bench = MeterBench(signal)
+    async with bench.running():
         await asyncio.sleep(10.5)
     last = bench.published[-1]
     assert (last.currency, last.carbon_g, last.carbon_intensity_g_per_kwh) == ("EUR", None, None)
@@ -159,35 +159,35 @@ async def test_a_price_makes_a_cost_in_its_currency() -> None:
 
 
 async def test_plain_energy_has_neither_carbon_nor_cost() -> None:
-    bench = Bench()
-    async with bench.working():
+    bench = MeterBench()
+    async with bench.running():
         await asyncio.sleep(5.5)
     assert (bench.published[-1].carbon_g, bench.published[-1].cost) == (None, None)
 
 
-async def test_a_value_that_has_run_out_counts_until_the_next_one_is_known() -> None:
+async def test_an_expired_signal_value_counts_until_the_next_is_known() -> None:
     signal = FixedSignal(360.0)
     assert signal.series is not None
     signal.series = signal.series.between(0, MIDNIGHT_S + 5)  # the hour is over, the next fetch is to come
-    bench = Bench(signal)
-    async with bench.working():
+    bench = MeterBench(signal)
+    async with bench.running():
         await asyncio.sleep(20.5)
     assert bench.published[-1].carbon_g == pytest.approx(6_000 * 360 / J_PER_KWH)
 
 
-async def test_before_any_value_is_known_no_carbon_is_claimed() -> None:
-    bench = Bench(FixedSignal())
-    async with bench.working():
+async def test_before_any_signal_value_no_carbon_is_counted() -> None:
+    bench = MeterBench(FixedSignal())
+    async with bench.running():
         await asyncio.sleep(5.5)
     assert (bench.published[-1].carbon_g, bench.published[-1].carbon_intensity_g_per_kwh) == (0.0, None)
 
 
-async def test_a_gpu_that_cannot_be_read_is_told_once_and_once_more_when_it_can(
+async def test_a_gpu_that_cannot_be_read_is_logged_once_and_once_more_when_it_can(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "controller.gpu.energy_meter")
-    bench = Bench()
-    async with bench.working():
+    bench = MeterBench()
+    async with bench.running():
         await asyncio.sleep(5.5)
         bench.gpu.errors = {"read_sample": GpuLostError("gone", gpu_uuid=bench.gpu.uuid, operation="read_sample")}
         await asyncio.sleep(60)
@@ -198,16 +198,16 @@ async def test_a_gpu_that_cannot_be_read_is_told_once_and_once_more_when_it_can(
 
 
 async def test_a_gpu_that_never_answers_publishes_nothing() -> None:
-    bench = Bench()
+    bench = MeterBench()
     bench.gpu.errors = {"read_sample": GpuLostError("gone", gpu_uuid=bench.gpu.uuid, operation="read_sample")}
-    async with bench.working():
+    async with bench.running():
         await asyncio.sleep(60)
         assert (bench.published, bench.meter.latest, list(bench.meter.samples_since(0))) == ([], None, [])
 
 
-async def test_readings_are_given_from_the_last_one_before_a_moment_on() -> None:
-    bench = Bench()
-    async with bench.working():
+async def test_samples_start_with_the_last_one_before_a_moment() -> None:
+    bench = MeterBench()
+    async with bench.running():
         await asyncio.sleep(5.5)
     seconds = [round(sample.time_ns / 1e9) for sample in bench.meter.samples_since(ns(2.5))]
     assert seconds == [2, 3, 4, 5]
@@ -218,17 +218,17 @@ async def test_readings_are_given_from_the_last_one_before_a_moment_on() -> None
 @pytest.mark.parametrize(
     ("until_s", "seconds"), [(2.0, [2]), (2.5, [2, 3]), (3.0, [2, 3]), (3.5, [2, 3, 4]), (9.0, [2, 3, 4, 5])]
 )
-async def test_readings_past_the_first_after_a_second_moment_are_not_given(until_s: float, seconds: list[int]) -> None:
-    bench = Bench(gpu=CountedGpu(*[0.0] * 6))
-    async with bench.working():
+async def test_samples_end_with_the_first_one_after_a_second_moment(until_s: float, seconds: list[int]) -> None:
+    bench = MeterBench(gpu=CountedGpu(*[0.0] * 6))
+    async with bench.running():
         await asyncio.sleep(5.5)
     found = bench.meter.samples_since(ns(2.2), until_ns=ns(until_s))
     assert [round(s.time_ns / 1e9) for s in found] == seconds
 
 
-async def test_a_long_life_keeps_a_bounded_number_of_readings() -> None:
-    bench = Bench()
-    async with bench.working():
+async def test_the_number_of_samples_is_bounded() -> None:
+    bench = MeterBench()
+    async with bench.running():
         for _ in range(MAX_SAMPLES + 100):
             await asyncio.sleep(1)
     assert len(bench.meter.samples_since(0)) == MAX_SAMPLES

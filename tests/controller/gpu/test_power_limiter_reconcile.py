@@ -1,4 +1,4 @@
-"""The actuator looks after the limit: a reloaded driver is set right, another writer is left alone."""
+"""Reconciling: a reloaded driver gets the limit again, another writer is left alone."""
 
 import asyncio
 import logging
@@ -8,144 +8,144 @@ import pytest
 
 from controller.gpu.power_limiter import MAX_REVERSIONS, RECONCILE_S
 from controller.ports import Hold, LimitRange
-from tests.controller.gpu.limiter_bench import PRIOR_W, SOON_S, Bench, hours, lost
+from tests.controller.gpu.limiter_bench import PRIOR_W, SOON_S, LimiterBench, hours, lost
 from tests.fakes import FakeGpu
 
 DEFAULT_W = 300.0
 
 
-async def next_look() -> None:
-    """Wait until the actuator has looked of its own accord."""
+async def next_reconcile() -> None:
+    """Wait until the limiter has reconciled."""
     await asyncio.sleep(RECONCILE_S + SOON_S)
 
 
 async def test_a_limit_back_at_the_default_is_written_again(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    async with bench.working():
-        await bench.ask(200.0)
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
+        await bench.request(200.0)
         bench.gpu.set_externally(DEFAULT_W)
-        await next_look()
+        await next_reconcile()
         assert (bench.hold, bench.gpu.requested_power_limit_w) == (Hold.HELD, 200.0)
         await bench.release()
     assert bench.written_w == [200.0, 200.0, PRIOR_W]
     assert bench.reasons == ["planned", "driver_reloaded", "run_finished"]
-    assert "300 W" in bench.changes[1].detail, "it tells the limit that was found"
+    assert "300 W" in bench.changes[1].detail, "the detail names the limit that was found"
 
 
-async def test_a_limit_that_keeps_going_back_is_given_up_after_some_reversions(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    async with bench.working():
-        await bench.ask(200.0)
+async def test_after_some_reversions_the_limit_is_yielded(tmp_path: Path) -> None:
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
+        await bench.request(200.0)
         for _ in range(MAX_REVERSIONS + 2):
             bench.gpu.set_externally(DEFAULT_W)
-            await next_look()
+            await next_reconcile()
         assert bench.hold is Hold.YIELDED
     assert bench.written_w == [200.0] * (1 + MAX_REVERSIONS)
     assert bench.reasons[-1] == "another_writer"
     assert bench.gpu.requested_power_limit_w == DEFAULT_W
 
 
-async def test_every_hold_has_its_reversions_anew(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    async with bench.working():
+async def test_each_hold_counts_its_own_reversions(tmp_path: Path) -> None:
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
         for _ in range(2):
-            await bench.ask(200.0)
+            await bench.request(200.0)
             for _ in range(MAX_REVERSIONS):
                 bench.gpu.set_externally(DEFAULT_W)
-                await next_look()
+                await next_reconcile()
             assert bench.hold is Hold.HELD
             await bench.release()
     assert bench.gpu.requested_power_limit_w == PRIOR_W
 
 
 async def test_another_writer_is_left_alone_until_the_release_and_after_it(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    async with bench.working():
-        await bench.ask(200.0)
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
+        await bench.request(200.0)
         bench.gpu.set_externally(220.0)
-        await next_look()
-        assert (bench.hold, bench.on_record()) == (Hold.YIELDED, False)
-        await bench.ask(150.0)
+        await next_reconcile()
+        assert (bench.hold, bench.is_journaled()) == (Hold.YIELDED, False)
+        await bench.request(150.0)
         await hours(1)
         await bench.release()
         assert bench.hold is Hold.FREE
-    await bench.actuator.stop()
+    await bench.limiter.stop()
     assert bench.written_w == [200.0]
     assert bench.gpu.requested_power_limit_w == 220.0
     assert bench.reasons == ["planned", "another_writer", "run_finished"]
 
 
-async def test_another_writer_is_found_before_the_next_order_overwrites_it(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    async with bench.working():
-        await bench.ask(200.0)
+async def test_another_writer_is_detected_before_the_next_order_overwrites_it(tmp_path: Path) -> None:
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
+        await bench.request(200.0)
         bench.gpu.set_externally(220.0)
-        await bench.ask(150.0)
+        await bench.request(150.0)
         assert bench.hold is Hold.YIELDED
     assert bench.written_w == [200.0]
 
 
-async def test_the_next_hold_after_another_writer_takes_that_writers_limit_as_prior(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    async with bench.working():
-        await bench.ask(200.0)
+async def test_the_next_hold_takes_another_writers_limit_as_prior(tmp_path: Path) -> None:
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
+        await bench.request(200.0)
         bench.gpu.set_externally(220.0)
-        await next_look()
+        await next_reconcile()
         await bench.release()
-        await bench.ask(150.0)
+        await bench.request(150.0)
         await bench.release()
     assert bench.written_w == [200.0, 150.0, 220.0]
 
 
-async def test_a_change_while_nobody_holds_the_gpu_is_no_news(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    async with bench.working():
+async def test_a_change_while_the_gpu_is_free_is_not_reported(tmp_path: Path) -> None:
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
         bench.gpu.set_externally(220.0)
-        await next_look()
+        await next_reconcile()
         assert (bench.hold, bench.state.prior_power_limit_w) == (Hold.FREE, 220.0)
     assert (bench.written_w, bench.changes) == ([], [])
 
 
-async def test_a_stop_leaves_another_writers_limit_that_nobody_has_noticed_yet(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    async with bench.working():
-        await bench.ask(200.0)
+async def test_stop_leaves_another_writers_limit_that_was_not_detected_yet(tmp_path: Path) -> None:
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
+        await bench.request(200.0)
         bench.gpu.set_externally(220.0)
-    await bench.actuator.stop()
+    await bench.limiter.stop()
     assert bench.gpu.requested_power_limit_w == 220.0
     assert bench.reasons[-1] == "controller_stopped_untouched"
 
 
-async def test_a_narrower_range_after_a_reload_clamps_what_is_written_again(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    async with bench.working():
-        await bench.ask(120.0)
+async def test_a_narrower_range_after_a_reload_clamps_the_rewritten_limit(tmp_path: Path) -> None:
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
+        await bench.request(120.0)
         bench.gpu.range = LimitRange(min_power_limit_w=150.0, max_power_limit_w=250.0, default_power_limit_w=250.0)
         bench.gpu.set_externally(250.0)
-        await next_look()
+        await next_reconcile()
         assert (bench.hold, bench.gpu.requested_power_limit_w) == (Hold.HELD, 150.0)
         assert (bench.state.floor_power_limit_w, bench.state.ceiling_power_limit_w) == (150.0, 250.0)
         await bench.release()
     assert bench.gpu.requested_power_limit_w == 250.0, "the prior limit, clamped to the new range"
 
 
-async def test_a_power_brake_is_told_once_and_the_hold_goes_on(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    async with bench.working():
-        await bench.ask(200.0)
+async def test_a_power_brake_is_reported_once_and_the_hold_goes_on(tmp_path: Path) -> None:
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
+        await bench.request(200.0)
         since_ns = bench.state.since_ns
         bench.gpu.out_of_band_power_limit_w = 160.0
-        await next_look()
+        await next_reconcile()
         assert (bench.hold, bench.state.enforced_power_limit_w) == (Hold.HELD, 160.0)
         assert bench.state.since_ns > since_ns, "what was measured before it was another limit"
         await hours(1)
     assert bench.reasons == ["planned", "enforced_changed"]
 
 
-async def test_a_quiet_hold_keeps_the_moment_of_its_last_change(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    async with bench.working():
-        await bench.ask(200.0)
+async def test_a_hold_without_changes_keeps_the_time_of_its_last_change(tmp_path: Path) -> None:
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
+        await bench.request(200.0)
         since_ns = bench.state.since_ns
         await hours(1)
         assert bench.state.since_ns == since_ns
@@ -160,30 +160,30 @@ class StubbornGpu(FakeGpu):
         self.set_externally(220.0)
 
 
-async def test_a_limit_that_reads_back_as_another_one_belongs_to_another_writer(tmp_path: Path) -> None:
+async def test_a_limit_that_reads_back_differently_belongs_to_another_writer(tmp_path: Path) -> None:
     gpu = StubbornGpu()
-    bench = Bench(tmp_path, gpu=gpu)
-    async with bench.working():
-        await bench.ask(200.0)
-        assert (bench.hold, bench.on_record()) == (Hold.YIELDED, False)
+    bench = LimiterBench(tmp_path, gpu=gpu)
+    async with bench.running():
+        await bench.request(200.0)
+        assert (bench.hold, bench.is_journaled()) == (Hold.YIELDED, False)
     assert bench.written_w == [200.0]
     assert bench.reasons == ["another_writer"]
     assert bench.changes[0].requested_power_limit_w == 220.0
 
 
-async def test_a_suspect_gpu_is_looked_at_again_and_gets_the_latest_order(
+async def test_a_suspect_gpu_is_read_again_and_gets_the_latest_order(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    bench = Bench(tmp_path)
-    async with bench.working():
-        await bench.ask(200.0)
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
+        await bench.request(200.0)
         bench.gpu.errors = {"read_limit": lost(bench.gpu)}
-        await next_look()
+        await next_reconcile()
         assert bench.hold is Hold.SUSPECT
-        await bench.ask(150.0)
+        await bench.request(150.0)
         bench.gpu.errors = {}
-        await next_look()
+        await next_reconcile()
         assert (bench.hold, bench.gpu.requested_power_limit_w) == (Hold.HELD, 150.0)
         await bench.release()
     assert bench.written_w == [200.0, 150.0, PRIOR_W]
@@ -192,29 +192,29 @@ async def test_a_suspect_gpu_is_looked_at_again_and_gets_the_latest_order(
 
 
 async def test_a_limit_that_somebody_set_while_the_gpu_was_suspect_is_not_overwritten(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    async with bench.working():
-        await bench.ask(200.0)
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
+        await bench.request(200.0)
         bench.gpu.errors = {"read_limit": lost(bench.gpu)}
-        await next_look()
+        await next_reconcile()
         bench.gpu.set_externally(220.0)
         bench.gpu.errors = {}
-        await next_look()
+        await next_reconcile()
         assert bench.hold is Hold.YIELDED
         await bench.release()
     assert bench.written_w == [200.0]
     assert bench.gpu.requested_power_limit_w == 220.0
 
 
-async def test_a_driver_reloaded_while_the_gpu_was_suspect_is_set_right(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    async with bench.working():
-        await bench.ask(200.0)
+async def test_a_driver_reloaded_while_the_gpu_was_suspect_gets_the_limit_again(tmp_path: Path) -> None:
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
+        await bench.request(200.0)
         bench.gpu.errors = {"read_limit": lost(bench.gpu)}
-        await next_look()
+        await next_reconcile()
         bench.gpu.set_externally(DEFAULT_W)
         bench.gpu.errors = {}
-        await next_look()
+        await next_reconcile()
         assert (bench.hold, bench.gpu.requested_power_limit_w) == (Hold.HELD, 200.0)
         await bench.release()
     assert bench.gpu.requested_power_limit_w == PRIOR_W

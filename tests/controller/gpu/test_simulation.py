@@ -60,8 +60,8 @@ CURVE = load_curve()
 START_NS = 5 * NS_PER_S
 
 
-class HandClock:
-    """A clock that is moved by hand."""
+class ManualClock:
+    """A clock that a test advances."""
 
     def __init__(self, monotonic_ns: int = START_NS) -> None:
         self.ns = monotonic_ns
@@ -76,11 +76,11 @@ class HandClock:
         self.ns = max(self.ns, round(time_s * NS_PER_S))
 
 
-def history_of(*events: Event, path: Path | None = None, seed: int = 1) -> GpuTimeline:
-    history = GpuTimeline(CURVE, Noise(seed), start_ns=START_NS, path=path)
+def timeline_of(*events: Event, path: Path | None = None, seed: int = 1) -> GpuTimeline:
+    timeline = GpuTimeline(CURVE, Noise(seed), start_ns=START_NS, path=path)
     for event in events:
-        history.record(event)
-    return history
+        timeline.record(event)
+    return timeline
 
 
 def at_ns(seconds_s: float) -> int:
@@ -97,21 +97,21 @@ A_DAY = (
 )
 
 
-class Bench:
-    """A simulated GPU on a clock moved by hand."""
+class SimulationBench:
+    """A simulated GPU on a manual clock."""
 
     counter_period_s = 0.1
 
     def __init__(self) -> None:
-        self._clock = HandClock()
-        self._gpu = SimulatedGpu(history_of(), clock=self._clock)
+        self._clock = ManualClock()
+        self._gpu = SimulatedGpu(timeline_of(), clock=self._clock)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Gpu]:
         yield self._gpu
 
     def set_busy(self) -> None:
-        self._gpu.history.record(LoadChanged(self._clock.ns, loaded=True))
+        self._gpu.timeline.record(LoadChanged(self._clock.ns, loaded=True))
 
     async def pass_time(self, duration_s: float) -> None:
         self._clock.ns += round(duration_s * NS_PER_S)
@@ -119,52 +119,52 @@ class Bench:
 
 class TestContract(GpuContract):
     @pytest.fixture
-    def bench(self) -> Bench:
-        return Bench()
+    def bench(self) -> SimulationBench:
+        return SimulationBench()
 
 
 def test_the_energy_is_the_integral_of_the_power() -> None:
-    history = history_of(*A_DAY)
+    timeline = timeline_of(*A_DAY)
     step_ns = NS_PER_S // 100
     middles_ns = range(START_NS + step_ns // 2, at_ns(900), step_ns)
-    summed_j = sum(history.power_w(time_ns) for time_ns in middles_ns) / 100
-    assert history.energy_j(at_ns(900)) == pytest.approx(summed_j, rel=1e-9)
+    summed_j = sum(timeline.power_w(time_ns) for time_ns in middles_ns) / 100
+    assert timeline.energy_j(at_ns(900)) == pytest.approx(summed_j, rel=1e-9)
 
 
 def test_the_progress_is_the_integral_of_the_speed() -> None:
-    history = history_of(*A_DAY)
+    timeline = timeline_of(*A_DAY)
     pieces = [(100, 250.5, 300.0), (250.5, 377.7, 200.0), (377.7, 500, 137.5), (520, 700.1, 137.5), (700.1, 900, 300.0)]
     summed = sum((end_s - begin_s) * CURVE.iterations_per_s(limit_w) for begin_s, end_s, limit_w in pieces)
-    assert history.done_iterations(at_ns(900)) == pytest.approx(summed, rel=1e-12)
+    assert timeline.done_iterations(at_ns(900)) == pytest.approx(summed, rel=1e-12)
 
 
 @given(goal=st.floats(min_value=0.0, max_value=800.0))
 def test_work_is_reached_exactly_when_the_progress_says_so_across_changes_of_limit(goal: float) -> None:
-    history = history_of(*A_DAY)
-    reached_ns = history.reached_ns(goal, not_before_ns=START_NS)
+    timeline = timeline_of(*A_DAY)
+    reached_ns = timeline.reached_ns(goal, not_before_ns=START_NS)
     assert reached_ns is not None
-    assert history.done_iterations(reached_ns) >= goal - 1e-9
-    assert history.done_iterations(reached_ns - 2) <= goal
+    assert timeline.done_iterations(reached_ns) >= goal - 1e-9
+    assert timeline.done_iterations(reached_ns - 2) <= goal
 
 
 def test_work_is_never_reached_without_a_job() -> None:
-    assert history_of().reached_ns(1.0, not_before_ns=START_NS) is None
+    assert timeline_of().reached_ns(1.0, not_before_ns=START_NS) is None
 
 
 @given(order=st.permutations(A_DAY))
-def test_events_give_the_same_history_in_whatever_order_they_are_seen(order: list[Event]) -> None:
-    seen, expected = history_of(*order), history_of(*A_DAY)
+def test_events_give_the_same_timeline_in_whatever_order_they_are_seen(order: list[Event]) -> None:
+    seen, expected = timeline_of(*order), timeline_of(*A_DAY)
     assert seen.segments == expected.segments
 
 
 def test_two_readers_of_one_file_agree_and_see_each_others_events(tmp_path: Path) -> None:
-    one, other = (history_of(path=tmp_path / "gpu.events") for _ in range(2))
+    one, other = (timeline_of(path=tmp_path / "gpu.events") for _ in range(2))
     for event in A_DAY[:3]:
         one.record(event)
     for event in A_DAY[3:]:
         other.record(event)
     one.refresh()
-    assert one.segments == other.segments == history_of(*A_DAY).segments
+    assert one.segments == other.segments == timeline_of(*A_DAY).segments
     one.close()
     other.close()
 
@@ -187,35 +187,35 @@ def test_a_record_that_is_half_written_is_read_once_it_is_whole(tmp_path: Path) 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "gpu.events"
     path.write_bytes(b"x" * 24)
-    with pytest.raises(ValueError, match="file of events"):
-        history_of(path=path)
+    with pytest.raises(ValueError, match="event file"):
+        timeline_of(path=path)
 
 
 async def test_the_counter_moves_on_a_grid_of_a_tenth_of_a_second() -> None:
-    clock = HandClock()
-    gpu = SimulatedGpu(history_of(LoadChanged(START_NS, loaded=True)), clock=clock)
+    clock = ManualClock()
+    gpu = SimulatedGpu(timeline_of(LoadChanged(START_NS, loaded=True)), clock=clock)
     counted_j = []
     for tick in range(100):
         clock.ns = START_NS + tick * 10_000_000
         counted_j.append((await gpu.read_sample()).energy_j)
     assert [counted_j.index(value) for value in sorted({c for c in counted_j if c is not None})] == [*range(0, 100, 10)]
-    assert counted_j[90] == gpu.history.energy_j(at_ns(0.9))
+    assert counted_j[90] == gpu.timeline.energy_j(at_ns(0.9))
 
 
 async def test_the_counter_never_goes_backwards_when_an_event_is_seen_late(tmp_path: Path) -> None:
-    clock = HandClock(at_ns(100))
-    gpu = SimulatedGpu(history_of(LoadChanged(START_NS, loaded=True), path=tmp_path / "gpu.events"), clock=clock)
+    clock = ManualClock(at_ns(100))
+    gpu = SimulatedGpu(timeline_of(LoadChanged(START_NS, loaded=True), path=tmp_path / "gpu.events"), clock=clock)
     before = await gpu.read_sample()
     job = GpuTimeline(CURVE, Noise(1), start_ns=START_NS, path=tmp_path / "gpu.events")
     job.record(LoadChanged(at_ns(90), loaded=False))
     after = await gpu.read_sample()
     assert before.energy_j == after.energy_j
-    assert gpu.history.energy_j(at_ns(100)) < (before.energy_j or 0.0)
+    assert gpu.timeline.energy_j(at_ns(100)) < (before.energy_j or 0.0)
     assert after.utilization_ratio == 0.0
     clock.ns = at_ns(1_000)
     assert (await gpu.read_sample()).energy_j == job.energy_j(at_ns(1_000))
     job.close()
-    gpu.history.close()
+    gpu.timeline.close()
 
 
 def test_noise_depends_on_the_seed_and_the_place_only() -> None:
@@ -243,7 +243,7 @@ def test_the_integral_of_the_noise_has_no_steps() -> None:
 
 
 async def test_the_default_simulation_is_one_a40_that_works_at_its_default_limit() -> None:
-    clock = HandClock()
+    clock = ManualClock()
     backend: Backend = default_simulation(clock)
     (gpu,) = await backend.open()
     clock.ns = at_ns(10)
@@ -256,7 +256,7 @@ async def test_the_default_simulation_is_one_a40_that_works_at_its_default_limit
 
 
 async def test_an_idle_gpu_draws_its_idle_power_whatever_its_limit() -> None:
-    clock = HandClock()
+    clock = ManualClock()
     (gpu,) = await default_simulation(clock, loaded=False).open()
     await gpu.set_power_limit(100.0)
     assert (await gpu.read_sample()).power_w == pytest.approx(30.0, rel=0.05)
@@ -269,9 +269,9 @@ def test_a_name_has_one_uuid_and_another_name_another() -> None:
 
 
 async def test_closing_the_backend_closes_every_file_of_events(tmp_path: Path) -> None:
-    gpu = SimulatedGpu(history_of(path=tmp_path / "gpu.events"), clock=HandClock())
+    gpu = SimulatedGpu(timeline_of(path=tmp_path / "gpu.events"), clock=ManualClock())
     backend = SimulatedBackend([gpu])
     await backend.close()
     await backend.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
-        gpu.history.refresh()
+        gpu.timeline.refresh()

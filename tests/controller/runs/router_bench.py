@@ -88,7 +88,7 @@ class RouterBench:
             publish_period_s=5.0,
             signal=FixedSignal(kind="energy"),
             limiter=limiter,
-            publish=lambda _, energy: self.bus.publish("energy", encode(energy)),
+            publish=lambda energy: self.bus.publish("energy", encode(energy)),
         )
 
 
