@@ -1,11 +1,4 @@
-"""The six jobs of the Zeus paper's evaluation: their targets, most epochs, and the batch sizes of their users.
-
-Facts of Zeus 0.3 (github.com/SymbioticLab/Zeus, examples/trace_driven/run_alibaba.py, `get_job_with_defaults`;
-Apache-2.0); the paper is arXiv:2208.06102, table 1. Samples of an epoch are those of the training sets as published:
-CIFAR-100 (50,000 images), ILSVRC 2012 (1,281,167), SQuAD 1.1 (87,599 questions), LibriSpeech (281,241 utterances of its
-960 h), MovieLens 1M (1,000,209 ratings; NCF adds negative samples to them) and Sentiment140 (1,600,000 tweets).
-
-Traces of training runs and of power, in the format of Zeus's, as workloads; texts in, every fault at once out.
+"""Traces of training runs and of power in the format of Zeus: parses their text and reports every fault at once.
 
     # comments may stand before the header: the source, the licence
     dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch
@@ -16,6 +9,12 @@ Traces of training runs and of power, in the format of Zeus's, as workloads; tex
 
 A `target_epoch` that is empty or `nan` is a run that never reached that target. A `time_per_epoch` or `average_power`
 that is empty or `nan` was not measured: its row is left out, and counted. Units: W, seconds per epoch, W.
+
+The jobs are the six of the Zeus paper's evaluation (arXiv:2208.06102, table 1), with the targets, epoch bounds and
+default batch sizes of Zeus 0.3 (github.com/SymbioticLab/Zeus, examples/trace_driven/run_alibaba.py,
+`get_job_with_defaults`; Apache-2.0). Samples per epoch are those of the published training sets: CIFAR-100 (50,000
+images), ILSVRC 2012 (1,281,167), SQuAD 1.1 (87,599 questions), LibriSpeech (281,241 utterances of its 960 h),
+MovieLens 1M (1,000,209 ratings; NCF adds negative samples) and Sentiment140 (1,600,000 tweets).
 """
 
 import csv
@@ -30,14 +29,14 @@ from policies.replay.batch_size.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeusJob:
-    """What identifies a job in the traces, and what its user asks for.
+    """A job of the Zeus paper.
 
     Attributes:
         dataset, network, optimizer: as the traces name them.
         target: the validation metric to reach, in its own unit.
         max_epochs: when a run is given up.
         default: the batch size of its user; a GPU with less memory gets the largest that fits.
-        n_samples: how many an epoch has, at least.
+        n_samples: the samples of an epoch, at least.
     """
 
     dataset: str
@@ -206,11 +205,11 @@ def _untrained(job: ZeusJob, train: TrainTrace, power: PowerTrace) -> Iterator[s
     """Yield why no batch size of a job would ever come to an end, which no policy can mend."""
     runs = train.epochs[_identity(job)]
     sizes = sorted(train.sizes_of(job) & power.sizes_of(job))
-    paths = {size: runs.get((Metric(job.target), size)) for size in sizes}
-    missing = [size for size in sizes if paths[size] is None]
+    recorded_epochs = {size: runs.get((Metric(job.target), size)) for size in sizes}
+    missing = [size for size in sizes if recorded_epochs[size] is None]
     if missing:
         yield f"{train.source}: {job.name}: no row of target {job.target:g} at the batch sizes {missing}"
-    epochs = [epoch for path in paths.values() if path is not None for epoch in path.values()]
+    epochs = [epoch for path in recorded_epochs.values() if path is not None for epoch in path.values()]
     if epochs and not any(epoch is not None and epoch <= job.max_epochs for epoch in epochs):
         yield (
             f"{train.source}: {job.name}: no run reached target {job.target:g} within {job.max_epochs} epochs at any "
@@ -229,7 +228,7 @@ def _workload(job: ZeusJob, train: TrainTrace, power: PowerTrace) -> Workload:
         default=max((size for size in sizes if size <= job.default), default=sizes[0]),
         n_samples=job.n_samples,
         max_epochs=job.max_epochs,
-        paths={size: tuple(runs[Metric(job.target), size].values()) for size in sizes},
+        recorded_epochs={size: tuple(runs[Metric(job.target), size].values()) for size in sizes},
         time_per_epoch_s={key: value for key, value in times_s.items() if key[0] in sizes},
         average_power_w={key: value for key, value in powers_w.items() if key[0] in sizes},
     )

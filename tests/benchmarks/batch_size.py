@@ -60,14 +60,14 @@ class Outcome:
     def __init__(self, task: Task) -> None:
         workload, policy, condition, n_seeds = task
         conditions = CONDITIONS[condition]
-        yard = reference_costs(workload, conditions)
+        reference = reference_costs(workload, conditions)
         self.condition = condition
         histories, until_error, began_s = [], [], time.process_time()
         self.n_errors = 0
         for seed in range(n_seeds):
             history, n_before = _history(workload, policy, conditions, seed)
             self.n_errors += n_before < history.n_recurrences
-            until_error.append(float(regrets(history, yard)[max(n_before - 1, 0)]))
+            until_error.append(float(regrets(history, reference)[max(n_before - 1, 0)]))
             histories.append(history)
         self.cpu_s = time.process_time() - began_s
         self.regret_until_error = fmean(until_error)

@@ -46,7 +46,7 @@ def compare_with_original(workload: Workload, eta: float) -> int:
     reference = Reference(candidates=workload.candidates, default=workload.default, seed=SEED, beta=BETA)
     policies: dict[str, Policy] = {"Zeus": reference, "zeus": lambda study: zeus.choose(study, settings, rng=rng)}
     for name, policy in policies.items():
-        history = simulate(workload, policy, draws=_draws(workload), eta=eta, n_recurrences=n_recurrences)
+        history = simulate(workload, policy, sampler=_draws(workload), eta=eta, n_recurrences=n_recurrences)
         _compare(theirs, history.runs, f"{workload.name}, eta {eta:g}, {name}")
     return len(theirs)
 
@@ -69,7 +69,7 @@ def _train(workload: Workload) -> "pd.DataFrame":
     rows = [
         {"batch_size": size, "run": run, "target_metric": TARGET, "target_epoch": np.nan if epochs is None else epochs}
         for size in workload.candidates
-        for run, epochs in enumerate(workload.paths[size])
+        for run, epochs in enumerate(workload.recorded_epochs[size])
     ]
     return _of_the_job(pd.DataFrame(rows))
 
@@ -96,8 +96,8 @@ def _draws(workload: Workload) -> EpochSampler:
     rng = np.random.default_rng(SEED)
 
     def draw(batch_size: int, _recurrence: int) -> float | None:
-        paths = workload.paths[batch_size]
-        return paths[int(rng.choice(len(paths), size=1, replace=False)[0])]
+        recorded_epochs = workload.recorded_epochs[batch_size]
+        return recorded_epochs[int(rng.choice(len(recorded_epochs), size=1, replace=False)[0])]
 
     return draw
 

@@ -70,9 +70,9 @@ class Task:
     trace: str
     hours: int
     signal: str
-    world: Scenario
-    job: RunSpec
-    contest: Comparison
+    scenario: Scenario
+    spec: RunSpec
+    comparison: Comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,23 +91,23 @@ def plan_costs() -> Costs:
     """
     measured, whole, now_s = A40, grid("wind", n_days=16), 14 * DAY_S
     began_s = time.perf_counter()
-    curves = [fit_curve(measured.with_overhead(0.1 * job, 1.0), step_w=GRID_W) for job in range(N_PLANS)]
+    curves = [fit_curve(measured.with_overhead(0.1 * spec, 1.0), step_w=GRID_W) for spec in range(N_PLANS)]
     fit_s = (time.perf_counter() - began_s) / N_PLANS
     history, forecast = whole.between(0.0, now_s), whole.between(now_s, now_s + DAY_S)
     lasted_s = np.array([[_plan_s(c, n, history, forecast) for n, c in enumerate(curves)] for _ in range(N_ROUNDS)])
     return Costs(plan_s=float(np.median(lasted_s)), thousand_s=float(np.median(lasted_s.sum(axis=1))), fit_s=fit_s)
 
 
-def _plan_s(profile: PowerProfile, job: int, history: Signal, forecast: Signal) -> float:
+def _plan_s(profile: PowerProfile, spec: int, history: Signal, forecast: Signal) -> float:
     """Return how long the plan of a job takes [s]."""
-    top_per_s, active_s = profile.fastest.iterations_per_s, 3_600.0 + 60.0 * job
+    top_per_s, active_s = profile.fastest.iterations_per_s, 3_600.0 + 60.0 * spec
     progress = Progress(
         n_iterations=active_s / 1.03 * top_per_s,
         active_s=active_s,
         started_at_s=history.ends_s - active_s,
         total_iterations=240 * HOUR_S * top_per_s,
     )
-    objective = SlowdownObjective(max_slowdown=1.02 + 0.0001 * job)
+    objective = SlowdownObjective(max_slowdown=1.02 + 0.0001 * spec)
     began_s = time.perf_counter()
     choose_power_limit(
         profile=profile,
@@ -144,30 +144,41 @@ def tasks_of(curves: Sequence[NamedCurve], paths: Sequence[Path]) -> Iterator[Ta
         scenes = [scene_of(curve, reading, Overhead(host_power_w=0.0, pue=1.0), HOUR_S) for reading in readings]
         for hours in HOURS:
             is_whole = curve.name == ALL_OF and hours == HOURS[0]
-            contest = Comparison(policies=ALL_POLICIES if is_whole else BY_SIGNAL, max_slowdowns=BUDGETS)
+            comparison = Comparison(policies=ALL_POLICIES if is_whole else BY_SIGNAL, max_slowdowns=BUDGETS)
             for scene in scenes:
-                top_s = HOUR_S * hours
-                jobs = run_specs(scene.world, contest, top_s=top_s, n_starts=N_STARTS, period_s=scene.period_s)
-                for job in jobs:
+                base_duration_s = HOUR_S * hours
+                jobs = run_specs(
+                    scene.scenario,
+                    comparison,
+                    base_duration_s=base_duration_s,
+                    n_starts=N_STARTS,
+                    period_s=scene.period_s,
+                )
+                for spec in jobs:
                     yield Task(
-                        trace=curve.name, hours=hours, signal=scene.name, world=scene.world, job=job, contest=contest
+                        trace=curve.name,
+                        hours=hours,
+                        signal=scene.name,
+                        scenario=scene.scenario,
+                        spec=spec,
+                        comparison=comparison,
                     )
 
 
-def played(task: Task) -> TotalsByVariant:
+def totals(task: Task) -> TotalsByVariant:
     """Play a run by everyone."""
-    return replay_totals(task.world, task.job, task.contest)
+    return replay_totals(task.scenario, task.spec, task.comparison)
 
 
 def results_of(tasks: Sequence[Task]) -> dict[tuple[str, int], list[SavingsRow]]:
     """Return the rows by trace and length of the runs, with their means over the signals."""
     runs: dict[tuple[str, int, str], list[tuple[Task, TotalsByVariant]]] = {}
-    for task, found in zip(tasks, replay_each(played, tasks, n_processes=2, what="runs"), strict=True):
+    for task, found in zip(tasks, replay_each(totals, tasks, n_processes=2, what="runs"), strict=True):
         runs.setdefault((task.trace, task.hours, task.signal), []).append((task, found))
     results: dict[tuple[str, int], list[SavingsRow]] = {}
     for (trace, hours, signal), pairs in runs.items():
-        jobs, each = [task.job for task, _ in pairs], [found for _, found in pairs]
-        results.setdefault((trace, hours), []).extend(savings_rows(signal, jobs, each, pairs[0][0].contest))
+        jobs, each = [task.spec for task, _ in pairs], [found for _, found in pairs]
+        results.setdefault((trace, hours), []).extend(savings_rows(signal, jobs, each, pairs[0][0].comparison))
     return {key: rows + mean_savings_rows(rows) for key, rows in results.items()}
 
 

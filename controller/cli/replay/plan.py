@@ -108,14 +108,14 @@ def replay_plan(options: argparse.Namespace) -> int:
     wanted = CurveSelection(workload=options.workload, batch_size=options.batch_size, optimizer=options.optimizer)
     curve = read_curve(options.power, wanted, faults)
     readings = read_signals(options.signal, faults)
-    contest = _contest(options)
+    comparison = _contest(options)
     scenes = _scenes(curve, readings, options) if is_fine and curve is not None else []
-    jobs = list(_jobs(scenes, contest, options, faults))
+    jobs = list(_jobs(scenes, comparison, options, faults))
     if faults or curve is None:
         raise ConfigError(faults)
     _say_what_is_lost(readings)
     try:
-        report = _report(f"{curve.name}, {options.hours:g} h", scenes, jobs, _with_svr(contest), options)
+        report = _report(f"{curve.name}, {options.hours:g} h", scenes, jobs, _with_svr(comparison), options)
     except KeyboardInterrupt:
         print("stopped on request", file=sys.stderr if options.json else sys.stdout)
         return 0
@@ -169,15 +169,15 @@ def _contest(options: argparse.Namespace) -> Comparison:
     )
 
 
-def _with_svr(contest: Comparison) -> Comparison:
+def _with_svr(comparison: Comparison) -> Comparison:
     """Return what is compared with Chase's own regression, where that is wanted and there is one."""
-    if "chase-svr" not in contest.policies:
-        return contest
+    if "chase-svr" not in comparison.policies:
+        return comparison
     if find_spec("sklearn") is None:
         print("chase-svr is left out: it needs scikit-learn, which is not installed", file=sys.stderr)
-        return contest
+        return comparison
     # It takes seconds to import: only those who want it wait.
-    return replace(contest, svr=import_module("policies.replay.power_limit.chase_svr").by_support_vectors)
+    return replace(comparison, svr=import_module("policies.replay.power_limit.chase_svr").expect_by_regression)
 
 
 def _scenes(curve: NamedCurve, readings: Sequence[SignalFile], options: argparse.Namespace) -> list[Scene]:
@@ -188,17 +188,17 @@ def _scenes(curve: NamedCurve, readings: Sequence[SignalFile], options: argparse
 
 
 def _jobs(
-    scenes: Sequence[Scene], contest: Comparison, options: argparse.Namespace, faults: list[str]
+    scenes: Sequence[Scene], comparison: Comparison, options: argparse.Namespace, faults: list[str]
 ) -> Iterator[list[RunSpec]]:
     """Yield the runs on each signal; tell which signals are too short for those who play, or are drawn."""
     if _is_drawn(options):
-        contest = replace(contest, policies=(*contest.policies, *FRONT_POLICIES))
+        comparison = replace(comparison, policies=(*comparison.policies, *FRONT_POLICIES))
     for scene in scenes:
         try:
             yield run_specs(
-                scene.world,
-                contest,
-                top_s=3_600 * options.hours,
+                scene.scenario,
+                comparison,
+                base_duration_s=3_600 * options.hours,
                 n_starts=options.starts,
                 period_s=scene.period_s,
             )
@@ -211,36 +211,40 @@ def _is_drawn(options: argparse.Namespace) -> bool:
 
 
 def _report(
-    title: str, scenes: Sequence[Scene], jobs: Sequence[list[RunSpec]], contest: Comparison, options: argparse.Namespace
+    title: str,
+    scenes: Sequence[Scene],
+    jobs: Sequence[list[RunSpec]],
+    comparison: Comparison,
+    options: argparse.Namespace,
 ) -> SavingsReport:
     """Return what was found, and what is drawn of it where a drawing is asked for."""
     n_processes = options.processes or os.cpu_count() or 1
-    rows = _rows(scenes, jobs, contest, n_processes, "runs")
+    rows = _rows(scenes, jobs, comparison, n_processes, "runs")
     if not _is_drawn(options):
         return SavingsReport(title=title, rows=rows, n_signals=len(scenes))
-    budgets = tuple(1 + (max(contest.max_slowdowns) - 1) * (n / (N_FRONT - 1)) ** 2 for n in range(N_FRONT))
+    budgets = tuple(1 + (max(comparison.max_slowdowns) - 1) * (n / (N_FRONT - 1)) ** 2 for n in range(N_FRONT))
     fronts = Comparison(policies=FRONT_POLICIES, max_slowdowns=budgets, etas=FRONT_ETAS)
-    scene, job = scenes[0], jobs[0][len(jobs[0]) // 2]
-    max_slowdown = contest.max_slowdowns[len(contest.max_slowdowns) // 2]
+    scene, spec = scenes[0], jobs[0][len(jobs[0]) // 2]
+    max_slowdown = comparison.max_slowdowns[len(comparison.max_slowdowns) // 2]
     return SavingsReport(
         title=title,
         rows=rows,
         n_signals=len(scenes),
         fronts=_rows(scenes, jobs, fronts, n_processes, "fronts"),
-        example=example_run(scene.name, scene.world, job, max_slowdown),
+        example=example_run(scene.name, scene.scenario, spec, max_slowdown),
     )
 
 
 def _rows(
-    scenes: Sequence[Scene], jobs: Sequence[list[RunSpec]], contest: Comparison, n_processes: int, what: str
+    scenes: Sequence[Scene], jobs: Sequence[list[RunSpec]], comparison: Comparison, n_processes: int, what: str
 ) -> list[SavingsRow]:
     """Return the rows of each signal, and their means where there are several."""
-    tasks = [(scene.world, job, contest) for scene, runs in zip(scenes, jobs, strict=True) for job in runs]
-    played = iter(replay_each(_play, tasks, n_processes=n_processes, what=what))
+    tasks = [(scene.scenario, spec, comparison) for scene, runs in zip(scenes, jobs, strict=True) for spec in runs]
+    totals = iter(replay_each(_play, tasks, n_processes=n_processes, what=what))
     rows = [
         row
         for scene, runs in zip(scenes, jobs, strict=True)
-        for row in savings_rows(scene.name, runs, [next(played) for _ in runs], contest)
+        for row in savings_rows(scene.name, runs, [next(totals) for _ in runs], comparison)
     ]
     return rows + (mean_savings_rows(rows) if len(scenes) > 1 else [])
 

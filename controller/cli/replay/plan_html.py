@@ -103,12 +103,12 @@ def _course(example: ExampleRun) -> list[figure]:
         x_range=limits.x_range,
     )  # fmt: skip
     low, high = float(example.values.min()), float(example.values.max())
-    held_w = np.concatenate([course.limits_w for course in example.courses.values()])
+    held_w = np.concatenate([course.limits_w for course in example.timelines.values()])
     limits.y_range = Range1d(start=float(held_w.min()) - MARGIN_W, end=float(held_w.max()) + MARGIN_W)
     limits.extra_y_ranges = {"signal": Range1d(start=low, end=max(high, low + 1e-9))}
     limits.add_layout(LinearAxis(y_range_name="signal", axis_label=example.unit), "right")
     _stairs(limits, example.edges_s, example.values, color="#a0aec0", y_range_name="signal")
-    for policy, course in example.courses.items():
+    for policy, course in example.timelines.items():
         style: dict[str, Any] = {"color": COLOURS[policy], "legend_label": policy, "alpha": 0.8}
         _stairs(limits, course.edges_s, course.limits_w, **style)
         _stairs(rates, course.edges_s, 100 * course.rate_ratios, **style)

@@ -16,7 +16,7 @@ from policies.replay.traces import JOBS, Identity, PowerTrace
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from policies.vocabulary.signal import Signal
 
-SAMPLES: Final = {job.dataset: job.n_samples for job in JOBS}
+SAMPLES: Final = {spec.dataset: spec.n_samples for spec in JOBS}
 ASSUMED_ITERATIONS: Final = 1_000.0
 """In an epoch, where nobody knows; only the length of a sweep hangs on it."""
 MAX_PERIOD_S: Final = 3_600.0
@@ -54,7 +54,7 @@ class Scene:
     """A signal with its name, the curve, and how often a run is planned [s]."""
 
     name: str
-    world: Scenario
+    scenario: Scenario
     period_s: float
 
 
@@ -179,12 +179,12 @@ def scene_of(curve: NamedCurve, reading: SignalFile, building: Overhead, period_
 
     Without a period a run is planned at each step of its signal, at most an hour.
     """
-    world = Scenario(
+    scenario = Scenario(
         profile=curve.profile.with_overhead(building.host_power_w, building.pue),
         signal=reading.signal,
         limit_power_w=building.pue * (curve.profile.fastest.power_limit_w + building.host_power_w),
     )
-    return Scene(name=reading.signal.zone, world=world, period_s=period_s or min(reading.step_s, MAX_PERIOD_S))
+    return Scene(name=reading.signal.zone, scenario=scenario, period_s=period_s or min(reading.step_s, MAX_PERIOD_S))
 
 
 def _mixed(paths: Sequence[Path], readings: Sequence[SignalFile]) -> Iterator[str]:

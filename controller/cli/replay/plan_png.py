@@ -45,7 +45,7 @@ def _draw_course(limits: Any, rates: Any, example: ExampleRun) -> None:  # noqa:
     behind = limits.twinx()
     behind.stairs(example.values, example.edges_s / _HOUR_S, color="#a0aec0", linewidth=2, baseline=None)
     behind.set_ylabel(example.unit)
-    for policy, course in example.courses.items():
+    for policy, course in example.timelines.items():
         style = {"color": COLOURS[policy], "alpha": 0.8, "baseline": None}
         limits.stairs(course.limits_w, course.edges_s / _HOUR_S, label=policy, **style)
         rates.stairs(100 * course.rate_ratios, course.edges_s / _HOUR_S, **style)
@@ -57,5 +57,5 @@ def _draw_course(limits: Any, rates: Any, example: ExampleRun) -> None:  # noqa:
     limits.patch.set_visible(False)
     rates.set(xlabel="hours", ylabel="rate, of the\nhighest limit's [%]")
     rates.set_ylim(top=max(100.5, float(np.max(rates.get_ylim()))))
-    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.3), "ncols": len(example.courses), "fontsize": "small"}
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.3), "ncols": len(example.timelines), "fontsize": "small"}
     rates.legend(*limits.get_legend_handles_labels(), **below)  # beside the curves, which fill the panels

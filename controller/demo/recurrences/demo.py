@@ -168,7 +168,7 @@ async def _recur(
 ) -> list[TrainedRun]:
     """Let the job recur, one run after the other, and return its runs."""
     runs: list[TrainedRun] = []
-    draws = common_random_epochs(job.workload, seed=options.seed)
+    sampler = common_random_epochs(job.workload, seed=options.seed)
     cancelled = threading.Event()
     epoch_s = _epoch_s(options, job) if view.is_live else _PIPED_EPOCH_S
     async with MqttClient(url=broker.url) as bus:
@@ -180,7 +180,7 @@ async def _recur(
                         job=job,
                         run=f"run-{len(runs)}",
                         broker=broker.url,
-                        draws=draws,
+                        sampler=sampler,
                         epoch_s=epoch_s,
                         cancelled=cancelled,
                     )

@@ -43,7 +43,7 @@ class RunTask:
     job: RecurringJob
     run: str
     broker: str
-    draws: EpochSampler
+    sampler: EpochSampler
     epoch_s: float
     cancelled: threading.Event
 
@@ -117,17 +117,17 @@ def train(order: RunTask, *, report: EnergyReporter, show: Callable[[Progress], 
         )
         if publisher.trial is None or publisher.trial.recurrence is None:
             return None
-        n_needed = order.draws(batch_size, publisher.trial.recurrence)
+        epochs_needed = order.sampler(batch_size, publisher.trial.recurrence)
         n_epochs = 0
         for epoch in publisher.epochs(workload.max_epochs):
             publisher.begin()
             n_epochs = epoch + 1
             publisher.iteration()  # where a real loop has thousands
-            publisher.metric(_done_ratio(n_epochs, n_needed))
+            publisher.metric(_done_ratio(n_epochs, epochs_needed))
             _await_what_is_due(order, publisher, gpu, n_epochs, report, show)
             if order.cancelled.is_set():
                 return None
-        run = _account(order, publisher, gpu, n_epochs, reached=n_needed is not None and n_epochs >= n_needed)
+        run = _account(order, publisher, gpu, n_epochs, reached=epochs_needed is not None and n_epochs >= epochs_needed)
     report(energy_of(order, run, final=True))
     return run
 
@@ -150,9 +150,9 @@ def energy_of(order: RunTask, run: TrainedRun, *, final: bool) -> RunEnergy:
     )
 
 
-def _done_ratio(n_epochs: int, n_needed: float | None) -> float:
+def _done_ratio(n_epochs: int, epochs_needed: float | None) -> float:
     """Return the metric: the share of the epochs to the target that are done; the traces tell no more than that."""
-    return 0.0 if n_needed is None else min(n_epochs / n_needed, 1.0)
+    return 0.0 if epochs_needed is None else min(n_epochs / epochs_needed, 1.0)
 
 
 def _await_what_is_due(

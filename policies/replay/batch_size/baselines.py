@@ -1,4 +1,4 @@
-"""What to compare a policy with: one that never changes, and a search of the whole grid."""
+"""Baselines: a policy that never changes its choice, and a grid search."""
 
 from collections.abc import Sequence
 
@@ -8,24 +8,26 @@ from policies.replay.batch_size.workload import Consumption, FixedChoice, Worklo
 NO_PROBES = Consumption(energy_j=0.0, duration_s=0.0)
 
 
-def replay_fixed(workload: Workload, places: Sequence[FixedChoice], *, draws: EpochSampler, eta: float) -> JobHistory:
-    """Return what it takes to use a given batch size and power limit in each recurrence, without a cost bound."""
+def replay_fixed(
+    workload: Workload, choices: Sequence[FixedChoice], *, sampler: EpochSampler, eta: float
+) -> JobHistory:
+    """Simulate a job with a given batch size and power limit in each recurrence, without a cost bound."""
     runs: list[SimulatedRun] = []
     n_unreached = 0
-    for recurrence, place in enumerate(places):
+    for recurrence, choice in enumerate(choices):
         for _ in range(MAX_TRIES):
-            runs.append(_run(workload, recurrence, place.batch_size, place.power_limit_w, draws, eta))
+            runs.append(_run(workload, recurrence, choice.batch_size, choice.power_limit_w, sampler, eta))
             if runs[-1].reached:
                 break
         n_unreached += not runs[-1].reached
-    return _history(runs, len(places), n_unreached)
+    return _history(runs, len(choices), n_unreached)
 
 
-def grid_search(workload: Workload, *, draws: EpochSampler, eta: float, n_recurrences: int) -> JobHistory:
-    """Return what a grid search takes: each batch size at each power limit once, then the best that was seen.
+def grid_search(workload: Workload, *, sampler: EpochSampler, eta: float, n_recurrences: int) -> JobHistory:
+    """Simulate a grid search: each batch size at each power limit once, then the best one found.
 
-    Batch sizes ascend and limits descend (the paper does not tell its order). A batch size that does not reach the
-    target is dropped, and the recurrence is tried again with the next.
+    Batch sizes ascend and limits descend (the paper does not state its order). A batch size that misses the target
+    is dropped, and the recurrence is repeated with the next one.
     """
     grid = [(size, limit_w) for size in workload.candidates for limit_w in workload.limits_of(size)]
     runs: list[SimulatedRun] = []
@@ -35,7 +37,7 @@ def grid_search(workload: Workload, *, draws: EpochSampler, eta: float, n_recurr
         for _ in range(MAX_TRIES):
             grid = [point for point in grid if point[0] not in dropped]
             size, limit_w = grid.pop(0) if grid else _best(runs, workload)
-            runs.append(_run(workload, recurrence, size, limit_w, draws, eta))
+            runs.append(_run(workload, recurrence, size, limit_w, sampler, eta))
             if runs[-1].reached:
                 break
             dropped.add(size)
@@ -44,22 +46,22 @@ def grid_search(workload: Workload, *, draws: EpochSampler, eta: float, n_recurr
 
 
 def _run(
-    workload: Workload, recurrence: int, batch_size: int, power_limit_w: float, draws: EpochSampler, eta: float
+    workload: Workload, recurrence: int, batch_size: int, power_limit_w: float, sampler: EpochSampler, eta: float
 ) -> SimulatedRun:
-    """Return a run without a bound."""
+    """Simulate a run without a cost bound."""
     return simulate_run(
         workload,
         recurrence=recurrence,
         batch_size=batch_size,
         power_limit_w=power_limit_w,
-        n_needed=draws(batch_size, recurrence),
-        n_most=float(workload.max_epochs),
+        epochs_needed=sampler(batch_size, recurrence),
+        max_epochs=float(workload.max_epochs),
         eta=eta,
     )
 
 
 def _best(runs: list[SimulatedRun], workload: Workload) -> tuple[int, float]:
-    """Return where the cheapest run was that reached the target; the default, where none did."""
+    """Return batch size and power limit of the cheapest run that reached the target; the default if none did."""
     reached = [run for run in runs if run.reached]
     if not reached:
         return workload.default, workload.limits_of(workload.default)[0]

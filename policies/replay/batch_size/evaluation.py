@@ -1,4 +1,4 @@
-"""How good policies are on a workload: what each spends, beside an oracle and the default, over seeds in pairs."""
+"""How good policies are on a workload: their costs against an oracle and the default, over common seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from policies.replay.batch_size.simulation import (
     Policy,
     PriorKnowledge,
     common_random_epochs,
-    learning,
+    learning_policy,
     simulate,
 )
 from policies.replay.batch_size.workload import FixedChoice, Workload, fixed_choice, optimum
@@ -24,10 +24,10 @@ DEFAULTS: Final = LearningSettings()
 Drift = Literal["mirror", "swap"]
 POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
 KNOWLEDGE: Final[dict[PolicyName, PriorKnowledge]] = {"gridchase": "timed", "gridchase-profiled": "probed"}
-"""What a policy is told of the epochs before the first run, for which it pays; the others learn it."""
+"""What a policy knows of the epochs before the first run; it pays for that. The others learn it."""
 N_RECURRENCES_DRIFTING: Final = 100
 LAST: Final = 5
-"""The paper compares the last five recurrences (arXiv:2208.06102, fig. 6)."""
+"""The number of last recurrences that the paper compares (arXiv:2208.06102, fig. 6)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,9 @@ class Conditions:
         eta: the weight of energy in the cost.
         n_recurrences: how often; None: twice for each batch size and power limit, as in the paper; 100 with a drift.
         noise_ratio: run-to-run noise beyond that of the trace: the standard deviation of the logarithm of the epochs.
-        drift: whether, half way, batch sizes exchange the epochs that they need: `mirror`: the smallest of those
-            that always reach the target with the largest, and so on; `swap`: the best one with the default.
-        concurrency: how many recurrences are submitted at a time.
+        drift: half way, batch sizes exchange the epochs that they need. `mirror`: the smallest of those that always
+            reach the target with the largest, and so on; `swap`: the best one with the default; None: no drift.
+        concurrency: the number of recurrences submitted at a time.
     """
 
     eta: float = 0.5
@@ -50,16 +50,16 @@ class Conditions:
     concurrency: int = 1
 
     def horizon(self, workload: Workload) -> int:
-        """Return how often a job recurs."""
+        """Return the number of recurrences."""
         usual = 2 * len(workload.candidates) * len(workload.power_limits_w)
         return self.n_recurrences or (N_RECURRENCES_DRIFTING if self.drift else usual)
 
     def drifts_at(self, workload: Workload) -> int | None:
-        """Return the recurrence from which on the job is another one, if there is one."""
+        """Return the recurrence at which the job drifts, or None."""
         return self.horizon(workload) // 2 if self.drift else None
 
-    def draws(self, workload: Workload, seed: int) -> EpochSampler:
-        """Return the training runs of a seed, from their beginning."""
+    def sampler(self, workload: Workload, seed: int) -> EpochSampler:
+        """Return a new sampler of the training runs of a seed."""
         drifts_at = self.drifts_at(workload)
         later = None if drifts_at is None else (drifts_at, drifted(workload, self))
         return common_random_epochs(workload, seed=seed, noise_ratio=self.noise_ratio, later=later)
@@ -67,7 +67,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceCosts:
-    """What a workload costs under some conditions: for an oracle at each recurrence, and by default."""
+    """The choices of an oracle and of the default in each recurrence, with their costs."""
 
     best: tuple[FixedChoice, ...]
     default: tuple[FixedChoice, ...]
@@ -79,7 +79,7 @@ class ReferenceCosts:
 
 
 def reference_costs(workload: Workload, conditions: Conditions) -> ReferenceCosts:
-    """Return what to measure with."""
+    """Return the reference costs of a workload under some conditions."""
     n, drifts_at = conditions.horizon(workload), conditions.drifts_at(workload)
     n_before = n if drifts_at is None else drifts_at
     best: list[FixedChoice] = []
@@ -95,17 +95,19 @@ def reference_costs(workload: Workload, conditions: Conditions) -> ReferenceCost
 
 
 def drifted(workload: Workload, conditions: Conditions) -> Workload:
-    """Return what the job is after its drift."""
+    """Return the workload after its drift."""
     before = tuple(size for size in workload.candidates if workload.always_reaches(size))
     if conditions.drift == "swap":
         before = (workload.default, optimum(workload, eta=conditions.eta).batch_size)
-    paths = {size: workload.paths[other] for size, other in zip(before, reversed(before), strict=True)}
-    return replace(workload, paths={**workload.paths, **paths})
+    recorded_epochs = {
+        size: workload.recorded_epochs[other] for size, other in zip(before, reversed(before), strict=True)
+    }
+    return replace(workload, recorded_epochs={**workload.recorded_epochs, **recorded_epochs})
 
 
-def regrets(history: JobHistory, yard: ReferenceCosts) -> Floats:
-    """Return the regret up to each recurrence, in optimal runs, shape (n_recurrences,)."""
-    return np.cumsum(history.costs / yard.costs - 1)
+def regrets(history: JobHistory, reference: ReferenceCosts) -> Floats:
+    """Return the cumulative regret, in runs of the oracle, shape (n_recurrences,)."""
+    return np.cumsum(history.costs / reference.costs - 1)
 
 
 def replay_named_policy(
@@ -116,46 +118,35 @@ def replay_named_policy(
     seed: int,
     settings: LearningSettings = DEFAULTS,
 ) -> JobHistory:
-    """Return what a policy does under some conditions, with the training runs of a seed."""
+    """Simulate a policy under some conditions, with the training runs of a seed."""
     if name in {"oracle", "default"}:
-        yard = reference_costs(workload, conditions)
+        reference = reference_costs(workload, conditions)
         return replay_fixed(
             workload,
-            yard.best if name == "oracle" else yard.default,
-            draws=conditions.draws(workload, seed),
+            reference.best if name == "oracle" else reference.default,
+            sampler=conditions.sampler(workload, seed),
             eta=conditions.eta,
         )
     if name == "grid":
         n = conditions.horizon(workload)
-        return grid_search(workload, draws=conditions.draws(workload, seed), eta=conditions.eta, n_recurrences=n)
+        return grid_search(workload, sampler=conditions.sampler(workload, seed), eta=conditions.eta, n_recurrences=n)
     learned = replace(settings, policy="zeus" if name == "zeus" else "gridchase")
-    return replay_learner(workload, learned, conditions, seed=seed, knows=KNOWLEDGE.get(name, "learned"))
-
-
-def replay_learner(
-    workload: Workload,
-    settings: LearningSettings,
-    conditions: Conditions,
-    *,
-    seed: int,
-    knows: PriorKnowledge = "learned",
-) -> JobHistory:
-    """Return what a policy of the service does."""
-    return replay_policy(workload, learning(settings, seed=seed), conditions, seed=seed, knows=knows)
+    policy = learning_policy(learned, seed=seed)
+    return replay_policy(workload, policy, conditions, seed=seed, knowledge=KNOWLEDGE.get(name, "learned"))
 
 
 def replay_policy(
-    workload: Workload, policy: Policy, conditions: Conditions, *, seed: int, knows: PriorKnowledge = "learned"
+    workload: Workload, policy: Policy, conditions: Conditions, *, seed: int, knowledge: PriorKnowledge = "learned"
 ) -> JobHistory:
-    """Return what any policy does."""
+    """Simulate any policy under some conditions, with the training runs of a seed."""
     return simulate(
         workload,
         policy,
-        draws=conditions.draws(workload, seed),
+        sampler=conditions.sampler(workload, seed),
         eta=conditions.eta,
         n_recurrences=conditions.horizon(workload),
         concurrency=conditions.concurrency,
-        knows=knows,
+        knowledge=knowledge,
     )
 
 
@@ -165,15 +156,15 @@ class BatchSizeEvaluation:
 
     Attributes:
         workload, policy: the names.
-        n_seeds, n_recurrences: how often it was played, and how long.
-        regret: what it paid beyond an oracle, in runs of that oracle; the mean over seeds.
+        n_seeds, n_recurrences: the number of histories, and of recurrences in each.
+        regret: the cost beyond an oracle's, in runs of the oracle; mean over seeds.
         regret_sd: its standard deviation over seeds.
-        regret_by_recurrence: the same up to each recurrence, shape (n_recurrences,).
+        regret_by_recurrence: the cumulative regret, shape (n_recurrences,).
         energy_ratio, duration_ratio: energy and time of all recurrences over those of the default batch size at the
             highest power limit; None where that never reaches the target.
-        last_energy_ratio, last_duration_ratio: the same of the last five recurrences alone.
-        n_stopped: how many runs missed their target, a seed, on average.
-        n_unreached: how many recurrences were given up, in all seeds.
+        last_energy_ratio, last_duration_ratio: the same for the last five recurrences.
+        n_stopped: the runs that missed their target, mean over seeds.
+        n_unreached: the recurrences that were given up, in all seeds.
     """
 
     workload: str
@@ -199,7 +190,7 @@ def evaluate(
     n_seeds: int,
     settings: LearningSettings = DEFAULTS,
 ) -> BatchSizeEvaluation:
-    """Return how good a policy is, over seeds from 0 on, which are the same training runs for every policy."""
+    """Evaluate a policy over seeds from 0 on; a seed has the same training runs for every policy."""
     histories = [
         replay_named_policy(workload, name, conditions, seed=seed, settings=settings) for seed in range(n_seeds)
     ]
@@ -209,15 +200,15 @@ def evaluate(
 def summarize_histories(
     workload: Workload, name: str, conditions: Conditions, histories: Sequence[JobHistory]
 ) -> BatchSizeEvaluation:
-    """Return how good histories are, one a seed."""
-    yard = reference_costs(workload, conditions)
-    each = np.array([regrets(history, yard) for history in histories])
+    """Return the evaluation of histories, one for each seed."""
+    reference = reference_costs(workload, conditions)
+    each = np.array([regrets(history, reference) for history in histories])
     energies_j, durations_s = (
         np.mean([history.energies_j for history in histories], axis=0),
         np.mean([history.durations_s for history in histories], axis=0),
     )
-    default_j = np.array([one.mean.energy_j for one in yard.default])
-    default_s = np.array([one.mean.duration_s for one in yard.default])
+    default_j = np.array([one.mean.energy_j for one in reference.default])
+    default_s = np.array([one.mean.duration_s for one in reference.default])
     return BatchSizeEvaluation(
         workload=workload.name,
         policy=name,

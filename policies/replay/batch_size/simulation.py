@@ -1,10 +1,10 @@
-"""A recurring job replayed on measurements: each policy meets the same training runs, and pays for what it tries.
+"""Simulates a recurring job on measurements: each policy gets the same training runs and pays for every attempt.
 
 The rules are those of the Zeus paper's trace-driven evaluation (arXiv:2208.06102, section 6; `Simulator` of Zeus 0.3):
-a run takes one of the recorded training paths of its batch size, at the best power limit of that size. The first run
-at a batch size finds the limit, so its first epoch is the mean of an epoch at every limit. A run stops before the
-epoch that would cross its cost bound; where not even one fits it never runs, and costs nothing. A recurrence is tried
-until it reaches its target, at most 20 times, and pays for every try.
+a run follows one of the recorded training runs of its batch size, at the best power limit of that size. The first run
+at a batch size profiles the limits, so its first epoch is the mean of an epoch at every limit. A run stops before the
+epoch that would exceed its cost bound; where not even one fits, it never runs and costs nothing. A recurrence is
+repeated until it reaches its target, at most 20 times, and pays for every attempt.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,19 +21,19 @@ from policies.replay.batch_size.workload import Consumption, Workload
 MAX_TRIES: Final = 20
 N_PROBE_ITERATIONS: Final = 30
 PROBE_S: Final = 3.0
-"""A batch size is run for so many iterations, or so long where that is shorter, to learn what an epoch costs there."""
+"""The cost of an epoch is measured for so many iterations, or for so long if that is shorter."""
 
 Policy = Callable[[Study], Choice]
 EpochSampler = Callable[[int, int], float | None]
-"""Gives, of a batch size and the number of a recurrence, the epochs that the next run there needs; None: no end."""
+"""Returns the epochs that the next run at a batch size needs in a recurrence; None: it never reaches the target."""
 PriorKnowledge = Literal["learned", "timed", "probed"]
-"""What is known of epochs: their cost once a batch size has run; beside that the times of all of them from the
-beginning, at the highest limit; or the costs of all of them."""
+"""What is known of the cost of epochs: `learned`: once a batch size has run; `timed`: also their times at the highest
+limit, from the start; `probed`: all costs from the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRun:
-    """A run that trained at least an epoch: what it was given, what it took, and whether it reached its target."""
+    """A run that trained at least one epoch."""
 
     recurrence: int
     batch_size: int
@@ -46,9 +46,13 @@ class SimulatedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class JobHistory:
-    """What a policy did: its runs, in the order of their ends, and what it paid before them to know the epochs' costs.
+    """The history of a job under a policy.
 
-    A run that never ran is not among them; `n_unreached` recurrences were given up.
+    Attributes:
+        runs: the runs that trained, by their end.
+        n_recurrences: the number of recurrences.
+        n_unreached: how many of them were given up.
+        probes, probes_cost: what measuring the epochs before the first run took.
     """
 
     runs: tuple[SimulatedRun, ...]
@@ -59,7 +63,7 @@ class JobHistory:
 
     @cached_property
     def costs(self) -> Floats:
-        """Return the cost of each recurrence, shape (n_recurrences,); the first pays for the probes [J]."""
+        """Return the cost of each recurrence, shape (n_recurrences,); the first includes the probes [J]."""
         costs = np.zeros(self.n_recurrences)
         np.add.at(costs, [run.recurrence for run in self.runs], [run.cost for run in self.runs])
         costs[0] += self.probes_cost
@@ -88,8 +92,8 @@ def simulate_run(
     recurrence: int,
     batch_size: int,
     power_limit_w: float,
-    n_needed: float | None,
-    n_most: float,
+    epochs_needed: float | None,
+    max_epochs: float,
     eta: float,
     first: Consumption | None = None,
 ) -> SimulatedRun:
@@ -97,10 +101,10 @@ def simulate_run(
 
     `first` is what its first epoch takes, where that is not what the others take.
     """
-    reached = n_needed is not None and n_needed <= n_most
-    n_epochs = n_needed if n_needed is not None and reached else n_most
+    reached = epochs_needed is not None and epochs_needed <= max_epochs
+    n_epochs = epochs_needed if epochs_needed is not None and reached else max_epochs
     epoch = workload.epoch(batch_size, power_limit_w)
-    # A target within the first epoch takes a share of it.
+    # A target within the first epoch takes that share of it.
     spent = (first or epoch).times(min(n_epochs, 1.0)).plus(epoch.times(max(n_epochs - 1, 0.0)))
     return SimulatedRun(
         recurrence=recurrence,
@@ -113,8 +117,8 @@ def simulate_run(
     )
 
 
-def learning(settings: LearningSettings, *, seed: int) -> Policy:
-    """Return the policy that the service runs, with dice of its own."""
+def learning_policy(settings: LearningSettings, *, seed: int) -> Policy:
+    """Return the policy that the service runs, with its own random numbers."""
     rng = np.random.default_rng(seed)
     return lambda study: choose_batch_size(study, settings, rng=rng)
 
@@ -122,21 +126,21 @@ def learning(settings: LearningSettings, *, seed: int) -> Policy:
 def common_random_epochs(
     workload: Workload, *, seed: int, noise_ratio: float = 0.0, later: tuple[int, Workload] | None = None
 ) -> EpochSampler:
-    """Return draws by which the k-th run of a batch size is the same whatever the policy did before.
+    """Return a sampler whose k-th run of a batch size is the same whatever the policy did before.
 
     Args:
         workload: the job.
-        seed: which of all the possible histories.
+        seed: of the random numbers.
         noise_ratio: the standard deviation of the logarithm of a factor on the epochs of each run.
-        later: a drift: a recurrence, and what the job is from that one on.
+        later: a drift: a recurrence, and the workload from that one on.
     """
     rngs = {size: np.random.default_rng([seed, size]) for size in workload.candidates}
 
     def n_epochs_of(batch_size: int, recurrence: int) -> float | None:
         share, noise = rngs[batch_size].random(), rngs[batch_size].standard_normal()
         now = later[1] if later is not None and recurrence >= later[0] else workload
-        paths = now.paths[batch_size]
-        epochs = paths[int(share * len(paths))]
+        recorded_epochs = now.recorded_epochs[batch_size]
+        epochs = recorded_epochs[int(share * len(recorded_epochs))]
         return epochs if epochs is None or not noise_ratio else epochs * float(np.exp(noise_ratio * noise))
 
     return n_epochs_of
@@ -146,40 +150,40 @@ def simulate(
     workload: Workload,
     policy: Policy,
     *,
-    draws: EpochSampler,
+    sampler: EpochSampler,
     eta: float,
     n_recurrences: int,
     concurrency: int = 1,
-    knows: PriorKnowledge = "learned",
+    knowledge: PriorKnowledge = "learned",
 ) -> JobHistory:
-    """Return what a policy does, and pays, over the recurrences of a job.
+    """Simulate the recurrences of a job under a policy.
 
     Args:
         workload: the job.
         policy: chooses the batch size of each run.
-        draws: how long each run takes to its target.
+        sampler: the epochs that each run needs to its target.
         eta: the weight of energy in the cost, 0 to 1; time has the rest.
-        n_recurrences: how often the job recurs.
-        concurrency: recurrences are submitted so many at a time: each is chosen while those before it are in
-            flight, then their results come in, in the same order; those that failed are tried again, together.
-        knows: which costs of epochs the policy is told of.
+        n_recurrences: the number of recurrences.
+        concurrency: the number of recurrences submitted at a time: each is chosen while those before it are in
+            flight, then the results arrive in the same order; those that failed are repeated together.
+        knowledge: which costs of epochs the policy knows.
     """
-    bench = _Bench(workload, draws=draws, eta=eta, knows=knows)
+    simulation = _JobSimulation(workload, sampler=sampler, eta=eta, knowledge=knowledge)
     n_unreached = 0
     for first in range(0, n_recurrences, concurrency):
         waiting = list(range(first, min(first + concurrency, n_recurrences)))
         for n_stopped in range(MAX_TRIES):
             choices: list[Choice] = []
             for _recurrence in waiting:
-                choices.append(policy(bench.study(choices, n_stopped)))
+                choices.append(policy(simulation.study(choices, n_stopped)))
             tried = zip(waiting, choices, strict=True)
-            waiting = [recurrence for recurrence, choice in tried if not bench.train(recurrence, choice)]
+            waiting = [recurrence for recurrence, choice in tried if not simulation.train(recurrence, choice)]
             if not waiting:
                 break
         n_unreached += len(waiting)
-    probes = bench.probes()
+    probes = simulation.probes()
     return JobHistory(
-        runs=tuple(bench.runs),
+        runs=tuple(simulation.runs),
         n_recurrences=n_recurrences,
         n_unreached=n_unreached,
         probes=probes,
@@ -187,26 +191,26 @@ def simulate(
     )
 
 
-class _Bench:
-    """Runs what it is told to, and remembers it as the service would."""
+class _JobSimulation:
+    """Runs the policy's choices and keeps the observations, as the service does."""
 
-    def __init__(self, workload: Workload, *, draws: EpochSampler, eta: float, knows: PriorKnowledge) -> None:
+    def __init__(self, workload: Workload, *, sampler: EpochSampler, eta: float, knowledge: PriorKnowledge) -> None:
         self.runs: list[SimulatedRun] = []
-        self._workload, self._draws, self._eta = workload, draws, eta
-        self._knows = knows if len(workload.candidates) > 1 else "learned"  # there is nothing to choose from
+        self._workload, self._sampler, self._eta = workload, sampler, eta
+        self._knowledge = knowledge if len(workload.candidates) > 1 else "learned"  # nothing to choose
         self._limits_w = {size: workload.best_limit_w(size, eta) for size in workload.candidates}
         self._costs = {
             size: workload.epoch(size, limit_w).cost(eta, workload.max_power_w)
             for size, limit_w in self._limits_w.items()
         }
-        self._known: Mapping[int, float] = dict(self._costs) if self._knows == "probed" else {}
-        timed = workload.candidates if self._knows == "timed" else ()
+        self._known: Mapping[int, float] = dict(self._costs) if self._knowledge == "probed" else {}
+        timed = workload.candidates if self._knowledge == "timed" else ()
         self._times = {size: workload.time_per_epoch_s[size, workload.limits_of(size)[0]] for size in timed}
         self._profiled: set[int] = set()
         self._seen: tuple[Observation, ...] = ()
 
     def study(self, in_flight: list[Choice], n_stopped: int) -> Study:
-        """Return what is known now."""
+        """Return the present observations."""
         return Study(
             candidates=self._workload.candidates,
             default=self._workload.default,
@@ -218,14 +222,14 @@ class _Bench:
         )
 
     def train(self, recurrence: int, choice: Choice) -> bool:
-        """Run once; return whether it reached its target."""
+        """Simulate a run; return whether it reached its target."""
         size = choice.batch_size
-        n_needed = self._draws(size, recurrence)
+        epochs_needed = self._sampler(size, recurrence)
         first = self._first_epoch(size)
-        n_most = float(self._workload.max_epochs)
+        max_epochs = float(self._workload.max_epochs)
         if choice.cost_bound is not None:
-            n_most = min(choice.cost_bound // self._costs[size], n_most)
-        if n_most == 0:
+            max_epochs = min(choice.cost_bound // self._costs[size], max_epochs)
+        if max_epochs == 0:
             self._seen += (Observation(batch_size=size, outcome="stopped", epochs=0.0, cost=0.0),)
             return False
         run = simulate_run(
@@ -233,8 +237,8 @@ class _Bench:
             recurrence=recurrence,
             batch_size=size,
             power_limit_w=self._limits_w[size],
-            n_needed=n_needed,
-            n_most=n_most,
+            epochs_needed=epochs_needed,
+            max_epochs=max_epochs,
             eta=self._eta,
             first=first,
         )
@@ -244,9 +248,9 @@ class _Bench:
         return run.reached
 
     def _first_epoch(self, size: int) -> Consumption | None:
-        """Return what the first epoch of a run takes where the limits are still to be profiled, else None.
+        """Return the consumption of a first epoch that profiles the limits; None: they are known.
 
-        Even a run that never runs has been profiled: it is known that not one of its epochs fits its bound.
+        A run that its bound kept from running counts as profiled, because its epoch cost is known.
         """
         if size in self._profiled:
             return None
@@ -255,9 +259,9 @@ class _Bench:
         return self._workload.profiling_epoch(size)
 
     def probes(self) -> Consumption:
-        """Return what it takes to time all batch sizes, or to learn their costs, at the highest limit."""
+        """Return the consumption of measuring all batch sizes at the highest limit."""
         workload, spent = self._workload, Consumption(energy_j=0.0, duration_s=0.0)
-        if self._knows == "learned":
+        if self._knowledge == "learned":
             return spent
         for size in workload.candidates:
             epoch = workload.epoch(size, workload.limits_of(size)[0])

@@ -1,4 +1,4 @@
-"""A measured workload: how many epochs a training job needs at each batch size, and what an epoch takes there."""
+"""A measured workload: how many epochs a job needs at each batch size, and the energy and time of an epoch."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 NOISE_QUANTILES: Final = 400
-"""Run-to-run noise is averaged over so many equally likely values."""
+"""The number of equally likely values over which run-to-run noise is averaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Consumption:
         return eta * self.energy_j + (1 - eta) * max_power_w * self.duration_s
 
     def times(self, n_epochs: float) -> "Consumption":
-        """Return what so many of them take."""
+        """Return the consumption of `n_epochs` such epochs."""
         return Consumption(energy_j=self.energy_j * n_epochs, duration_s=self.duration_s * n_epochs)
 
     def plus(self, other: "Consumption") -> "Consumption":
@@ -32,7 +32,7 @@ class Consumption:
 
 
 def total_consumption(parts: Iterable[Consumption]) -> Consumption:
-    """Return the sum of many."""
+    """Return the sum of several."""
     energy_j = duration_s = 0.0
     for part in parts:
         energy_j, duration_s = energy_j + part.energy_j, duration_s + part.duration_s
@@ -41,17 +41,17 @@ def total_consumption(parts: Iterable[Consumption]) -> Consumption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A job as it was measured on one kind of GPU.
+    """A job as measured on one model of GPU.
 
     Attributes:
-        name: what it is and where it was measured.
-        candidates: the batch sizes that were, ascending.
-        default: the one that its user would take.
-        n_samples: how many samples an epoch has, at least.
+        name: the job, and where it was measured.
+        candidates: the measured batch sizes, ascending.
+        default: the batch size of its user.
+        n_samples: the samples of an epoch, at least.
         max_epochs: a run that has not reached its target by then is given up.
-        paths: the epochs to the target of each training run that was recorded, by batch size; None: not reached.
-        time_per_epoch_s: how long an epoch takes, by (batch size, power limit [W]) [s].
-        average_power_w: what it draws on average, the same way [W].
+        recorded_epochs: the epochs to the target of each recorded run, by batch size; None: not reached.
+        time_per_epoch_s: the time of an epoch, by (batch size, power limit [W]) [s].
+        average_power_w: its average power, by the same key [W].
     """
 
     name: str
@@ -59,13 +59,13 @@ class Workload:
     default: int
     n_samples: int
     max_epochs: int
-    paths: Mapping[int, tuple[float | None, ...]]
+    recorded_epochs: Mapping[int, tuple[float | None, ...]]
     time_per_epoch_s: Mapping[tuple[int, float], float]
     average_power_w: Mapping[tuple[int, float], float]
 
     @property
     def power_limits_w(self) -> tuple[float, ...]:
-        """Return every power limit that was measured, ascending [W]."""
+        """Return all measured power limits, ascending [W]."""
         return tuple(sorted({limit_w for _, limit_w in self.time_per_epoch_s}))
 
     @property
@@ -74,11 +74,11 @@ class Workload:
         return self.power_limits_w[-1]
 
     def limits_of(self, batch_size: int) -> tuple[float, ...]:
-        """Return the power limits that were measured at a batch size, descending as they are profiled [W]."""
+        """Return the power limits measured at a batch size, descending, as they are profiled [W]."""
         return tuple(sorted((limit_w for size, limit_w in self.time_per_epoch_s if size == batch_size), reverse=True))
 
     def epoch(self, batch_size: int, power_limit_w: float) -> Consumption:
-        """Return what an epoch takes."""
+        """Return the consumption of an epoch."""
         duration_s = self.time_per_epoch_s[batch_size, power_limit_w]
         return Consumption(energy_j=duration_s * self.average_power_w[batch_size, power_limit_w], duration_s=duration_s)
 
@@ -90,32 +90,32 @@ class Workload:
         )
 
     def profiling_epoch(self, batch_size: int) -> Consumption:
-        """Return what an epoch takes in which every power limit is tried for an equal share of its iterations."""
+        """Return the consumption of an epoch that tries every power limit for an equal share of its iterations."""
         limits_w = self.limits_of(batch_size)
         return total_consumption(self.epoch(batch_size, limit_w) for limit_w in limits_w).times(1 / len(limits_w))
 
     def n_expected_epochs(self, batch_size: int, noise_ratio: float = 0.0) -> float:
-        """Return the mean epochs that it takes to reach the target, runs that are given up included; may be infinite.
+        """Return the mean epochs to reach the target, including runs that are given up; may be infinite.
 
         Args:
             batch_size: the batch size.
-            noise_ratio: the standard deviation of the logarithm of run-to-run noise, beyond that of the paths.
+            noise_ratio: the standard deviation of the logarithm of run-to-run noise, beyond that of the records.
         """
         levels = (np.arange(NOISE_QUANTILES) + 0.5) / NOISE_QUANTILES if noise_ratio else np.array([0.5])
         factors = np.exp(noise_ratio * np.array([NormalDist().inv_cdf(level) for level in levels]))
-        paths = np.array([np.inf if path is None else path for path in self.paths[batch_size]])
-        epochs = np.outer(paths, factors)
+        recorded_epochs = np.array([np.inf if path is None else path for path in self.recorded_epochs[batch_size]])
+        epochs = np.outer(recorded_epochs, factors)
         reached = epochs <= self.max_epochs
         return float(np.minimum(epochs, self.max_epochs).mean() / reached.mean()) if reached.any() else float("inf")
 
     def always_reaches(self, batch_size: int) -> bool:
         """Return whether every recorded run at a batch size reached the target in time."""
-        return all(path is not None and path <= self.max_epochs for path in self.paths[batch_size])
+        return all(path is not None and path <= self.max_epochs for path in self.recorded_epochs[batch_size])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedChoice:
-    """A batch size and a power limit that never change, and what a recurrence costs there on average."""
+    """A fixed batch size and power limit, and the mean consumption and cost of a recurrence."""
 
     batch_size: int
     power_limit_w: float
@@ -126,7 +126,7 @@ class FixedChoice:
 def fixed_choice(
     workload: Workload, batch_size: int, power_limit_w: float, *, eta: float, noise_ratio: float = 0.0
 ) -> FixedChoice:
-    """Return what it costs always to use one batch size and power limit."""
+    """Return the cost of always using one batch size and power limit."""
     mean = workload.epoch(batch_size, power_limit_w).times(workload.n_expected_epochs(batch_size, noise_ratio))
     return FixedChoice(
         batch_size=batch_size, power_limit_w=power_limit_w, mean=mean, cost=_cost(mean, eta, workload.max_power_w)
@@ -134,7 +134,7 @@ def fixed_choice(
 
 
 def optimum(workload: Workload, *, eta: float, noise_ratio: float = 0.0) -> FixedChoice:
-    """Return the best batch size and power limit, which only an oracle knows."""
+    """Return the batch size and power limit of least mean cost, which only an oracle knows."""
     each = (
         fixed_choice(workload, size, workload.best_limit_w(size, eta), eta=eta, noise_ratio=noise_ratio)
         for size in workload.candidates

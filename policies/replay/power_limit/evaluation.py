@@ -1,4 +1,4 @@
-"""What policies of power limits save on one signal: all of them play the same runs, which start all over the signal."""
+"""What policies of power limits save on one signal: all of them get the same runs, with starts spread over it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ import numpy as np
 
 from policies.planning import SlowdownObjective
 from policies.replay.power_limit import chase
-from policies.replay.power_limit.baselines import at_one_limit, best_static_w, static_mix, zeus
+from policies.replay.power_limit.baselines import best_static_limit_w, replay_at_limit, replay_static_mix, replay_zeus
 from policies.replay.power_limit.optimum import offline_optimum
 from policies.replay.power_limit.planner import (
     CachedForecaster,
@@ -27,14 +27,14 @@ PolicyName = Literal[
 POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
 ZEUS_ETA: Final = 0.5
 HISTORY_S: Final = 14 * 86_400.0
-"""What precedes the first run, where there is that much: the planner looks no further back."""
-LENIENCE: Final = 1.02
-"""A policy may miss its budget by a little, and then still has a signal."""
+"""The history before the first run, if the signal has that much."""
+OVERRUN_RATIO: Final = 1.02
+"""How far the signal reaches beyond the time budget, for policies that overrun it a little."""
 UNBOUNDED: Final[frozenset[PolicyName]] = frozenset({"zeus", "chase", "chase-svr", "chase-perfect", "chase-best-eta"})
-"""May be as slow as the energy-minimal limit, whatever the budget; the best eta is looked for among runs that do not
-keep it."""
+"""Policies that may be as slow as the energy-minimal limit, whatever the budget. (The search for the best eta includes
+runs that overrun it.)"""
 N_DIGITS: Final = 9
-"""Of a ratio that is told, after the point: Unix times hold 2e-7 s, which is 7e-10 of the shortest runs."""
+"""Decimals of reported ratios: Unix times are exact to 2e-7 s, which is 7e-10 of the shortest runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,24 +42,21 @@ class Comparison:
     """What is compared.
 
     Attributes:
-        policies: which.
-        max_slowdowns: the budgets of time, each at least 1.
-        etas: the weights that Chase is played with.
-        svr: Chase's own regression, where there is one; without it `chase-svr` is not played.
+        policies: their names.
+        max_slowdowns: the time budgets, each at least 1.
+        etas: the weights for Chase.
+        svr: Chase's own forecast; without it `chase-svr` is left out.
     """
 
     policies: tuple[PolicyName, ...] = POLICIES
     max_slowdowns: tuple[float, ...] = (1.05,)
     etas: tuple[float, ...] = (0.5,)
-    svr: chase.Expectation | None = None
+    svr: chase.SignalExpectation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyVariant:
-    """Who plays: a policy, the budget that it is given, and its eta where it has one.
-
-    What knows no budget has the budget None.
-    """
+    """A policy with its time budget and its eta; None where it has none."""
 
     policy: PolicyName
     max_slowdown: float | None = None
@@ -72,14 +69,14 @@ class SavingsRow:
 
     Attributes:
         policy: its name.
-        max_slowdown: the budget of time; what knows none has the same row at each.
+        max_slowdown: the time budget; a policy without one has the same row at each budget.
         signal: the name of the signal, or `mean` of several.
-        eta: the weight, where it has one.
-        carbon_saved_ratio: the share saved of the carbon (or money), the mean over the starts.
-        energy_saved_ratio: the same of the energy.
-        slowdown_ratio: the time taken over that at the highest limit, the mean over the starts.
-        slowdown_worst_ratio: the worst of them.
-        n_starts: how many runs.
+        eta: the weight, or None.
+        carbon_saved_ratio: the share of carbon (or money) saved, mean over the starts.
+        energy_saved_ratio: the share of energy saved, mean over the starts.
+        slowdown_ratio: duration over that at the highest limit, mean over the starts.
+        slowdown_worst_ratio: the largest of these.
+        n_starts: the number of runs.
     """
 
     policy: str
@@ -95,7 +92,7 @@ class SavingsRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTotals:
-    """What a run took: grams or money, energy [J] and time [s]."""
+    """What a run used: grams or money, energy [J] and time [s]."""
 
     spent: float
     energy_j: float
@@ -105,129 +102,147 @@ class RunTotals:
 TotalsByVariant = dict[PolicyVariant, RunTotals]
 
 
-def run_specs(world: Scenario, contest: Comparison, *, top_s: float, n_starts: int, period_s: float) -> list[RunSpec]:
-    """Return the runs to replay; the signal reaches to the end of each, however slow.
+def run_specs(
+    scenario: Scenario, comparison: Comparison, *, base_duration_s: float, n_starts: int, period_s: float
+) -> list[RunSpec]:
+    """Return the runs to replay; the signal covers each of them, however slow.
 
-    Where there is room, that is for policies that know no budget, too: so all policies play the same runs, whichever
-    of them are compared. A signal that is too short for those need only be long enough for who plays.
+    Where the signal is long enough, it covers policies without a budget, too, so the runs are the same whichever
+    policies are compared. A shorter signal must cover the compared policies only.
 
     Raises:
         ValueError: the signal is too short for such a run.
     """
 
     def starts_s(slowdown_ratio: float) -> list[float]:
-        longest_s = top_s * slowdown_ratio * LENIENCE + 2 * period_s
-        return run_starts_s(world, n_starts=n_starts, history_s=HISTORY_S, longest_s=longest_s, period_s=period_s)
+        longest_s = base_duration_s * slowdown_ratio * OVERRUN_RATIO + 2 * period_s
+        return run_starts_s(scenario, n_starts=n_starts, history_s=HISTORY_S, longest_s=longest_s, period_s=period_s)
 
-    budget = max(*contest.max_slowdowns, 1.0)
-    slowest_ratio = max(float(world.iterations_per_s[-1]) / world.profile.energy_minimal.iterations_per_s, budget)
+    budget = max(*comparison.max_slowdowns, 1.0)
+    slowest_ratio = max(float(scenario.iterations_per_s[-1]) / scenario.profile.energy_minimal.iterations_per_s, budget)
     try:
         chosen_s = starts_s(slowest_ratio)
     except ValueError:
-        if not UNBOUNDED.isdisjoint(contest.policies):
+        if not UNBOUNDED.isdisjoint(comparison.policies):
             raise
         chosen_s = starts_s(budget)
-    return [RunSpec(start_s=start_s, top_s=top_s, period_s=period_s) for start_s in chosen_s]
+    return [RunSpec(start_s=start_s, base_duration_s=base_duration_s, period_s=period_s) for start_s in chosen_s]
 
 
-def replay_totals(world: Scenario, job: RunSpec, contest: Comparison) -> TotalsByVariant:
-    """Return what one run takes under each policy and budget, and at the highest limit."""
+def replay_totals(scenario: Scenario, spec: RunSpec, comparison: Comparison) -> TotalsByVariant:
+    """Return what one run uses under each policy and budget, and at the highest limit."""
     return {
-        entry: RunTotals(spent=run.spent, energy_j=run.energy_j, duration_s=run.duration_s)
-        for entry, run in replay_variants(world, job, contest)
+        variant: RunTotals(spent=run.spent, energy_j=run.energy_j, duration_s=run.duration_s)
+        for variant, run in replay_variants(scenario, spec, comparison)
     }
 
 
-def replay_variants(world: Scenario, job: RunSpec, contest: Comparison) -> Iterator[tuple[PolicyVariant, RunResult]]:
-    """Yield one run as each policy has it under each budget, and at the highest limit first."""
-    yield PolicyVariant(policy="max"), at_one_limit(world, job, world.profile.fastest.power_limit_w)
-    yield from _without_budget(world, job, contest)
-    budgeted = _with_budget(world, job, contest.policies)
-    for policy in contest.policies:
+def replay_variants(
+    scenario: Scenario, spec: RunSpec, comparison: Comparison
+) -> Iterator[tuple[PolicyVariant, RunResult]]:
+    """Yield the result of one run at the highest limit, then under each policy and budget."""
+    yield PolicyVariant(policy="max"), replay_at_limit(scenario, spec, scenario.profile.fastest.power_limit_w)
+    yield from _without_budget(scenario, spec, comparison)
+    budgeted = _with_budget(scenario, spec, comparison.policies)
+    for policy in comparison.policies:
         if policy in budgeted:
-            for max_slowdown in contest.max_slowdowns:
+            for max_slowdown in comparison.max_slowdowns:
                 yield PolicyVariant(policy=policy, max_slowdown=max_slowdown), budgeted[policy](max_slowdown)
 
 
-def _without_budget(world: Scenario, job: RunSpec, contest: Comparison) -> Iterator[tuple[PolicyVariant, RunResult]]:
-    """Yield the runs of what weighs energy or carbon by an eta."""
-    if "zeus" in contest.policies:
-        yield PolicyVariant(policy="zeus", eta=ZEUS_ETA), zeus(world, job, ZEUS_ETA)
-    expectations: dict[PolicyName, chase.Expectation | None] = {
-        "chase": chase.by_persistence,
-        "chase-svr": contest.svr,
-        "chase-perfect": chase.by_foresight,
+def _without_budget(
+    scenario: Scenario, spec: RunSpec, comparison: Comparison
+) -> Iterator[tuple[PolicyVariant, RunResult]]:
+    """Yield the results of policies that weigh energy or carbon by an eta."""
+    if "zeus" in comparison.policies:
+        yield PolicyVariant(policy="zeus", eta=ZEUS_ETA), replay_zeus(scenario, spec, ZEUS_ETA)
+    expectations: dict[PolicyName, chase.SignalExpectation | None] = {
+        "chase": chase.expect_last_value,
+        "chase-svr": comparison.svr,
+        "chase-perfect": chase.expect_true_mean,
     }
     for policy, expectation in expectations.items():
-        if policy in contest.policies and expectation is not None:
-            expected = expectation(world, job, chase.n_periods_of(world, job))
-            for eta in contest.etas:
-                yield PolicyVariant(policy=policy, eta=eta), chase.chase(world, job, eta, expected)
+        if policy in comparison.policies and expectation is not None:
+            expected = expectation(scenario, spec, chase.max_periods(scenario, spec))
+            for eta in comparison.etas:
+                yield PolicyVariant(policy=policy, eta=eta), chase.replay_chase(scenario, spec, eta, expected)
 
 
 def _with_budget(
-    world: Scenario, job: RunSpec, policies: Sequence[PolicyName]
+    scenario: Scenario, spec: RunSpec, policies: Sequence[PolicyName]
 ) -> dict[PolicyName, Callable[[float], RunResult]]:
-    """Return what plays a run within a budget of time, by name."""
+    """Return functions that replay a run within a time budget, by policy."""
 
-    def ours(outlook: ForecastSource, *, is_announced: bool = True) -> Callable[[float], RunResult]:
+    def planner(forecast: ForecastSource, *, knows_length: bool = True) -> Callable[[float], RunResult]:
         return lambda max_slowdown: replay_run(
-            world, planner_policy(SlowdownObjective(max_slowdown=max_slowdown), outlook, is_announced=is_announced), job
+            scenario,
+            planner_policy(SlowdownObjective(max_slowdown=max_slowdown), forecast, knows_length=knows_length),
+            spec,
         )
 
-    expected = chase.by_persistence(world, job, chase.n_periods_of(world, job))
-    hindsight = [chase.chase(world, job, eta, expected) for eta in chase.ETAS] if "chase-best-eta" in policies else []
+    expected = chase.expect_last_value(scenario, spec, chase.max_periods(scenario, spec))
+    hindsight = (
+        [chase.replay_chase(scenario, spec, eta, expected) for eta in chase.ETAS]
+        if "chase-best-eta" in policies
+        else []
+    )
     return {
-        "best-static": lambda max_slowdown: at_one_limit(world, job, best_static_w(world.profile, max_slowdown)),
-        "static-mix": lambda max_slowdown: static_mix(world, job, max_slowdown),
-        "chase-best-eta": lambda max_slowdown: chase.best_in_hindsight(hindsight, job, max_slowdown),
-        "gridchase": ours(persistence_forecast),
-        "gridchase-open": ours(persistence_forecast, is_announced=False),
-        "gridchase-forecast": ours(CachedForecaster(world)),
-        "gridchase-perfect": ours(perfect_forecast),
-        "offline": lambda max_slowdown: offline_optimum(world, job, max_slowdown),
+        "best-static": lambda max_slowdown: replay_at_limit(
+            scenario, spec, best_static_limit_w(scenario.profile, max_slowdown)
+        ),
+        "static-mix": lambda max_slowdown: replay_static_mix(scenario, spec, max_slowdown),
+        "chase-best-eta": lambda max_slowdown: chase.best_in_hindsight(hindsight, spec, max_slowdown),
+        "gridchase": planner(persistence_forecast),
+        "gridchase-open": planner(persistence_forecast, knows_length=False),
+        "gridchase-forecast": planner(CachedForecaster()),
+        "gridchase-perfect": planner(perfect_forecast),
+        "offline": lambda max_slowdown: offline_optimum(scenario, spec, max_slowdown),
     }
 
 
 def savings_rows(
-    signal: str, jobs: Sequence[RunSpec], played: Sequence[TotalsByVariant], contest: Comparison
+    signal: str, specs: Sequence[RunSpec], totals: Sequence[TotalsByVariant], comparison: Comparison
 ) -> list[SavingsRow]:
-    """Return what each policy saved on a signal; `played` holds each of the runs."""
+    """Return what each policy saved on a signal; `totals` has one entry for each run."""
     rows = []
-    for entry in played[0]:
-        if entry.policy in contest.policies:
-            budgets = contest.max_slowdowns if entry.max_slowdown is None else (entry.max_slowdown,)
-            rows += [_row(signal, entry, max_slowdown, jobs, played) for max_slowdown in budgets]
-    return sorted(rows, key=lambda row: (contest.max_slowdowns.index(row.max_slowdown), POLICIES.index(row.policy)))
+    for variant in totals[0]:
+        if variant.policy in comparison.policies:
+            budgets = comparison.max_slowdowns if variant.max_slowdown is None else (variant.max_slowdown,)
+            rows += [_row(signal, variant, max_slowdown, specs, totals) for max_slowdown in budgets]
+    return sorted(rows, key=lambda row: (comparison.max_slowdowns.index(row.max_slowdown), POLICIES.index(row.policy)))
 
 
 def _row(
-    signal: str, entry: PolicyVariant, max_slowdown: float, jobs: Sequence[RunSpec], played: Sequence[TotalsByVariant]
+    signal: str,
+    variant: PolicyVariant,
+    max_slowdown: float,
+    specs: Sequence[RunSpec],
+    totals: Sequence[TotalsByVariant],
 ) -> SavingsRow:
     ours, most = (
-        [replay_variants[entry] for replay_variants in played],
-        [replay_variants[PolicyVariant(policy="max")] for replay_variants in played],
+        [each[variant] for each in totals],
+        [each[PolicyVariant(policy="max")] for each in totals],
     )
-    slowdowns = [run.duration_s / job.top_s for run, job in zip(ours, jobs, strict=True)]
+    slowdowns = [run.duration_s / spec.base_duration_s for run, spec in zip(ours, specs, strict=True)]
     row = SavingsRow(
-        policy=entry.policy,
+        policy=variant.policy,
         max_slowdown=max_slowdown,
         signal=signal,
-        eta=entry.eta,
+        eta=variant.eta,
         carbon_saved_ratio=saved_ratio(*(np.array([run.spent for run in each]) for each in (ours, most))),
         energy_saved_ratio=saved_ratio(*(np.array([run.energy_j for run in each]) for each in (ours, most))),
         slowdown_ratio=float(np.mean(slowdowns)),
         slowdown_worst_ratio=max(slowdowns),
-        n_starts=len(played),
+        n_starts=len(totals),
     )
     return _rounded(row)
 
 
 def saved_ratio(ours: Values, most: Values) -> float:
-    """Return the share that is saved of what runs take at the highest limit, shape (n_runs,), the mean over them.
+    """Return the share saved against the highest limit, mean over runs; both arguments have shape (n_runs,).
 
-    Where one of those costs nothing or less, as prices can have it, its share says nothing: then it is what is saved
-    in all, over the sum of what the runs cost whatever its sign.
+    Prices can make a run at the highest limit cost zero or less, so that its own share is meaningless. Then it is the
+    total saved over the sum of the absolute costs.
     """
     if (most > 0).all():
         return float(np.mean(1 - ours / most))
@@ -235,7 +250,7 @@ def saved_ratio(ours: Values, most: Values) -> float:
 
 
 def mean_savings_rows(rows: Sequence[SavingsRow]) -> list[SavingsRow]:
-    """Return the mean over signals of each policy, budget and eta; the worst slowdown is the worst of all."""
+    """Return the mean over signals of each policy, budget and eta; the worst slowdown is the largest of all."""
     groups: dict[tuple[str, float, float | None], list[SavingsRow]] = {}
     for row in rows:
         groups.setdefault((row.policy, row.max_slowdown, row.eta), []).append(row)
@@ -257,10 +272,9 @@ def mean_savings_rows(rows: Sequence[SavingsRow]) -> list[SavingsRow]:
 
 
 def _rounded(row: SavingsRow) -> SavingsRow:
-    """Return a row without the rounding of its sums.
+    """Return a row without floating-point noise.
 
-    By it a policy would stand below another that does the same, and above a budget that it keeps to the second; and
-    what saves nothing would save -0.0, which adding 0.0 turns into 0.0.
+    Noise would rank equal policies differently and show a kept budget as overrun. Adding 0.0 turns -0.0 into 0.0.
     """
 
     def rounded_ratio(whole_ratio: float) -> float:

@@ -1,4 +1,4 @@
-"""One run as it goes under each policy: limits, rates and the signal over time, to look at."""
+"""One run under several policies: limits, rates and the signal over time, for plots."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,16 +10,16 @@ from policies.replay.power_limit.scenario import RunSpec, Scenario, Values
 from policies.replay.power_limit.simulation import RunResult
 
 SHORTEST_S: Final = 1.0
-"""A shorter period is rounding."""
+"""A shorter last period is rounding."""
 SHOWN: Final[tuple[PolicyName, ...]] = ("static-mix", "gridchase", "offline")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunTimeline:
-    """How a run goes under a policy, period by period.
+    """A run under a policy, by period.
 
     Attributes:
-        edges_s: when its periods begin, and the last one ends, since the run's start, shape (n + 1,) [s].
+        edges_s: when each period begins, and when the last one ends, since the start, shape (n + 1,) [s].
         limits_w: the mean limit of each, shape (n,) [W].
         rate_ratios: the mean rate of each, over that at the highest limit, shape (n,).
     """
@@ -37,10 +37,10 @@ class ExampleRun:
         signal: the name of the signal.
         unit: its unit.
         start_s: when the run starts [Unix s].
-        max_slowdown: its budget of time.
-        edges_s: when the values of the signal begin, and the last one ceases, since the start, shape (n + 1,) [s].
+        max_slowdown: its time budget.
+        edges_s: when each value of the signal begins, and when the last one ends, since the start, shape (n + 1,) [s].
         values: those values, shape (n,).
-        courses: how the run goes, by policy.
+        timelines: the run under each policy.
     """
 
     signal: str
@@ -49,37 +49,39 @@ class ExampleRun:
     max_slowdown: float
     edges_s: Values
     values: Values
-    courses: dict[str, RunTimeline]
+    timelines: dict[str, RunTimeline]
 
 
-def example_run(name: str, world: Scenario, job: RunSpec, max_slowdown: float) -> ExampleRun:
-    """Return how a run goes on a signal under a fixed mix, ours, and the optimum in hindsight."""
-    contest = Comparison(policies=SHOWN, max_slowdowns=(max_slowdown,))
-    found = {entry.policy: run for entry, run in replay_variants(world, job, contest) if entry.policy in SHOWN}
+def example_run(name: str, scenario: Scenario, spec: RunSpec, max_slowdown: float) -> ExampleRun:
+    """Return a run under a fixed mix, the planner, and the optimum in hindsight."""
+    comparison = Comparison(policies=SHOWN, max_slowdowns=(max_slowdown,))
+    found = {
+        variant.policy: run for variant, run in replay_variants(scenario, spec, comparison) if variant.policy in SHOWN
+    }
     until_s = max(float(run.edges_s[-1]) for run in found.values())
-    inner = (world.edges_s > job.start_s) & (world.edges_s < until_s)
-    edges_s = np.concatenate(([job.start_s], world.edges_s[inner], [until_s]))
+    inner = (scenario.edges_s > spec.start_s) & (scenario.edges_s < until_s)
+    edges_s = np.concatenate(([spec.start_s], scenario.edges_s[inner], [until_s]))
     return ExampleRun(
         signal=name,
-        unit=world.signal.unit,
-        start_s=job.start_s,
+        unit=scenario.signal.unit,
+        start_s=spec.start_s,
         max_slowdown=max_slowdown,
-        edges_s=edges_s - job.start_s,
-        values=world.values[np.searchsorted(world.edges_s, edges_s[:-1], side="right") - 1],
-        courses={policy: _course(world, job, run) for policy, run in found.items()},
+        edges_s=edges_s - spec.start_s,
+        values=scenario.values[np.searchsorted(scenario.edges_s, edges_s[:-1], side="right") - 1],
+        timelines={policy: _timeline(scenario, spec, run) for policy, run in found.items()},
     )
 
 
-def _course(world: Scenario, job: RunSpec, run: RunResult) -> RunTimeline:
-    """Return how a run went."""
-    times_s = run.edges_s - job.start_s
-    edges_s = np.append(np.arange(0.0, times_s[-1] - SHORTEST_S, job.period_s), times_s[-1])
-    rates_per_s = world.iterations_per_s[[world.index_of(limit_w) for limit_w in run.limits_w.tolist()]]
+def _timeline(scenario: Scenario, spec: RunSpec, run: RunResult) -> RunTimeline:
+    """Return the means of a run by period."""
+    times_s = run.edges_s - spec.start_s
+    edges_s = np.append(np.arange(0.0, times_s[-1] - SHORTEST_S, spec.period_s), times_s[-1])
+    rates_per_s = scenario.iterations_per_s[[scenario.index_of(limit_w) for limit_w in run.limits_w.tolist()]]
 
     def mean(values: Values) -> Values:
         sums = np.concatenate(([0.0], np.cumsum(values * np.diff(times_s))))
         return np.asarray(np.diff(np.interp(edges_s, times_s, sums)) / np.diff(edges_s), dtype=np.float64)
 
     return RunTimeline(
-        edges_s=edges_s, limits_w=mean(run.limits_w), rate_ratios=mean(rates_per_s) / world.iterations_per_s[-1]
+        edges_s=edges_s, limits_w=mean(run.limits_w), rate_ratios=mean(rates_per_s) / scenario.iterations_per_s[-1]
     )

@@ -1,4 +1,4 @@
-"""Our planner as a policy of the replay, with what it may know: how long the run is, and what is forecast."""
+"""The controller's planner as a policy of the replay, with or without the run's length and a forecast."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,76 +7,74 @@ from typing import Final
 from policies.forecasting import ForecasterState, advance, begin
 from policies.forecasting.persistence import persistence
 from policies.planning import Objective, SwitchingRules, choose_power_limit
-from policies.replay.power_limit.scenario import Scenario
 from policies.replay.power_limit.simulation import Policy, PolicyInput, Setpoint
 from policies.vocabulary.signal import ESTIMATED, Signal
 
 HORIZON_S: Final = 86_400.0
-"""How far forecasts reach."""
+"""The horizon of forecasts."""
 MIN_DWELL_S: Final = 60.0
 MIN_GAIN_RATIO: Final = 0.001
-"""What the controller has where nothing else is configured."""
+"""The controller's defaults."""
 
 ForecastSource = Callable[[PolicyInput], Signal | None]
-"""Tells what is expected from now on."""
+"""Returns the forecast from now on, or None."""
 
 
-def planner_policy(objective: Objective, outlook: ForecastSource, *, is_announced: bool = True) -> Policy:
+def planner_policy(objective: Objective, forecast: ForecastSource, *, knows_length: bool = True) -> Policy:
     """Return the planner as the controller runs it.
 
     Args:
-        objective: what is asked for.
-        outlook: what it is told of the future.
-        is_announced: whether it is told how many iterations the run has.
+        objective: the objective of the run.
+        forecast: the forecast it gets.
+        knows_length: whether it knows how many iterations the run has.
     """
 
-    def planned(moment: PolicyInput) -> Sequence[Setpoint]:
-        progress = moment.progress
+    def policy(inputs: PolicyInput) -> Sequence[Setpoint]:
+        progress = inputs.progress
         decision = choose_power_limit(
-            profile=moment.world.told_profile,
+            profile=inputs.scenario.certain_profile,
             objective=objective,
-            rules=SwitchingRules(period_s=moment.period_s, min_dwell_s=MIN_DWELL_S, min_gain_ratio=MIN_GAIN_RATIO),
-            history=moment.history,
-            forecast=outlook(moment),
-            now_s=moment.now_s,
-            progress=progress if is_announced else replace(progress, total_iterations=None),
-            present=moment.present,
+            rules=SwitchingRules(period_s=inputs.period_s, min_dwell_s=MIN_DWELL_S, min_gain_ratio=MIN_GAIN_RATIO),
+            history=inputs.history,
+            forecast=forecast(inputs),
+            now_s=inputs.now_s,
+            progress=progress if knows_length else replace(progress, total_iterations=None),
+            present=inputs.present,
         )
         if decision.later is None:
             return [Setpoint(power_limit_w=decision.power_limit_w)]
         first = Setpoint(power_limit_w=decision.power_limit_w, until_s=decision.later.from_s)
         return [first, Setpoint(power_limit_w=decision.later.power_limit_w)]
 
-    return planned
+    return policy
 
 
-def persistence_forecast(moment: PolicyInput) -> Signal | None:
-    """Return the last known value for the period, as what it is, a persistence; None where it is too old."""
-    return persistence(moment.history, now_s=moment.now_s, horizon_s=moment.period_s, step_s=moment.period_s)
+def persistence_forecast(inputs: PolicyInput) -> Signal | None:
+    """Forecast the last known value for the period; None where it is too old."""
+    return persistence(inputs.history, now_s=inputs.now_s, horizon_s=inputs.period_s, step_s=inputs.period_s)
 
 
-def perfect_forecast(moment: PolicyInput) -> Signal | None:
-    """Return what comes within a day; its gaps are gaps."""
-    truth = moment.world.signal.between(moment.now_s, moment.now_s + HORIZON_S)
-    return replace(truth, source="perfect", issued_at_s=moment.now_s, estimated=ESTIMATED)
+def perfect_forecast(inputs: PolicyInput) -> Signal | None:
+    """Return the true values of the next day, with their gaps."""
+    truth = inputs.scenario.signal.between(inputs.now_s, inputs.now_s + HORIZON_S)
+    return replace(truth, source="perfect", issued_at_s=inputs.now_s, estimated=ESTIMATED)
 
 
 class CachedForecaster:
-    """Our forecasts of a run, made once for all the policies and budgets that ask for them.
+    """The controller's forecasts of one run, computed once for all policies and budgets.
 
-    A run is planned at the same moments whatever its policy, until it ends.
+    Every policy decides at the same times, until its run ends.
     """
 
-    def __init__(self, world: Scenario) -> None:
-        self._world = world
+    def __init__(self) -> None:
         self._state: ForecasterState = begin()
-        self._made: dict[float, Signal | None] = {}
+        self._forecasts: dict[float, Signal | None] = {}
 
-    def __call__(self, moment: PolicyInput) -> Signal | None:
-        """Return what is forecast for the next day; where nothing can be, the last value."""
-        if moment.now_s not in self._made:
+    def __call__(self, inputs: PolicyInput) -> Signal | None:
+        """Return the forecast for the next day; the last value where there is none."""
+        if inputs.now_s not in self._forecasts:
             self._state, forecast = advance(
-                self._state, history=moment.history, given=None, now_s=moment.now_s, horizon_s=HORIZON_S
+                self._state, history=inputs.history, given=None, now_s=inputs.now_s, horizon_s=HORIZON_S
             )
-            self._made[moment.now_s] = persistence_forecast(moment) if forecast is None else forecast.signal
-        return self._made[moment.now_s]
+            self._forecasts[inputs.now_s] = persistence_forecast(inputs) if forecast is None else forecast.signal
+        return self._forecasts[inputs.now_s]

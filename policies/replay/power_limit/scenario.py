@@ -1,6 +1,6 @@
-"""What is true in a replay: the measured curve, the signal with its future, and the runs to play on them.
+"""What a replay takes as given: the measured curve, the signal with its future, and the runs to replay.
 
-Gaps of the signal cost what lies on the line between the values around them, but no policy is told.
+Gaps of the signal are interpolated linearly for accounting; policies see them as gaps.
 """
 
 import math
@@ -16,20 +16,20 @@ from policies.vocabulary.signal import Signal
 
 Values = NDArray[np.float64]
 HISTORY_S: Final = 60 * 86_400.0
-"""No planner and no forecaster looks further back."""
+"""How much history policies get: no planner and no forecaster looks further back."""
 SAME_RATIO: Final = 1e-12
-"""Counts of periods that differ by no more are the same; the rest is rounding."""
+"""Tolerance for rounding in the number of periods."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scenario:
-    """What is true.
+    """The ground truth of a replay.
 
     Attributes:
-        profile: the curve as the building sees it.
-        signal: carbon intensity or price, the future included.
-        limit_power_w: what the building sees where the GPU draws its highest limit [W], which it may never do; None:
-            that limit.
+        profile: power and rate at each measured limit, as the building draws it.
+        signal: carbon intensity or price, including the future.
+        limit_power_w: the building's power while the GPU draws its highest limit, which it may never do [W];
+            None: that limit.
     """
 
     profile: PowerProfile
@@ -38,35 +38,35 @@ class Scenario:
 
     @property
     def max_power_w(self) -> float:
-        """Return the power by which Zeus and Chase turn time into energy: the highest limit [W]."""
+        """Return the power at which Zeus and Chase price time: the highest limit [W]."""
         return self.limit_power_w or self.profile.fastest.power_limit_w
 
     @cached_property
-    def told_profile(self) -> PowerProfile:
-        """Return the curve as a planner is told it: without doubt, since it is the truth."""
+    def certain_profile(self) -> PowerProfile:
+        """Return the curve without confidence intervals, as planners get it."""
         return PowerProfile(
             tuple(replace(point, power_ci_w=0.0, iterations_per_s_ci=0.0) for point in self.profile.points)
         )
 
     @cached_property
     def edges_s(self) -> Values:
-        """Return when the values of the signal begin, and when the last one ceases, shape (n + 1,) [Unix s]."""
+        """Return when each value of the signal begins, and when the last one ends, shape (n + 1,) [Unix s]."""
         return np.append(self.signal.starts_s, self.signal.ends_s)
 
     @cached_property
     def values(self) -> Values:
-        """Return the values of the signal, gaps bridged by lines, shape (n,)."""
+        """Return the values of the signal, gaps interpolated, shape (n,)."""
         known = ~np.isnan(self.signal.values)
         return np.interp(self.signal.starts_s, self.signal.starts_s[known], self.signal.values[known])
 
     @cached_property
     def power_w(self) -> Values:
-        """Return what each limit draws, shape (n_limits,) [W]."""
+        """Return the power at each limit, shape (n_limits,) [W]."""
         return self.profile.power_w
 
     @cached_property
     def iterations_per_s(self) -> Values:
-        """Return how fast each limit is, shape (n_limits,) [1/s]."""
+        """Return the rate at each limit, shape (n_limits,) [1/s]."""
         return self.profile.iterations_per_s
 
     @cached_property
@@ -78,15 +78,19 @@ class Scenario:
         return np.interp(times_s, self.edges_s, self._integrals)
 
     def index_of(self, power_limit_w: float) -> int:
-        """Return which limit this is; raise `ValueError` where it was not measured, since nobody knows what it does."""
+        """Return the index of a limit.
+
+        Raises:
+            ValueError: it was not measured, so its power and rate are unknown.
+        """
         point = self.profile.point_at(power_limit_w)
         if point is None:
             known = ", ".join(f"{known_w:g}" for known_w in self.profile.power_limits_w)
-            raise ValueError(f"power_limit_w = {power_limit_w:g} W: was not measured; known are {known} W")
+            raise ValueError(f"power_limit_w = {power_limit_w:g} W: was not measured; measured limits: {known} W")
         return self.profile.points.index(point)
 
     def known_at(self, now_s: float) -> Signal:
-        """Return the last 60 days of values that had ceased to hold by a time: what a source could have told."""
+        """Return the last 60 days of values that had ended by a time: what a source could have published."""
         end = int(np.searchsorted(self.edges_s, now_s, side="right")) - 1
         first = int(np.searchsorted(self.edges_s, now_s - HISTORY_S))
         whole = self.signal
@@ -108,32 +112,34 @@ class RunSpec:
 
     Attributes:
         start_s: when it starts [Unix s].
-        top_s: how long its work takes at the highest limit [s].
-        period_s: how often it is planned [s].
+        base_duration_s: how long its work takes at the highest limit [s].
+        period_s: the time between two decisions [s].
     """
 
     start_s: float
-    top_s: float
+    base_duration_s: float
     period_s: float
 
 
-def run_starts_s(world: Scenario, *, n_starts: int, history_s: float, longest_s: float, period_s: float) -> list[float]:
-    """Return when runs start: evenly over the signal, on whole periods from its beginning [Unix s].
+def run_starts_s(
+    scenario: Scenario, *, n_starts: int, history_s: float, longest_s: float, period_s: float
+) -> list[float]:
+    """Return start times spread evenly over the signal, at whole periods from its beginning [Unix s].
 
     Args:
-        world: the truth.
-        n_starts: how many; where the signal leaves room for fewer periods, some are the same.
-        history_s: what shall precede the first, where there is that much [s].
-        longest_s: what must follow the last [s].
-        period_s: how often runs are planned [s].
+        scenario: the ground truth.
+        n_starts: how many; some coincide where the signal has fewer periods.
+        history_s: the history before the first start, if the signal has that much [s].
+        longest_s: the signal needed after the last start [s].
+        period_s: the time between two decisions [s].
 
     Raises:
         ValueError: the signal is too short.
     """
-    begin_s, latest_s = float(world.edges_s[0]), float(world.edges_s[-1]) - longest_s
+    begin_s, latest_s = float(scenario.edges_s[0]), float(scenario.edges_s[-1]) - longest_s
     if latest_s < begin_s:
-        days = float(world.edges_s[-1] - begin_s) / 86_400
-        raise ValueError(f"spans {days:.1f} days: must be at least {longest_s / 86_400:.1f} for such a run")
+        days = float(scenario.edges_s[-1] - begin_s) / 86_400
+        raise ValueError(f"spans {days:.1f} days: must be at least {longest_s / 86_400:.1f} days for these runs")
     first_s = min(begin_s + history_s, latest_s)
     offsets_s = np.linspace(first_s, latest_s, n_starts) - begin_s
     return [float(begin_s + math.floor(offset_s / period_s + SAME_RATIO) * period_s) for offset_s in offsets_s]

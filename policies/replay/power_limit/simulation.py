@@ -1,8 +1,8 @@
-"""A run replayed on a measured curve and a signal: a policy is asked each period, and pays for what it asked for.
+"""Simulates a run on a measured curve and a signal: a policy decides each period and pays for its decision.
 
-The truth is the measured limits only: what a limit draws and how fast it is was measured, and within a period two of
-them may follow one another; nothing is assumed between them. A run is the work of some hours at the highest limit. A
-policy knows of the signal what had passed by then; the run ends exactly where its work does.
+Only measured limits are used: within a period two of them may follow one another, but nothing is interpolated between
+them. A run is the work of some hours at the highest limit. A policy sees only the past of the signal. The run ends
+exactly when its work is done.
 """
 
 import math
@@ -21,14 +21,14 @@ from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import energy_kwh
 
 NEARLY_RATIO: Final = 1e-9
-"""Times of today are exact to some 1e-7 s: a plan that does all but this does its work."""
+"""Unix times are exact to some 1e-7 s: a schedule that does all but this share of the work counts as complete."""
 SAME_RATIO: Final = 1e-12
-"""Work that differs by no more is the same; the rest is rounding."""
+"""Tolerance for rounding in the work that is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setpoint:
-    """A limit, and until when it is to hold [Unix s]; at most to the end of the period."""
+    """A power limit and how long it holds [Unix s]: at most to the end of the period."""
 
     power_limit_w: float
     until_s: float = math.inf
@@ -36,43 +36,42 @@ class Setpoint:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PolicyInput:
-    """What a policy is asked with, at the beginning of a period.
+    """What a policy decides from at the beginning of a period.
 
     Attributes:
         now_s: Unix time [s].
-        period_s: how long what it answers holds [s].
-        progress: the run so far; `total_iterations` tells all of its work.
+        period_s: how long the decision holds [s].
+        progress: the run so far; `total_iterations` is all of its work.
         present: the limit in force; None at the beginning of the run.
-        world: the truth, for policies that know everything.
+        scenario: the ground truth, for policies with perfect knowledge.
     """
 
     now_s: float
     period_s: float
     progress: Progress
     present: CurrentLimit | None
-    world: Scenario
+    scenario: Scenario
 
     @cached_property
     def history(self) -> Signal:
-        """Return what is known of the signal."""
-        return self.world.known_at(self.now_s)
+        """Return the part of the signal that is known now."""
+        return self.scenario.known_at(self.now_s)
 
 
 Policy = Callable[[PolicyInput], Sequence[Setpoint]]
-"""Answers with the limits of a period, in their order, the last of which holds to its end; it may remember a run, so
-each run has its own."""
+"""Returns the limits of a period in order; the last one holds to its end. It may have state: one for each run."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunResult:
-    """What a run took, and how it went.
+    """What a run used, and its limits over time.
 
     Attributes:
         spent: the integral of signal times power, in grams or money (kWh where the signal is 1).
-        energy_j: what it drew [J].
-        duration_s: how long it took [s].
-        edges_s: when each of its pieces began, and when the last one ended, shape (n + 1,) [Unix s].
-        limits_w: the limit of each piece, shape (n,) [W].
+        energy_j: its energy [J].
+        duration_s: its duration [s].
+        edges_s: when each limit began, and when the last one ended, shape (n + 1,) [Unix s].
+        limits_w: the limit of each interval, shape (n,) [W].
     """
 
     spent: float
@@ -82,82 +81,84 @@ class RunResult:
     limits_w: Values
 
 
-def replay_run(world: Scenario, policy: Policy, job: RunSpec) -> RunResult:
-    """Return what a run takes under a policy.
+def replay_run(scenario: Scenario, policy: Policy, spec: RunSpec) -> RunResult:
+    """Simulate a run under a policy.
 
     Raises:
-        ValueError: the policy asked for a limit that was not measured, or for one that never ends the run in time.
+        ValueError: the policy chose a limit that was not measured, or the signal ends before the run.
     """
-    work = job.top_s * float(world.iterations_per_s[-1])
-    edges_s, indices, done, spent = [job.start_s], list[int](), 0.0, 0.0
+    work = spec.base_duration_s * float(scenario.iterations_per_s[-1])
+    edges_s, indices, done, spent = [spec.start_s], list[int](), 0.0, 0.0
     while done < work * (1 - SAME_RATIO):
         now_s = edges_s[-1]
-        if now_s >= world.edges_s[-1]:
-            raise ValueError(f"the signal ends at {now_s:.0f} s, before a run from {job.start_s:.0f} s does")
+        if now_s >= scenario.edges_s[-1]:
+            raise ValueError(f"the signal ends at {now_s:.0f} s, before the run that starts at {spec.start_s:.0f} s")
         progress = Progress(
             n_iterations=done,
-            active_s=now_s - job.start_s,
-            started_at_s=job.start_s,
+            active_s=now_s - spec.start_s,
+            started_at_s=spec.start_s,
             total_iterations=work,
             spent=spent,
         )
-        present = _present(world, edges_s, indices)
-        moment = PolicyInput(now_s=now_s, period_s=job.period_s, progress=progress, present=present, world=world)
-        end_s = now_s + job.period_s
-        *earlier, last = policy(moment)
-        for piece in (*earlier, Setpoint(power_limit_w=last.power_limit_w)):
-            lasts_s = min(piece.until_s, end_s) - edges_s[-1]
-            if lasts_s <= 0 or done >= work:
+        present = _present(scenario, edges_s, indices)
+        decision = PolicyInput(
+            now_s=now_s, period_s=spec.period_s, progress=progress, present=present, scenario=scenario
+        )
+        end_s = now_s + spec.period_s
+        *earlier, last = policy(decision)
+        for setpoint in (*earlier, Setpoint(power_limit_w=last.power_limit_w)):
+            duration_s = min(setpoint.until_s, end_s) - edges_s[-1]
+            if duration_s <= 0 or done >= work:
                 continue
-            index = world.index_of(piece.power_limit_w)
-            rate_per_s, power_w = float(world.iterations_per_s[index]), float(world.power_w[index])
-            lasts_s = min(lasts_s, (work - done) / rate_per_s)
-            before, after = world.integral_until(np.array([edges_s[-1], edges_s[-1] + lasts_s]))
-            done += lasts_s * rate_per_s
+            index = scenario.index_of(setpoint.power_limit_w)
+            rate_per_s, power_w = float(scenario.iterations_per_s[index]), float(scenario.power_w[index])
+            duration_s = min(duration_s, (work - done) / rate_per_s)
+            before, after = scenario.integral_until(np.array([edges_s[-1], edges_s[-1] + duration_s]))
+            done += duration_s * rate_per_s
             spent += energy_kwh(power_w * (after - before))
-            edges_s.append(edges_s[-1] + lasts_s)
+            edges_s.append(edges_s[-1] + duration_s)
             indices.append(index)
-    return result_of(world, np.array(edges_s), np.array(indices))
+    return result_of(scenario, np.array(edges_s), np.array(indices))
 
 
-def _present(world: Scenario, edges_s: Sequence[float], indices: Sequence[int]) -> CurrentLimit | None:
-    """Return the limit in force, and since when."""
+def _present(scenario: Scenario, edges_s: Sequence[float], indices: Sequence[int]) -> CurrentLimit | None:
+    """Return the limit in force and its beginning."""
     if not indices:
         return None
     n_same = next((n for n, index in enumerate(reversed(indices)) if index != indices[-1]), len(indices))
-    limit_w = world.profile.points[indices[-1]].power_limit_w
+    limit_w = scenario.profile.points[indices[-1]].power_limit_w
     return CurrentLimit(power_limit_w=limit_w, since_s=edges_s[len(indices) - n_same])
 
 
-def replay_schedule(world: Scenario, edges_s: Values, indices: NDArray[np.int_], job: RunSpec) -> RunResult:
-    """Return what a run takes that was planned whole, without asking how it goes.
+def replay_schedule(scenario: Scenario, edges_s: Values, indices: NDArray[np.int_], spec: RunSpec) -> RunResult:
+    """Simulate a run under a schedule that was made before it started.
 
     Args:
-        world: the truth.
-        edges_s: when each of its pieces begins, and when the last one ends, shape (n + 1,) [Unix s].
-        indices: which limit holds, shape (n,).
-        job: the run; the pieces reach at least to its end.
+        scenario: the ground truth.
+        edges_s: when each limit begins, and when the last one ends, shape (n + 1,) [Unix s].
+        indices: the index of each limit, shape (n,).
+        spec: the run; the schedule must cover it.
 
     Raises:
-        ValueError: the pieces end before the work does.
+        ValueError: the schedule ends before the work is done.
     """
-    rates_per_s = world.iterations_per_s[indices]
+    rates_per_s = scenario.iterations_per_s[indices]
     dones = np.cumsum(np.diff(edges_s) * rates_per_s)
-    work = job.top_s * float(world.iterations_per_s[-1])
+    work = spec.base_duration_s * float(scenario.iterations_per_s[-1])
     last = bisect_left(dones, work * (1 - NEARLY_RATIO))
     if last == len(dones):
-        raise ValueError(f"after {len(dones)} pieces {dones[-1] / work:.1%} of the work is done: must be all of it")
+        raise ValueError(f"after {len(dones)} intervals {dones[-1] / work:.1%} of the work is done: must be all of it")
     end_s = edges_s[last + 1] - (dones[last] - work) / rates_per_s[last]
-    return result_of(world, np.append(edges_s[: last + 1], end_s), indices[: last + 1])
+    return result_of(scenario, np.append(edges_s[: last + 1], end_s), indices[: last + 1])
 
 
-def result_of(world: Scenario, edges_s: Values, indices: NDArray[np.int_]) -> RunResult:
-    """Return what pieces took, whatever work they did."""
-    powers_w = world.power_w[indices]
+def result_of(scenario: Scenario, edges_s: Values, indices: NDArray[np.int_]) -> RunResult:
+    """Return what a schedule used, whatever work it did."""
+    powers_w = scenario.power_w[indices]
     return RunResult(
-        spent=energy_kwh(float(powers_w @ np.diff(world.integral_until(edges_s)))),
+        spent=energy_kwh(float(powers_w @ np.diff(scenario.integral_until(edges_s)))),
         energy_j=float(powers_w @ np.diff(edges_s)),
         duration_s=float(edges_s[-1] - edges_s[0]),
         edges_s=edges_s,
-        limits_w=world.profile.power_limits_w[indices],
+        limits_w=scenario.profile.power_limits_w[indices],
     )

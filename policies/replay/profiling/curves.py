@@ -1,7 +1,7 @@
-"""The true curves of a power trace: what each of its jobs draws, and how long its iterations take, every 5 W.
+"""The true curves of a power trace: power and iteration time of each of its jobs, every 5 W.
 
-A trace tells seconds an epoch; an iteration is that over the batches of an epoch. Its points are themselves measured,
-so the truth is the monotone curve through them (`policies.vocabulary.power_curve.fit_curve`).
+A trace gives seconds per epoch; an iteration takes that divided by the batches of an epoch. The true curve is the
+monotone interpolation of the measured points.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,26 +20,26 @@ Values = NDArray[np.float64]
 
 GRID_W: Final = 5.0
 POWER_BOUND_RATIO: Final = 1.05
-"""Where the lowest limit slows a job by less, the limit does not bind, and there is nothing to choose."""
+"""A job that the lowest limit slows by less is not power-bound: there is nothing to choose."""
 ASSUMED_ITERATION_TIME_S: Final = 0.2
-"""At the highest limit, where it is not known how many samples an epoch has."""
+"""At the highest limit, for datasets with an unknown number of samples per epoch."""
 NEGATIVES: Final = 4
 MOVIELENS_USERS: Final = 6_040
 SAMPLES_PER_EPOCH: Final[Mapping[str, int]] = {job.dataset: job.n_samples for job in JOBS} | {
-    # Of each user one rating is held out, to the others come four that never were (He et al., Neural Collaborative
-    # Filtering, WWW 2017, section 4.1).
+    # One rating of each user is held out; each other one comes with four negative samples (He et al., Neural
+    # Collaborative Filtering, WWW 2017, section 4.1).
     "movielens-1m": (1_000_209 - MOVIELENS_USERS) * (1 + NEGATIVES)
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrueCurve:
-    """What only the simulation knows: a job on a GPU.
+    """The true curve of a job on a GPU, which only the simulation knows.
 
     Attributes:
         name: dataset/network/optimizer/batch size@GPU.
         profile: power and rate every 5 W.
-        is_assumed: whether the length of an iteration is; the shape of the curve is measured all the same.
+        is_assumed: whether the iteration time is assumed; the shape of the curve is always measured.
     """
 
     name: str
@@ -48,7 +48,7 @@ class TrueCurve:
 
     @property
     def iteration_time_s(self) -> float:
-        """Return how long an iteration takes at the highest limit [s]."""
+        """Return the time of an iteration at the highest limit [s]."""
         return 1 / self.profile.fastest.iterations_per_s
 
     @property
@@ -63,21 +63,21 @@ class TrueCurve:
         return bool(rates_per_s[-1] / rates_per_s[0] > POWER_BOUND_RATIO)
 
     def costs_j(self, eta: float) -> Values:
-        """Return Zeus's cost of an iteration at each limit of the curve, time at the highest limit, shape (n,) [J]."""
+        """Return Zeus's cost of an iteration at each limit, with time priced at the highest limit, shape (n,) [J]."""
         return np.asarray(
             zeus_cost(self.profile.power_w, self.profile.iterations_per_s, eta=eta, max_power_w=self.max_power_limit_w),
             dtype=np.float64,
         )
 
     def cost_ratio(self, power_limit_w: float, eta: float) -> float:
-        """Return the cost of an iteration at a limit, over that at the best one."""
+        """Return the cost of an iteration at a limit, relative to the best limit."""
         power_w, rate_per_s = self.profile.at(power_limit_w)
         cost_j = zeus_cost(power_w, rate_per_s, eta=eta, max_power_w=self.max_power_limit_w)
         return cost_j / float(self.costs_j(eta).min())
 
 
 def true_curves(trace: PowerTrace) -> Iterator[TrueCurve]:
-    """Yield a curve for each dataset, network, optimizer and batch size that was measured at two limits or more."""
+    """Yield a curve for each dataset, network, optimizer and batch size measured at two limits or more."""
     for identity, times_s in trace.time_per_epoch_s.items():
         powers_w = trace.average_power_w[identity]
         for size in sorted({size for size, _ in times_s}):

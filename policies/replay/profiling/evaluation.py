@@ -1,10 +1,6 @@
-"""How well policies find a power limit: what they waste on the way, what they end with, what they know of the curve.
+"""How well policies find a power limit: the cost of the search, the limit they keep, and the curve they estimate.
 
-How good policies are at finding a power limit: what they waste on the way, what they end with, what they know.
-
-Cost is Zeus's, η·E + (1-η)·(highest limit)·T, of the true curve: chance enters by what it makes a policy do alone.
-
-Evaluations of policies as rows: one for each curve and policy, then means and medians over curves.
+Cost is Zeus's, η·E + (1-η)·(highest limit)·T, on the true curve: noise enters only through the policy's decisions.
 """
 
 import statistics
@@ -24,20 +20,20 @@ from policies.vocabulary.profile import PowerProfile
 JOB_LENGTHS: Final = (1_000, 5_000, 20_000)
 """Iterations."""
 GOOD_RATIO: Final = 0.01
-"""A selection within this of the optimum is a good one."""
+"""A selection within this of the optimum counts as good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunScore:
-    """One run of a policy.
+    """The score of one run.
 
     Attributes:
-        iterations_to_plan: how many there were before the first plan; likewise seconds and energy.
-        excess_iterations: what a job of each of `JOB_LENGTHS` costs beyond the optimum, in iterations of the optimum.
-        selection_error_ratio: by how much the limit that is kept costs more than the best one, as a share of that.
-        curve_time_error_ratio: how far off the time of an iteration is, on the mean over the useful limits.
-        curve_power_error_ratio: the same for the power.
-        curve_worst_error_ratio: the worst of both at any of them.
+        iterations_to_plan, seconds_to_plan_s, energy_to_plan_j: before the first plan.
+        excess_iterations: the cost beyond the optimum of a job of each of `JOB_LENGTHS`, in iterations at the optimum.
+        selection_error_ratio: the relative extra cost of the limit that is kept.
+        curve_time_error_ratio: the relative error of the iteration time, mean over the useful limits.
+        curve_power_error_ratio: the relative error of the power, mean over the useful limits.
+        curve_worst_error_ratio: the largest of both at any useful limit.
     """
 
     iterations_to_plan: float
@@ -52,7 +48,7 @@ class RunScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfilingEvaluation:
-    """A policy on a curve: all its runs, a seed each."""
+    """A policy on a curve: its runs, one for each seed."""
 
     curve: TrueCurve
     policy: PolicyName
@@ -63,19 +59,19 @@ class ProfilingEvaluation:
 def evaluate(
     curve: TrueCurve, policy: PolicyName, noise: NoiseName, *, eta: float, n_seeds: int
 ) -> ProfilingEvaluation:
-    """Return how a policy does on a curve; the same seeds bring the same chance to every policy."""
+    """Evaluate a policy on a curve; a seed brings the same noise to every policy."""
     runs = tuple(_run(curve, policy, noise, eta=eta, seed=seed) for seed in range(n_seeds))
     return ProfilingEvaluation(curve=curve, policy=policy, noise=noise, runs=runs)
 
 
 def _run(curve: TrueCurve, policy: PolicyName, noise: NoiseName, *, eta: float, seed: int) -> RunScore:
     training = SimulatedTraining(curve, LEVELS[noise], seed=seed)
-    played = search_limit(policy, training, eta=eta, rng=np.random.default_rng(seed))
-    time_ratio, power_ratio, worst_ratio = curve_errors(curve, played.curve)
+    result = search_limit(policy, training, eta=eta, rng=np.random.default_rng(seed))
+    time_ratio, power_ratio, worst_ratio = curve_errors(curve, result.curve)
     return RunScore(
-        iterations_to_plan=played.n_to_plan,
-        seconds_to_plan_s=played.to_plan_s,
-        energy_to_plan_j=played.to_plan_j,
+        iterations_to_plan=result.iterations_to_plan,
+        seconds_to_plan_s=result.seconds_to_plan_s,
+        energy_to_plan_j=result.energy_to_plan_j,
         excess_iterations=tuple(excess_iterations(training, length, eta=eta) for length in JOB_LENGTHS),
         selection_error_ratio=curve.cost_ratio(training.power_limit_w, eta) - 1,
         curve_time_error_ratio=time_ratio,
@@ -85,22 +81,22 @@ def _run(curve: TrueCurve, policy: PolicyName, noise: NoiseName, *, eta: float, 
 
 
 def excess_iterations(training: SimulatedTraining, n_iterations: int, *, eta: float) -> float:
-    """Return what the first so many iterations cost beyond the optimum, in iterations of the optimum.
+    """Return the cost of the first `n_iterations` beyond the optimum, in iterations at the optimum.
 
-    The limit in force now stands for ever.
+    The limit in force now is kept.
     """
-    stays = training.stays
-    ends = [later.n_before for _, later in pairwise(stays)] + [max(n_iterations, training.n_iterations)]
+    limit_periods = training.limit_periods
+    ends = [later.n_before for _, later in pairwise(limit_periods)] + [max(n_iterations, training.n_iterations)]
     return sum(
-        max(min(end, n_iterations) - stay.n_before, 0) * (training.curve.cost_ratio(stay.power_limit_w, eta) - 1)
-        for stay, end in zip(stays, ends, strict=True)
+        max(min(end, n_iterations) - period.n_before, 0) * (training.curve.cost_ratio(period.power_limit_w, eta) - 1)
+        for period, end in zip(limit_periods, ends, strict=True)
     )
 
 
 def curve_errors(curve: TrueCurve, known: PowerProfile) -> tuple[float, float, float]:
-    """Return the relative errors of time (mean), power (mean) and the worst, over the true curve's useful limits.
+    """Return the relative errors of time (mean), power (mean) and the worst of both, over the useful limits.
 
-    Useful is what lies between the limit of the least energy and the highest: nothing below is ever chosen.
+    Useful limits lie between the energy-minimal one and the highest: nothing below is ever chosen.
     """
     least_w = curve.profile.energy_minimal.power_limit_w
     useful = [point for point in curve.profile.points if point.power_limit_w >= least_w]
@@ -118,25 +114,25 @@ _Mean = Callable[[Sequence[float]], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfilingRow:
-    """A policy on a curve, the mean over its seeds; or the mean or median of such rows over curves.
+    """A policy on a curve, mean over its seeds; or the mean or median of such rows over curves.
 
     Attributes:
-        curve: its name; in summaries what they are over: "mean over power-bound", "median over all", ….
-        n_curves: how many there are.
-        n_seeds: how many runs there are on each.
+        curve: its name; in summaries "mean over power-bound", "median over all" and so on.
+        n_curves: the number of curves.
+        n_seeds: the number of runs on each.
         is_power_bound: whether all of them are.
-        iteration_time_s: how long an iteration takes at the highest limit [s].
-        is_assumed: whether that is a guess for any of them, since nobody knows how many samples an epoch has.
-        iterations_to_plan: before the first plan; likewise seconds and energy.
-        excess_iterations: what a job costs beyond the optimum, in iterations of the optimum, by its length.
-        selection_error_ratio: by how much the limit that is kept costs more than the best one, as a share of that.
-        good_selections_ratio: in how many runs that is at most 1 %.
-        curve_time_error_ratio: how far off the time of an iteration is, on the mean over the useful limits.
-        curve_power_error_ratio: the same for the power.
-        curve_worst_error_ratio: the worst of both at any of them.
-        selection_against_zeus_ratio: the error of the selection less that of Zeus's sweep; in summaries of curves the
-            worst of them. None where Zeus was not played.
-        cost_against_zeus_ratio: the same for the cost of a whole job, as a share of the optimum's, by its length.
+        iteration_time_s: the time of an iteration at the highest limit [s].
+        is_assumed: whether that is assumed for any of them.
+        iterations_to_plan, seconds_to_plan_s, energy_to_plan_j: before the first plan.
+        excess_iterations: the cost of a job beyond the optimum, in iterations at the optimum, by its length.
+        selection_error_ratio: the relative extra cost of the limit that is kept.
+        good_selections_ratio: the share of runs where that is at most 1 %.
+        curve_time_error_ratio: the relative error of the iteration time, mean over the useful limits.
+        curve_power_error_ratio: the relative error of the power, mean over the useful limits.
+        curve_worst_error_ratio: the largest of both at any useful limit.
+        selection_against_zeus_ratio: the selection error minus that of Zeus's sweep; in summaries the largest of all
+            curves. None without Zeus.
+        cost_against_zeus_ratio: the same for the cost of a whole job, relative to the optimum, by its length.
     """
 
     curve: str
@@ -167,7 +163,7 @@ AVERAGED: Final = (
 
 
 def profiling_rows(evaluations: Sequence[ProfilingEvaluation]) -> list[ProfilingRow]:
-    """Return a row for each evaluation, in their order."""
+    """Return a row for each evaluation, in order."""
     peers = {one.curve.name: _row(one, None) for one in evaluations if one.policy == PEER}
     return [_row(one, peers.get(one.curve.name)) for one in evaluations]
 

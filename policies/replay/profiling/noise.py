@@ -1,10 +1,10 @@
-"""What chance does to a training run: how long its iterations take, what it draws, and when its counter ticks.
+"""Random noise of a training run: in the time of iterations, in power, and in when the energy counter updates.
 
-Everything depends on a seed and on the position in the run alone, so that two policies that reach an iteration, by
-whatever way, find the same chance there: their difference is their own.
+It depends only on the seed and on the position in the run (common random numbers): two policies that reach an
+iteration, by whatever path, get the same noise there, so differences between them are their own.
 
-The levels are assumptions, but for two: counters of energy that move every 20 to 100 ms, and power that takes tenths of
-a second to settle, were measured on dozens of GPUs (Yang, Adamek, Armour, arXiv:2312.02741).
+The levels are assumptions, with two exceptions: energy counters that update every 20 to 100 ms, and power that settles
+within tenths of a second, were measured on dozens of GPUs (Yang, Adamek, Armour, arXiv:2312.02741).
 """
 
 import math
@@ -19,12 +19,11 @@ Values = NDArray[np.float64]
 NoiseName = Literal["clean", "realistic", "harsh"]
 
 STALL_RATIO: Final = 3.0
-"""An iteration that stalls takes so many times as long."""
-STRETCH_S: Final = 2.0
-MIN_STRETCH_ITERATIONS: Final = 10
-"""A stretch is as long as what a profiler looks at before it concludes something: shorter ones would average out within
-a window, longer ones would be common to several windows, and cancel when they are compared. Whoever looks longer, as
-Zeus does, gains by it."""
+"""How many times as long an iteration takes when it stalls."""
+BLOCK_S: Final = 2.0
+MIN_BLOCK_ITERATIONS: Final = 10
+"""A block of correlated noise is as long as a profiler's window: shorter blocks would average out within a window,
+longer ones would span several windows and cancel in comparisons. A policy with longer windows, such as Zeus, gains."""
 MIN_CHUNK: Final = 4_096
 
 
@@ -33,86 +32,86 @@ class NoiseLevel:
     """A level of noise.
 
     Attributes:
-        step_ratio: the standard deviation of an iteration's time, as a share of it.
+        step_ratio: the standard deviation of an iteration's time, relative to it.
         stall_ratio: the share of iterations that stall.
-        stretch_ratio: the standard deviation of a stretch of iterations, common to all of them: of their time, and,
-            independently, of the power.
-        tick_s: how often the counter of energy moves [s].
-        settling_s: the time constant at which power follows a change of the limit [s].
+        block_ratio: the standard deviation common to a block of iterations: of their time and, independently, of
+            their power.
+        tick_s: the update period of the energy counter [s].
+        settling_s: the time constant with which power follows a change of the limit [s].
     """
 
     step_ratio: float
     stall_ratio: float
-    stretch_ratio: float
+    block_ratio: float
     tick_s: float
     settling_s: float
 
 
 LEVELS: Final[Mapping[NoiseName, NoiseLevel]] = {
-    "clean": NoiseLevel(step_ratio=0.02, stall_ratio=0.0, stretch_ratio=0.002, tick_s=0.02, settling_s=0.15),
-    "realistic": NoiseLevel(step_ratio=0.05, stall_ratio=0.005, stretch_ratio=0.008, tick_s=0.05, settling_s=0.3),
-    "harsh": NoiseLevel(step_ratio=0.1, stall_ratio=0.01, stretch_ratio=0.025, tick_s=0.1, settling_s=0.5),
+    "clean": NoiseLevel(step_ratio=0.02, stall_ratio=0.0, block_ratio=0.002, tick_s=0.02, settling_s=0.15),
+    "realistic": NoiseLevel(step_ratio=0.05, stall_ratio=0.005, block_ratio=0.008, tick_s=0.05, settling_s=0.3),
+    "harsh": NoiseLevel(step_ratio=0.1, stall_ratio=0.01, block_ratio=0.025, tick_s=0.1, settling_s=0.5),
 }
 
 
 class NoisePath:
-    """The chance of one run, drawn as far as the run gets.
+    """The noise of one run: a sample path, drawn as far as needed.
 
-    Work is measured in iterations of mean length: at a limit where those take T, a run gets through 1/T of it a second.
+    The unit of work is a mean iteration: at a limit where that takes T, a run does 1/T of it per second.
 
     Attributes:
-        work: the work done at the end of each iteration, the first 0, shape (n_iterations + 1,).
-        weighed_work: the same, each iteration weighed by how much its stretch draws.
-        phase_ratio: when the counter ticks, from 0 to 1 of its period.
+        work: the cumulative work at the end of each iteration, starting at 0, shape (n_iterations + 1,).
+        weighted_work: the same, with each iteration weighted by the relative power of its block.
+        phase_ratio: the phase of the counter's updates, 0 to 1 of their period.
     """
 
     def __init__(self, noise: NoiseLevel, *, iteration_time_s: float, seed: int) -> None:
         self._noise = noise
         self._rng = np.random.default_rng(seed)
-        self._n_stretch = max(MIN_STRETCH_ITERATIONS, math.ceil(STRETCH_S / iteration_time_s))
+        self._n_block = max(MIN_BLOCK_ITERATIONS, math.ceil(BLOCK_S / iteration_time_s))
         self.phase_ratio = float(self._rng.random())
         self.work: Values = np.zeros(1)
-        self.weighed_work: Values = np.zeros(1)
+        self.weighted_work: Values = np.zeros(1)
 
     def reach(self, n_iterations: int) -> None:
-        """Draw until the end of that iteration is known."""
+        """Extend the path to the end of that iteration."""
         while len(self.work) <= n_iterations:
-            self._grow()
+            self._draw_chunk()
 
     def n_done(self, work_iterations: float) -> float:
-        """Return how many iterations some work is, with the fraction of the one under way."""
+        """Return how many iterations an amount of work completes, with the fraction of the current one."""
         while self.work[-1] <= work_iterations:
-            self._grow()
+            self._draw_chunk()
         after = int(self.work.searchsorted(work_iterations, side="right"))
         begin, end = float(self.work[after - 1]), float(self.work[after])
         return after - 1 + (work_iterations - begin) / (end - begin)
 
-    def weighed_iterations(self, work_iterations: float) -> float:
-        """Return some work, weighed by how much it draws."""
+    def weighted_iterations(self, work_iterations: float) -> float:
+        """Return an amount of work, weighted by relative power."""
         n_done = self.n_done(work_iterations)
         before = int(n_done)
-        low, high = float(self.weighed_work[before]), float(self.weighed_work[before + 1])
+        low, high = float(self.weighted_work[before]), float(self.weighted_work[before + 1])
         return low + (n_done - before) * (high - low)
 
-    def _grow(self) -> None:
-        """Draw a chunk of whole stretches; its size is always the same, or the chance would depend on who asks."""
+    def _draw_chunk(self) -> None:
+        """Draw a chunk of whole blocks; its size is fixed, so that the path does not depend on how it is read."""
         noise, rng = self._noise, self._rng
-        n_stretches = math.ceil(MIN_CHUNK / self._n_stretch)
-        n = n_stretches * self._n_stretch
-        steps = np.exp(_centred(noise.step_ratio, rng.standard_normal(n)))
+        n_blocks = math.ceil(MIN_CHUNK / self._n_block)
+        n = n_blocks * self._n_block
+        steps = np.exp(_log_mean_one(noise.step_ratio, rng.standard_normal(n)))
         stalled = np.where(rng.random(n) < noise.stall_ratio, STALL_RATIO, 1.0) / (
-            1 + noise.stall_ratio * (STALL_RATIO - 1)  # a measured curve is a mean, with what stalled
+            1 + noise.stall_ratio * (STALL_RATIO - 1)  # measured curves are means that include stalls
         )
-        times, powers = np.exp(_centred(noise.stretch_ratio, rng.standard_normal((2, n_stretches))))
-        parts = steps * stalled * np.repeat(times, self._n_stretch)
-        self.work = _continued(self.work, parts)
-        self.weighed_work = _continued(self.weighed_work, parts * np.repeat(powers, self._n_stretch))
+        times, powers = np.exp(_log_mean_one(noise.block_ratio, rng.standard_normal((2, n_blocks))))
+        parts = steps * stalled * np.repeat(times, self._n_block)
+        self.work = _extend(self.work, parts)
+        self.weighted_work = _extend(self.weighted_work, parts * np.repeat(powers, self._n_block))
 
 
-def _centred(sd_ratio: float, normal: Values) -> Values:
-    """Return logarithms whose exponentials have the mean 1."""
+def _log_mean_one(sd_ratio: float, normal: Values) -> Values:
+    """Return logarithms of lognormal values with mean 1."""
     return np.asarray(sd_ratio * normal - sd_ratio * sd_ratio / 2, dtype=np.float64)
 
 
-def _continued(sums: Values, parts: Values) -> Values:
+def _extend(sums: Values, parts: Values) -> Values:
     return np.concatenate((sums, sums[-1] + np.cumsum(parts)))

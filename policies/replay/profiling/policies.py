@@ -1,8 +1,8 @@
-"""What is compared: policies that find a job's power limit while it trains, each with what it did and what it knew.
+"""The policies that are compared: they find a job's power limit while it trains.
 
-`gridchase` is the controller's own: a first pass over the curve, then a plan by eta, made anew with each of 60
-measurements while the job trains, on a curve perturbed by what is not known of it; then the plan on the curve itself.
-`gridchase-unrefined` leaves it at the first plan. `zeus` is Zeus's sweep.
+`gridchase` is the controller's own: a first sweep of the curve, then a plan by eta that is renewed after each of 60
+measurements while the job trains, on a curve sampled from its posterior (Thompson sampling); then the plan on the
+posterior mean. `gridchase-unrefined` stops after the first plan. `zeus` is Zeus's sweep.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,26 +22,24 @@ from policies.vocabulary.profile import PowerProfile
 
 PolicyName = Literal["gridchase", "gridchase-unrefined", "zeus"]
 POLICIES: Final[tuple[PolicyName, ...]] = ("gridchase", "gridchase-unrefined", "zeus")
-
-
 READING_S: Final = 0.27
-"""Once the first pass is over, there is time: the counter is read less often, which makes the replay quick."""
+"""After the sweep the counter is read less often, which makes the replay faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """What a policy did with a run, which now stands at the limit that it keeps.
+    """The search of a policy, whose run now has the limit that it keeps.
 
     Attributes:
-        n_to_plan: how many iterations there were before the first plan.
-        to_plan_s: how long they took [s].
-        to_plan_j: the energy that they used [J].
-        curve: what it knows of the curve in the end, every 5 W.
+        iterations_to_plan: the iterations before the first plan.
+        seconds_to_plan_s: their time [s].
+        energy_to_plan_j: their energy [J].
+        curve: its final estimate of the curve, every 5 W.
     """
 
-    n_to_plan: int
-    to_plan_s: float
-    to_plan_j: float
+    iterations_to_plan: int
+    seconds_to_plan_s: float
+    energy_to_plan_j: float
     curve: PowerProfile
 
 
@@ -52,37 +50,37 @@ def search_limit(
 
     Args:
         name: the policy.
-        training: the run, at its beginning.
+        training: the run, at its start.
         eta: the weight of energy in the cost, 0 to 1; time has the rest.
-        rng: the policy's own dice.
+        rng: the policy's random numbers.
     """
-    return _PLAYERS[name](training, eta, rng)
+    return _SEARCHES[name](training, eta, rng)
 
 
 def best_limit_w(curve: PowerProfile, *, eta: float, max_power_limit_w: float) -> float:
-    """Return the limit of the least cost [W]."""
+    """Return the limit of least cost [W]."""
     costs = zeus_cost(curve.power_w, curve.iterations_per_s, eta=eta, max_power_w=max_power_limit_w)
     return curve.points[int(np.argmin(costs))].power_limit_w
 
 
-def _play_zeus(training: SimulatedTraining, eta: float, _: np.random.Generator) -> SearchResult:
+def _search_zeus(training: SimulatedTraining, eta: float, _: np.random.Generator) -> SearchResult:
     measurements = zeus_sweep.sweep(training)
-    played = _played(training, fit_curve(zeus_sweep.measured_profile(measurements), step_w=GRID_W))
+    result = _result_now(training, fit_curve(zeus_sweep.measured_profile(measurements), step_w=GRID_W))
     training.set_power_limit(zeus_sweep.choose_limit_w(measurements, eta=eta))
-    return played
+    return result
 
 
-def _play_unrefined(training: SimulatedTraining, eta: float, _: np.random.Generator) -> SearchResult:
+def _search_unrefined(training: SimulatedTraining, eta: float, _: np.random.Generator) -> SearchResult:
     curve = fit_curve(profiling.posterior_curve(_measured(training, settings_of(training))), step_w=GRID_W)
-    played = _played(training, curve)
+    result = _result_now(training, curve)
     _plan(training, curve, eta)
-    return played
+    return result
 
 
-def _play_gridchase(training: SimulatedTraining, eta: float, rng: np.random.Generator) -> SearchResult:
+def _search_gridchase(training: SimulatedTraining, eta: float, rng: np.random.Generator) -> SearchResult:
     settings = settings_of(training)
     refinement = profiling.begin_refinement(_measured(training, settings))
-    first = _played(training, refinement.profile)
+    first = _result_now(training, refinement.profile)
     training.reading_s = max(training.reading_s, READING_S)
     while profiling.is_curious(settings, refinement):
         _plan(training, fit_curve(profiling.sampled_curve(refinement.profile, rng), step_w=GRID_W), eta)
@@ -92,10 +90,10 @@ def _play_gridchase(training: SimulatedTraining, eta: float, rng: np.random.Gene
     return replace(first, curve=curve)
 
 
-_PLAYERS: Final[Mapping[PolicyName, Callable[[SimulatedTraining, float, np.random.Generator], SearchResult]]] = {
-    "gridchase": _play_gridchase,
-    "gridchase-unrefined": _play_unrefined,
-    "zeus": _play_zeus,
+_SEARCHES: Final[Mapping[PolicyName, Callable[[SimulatedTraining, float, np.random.Generator], SearchResult]]] = {
+    "gridchase": _search_gridchase,
+    "gridchase-unrefined": _search_unrefined,
+    "zeus": _search_zeus,
 }
 
 
@@ -108,14 +106,14 @@ def settings_of(training: SimulatedTraining) -> ProfilerSettings:
 
 
 def _measured(training: SimulatedTraining, settings: ProfilerSettings) -> PowerProfile:
-    """Return what the first pass measures."""
+    """Return the profile after the first sweep."""
     state = profiling.begin(settings)
     while (wanted_w := profiling.wanted_power_limit_w(state)) is not None:
         training.set_power_limit(wanted_w)
         for observation in training.observe():
             state = profiling.advance(settings, state, observation)
             if profiling.wanted_power_limit_w(state) != wanted_w:
-                break  # the rest still ran at this limit, and says nothing of the next one
+                break  # the remaining observations are at this limit, not at the next one
     profile = profiling.profile_of(state)
     if profile is None:
         raise AssertionError(f"{training.curve.name}: the profiler ended without a point, though every limit held")
@@ -136,8 +134,11 @@ def _plan(training: SimulatedTraining, curve: PowerProfile, eta: float) -> None:
     training.set_power_limit(best_limit_w(curve, eta=eta, max_power_limit_w=training.curve.max_power_limit_w))
 
 
-def _played(training: SimulatedTraining, curve: PowerProfile) -> SearchResult:
-    """Return what is known at the first plan, which is now."""
+def _result_now(training: SimulatedTraining, curve: PowerProfile) -> SearchResult:
+    """Return the result at the first plan, which is now."""
     return SearchResult(
-        n_to_plan=training.n_iterations, to_plan_s=training.now_s, to_plan_j=training.energy_j, curve=curve
+        iterations_to_plan=training.n_iterations,
+        seconds_to_plan_s=training.now_s,
+        energy_to_plan_j=training.energy_j,
+        curve=curve,
     )

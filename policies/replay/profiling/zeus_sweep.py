@@ -1,9 +1,9 @@
-"""Zeus's sweep, the peer: every limit from the highest to the lowest, one after the other, then the cheapest.
+"""Zeus's sweep: it measures every limit from the highest to the lowest, then keeps the cheapest.
 
-After one iteration of waiting, each limit gets 10 iterations to warm up and 40 that are measured, in steps of 25 W;
-then the limit with the least η·E + (1-η)·(highest limit)·T stands for ever. Facts of Zeus's documentation
+After one iteration of waiting, each limit gets 10 warm-up iterations and 40 measured ones, in steps of 25 W; then the
+limit with the least η·E + (1-η)·(highest limit)·T is kept. Source: Zeus's documentation
 (ml.energy/zeus/optimize/power_limit_optimizer, `GlobalPowerLimitOptimizer` with its defaults, `ZeusCost`; the paper is
-arXiv:2208.06102). Zeus begins a limit anew where an epoch ends in the middle of it; here no epoch ends.
+arXiv:2208.06102). Zeus restarts a limit when an epoch ends during its measurement; here no epoch ends.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ STEP_W: Final = 25.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What the measured iterations took at a limit [W]: energy [J], as the counter showed it, and time [s]."""
+    """The measured iterations at a limit [W]: energy by the counter [J] and time [s]."""
 
     power_limit_w: float
     energy_j: float
@@ -29,13 +29,13 @@ class Measurement:
 
 
 def sweep(training: SimulatedTraining) -> tuple[Measurement, ...]:
-    """Return what was measured at each limit, in the order of the sweep; the last limit is left in force."""
+    """Return the measurement at each limit, in the order of the sweep; the last limit stays in force."""
     training.iterate(N_WAITING)
     return tuple(_measure(training, limit_w) for limit_w in sweep_limits_w(training.curve.profile))
 
 
 def sweep_limits_w(profile: PowerProfile) -> tuple[float, ...]:
-    """Return the limits of the sweep, descending; the lowest one is left out where the steps do not hit it [W].
+    """Return the limits of the sweep, descending; the lowest is left out if the steps miss it [W].
 
     >>> points = [ProfilePoint(power_limit_w=limit_w, power_w=90.0, iterations_per_s=1.0) for limit_w in (110.0, 180.0)]
     >>> sweep_limits_w(PowerProfile(tuple(points)))
@@ -46,7 +46,7 @@ def sweep_limits_w(profile: PowerProfile) -> tuple[float, ...]:
 
 
 def choose_limit_w(measurements: Sequence[Measurement], *, eta: float) -> float:
-    """Return the limit of the least cost; the first of equals [W]."""
+    """Return the limit of least cost; the first of equals [W]."""
     max_power_w = max(measurement.power_limit_w for measurement in measurements)
     return min(
         measurements,
@@ -55,7 +55,7 @@ def choose_limit_w(measurements: Sequence[Measurement], *, eta: float) -> float:
 
 
 def measured_profile(measurements: Sequence[Measurement]) -> PowerProfile:
-    """Return the measurements as a curve; a limit at which the counter did not move is left out."""
+    """Return the measurements as a curve, without limits at which the counter did not move."""
     return PowerProfile(
         tuple(
             ProfilePoint(

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from policies.batch_size import zeus
 from policies.batch_size.study import Choice, LearningSettings, Observation, Outcome, Study
-from policies.replay.batch_size.evaluation import Conditions, replay_learner, replay_policy
+from policies.replay.batch_size.evaluation import Conditions, replay_policy
+from policies.replay.batch_size.simulation import learning_policy
 from policies.replay.batch_size.workload import Workload
 from tests.policies.replay.batch_size.toy import toy
 
@@ -94,7 +95,7 @@ def _differ(study: Study, size: int) -> bool:
 
 def noisy() -> Workload:
     """Return a job whose runs differ, and whose largest batch size fails now and then."""
-    return toy(paths={16: (4.0, 6.0, 5.0), 32: (5.0, 6.0, 9.0), 64: (10.0, 14.0, 11.0, None)}, default=16)
+    return toy(recorded_epochs={16: (4.0, 6.0, 5.0), 32: (5.0, 6.0, 9.0), 64: (10.0, 14.0, 11.0, None)}, default=16)
 
 
 def test_whole_histories_are_those_of_the_reference(reference: Peer) -> None:
@@ -102,7 +103,7 @@ def test_whole_histories_are_those_of_the_reference(reference: Peer) -> None:
         workload, conditions = noisy(), Conditions(n_recurrences=60)
         theirs = reference(candidates=workload.candidates, default=workload.default, seed=seed)
         expected = replay_policy(workload, theirs, conditions, seed=seed)
-        ours = replay_learner(workload, SETTINGS, conditions, seed=seed)
+        ours = replay_policy(workload, learning_policy(SETTINGS, seed=seed), conditions, seed=seed)
         assert theirs.error is None
         assert ours.runs == expected.runs
 

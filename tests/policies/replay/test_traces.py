@@ -35,7 +35,7 @@ def test_a_workload_has_what_is_in_both_traces() -> None:
     (job,) = workloads_of(parse_train("train.csv", TRAIN), parse_power("gpus/v100.csv", POWER))
     assert job.name == "cifar100/shufflenetv2@v100"
     assert job.candidates == (64, 128)
-    assert job.paths == {64: (19.0, None), 128: (None,)}
+    assert job.recorded_epochs == {64: (19.0, None), 128: (None,)}
     assert job.time_per_epoch_s == {(64, 100.0): 20.5, (64, 250.0): 10.0, (128, 250.0): 9.0}
     assert job.average_power_w[64, 100.0] == 90.25
     assert job.max_epochs == 100
@@ -80,7 +80,7 @@ def test_a_job_that_never_reaches_its_target_in_time_is_a_fault(epoch: str) -> N
 
 def test_a_job_may_reach_its_target_with_its_last_epoch() -> None:
     (job,) = workloads_of(parse_train("t.csv", TRAIN.replace("1,0.6,19", "1,0.6,100")), parse_power("p.csv", POWER))
-    assert job.paths[64] == (100.0, None)
+    assert job.recorded_epochs[64] == (100.0, None)
 
 
 def test_a_cell_too_long_to_be_read_is_a_fault_with_its_line() -> None:

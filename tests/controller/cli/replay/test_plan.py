@@ -275,17 +275,17 @@ def test_stopped_on_request_it_ends_with_0(
 
 def test_support_vectors_expect_what_a_day_repeats(tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="needs scikit-learn")
-    from policies.replay.power_limit.chase_svr import by_support_vectors  # noqa: PLC0415
-    from tests.policies.replay.power_limit.scenarios import job, world  # noqa: PLC0415
+    from policies.replay.power_limit.chase_svr import expect_by_regression  # noqa: PLC0415
+    from tests.policies.replay.power_limit.scenarios import scenario, spec  # noqa: PLC0415
 
     del tmp_path
     hours = np.arange(24.0 * 6)
-    there = world((300 + 100 * np.sin(2 * np.pi * hours / 24)).tolist())
-    run = job(24, start_s=3 * DAY_S)
-    expected = by_support_vectors(there, run, 24)
+    there = scenario((300 + 100 * np.sin(2 * np.pi * hours / 24)).tolist())
+    run = spec(24, start_s=3 * DAY_S)
+    expected = expect_by_regression(there, run, 24)
     came = there.values[72:96]
     assert np.abs(expected - came).mean() < np.abs(there.values[71:95] - came).mean()
-    assert np.isnan(by_support_vectors(there, job(24), 3)).tolist() == [True, False, False]
+    assert np.isnan(expect_by_regression(there, spec(24), 3)).tolist() == [True, False, False]
 
 
 @pytest.mark.live

@@ -43,7 +43,7 @@ def test_grid_search_visits_every_place_once_and_stays_with_the_best() -> None:
 
 
 def test_grid_search_drops_a_batch_size_that_misses_its_target() -> None:
-    job = toy(paths={16: (None,), 32: (5.0,), 64: (10.0,)})
+    job = toy(recorded_epochs={16: (None,), 32: (5.0,), 64: (10.0,)})
     history = replay_named_policy(job, "grid", CONDITIONS, seed=0)
     assert [run.batch_size for run in history.runs].count(16) == 1
     assert history.runs[1].recurrence == 0
@@ -56,12 +56,12 @@ def test_the_horizon_is_twice_the_places_unless_it_is_said() -> None:
 
 
 def test_a_mirrored_job_exchanges_the_ends_of_those_that_reach_their_target() -> None:
-    job = toy(candidates=(8, 16, 32, 64), paths={8: (None,), 16: (4.0,), 32: (5.0,), 64: (10.0,)})
-    assert drifted(job, Conditions(drift="mirror")).paths == {8: (None,), 16: (10.0,), 32: (5.0,), 64: (4.0,)}
+    job = toy(candidates=(8, 16, 32, 64), recorded_epochs={8: (None,), 16: (4.0,), 32: (5.0,), 64: (10.0,)})
+    assert drifted(job, Conditions(drift="mirror")).recorded_epochs == {8: (None,), 16: (10.0,), 32: (5.0,), 64: (4.0,)}
 
 
 def test_a_swapped_job_exchanges_the_best_and_the_default() -> None:
-    assert drifted(toy(), Conditions(drift="swap")).paths == {16: (4.0,), 32: (10.0,), 64: (5.0,)}
+    assert drifted(toy(), Conditions(drift="swap")).recorded_epochs == {16: (4.0,), 32: (10.0,), 64: (5.0,)}
 
 
 def test_an_oracle_knows_of_the_drift() -> None:
@@ -79,6 +79,6 @@ def test_every_policy_plays_the_same_history_again(policy: str) -> None:
 
 
 def test_a_job_whose_default_never_reaches_its_target_has_no_ratio() -> None:
-    job = toy(default=16, paths={16: (None,), 32: (5.0,), 64: (10.0,)})
+    job = toy(default=16, recorded_epochs={16: (None,), 32: (5.0,), 64: (10.0,)})
     found = evaluate(job, "zeus", CONDITIONS, n_seeds=1, settings=LearningSettings())
     assert (found.energy_ratio, found.duration_ratio) == (None, None)

@@ -1,6 +1,6 @@
 """The replay of a recurring job: what a run takes, when it stops, and what a policy is told."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def choice(batch_size: int, cost_bound: float | None = None) -> Choice:
 
 def run(policy: Policy, *, n: int = 3, workload: Workload | None = None, **how: object) -> JobHistory:
     job = workload or toy()
-    return simulate(job, policy, draws=common_random_epochs(job, seed=0), eta=ETA, n_recurrences=n, **how)  # type: ignore[arg-type]
+    return simulate(job, policy, sampler=common_random_epochs(job, seed=0), eta=ETA, n_recurrences=n, **how)  # type: ignore[arg-type]
 
 
 def test_the_first_run_at_a_batch_size_tries_every_limit_in_its_first_epoch() -> None:
@@ -124,50 +124,53 @@ def test_what_an_epoch_costs_is_learned_by_running() -> None:
 
 def test_probes_tell_every_epochs_cost_and_the_first_recurrence_pays_for_them() -> None:
     seen: list[Study] = []
-    history = run(one_by_one([choice(16)], seen), knows="probed")
+    history = run(one_by_one([choice(16)], seen), knowledge="probed")
     assert sorted(seen[0].epoch_costs) == [16, 32, 64]
     assert history.probes.duration_s == pytest.approx(30 * (16 * 10 + 32 * 6 + 64 * 5) / 1_000_000)
     assert history.costs[0] == pytest.approx(history.runs[0].cost + history.probes.cost(ETA, HIGH_W))
 
 
 def test_a_probe_lasts_three_seconds_at_most() -> None:
-    history = run(always(16), knows="probed", workload=toy(n_samples=100))
+    history = run(always(16), knowledge="probed", workload=toy(n_samples=100))
     assert history.probes.duration_s == pytest.approx(9.0)
 
 
 def test_times_alone_can_be_known_from_the_beginning() -> None:
     seen: list[Study] = []
-    run(one_by_one([choice(16)], seen), knows="timed")
+    run(one_by_one([choice(16)], seen), knowledge="timed")
     assert (dict(seen[0].epoch_costs), dict(seen[0].epoch_times)) == ({}, {16: 10.0, 32: 6.0, 64: 5.0})
 
 
-def drawn(draws: EpochSampler, sizes: Sequence[int]) -> dict[int, list[float | None]]:
+def drawn(sampler: EpochSampler, sizes: Sequence[int]) -> dict[int, list[float | None]]:
     found: dict[int, list[float | None]] = {}
     for size in sizes:
-        found.setdefault(size, []).append(draws(size, 0))
+        found.setdefault(size, []).append(sampler(size, 0))
     return found
 
 
 def test_the_kth_run_of_a_batch_size_is_the_same_whatever_ran_before() -> None:
-    paths = {size: tuple(float(epochs) for epochs in range(1, 200)) for size in (16, 32, 64)}
-    fresh: Callable[[], EpochSampler] = lambda: common_random_epochs(toy(paths=paths), seed=3, noise_ratio=0.1)  # noqa: E731
+    workload = toy(recorded_epochs=dict.fromkeys((16, 32, 64), tuple(map(float, range(1, 200)))))
+
+    def fresh(seed: int = 3) -> EpochSampler:
+        return common_random_epochs(workload, seed=seed, noise_ratio=0.1)
+
     assert drawn(fresh(), [16, 32, 16, 64]) == drawn(fresh(), [64, 16, 16, 32])
-    assert drawn(fresh(), [16]) != drawn(common_random_epochs(toy(paths=paths), seed=4, noise_ratio=0.1), [16])
+    assert drawn(fresh(), [16]) != drawn(fresh(seed=4), [16])
 
 
 def test_noise_spreads_the_logarithm_of_the_epochs() -> None:
-    draws = common_random_epochs(toy(), seed=0, noise_ratio=0.25)
-    logs = np.log([draws(16, 0) or 0.0 for _ in range(4_000)])
+    sampler = common_random_epochs(toy(), seed=0, noise_ratio=0.25)
+    logs = np.log([sampler(16, 0) or 0.0 for _ in range(4_000)])
     assert float(logs.mean()) == pytest.approx(np.log(4.0), abs=0.02)
     assert float(logs.std()) == pytest.approx(0.25, abs=0.01)
 
 
 def test_a_drift_changes_the_runs_from_its_recurrence_on() -> None:
-    draws = common_random_epochs(toy(), seed=0, later=(5, toy(paths={16: (7.0,), 32: (5.0,), 64: (10.0,)})))
-    assert (draws(16, 4), draws(16, 5)) == (4.0, 7.0)
+    sampler = common_random_epochs(toy(), seed=0, later=(5, toy(recorded_epochs={16: (7.0,), 32: (5.0,), 64: (10.0,)})))
+    assert (sampler(16, 4), sampler(16, 5)) == (4.0, 7.0)
 
 
 def test_the_only_batch_size_is_not_timed() -> None:
-    alone = toy(candidates=(64,), paths={64: (10.0,)})
-    assert run(always(64), workload=alone, knows="timed").probes == Consumption(energy_j=0.0, duration_s=0.0)
-    assert run(always(64), knows="timed").probes.duration_s > 0
+    alone = toy(candidates=(64,), recorded_epochs={64: (10.0,)})
+    assert run(always(64), workload=alone, knowledge="timed").probes == Consumption(energy_j=0.0, duration_s=0.0)
+    assert run(always(64), knowledge="timed").probes.duration_s > 0

@@ -28,7 +28,7 @@ def test_a_profiling_epoch_is_the_mean_over_the_limits() -> None:
 
 
 def test_runs_that_are_given_up_are_paid_for_by_those_that_reach_the_target() -> None:
-    job = toy(paths={16: (4.0, None), 32: (5.0, 25.0), 64: (None,)})
+    job = toy(recorded_epochs={16: (4.0, None), 32: (5.0, 25.0), 64: (None,)})
     assert job.n_expected_epochs(16) == pytest.approx(4 + 20)
     assert job.n_expected_epochs(32) == pytest.approx(5 + 20)
     assert job.n_expected_epochs(64) == math.inf

@@ -20,19 +20,19 @@ def curve(*points: tuple[float, float, float]) -> PowerProfile:
 SIMPLE = curve((100.0, 50.0, 0.5), (200.0, 90.0, 0.9), (300.0, 110.0, 1.0))
 
 
-def world(values: NDArray[np.float64] | list[float] | str, profile: PowerProfile = SIMPLE) -> Scenario:
+def scenario(values: NDArray[np.float64] | list[float] | str, profile: PowerProfile = SIMPLE) -> Scenario:
     """Return a world of hourly values, or of 18 days of a shape."""
     signal = grid(values, n_days=18) if isinstance(values, str) else hourly(np.array(values, dtype=np.float64))
     return Scenario(profile=profile, signal=signal)
 
 
-def job(hours: float = 24.0, *, start_s: float = 0.0, period_s: float = HOUR_S) -> RunSpec:
-    return RunSpec(start_s=start_s, top_s=HOUR_S * hours, period_s=period_s)
+def spec(hours: float = 24.0, *, start_s: float = 0.0, period_s: float = HOUR_S) -> RunSpec:
+    return RunSpec(start_s=start_s, base_duration_s=HOUR_S * hours, period_s=period_s)
 
 
-def real_job(hours: float = 48.0) -> RunSpec:
+def real_spec(hours: float = 48.0) -> RunSpec:
     """Return a run with two weeks before it."""
-    return job(hours, start_s=START_S)
+    return spec(hours, start_s=START_S)
 
 
-REAL = world("solar", A40)
+REAL = scenario("solar", A40)

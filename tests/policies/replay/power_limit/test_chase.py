@@ -8,25 +8,25 @@ from hypothesis import strategies as st
 from policies.replay.power_limit.chase import (
     ETAS,
     best_in_hindsight,
-    by_foresight,
-    by_persistence,
-    chase,
+    expect_last_value,
+    expect_true_mean,
     last_known,
-    n_periods_of,
+    max_periods,
+    replay_chase,
 )
 from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.replay.power_limit.simulation import RunResult
 from tests.policies.days import A40, DAY_S, HOUR_S
-from tests.policies.replay.power_limit.scenarios import REAL, SIMPLE, curve, job, real_job, world
+from tests.policies.replay.power_limit.scenarios import REAL, SIMPLE, curve, real_spec, scenario, spec
 
 
 def played(there: Scenario, run: RunSpec, eta: float) -> RunResult:
-    return chase(there, run, eta, by_persistence(there, run, n_periods_of(there, run)))
+    return replay_chase(there, run, eta, expect_last_value(there, run, max_periods(there, run)))
 
 
 @given(st.floats(0.0, 1.0), st.sampled_from(["solar", "wind", "evening"]))
 def test_each_period_has_the_limit_of_the_least_cost_by_eq_6(eta: float, shape: str) -> None:
-    there, run = world(shape, A40), real_job(24)
+    there, run = scenario(shape, A40), real_spec(24)
     done = played(there, run, eta)
     first = int(run.start_s / HOUR_S)
     greatest = max(there.values[first - 24 : first])
@@ -40,43 +40,43 @@ def test_each_period_has_the_limit_of_the_least_cost_by_eq_6(eta: float, shape: 
 
 
 def test_the_ends_of_eta_are_all_speed_and_least_energy() -> None:
-    assert set(played(REAL, real_job(), 0.0).limits_w.tolist()) == {300}
-    assert set(played(REAL, real_job(), 1.0).limits_w.tolist()) == {200}
+    assert set(played(REAL, real_spec(), 0.0).limits_w.tolist()) == {300}
+    assert set(played(REAL, real_spec(), 1.0).limits_w.tolist()) == {200}
 
 
 def test_where_nothing_is_known_it_keeps_the_highest_limit() -> None:
-    run = played(world([100.0] * 20), job(3.0), 0.99)
+    run = played(scenario([100.0] * 20), spec(3.0), 0.99)
     assert run.limits_w[0] == 300  # no value has passed yet
     assert run.limits_w[1] < 300
 
 
 def test_waste_is_no_candidate_where_power_earns() -> None:
     wasteful = curve((100.0, 50.0, 0.4), (200.0, 60.0, 0.9), (250.0, 200.0, 0.95), (300.0, 110.0, 1.0))
-    there = world([100.0] * 24 + [-500.0] * 30, wasteful)
-    limits_w = set(played(there, job(9.0, start_s=DAY_S), 0.99).limits_w.tolist())
+    there = scenario([100.0] * 24 + [-500.0] * 30, wasteful)
+    limits_w = set(played(there, spec(9.0, start_s=DAY_S), 0.99).limits_w.tolist())
     assert limits_w <= {200, 300}  # 100 W takes more time and energy; 250 W draws more and is slower than 300 W
 
 
 def test_what_is_expected_is_the_last_value_that_had_passed_or_what_comes() -> None:
-    there = world([1.0, 2.0, np.nan, 4.0, 5.0, 6.0])
-    run = job(2.0, start_s=HOUR_S)
-    assert by_persistence(there, run, 4).tolist() == [1, 2, 2, 4]
-    assert by_foresight(there, run, 4).tolist() == pytest.approx([2, 3, 4, 5])
-    assert by_foresight(there, job(2.0, start_s=0.5 * HOUR_S), 2).tolist() == pytest.approx([1.5, 2.5])
+    there = scenario([1.0, 2.0, np.nan, 4.0, 5.0, 6.0])
+    run = spec(2.0, start_s=HOUR_S)
+    assert expect_last_value(there, run, 4).tolist() == [1, 2, 2, 4]
+    assert expect_true_mean(there, run, 4).tolist() == pytest.approx([2, 3, 4, 5])
+    assert expect_true_mean(there, spec(2.0, start_s=0.5 * HOUR_S), 2).tolist() == pytest.approx([1.5, 2.5])
     assert np.isnan(last_known(there, np.array([0.0, 3_599.0]))).all()
 
 
 def test_hindsight_takes_the_most_that_keeps_the_budget() -> None:
-    run = real_job(240 / 5)
+    run = real_spec(240 / 5)
     runs = [played(REAL, run, eta) for eta in ETAS]
     for max_slowdown in (1.0, 1.02, 1.05, 1.2):
         best = best_in_hindsight(runs, run, max_slowdown)
-        kept = [other for other in runs if other.duration_s <= max_slowdown * run.top_s]
+        kept = [other for other in runs if other.duration_s <= max_slowdown * run.base_duration_s]
         assert best in kept
         assert best.spent == min(other.spent for other in kept)
     assert best_in_hindsight(runs[40:], run, 1.0) in runs[40:]  # none kept it
 
 
 def test_the_periods_suffice_for_the_slowest_choice() -> None:
-    there = world([100.0] * 60, SIMPLE)
-    assert played(there, job(20.0), 1.0).duration_s <= n_periods_of(there, job(20.0)) * HOUR_S
+    there = scenario([100.0] * 60, SIMPLE)
+    assert played(there, spec(20.0), 1.0).duration_s <= max_periods(there, spec(20.0)) * HOUR_S

@@ -33,17 +33,17 @@ from policies.replay.power_limit.scenario import Scenario
 from policies.replay.power_limit.simulation import PolicyInput, RunResult, Setpoint, replay_run
 from policies.vocabulary.profile import PowerProfile
 from tests.policies.days import A40, DAY_S, HOUR_S
-from tests.policies.replay.power_limit.scenarios import REAL, START_S, job, real_job, world
+from tests.policies.replay.power_limit.scenarios import REAL, START_S, real_spec, scenario, spec
 from tests.policies.vocabulary.test_profile import profiles
 
 TWELVE_H = 12 * HOUR_S
 
 
 def ours(
-    there: Scenario, outlook: ForecastSource, *, is_announced: bool = True, max_slowdown: float = 1.05
+    there: Scenario, outlook: ForecastSource, *, knows_length: bool = True, max_slowdown: float = 1.05
 ) -> RunResult:
     objective = SlowdownObjective(max_slowdown=max_slowdown)
-    return replay_run(there, planner_policy(objective, outlook, is_announced=is_announced), real_job(24))
+    return replay_run(there, planner_policy(objective, outlook, knows_length=knows_length), real_spec(24))
 
 
 def otherwise(there: Scenario, from_s: float) -> Scenario:
@@ -58,14 +58,14 @@ def early(run: RunResult) -> list[tuple[float, float]]:
     return [(begin_s, limit_w) for begin_s, limit_w in pieces if begin_s < START_S + TWELVE_H]
 
 
-@pytest.mark.parametrize("is_announced", [True, False])
-def test_it_does_not_know_the_future(is_announced: bool) -> None:
+@pytest.mark.parametrize("knows_length", [True, False])
+def test_it_does_not_know_the_future(knows_length: bool) -> None:
     changed = otherwise(REAL, START_S + TWELVE_H - HOUR_S)  # that hour is over when the twelfth period begins
     for one, other in (
         (persistence_forecast, persistence_forecast),
-        (CachedForecaster(REAL), CachedForecaster(changed)),
+        (CachedForecaster(), CachedForecaster()),
     ):
-        mine, theirs = ours(REAL, one, is_announced=is_announced), ours(changed, other, is_announced=is_announced)
+        mine, theirs = ours(REAL, one, knows_length=knows_length), ours(changed, other, knows_length=knows_length)
         assert early(mine) == early(theirs)
 
 
@@ -76,21 +76,21 @@ def test_a_perfect_forecast_is_what_comes_within_a_day() -> None:
         seen.append(perfect_forecast(moment))
         return [Setpoint(power_limit_w=300.0)]
 
-    replay_run(REAL, told, real_job(2))
+    replay_run(REAL, told, real_spec(2))
     assert [len(forecast) for forecast in seen if forecast is not None] == [24, 24]
     assert seen[1] is not None
     assert seen[1].value_at(START_S + 5 * HOUR_S) == REAL.signal.value_at(START_S + 5 * HOUR_S)
 
 
 def test_a_forecast_is_made_once_for_all_who_ask() -> None:
-    forecaster, seen = CachedForecaster(REAL), []
+    forecaster, seen = CachedForecaster(), []
 
     def told(moment: PolicyInput) -> list[Setpoint]:
         seen.append(forecaster(moment))
         return [Setpoint(power_limit_w=200.0)]
 
-    replay_run(REAL, told, real_job(3))
-    replay_run(REAL, told, real_job(3))
+    replay_run(REAL, told, real_spec(3))
+    replay_run(REAL, told, real_spec(3))
     assert seen[0] is seen[len(seen) // 2]
     assert seen[0] is not None
     assert seen[0].source not in {"perfect", "persistence"}
@@ -99,19 +99,19 @@ def test_a_forecast_is_made_once_for_all_who_ask() -> None:
 
 def test_before_there_is_history_the_forecaster_says_nothing() -> None:
     seen = []
-    forecaster = CachedForecaster(REAL)
+    forecaster = CachedForecaster()
 
     def told(moment: PolicyInput) -> list[Setpoint]:
         seen.append(forecaster(moment))
         return [Setpoint(power_limit_w=300.0)]
 
-    replay_run(REAL, told, job(2))
+    replay_run(REAL, told, spec(2))
     assert seen[0] is None
     assert seen[1] is not None  # the first hour, held
 
 
 def test_ours_keeps_its_budget_and_saves() -> None:
-    most = replay_totals(REAL, real_job(24), Comparison(policies=("max",)))[PolicyVariant(policy="max")]
+    most = replay_totals(REAL, real_spec(24), Comparison(policies=("max",)))[PolicyVariant(policy="max")]
     run = ours(REAL, persistence_forecast)
     assert run.duration_s <= 1.0505 * most.duration_s
     assert run.spent < 0.9 * most.spent
@@ -128,9 +128,9 @@ def test_ours_keeps_its_budget_and_saves() -> None:
 def test_whatever_the_world_is_like_ours_keeps_its_budget_and_hindsight_is_no_worse(
     profile: PowerProfile, day: list[float], max_slowdown: float, hours: float, outlook: ForecastSource
 ) -> None:
-    there, run = world(day * 60, profile), job(hours, start_s=START_S)
+    there, run = scenario(day * 60, profile), spec(hours, start_s=START_S)
     mine = replay_run(there, planner_policy(SlowdownObjective(max_slowdown=max_slowdown), outlook), run)
-    assert mine.duration_s <= max_slowdown * run.top_s * (1 + 1e-6)
+    assert mine.duration_s <= max_slowdown * run.base_duration_s * (1 + 1e-6)
     if len(profile.points) > 1:
         best = offline_optimum(there, run, max_slowdown)
         assert best.spent <= mine.spent + 1e-6 * abs(mine.spent) + 1e-9
@@ -141,18 +141,18 @@ def test_a_budget_just_short_of_the_energy_minimal_limit_is_used_up(hours: int) 
     """There no surplus of an hour can be given back: the run would end early, and have paid for it."""
     start_s = START_S + hours * HOUR_S
     run = replay_run(
-        world("wind", A40),
+        scenario("wind", A40),
         planner_policy(SlowdownObjective(max_slowdown=1.065), persistence_forecast),
-        job(start_s=start_s),
+        spec(start_s=start_s),
     )
     assert run.duration_s == pytest.approx(1.065 * DAY_S, rel=1e-4)
 
 
 def test_everyone_has_a_row_at_each_budget() -> None:
-    contest = Comparison(max_slowdowns=(1.1, 1.025), etas=(0.5, 0.9))
-    there = world("wind", A40)
-    jobs = [real_job(24), job(24, start_s=START_S + DAY_S)]
-    rows = savings_rows("wind", jobs, [replay_totals(there, each, contest) for each in jobs], contest)
+    comparison = Comparison(max_slowdowns=(1.1, 1.025), etas=(0.5, 0.9))
+    there = scenario("wind", A40)
+    jobs = [real_spec(24), spec(24, start_s=START_S + DAY_S)]
+    rows = savings_rows("wind", jobs, [replay_totals(there, each, comparison) for each in jobs], comparison)
     for max_slowdown in (1.1, 1.025):
         names = [(row.policy, row.eta) for row in rows if row.max_slowdown == max_slowdown]
         expected = [
@@ -173,15 +173,15 @@ def test_everyone_has_a_row_at_each_budget() -> None:
 
 
 def test_the_rounding_of_sums_tells_nobody_apart_and_nobody_over_budget() -> None:
-    contest = Comparison(policies=("max", "static-mix", "gridchase"))
+    comparison = Comparison(policies=("max", "static-mix", "gridchase"))
     most, mix, mine = (
-        PolicyVariant(policy=name, max_slowdown=1.05 if name != "max" else None) for name in contest.policies
+        PolicyVariant(policy=name, max_slowdown=1.05 if name != "max" else None) for name in comparison.policies
     )
     run = RunTotals(spent=90.0, energy_j=9e6, duration_s=1.05 * DAY_S)
     noisy = RunTotals(spent=90.0 + 1e-12, energy_j=9e6 + 1e-6, duration_s=1.05 * DAY_S + 2.4e-7)
     top = RunTotals(spent=100.0, energy_j=1e7, duration_s=DAY_S)
-    played = [{most: top, mix: run, mine: noisy}] * 3
-    rows = savings_rows("wind", [real_job(24)] * 3, played, contest)
+    totals = [{most: top, mix: run, mine: noisy}] * 3
+    rows = savings_rows("wind", [real_spec(24)] * 3, totals, comparison)
     for found in (rows, mean_savings_rows([*rows, *(replace(row, signal="solar") for row in rows)])):
         same = [replace(row, policy="") for row in found if row.policy != "max"]
         assert same[0] == same[1]
@@ -192,15 +192,15 @@ def test_what_saves_nothing_saves_0_without_a_sign() -> None:
     top = RunTotals(spent=0.3, energy_j=1e7, duration_s=DAY_S)
     a_hair_more = RunTotals(spent=0.3 * (1 + 1e-15), energy_j=1e7 * (1 + 1e-15), duration_s=DAY_S)
     entries = PolicyVariant(policy="max"), PolicyVariant(policy="offline", max_slowdown=1.05)
-    contest = Comparison(policies=("max", "offline"))
-    rows = savings_rows("wind", [real_job(24)], [dict(zip(entries, (top, a_hair_more), strict=True))], contest)
+    comparison = Comparison(policies=("max", "offline"))
+    rows = savings_rows("wind", [real_spec(24)], [dict(zip(entries, (top, a_hair_more), strict=True))], comparison)
     for row in rows + mean_savings_rows(rows):
         assert (str(row.carbon_saved_ratio), str(row.energy_saved_ratio)) == ("0.0", "0.0")
 
 
 def test_runs_leave_room_for_the_slowest() -> None:
-    contest = Comparison(max_slowdowns=(1.05, 1.5))
-    jobs = run_specs(REAL, contest, top_s=24 * HOUR_S, n_starts=5, period_s=HOUR_S)
+    comparison = Comparison(max_slowdowns=(1.05, 1.5))
+    jobs = run_specs(REAL, comparison, base_duration_s=24 * HOUR_S, n_starts=5, period_s=HOUR_S)
     assert len(jobs) == 5
     assert jobs[0].start_s == START_S
     assert jobs[-1].start_s + 1.5 * 24 * HOUR_S <= REAL.signal.ends_s
@@ -208,8 +208,11 @@ def test_runs_leave_room_for_the_slowest() -> None:
 
 def test_whoever_plays_the_runs_are_the_same_where_there_is_room_for_the_slowest() -> None:
     starts = [
-        [one.start_s for one in run_specs(REAL, contest, top_s=24 * HOUR_S, n_starts=5, period_s=HOUR_S)]
-        for contest in (Comparison(max_slowdowns=(1.01,)), Comparison(policies=("gridchase",), max_slowdowns=(1.01,)))
+        [one.start_s for one in run_specs(REAL, comparison, base_duration_s=24 * HOUR_S, n_starts=5, period_s=HOUR_S)]
+        for comparison in (
+            Comparison(max_slowdowns=(1.01,)),
+            Comparison(policies=("gridchase",), max_slowdowns=(1.01,)),
+        )
     ]
     slowest_ratio = A40.fastest.iterations_per_s / A40.energy_minimal.iterations_per_s
     assert starts[0] == starts[1]
@@ -251,15 +254,15 @@ def test_a_regression_of_ones_own_can_be_given() -> None:
         del run
         return np.full(n_periods, 2 * float(there.values.max()))
 
-    found = replay_totals(REAL, real_job(6), Comparison(policies=("chase", "chase-svr"), svr=doubled))
+    found = replay_totals(REAL, real_spec(6), Comparison(policies=("chase", "chase-svr"), svr=doubled))
     assert isinstance(found[PolicyVariant(policy="chase-svr", eta=0.5)], RunTotals)
     assert found[PolicyVariant(policy="chase-svr", eta=0.5)] != found[PolicyVariant(policy="chase", eta=0.5)]
 
 
 def test_an_example_shows_a_run_by_period() -> None:
-    example = example_run("solar", REAL, real_job(10), 1.05)
-    assert set(example.courses) == {"static-mix", "gridchase", "offline"}
-    mixed = example.courses["static-mix"]
+    example = example_run("solar", REAL, real_spec(10), 1.05)
+    assert set(example.timelines) == {"static-mix", "gridchase", "offline"}
+    mixed = example.timelines["static-mix"]
     assert len(mixed.limits_w) == len(mixed.rate_ratios) == len(mixed.edges_s) - 1 == 11
     assert mixed.rate_ratios == pytest.approx(np.full(11, 1 / 1.05))
     assert 200 < mixed.limits_w[0] < 225

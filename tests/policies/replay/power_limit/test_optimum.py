@@ -6,25 +6,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from policies.replay.power_limit.baselines import at_one_limit, static_mix
-from policies.replay.power_limit.chase import by_foresight, chase, n_periods_of
+from policies.replay.power_limit.baselines import replay_at_limit, replay_static_mix
+from policies.replay.power_limit.chase import expect_true_mean, max_periods, replay_chase
 from policies.replay.power_limit.optimum import offline_optimum
 from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.replay.power_limit.simulation import RunResult, result_of
 from policies.vocabulary.profile import PowerProfile
 from tests.policies.days import HOUR_S
-from tests.policies.replay.power_limit.scenarios import REAL, SIMPLE, curve, job, real_job, world
+from tests.policies.replay.power_limit.scenarios import REAL, SIMPLE, curve, real_spec, scenario, spec
 
 linprog = pytest.importorskip("scipy.optimize", reason="needs SciPy").linprog
 
 
 def solved(there: Scenario, run: RunSpec, max_slowdown: float) -> float:
     """Return the least that a solver finds, over every step in which the run may end; infinite where there is none."""
-    latest_s = run.start_s + max_slowdown * run.top_s
+    latest_s = run.start_s + max_slowdown * run.base_duration_s
     edges_s = np.array([run.start_s, *(e for e in there.edges_s if run.start_s < e < latest_s), latest_s])
     values = np.array([there.values[int(start_s // HOUR_S)] for start_s in edges_s[:-1]])
     return min(
-        _solved(there, np.diff(edges_s[: n + 1]), values[:n], run.top_s * there.iterations_per_s[-1])
+        _solved(there, np.diff(edges_s[: n + 1]), values[:n], run.base_duration_s * there.iterations_per_s[-1])
         for n in range(1, len(edges_s))
     )
 
@@ -69,27 +69,27 @@ def monotone_curves(draw: st.DrawFn) -> PowerProfile:
 def test_a_solver_of_linear_programmes_finds_nothing_better(
     profile: PowerProfile, values: list[float], hours: float, max_slowdown: float, start_s: float
 ) -> None:
-    there, run = world([round(value, 3) for value in values], profile), job(hours, start_s=start_s)
+    there, run = scenario([round(value, 3) for value in values], profile), spec(hours, start_s=start_s)
     found = offline_optimum(there, run, max_slowdown)
     least = solved(there, run, max_slowdown)
     scale = float(np.abs(there.values).max()) * hours + 1e-6
     assert found.spent == pytest.approx(least, abs=1e-6 * scale, rel=1e-6)
-    assert work_of(there, found) == pytest.approx(run.top_s * profile.fastest.iterations_per_s)
-    assert found.duration_s <= max_slowdown * run.top_s * (1 + 1e-9)
+    assert work_of(there, found) == pytest.approx(run.base_duration_s * profile.fastest.iterations_per_s)
+    assert found.duration_s <= max_slowdown * run.base_duration_s * (1 + 1e-9)
 
 
 @settings(deadline=None)
 @given(st.floats(1.0, 1.3), st.floats(0.0, 0.2), st.sampled_from(["solar", "wind", "evening"]))
 def test_a_looser_budget_never_costs_more(max_slowdown: float, extra: float, shape: str) -> None:
-    there = world(shape, REAL.profile)
-    tight, loose = (offline_optimum(there, real_job(), s).spent for s in (max_slowdown, max_slowdown + extra))
+    there = scenario(shape, REAL.profile)
+    tight, loose = (offline_optimum(there, real_spec(), s).spent for s in (max_slowdown, max_slowdown + extra))
     assert loose <= tight * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("max_slowdown", [1.0, 1.01, 1.025, 1.05])
 def test_where_the_signal_is_constant_the_fixed_mix_is_the_optimum(max_slowdown: float) -> None:
-    there = world([300.0] * 100, REAL.profile)
-    best, mixed = offline_optimum(there, job(), max_slowdown), static_mix(there, job(), max_slowdown)
+    there = scenario([300.0] * 100, REAL.profile)
+    best, mixed = offline_optimum(there, spec(), max_slowdown), replay_static_mix(there, spec(), max_slowdown)
     assert best.spent == pytest.approx(mixed.spent, rel=1e-9)
     assert best.duration_s == pytest.approx(mixed.duration_s, rel=1e-6)
 
@@ -97,43 +97,43 @@ def test_where_the_signal_is_constant_the_fixed_mix_is_the_optimum(max_slowdown:
 @pytest.mark.parametrize("shape", ["solar", "wind", "flat", "evening"])
 @pytest.mark.parametrize("hours", [5.0, 48.0])
 def test_nothing_that_keeps_the_budget_saves_more(shape: str, hours: float) -> None:
-    there, run = world(shape, REAL.profile), real_job(hours)
-    expected = by_foresight(there, run, n_periods_of(there, run))
-    others = [chase(there, run, eta, expected) for eta in (0.0, 0.3, 0.6, 0.7, 0.9, 1.0)]
-    others += [at_one_limit(there, run, limit_w) for limit_w in (200.0, 225.0, 300.0)]
+    there, run = scenario(shape, REAL.profile), real_spec(hours)
+    expected = expect_true_mean(there, run, max_periods(there, run))
+    others = [replay_chase(there, run, eta, expected) for eta in (0.0, 0.3, 0.6, 0.7, 0.9, 1.0)]
+    others += [replay_at_limit(there, run, limit_w) for limit_w in (200.0, 225.0, 300.0)]
     for other in others:
-        best = offline_optimum(there, run, max(other.duration_s / run.top_s, 1.0))
+        best = offline_optimum(there, run, max(other.duration_s / run.base_duration_s, 1.0))
         assert best.spent <= other.spent * (1 + 1e-9)
 
 
 def test_it_is_fast_in_the_green_hours() -> None:
-    there = world([900.0, 100.0, 900.0, 100.0, 900.0, 900.0])
-    run = offline_optimum(there, job(4.0), 1.25)
+    there = scenario([900.0, 100.0, 900.0, 100.0, 900.0, 900.0])
+    run = offline_optimum(there, spec(4.0), 1.25)
     assert run.limits_w.tolist() == [200, 300, 200, 300, 200]
     assert run.duration_s == pytest.approx((4 + 0.2 / 0.9) * HOUR_S)  # slower would need as much, and last longer
 
 
 def test_where_power_earns_it_wastes() -> None:
     wasteful = curve((100.0, 50.0, 0.9), (200.0, 90.0, 0.95), (300.0, 300.0, 1.0))
-    run = offline_optimum(world([-100.0] * 9, wasteful), job(3.0), 1.1)
+    run = offline_optimum(scenario([-100.0] * 9, wasteful), spec(3.0), 1.1)
     assert run.limits_w.tolist() == [300] * len(run.limits_w)
     assert run.spent == pytest.approx(-0.1 * 300 * 3)
 
 
 def test_limits_of_one_rate_are_one_choice() -> None:
     same = curve((100.0, 50.0, 0.9), (200.0, 60.0, 0.9))
-    run = offline_optimum(world([100.0] * 9, same), job(3.0), 1.5)
+    run = offline_optimum(scenario([100.0] * 9, same), spec(3.0), 1.5)
     assert set(run.limits_w.tolist()) == {100}
     assert run.duration_s == pytest.approx(3 * HOUR_S)
     assert run.spent == pytest.approx(0.1 * 50 * 3)
 
 
 def test_its_pieces_cost_what_it_says() -> None:
-    run = offline_optimum(REAL, real_job(), 1.05)
+    run = offline_optimum(REAL, real_spec(), 1.05)
     indices = np.array([REAL.index_of(limit_w) for limit_w in run.limits_w.tolist()])
     assert result_of(REAL, run.edges_s, indices).spent == run.spent
 
 
 def test_faster_than_the_highest_limit_is_not_possible() -> None:
     with pytest.raises(ValueError, match=r"max_slowdown = 0.9: no limits do the work in that time"):
-        offline_optimum(world([100.0] * 9, SIMPLE), job(3.0), 0.9)
+        offline_optimum(scenario([100.0] * 9, SIMPLE), spec(3.0), 0.9)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from policies.replay.power_limit.scenario import run_starts_s
 from policies.replay.power_limit.simulation import Policy, PolicyInput, Setpoint, replay_run, replay_schedule
 from tests.policies.days import A40, DAY_S, HOUR_S
-from tests.policies.replay.power_limit.scenarios import REAL, SIMPLE, job, real_job, world
+from tests.policies.replay.power_limit.scenarios import REAL, SIMPLE, real_spec, scenario, spec
 
 
 def always(*limits_w: float) -> Policy:
@@ -24,21 +24,21 @@ def always(*limits_w: float) -> Policy:
 
 
 def test_at_the_highest_limit_a_run_takes_its_time_and_pays_its_power_at_each_value() -> None:
-    run = replay_run(world([100.0, 300.0, 500.0]), always(300.0), job(2.5))
+    run = replay_run(scenario([100.0, 300.0, 500.0]), always(300.0), spec(2.5))
     assert run.duration_s == pytest.approx(2.5 * HOUR_S)
     assert run.energy_j == pytest.approx(110 * 2.5 * HOUR_S)
     assert run.spent == pytest.approx(0.110 * (100 + 300 + 0.5 * 500))
 
 
 def test_the_last_period_is_cut_where_the_work_ends() -> None:
-    run = replay_run(world([100.0] * 9), always(200.0), job(3.0))
+    run = replay_run(scenario([100.0] * 9), always(200.0), spec(3.0))
     assert run.duration_s == pytest.approx(3 * HOUR_S / 0.9)
     assert run.energy_j == pytest.approx(90 * run.duration_s)
     assert run.spent == pytest.approx(0.1 * run.energy_j / 3_600)
 
 
 def test_two_limits_share_a_period_in_their_order() -> None:
-    run = replay_run(world([100.0] * 5), always(300.0, 100.0), job(1.5))
+    run = replay_run(scenario([100.0] * 5), always(300.0, 100.0), spec(1.5))
     assert run.limits_w.tolist() == [300, 100, 300, 100]
     assert np.diff(run.edges_s).tolist() == pytest.approx([1_800] * 4)
     assert run.duration_s == pytest.approx(2 * HOUR_S)  # 0.75 of the work an hour
@@ -54,7 +54,7 @@ def test_the_last_limit_holds_to_the_end_of_the_period() -> None:
         asked.append(moment.now_s)
         return brief(moment)
 
-    replay_run(world([100.0] * 5), told, job(2.0))
+    replay_run(scenario([100.0] * 5), told, spec(2.0))
     assert asked == [0, HOUR_S, 2 * HOUR_S]
 
 
@@ -65,7 +65,7 @@ def test_a_policy_is_told_what_had_passed_and_how_far_it_is() -> None:
         moments.append(moment)
         return [Setpoint(power_limit_w=200.0 if len(moments) % 2 else 300.0)]
 
-    run = replay_run(world([100.0, 300.0, np.nan, 500.0, 100.0, 900.0]), told, job(4.0, start_s=HOUR_S))
+    run = replay_run(scenario([100.0, 300.0, np.nan, 500.0, 100.0, 900.0]), told, spec(4.0, start_s=HOUR_S))
     assert [moment.history.ends_s for moment in moments] == [n * HOUR_S for n in range(1, 6)]
     assert [len(moment.history) for moment in moments] == [1, 2, 3, 4, 5]
     assert np.isnan(moments[2].history.values[2])
@@ -90,20 +90,20 @@ def test_a_limit_stands_since_it_was_first_asked_for() -> None:
         since_s.append(None if moment.present is None else moment.present.since_s)
         return [Setpoint(power_limit_w=200.0)]
 
-    replay_run(world([100.0] * 5), told, job(2.5))
+    replay_run(scenario([100.0] * 5), told, spec(2.5))
     assert since_s == [None, 0, 0]
 
 
 @given(st.lists(st.sampled_from([100.0, 200.0, 300.0]), min_size=30, max_size=30), st.floats(0.2, 12.0))
 def test_a_run_planned_whole_is_the_run_asked_for_by_period(limits_w: list[float], hours: float) -> None:
-    there = world(list(np.linspace(-50.0, 500.0, 40)))
+    there = scenario(list(np.linspace(-50.0, 500.0, 40)))
 
     def told(moment: PolicyInput) -> Sequence[Setpoint]:
         return [Setpoint(power_limit_w=limits_w[round(moment.now_s / HOUR_S)])]
 
-    asked = replay_run(there, told, job(hours))
+    asked = replay_run(there, told, spec(hours))
     indices = np.array([there.index_of(limit_w) for limit_w in limits_w])
-    whole = replay_schedule(there, HOUR_S * np.arange(31.0), indices, job(hours))
+    whole = replay_schedule(there, HOUR_S * np.arange(31.0), indices, spec(hours))
     assert (whole.spent, whole.energy_j, whole.duration_s) == pytest.approx(
         (asked.spent, asked.energy_j, asked.duration_s)
     )
@@ -113,18 +113,18 @@ def test_a_run_planned_whole_is_the_run_asked_for_by_period(limits_w: list[float
 
 def test_what_was_not_measured_is_not_made_up() -> None:
     with pytest.raises(ValueError, match="250 W: was not measured; known are 100, 200, 300 W"):
-        replay_run(world([100.0] * 3), always(250.0), job(1.0))
+        replay_run(scenario([100.0] * 3), always(250.0), spec(1.0))
 
 
 def test_a_run_that_outlasts_the_signal_is_told() -> None:
     with pytest.raises(ValueError, match="the signal ends at 7200 s"):
-        replay_run(world([100.0, 100.0]), always(100.0), job(2.0))
+        replay_run(scenario([100.0, 100.0]), always(100.0), spec(2.0))
     with pytest.raises(ValueError, match=r"50\.0% of the work"):
-        replay_schedule(world([100.0]), np.array([0.0, HOUR_S]), np.array([2]), job(2.0))
+        replay_schedule(scenario([100.0]), np.array([0.0, HOUR_S]), np.array([2]), spec(2.0))
 
 
 def test_scaling_the_signal_or_the_power_scales_what_is_paid() -> None:
-    run = replay_run(REAL, always(225.0, 200.0), real_job())
+    run = replay_run(REAL, always(225.0, 200.0), real_spec())
     assert run.spent == pytest.approx(
         float(REAL.signal.mean(run.edges_s[0], run.edges_s[-1]) or 0) * run.energy_j / 3.6e6, rel=0.02
     )
@@ -152,5 +152,5 @@ def test_where_there_is_little_signal_history_gives_way() -> None:
 
 
 def test_the_curve_is_taken_as_measured() -> None:
-    assert SIMPLE.points[1].power_w == world([1.0]).power_w[1] == 90
+    assert SIMPLE.points[1].power_w == scenario([1.0]).power_w[1] == 90
     assert REAL.iterations_per_s.tolist() == A40.iterations_per_s.tolist()

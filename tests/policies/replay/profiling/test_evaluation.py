@@ -70,8 +70,8 @@ def test_without_noise_every_policy_finds_a_good_limit_and_the_curve(name: str) 
     played = search_limit(name, training, eta=ETA, rng=np.random.default_rng(0))  # type: ignore[arg-type]
     assert training.curve.cost_ratio(training.power_limit_w, ETA) < 1.005
     assert max(curve_errors(training.curve, played.curve)) < 0.03
-    assert training.n_iterations >= played.n_to_plan > 0
-    assert 0 < played.to_plan_s <= training.now_s
+    assert training.n_iterations >= played.iterations_to_plan > 0
+    assert 0 < played.seconds_to_plan_s <= training.now_s
 
 
 def test_a_run_is_the_same_whoever_played_before(evaluations: list[ProfilingEvaluation]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from policies.replay.profiling.noise import LEVELS, MIN_STRETCH_ITERATIONS, NoiseLevel, NoisePath
+from policies.replay.profiling.noise import LEVELS, MIN_BLOCK_ITERATIONS, NoiseLevel, NoisePath
 from tests.policies.replay.profiling.curves import QUIET
 
 
@@ -22,14 +22,14 @@ def level(**parts: float) -> NoiseLevel:
 def test_without_noise_every_iteration_is_one() -> None:
     drawn = course(QUIET, n=100)
     assert np.diff(drawn.work) == pytest.approx(1.0)
-    assert drawn.weighed_work == pytest.approx(drawn.work)
+    assert drawn.weighted_work == pytest.approx(drawn.work)
 
 
 @pytest.mark.parametrize("name", LEVELS)
 def test_the_mean_iteration_is_the_measured_one(name: str) -> None:
     drawn = course(LEVELS[name])  # type: ignore[index]
     assert np.diff(drawn.work).mean() == pytest.approx(1.0, abs=3e-3)
-    assert drawn.weighed_work[-1] / drawn.work[-1] == pytest.approx(1.0, abs=3e-3)
+    assert drawn.weighted_work[-1] / drawn.work[-1] == pytest.approx(1.0, abs=3e-3)
 
 
 def test_steps_scatter_as_the_level_says() -> None:
@@ -42,12 +42,12 @@ def test_stalls_take_three_times_as_long() -> None:
     assert times.max() / times.min() == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize(("iteration_time_s", "n_stretch"), [(0.1, 20), (4.0, MIN_STRETCH_ITERATIONS)])
-def test_a_stretch_is_common_to_its_iterations(iteration_time_s: float, n_stretch: int) -> None:
+@pytest.mark.parametrize(("iteration_time_s", "n_stretch"), [(0.1, 20), (4.0, MIN_BLOCK_ITERATIONS)])
+def test_a_stretch_is_common_to_its_iterations(iteration_time_s: float, n_block: int) -> None:
     """It is two seconds long, at least ten iterations: no window of that length averages it out."""
-    drawn = course(level(stretch_ratio=0.008), iteration_time_s=iteration_time_s, n=n_stretch * 2_000)
-    times = np.diff(drawn.work)[: n_stretch * 2_000].reshape(-1, n_stretch)
-    powers = np.diff(drawn.weighed_work)[: n_stretch * 2_000].reshape(-1, n_stretch) / times
+    drawn = course(level(block_ratio=0.008), iteration_time_s=iteration_time_s, n=n_block * 2_000)
+    times = np.diff(drawn.work)[: n_block * 2_000].reshape(-1, n_block)
+    powers = np.diff(drawn.weighted_work)[: n_block * 2_000].reshape(-1, n_block) / times
     for values in (times, powers):
         assert np.ptp(values, axis=1).max() < 1e-9
         assert values[:, 0].std() == pytest.approx(0.008, rel=0.1)
@@ -72,4 +72,4 @@ def test_work_tells_the_iterations_and_their_fractions() -> None:
     drawn = course(LEVELS["realistic"], n=100)
     assert drawn.n_done(float(drawn.work[17])) == pytest.approx(17.0)
     assert drawn.n_done(float(drawn.work[17] + drawn.work[18]) / 2) == pytest.approx(17.5)
-    assert drawn.weighed_iterations(float(drawn.work[17])) == pytest.approx(float(drawn.weighed_work[17]))
+    assert drawn.weighted_iterations(float(drawn.work[17])) == pytest.approx(float(drawn.weighted_work[17]))

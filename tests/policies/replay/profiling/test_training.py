@@ -9,7 +9,7 @@ from policies.replay.profiling.noise import LEVELS, NoiseLevel
 from policies.replay.profiling.training import LATE_S, READING_S, SimulatedTraining
 from tests.policies.replay.profiling.curves import QUIET, bending, flat
 
-STEADY = NoiseLevel(step_ratio=0.0, stall_ratio=0.0, stretch_ratio=0.0, tick_s=0.05, settling_s=0.3)
+STEADY = NoiseLevel(step_ratio=0.0, stall_ratio=0.0, block_ratio=0.0, tick_s=0.05, settling_s=0.3)
 
 
 def seen(training: SimulatedTraining, n: int) -> list[Observation]:
@@ -92,7 +92,7 @@ def test_power_that_has_not_settled_goes_on_from_where_it_is() -> None:
     training.iterate(3)
     training.set_power_limit(300.0)
     drawn_w = 160.0 + 80.0 * math.exp(-1)
-    assert training.stays[-1].excess_w == pytest.approx(drawn_w - 240.0)
+    assert training.limit_periods[-1].excess_w == pytest.approx(drawn_w - 240.0)
 
 
 def test_two_policies_find_the_same_iterations() -> None:

@@ -28,7 +28,7 @@ def test_it_takes_one_iteration_and_fifty_for_each_limit() -> None:
     training = SimulatedTraining(bending(), LEVELS["realistic"], seed=0)
     assert len(sweep(training)) == len(sweep_limits_w(training.curve.profile)) == 9
     assert training.n_iterations == 1 + 9 * 50
-    assert [stay.power_limit_w for stay in training.stays] == [300.0 - 25.0 * step for step in range(9)]
+    assert [stay.power_limit_w for stay in training.limit_periods] == [300.0 - 25.0 * step for step in range(9)]
 
 
 def test_of_equal_limits_the_first_is_taken() -> None:
