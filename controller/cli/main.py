@@ -41,13 +41,13 @@ _VERBS: Final = (
     _Entry("controller", "run", "the controller of this node"),
     _Entry(
         "policy",
-        "policy",
+        "policy.main",
         "the policy service: batch sizes of recurring jobs, learned from run to run; and what it has learned",
     ),
     _Entry("broker", "broker", "a broker alone: mosquitto where it is installed, else the built-in one"),
     _Entry("check", "check", "GPUs, broker, signal, permissions: what is wrong with each; changes nothing"),
     _Entry("signal", "signal", "the signal of the grid: series, forecast with its band, source, age, errors"),
-    _Entry("replay", "replay", "policies on files: how good the forecasts are, how well batch sizes are learned"),
+    _Entry("replay", "replay.main", "policies on files: how good the forecasts are, how well batch sizes are learned"),
     _Entry("restore", "restore", "give every power limit back that a killed controller left"),
 )
 

@@ -14,7 +14,7 @@ def toy(**changes: object) -> Workload:
         "default": 64,
         "n_samples": 1_000_000,
         "max_epochs": 20,
-        "paths": {16: (4.0,), 32: (5.0,), 64: (10.0,)},
+        "recorded_epochs": {16: (4.0,), 32: (5.0,), 64: (10.0,)},
         "time_per_epoch_s": {
             (size, limit_w): time_s * HIGH_W / limit_w
             for size, time_s in times_s.items()

@@ -135,5 +135,5 @@ def test_its_pieces_cost_what_it_says() -> None:
 
 
 def test_faster_than_the_highest_limit_is_not_possible() -> None:
-    with pytest.raises(ValueError, match=r"max_slowdown = 0.9: no limits do the work in that time"):
+    with pytest.raises(ValueError, match=r"max_slowdown = 0.9: no limit does the work in that time"):
         offline_optimum(scenario([100.0] * 9, SIMPLE), spec(3.0), 0.9)

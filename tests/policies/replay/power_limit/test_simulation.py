@@ -112,7 +112,7 @@ def test_a_run_planned_whole_is_the_run_asked_for_by_period(limits_w: list[float
 
 
 def test_what_was_not_measured_is_not_made_up() -> None:
-    with pytest.raises(ValueError, match="250 W: was not measured; known are 100, 200, 300 W"):
+    with pytest.raises(ValueError, match="250 W: was not measured; measured limits: 100, 200, 300 W"):
         replay_run(scenario([100.0] * 3), always(250.0), spec(1.0))
 
 

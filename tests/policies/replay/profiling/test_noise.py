@@ -42,8 +42,8 @@ def test_stalls_take_three_times_as_long() -> None:
     assert times.max() / times.min() == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize(("iteration_time_s", "n_stretch"), [(0.1, 20), (4.0, MIN_BLOCK_ITERATIONS)])
-def test_a_stretch_is_common_to_its_iterations(iteration_time_s: float, n_block: int) -> None:
+@pytest.mark.parametrize(("iteration_time_s", "n_block"), [(0.1, 20), (4.0, MIN_BLOCK_ITERATIONS)])
+def test_a_block_shares_its_noise(iteration_time_s: float, n_block: int) -> None:
     """It is two seconds long, at least ten iterations: no window of that length averages it out."""
     drawn = course(level(block_ratio=0.008), iteration_time_s=iteration_time_s, n=n_block * 2_000)
     times = np.diff(drawn.work)[: n_block * 2_000].reshape(-1, n_block)
