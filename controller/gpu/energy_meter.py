@@ -17,6 +17,7 @@ from controller.errors import GpuError
 from controller.ports import Gpu, PowerLimiter, Sample, SignalSource
 from policies.vocabulary.units import carbon_g, cost
 from publishers.messages.reports import GpuEnergy
+from publishers.shared.log_once import FaultLog
 
 MAX_SAMPLES = 8_192
 """Somewhat more than a run's energy waits for its iterations: about 2 MB a GPU."""
@@ -57,7 +58,7 @@ class GpuEnergyMeter:
         self._carbon_g = 0.0
         self._cost = 0.0
         self._last_value: float | None = None
-        self._failing = False
+        self._fault_log = FaultLog(_LOGGER, recovered=f"{gpu.uuid}: can be read again", log_changes=False)
 
     @property
     def latest(self) -> Sample | None:
@@ -116,14 +117,10 @@ class GpuEnergyMeter:
         try:
             raw = await self._gpu.read_sample()
         except GpuError as error:
-            if not self._failing:
-                _LOGGER.warning("%s: cannot be read: %s", self._gpu.uuid, error)
-            self._failing = True
-            return
-        if self._failing:
-            _LOGGER.info("%s: can be read again", self._gpu.uuid)
-        self._failing = False
-        self._add(raw)
+            self._fault_log.report(f"{self._gpu.uuid}: cannot be read: {error}")
+        else:
+            self._fault_log.clear()
+            self._add(raw)
 
     def _add(self, raw: Sample) -> None:
         before = self._raw

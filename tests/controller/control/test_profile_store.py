@@ -215,7 +215,7 @@ def test_a_disk_that_refuses_is_told_once_and_borne_and_told_when_it_is_well(
         (tmp_path / "profiles").unlink()
         store.save(KEY, OTHER)
     told = [(record.levelname, record.message.partition(": ")[2]) for record in caplog.records]
-    assert told == [("WARNING", "profiles are not kept: File exists"), ("INFO", "profiles are kept again")]
+    assert told == [("WARNING", "profiles are not saved: File exists"), ("INFO", "profiles are saved again")]
     assert loaded(tmp_path) == StoredProfile(profile=OTHER, kind="exact", origin="measured before")
 
 
@@ -241,7 +241,7 @@ def test_nobody_waits_for_a_disk_that_hangs_and_of_each_curve_only_the_latest_wa
             store.save(keys[1], OTHER)
             assert store.load(keys[1]) == StoredProfile(profile=OTHER, kind="exact", origin="measured before")
             assert store._writer.n_waiting <= len(keys)
-        assert "the disk does not answer; the latest profiles are not kept" in caplog.text
+        assert "the disk does not answer; the latest profiles are not saved" in caplog.text
         go_on()
         assert store.flush(TIMEOUT_S)
     for key, profile in zip(keys, (PROFILE, OTHER, PROFILE), strict=True):
@@ -258,7 +258,7 @@ def test_where_there_is_no_thread_to_be_had_the_profile_waits_for_the_next_one(
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             store.save(KEY, PROFILE)
-        assert "profiles are not kept: can't start new thread" in caplog.text
+        assert "profiles are not saved: can't start new thread" in caplog.text
         store.save(replace(KEY, job="bert"), PROFILE)
     assert len(files(tmp_path)) == 2
 
@@ -271,7 +271,7 @@ def test_a_profile_that_cannot_be_written_is_told_and_costs_none_that_comes_afte
         for _ in range(2):
             store.save(KEY, PowerProfile((unwritable, *PROFILE.points[1:])))
             assert store.flush(TIMEOUT_S)
-        assert [record.message.count("profiles are not kept") for record in caplog.records] == [1]
+        assert [record.message.count("profiles are not saved") for record in caplog.records] == [1]
         store.save(KEY, OTHER)
     assert loaded(tmp_path) == StoredProfile(profile=OTHER, kind="exact", origin="measured before")
 
