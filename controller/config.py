@@ -21,8 +21,7 @@ from controller.errors import ConfigError
 from policies.providers.base import ProviderSettings
 from policies.providers.catalogue import CATALOGUE, CatalogueEntry
 from policies.providers.sources.mqtt import MqttSettings
-from publishers.messages.codec import TopicRoot
-from publishers.mqtt.broker_address import BrokerAddress
+from publishers.mqtt.bus_config import BusConfig, bus_faults
 from publishers.shared.toml_config import Section, SectionReaders, build_record, load_sections, redacted_repr
 
 NameOrNone = Annotated[
@@ -40,16 +39,6 @@ _GOAL_KEYS: Final = frozenset({"objective", "deadline", "budget"})
 """The keys that say together what a job must keep."""
 _JOB_PATTERN: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,64}")
 _DEADLINE: Final = 'must be a moment with its zone, as "2026-07-01T18:00:00+02:00", or hours after a start, as "36h"'
-
-
-class BusConfig(Section, frozen=True, kw_only=True):
-    """Where the broker is. `mqtts://` means TLS; the password stands in a file of its own."""
-
-    url: str = "mqtt://127.0.0.1:1883"
-    root: TopicRoot = "gridchase/v1"
-    username: str = ""
-    password_file: str = ""
-    ca_file: str = ""
 
 
 class NodeConfig(Section, frozen=True, kw_only=True):
@@ -223,7 +212,7 @@ def cross_key_faults(config: Config) -> list[str]:
         *_gpu_faults(config.gpu),
         *_signal_faults(config.signal),
         *_loop_faults(config),
-        *_bus_faults(config.bus),
+        *bus_faults(config.bus),
         *config.plan.faults(),
     ]
 
@@ -286,20 +275,6 @@ def _loop_faults(config: Config) -> Iterator[str]:
     for number, provider in enumerate(config.signal.provider):
         if isinstance(provider.settings, MqttSettings) and provider.settings.topic == own:
             yield f"signal.provider[{number}].topic = {own!r}: is what this controller publishes; set signal.zone"
-
-
-def _bus_faults(bus: BusConfig) -> Iterator[str]:
-    try:
-        BrokerAddress(url=bus.url)
-    except ValueError as error:
-        yield f"bus.url: {error}"
-    if bus.password_file and not bus.username:
-        yield 'bus.username = "": must be set, because bus.password_file is'
-    if bus.ca_file and not bus.url.startswith("mqtts://"):
-        yield f"bus.url = {redacted_repr(bus.url)}: must start with mqtts:// where bus.ca_file is set"
-    for key, file in (("bus.password_file", bus.password_file), ("bus.ca_file", bus.ca_file)):
-        if file and not Path(file).is_file():
-            yield f"{key} = {file!r}: there is no such file"
 
 
 def _goal_faults(path: str, rules: PlanRules) -> Iterator[str]:

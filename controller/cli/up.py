@@ -20,9 +20,9 @@ from controller.cli.wiring import opened_node
 from controller.config import Config, load_config
 from controller.errors import ConfigError
 from policies.service.app import Served, run_service
-from policies.service.config import BusConfig as PolicyBusConfig
 from policies.service.config import PolicyConfig
 from policies.service.errors import PolicyError
+from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.embedded_broker import embedded_broker
 
 MQTT_PORT = 1883
@@ -57,7 +57,7 @@ def up(config: Config, policy: PolicyConfig | None = None, *, policy_file: Path 
         policy: of the policy service; None: without it.
         policy_file: where that was read from.
     """
-    if policy is not None and policy.bus not in (PolicyBusConfig(), _bus_of(config)):
+    if policy is not None and policy.bus not in (BusConfig(), config.bus):
         _LOGGER.warning("%s: [bus] is not used: `up` runs the policy service on the controller's bus", policy_file)
     look = _look_command(config, policy_file)
     run_until_stopped(partial(_up, policy=policy, look=look), config)
@@ -98,7 +98,7 @@ async def _serve_policy(config: Config, policy: PolicyConfig, stop: asyncio.Even
     """Run the policy service on the controller's bus until `stop`; its failure is told, and is not the controller's."""
     try:
         await run_service(
-            msgspec.structs.replace(policy, bus=_bus_of(config)),
+            msgspec.structs.replace(policy, bus=config.bus),
             state_dir=Path(config.node.state_dir) / "policy",
             version=VERSION,
             stop=stop,
@@ -114,10 +114,6 @@ def _tell_policy(policy: PolicyConfig, look: str, served: Served) -> None:
     if not served.http_url:
         where = "no HTTP" if policy.http.port < 0 else f"no HTTP: {policy.http.host}:{policy.http.port} cannot be had"
     print(f"policy service: batch sizes of recurring jobs, on the bus; {where}; look: {look}", flush=True)
-
-
-def _bus_of(config: Config) -> PolicyBusConfig:
-    return PolicyBusConfig(**msgspec.structs.asdict(config.bus))
 
 
 def _look_command(config: Config, policy_file: Path | None) -> str:

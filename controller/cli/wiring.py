@@ -11,7 +11,7 @@ from pathlib import Path
 from controller.app import NodeContext
 from controller.cli.verb import VERSION
 from controller.clock import Clock, SystemClock
-from controller.config import BusConfig, Config, SignalConfig
+from controller.config import Config, SignalConfig
 from controller.errors import ConfigError
 from controller.gpu.nvml import NvmlBackend
 from controller.gpu.simulation.backend import default_simulation
@@ -21,6 +21,7 @@ from policies.providers.base import Provider
 from policies.providers.catalogue import CATALOGUE, Source, SourcesError, open_sources
 from policies.providers.sources.constant import ConstantProvider
 from policies.providers.sources.csv_file import CsvProvider
+from publishers.mqtt.bus_config import BusConfig, read_bus_password
 from publishers.mqtt.client import MqttClient, Outgoing, Will
 
 _LOGGER = logging.getLogger(__name__)
@@ -121,14 +122,10 @@ def read_password(config: BusConfig) -> str:
     Raises:
         ConfigError: the file cannot be read.
     """
-    if not config.password_file:
-        return ""
     try:
-        return Path(config.password_file).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ConfigError([f"bus.password_file = {config.password_file!r}: {error.strerror}"]) from error
-    except UnicodeDecodeError as error:  # whose message shows bytes of the secret
-        raise ConfigError([f"bus.password_file = {config.password_file!r}: is not UTF-8 text"]) from error
+        return read_bus_password(config)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from error
 
 
 def boot_id() -> str:

@@ -25,14 +25,16 @@ from policies.service.bus.lease_expiry import LeaseExpiry, period_s
 from policies.service.bus.pending_events import PendingEvents, SpoolFiles
 from policies.service.bus.subscriber import EventSubscriber
 from policies.service.bus.trial_responder import TrialResponder
-from policies.service.config import BusConfig, PolicyConfig
+from policies.service.config import PolicyConfig
 from policies.service.errors import PolicyError, RequestError, StoreUnavailableError
 from policies.service.http.app import served
 from policies.service.metrics import Metrics
 from policies.service.store.store import opened_store
 from policies.service.trials.repository import TrialRepository
 from publishers.messages.topics import Topics
+from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient
+from publishers.shared.secret_file import read_secret_file
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 10.0
@@ -304,15 +306,11 @@ def _bus(config: BusConfig, faults: list[str]) -> MqttClient | None:
 
 def _secret(key: str, file: str, faults: list[str]) -> str:
     """Return what a file of a secret holds; "" where there is none, with the fault where there should be."""
-    if not file:
-        return ""
     try:
-        return Path(file).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        faults.append(f"{key} = {file!r}: {error.strerror}")
-    except UnicodeDecodeError:
-        faults.append(f"{key} = {file!r}: is not UTF-8 text")
-    return ""
+        return read_secret_file(key, file) if file else ""
+    except ValueError as error:
+        faults.append(str(error))
+        return ""
 
 
 @contextmanager

@@ -2,24 +2,11 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from policies.service.trials.records import Beta, Eta
-from publishers.messages.codec import TopicRoot
-
-
-class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the configuration."""
-
-
-class BusConfig(Section, frozen=True, kw_only=True):
-    """Where the broker is. `mqtts://` means TLS; the password stands in a file of its own. An empty url: no bus."""
-
-    url: str = "mqtt://127.0.0.1:1883"
-    root: TopicRoot = "gridchase/v1"
-    username: str = ""
-    password_file: str = ""
-    ca_file: str = ""
+from publishers.mqtt.bus_config import BusConfig
+from publishers.shared.toml_config import Section
 
 
 class StoreConfig(Section, frozen=True, kw_only=True):
@@ -57,7 +44,7 @@ class HttpConfig(Section, frozen=True, kw_only=True):
 
 
 class PolicyConfig(Section, frozen=True, kw_only=True):
-    """The whole configuration."""
+    """The whole configuration. An empty `bus.url`: no bus."""
 
     bus: BusConfig = BusConfig()
     store: StoreConfig = StoreConfig()

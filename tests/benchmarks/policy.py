@@ -28,10 +28,11 @@ import numpy as np
 from sqlalchemy import create_engine
 
 from controller.cli.verb import VERSION
-from policies.service.config import BusConfig, HttpConfig, PolicyConfig, StoreConfig
+from policies.service.config import HttpConfig, PolicyConfig, StoreConfig
 from policies.service.store import queries
 from policies.service.store.store import opened_store
 from policies.service.trials.records import Job, Result, Trial
+from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient
 from tests.benchmarks.controller import peak_mib, processor_s
 from tests.live.conftest import _PLAIN, Mosquitto, eventually, wait_until

@@ -9,8 +9,9 @@ import msgspec
 
 from controller.config import default_state_dir
 from controller.errors import ConfigError
-from policies.service.config import BusConfig, PolicyConfig, StoreConfig
-from publishers.mqtt.broker_address import BrokerAddress
+from policies.service.config import PolicyConfig, StoreConfig
+from publishers.mqtt.bus_config import bus_faults
+from publishers.shared.secret_file import read_secret_file
 from publishers.shared.toml_config import load_sections, redacted_repr
 
 _SQLITE: Final = "sqlite"
@@ -32,7 +33,7 @@ def load_policy_config(path: Path | None, overrides: Sequence[str] = ()) -> Poli
 
 def check_policy_config(config: PolicyConfig) -> list[str]:
     """Return the faults that concern more than one key, and the files that are missing."""
-    return [*_check_bus(config.bus), *_check_store(config.store), *_check_files(config)]
+    return [*bus_faults(config.bus, is_optional=True), *_check_store(config.store), *_check_files(config)]
 
 
 def policy_state_dir(state_dir: Path | None) -> Path:
@@ -49,28 +50,14 @@ def read_store_password(store: StoreConfig) -> str:
     if not store.password_file:
         return ""
     try:
-        return Path(store.password_file).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ConfigError([f"store.password_file = {store.password_file!r}: {error.strerror}"]) from error
-    except UnicodeDecodeError as error:  # whose message shows bytes of the secret
-        raise ConfigError([f"store.password_file = {store.password_file!r}: is not UTF-8 text"]) from error
+        return read_secret_file("store.password_file", store.password_file)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from error
 
 
 def masked(config: PolicyConfig) -> str:
     """Return the configuration in one line; it holds the paths of secrets, never the secrets."""
     return msgspec.json.encode(config).decode()
-
-
-def _check_bus(bus: BusConfig) -> Iterator[str]:
-    if bus.url:
-        try:
-            BrokerAddress(url=bus.url)
-        except ValueError as error:
-            yield f"bus.url: {error}"
-    if bus.password_file and not bus.username:
-        yield 'bus.username = "": must be set, because bus.password_file is'
-    if bus.ca_file and not bus.url.startswith("mqtts://"):
-        yield f"bus.url = {redacted_repr(bus.url)}: must start with mqtts:// where bus.ca_file is set"
 
 
 def _check_store(store: StoreConfig) -> Iterator[str]:
@@ -97,8 +84,6 @@ def _check_store(store: StoreConfig) -> Iterator[str]:
 
 def _check_files(config: PolicyConfig) -> Iterator[str]:
     files = {
-        "bus.password_file": config.bus.password_file,
-        "bus.ca_file": config.bus.ca_file,
         "store.password_file": config.store.password_file,
         "http.token_file": config.http.token_file,
     }

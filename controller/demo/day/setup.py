@@ -11,7 +11,6 @@ from typing import Final
 
 from controller.clock import NS_PER_S, ScaledClock
 from controller.config import (
-    BusConfig,
     Config,
     EnergyConfig,
     GpuConfig,
@@ -30,6 +29,7 @@ from controller.gpu.simulation.measured_curve import A40_RESNET50, MeasuredCurve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
 from policies.providers.sources.csv_file import CsvSettings
+from publishers.mqtt.bus_config import BusConfig
 
 JOB: Final = "resnet50"
 RUN: Final = "demo"

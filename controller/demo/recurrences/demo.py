@@ -27,7 +27,7 @@ from controller.demo.recurrences.view import RecurrencesView
 from controller.demo.runner import EXPECTED, DemoError, plain, until_stopped
 from policies.replay.batch_size.simulation import MAX_TRIES, common_random_epochs
 from policies.service.app import run_service, store_url
-from policies.service.config import BusConfig, HttpConfig, LearningConfig, PolicyConfig
+from policies.service.config import HttpConfig, LearningConfig, PolicyConfig
 from policies.service.errors import PolicyError
 from policies.service.store.store import opened_store
 from policies.service.trials.records import ENDED, Job, Posterior, Trial
@@ -35,6 +35,7 @@ from policies.service.trials.repository import TrialRepository
 from publishers.messages.codec import encode
 from publishers.messages.reports import RunEnergy
 from publishers.messages.topics import Topics
+from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient
 from publishers.mqtt.embedded_broker import EmbeddedBroker, embedded_broker
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from controller.cli.wiring import identifier_of, opened_node, read_password
-from controller.config import BusConfig, Config, load_config
+from controller.config import Config, load_config
 from controller.errors import ConfigError
+from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient, Will
 
 WILL = Will(topic="node/a/status", payload=b"offline")

@@ -13,11 +13,12 @@ import pytest
 from policies.service.app import Served, run_service, store_url
 from policies.service.bus import trial_responder as answers
 from policies.service.bus.event_queue import PATIENCE_S
-from policies.service.config import BusConfig, HttpConfig, LearningConfig, PolicyConfig, StoreConfig
+from policies.service.config import HttpConfig, LearningConfig, PolicyConfig, StoreConfig
 from policies.service.errors import RequestError, StoreVersionError, UnknownJobError
 from policies.service.store.store import opened_store
 from policies.service.trials.records import Trial
 from policies.service.trials.repository import TrialRepository
+from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient
 from publishers.mqtt.embedded_broker import embedded_broker, find_mosquitto
 from tests.live.conftest import Mosquitto, eventually, free_port

@@ -10,10 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from policies.service.config import BusConfig, HttpConfig, LearningConfig, PolicyConfig, StoreConfig
+from policies.service.config import HttpConfig, LearningConfig, PolicyConfig, StoreConfig
 from policies.service.store.store import opened_store
 from policies.service.trials.records import Trial
 from policies.service.trials.repository import TrialRepository
+from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient
 from tests.live.conftest import Mosquitto, eventually, wait_until
 from tests.live.policy.postgres import Postgres, postgres_server
