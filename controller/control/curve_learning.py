@@ -20,7 +20,7 @@ import numpy as np
 from controller.accounting.energy_account import MeterInterval
 from policies import profiling
 from policies.profiling import Observation, ProfilerSettings, Refinement, posterior_curve, sampled_curve
-from policies.profiling.drift import Drift, has_left, watch
+from policies.profiling.drift import Drift, has_drifted, update_drift
 from policies.profiling.measurement import NORMAL_95, WINDOW_CV_RATIO
 from policies.profiling.sweep import has_risen
 from policies.vocabulary.profile import PowerProfile
@@ -137,9 +137,9 @@ class Planned:
         return is_known or self.refinement.n_blocks >= self.settings.n_blocks
 
     @property
-    def is_curious(self) -> bool:
+    def is_exploring(self) -> bool:
         """Return whether the plan should still try out what may be best."""
-        return profiling.is_curious(self.settings, self.refinement)
+        return profiling.is_exploring(self.settings, self.refinement)
 
     def has_settled_at(self, power_limit_w: float) -> bool:
         """Return whether the limit is that of the measurement under way, and has been for long enough."""
@@ -208,9 +208,9 @@ class CurveLearning:
         """Return the state that has looked for drift; None where the job has left its curve, and is profiled anew."""
         settings, drift = state.settings, state.drift
         if state.has_settled_at(observation.power_limit_w):
-            drift = watch(drift, observation, profile=state.settled, window_s=settings.block_s)
+            drift = update_drift(drift, observation, profile=state.settled, window_s=settings.block_s)
         # A job without a steady rate is left in peace for longer and longer.
-        if not has_left(drift, sweep_s=state.pass_s * 2 ** min(self.n_left, MAX_DOUBLINGS)):
+        if not has_drifted(drift, sweep_s=state.pass_s * 2 ** min(self.n_left, MAX_DOUBLINGS)):
             return replace(state, drift=drift)
         self._left, self.n_left = with_stalls(state.settled), self.n_left + 1
         self._enter(Profiling(settings=settings, sweep=profiling.begin(settings)), Drift())
@@ -222,11 +222,11 @@ class CurveLearning:
             return False
         before = state.refinement
         refinement = profiling.refine(state.settings, before, observation)
-        if state.drift.is_in_doubt:  # it may be another job by now, whose measurements belong on no curve of this one
+        if state.drift.is_suspected:  # it may be another job by now, whose measurements belong on no curve of this one
             refinement = replace(refinement, profile=before.profile, n_blocks=before.n_blocks)
         after = replace(state, refinement=refinement)
         has_grown = refinement.n_blocks > before.n_blocks
-        is_learnt = has_grown and state.is_curious and not after.is_curious
+        is_learnt = has_grown and state.is_exploring and not after.is_exploring
         is_news = is_learnt or (has_grown and refinement.n_blocks % SHOWN_BLOCKS == 0)
         self.state = replace(after, settled=refinement.profile) if is_news else after
         return is_news
@@ -234,7 +234,7 @@ class CurveLearning:
     def _enter(self, state: Profiling, drift: Drift, *, n_blocks: int = 0) -> None:
         """Go on with the first pass, or (where that is done) with what follows it, of which there were some blocks."""
         settings, profile = state.settings, profiling.profile_of(state.sweep)
-        if profile is None or profiling.wanted_power_limit_w(state.sweep) is not None:
+        if profile is None or profiling.target_power_limit_w(state.sweep) is not None:
             self.state = state
             return
         self.state = Planned(

@@ -114,9 +114,9 @@ class PlannedTarget:
             self._present = CurrentLimit(power_limit_w=decision.power_limit_w, since_s=outlook.now_s)
         self._target = self._as_target(decision, curve, outlook)
         self._later = None
-        if decision.later is not None:
-            later_w = self._asked_w(decision.later.power_limit_w, curve)
-            self._later = decision.later, replace(self._target, power_limit_w=later_w)
+        if decision.scheduled is not None:
+            later_w = self._asked_w(decision.scheduled.power_limit_w, curve)
+            self._later = decision.scheduled, replace(self._target, power_limit_w=later_w)
         self._next_plan_s = outlook.now_s + self._rules.period_s
         return self._target
 
@@ -141,7 +141,7 @@ class PlannedTarget:
             forecast=outlook.forecast,
             now_s=outlook.now_s,
             progress=outlook.progress,
-            present=self._present,
+            current=self._present,
         )
 
     def _asked_w(self, chosen_w: float, curve: PowerProfile) -> float:

@@ -215,7 +215,7 @@ class LimitControl:
             self._plan.reset()
 
     def _to_measure(self, state: Profiling) -> Target:
-        wanted_w = profiling.wanted_power_limit_w(state.sweep)
+        wanted_w = profiling.target_power_limit_w(state.sweep)
         if wanted_w is None:
             detail = "no limit stood still long enough to be measured: the highest one is kept"
             return self._highest(state.settings, "not_profiled", detail)
@@ -233,7 +233,7 @@ class LimitControl:
         )
         # In doubt nothing is learnt, so that a trial would last for as long as the doubt. At the highest limit it may:
         # that costs no time, and a brake that has gone shows nowhere else.
-        if not checks_reference and (state.drift.is_in_doubt or not state.is_curious):
+        if not checks_reference and (state.drift.is_suspected or not state.is_exploring):
             self._trial = None
             return plan.choose(measured, outlook)
         if self._trial is not None:
@@ -303,7 +303,7 @@ class RunLeader:
     def is_steady(self) -> bool:
         """Return whether the limit comes from the plan, and is not just being measured."""
         state = self._steering.state
-        return isinstance(state, Planned) and not state.is_curious
+        return isinstance(state, Planned) and not state.is_exploring
 
     @property
     def profile(self) -> PowerProfile | None:

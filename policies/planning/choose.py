@@ -1,4 +1,4 @@
-"""The decision: objective and progress to a need, need and outlook to a rate, rate to limits, with hysteresis."""
+"""Chooses the power limit: objective and progress to a required rate, dispatch, limits, and hysteresis."""
 
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, assert_never
@@ -20,27 +20,31 @@ from policies.planning.objectives import (
     SwitchingRules,
 )
 from policies.planning.required_rate import RequiredRate, rate_for_budget, rate_for_deadline, rate_for_slowdown
-from policies.planning.signal_outlook import DAY_S, SignalOutlook, build_outlook, flat_outlook, value_now
+from policies.planning.signal_outlook import SignalOutlook, build_outlook, flat_outlook, value_now
 from policies.vocabulary.power_curve import Hull, lower_hull
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import DAY_S
 
 STATIC_VALUE: Final = 1.0
-"""The signal where there is none: plain energy."""
-SAME_RATE: Final = 1e-9
-"""Rates closer than this, as a share, are one."""
+"""The value of the signal without one: plain energy."""
+ROUNDING_RATIO: Final = 1e-9
+"""Rates closer than this, as a share, are equal."""
+
+RateObjective = SlowdownObjective | DeadlineObjective | BudgetObjective
+"""The objectives that come down to a required mean rate."""
 
 
-class _Kept(NamedTuple):
-    """The limit in force, where it may stay, and what share of the cost a change would save."""
+class _HeldLimit(NamedTuple):
+    """The current limit, if it may stay, and the share of its cost that the change would save."""
 
     point: ProfilePoint
     gain_ratio: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
-    """The arguments of a decision."""
+class _PlanInputs:
+    """The arguments of `choose_power_limit`, with the value of the signal now."""
 
     profile: PowerProfile
     rules: SwitchingRules
@@ -48,13 +52,22 @@ class _Question:
     forecast: Signal | None
     now_s: float
     progress: Progress
-    present: CurrentLimit | None
+    current: CurrentLimit | None
     value: float | None
 
-    def outlook(self, horizon_s: float) -> SignalOutlook | None:
-        return build_outlook(
-            self.history, self.forecast, now_s=self.now_s, period_s=self.rules.period_s, horizon_s=horizon_s
-        )
+    def outlook(self, horizon_s: float, *, fallback: float) -> SignalOutlook:
+        """Return the outlook on the signal, or on a constant one if it is unknown."""
+        period_s = self.rules.period_s
+        outlook = build_outlook(self.history, self.forecast, now_s=self.now_s, period_s=period_s, horizon_s=horizon_s)
+        return outlook or flat_outlook(fallback, horizon_s, period_s=period_s)
+
+    @property
+    def usual_value(self) -> float:
+        """Return the signal now, else its mean so far; without a signal the value of plain energy."""
+        if self.value is not None or self.history is None:
+            return STATIC_VALUE if self.value is None else self.value
+        mean = self.history.mean(-np.inf, self.now_s)
+        return STATIC_VALUE if mean is None else mean
 
 
 def choose_power_limit(
@@ -66,171 +79,153 @@ def choose_power_limit(
     forecast: Signal | None,
     now_s: float,
     progress: Progress,
-    present: CurrentLimit | None,
+    current: CurrentLimit | None,
 ) -> Decision:
     """Return the power limit that a job should have now, one of the profile's, with its reason.
 
     Args:
-        profile: what the job draws and how fast it is at each limit, on a fine grid
-            (`policies.vocabulary.power_curve.fit_curve`); the
-            highest is the reference.
-        objective: what is asked for.
-        rules: the period of planning, and the hysteresis.
+        profile: power and rate of the job at each limit, on a fine grid (`policies.vocabulary.power_curve.fit_curve`);
+            the highest limit is the reference.
+        objective: the objective.
+        rules: the planning period, and the hysteresis.
         history: the signal up to now, and as far ahead as it is known, or None.
-        forecast: the signal from now on, or from there on, or None.
+        forecast: the signal from now on, or from a later time on, or None.
         now_s: Unix time [s].
         progress: the run so far.
-        present: the limit that is asked for now; None in the first plan of a run.
+        current: the limit that is requested now; None in the first plan of a run.
     """
-    value = value_now(history, forecast, now_s)
-    question = _Question(
+    inputs = _PlanInputs(
         profile=profile,
         rules=rules,
         history=history,
         forecast=forecast,
         now_s=now_s,
         progress=progress,
-        present=present,
-        value=value,
+        current=current,
+        value=value_now(history, forecast, now_s),
     )
-    if isinstance(objective, EtaObjective):
-        return _by_weight(question, objective)
-    return _by_need(question, objective)
+    return _by_eta(inputs, objective) if isinstance(objective, EtaObjective) else _by_rate(inputs, objective)
 
 
-def _by_weight(question: _Question, objective: EtaObjective) -> Decision:
-    """Return the limit with the least cost by eta, or the present one where a change is not worth it yet."""
-    weighed = eta_costs(
-        question.profile,
-        objective,
-        question.value,
-        question.history,
-        now_s=question.now_s,
-        started_at_s=question.progress.started_at_s,
+def _by_eta(inputs: _PlanInputs, objective: EtaObjective) -> Decision:
+    """Return the limit with the least cost by eta, or the current one if a change is not worth it yet."""
+    started_at_s = inputs.progress.started_at_s
+    by_eta = eta_costs(
+        inputs.profile, objective, inputs.value, inputs.history, now_s=inputs.now_s, started_at_s=started_at_s
     )
-    chosen = weighed.allowed.points[int(np.argmin(weighed.costs))]
-    point = None if question.present is None else weighed.allowed.point_at(question.present.power_limit_w)
-    kept = None
+    chosen = by_eta.candidates.points[int(np.argmin(by_eta.costs))]
+    point = None if inputs.current is None else by_eta.candidates.point_at(inputs.current.power_limit_w)
+    held = None
     if point is not None:
-        cost = float(weighed.costs[weighed.allowed.points.index(point)])
-        kept = _Kept(point, (cost - float(weighed.costs.min())) / (abs(cost) or 1.0))
-    return _decided(question, DutyCycle(first=chosen), kept, weighed.reason, weighed.detail)
+        cost = float(by_eta.costs[by_eta.candidates.points.index(point)])
+        held = _HeldLimit(point, (cost - float(by_eta.costs.min())) / (abs(cost) or 1.0))
+    return _decision(inputs, DutyCycle(first=chosen), held, by_eta.reason, by_eta.detail)
 
 
-def _by_need(question: _Question, objective: SlowdownObjective | DeadlineObjective | BudgetObjective) -> Decision:
-    """Return the limits for the rate that the cheapest way to what is needed has now."""
-    hull = lower_hull(question.profile)
+def _by_rate(inputs: _PlanInputs, objective: RateObjective) -> Decision:
+    """Return the limits for the rate that the cheapest schedule has now."""
+    hull = lower_hull(inputs.profile)
     name = type(objective).__name__.removesuffix("Objective").lower()
-    need, market = _need(question, objective, hull)
-    if need is None and question.progress.left_iterations is not None:
-        detail = "what the run has cost so far is not known, so there is no plan for the budget"
-        return _decided(question, DutyCycle(first=hull.fastest), None, "cost_unknown", detail)
-    if need is None or market is None:
-        chosen = hull.thriftiest if isinstance(objective, BudgetObjective) else hull.fastest
-        detail = f"how many iterations are left is not known, so there is no plan for the {name}"
-        return _decided(question, DutyCycle(first=chosen), None, "length_unknown", detail)
-    purchase = market.buy(need.mean_per_s, left_iterations=question.progress.left_iterations)
-    rate_per_s = min(max(purchase.rate_per_s, need.at_least_per_s), hull.fastest.iterations_per_s)
-    is_short = rate_per_s > purchase.rate_per_s * (1 + SAME_RATE)
-    rules = replace(question.rules, period_s=min(question.rules.period_s, need.horizon_s))
-    mix = duty_cycle_for(hull, rate_per_s, rules, question.present, at_least_per_s=need.at_least_per_s)
-    value = float(market.outlook.values[0])
-    kept, detail = None, _detail(hull, need, purchase, rate_per_s, value)
-    if need.is_beyond:
+    required, merit_order = _required_rate(inputs, objective, hull)
+    if required is None and inputs.progress.left_iterations is not None:
+        detail = "the cost of the run so far is unknown, so its budget cannot be planned"
+        return _decision(inputs, DutyCycle(first=hull.fastest), None, "cost_unknown", detail)
+    if required is None or merit_order is None:
+        chosen = hull.most_efficient if isinstance(objective, BudgetObjective) else hull.fastest
+        detail = f"the number of remaining iterations is unknown, so the {name} cannot be planned"
+        return _decision(inputs, DutyCycle(first=chosen), None, "length_unknown", detail)
+    dispatch = merit_order.dispatch(required.mean_per_s, left_iterations=inputs.progress.left_iterations)
+    rate_per_s = min(max(dispatch.rate_per_s, required.minimum_now_per_s), hull.fastest.iterations_per_s)
+    rules = replace(inputs.rules, period_s=min(inputs.rules.period_s, required.horizon_s))
+    cycle = duty_cycle_for(hull, rate_per_s, rules, inputs.current, minimum_per_s=required.minimum_now_per_s)
+    held, detail = None, _detail(merit_order, required, dispatch, rate_per_s)
+    if required.is_infeasible:
         reason = "over_budget" if isinstance(objective, BudgetObjective) else "behind_schedule"
-    elif is_short:
+    elif rate_per_s > dispatch.rate_per_s * (1 + ROUNDING_RATIO):
         reason = "behind_schedule"
     else:
-        reason = f"{name}_{'static' if market.outlook.is_flat else 'signal'}"
-        kept = _keepable(question, market, purchase, rate_per_s)
-    return _decided(question, mix, kept, reason, detail)
+        reason = f"{name}_{'static' if merit_order.outlook.is_flat else 'signal'}"
+        held = _held_limit(inputs, merit_order, dispatch, rate_per_s)
+    return _decision(inputs, cycle, held, reason, detail)
 
 
-def _need(
-    question: _Question, objective: SlowdownObjective | DeadlineObjective | BudgetObjective, hull: Hull
+def _required_rate(
+    inputs: _PlanInputs, objective: RateObjective, hull: Hull
 ) -> tuple[RequiredRate | None, MeritOrder | None]:
-    """Return what the objective asks for, and the work that there is to buy for as long as that reaches."""
-    progress, period_s = question.progress, question.rules.period_s
-    need: RequiredRate | None
+    """Return the rate that the objective requires, and the merit order over its horizon."""
+    progress, period_s = inputs.progress, inputs.rules.period_s
+    required: RequiredRate | None
     match objective:
         case SlowdownObjective():
-            need = rate_for_slowdown(question.profile, objective, progress, period_s=period_s)
+            required = rate_for_slowdown(inputs.profile, objective, progress, period_s=period_s)
         case DeadlineObjective(deadline_s=deadline_s):
-            need = rate_for_deadline(hull, deadline_s, progress, now_s=question.now_s, period_s=period_s)
+            required = rate_for_deadline(hull, deadline_s, progress, now_s=inputs.now_s, period_s=period_s)
         case BudgetObjective(budget=budget):
             left, slowest_per_s = progress.left_iterations, float(hull.iterations_per_s[0])
-            horizon_s = DAY_S if left is None else left / slowest_per_s
-            # Here the unit counts: without days to look back on, what holds now, or held, is what the rest will cost.
-            outlook = question.outlook(horizon_s)
-            market = MeritOrder(hull, outlook or flat_outlook(_usual_value(question), horizon_s, period_s=period_s))
-            return rate_for_budget(market, budget, progress), market
+            # Here the unit counts: without days to look back on, the rest will cost what holds now, or held.
+            outlook = inputs.outlook(DAY_S if left is None else left / slowest_per_s, fallback=inputs.usual_value)
+            merit_order = MeritOrder(hull, outlook)
+            return rate_for_budget(merit_order, budget, progress), merit_order
         case _:
             assert_never(objective)
-    if need is None:
+    if required is None:
         return None, None
-    outlook = question.outlook(need.horizon_s)
-    return need, MeritOrder(hull, outlook or flat_outlook(STATIC_VALUE, need.horizon_s, period_s=period_s))
+    return required, MeritOrder(hull, inputs.outlook(required.horizon_s, fallback=STATIC_VALUE))
 
 
-def _usual_value(question: _Question) -> float:
-    """Return the signal now, else its mean so far; that of plain energy where there is none."""
-    if question.value is not None or question.history is None:
-        return STATIC_VALUE if question.value is None else question.value
-    mean = question.history.mean(-np.inf, question.now_s)
-    return STATIC_VALUE if mean is None else mean
-
-
-def _detail(hull: Hull, need: RequiredRate, purchase: Dispatch, rate_per_s: float, value: float) -> str:
-    """Return the numbers that were used, for people: the price of time says how much a second is worth in watts."""
+def _detail(merit_order: MeritOrder, required: RequiredRate, dispatch: Dispatch, rate_per_s: float) -> str:
+    """Return the numbers of a plan in words; λ over the signal is how much energy a second is worth."""
+    hull, value = merit_order.hull, float(merit_order.outlook.values[0])
     power_w = float(np.interp(rate_per_s, hull.iterations_per_s, hull.power_w))
-    weight = "power costs nothing now"
+    worth = "energy costs nothing now"
     if value > 0:
-        weight = f"time weighs like {purchase.work_price * rate_per_s / value - power_w:.0f} W"
-    return (
-        f"{rate_per_s:.4g} iterations/s now, for {min(need.mean_per_s, hull.fastest.iterations_per_s):.4g} on average; "
-        f"{weight}; {need.detail}"
-    )
+        worth = f"one second is worth {dispatch.marginal_cost * rate_per_s / value - power_w:.0f} J of energy"
+    mean_per_s = min(required.mean_per_s, hull.fastest.iterations_per_s)
+    return f"target {rate_per_s:.4g} it/s now ({mean_per_s:.4g} average needed); {worth}; {required.detail}"
 
 
-def _keepable(question: _Question, market: MeritOrder, purchase: Dispatch, rate_per_s: float) -> _Kept | None:
-    """Return the limit in force, and what a change to the planned rate would save: c·P now, less what is saved later.
+def _held_limit(
+    inputs: _PlanInputs, merit_order: MeritOrder, dispatch: Dispatch, rate_per_s: float
+) -> _HeldLimit | None:
+    """Return the current limit and what a change would save: c·P now, less the later cost that its surplus avoids.
 
-    None where it is slower than planned: what is missing then has to be made up for later, where the price of work may
-    be many times as high (the last watts before the highest limit buy next to nothing). What a faster one does too much
-    need not be done later; a run that needs hardly more than the energy-minimal limit has little to leave out, so that
+    None if it is slower than planned: the deficit would have to be made up later, where the marginal cost may be many
+    times as high (the last watts before the highest limit gain next to nothing). The surplus of a faster limit makes
+    later work unnecessary; a run that needs hardly more than the energy-minimal limit has little such work, so that
     staying would cost more than μ says.
     """
-    point = None if question.present is None else question.profile.point_at(question.present.power_limit_w)
+    point = None if inputs.current is None else inputs.profile.point_at(inputs.current.power_limit_w)
     if point is None or point.iterations_per_s < rate_per_s:
         return None
-    value = float(market.outlook.values[0])
-    planned_w = float(np.interp(rate_per_s, market.hull.iterations_per_s, market.hull.power_w))
-    gain = value * (point.power_w - planned_w) - market.resale(purchase, point.iterations_per_s - rate_per_s)
-    return _Kept(point, gain / (abs(value) * point.power_w or 1.0))
+    hull, value = merit_order.hull, float(merit_order.outlook.values[0])
+    planned_w = float(np.interp(rate_per_s, hull.iterations_per_s, hull.power_w))
+    avoided = merit_order.avoided_cost(dispatch, point.iterations_per_s - rate_per_s)
+    gain = value * (point.power_w - planned_w) - avoided
+    return _HeldLimit(point, gain / (abs(value) * point.power_w or 1.0))
 
 
-def _decided(question: _Question, mix: DutyCycle, kept: _Kept | None, reason: str, detail: str) -> Decision:
-    """Return the decision: the mix, or the present limit where that may stay and a change is not worth it yet."""
-    rules, value = question.rules, question.value
-    if value is None and question.history is not None and len(question.history):
-        reason, detail = "signal_stale", f"the signal is stale, so the plan is the one without: {detail}"
-    if kept is not None and question.present is not None and kept.point.power_limit_w not in mix:
-        wanted = f"wanted is {mix.first.power_limit_w:g} W, which saves {kept.gain_ratio:.2%}: {detail}"
-        if question.now_s - question.present.since_s < rules.min_dwell_s:
-            mix, reason = DutyCycle(first=kept.point), "kept_dwell"
-            detail = f"stands for less than {rules.min_dwell_s:g} s; {wanted}"
-        elif kept.gain_ratio < rules.min_gain_ratio:
-            mix, reason = DutyCycle(first=kept.point), "kept_small_gain"
-            detail = f"less than {rules.min_gain_ratio:.2%} to gain; {wanted}"
-    later = mix.later(question.now_s)
-    if later is not None:
-        detail = f"then {later.power_limit_w:g} W, after {mix.first_s:.0f} s; {detail}"
+def _decision(inputs: _PlanInputs, cycle: DutyCycle, held: _HeldLimit | None, reason: str, detail: str) -> Decision:
+    """Return the decision: the duty cycle, or the current limit if it may stay and a change is not worth it yet."""
+    rules, value = inputs.rules, inputs.value
+    if value is None and inputs.history is not None and len(inputs.history):
+        reason, detail = "signal_stale", f"the signal is stale and not used: {detail}"
+    if held is not None and inputs.current is not None and held.point.power_limit_w not in cycle:
+        saving = f"{cycle.first.power_limit_w:g} W would save {held.gain_ratio:.2%}"
+        if inputs.now_s - inputs.current.since_s < rules.min_dwell_s:
+            cycle, reason = DutyCycle(first=held.point), "kept_dwell"
+            detail = f"kept for at least {rules.min_dwell_s:g} s; {saving}: {detail}"
+        elif held.gain_ratio < rules.min_gain_ratio:
+            cycle, reason = DutyCycle(first=held.point), "kept_small_gain"
+            detail = f"kept, as {saving}, less than {rules.min_gain_ratio:.2%}: {detail}"
+    scheduled = cycle.scheduled(inputs.now_s)
+    if scheduled is not None:
+        detail = f"then {scheduled.power_limit_w:g} W after {cycle.first_s:.0f} s; {detail}"
     return Decision(
-        power_limit_w=mix.first.power_limit_w,
+        power_limit_w=cycle.first.power_limit_w,
         reason=reason,
         detail=detail,
-        power_w=mix.first.power_w,
-        iterations_per_s=mix.first.iterations_per_s,
+        power_w=cycle.first.power_w,
+        iterations_per_s=cycle.first.iterations_per_s,
         signal_value=value,
-        later=later,
+        scheduled=scheduled,
     )

@@ -1,4 +1,4 @@
-"""From a rate to limits: one limit, or two adjacent ones of the hull that share a period."""
+"""Turns a rate into power limits: one limit, or a duty cycle of two adjacent ones of the hull within a period."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,22 +11,22 @@ from policies.vocabulary.profile import SAME_POINT_W, ProfilePoint
 
 MIN_SHARE: Final = 0.01
 """A smaller part of a period at another limit is not worth the change."""
-SAME_RATIO: Final = 1e-12
-"""Rates that differ by less are one, but for rounding."""
+ROUNDING_RATIO: Final = 1e-12
+"""Rates that differ by less are equal but for rounding."""
 CLOSE_RATIO: Final = 0.002
-"""Of two limits whose rates are closer than this, the nearer one will do: the next periods make up for it."""
+"""Of two limits whose rates are closer than this, the nearer one will do: the next periods compensate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DutyCycle:
-    """The first limit of a period; where it is not the only one, the second, and how long the first one stands [s]."""
+    """The first limit of a period; unless it lasts for all of it, the second, and the duration of the first [s]."""
 
     first: ProfilePoint
     second: ProfilePoint | None = None
     first_s: float = 0.0
 
-    def later(self, now_s: float) -> ScheduledLimit | None:
-        """Return the second limit, as a decision tells it."""
+    def scheduled(self, now_s: float) -> ScheduledLimit | None:
+        """Return the second limit of a cycle that begins now, or None if there is none."""
         if self.second is None:
             return None
         return ScheduledLimit(
@@ -42,39 +42,44 @@ class DutyCycle:
 
 
 def duty_cycle_for(
-    hull: Hull, rate_per_s: float, rules: SwitchingRules, present: CurrentLimit | None, *, at_least_per_s: float = 0.0
+    hull: Hull,
+    rate_per_s: float,
+    rules: SwitchingRules,
+    current: CurrentLimit | None,
+    *,
+    minimum_per_s: float = 0.0,
 ) -> DutyCycle:
     """Return the limits whose mean rate over a period is `rate_per_s`, as far as the hull and the dwell time allow.
 
-    A period begins with the limit that is in force (`present`), if it is one of the two: so there is one change a
-    period. What the dwell time makes too fast or too slow, the next period makes up for; but the mean is not below
-    `at_least_per_s`, nor does a period begin with a limit below that: the run may end in its middle.
+    A period begins with the current limit if it is one of the two, so there is one change a period. The next period
+    compensates what the dwell time makes too fast or too slow; but neither the mean nor the first limit is below
+    `minimum_per_s`, since the run may end within the period.
     """
     rates_per_s = hull.iterations_per_s
-    upper = int(np.searchsorted(rates_per_s, rate_per_s * (1 - SAME_RATIO)))
+    upper = int(np.searchsorted(rates_per_s, rate_per_s * (1 - ROUNDING_RATIO)))
     if upper == 0 or upper == len(rates_per_s):
         return DutyCycle(first=hull.points[min(upper, len(rates_per_s) - 1)])
     low, high = hull.points[upper - 1], hull.points[upper]
     low_per_s, spread_per_s = low.iterations_per_s, high.iterations_per_s - low.iterations_per_s
-    share_ratio = _possible_ratio(
+    share_ratio = _feasible_share_ratio(
         min((rate_per_s - low_per_s) / spread_per_s, 1.0),
-        at_least_ratio=(at_least_per_s - low_per_s) / spread_per_s,
-        least_ratio=1.0 if spread_per_s <= CLOSE_RATIO * low_per_s else rules.min_dwell_s / rules.period_s,
+        minimum_ratio=(minimum_per_s - low_per_s) / spread_per_s,
+        least_part_ratio=1.0 if spread_per_s <= CLOSE_RATIO * low_per_s else rules.min_dwell_s / rules.period_s,
     )
     if share_ratio in {0.0, 1.0}:
         return DutyCycle(first=high if share_ratio else low)
-    is_low_now = present is not None and abs(present.power_limit_w - low.power_limit_w) <= SAME_POINT_W
-    if is_low_now and low_per_s >= at_least_per_s:
+    is_low_now = current is not None and abs(current.power_limit_w - low.power_limit_w) <= SAME_POINT_W
+    if is_low_now and low_per_s >= minimum_per_s:
         return DutyCycle(first=low, second=high, first_s=(1 - share_ratio) * rules.period_s)
     return DutyCycle(first=high, second=low, first_s=share_ratio * rules.period_s)
 
 
-def _possible_ratio(share_ratio: float, *, at_least_ratio: float, least_ratio: float) -> float:
-    """Return the share of the upper limit nearest to `share_ratio` at which either part is 0 or at least `least_ratio`.
+def _feasible_share_ratio(share_ratio: float, *, minimum_ratio: float, least_part_ratio: float) -> float:
+    """Return the share of the upper limit nearest to `share_ratio` whose parts are each 0 or `least_part_ratio`.
 
-    It is not below `at_least_ratio`, if anything is not.
+    It is at least `minimum_ratio`, or 1 if no share is.
     """
-    least = max(least_ratio, MIN_SHARE)
-    possible = [0.0, 1.0] if least > 1 / 2 else [0.0, least, min(max(share_ratio, least), 1 - least), 1 - least, 1.0]
-    enough = [one for one in possible if one >= at_least_ratio * (1 - SAME_RATIO)] or [1.0]
-    return min(enough, key=lambda one: abs(one - share_ratio))
+    least = max(least_part_ratio, MIN_SHARE)
+    feasible = [0.0, 1.0] if least > 1 / 2 else [0.0, least, min(max(share_ratio, least), 1 - least), 1 - least, 1.0]
+    enough = [share for share in feasible if share >= minimum_ratio * (1 - ROUNDING_RATIO)] or [1.0]
+    return min(enough, key=lambda share: abs(share - share_ratio))

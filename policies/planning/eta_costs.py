@@ -1,4 +1,4 @@
-"""The plan by `eta`: Zeus's cost and, with a signal, Chase's eq. 6, to the letter; the least of all measured limits."""
+"""The costs of the objective `eta` at each limit: Zeus's and, with a signal, Chase's eq. 6."""
 
 from dataclasses import dataclass
 
@@ -6,17 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.planning.objectives import EtaObjective
-from policies.planning.signal_outlook import DAY_S
 from policies.vocabulary.cost import chase_cost, zeus_cost
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import DAY_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtaCosts:
-    """The limits that are candidates, what an iteration costs at each, shape (n_points,), and why, for people."""
+    """The candidate limits, the cost of an iteration at each, shape (n_points,), and the reason and its detail."""
 
-    allowed: PowerProfile
+    candidates: PowerProfile
     costs: NDArray[np.float64]
     reason: str
     detail: str
@@ -31,10 +31,10 @@ def eta_costs(
     now_s: float,
     started_at_s: float,
 ) -> EtaCosts:
-    """Return what an iteration costs at each limit: by Chase, or by Zeus where there is no signal.
+    """Return the cost of an iteration at each limit: by Chase, or by Zeus without a signal.
 
     Args:
-        profile: what the job draws and how fast it is at each limit; the highest is the reference.
+        profile: power and rate of the job at each limit; the highest is the reference.
         objective: the weights.
         value: the signal now, or None.
         history: the signal up to now, or None.
@@ -44,23 +44,23 @@ def eta_costs(
     eta, max_power_w = objective.eta, objective.max_power_w or profile.fastest.power_w
     if value is None:
         costs = zeus_cost(profile.power_w, profile.iterations_per_s, eta=eta, max_power_w=max_power_w)
-        detail = f"energy and time weighed by eta {eta:g}"
-        return EtaCosts(allowed=profile, costs=costs, reason="eta_static", detail=detail)
+        detail = f"energy weighted {eta:g} against time"
+        return EtaCosts(candidates=profile, costs=costs, reason="eta_static", detail=detail)
     max_value = history.maximum(started_at_s - DAY_S, started_at_s) if history is not None else None
-    whence = "in the 24 h before the run"
+    source = "in the 24 h before the run"
     if max_value is None:
         known = history.maximum(-np.inf, now_s) if history is not None else None
         max_value = value if known is None else max(known, value)
-        whence = "known up to now, since the 24 h before the run are not"
-    # A price can fall to nothing or below, where eq. 6 would reward waste; then waste is no candidate.
-    allowed = profile if min(value, max_value) > 0 else profile.usable()
+        source = "known so far (the 24 h before the run are missing)"
+    # A price can fall to nothing or below, where eq. 6 would reward waste; then wasteful limits are no candidates.
+    candidates = profile if min(value, max_value) > 0 else profile.usable()
     costs = chase_cost(
-        allowed.power_w,
-        allowed.iterations_per_s,
+        candidates.power_w,
+        candidates.iterations_per_s,
         eta=eta,
         max_power_w=max_power_w,
         value=value,
         max_value=max(max_value, 0.0),
     )
-    detail = f"at most {max_value:.4g} {whence}; weighed against time by eta {eta:g}"
-    return EtaCosts(allowed=allowed, costs=costs, reason="eta_signal", detail=detail)
+    detail = f"signal weighted {eta:g} against time; its maximum {source} is {max_value:.4g}"
+    return EtaCosts(candidates=candidates, costs=costs, reason="eta_signal", detail=detail)

@@ -1,4 +1,4 @@
-"""What a plan is asked for, what it knows, and what it decides."""
+"""Objectives, inputs and the decision of a plan."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ class SlowdownObjective:
     max_slowdown: float
 
     def __post_init__(self) -> None:
-        """Check that the slowdown is one."""
+        """Check that the slowdown is at least 1."""
         if not self.max_slowdown >= 1:
             raise ValueError(f"max_slowdown = {self.max_slowdown:g}: must be at least 1 (1 means: never slower)")
 
@@ -29,7 +29,7 @@ class EtaObjective:
     max_power_w: float | None = None
 
     def __post_init__(self) -> None:
-        """Check that eta is a share, and the power one."""
+        """Check that eta is from 0 to 1, and the power positive."""
         if not 0 <= self.eta <= 1:
             raise ValueError(f"eta = {self.eta:g}: must be from 0 (only time counts) to 1 (only energy counts)")
         if self.max_power_w is not None and not self.max_power_w > 0:
@@ -38,19 +38,19 @@ class EtaObjective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineObjective:
-    """Be done by a moment [Unix s], at the least Σ c·P; what is left to do is in `Progress`."""
+    """Finish by a deadline [Unix s], at the least Σ c·P; the remaining work is in `Progress`."""
 
     deadline_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetObjective:
-    """Be done as soon as a budget of grams, money or (without a signal) kWh allows; what is spent is in `Progress`."""
+    """Finish as soon as a budget of grams, money or (without a signal) kWh allows; `Progress` has what is spent."""
 
     budget: float
 
     def __post_init__(self) -> None:
-        """Check that the budget is one."""
+        """Check that the budget is positive."""
         if not self.budget > 0:
             raise ValueError(f"budget = {self.budget:g}: must be above 0")
 
@@ -60,7 +60,7 @@ Objective = SlowdownObjective | EtaObjective | DeadlineObjective | BudgetObjecti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchingRules:
-    """How often the plan is made [s], how long a limit stands at least [s], and what share a change must save."""
+    """The planning period [s], the minimum dwell time of a limit [s], and the least saving that justifies a change."""
 
     period_s: float
     min_dwell_s: float
@@ -69,14 +69,14 @@ class SwitchingRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The run so far, its profiling included.
+    """The run so far, including its profiling.
 
     Attributes:
-        n_iterations: how many iterations have passed.
+        n_iterations: the completed iterations.
         active_s: the time in which they ran [s].
         started_at_s: when the run started [Unix s].
-        total_iterations: how many it will have in all, where it said so.
-        spent: what its energy has cost so far, in grams or money, or in kWh where there is no signal; None: unknown.
+        total_iterations: how many it will have in all, if the run has announced it.
+        spent: the cost of its energy so far, in grams or money, or in kWh without a signal; None if unknown.
     """
 
     n_iterations: float
@@ -87,7 +87,7 @@ class Progress:
 
     @property
     def left_iterations(self) -> float | None:
-        """Return how many iterations are left, or None where the run did not say, or has more than it said."""
+        """Return the remaining iterations, or None if the total is unknown or already exceeded."""
         if self.total_iterations is None or self.total_iterations <= self.n_iterations:
             return None
         return self.total_iterations - self.n_iterations
@@ -95,7 +95,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentLimit:
-    """The limit that we ask for now [W], and since when [Unix s]."""
+    """The limit that is requested now [W], and since when [Unix s]."""
 
     power_limit_w: float
     since_s: float
@@ -103,13 +103,13 @@ class CurrentLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledLimit:
-    """The limit of the rest of a period, where one alone would miss the rate.
+    """The second limit of a duty cycle.
 
     Attributes:
         from_s: when it begins [Unix s].
-        power_limit_w: the limit to ask for then, one of the profile's [W].
-        power_w: what the profile expects at it [W].
-        iterations_per_s: the rate that it expects [1/s].
+        power_limit_w: the limit to request then, one of the profile's [W].
+        power_w: the expected power at it [W].
+        iterations_per_s: the expected rate at it [1/s].
     """
 
     from_s: float
@@ -120,16 +120,16 @@ class ScheduledLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A limit and why.
+    """A power limit and why.
 
     Attributes:
-        power_limit_w: the limit to ask for, one of the profile's [W].
+        power_limit_w: the limit to request, one of the profile's [W].
         reason: a stable code.
-        detail: a sentence with the numbers that were used.
-        power_w: what the profile expects at it [W].
-        iterations_per_s: the rate that it expects [1/s].
-        signal_value: the signal now, or None where there is none.
-        later: the limit of the rest of the period; None where the first one stands for all of it.
+        detail: a sentence with the numbers behind it.
+        power_w: the expected power at it [W].
+        iterations_per_s: the expected rate at it [1/s].
+        signal_value: the signal now, or None without one.
+        scheduled: the limit of the rest of the period, or None if the first one lasts for all of it.
     """
 
     power_limit_w: float
@@ -138,4 +138,4 @@ class Decision:
     power_w: float
     iterations_per_s: float
     signal_value: float | None
-    later: ScheduledLimit | None = None
+    scheduled: ScheduledLimit | None = None

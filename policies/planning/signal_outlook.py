@@ -1,47 +1,44 @@
-"""What the signal will be for as long as a plan reaches: what is known and then a forecast, or else the last days.
+"""The signal as far as a plan reaches: known values and then a forecast, or else the last days.
 
-A forecast that is trusted goes on from where what is known ends, often with the next hour. Without one, the days before
-tell how a day goes; today is as far above or below them as it is now, and less so hour by hour. What lies beyond a day
-is taken to be like the days before, whichever hour it is. The first entry is always the present: so a plan can say what
-to do now, be it part of one thing and part of another.
+A forecast begins where the known values end, often with the next hour. Without one, the last days give the daily
+profile; today's deviation from it decays hour by hour. Beyond a day the values of the last days are expected, at
+unknown hours. The first entry is always the present period: its rate is what the plan decides.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from policies.vocabulary.freshness import PERSISTENCE
 from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import DAY_S, HOUR_S, Values
 
-HOUR_S: Final = 3_600.0
-DAY_S: Final = 86_400.0
 MAX_DAYS: Final = 14
 """Older days say little about the next one."""
-KEPT_PER_HOUR: Final = 0.97
-"""How much of today's difference from the usual is left an hour later: it halves in a day."""
-SPAN_TOLERANCE_S: Final = 3_600.0
+DECAY_PER_HOUR: Final = 0.97
+"""The share of today's deviation that is left an hour later: it halves in a day."""
+SPAN_TOLERANCE_S: Final = HOUR_S
 """Providers that give the last 24 h give 24 values, the first of which began up to an hour later."""
 MIN_KNOWN_RATIO: Final = 0.5
-"""Days with more than half of their hours missing are none."""
+"""Days with more than half of their hours missing are not used."""
 MIN_HOURS_RATIO: Final = 0.8
-"""Nor is a day known where more than a fifth of the hours of the day are not known of any."""
+"""No day is used if more than a fifth of the hours of the day are missing on all days."""
 MAX_POOLED: Final = 48
-"""Of days at hours unknown, so many values are as good as all of them, and sorted sooner."""
-UNSEEN_RATIO: Final = 1e-6
+"""So many pooled values of days at unknown hours are as good as all of them, and sorted sooner."""
+MIN_REST_RATIO: Final = 1e-6
 """A smaller rest of the horizon is rounding."""
-SAME_RATIO: Final = 1e-9
-PERSISTENCE: Final = "persistence"
-"""The source of a forecast that says no more than the present."""
-
-Values = NDArray[np.float64]
+ROUNDING_RATIO: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SignalOutlook:
-    """How long each value of the signal will hold [s], and the values, both of shape (n,); the first one holds now.
+    """The expected values of the signal.
 
-    `foreseen_s` is for how long, from now on, they are what is known or what a forecast says [s].
+    Attributes:
+        durations_s: how long each value will hold, shape (n,); the first one holds now [s].
+        values: the values, shape (n,).
+        foreseen_s: for how long, from now on, the values are known or forecast [s].
     """
 
     durations_s: Values
@@ -50,17 +47,17 @@ class SignalOutlook:
 
     @property
     def mean(self) -> float:
-        """Return the mean value."""
+        """Return the time-weighted mean."""
         return float(self.values @ self.durations_s / self.durations_s.sum())
 
     @property
     def is_flat(self) -> bool:
-        """Return whether the signal does not vary."""
-        return float(np.ptp(self.values)) <= SAME_RATIO * float(np.abs(self.values).max())
+        """Return whether the signal is constant."""
+        return float(np.ptp(self.values)) <= ROUNDING_RATIO * float(np.abs(self.values).max())
 
 
 def flat_outlook(value: float, horizon_s: float, *, period_s: float) -> SignalOutlook:
-    """Return the outlook on a signal that stays what it is: the present period, and what comes after it."""
+    """Return the outlook on a constant signal: the present period, and the rest."""
     present_s = min(period_s, horizon_s)
     durations_s = [present_s, horizon_s - present_s] if horizon_s > present_s else [horizon_s]
     return SignalOutlook(np.array(durations_s), np.full(len(durations_s), value))
@@ -69,60 +66,59 @@ def flat_outlook(value: float, horizon_s: float, *, period_s: float) -> SignalOu
 def build_outlook(
     history: Signal | None, forecast: Signal | None, *, now_s: float, period_s: float, horizon_s: float
 ) -> SignalOutlook | None:
-    """Return what the signal will be from now on for `horizon_s`; None where it is not known now, nor the days before.
+    """Return the expected signal from now on for `horizon_s`; None if the present, or all after it, is unknown.
 
     Args:
         history: the signal up to now, and as far ahead as it is known, or None.
-        forecast: the signal from now on, or from there on, or None.
+        forecast: the signal from now on, or from a later time on, or None.
         now_s: Unix time [s].
-        period_s: how long the present is: the present value is taken to hold for as long [s].
-        horizon_s: how far to look [s].
+        period_s: the present period, in which the present value is taken to hold [s].
+        horizon_s: how far the outlook reaches [s].
     """
     value = value_now(history, forecast, now_s)
     if value is None:
         return None
     present_s = min(period_s, horizon_s)
     parts, foreseen_s = [(np.array([present_s]), np.array([value]))], 0.0
-    days = _days(history, now_s) if horizon_s > present_s else None
+    days = _last_days(history, now_s) if horizon_s > present_s else None
     if forecast is not None and forecast.source != PERSISTENCE:
-        coming, coming_s = _coming(history, forecast, now_s + present_s, now_s + horizon_s)
-        parts.extend(coming)
-        foreseen_s = present_s + coming_s
+        foreseen, duration_s = _foreseen(history, forecast, now_s + present_s, now_s + horizon_s)
+        parts.extend(foreseen)
+        foreseen_s = present_s + duration_s
     elif days is not None:
-        parts.append(_tomorrow(days, value, present_s, horizon_s))
-    seen_s = sum(float(durations_s.sum()) for durations_s, _ in parts)
-    if horizon_s - seen_s > UNSEEN_RATIO * horizon_s:
+        parts.append(_next_day(days, value, present_s, horizon_s))
+    covered_s = sum(float(durations_s.sum()) for durations_s, _ in parts)
+    if horizon_s - covered_s > MIN_REST_RATIO * horizon_s:
         if days is None and len(parts) == 1:
             return None
         rest = np.concatenate([values for _, values in parts]) if days is None else days[~np.isnan(days)]
-        parts.append(_pooled(rest, horizon_s - seen_s))
+        parts.append(_pooled(rest, horizon_s - covered_s))
     durations_s, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     return SignalOutlook(durations_s, values, foreseen_s)
 
 
-def _coming(
+def _foreseen(
     history: Signal | None, forecast: Signal, start_s: float, end_s: float
 ) -> tuple[list[tuple[Values, Values]], float]:
-    """Return (durations [s], values) of what is known between two times, then of the forecast; and how long they go on.
+    """Return (durations [s], values) between two times, of the known values and then of the forecast; and their reach.
 
-    They go on [s] to where the one ends before the other begins: what is told of a time after such a hole comes later
-    than its place in the outlook says.
+    The reach ends at the first gap between the two [s]: values after a gap come later than their place in the outlook.
     """
-    told = forecast.steps(start_s, end_s)
-    told_s = float(told[0].sum())
+    expected = forecast.steps(start_s, end_s)
+    expected_s = float(expected[0].sum())
     begins_s = min(float(forecast.starts_s[0]) if len(forecast) else end_s, end_s)
     if history is None or begins_s <= start_s:
-        return [told], told_s
+        return [expected], expected_s
     known = history.steps(start_s, begins_s)
-    coming_s = float(known[0].sum()) + told_s
-    if begins_s - start_s - float(known[0].sum()) > UNSEEN_RATIO * (end_s - start_s):
+    reach_s = float(known[0].sum()) + expected_s
+    if begins_s - start_s - float(known[0].sum()) > MIN_REST_RATIO * (end_s - start_s):
         part = history.between(start_s, begins_s)
-        coming_s = max(float(np.append(part.starts_s[np.isnan(part.values)], part.ends_s)[0]) - start_s, 0.0)
-    return [known, told], coming_s
+        reach_s = max(float(np.append(part.starts_s[np.isnan(part.values)], part.ends_s)[0]) - start_s, 0.0)
+    return [known, expected], reach_s
 
 
 def _pooled(values: Values, duration_s: float) -> tuple[Values, Values]:
-    """Return (durations [s], values) of values that come at hours unknown: neighbours of many are taken together."""
+    """Return (durations [s], values) of values at unknown hours, averaged in at most `MAX_POOLED` groups."""
     n_groups = min(len(values), MAX_POOLED)
     firsts = np.arange(n_groups) * len(values) // n_groups
     counts = np.diff(firsts, append=len(values))
@@ -130,16 +126,16 @@ def _pooled(values: Values, duration_s: float) -> tuple[Values, Values]:
 
 
 def value_now(history: Signal | None, forecast: Signal | None, now_s: float) -> float | None:
-    """Return the value that holds now, by the forecast where it has one."""
+    """Return the value now, from the forecast if it has one."""
     value = forecast.value_at(now_s) if forecast is not None else None
     return history.value_at(now_s) if value is None and history is not None else value
 
 
-def _days(history: Signal | None, now_s: float) -> Values | None:
-    """Return the last whole days by the hour, shape (n_days, 24), each hour as long after the time of day it is now.
+def _last_days(history: Signal | None, now_s: float) -> Values | None:
+    """Return the last whole days by the hour, shape (n_days, 24), each beginning at the present time of day.
 
-    Days that are hardly known are left out; an hour that a day lacks is as usual, or NaN where no day has it. None
-    where less than a day is known.
+    Days with few values are left out; a missing hour is filled with the mean of the other days, or NaN if no day has
+    it. None if less than a day is known.
     """
     if history is None or not len(history):
         return None
@@ -158,13 +154,13 @@ def _days(history: Signal | None, now_s: float) -> Values | None:
     return np.where(known, values, usual)
 
 
-def _tomorrow(days: Values, value: float, from_s: float, until_s: float) -> tuple[Values, Values]:
-    """Return (durations [s], values) of the coming day, or the part of it from `from_s` to `until_s` after now."""
+def _next_day(days: Values, value: float, from_s: float, until_s: float) -> tuple[Values, Values]:
+    """Return (durations [s], values) of the next 24 h, from `from_s` to `until_s` after now."""
     starts_s = HOUR_S * np.arange(24)
     is_known = np.isfinite(days[0])  # of all days or of none
     usual = np.where(is_known, days.mean(axis=0), 0.0)
     now_usual = usual[0] if is_known[0] else value
-    expected = usual + (value - now_usual) * KEPT_PER_HOUR ** np.arange(24)
+    expected = usual + (value - now_usual) * DECAY_PER_HOUR ** np.arange(24)
     expected = np.clip(expected, min(np.nanmin(days), value), max(np.nanmax(days), value))
     durations_s = np.minimum(starts_s + HOUR_S, until_s) - np.maximum(starts_s, from_s)
     kept = (durations_s > 0) & is_known

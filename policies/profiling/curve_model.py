@@ -1,9 +1,9 @@
-"""What measured points let us believe of the curve, at them and between them: a Gaussian process.
+"""A Gaussian process over the measured points: the most probable power curve, and random samples of it.
 
-The logarithms of rate and power, over the logarithm of the limit, are a straight line of which nothing is known
-beforehand, a smooth bend, and a little roughness; each point is a look at it, as noisy as its interval says. So
-neighbouring limits speak for each other, and the best of forty limits is not simply the luckiest one. Everything is
-relative: other units of energy or time change nothing but units.
+The logarithms of rate and power, over the logarithm of the limit, are a straight line with a flat prior, a smooth bend,
+and a little roughness; each point is an observation, as noisy as its interval says. So neighbouring limits inform each
+other, and the best of forty limits is not simply the luckiest one. Everything is relative: other units of energy or
+time change nothing but units.
 
 Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006: equations 2.23, 2.24 and 4.17.
 """
@@ -13,45 +13,42 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from policies.profiling.measurement import NORMAL_95, WINDOW_CV_RATIO
 from policies.profiling.settings import GRID_W
 from policies.vocabulary.profile import SAME_POINT_W, PowerProfile, ProfilePoint
-
-Values = NDArray[np.float64]
+from policies.vocabulary.units import Values
 
 LINE_LOG: Final = 10.0
-"""How far the line may lie from the mean of the measured points, and rise in an e-fold of the limit: anywhere."""
+"""The standard deviation of the line's level and of its slope in an e-fold of the limit: practically flat."""
 BEND_LOG: Final = 0.2
-"""How far a curve bends away from its line: a rate that is flat at the top follows the power at the bottom, and falls
-by twice as much within …"""
+"""The standard deviation of the bend: a rate that is flat at the top follows the power at the bottom, and falls by
+twice as much within …"""
 BEND_LENGTH_LOG: Final = 0.4
 """… this part of an e-fold, a third of the range of limits that GPUs allow."""
 ROUGH_LOG: Final = 0.01
-"""How rough a curve is beside that: kernels differ in the limit that they feel."""
+"""The standard deviation of the roughness: kernels differ in the limit at which they slow down."""
 ROUGH_LENGTH_LOG: Final = 0.1
 LEAST_ERROR_RATIO: Final = 1e-4
-"""No point is known better: it keeps the equations solvable."""
+"""The least error of a point; it keeps the equations solvable."""
 
-CURIOSITY_RATIO: Final = 0.7
-"""A perturbed curve moves by this part of what is not known, half of its variance: the whole of it tries limits for
-longer than they repay in a run of some thousand iterations."""
+EXPLORATION_RATIO: Final = 0.7
+"""Samples have this share of the posterior standard deviation, half of its variance: the whole of it explores limits
+for longer than that repays in a run of some thousand iterations."""
 WEIGHTS: Final = (1.0, 0.75, 0.5, 0.25)
-"""Of energy, against time at the power of the highest limit: what a price of either amounts to."""
+"""Weights of energy against time at the power of the highest limit, for any price of either."""
 
 
 @lru_cache(maxsize=16)
 def posterior_curve(profile: PowerProfile) -> PowerProfile:
-    """Return the most probable curve after what was measured: the measured limits, and every 5 W between them.
+    """Return the posterior mean of the curve, at the measured limits and every 5 W between them.
 
-    What is between has `n = 0`; all have intervals. It need not be monotone: fit it, as any measured curve, with
-    `fit_curve`.
+    Points between have `n = 0`; all have intervals. It need not be monotone: fit it with `fit_curve`.
     """
     if len(profile.points) == 1:
         return profile
     limits_w = _limits_w(profile)
-    log_powers, power_covariance, log_rates, rate_covariance = _belief(profile, limits_w)
+    log_powers, power_covariance, log_rates, rate_covariance = _posteriors(profile, limits_w)
     curve = _curve(profile, limits_w, log_powers, log_rates)
     power_errors, rate_errors = (
         NORMAL_95 * np.sqrt(np.maximum(covariance.diagonal(), LEAST_ERROR_RATIO**2))
@@ -72,13 +69,15 @@ def posterior_curve(profile: PowerProfile) -> PowerProfile:
 
 
 def sampled_curve(profile: PowerProfile, rng: np.random.Generator) -> PowerProfile:
-    """Return a curve as it might be after what was measured, drawn at random: what is hardly known moves much.
+    """Return a random sample of the posterior of the curve, for Thompson sampling.
 
-    A lone point moves by 0.7 of its standard error. Like `believed`, fit it with `fit_curve`.
+    A lone point moves by 0.7 of its standard error. Fit it with `fit_curve`, as `posterior_curve`.
     """
     limits_w = _limits_w(profile)
-    log_powers, power_covariance, log_rates, rate_covariance = _belief(profile, limits_w)
-    return _curve(profile, limits_w, _drawn(log_powers, power_covariance, rng), _drawn(log_rates, rate_covariance, rng))
+    log_powers, power_covariance, log_rates, rate_covariance = _posteriors(profile, limits_w)
+    return _curve(
+        profile, limits_w, _sample(log_powers, power_covariance, rng), _sample(log_rates, rate_covariance, rng)
+    )
 
 
 def _limits_w(profile: PowerProfile) -> Values:
@@ -89,25 +88,25 @@ def _limits_w(profile: PowerProfile) -> Values:
     return np.sort(np.concatenate((grid_w[apart_w > SAME_POINT_W], measured_w)))
 
 
-def _belief(profile: PowerProfile, limits_w: Values) -> tuple[Values, Values, Values, Values]:
-    """Return mean and covariance of the log of power, and those of rate, at some limits."""
+def _posteriors(profile: PowerProfile, limits_w: Values) -> tuple[Values, Values, Values, Values]:
+    """Return posterior mean and covariance of the log of power, and those of the rate, at some limits."""
     points = profile.points
     power_errors = np.array([_error_ratio(point.power_ci_w, point.power_w) for point in points])
     rate_errors = np.array([_error_ratio(point.iterations_per_s_ci, point.iterations_per_s) for point in points])
-    seen, asked = np.log(profile.power_limits_w), np.log(limits_w)
+    at, wanted = np.log(profile.power_limits_w), np.log(limits_w)
     return (
-        *_posterior(seen, np.log(profile.power_w), power_errors, asked),
-        *_posterior(seen, np.log(profile.iterations_per_s), rate_errors, asked),
+        *_posterior(at, np.log(profile.power_w), power_errors, wanted),
+        *_posterior(at, np.log(profile.iterations_per_s), rate_errors, wanted),
     )
 
 
-def _posterior(seen: Values, values: Values, errors: Values, asked: Values) -> tuple[Values, Values]:
-    """Return the mean (n,) and the covariance (n, n) at `asked`, after values with errors at `seen`."""
-    middle, centre = values.mean(), seen.mean()
-    seen, asked = seen - centre, asked - centre
-    cross = _covariance(seen, asked)
-    gain = np.linalg.solve(_covariance(seen, seen) + np.diag(errors**2), cross)
-    return middle + gain.T @ (values - middle), _covariance(asked, asked) - gain.T @ cross
+def _posterior(at: Values, values: Values, errors: Values, wanted: Values) -> tuple[Values, Values]:
+    """Return the mean (n,) and the covariance (n, n) at `wanted`, after values with errors at `at`."""
+    middle, centre = values.mean(), at.mean()
+    at, wanted = at - centre, wanted - centre
+    cross = _covariance(at, wanted)
+    gain = np.linalg.solve(_covariance(at, at) + np.diag(errors**2), cross)
+    return middle + gain.T @ (values - middle), _covariance(wanted, wanted) - gain.T @ cross
 
 
 def _covariance(one: Values, other: Values) -> Values:
@@ -119,14 +118,14 @@ def _covariance(one: Values, other: Values) -> Values:
     return np.asarray(line + bends + ROUGH_LOG**2 * (1 + rough) * np.exp(-rough), dtype=np.float64)
 
 
-def _drawn(mean: Values, covariance: Values, rng: np.random.Generator) -> Values:
-    """Return a draw from a normal distribution; what is too small to be known keeps a singular one solvable."""
+def _sample(mean: Values, covariance: Values, rng: np.random.Generator) -> Values:
+    """Return a sample of a normal distribution; a tiny diagonal keeps a singular one solvable."""
     factor = np.linalg.cholesky(covariance + LEAST_ERROR_RATIO**2 * np.eye(len(mean)))
-    return np.asarray(mean + CURIOSITY_RATIO * factor @ rng.standard_normal(len(mean)))
+    return np.asarray(mean + EXPLORATION_RATIO * factor @ rng.standard_normal(len(mean)))
 
 
 def _curve(profile: PowerProfile, limits_w: Values, log_powers: Values, log_rates: Values) -> PowerProfile:
-    """Return a curve at some limits; what is known of the measured ones beside power and rate stays theirs."""
+    """Return the curve at some limits; the other attributes of measured points are kept."""
     measured = {point.power_limit_w: point for point in profile.points}
     rows = zip(limits_w.tolist(), np.exp(log_powers).tolist(), np.exp(log_rates).tolist(), strict=True)
     return PowerProfile(
@@ -145,16 +144,16 @@ def _error_ratio(ci: float | None, value: float) -> float:
 
 
 @lru_cache(maxsize=16)
-def open_gain_ratio(profile: PowerProfile) -> float:
-    """Return by how much a plan's cost may still fall, at most, if everything were known of the curve (95 %).
+def max_gain_ratio(profile: PowerProfile) -> float:
+    """Return the most that the cost of a plan may still fall if the curve were known exactly (95 %).
 
-    Whatever the plan weighs energy and time by, its best limit is compared with every other one; what two limits have
-    in common, as the level of a whole curve, makes no difference between them.
+    For several weights of energy against time, the best limit is compared with every other one; errors that two limits
+    share, as in the level of the whole curve, cancel.
     """
     if len(profile.points) == 1:
         return 0.0
     limits_w = _limits_w(profile)
-    log_powers, power_covariance, log_rates, rate_covariance = _belief(profile, limits_w)
+    log_powers, power_covariance, log_rates, rate_covariance = _posteriors(profile, limits_w)
     gains = []
     for weight in WEIGHTS:
         energy_powers, time_power = weight * np.exp(log_powers), (1 - weight) * np.exp(log_powers[-1])

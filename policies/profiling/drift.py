@@ -1,34 +1,41 @@
-"""Whether a job has left its curve: a cold cache has warmed, the code is another, a data loader has become the brake.
+"""Detects that a job has left its power curve: a cache has warmed, the code has changed, the data loader is the brake.
 
-Windows of rate and power are held against the curve; what they deviate from it beyond what is not known of the curve,
-in multiples of their own noise, is summed up: a two-sided CUSUM for each of the two (Page, Biometrika 41, 1954). The
+Windows of rate and power are compared with the curve. Their deviations, beyond the uncertainty of the curve and in
+multiples of their own noise, are accumulated: a two-sided CUSUM for each of the two (Page, Biometrika 41, 1954). The
 allowance is half of the least change that matters, 3 % where windows scatter by the usual 1 %. With it and the bound,
 steady noise alarms in less than one of a million windows (Siegmund, Sequential Analysis, 1985, equation 2.57); 5 %
 take three windows, 3 % about ten. Where windows scatter more, changes must be larger: their noise is measured.
 
-Then everything that was concluded from the curve is void, and the job is profiled anew; not sooner than a rest after
-the last profile, so that a job without a steady rate does not spend its life being measured. Slow changes never come
-here: the refinement of the curve follows them.
+After an alarm the curve is void, and the job is profiled anew; but not sooner than a rest after the last profile, so
+that a job without a steady rate is not measured all the time. Slow changes never alarm: the refinement follows them.
 """
 
 import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from policies.profiling import Observation, posterior_curve
-from policies.profiling.measurement import EMPTY, NORMAL_95, SUPPOSED, Scatter, Window, point_of
+from policies.profiling.curve_model import posterior_curve
+from policies.profiling.measurement import (
+    EMPTY_WINDOW,
+    NORMAL_95,
+    PRIOR_SCATTER,
+    Observation,
+    Scatter,
+    Window,
+    estimate_point,
+)
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
 
 MIN_ITERATIONS: Final = 10.0
-"""Fewer in a window say little, and their noise would hide what is looked for."""
+"""With fewer in a window, their noise would hide a change."""
 REST_RATIO: Final = 10.0
 """A rest lasts this many times as long as a profile."""
 LEAST_NOISE_RATIO: Final = 0.01
-"""Windows scatter by as much, whatever they seem to."""
+"""The least standard deviation of a window, however small its estimate."""
 ALLOWANCE_DEVIATIONS: Final = 1.5
 BOUND_DEVIATIONS: Final = 5.0
 MOST_DEVIATIONS: Final = 2.0
-"""What one window adds at most: it takes three to alarm, so that one long stall is no change."""
+"""A window adds at most so much: it takes three to alarm, so that one long stall is no change."""
 NOISE_WEIGHT: Final = 0.1
 NOISE_REACH: Final = 4.0
 """A jump between two windows counts as noise of at most this many times the noise so far."""
@@ -36,13 +43,13 @@ NOISE_REACH: Final = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cusum:
-    """The deviations of one quantity from the curve.
+    """The cumulative sums of one quantity's deviations from the curve.
 
     Attributes:
-        above_ratio: what was too much, summed up, in multiples of the noise; never below 0.
-        below_ratio: what was too little.
-        noise_ratio: the standard deviation of a window's logarithm.
-        last_log: the deviation of the last window at this limit, of the logarithm; None where there was none.
+        above_ratio: the sum of positive deviations, in multiples of the noise; never below 0.
+        below_ratio: the sum of negative ones, likewise.
+        noise_ratio: the standard deviation of the logarithm of a window.
+        last_log: the logarithmic deviation of the last window at this limit; None before the first.
     """
 
     above_ratio: float = 0.0
@@ -50,13 +57,13 @@ class Cusum:
     noise_ratio: float = LEAST_NOISE_RATIO
     last_log: float | None = None
 
-    def after(self, deviation_log: float, *, error_ratio: float, doubt_ratio: float) -> "Cusum":
+    def with_deviation(self, deviation_log: float, *, error_ratio: float, doubt_ratio: float) -> "Cusum":
         """Return the sums after one more window.
 
         Args:
-            deviation_log: the logarithm of what it saw over what the curve says.
-            error_ratio: its own standard error, as far as one window can tell; what two differ by may tell more.
-            doubt_ratio: what is not known of the curve.
+            deviation_log: the logarithm of its estimate over the curve's.
+            error_ratio: the standard error within the window; the scatter between windows may be larger.
+            doubt_ratio: the uncertainty of the curve.
         """
         noise_ratio = self.noise_ratio
         if self.last_log is not None:
@@ -76,50 +83,50 @@ class Cusum:
         )
 
     @property
-    def most_ratio(self) -> float:
+    def greater_ratio(self) -> float:
         """Return the greater of the two sums."""
         return max(self.above_ratio, self.below_ratio)
 
 
-NOTHING: Final = Cusum()
+ZERO_CUSUM: Final = Cusum()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """What was seen of a job since it was profiled.
+    """The state of drift detection since the job was profiled.
 
     Attributes:
-        rested_s: how long the job has run since the profile; infinite where the curve comes from a former run [s].
-        rate: the deviations of the rate.
-        power: those of the power.
-        power_limit_w: the limit of the window under way [W].
-        window: the window under way.
-        scatter: how much iterations scatter.
+        rested_s: the active time since the profile; infinite if the curve comes from a former run [s].
+        rate: the sums of the rate.
+        power: the sums of the power.
+        power_limit_w: the limit of the current window [W].
+        window: the current window.
+        scatter: the scatter of iterations.
     """
 
     rested_s: float = 0.0
-    rate: Cusum = NOTHING
-    power: Cusum = NOTHING
+    rate: Cusum = ZERO_CUSUM
+    power: Cusum = ZERO_CUSUM
     power_limit_w: float = 0.0
-    window: Window = EMPTY
-    scatter: Scatter = SUPPOSED
+    window: Window = EMPTY_WINDOW
+    scatter: Scatter = PRIOR_SCATTER
 
     @property
-    def is_in_doubt(self) -> bool:
-        """Return whether the job may be leaving its curve: what is measured now may belong to another."""
-        return max(self.rate.most_ratio, self.power.most_ratio) >= BOUND_DEVIATIONS / 2
+    def is_suspected(self) -> bool:
+        """Return whether drift is suspected: the curve should not be refined by what is measured now."""
+        return max(self.rate.greater_ratio, self.power.greater_ratio) >= BOUND_DEVIATIONS / 2
 
 
-def watch(drift: Drift, observation: Observation, *, profile: PowerProfile, window_s: float) -> Drift:
-    """Return what is known after one more observation; a change of the limit begins a new window.
+def update_drift(drift: Drift, observation: Observation, *, profile: PowerProfile, window_s: float) -> Drift:
+    """Return the state after one more observation; a change of the limit begins a new window.
 
     >>> from policies.vocabulary.profile import ProfilePoint
     >>> curve = PowerProfile((ProfilePoint(power_limit_w=300.0, power_w=200.0, iterations_per_s=2.0),))
-    >>> seen = Drift()
+    >>> drift = Drift()
     >>> for _ in range(5):
     ...     slow = Observation(power_limit_w=300.0, active_s=10.0, n_iterations=15.0, energy_j=2e3)
-    ...     seen = watch(seen, slow, profile=curve, window_s=10.0)
-    >>> seen.is_in_doubt
+    ...     drift = update_drift(drift, slow, profile=curve, window_s=10.0)
+    >>> drift.is_suspected
     True
     """
     if not observation.is_possible:
@@ -129,40 +136,40 @@ def watch(drift: Drift, observation: Observation, *, profile: PowerProfile, wind
         drift = replace(
             drift,
             power_limit_w=observation.power_limit_w,
-            window=EMPTY,
+            window=EMPTY_WINDOW,
             rate=replace(drift.rate, last_log=None),
             power=replace(drift.power, last_log=None),
         )
-    window = drift.window.with_slice(observation)
+    window = drift.window.with_observation(observation)
     if window.active_s < window_s or window.n_counted < MIN_ITERATIONS or window.energy_j <= 0:
         return replace(drift, window=window)
-    return _compared(drift, window, posterior_curve(profile))
+    return _with_window(drift, window, posterior_curve(profile))
 
 
-def has_left(drift: Drift, *, sweep_s: float) -> bool:
-    """Return whether the job has left its curve, and has rested long enough since a profile of `sweep_s` [s]."""
-    has_alarmed = max(drift.rate.most_ratio, drift.power.most_ratio) >= BOUND_DEVIATIONS
+def has_drifted(drift: Drift, *, sweep_s: float) -> bool:
+    """Return whether the job has left its curve, and has rested long enough after a first pass of `sweep_s` [s]."""
+    has_alarmed = max(drift.rate.greater_ratio, drift.power.greater_ratio) >= BOUND_DEVIATIONS
     return has_alarmed and drift.rested_s >= REST_RATIO * sweep_s
 
 
-def _compared(drift: Drift, window: Window, curve: PowerProfile) -> Drift:
-    """Return what is known after a window, held against the curve."""
+def _with_window(drift: Drift, window: Window, curve: PowerProfile) -> Drift:
+    """Return the state after a complete window."""
     scatter = drift.scatter.with_window(window)
-    seen = point_of(window, power_limit_w=drift.power_limit_w, scatter=scatter)
+    point = estimate_point(window, power_limit_w=drift.power_limit_w, scatter=scatter)
     power_w, iterations_per_s = curve.at(drift.power_limit_w)
-    nearest = min(curve.points, key=lambda point: abs(point.power_limit_w - drift.power_limit_w))
+    nearest = min(curve.points, key=lambda known: abs(known.power_limit_w - drift.power_limit_w))
     return replace(
         drift,
-        window=EMPTY,
+        window=EMPTY_WINDOW,
         scatter=scatter,
-        rate=drift.rate.after(
-            math.log(seen.iterations_per_s / iterations_per_s),
-            error_ratio=(seen.iterations_per_s_ci or 0.0) / NORMAL_95 / seen.iterations_per_s,
+        rate=drift.rate.with_deviation(
+            math.log(point.iterations_per_s / iterations_per_s),
+            error_ratio=(point.iterations_per_s_ci or 0.0) / NORMAL_95 / point.iterations_per_s,
             doubt_ratio=(nearest.iterations_per_s_ci or 0.0) / nearest.iterations_per_s,
         ),
-        power=drift.power.after(
-            math.log(seen.power_w / power_w),
-            error_ratio=(seen.power_ci_w or 0.0) / NORMAL_95 / seen.power_w,
+        power=drift.power.with_deviation(
+            math.log(point.power_w / power_w),
+            error_ratio=(point.power_ci_w or 0.0) / NORMAL_95 / point.power_w,
             doubt_ratio=(nearest.power_ci_w or 0.0) / nearest.power_w,
         ),
     )

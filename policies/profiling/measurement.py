@@ -1,14 +1,8 @@
 """Measures one power limit: observations, their window, and robust estimates of rate and power.
 
-What the profiler is shown: slices of time in which iterations ran, at a limit that was in force all the time.
-
-One measurement of one limit under way: its sums, its iterations and its readings.
-
-What a window says of its limit: a rate and a power, robust, each with the half-width of its 95 % interval.
-
-Rate: the mean of the iterations' times, each drawn in to three robust standard deviations (of their logarithms, from
+Rate: the mean of the iteration times, each winsorised at three robust standard deviations (of their logarithms, from
 the median absolute deviation) around the median: one stall among fifteen iterations would else pass for a slower limit.
-Where single iterations are not known, stretches of at least one iteration stand in for them.
+Where single iterations are not known, means of groups of at least one iteration stand in for them.
 
 Power: the slope of cumulative energy over time, by least squares over all readings. Energy counters move in ticks of
 20 to 100 ms, so that the first and the last reading alone would be off by a tick each, 6 % in windows of a second.
@@ -25,14 +19,14 @@ from policies.vocabulary.profile import ProfilePoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A slice of time in which iterations ran.
+    """An interval in which iterations ran, under one enforced limit.
 
     Attributes:
-        power_limit_w: the limit enforced all the time [W].
-        active_s: how long it was [s].
-        n_iterations: how many iterations passed, with fractions of those that began or ended outside.
-        energy_j: what all GPUs of the job used [J].
-        iteration_times_s: how long each iteration took that ended in it, of the slowest rank [s]; empty where unknown.
+        power_limit_w: the enforced limit [W].
+        active_s: the duration [s].
+        n_iterations: the iterations in it, with fractions of those that began or ended outside.
+        energy_j: the energy of all GPUs of the job [J].
+        iteration_times_s: the times of the iterations that ended in it, of the slowest rank [s]; empty if unknown.
     """
 
     power_limit_w: float
@@ -43,32 +37,32 @@ class Observation:
 
     @property
     def is_possible(self) -> bool:
-        """Return whether it can have been: a counter that went back, or a clock, says that it cannot."""
+        """Return whether all quantities are valid: they are not after a counter or a clock was reset."""
         quantities = (self.active_s, self.n_iterations, self.energy_j, self.power_limit_w, *self.iteration_times_s)
         return all(math.isfinite(x) and x >= 0 for x in quantities) and self.active_s > 0 and self.power_limit_w > 0
 
 
 MAX_TIMES: Final = 256
-"""No more iterations are looked at singly: a bound for memory, far above what a measurement needs."""
+"""At most so many single iterations are kept: a bound for memory, far above what a measurement needs."""
 
 ROUNDING_RATIO: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What was observed at one limit; `_s2`, `_j_s` and `_j2` are sums of squares and products.
+    """The sums of one measurement; `_s2`, `_j_s` and `_j2` are sums of squares and products.
 
     Attributes:
-        active_s: how long it is so far [s].
+        active_s: the duration so far [s].
         n_iterations: the iterations in it, with fractions.
         energy_j: the energy in it [J].
-        n_readings: slices that ended with a reading of the energy.
-        times_s: how long single iterations took, of those that lie in it wholly, shape (n,) [s].
-        stretches_s: mean iteration times of stretches of at least one iteration, shape (n,) [s].
-        stretch_iterations: how many iterations each stretch has, shape (n,).
-        pending_s: the stretch under way [s].
+        n_readings: the number of energy readings.
+        times_s: the times of single iterations that lie wholly in it, shape (n,) [s].
+        group_means_s: the mean iteration times of groups of at least one iteration, shape (n,) [s].
+        group_iterations: the number of iterations of each group, shape (n,).
+        pending_s: the duration of the unfinished group [s].
         pending_iterations: its iterations.
-        sum_t_s: over the readings, of their times [s]; likewise the next five: of energies, squares, products.
+        sum_t_s: over the readings, of their times [s]; likewise the next ones: of energies, squares, products.
     """
 
     active_s: float = 0.0
@@ -76,8 +70,8 @@ class Window:
     energy_j: float = 0.0
     n_readings: int = 0
     times_s: tuple[float, ...] = ()
-    stretches_s: tuple[float, ...] = ()
-    stretch_iterations: tuple[float, ...] = ()
+    group_means_s: tuple[float, ...] = ()
+    group_iterations: tuple[float, ...] = ()
     pending_s: float = 0.0
     pending_iterations: float = 0.0
     sum_t_s: float = 0.0
@@ -88,55 +82,55 @@ class Window:
     slice_te_j_s: float = 0.0
     slice_ee_j2: float = 0.0
 
-    def with_slice(self, seen: Observation) -> "Window":
-        """Return the window with one more slice."""
-        t_s, e_j = self.active_s + seen.active_s, self.energy_j + seen.energy_j
-        pending_s, pending_n, stretches_s, stretch_iterations = self._stretched(seen)
+    def with_observation(self, observation: Observation) -> "Window":
+        """Return the window with one more observation."""
+        t_s, e_j = self.active_s + observation.active_s, self.energy_j + observation.energy_j
+        pending_s, pending_n, group_means_s, group_iterations = self._groups_with(observation)
         return replace(
             self,
             active_s=t_s,
-            n_iterations=self.n_iterations + seen.n_iterations,
+            n_iterations=self.n_iterations + observation.n_iterations,
             energy_j=e_j,
             n_readings=self.n_readings + 1,
-            times_s=self._times_with(seen, t_s),
-            stretches_s=stretches_s,
-            stretch_iterations=stretch_iterations,
+            times_s=self._times_with(observation, t_s),
+            group_means_s=group_means_s,
+            group_iterations=group_iterations,
             pending_s=pending_s,
             pending_iterations=pending_n,
             sum_t_s=self.sum_t_s + t_s,
             sum_e_j=self.sum_e_j + e_j,
             sum_tt_s2=self.sum_tt_s2 + t_s * t_s,
             sum_te_j_s=self.sum_te_j_s + t_s * e_j,
-            slice_tt_s2=self.slice_tt_s2 + seen.active_s**2,
-            slice_te_j_s=self.slice_te_j_s + seen.active_s * seen.energy_j,
-            slice_ee_j2=self.slice_ee_j2 + seen.energy_j**2,
+            slice_tt_s2=self.slice_tt_s2 + observation.active_s**2,
+            slice_te_j_s=self.slice_te_j_s + observation.active_s * observation.energy_j,
+            slice_ee_j2=self.slice_ee_j2 + observation.energy_j**2,
         )
 
     @property
     def n_counted(self) -> float:
-        """Return how many iterations its rate rests on."""
-        return float(len(self.times_s)) if self.times_s else sum(self.stretch_iterations)
+        """Return the number of iterations that the rate is estimated from."""
+        return float(len(self.times_s)) if self.times_s else sum(self.group_iterations)
 
-    def _times_with(self, seen: Observation, until_s: float) -> tuple[float, ...]:
-        """Return the iterations with those of a slice, less one that began before the window did."""
+    def _times_with(self, observation: Observation, until_s: float) -> tuple[float, ...]:
+        """Return the iteration times with those of an observation, without one that began before the window."""
         times_s = self.times_s
         room_s = until_s - sum(times_s)
-        for time_s in reversed(seen.iteration_times_s):
+        for time_s in reversed(observation.iteration_times_s):
             if len(times_s) >= MAX_TIMES or time_s <= 0 or time_s > room_s * (1 + ROUNDING_RATIO):
                 break
             times_s = (*times_s, time_s)
             room_s -= time_s
         return times_s
 
-    def _stretched(self, seen: Observation) -> tuple[float, float, tuple[float, ...], tuple[float, ...]]:
-        """Return the stretch under way (its time and iterations), and those that are whole."""
-        pending_s, pending_n = self.pending_s + seen.active_s, self.pending_iterations + seen.n_iterations
-        if pending_n < 1 or len(self.stretches_s) >= MAX_TIMES:
-            return pending_s, pending_n, self.stretches_s, self.stretch_iterations
-        return 0.0, 0.0, (*self.stretches_s, pending_s / pending_n), (*self.stretch_iterations, pending_n)
+    def _groups_with(self, observation: Observation) -> tuple[float, float, tuple[float, ...], tuple[float, ...]]:
+        """Return (pending duration, pending iterations, group means, group iterations)."""
+        pending_s, pending_n = self.pending_s + observation.active_s, self.pending_iterations + observation.n_iterations
+        if pending_n < 1 or len(self.group_means_s) >= MAX_TIMES:
+            return pending_s, pending_n, self.group_means_s, self.group_iterations
+        return 0.0, 0.0, (*self.group_means_s, pending_s / pending_n), (*self.group_iterations, pending_n)
 
 
-EMPTY: Final = Window()
+EMPTY_WINDOW: Final = Window()
 
 
 NORMAL_95: Final = 1.96
@@ -144,24 +138,24 @@ MAD_PER_DEVIATION: Final = 0.6745
 """The median absolute deviation of normal noise, in standard deviations."""
 WINSOR_DEVIATIONS: Final = 3.0
 WINDOW_CV_RATIO: Final = 0.01
-"""How much one measurement as a whole differs from the next: clocks, temperature, the data of the moment. About 1 %
-on GPUs; no number of iterations within one measurement shows it."""
-SUPPOSED_CV_RATIO: Final = 0.05
-SUPPOSED_N: Final = 5.0
-"""Before anything is known iterations are supposed to scatter by so much, which counts as so many of them."""
+"""The variation from one measurement to the next (clocks, temperature, data), about 1 % on GPUs; no number of
+iterations within one measurement shows it."""
+PRIOR_CV_RATIO: Final = 0.05
+PRIOR_N: Final = 5.0
+"""The prior of the scatter of iterations, and the number of iterations that it counts as."""
 MIN_SCATTERED: Final = 2
 MIN_HALF: Final = 3
-"""Fewer iterations on either side say nothing of a change between them."""
+"""With fewer iterations on either side no change between them is detected."""
 LEAST_CV_RATIO: Final = 0.01
-"""Iterations that seem to scatter less are too few to say so."""
+"""A smaller estimate of the scatter comes from too few iterations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scatter:
-    """How much single iterations scatter: their coefficient of variation, and how many of them say so."""
+    """The scatter of single iterations: their coefficient of variation, and the number of them behind it."""
 
-    cv_ratio: float = SUPPOSED_CV_RATIO
-    n_iterations: float = SUPPOSED_N
+    cv_ratio: float = PRIOR_CV_RATIO
+    n_iterations: float = PRIOR_N
 
     def with_window(self, window: Window) -> "Scatter":
         """Return the scatter pooled with that of a window."""
@@ -178,12 +172,12 @@ class Scatter:
         return Scatter(cv_ratio=math.sqrt(squares / (self.n_iterations + n)), n_iterations=self.n_iterations + n)
 
 
-SUPPOSED: Final = Scatter()
+PRIOR_SCATTER: Final = Scatter()
 
 
-def scatter_of(points: tuple[ProfilePoint, ...]) -> Scatter:
-    """Return what the intervals of points, each measured once, say about the scatter of iterations."""
-    squares, n = SUPPOSED_N * SUPPOSED_CV_RATIO**2, SUPPOSED_N
+def scatter_from_points(points: tuple[ProfilePoint, ...]) -> Scatter:
+    """Return the scatter of iterations that follows from the intervals of points, each measured once."""
+    squares, n = PRIOR_N * PRIOR_CV_RATIO**2, PRIOR_N
     for point in points:
         if point.n and point.iterations_per_s_ci is not None:
             error_ratio = point.iterations_per_s_ci / NORMAL_95 / point.iterations_per_s
@@ -192,8 +186,8 @@ def scatter_of(points: tuple[ProfilePoint, ...]) -> Scatter:
     return Scatter(cv_ratio=math.sqrt(squares / n), n_iterations=n)
 
 
-def point_of(window: Window, *, power_limit_w: float, scatter: Scatter) -> ProfilePoint:
-    """Return what a window says, given how iterations scatter (with its own scatter pooled in)."""
+def estimate_point(window: Window, *, power_limit_w: float, scatter: Scatter) -> ProfilePoint:
+    """Return the estimates of a window, given the scatter of iterations (with that of the window pooled in)."""
     log_times, weights = _log_times(window)
     n = max(sum(weights), 1.0)
     middle, reach = median(log_times), WINSOR_DEVIATIONS * max(scatter.cv_ratio, LEAST_CV_RATIO)
@@ -218,17 +212,17 @@ def point_of(window: Window, *, power_limit_w: float, scatter: Scatter) -> Profi
 
 
 def _log_times(window: Window) -> tuple[list[float], tuple[float, ...]]:
-    """Return the logarithms of iteration times, and how many iterations each stands for, both of shape (n,)."""
+    """Return the logarithms of iteration times, and the number of iterations of each, both of shape (n,)."""
     if window.times_s:
         return [math.log(time_s) for time_s in window.times_s], (1.0,) * len(window.times_s)
-    return [math.log(time_s) for time_s in window.stretches_s], window.stretch_iterations
+    return [math.log(time_s) for time_s in window.group_means_s], window.group_iterations
 
 
 def _power(window: Window) -> tuple[float, float]:
     """Return the power [W] and its standard error as a ratio.
 
-    What a slice has too much the next one has too little, because both are off by the tick between them: a reading is
-    off by 1/√2 of what a slice is, and only the readings' own errors remain in the slope.
+    Neighbouring intervals share the error of the reading between them, with opposite signs: the error of a reading is
+    1/√2 of that of an interval, and only the errors of the readings remain in the slope.
     """
     mean_w = window.energy_j / window.active_s
     n = window.n_readings + 1  # with the beginning, where time and energy are 0
@@ -245,41 +239,41 @@ def _power(window: Window) -> tuple[float, float]:
 
 MIN_ITERATIONS: Final = 5.0
 MAX_ITERATIONS: Final = 15.0
-"""No measurement asks for more iterations: refinement comes back to the limits that matter."""
+"""No measurement of the first pass takes more iterations: refinement returns to the limits that matter."""
 MIN_READINGS: Final = 5
 PRIOR_RATIO: Final = 2.0
-"""The prior limit is measured for so many times as many iterations: every promise is relative to its rate."""
+"""The prior limit is measured for so many times as many iterations: every objective is relative to its rate."""
 POWER_WINDOWS: Final = 4.0
-"""For so many times the shortest window the ticks of the counter are waited for."""
+"""The ticks of the energy counter are awaited for at most so many times the shortest window."""
 CHANGE_RATIO: Final = 0.1
 CHANGE_DEVIATIONS: Final = 4.0
 
 
-def may_be_enough(settings: ProfilerSettings, window: Window) -> bool:
-    """Return whether a window has what the shortest measurement needs."""
+def has_minimum(settings: ProfilerSettings, window: Window) -> bool:
+    """Return whether a window reaches the minimum duration, iterations and readings."""
     is_long = window.active_s >= settings.window_s and window.n_counted >= MIN_ITERATIONS
     return is_long and window.n_readings >= MIN_READINGS and window.energy_j > 0
 
 
-def is_enough(settings: ProfilerSettings, window: Window, scatter: Scatter, *, is_prior: bool) -> bool:
-    """Return whether a window knows its limit well enough for the first pass."""
-    if not may_be_enough(settings, window):
+def is_precise_enough(settings: ProfilerSettings, window: Window, scatter: Scatter, *, is_prior: bool) -> bool:
+    """Return whether a window is precise enough for the first pass."""
+    if not has_minimum(settings, window):
         return False
-    is_power_vague = NORMAL_95 * _power(window)[1] > settings.tolerance_ratio
-    if is_power_vague and window.active_s < POWER_WINDOWS * settings.window_s:
+    is_power_imprecise = NORMAL_95 * _power(window)[1] > settings.tolerance_ratio
+    if is_power_imprecise and window.active_s < POWER_WINDOWS * settings.window_s:
         return False
     needed = (NORMAL_95 * scatter.cv_ratio / settings.tolerance_ratio) ** 2 if settings.tolerance_ratio else math.inf
     return window.n_counted >= min(needed, MAX_ITERATIONS) * (PRIOR_RATIO if is_prior else 1.0)
 
 
-def is_as_good_as_any(window: Window, scatter: Scatter) -> bool:
-    """Return whether a longer window would say no more: what windows differ by as a whole outweighs what it lacks."""
+def is_precision_limited(window: Window, scatter: Scatter) -> bool:
+    """Return whether a longer window would add nothing: the variation between windows exceeds its own error."""
     rate_error_ratio = scatter.cv_ratio / math.sqrt(window.n_counted)
     return window.n_readings >= MIN_READINGS and max(rate_error_ratio, _power(window)[1]) <= WINDOW_CV_RATIO
 
 
-def shows_change(window: Window, scatter: Scatter) -> bool:
-    """Return whether the iterations of a window's two halves are not of one job."""
+def shows_change_within(window: Window, scatter: Scatter) -> bool:
+    """Return whether the two halves of a window differ by more than noise: the job has changed."""
     log_times, _ = _log_times(window)
     half = len(log_times) // 2
     if half < MIN_HALF:

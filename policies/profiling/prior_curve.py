@@ -1,9 +1,9 @@
-"""What another run's curve is worth: its shape, where a few checks agree with it.
+"""Reuses the power curve of another run: scaled, checked at a few limits, adopted or dropped.
 
-Another GPU of the model, another driver or a neighbouring batch size move a curve up or down more than they bend it. So
-a prior curve is scaled to what is measured at the prior limit, and checked where it matters: at its energy-minimal
-limit, and half-way there. Where rate and power agree, the rest of the curve is taken from it, as uncertain as the
-checks were; else it is forgotten, and what was measured stays.
+Another GPU of the model, another driver or a neighbouring batch size shift a curve more than they bend it. So a prior
+curve is scaled to what is measured at the prior limit, and checked at its energy-minimal limit and half-way there.
+Where rate and power agree, the rest of the curve is adopted, as uncertain as the checks were; else it is dropped, and
+what was measured stays.
 """
 
 import math
@@ -21,7 +21,7 @@ ADOPTED_ERROR_RATIO: Final = 0.02
 
 
 def check_limits_w(settings: ProfilerSettings, prior: PowerProfile) -> tuple[float, ...]:
-    """Return where to check a prior curve, descending [W]: two or three limits, the prior one first."""
+    """Return the limits at which to check a prior curve, descending [W]: two or three, the prior limit first."""
     top_w, floor_w = settings.prior_power_limit_w, settings.lowest_power_limit_w
     low_w = min(max(prior.energy_minimal.power_limit_w, floor_w), top_w)
     middle_w = round(math.sqrt(top_w * low_w) / GRID_W) * GRID_W
@@ -33,7 +33,7 @@ def check_limits_w(settings: ProfilerSettings, prior: PowerProfile) -> tuple[flo
 
 
 def can_be_checked(settings: ProfilerSettings, prior: PowerProfile) -> bool:
-    """Return whether a prior curve reaches from the prior limit to where its energy is least."""
+    """Return whether a prior curve reaches from the prior limit to its energy-minimal one."""
     has_room = len(check_limits_w(settings, prior)) > 1
     return has_room and prior.power_limits_w[-1] >= settings.prior_power_limit_w - GRID_W
 
@@ -53,23 +53,23 @@ def agrees_with(prior: PowerProfile, points: tuple[ProfilePoint, ...]) -> bool:
     return True
 
 
-def adopted(
+def adopt_prior(
     settings: ProfilerSettings, prior: PowerProfile, points: tuple[ProfilePoint, ...]
 ) -> tuple[ProfilePoint, ...]:
-    """Return the measured points, and between and beside them those of the scaled prior curve within the bounds."""
+    """Return the measured points and, between and beyond them, those of the scaled prior curve within the bounds."""
     low_w, high_w = settings.lowest_power_limit_w - LIMIT_TOLERANCE_W, settings.prior_power_limit_w + LIMIT_TOLERANCE_W
     top = max(points, key=lambda point: point.power_limit_w)
-    taken = [
-        _as_uncertain(point)
+    adopted = [
+        _with_wider_intervals(point)
         for point in _scaled(prior, top).points
         if low_w <= point.power_limit_w <= high_w
         and all(abs(point.power_limit_w - own.power_limit_w) > GRID_W for own in points)
     ]
-    return tuple(sorted((*points, *taken), key=lambda point: point.power_limit_w))
+    return tuple(sorted((*points, *adopted), key=lambda point: point.power_limit_w))
 
 
 def _scaled(prior: PowerProfile, top: ProfilePoint) -> PowerProfile:
-    """Return the prior curve, moved in power and rate so that it passes through a point."""
+    """Return the prior curve, scaled in power and rate so that it passes through a point."""
     power_w, iterations_per_s = prior.at(top.power_limit_w)
     power_ratio, rate_ratio = top.power_w / power_w, top.iterations_per_s / iterations_per_s
     return PowerProfile(
@@ -88,8 +88,8 @@ def _scaled(prior: PowerProfile, top: ProfilePoint) -> PowerProfile:
     )
 
 
-def _as_uncertain(point: ProfilePoint) -> ProfilePoint:
-    """Return a point of another run as one of this: nothing was measured, and it is known less well."""
+def _with_wider_intervals(point: ProfilePoint) -> ProfilePoint:
+    """Return a point of another run as one that was not measured in this one, with wider intervals."""
     doubt = NORMAL_95 * ADOPTED_ERROR_RATIO
     power_doubt = math.hypot(_ci_ratio(point.power_ci_w, point.power_w), doubt)
     rate_doubt = math.hypot(_ci_ratio(point.iterations_per_s_ci, point.iterations_per_s), doubt)

@@ -1,4 +1,4 @@
-"""What the profiler is told: between which limits, how closely, and how long to look at each of them."""
+"""Settings of the profiler: the range of limits, the steps, and the precision of a measurement."""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W
 
 GRID_W: Final = 5.0
-"""Limits are asked for in multiples of this: what lies between is interpolated to well within what can be measured."""
+"""Limits are multiples of this; between them the curve is interpolated to well within the precision of measurements."""
 
 FLOOR_RATIO: Final = 1.08
 """A limit closer to the floor than this is not worth a measurement of its own."""
@@ -15,19 +15,18 @@ FLOOR_RATIO: Final = 1.08
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfilerSettings:
-    """The bounds and the patience of the profiler; limits are those of one GPU, and the same for all of the job's.
+    """The settings of the profiler; limits are those of one GPU, the same for all GPUs of the job.
 
     Attributes:
-        prior_power_limit_w: where it starts, and the reference of every promise [W].
-        floor_power_limit_w: never below [W]; a floor that is not below the prior limit leaves the prior limit alone.
-        n_gpus: how many GPUs the power of an observation is the sum of; it tells which limits the draw never reaches.
-        settle_s: iterations in this time after a change of limit are not counted: clocks and power still move [s].
-        window_s: the shortest measurement of a limit [s].
-        step_ratio: each limit is this part of the one above.
-        tolerance_ratio: a limit is measured until the 95 % interval of its rate is at most this wide to either side.
-        block_s: the shortest measurement of a limit while the curve is refined [s]; where iterations are so short that
-            less than that says as much, `window_s` is.
-        n_blocks: how many such measurements the plan is made curious for.
+        prior_power_limit_w: the first limit, and the reference of every objective [W].
+        floor_power_limit_w: the lowest limit [W]; if it is not below the prior limit, only that is measured.
+        n_gpus: the number of GPUs that the power of an observation is the sum of; it tells which limits never bind.
+        settle_s: the time after a change of limit that is not counted, since clocks and power still move [s].
+        window_s: the shortest measurement of the first pass [s].
+        step_ratio: each limit is this share of the one above.
+        tolerance_ratio: the half-width of the 95 % interval of the rate at which a measurement ends.
+        block_s: the shortest measurement of the refinement [s]; `window_s` where iterations are short enough.
+        n_blocks: the number of such measurements for which the plan explores.
     """
 
     prior_power_limit_w: float
@@ -41,7 +40,7 @@ class ProfilerSettings:
     n_blocks: int = 60
 
     def __post_init__(self) -> None:
-        """Check what would never end or never begin.
+        """Check the bounds.
 
         Raises:
             ValueError: a limit, ratio or time is out of bounds.
@@ -58,7 +57,7 @@ class ProfilerSettings:
 
     @property
     def lowest_power_limit_w(self) -> float:
-        """Return the lowest limit that is ever asked for [W]."""
+        """Return the lowest limit that is ever requested [W]."""
         return min(self.floor_power_limit_w, self.prior_power_limit_w)
 
     def below_w(self, power_limit_w: float) -> float:
@@ -72,12 +71,12 @@ class ProfilerSettings:
         return self.clear_of_floor_w(next_w)
 
     def clear_of_floor_w(self, power_limit_w: float) -> float:
-        """Return the floor for a limit that is next to it or below, else the limit itself [W]."""
+        """Return the floor for a limit near it or below, else the limit itself [W]."""
         is_near = power_limit_w <= FLOOR_RATIO * self.lowest_power_limit_w
         return self.lowest_power_limit_w if is_near else power_limit_w
 
     def ladder_w(self) -> tuple[float, ...]:
-        """Return the limits that are visited if every one of them binds and none is too low, descending [W]."""
+        """Return the limits of a full descent, in which every one binds and none is too low [W]."""
         ladder_w = [self.prior_power_limit_w]
         while ladder_w[-1] > self.lowest_power_limit_w + LIMIT_TOLERANCE_W:
             ladder_w.append(self.below_w(ladder_w[-1]))

@@ -1,18 +1,14 @@
 """The first pass over the power limits: settle, measure, step down until energy per iteration rises.
 
-Which limit to measure next, from what is measured: down from the prior limit, and not where nobody ever wants to go.
-
 Below the limit of the least energy per iteration a job is slower and needs more: no price of energy, carbon or time
 selects such a limit, and nearly all that a full sweep wastes is spent there. So the descent ends where energy per
-iteration has risen. Limits that the draw never reaches measure the same as the prior one, and are left out; the lowest
-one is, too, where not even peaks of the draw would reach it.
+iteration has risen. Limits that the draw never reaches measure the same as the prior one, and are skipped; so is the
+lowest one if not even peaks of the draw would reach it.
 
-The first pass over the curve: settle, measure, and on to the next limit.
-
-Where something beside us limits the GPU (a power brake, a lower limit from out of band), what is measured then is
-recorded at the enforced limit, where it is true, and the limits between the two are left out, because they would
-measure the same. A limit under which the enforced one will not stand still is left out too, after a few attempts.
-A job that becomes another one in mid-profile is profiled from the start.
+If something else limits the GPU (a power brake, a lower limit set out of band), the measurement counts for the enforced
+limit, and the limits between the two are skipped, because they would measure the same. A limit under which the enforced
+one keeps changing is skipped too, after a few attempts. A job that changes in the middle of the sweep is profiled from
+the start.
 """
 
 import math
@@ -20,44 +16,44 @@ from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from policies.profiling.measurement import (
-    EMPTY,
+    EMPTY_WINDOW,
     Observation,
     Scatter,
     Window,
-    is_enough,
-    may_be_enough,
-    point_of,
-    scatter_of,
-    shows_change,
+    estimate_point,
+    has_minimum,
+    is_precise_enough,
+    scatter_from_points,
+    shows_change_within,
 )
-from policies.profiling.prior_curve import adopted, agrees_with, can_be_checked, check_limits_w
+from policies.profiling.prior_curve import adopt_prior, agrees_with, can_be_checked, check_limits_w
 from policies.profiling.settings import GRID_W, ProfilerSettings
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile, ProfilePoint
 
 RISEN_TWICE: Final = 1.02
-"""Energy per iteration has risen where it is this many times its least at two limits in a row …"""
+"""Energy per iteration has risen if it is this many times its least at two limits in a row …"""
 RISEN_ONCE: Final = 1.08
-"""… or this many times at one, where its noise does not explain that: a descent that ends too early is never mended."""
+"""… or this many times at one, beyond its noise: a descent that ends too early is never resumed."""
 NOISE_CIS: Final = 1.5
 """Half-widths of the 95 % interval that noise may explain: three standard errors."""
 PEAKS_OVER_MEAN: Final = 1.2
-"""Limits hold within tens of milliseconds, the draw is a mean over iterations: limits above it still cut its peaks.
-Most jobs' peaks are so far above it at most: there the way down goes on …"""
+"""Limits hold within tens of milliseconds, while the measured draw is a mean over iterations: limits above it still cut
+its peaks. Most jobs' peaks are at most so far above the mean; the descent goes on from there …"""
 HIGHEST_PEAKS_OVER_MEAN: Final = 2.0
-"""… but a job that waits half of the time, for data or its host, peaks at twice its mean, and in Zeus's traces there is
-one that is cut by 6 % at 1.5 times. So the lowest limit is looked at unless it is above even that. Where it does not
-bind, a look costs nothing; where it does, what it saves would else never be found."""
+"""… but a job that waits half of the time, for data or its host, peaks at twice its mean, and one of Zeus's traces is
+slowed by 6 % at 1.5 times. So the lowest limit is measured unless it is above even that. If it does not bind, measuring
+it costs nothing; if it does, its saving would never be found otherwise."""
 
 
 def next_limit_w(
     settings: ProfilerSettings, points: tuple[ProfilePoint, ...], attempted_w: tuple[float, ...] = ()
 ) -> float | None:
-    """Return the limit to measure next, or None where the useful range is measured [W].
+    """Return the limit to measure next, or None if the useful range is measured [W].
 
     Args:
         settings: the bounds.
-        points: what is measured, in any order.
-        attempted_w: limits that were asked for and not given; they are not asked for again.
+        points: the measured points, in any order.
+        attempted_w: limits that were requested and not enforced; they are not requested again.
     """
     descending = sorted(points, key=lambda point: -point.power_limit_w)
     wanted_w = settings.prior_power_limit_w
@@ -68,7 +64,7 @@ def next_limit_w(
         here_w = _nearest_w(reached, wanted_w)
         if here_w is None and not _is_among(wanted_w, attempted_w):
             return wanted_w
-        if here_w is None:  # what was enforced instead lies below: the limits between the two would measure the same
+        if here_w is None:  # a lower limit was enforced: those between the two would measure the same
             here_w = next((p.power_limit_w for p in descending if p.power_limit_w < wanted_w), wanted_w)
             reached = _reached(settings, descending, here_w)
         wanted_w = _below_w(settings, reached, here_w)
@@ -77,7 +73,7 @@ def next_limit_w(
 
 
 def has_risen(descending: list[ProfilePoint]) -> bool:
-    """Return whether energy per iteration has risen on the way down through these points, by more than their noise."""
+    """Return whether energy per iteration has risen along these descending points, by more than their noise."""
     least, n_risen = None, 0
     for point in descending:
         if least is None or point.iteration_energy_j <= least.iteration_energy_j:
@@ -98,7 +94,7 @@ def _energy_ci_ratio(*points: ProfilePoint) -> float:
 
 
 def _reached(settings: ProfilerSettings, descending: list[ProfilePoint], wanted_w: float) -> list[ProfilePoint]:
-    """Return the points down to a wanted limit, or to the first one below where the step does not lead past it."""
+    """Return the points down to a wanted limit, or to the first one within a grid step below it."""
     low_w = max(settings.lowest_power_limit_w, wanted_w - GRID_W) - LIMIT_TOLERANCE_W
     return [point for point in descending if point.power_limit_w >= low_w]
 
@@ -110,7 +106,7 @@ def _nearest_w(reached: list[ProfilePoint], wanted_w: float) -> float | None:
 
 
 def _below_w(settings: ProfilerSettings, reached: list[ProfilePoint], here_w: float) -> float:
-    """Return the limit after this one: a step below, or where the draw begins to reach it; itself where none does."""
+    """Return the limit after this one: a step below, or where the draw begins to reach it; itself if none does."""
     next_w = settings.below_w(here_w)
     if not reached:
         return next_w
@@ -126,22 +122,22 @@ def _is_among(limit_w: float, limits_w: tuple[float, ...]) -> bool:
 
 
 MAX_RESTARTS: Final = 8
-"""A limit whose measurement begins anew more often than this is given up."""
+"""A limit whose measurement restarts more often than this is skipped."""
 MAX_RENEWALS: Final = 3
-"""A job that keeps becoming another one is not profiled anew more often than this."""
+"""A job that keeps changing is not profiled anew more often than this."""
 CONTRADICTS_RATIO: Final = 0.05
-"""A lower limit that makes a job this much faster, or thirstier, and more than noise does, did not: it is another."""
+"""If a lower limit is faster or draws more by this ratio, and beyond noise, the job has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRecord:
-    """What goes from limit to limit.
+    """What is known from limit to limit.
 
     Attributes:
-        points: what is measured, in ascending order of the limit.
-        attempted_w: limits that were wanted and not given, or given up [W].
+        points: the measured points, ascending.
+        attempted_w: limits that were requested and not enforced, or skipped [W].
         prior: another run's curve, until it is checked.
-        n_renewals: how often the profile was begun anew.
+        n_renewals: how often the sweep was restarted from the beginning.
     """
 
     points: tuple[ProfilePoint, ...] = ()
@@ -152,9 +148,9 @@ class SweepRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settling:
-    """The limit was changed: clocks and power still move; not counted."""
+    """The limit was changed; clocks and power still move, and nothing counts."""
 
-    course: SweepRecord
+    record: SweepRecord
     power_limit_w: float
     settled_s: float = 0.0
     enforced_power_limit_w: float | None = None
@@ -162,24 +158,24 @@ class Settling:
 
     @property
     def points(self) -> tuple[ProfilePoint, ...]:
-        """Return what is measured."""
-        return self.course.points
+        """Return the measured points."""
+        return self.record.points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
     """A limit is being measured."""
 
-    course: SweepRecord
+    record: SweepRecord
     power_limit_w: float
     enforced_power_limit_w: float
-    window: Window = EMPTY
+    window: Window = EMPTY_WINDOW
     n_restarts: int = 0
 
     @property
     def points(self) -> tuple[ProfilePoint, ...]:
-        """Return what is measured."""
-        return self.course.points
+        """Return the measured points."""
+        return self.record.points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,10 +193,10 @@ def begin(settings: ProfilerSettings, known: PowerProfile | None = None, prior: 
 
     Args:
         settings: the bounds.
-        known: what this job has measured already, before a restart; it is not measured again. Points outside the
-            bounds are forgotten: the prior limit or the floor has changed since.
+        known: points measured before a restart; they are not measured again. Points outside the bounds are dropped: the
+            prior limit or the floor has changed since.
         prior: the curve of another GPU of the model, another driver or a neighbouring batch size; checked, then adopted
-            or forgotten.
+            or dropped.
     """
     low_w, high_w = settings.lowest_power_limit_w - LIMIT_TOLERANCE_W, settings.prior_power_limit_w + LIMIT_TOLERANCE_W
     points = () if known is None else tuple(p for p in known.points if low_w <= p.power_limit_w <= high_w)
@@ -209,7 +205,7 @@ def begin(settings: ProfilerSettings, known: PowerProfile | None = None, prior: 
 
 
 def advance(settings: ProfilerSettings, state: State, observation: Observation) -> State:
-    """Return the state after one more observation; one that cannot be (a counter gone back) changes nothing."""
+    """Return the state after one more observation; an invalid one (a counter was reset) changes nothing."""
     if isinstance(state, Profiled) or not observation.is_possible:
         return state
     last_w = state.enforced_power_limit_w
@@ -224,7 +220,7 @@ def advance(settings: ProfilerSettings, state: State, observation: Observation) 
             )
         case Settling():
             state = Measuring(
-                course=state.course,
+                record=state.record,
                 power_limit_w=state.power_limit_w,
                 enforced_power_limit_w=observation.power_limit_w,
                 n_restarts=state.n_restarts,
@@ -238,8 +234,8 @@ def advance(settings: ProfilerSettings, state: State, observation: Observation) 
             assert_never(state)
 
 
-def wanted_power_limit_w(state: State) -> float | None:
-    """Return the limit to ask for [W], or None when the first pass is done."""
+def target_power_limit_w(state: State) -> float | None:
+    """Return the limit to request [W], or None if the first pass is done."""
     return None if isinstance(state, Profiled) else state.power_limit_w
 
 
@@ -249,7 +245,7 @@ def profile_of(state: State) -> PowerProfile | None:
 
 
 def progress_ratio(settings: ProfilerSettings, state: State) -> float:
-    """Return how much of the first pass is done, from 0 to 1; it leaps to 1 where the rest need not be measured."""
+    """Return the progress of the first pass, 0 to 1; it jumps to 1 if the rest need not be measured."""
     if isinstance(state, Profiled):
         return 1.0
     ladder_w = settings.ladder_w()
@@ -258,64 +254,64 @@ def progress_ratio(settings: ProfilerSettings, state: State) -> float:
     return (n_done + begun) / (len(ladder_w) + 1)
 
 
-def _next(settings: ProfilerSettings, course: SweepRecord) -> State:
-    """Return the state that waits for the next limit."""
-    if course.prior is not None and (not course.points or agrees_with(course.prior, course.points)):
-        for limit_w in check_limits_w(settings, course.prior):
-            if not _is_among(limit_w, (*course.attempted_w, *(p.power_limit_w for p in course.points))):
-                return Settling(course=course, power_limit_w=limit_w)
-        if course.points:
-            return Profiled(points=adopted(settings, course.prior, course.points))
-    course = replace(course, prior=None)
-    next_w = next_limit_w(settings, course.points, course.attempted_w)
-    return Profiled(points=course.points) if next_w is None else Settling(course=course, power_limit_w=next_w)
+def _next(settings: ProfilerSettings, record: SweepRecord) -> State:
+    """Return the state that settles at the next limit."""
+    if record.prior is not None and (not record.points or agrees_with(record.prior, record.points)):
+        for limit_w in check_limits_w(settings, record.prior):
+            if not _is_among(limit_w, (*record.attempted_w, *(p.power_limit_w for p in record.points))):
+                return Settling(record=record, power_limit_w=limit_w)
+        if record.points:
+            return Profiled(points=adopt_prior(settings, record.prior, record.points))
+    record = replace(record, prior=None)
+    next_w = next_limit_w(settings, record.points, record.attempted_w)
+    return Profiled(points=record.points) if next_w is None else Settling(record=record, power_limit_w=next_w)
 
 
 def _restarted(settings: ProfilerSettings, state: Settling | Measuring) -> State:
-    """Return the state that measures the same limit anew, or the next one where this one will not stand still."""
+    """Return the state that measures the limit anew, or the next one if the enforced limit keeps changing."""
     if state.n_restarts >= MAX_RESTARTS:
-        attempted_w = (*state.course.attempted_w, state.power_limit_w)
-        return _next(settings, replace(state.course, attempted_w=attempted_w))
-    return Settling(course=state.course, power_limit_w=state.power_limit_w, n_restarts=state.n_restarts + 1)
+        attempted_w = (*state.record.attempted_w, state.power_limit_w)
+        return _next(settings, replace(state.record, attempted_w=attempted_w))
+    return Settling(record=state.record, power_limit_w=state.power_limit_w, n_restarts=state.n_restarts + 1)
 
 
 def _measured(settings: ProfilerSettings, state: Measuring, observation: Observation) -> State:
     """Return the state after one more observation of the limit."""
     state = replace(
-        state, window=state.window.with_slice(observation), enforced_power_limit_w=observation.power_limit_w
+        state, window=state.window.with_observation(observation), enforced_power_limit_w=observation.power_limit_w
     )
-    if not may_be_enough(settings, state.window):
+    if not has_minimum(settings, state.window):
         return state
-    scatter = scatter_of(state.points).with_window(state.window)
+    scatter = scatter_from_points(state.points).with_window(state.window)
     is_prior = abs(state.power_limit_w - settings.prior_power_limit_w) <= LIMIT_TOLERANCE_W
-    if not is_enough(settings, state.window, scatter, is_prior=is_prior) and not _is_too_low(state, scatter):
+    if not is_precise_enough(settings, state.window, scatter, is_prior=is_prior) and not _is_too_low(state, scatter):
         return state
-    if shows_change(state.window, scatter) and state.n_restarts < MAX_RESTARTS:
+    if shows_change_within(state.window, scatter) and state.n_restarts < MAX_RESTARTS:
         return _restarted(settings, state)
     return _closed(settings, state, scatter)
 
 
 def _is_too_low(state: Measuring, scatter: Scatter) -> bool:
-    """Return whether energy per iteration has clearly risen already: nobody needs to know by how much."""
+    """Return whether energy per iteration has clearly risen already, so that more precision is not needed."""
     if not state.points:
         return False
-    point = point_of(state.window, power_limit_w=state.enforced_power_limit_w, scatter=scatter)
+    point = estimate_point(state.window, power_limit_w=state.enforced_power_limit_w, scatter=scatter)
     is_lowest = point.power_limit_w < state.points[0].power_limit_w - LIMIT_TOLERANCE_W
     return is_lowest and has_risen([*reversed(state.points), point])
 
 
 def _closed(settings: ProfilerSettings, state: Measuring, scatter: Scatter) -> State:
-    """Return the state after a limit has been measured."""
-    wanted_w, enforced_w, course = state.power_limit_w, state.enforced_power_limit_w, state.course
-    is_given = abs(enforced_w - wanted_w) <= LIMIT_TOLERANCE_W
-    limit_w = wanted_w if is_given else enforced_w
-    point = point_of(state.window, power_limit_w=limit_w, scatter=scatter)
-    others = tuple(p for p in course.points if abs(p.power_limit_w - limit_w) > LIMIT_TOLERANCE_W)
-    attempted_w = course.attempted_w if is_given else (*course.attempted_w, wanted_w)
-    if _contradicts(point, others) and course.n_renewals < MAX_RENEWALS:
-        return _next(settings, SweepRecord(points=(), prior=course.prior, n_renewals=course.n_renewals + 1))
+    """Return the state after a complete measurement."""
+    wanted_w, enforced_w, record = state.power_limit_w, state.enforced_power_limit_w, state.record
+    is_enforced = abs(enforced_w - wanted_w) <= LIMIT_TOLERANCE_W
+    limit_w = wanted_w if is_enforced else enforced_w
+    point = estimate_point(state.window, power_limit_w=limit_w, scatter=scatter)
+    others = tuple(p for p in record.points if abs(p.power_limit_w - limit_w) > LIMIT_TOLERANCE_W)
+    attempted_w = record.attempted_w if is_enforced else (*record.attempted_w, wanted_w)
+    if _contradicts(point, others) and record.n_renewals < MAX_RENEWALS:
+        return _next(settings, SweepRecord(points=(), prior=record.prior, n_renewals=record.n_renewals + 1))
     points = tuple(sorted((*others, point), key=lambda p: p.power_limit_w))
-    return _next(settings, replace(course, points=points, attempted_w=attempted_w))
+    return _next(settings, replace(record, points=points, attempted_w=attempted_w))
 
 
 def _contradicts(point: ProfilePoint, others: tuple[ProfilePoint, ...]) -> bool:

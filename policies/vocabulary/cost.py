@@ -1,4 +1,4 @@
-"""What an iteration costs at a power limit, by Zeus and by Chase.
+"""The cost of an iteration at a power limit, by Zeus and by Chase.
 
 Every cost is per iteration, at a fixed batch size: only its argmin over the limits matters, and that is the same as
 for a whole run.

@@ -1,4 +1,4 @@
-"""How far a signal can be trusted now, and what stands for its present value. Degrades in steps, and says which.
+"""How far a signal can be trusted now, and what stands in for its present value: degrades in named steps.
 
 fresh ──► held ──► forecast ──► stale          absent: nothing was ever known
 """
@@ -12,9 +12,9 @@ import numpy as np
 from policies.vocabulary.signal import ESTIMATED, Signal
 
 GRACE_S: Final = 1_800.0
-"""How long after its end a value may stand in for the next without a word, at least: sources publish minutes late."""
-HELD_SOURCE: Final = "persistence"
-"""A forecast that only repeats the last value bridges nothing: that value is too old already."""
+"""A value may stand in for the next at least this long after its end and count as fresh: sources publish late."""
+PERSISTENCE: Final = "persistence"
+"""The source of a forecast that only repeats the last value: where that value is too old, so is the forecast."""
 
 
 class Freshness(StrEnum):
@@ -23,11 +23,11 @@ class Freshness(StrEnum):
     FRESH = "fresh"
     """The source delivers as it usually does."""
     HELD = "held"
-    """The last value is held, though it ceased to hold a while ago."""
+    """The last value has ended a while ago, and is held."""
     FORECAST = "forecast"
     """The last value is too old to be held; a forecast from the history stands in."""
     STALE = "stale"
-    """What is known is too old for anything."""
+    """All that is known is too old to use."""
     ABSENT = "absent"
     """Nothing is known."""
 
@@ -39,15 +39,15 @@ class Freshness(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CurrentSignal:
-    """What is known of the signal at one moment.
+    """A signal as it is known at one moment.
 
     Attributes:
         freshness: how far it can be trusted.
-        age_s: how long ago the last known value ceased to hold [s]; infinite where there is none.
-        history: what is known up to now, and what stands for the present, as an estimate; None where nothing is known.
+        age_s: the time since the last known value ended [s]; infinite if there is none.
+        history: the known past, and what stands in for the present, as an estimate; None if nothing is known.
         forecast: what is expected after that, or None.
-        known_until_s: when the last value that the source told ceases, or ceased, to hold [Unix s]; what comes later in
-            the history is an estimate. None where nothing is known.
+        known_until_s: when the last value from the source ends, or ended [Unix s]; later values of the history are
+            estimates. None if nothing is known.
     """
 
     freshness: Freshness
@@ -66,15 +66,15 @@ def assess_signal(
     grace_s: float = GRACE_S,
     lasting_s: float = 0.0,
 ) -> CurrentSignal:
-    """Return what is known of a signal now, and how far it can be trusted.
+    """Return a signal as it is known now, and how far it can be trusted.
 
     Args:
-        known: the values that the source told; those to come (day-ahead prices) are settled.
+        known: the values from the source; future ones (day-ahead prices) are settled.
         forecast: what is expected after them, or None.
         now_s: Unix time [s].
-        max_age_s: how long the last value may be held after it ceased to hold [s].
-        grace_s: how late the source may be, beyond one step, without a word [s].
-        lasting_s: how far ahead what stands for the present is drawn: nobody looks again before that [s].
+        max_age_s: how long the last value may be held after its end [s].
+        grace_s: how late the source may be, beyond one step, and still count as fresh [s].
+        lasting_s: how far the stand-in for the present reaches: until the next assessment [s].
     """
     past = known.between(-np.inf, np.nextafter(now_s, np.inf)) if known is not None else None
     if known is None or past is None or not np.isfinite(past.values).any():
@@ -92,7 +92,7 @@ def assess_signal(
             forecast=_ahead(known, forecast, after_s=history.ends_s),
             known_until_s=ends_s,
         )
-    if forecast is not None and forecast.source != HELD_SOURCE and forecast.value_at(now_s) is not None:
+    if forecast is not None and forecast.source != PERSISTENCE and forecast.value_at(now_s) is not None:
         return CurrentSignal(
             freshness=Freshness.FRESH if is_usual else Freshness.FORECAST,
             age_s=age_s,
@@ -104,15 +104,15 @@ def assess_signal(
 
 
 def _ends_s(known: Signal, now_s: float) -> float:
-    """Return when the last value that is known by now ceases to hold [Unix s]."""
+    """Return when the last value that is known by now ends [Unix s]."""
     stops_s = np.append(known.starts_s[1:], known.ends_s)
     return float(stops_s[(known.starts_s <= now_s) & np.isfinite(known.values)][-1])
 
 
 def _held(known: Signal, *, now_s: float, ends_s: float, max_age_s: float, until_s: float) -> Signal:
-    """Return the history until `until_s`; where nothing is settled for then, the value that held last, as an estimate.
+    """Return the history until `until_s`; where nothing is settled, the last value is held as an estimate.
 
-    The last value is held for `max_age_s` at most.
+    It is held for `max_age_s` at most.
     """
     until_s = min(until_s, ends_s + max_age_s)
     if until_s <= ends_s or known.value_at(ends_s) is not None:
@@ -130,7 +130,7 @@ def _held(known: Signal, *, now_s: float, ends_s: float, max_age_s: float, until
 
 
 def _ahead(known: Signal, forecast: Signal | None, *, after_s: float) -> Signal | None:
-    """Return what is to come: what is settled already, else what is expected."""
+    """Return the future: settled values first, then the forecast."""
     settled = known.between(after_s, np.inf)
     expected = forecast.between(after_s, np.inf) if forecast is not None else None
     if not len(settled):

@@ -1,4 +1,4 @@
-"""The curve between measured points: monotone, on a fine grid of limits, and the lower hull of what a mix can reach.
+"""The curve between measured points: monotone, on a fine grid of limits; and its lower convex hull.
 
 More power never makes a job slower, and a higher limit never makes it draw less: measured points that say otherwise are
 noise, and are pooled (isotonic regression, weighted by how well each is known). Between them the logarithms of rate and
@@ -17,11 +17,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from policies.vocabulary.profile import SAME_POINT_W, PowerProfile, ProfilePoint
-
-Values = NDArray[np.float64]
+from policies.vocabulary.units import Values
 
 
 def fit_curve(profile: PowerProfile, *, step_w: float) -> PowerProfile:
@@ -64,7 +62,7 @@ def smoothed(profile: PowerProfile) -> PowerProfile:
 
 @dataclass(frozen=True, slots=True)
 class Hull:
-    """The points that no mix of two others beats, ascending in rate, power and marginal energy; one at least."""
+    """The lower convex hull of power over rate: points ascend in rate, power and marginal energy; at least one."""
 
     points: tuple[ProfilePoint, ...]
 
@@ -80,11 +78,11 @@ class Hull:
 
     @property
     def marginal_energies_j(self) -> Values:
-        """Return what one more iteration costs between two points, dP/dr, ascending, shape (n_points - 1,) [J]."""
+        """Return the marginal energies dP/dr between neighbours, ascending, shape (n_points - 1,) [J]."""
         return np.array([_slope_j(lower, upper) for lower, upper in pairwise(self.points)], dtype=np.float64)
 
     @property
-    def thriftiest(self) -> ProfilePoint:
+    def most_efficient(self) -> ProfilePoint:
         """Return the point with the least energy per iteration, which is the slowest."""
         return self.points[0]
 
@@ -95,10 +93,10 @@ class Hull:
 
 
 def lower_hull(profile: PowerProfile) -> Hull:
-    """Return the points that no mix of two others beats.
+    """Return the lower convex hull of power over rate, from the energy-minimal point to the fastest.
 
-    That is the lower convex hull of power over rate, from the energy-minimal point to the fastest. What is slower than
-    the former takes more time and more energy; what draws more and is no faster lies above the hull.
+    No time-share of two other points beats a point of it. Points slower than the energy-minimal one take more time and
+    more energy; points that draw more and are no faster lie above the hull.
     """
     least = profile.energy_minimal
     hull: list[ProfilePoint] = []
@@ -163,7 +161,7 @@ def _end_tangent(steps: Values, slopes: Values) -> float:
 
 
 def _weights(profile: PowerProfile, ci_ratios: list[float | None]) -> Values:
-    """Return the precision of each point: from the confidence intervals where all have one, else from its time."""
+    """Return the precision of each point, by its confidence interval, or by its duration if any has no interval."""
     if all(ci_ratios):
         return np.array([1 / (ci_ratio or 1.0) ** 2 for ci_ratio in ci_ratios])
     return np.array([point.active_s or 1.0 for point in profile.points])

@@ -32,8 +32,8 @@ class ProfilePoint:
         iterations_per_s: the rate of its slowest rank [1/s].
         power_ci_w: the half-width of the 95 % confidence interval of the power [W], or None where it is not known.
         iterations_per_s_ci: the same for the rate [1/s].
-        n: how many iterations it rests on.
-        active_s: for how long it was measured [s].
+        n: the number of measured iterations.
+        active_s: the duration of the measurement [s].
     """
 
     power_limit_w: float
@@ -95,11 +95,11 @@ class PowerProfile:
 
     @property
     def energy_minimal(self) -> ProfilePoint:
-        """Return the point with the least energy per iteration: below its limit a job is slower and needs more."""
+        """Return the point with the least energy per iteration: lower limits are slower and need more energy."""
         return min(self.points, key=lambda point: point.iteration_energy_j)
 
     def point_at(self, power_limit_w: float) -> ProfilePoint | None:
-        """Return the point nearest to a limit, within 0.5 W, or None."""
+        """Return the point at a limit, within `SAME_POINT_W`, or None."""
         nearest = min(self.points, key=lambda point: abs(point.power_limit_w - power_limit_w))
         return nearest if abs(nearest.power_limit_w - power_limit_w) <= SAME_POINT_W else None
 
@@ -112,7 +112,7 @@ class PowerProfile:
         )
 
     def with_overhead(self, host_power_w: float, pue: float) -> "PowerProfile":
-        """Return the curve as the building sees it: P becomes PUE·(P + host power)."""
+        """Return the curve with host power and PUE included: P becomes PUE·(P + host power)."""
         return PowerProfile(
             tuple(
                 replace(
@@ -125,11 +125,11 @@ class PowerProfile:
         )
 
     def usable(self) -> "PowerProfile":
-        """Return the points that some plan may want: none is beaten by another, none is below the energy-minimal one.
+        """Return the Pareto-optimal points, from the energy-minimal one up.
 
-        A point is beaten where another one is no slower and draws no more (noise makes such points, and so does a GPU
-        whose clocks no longer rise with the limit). What is slower than the energy-minimal point, as lower limits are,
-        takes more time and more energy: no price of either selects it. The highest rate always remains.
+        A point is dominated if another one is no slower and draws no more (noise makes such points, and so does a GPU
+        whose clocks no longer rise with the limit). Points slower than the energy-minimal one take more time and more
+        energy: no price of either selects them. The highest rate always remains.
         """
         least = self.energy_minimal
         return PowerProfile(
@@ -137,13 +137,13 @@ class PowerProfile:
                 point
                 for point in self.points
                 if point.iterations_per_s >= least.iterations_per_s
-                and not any(_beats(other, point) for other in self.points)
+                and not any(_dominates(other, point) for other in self.points)
             )
         )
 
 
-def _beats(one: ProfilePoint, other: ProfilePoint) -> bool:
-    """Return whether `one` is at least as fast, draws at most as much, and is better in one of the two."""
+def _dominates(one: ProfilePoint, other: ProfilePoint) -> bool:
+    """Return whether `one` is no slower, draws no more, and is strictly better in one of the two."""
     faster = one.iterations_per_s - other.iterations_per_s
     thriftier = other.power_w - one.power_w
     return faster >= 0 and thriftier >= 0 and faster + thriftier > 0

@@ -1,4 +1,4 @@
-"""Signals of the grid: carbon intensity or price as a step function of Unix time, with gaps and an age.
+"""Grid signals: carbon intensity or price as a step function of Unix time, with gaps and an age.
 
 >>> day = Signal(kind="average", zone="DE", source="example", unit="g/kWh", starts_s=np.array([0.0, 3600.0]),
 ...              values=np.array([300.0, 500.0]), ends_s=7200.0, issued_at_s=0.0)
@@ -28,12 +28,12 @@ class Signal:
     Attributes:
         kind: average or marginal carbon intensity, price, or plain energy (the constant 1); kinds never mix.
         zone: the zone of the grid.
-        source: who says so.
+        source: where the values come from.
         unit: `g/kWh`, `EUR/kWh` and the like, or `1`.
         starts_s: when each value begins to hold, shape (n,), strictly increasing; Unix time [s].
         values: the values, shape (n,); NaN where missing.
         ends_s: until when the last value holds [s]; infinite for a constant.
-        issued_at_s: when it was said [s].
+        issued_at_s: when the source issued it [s].
         estimated: whether each value is an estimate (a forecast, or what will be revised), shape (n,), or one for all.
     """
 
@@ -71,14 +71,14 @@ class Signal:
         return len(self.values)
 
     def value_at(self, now_s: float) -> float | None:
-        """Return the value that holds at a time, or None where there is none."""
+        """Return the value at a time, or None if it is missing."""
         index = int(np.searchsorted(self.starts_s, now_s, side="right")) - 1
         if index < 0 or now_s >= self.ends_s or np.isnan(self.values[index]):
             return None
         return float(self.values[index])
 
     def age_s(self, now_s: float) -> float:
-        """Return how long ago the last known value ceased to hold: 0 while one holds, infinite where none did [s]."""
+        """Return the time since the last known value ended: 0 while one holds, infinite if there is none [s]."""
         known = ~np.isnan(self.values) & (self.starts_s <= now_s)
         if not known.any():
             return float("inf")
@@ -103,26 +103,20 @@ class Signal:
         return durations_s[kept], self.values[kept]
 
     def mean(self, start_s: float, end_s: float) -> float | None:
-        """Return the mean over the known time between two times, or None where nothing is known."""
+        """Return the time-weighted mean of the known values between two times, or None if none is known."""
         durations_s, values = self.steps(start_s, end_s)
         return float(np.average(values, weights=durations_s)) if len(values) else None
 
     def maximum(self, start_s: float, end_s: float) -> float | None:
-        """Return the greatest value that holds between two times, or None where nothing is known."""
+        """Return the greatest known value between two times, or None if none is known."""
         _, values = self.steps(start_s, end_s)
         return float(values.max()) if len(values) else None
 
-    def integral(self, start_s: float, end_s: float, fallback: float) -> float:
-        """Return the integral of the signal over time; what is missing, or outside, counts as `fallback` [unit·s]."""
-        durations_s, values = self.steps(start_s, end_s)
-        missing_s = max(0.0, end_s - start_s) - float(durations_s.sum())
-        return float(durations_s @ values) + fallback * missing_s
-
     def joined(self, other: "Signal") -> "Signal":
-        """Return this signal continued by `other`, which wins from its start; a gap between them is missing.
+        """Return this signal continued by `other`, which wins from its start on; a gap between them is missing.
 
         Raises:
-            ValueError: the two are not of one kind and unit.
+            ValueError: the kinds or units differ.
         """
         if (self.kind, self.unit) != (other.kind, other.unit):
             raise ValueError(f"cannot join {self.kind} [{self.unit}] with {other.kind} [{other.unit}]")
@@ -139,14 +133,14 @@ class Signal:
         )
 
     def revised(self, newer: "Signal") -> "Signal":
-        """Return this signal as a newer fetch of the same source continues and revises it.
+        """Return this signal merged with a newer fetch of the same source.
 
-        Before the first start of `newer` this one stays, and a gap between the two is missing. From there on the newer
-        one rules; but what it lacks does not erase what was known: where it has no value, or no more values, this one's
-        values that start there stay, each for as long as it held, and nothing is bridged.
+        Before the first start of `newer` this signal stays, and a gap between the two is missing. From there on the
+        newer values win. Where `newer` has no value, or ends earlier, this signal's values that start there stay, each
+        for as long as it held; nothing is interpolated.
 
         Raises:
-            ValueError: the two are not of one kind, zone and unit.
+            ValueError: the kinds, zones or units differ.
         """
         mine, theirs = (self.kind, self.zone, self.unit), (newer.kind, newer.zone, newer.unit)
         if mine != theirs:
@@ -163,7 +157,7 @@ class Signal:
 def constant_signal(
     value: float, *, kind: SignalKind, unit: str, zone: str = "", source: str = "constant", now_s: float
 ) -> Signal:
-    """Return a signal that has one value for ever, before `now_s` too."""
+    """Return a signal with one value at all times, past and future."""
     return Signal(
         kind=kind,
         zone=zone,
@@ -177,7 +171,7 @@ def constant_signal(
 
 
 def _filled(newer: Signal, older: Signal) -> Signal:
-    """Return a signal with the values of an older one that start where it has none, or after its end."""
+    """Return a signal whose gaps, and the time after its end, are filled with the values of an older one."""
     if (older.starts_s >= newer.ends_s).any():
         newer = replace(
             newer,

@@ -35,7 +35,8 @@ from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.vocabulary.power_curve import fit_curve
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
-from tests.policies.days import A40, DAY_S, HOUR_S, grid
+from policies.vocabulary.units import DAY_S, HOUR_S
+from tests.policies.days import A40, grid
 
 DATE: Final = "2026-11-22"
 TABLE: Final = Path(__file__).with_suffix(".md")
@@ -117,7 +118,7 @@ def _plan_s(profile: PowerProfile, spec: int, history: Signal, forecast: Signal)
         forecast=forecast,
         now_s=history.ends_s,
         progress=progress,
-        present=None,
+        current=None,
     )
     return time.perf_counter() - began_s
 

@@ -93,7 +93,7 @@ class Profiler:
         """Take what was seen at the limit that is wanted."""
         if self._refinement is None:
             self._state = profiling.advance(self._settings, self._state, observation)
-            self.wanted_w = profiling.wanted_power_limit_w(self._state)
+            self.wanted_w = profiling.target_power_limit_w(self._state)
             profile = profiling.profile_of(self._state)
             if self.wanted_w is None and profile is not None:
                 self._refinement = profiling.begin_refinement(profile)
@@ -108,7 +108,7 @@ class Profiler:
         known = posterior_mean(refinement.profile)
         choice_w = self._best_w(known)
         self._diary.learn(choice_w, fit_curve(known, step_w=GRID_W))
-        self.is_done = not profiling.is_curious(self._settings, refinement)
+        self.is_done = not profiling.is_exploring(self._settings, refinement)
         self.wanted_w = (
             choice_w if self.is_done else self._best_w(profiling.sampled_curve(refinement.profile, self._rng))
         )

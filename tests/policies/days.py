@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from policies.planning import CurrentLimit, Decision, Objective, Progress, SwitchingRules, choose_power_limit
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import DAY_S, HOUR_S, JOULES_PER_KWH
 
-DAY_S: Final = 86_400.0
-HOUR_S: Final = 3_600.0
 ITERATIONS_PER_EPOCH: Final = 5_004.56
 
 # ResNet-50 on ImageNet, batch size 256, NVIDIA A40: limit [W], epoch time [s], mean power [W] (Zeus's power trace).
@@ -75,11 +74,17 @@ def hourly(values: NDArray[np.float64]) -> Signal:
     )
 
 
-def told(signal: Signal, now_s: float) -> Signal:
-    """Return what a grid has told by now: nothing that starts later."""
+def known_by(signal: Signal, now_s: float) -> Signal:
+    """Return what is known of a signal at a time: nothing that starts later."""
     n = int(np.searchsorted(signal.starts_s, now_s, side="right"))
     ends_s = float(signal.starts_s[n]) if n < len(signal) else signal.ends_s
     return signal.between(-np.inf, ends_s)
+
+
+def integral(signal: Signal, start_s: float, end_s: float) -> float:
+    """Return the integral of a signal over time, in its unit times seconds."""
+    durations_s, values = signal.steps(start_s, end_s)
+    return float(durations_s @ values)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,7 +103,7 @@ class Run:
     def train(self, power_limit_w: float, duration_s: float) -> None:
         """Train at a limit."""
         power_w, iterations_per_s = A40.at(power_limit_w)
-        self.carbon += power_w * self.grid.integral(self.now_s, self.now_s + duration_s, 0.0)
+        self.carbon += power_w * integral(self.grid, self.now_s, self.now_s + duration_s)
         self.n_iterations += iterations_per_s * duration_s
         self.active_s += duration_s
         self.energy_j += power_w * duration_s
@@ -119,7 +124,7 @@ class Run:
         """Return the carbon saved against the same iterations at the prior limit."""
         fastest = A40.fastest
         ends_s = started_at_s + self.n_iterations / fastest.iterations_per_s
-        return 1 - self.carbon / (fastest.power_w * self.grid.integral(started_at_s, ends_s, 0.0))
+        return 1 - self.carbon / (fastest.power_w * integral(self.grid, started_at_s, ends_s))
 
 
 def live_through(
@@ -134,28 +139,28 @@ def live_through(
     n_iterations: float | None = None,
     forecast: Callable[[float], Signal] | None = None,
 ) -> Run:
-    """Return a run that is profiled, then planned each period, until its hours, or the iterations it told of, are over.
+    """Return a run that is profiled, then planned each period, until its hours, or its announced iterations, are over.
 
     Args:
-        grid: the signal, of which the past and the present are known.
+        grid: the signal, of which the past and the current are known.
         objective: what is asked for.
         started_at_s: when the run starts [s].
         hours: when it ends, where nobody knows how many iterations it has.
         lost_s: how much time its profiling loses [s].
         profile: the curve that the plan believes in; the truth is the A40's.
         rules: how often the plan is made, and the hysteresis.
-        n_iterations: how many iterations it tells that it has.
+        n_iterations: its announced iterations.
         forecast: what is forecast at a time; nothing by default.
     """
     rules = rules or SwitchingRules(period_s=600.0, min_dwell_s=60.0, min_gain_ratio=0.005)
-    run, present, ends_s = Run(grid=grid, now_s=started_at_s), None, started_at_s + hours * HOUR_S
+    run, current, ends_s = Run(grid=grid, now_s=started_at_s), None, started_at_s + hours * HOUR_S
     run.sweep(lost_s)
     while run.n_iterations < n_iterations * (1 - 1e-9) if n_iterations else run.now_s < ends_s:
         decision = choose_power_limit(
             profile=profile,
             objective=objective,
             rules=rules,
-            history=told(grid, run.now_s),
+            history=known_by(grid, run.now_s),
             forecast=forecast(run.now_s) if forecast else None,
             now_s=run.now_s,
             progress=Progress(
@@ -163,13 +168,13 @@ def live_through(
                 active_s=run.active_s,
                 started_at_s=started_at_s,
                 total_iterations=n_iterations,
-                spent=run.carbon / 3.6e6,
+                spent=run.carbon / JOULES_PER_KWH,
             ),
-            present=present,
+            current=current,
         )
         for limit_w, until_s in _parts(decision, run.now_s + rules.period_s):
-            if present is None or present.power_limit_w != limit_w:
-                present = CurrentLimit(power_limit_w=limit_w, since_s=run.now_s)
+            if current is None or current.power_limit_w != limit_w:
+                current = CurrentLimit(power_limit_w=limit_w, since_s=run.now_s)
             left = math.inf if n_iterations is None else n_iterations - run.n_iterations
             duration_s = min(until_s - run.now_s, left / A40.at(limit_w)[1])
             if n_iterations is None:
@@ -182,7 +187,7 @@ def live_through(
 
 def _parts(decision: Decision, until_s: float) -> list[tuple[float, float]]:
     """Return the limits of a period [W], each with the time until which it holds [s]."""
-    if decision.later is None:
+    if decision.scheduled is None:
         return [(decision.power_limit_w, until_s)]
-    later = decision.later
+    later = decision.scheduled
     return [(decision.power_limit_w, later.from_s), (later.power_limit_w, until_s)]

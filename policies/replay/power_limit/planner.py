@@ -39,12 +39,12 @@ def planner_policy(objective: Objective, forecast: ForecastSource, *, knows_leng
             forecast=forecast(inputs),
             now_s=inputs.now_s,
             progress=progress if knows_length else replace(progress, total_iterations=None),
-            present=inputs.present,
+            current=inputs.present,
         )
-        if decision.later is None:
+        if decision.scheduled is None:
             return [Setpoint(power_limit_w=decision.power_limit_w)]
-        first = Setpoint(power_limit_w=decision.power_limit_w, until_s=decision.later.from_s)
-        return [first, Setpoint(power_limit_w=decision.later.power_limit_w)]
+        first = Setpoint(power_limit_w=decision.power_limit_w, until_s=decision.scheduled.from_s)
+        return [first, Setpoint(power_limit_w=decision.scheduled.power_limit_w)]
 
     return policy
 

@@ -82,7 +82,7 @@ def _search_gridchase(training: SimulatedTraining, eta: float, rng: np.random.Ge
     refinement = profiling.begin_refinement(_measured(training, settings))
     first = _result_now(training, refinement.profile)
     training.reading_s = max(training.reading_s, READING_S)
-    while profiling.is_curious(settings, refinement):
+    while profiling.is_exploring(settings, refinement):
         _plan(training, fit_curve(profiling.sampled_curve(refinement.profile, rng), step_w=GRID_W), eta)
         refinement = _refined(training, settings, refinement)
     curve = fit_curve(profiling.posterior_curve(refinement.profile), step_w=GRID_W)
@@ -108,11 +108,11 @@ def settings_of(training: SimulatedTraining) -> ProfilerSettings:
 def _measured(training: SimulatedTraining, settings: ProfilerSettings) -> PowerProfile:
     """Return the profile after the first sweep."""
     state = profiling.begin(settings)
-    while (wanted_w := profiling.wanted_power_limit_w(state)) is not None:
+    while (wanted_w := profiling.target_power_limit_w(state)) is not None:
         training.set_power_limit(wanted_w)
         for observation in training.observe():
             state = profiling.advance(settings, state, observation)
-            if profiling.wanted_power_limit_w(state) != wanted_w:
+            if profiling.target_power_limit_w(state) != wanted_w:
                 break  # the remaining observations are at this limit, not at the next one
     profile = profiling.profile_of(state)
     if profile is None:

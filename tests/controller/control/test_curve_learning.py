@@ -24,7 +24,7 @@ from controller.control.curve_learning import (
     with_stalls,
 )
 from controller.control.profile_store import ProfileKey, ProfileStore
-from policies.profiling import ProfilerSettings, wanted_power_limit_w
+from policies.profiling import ProfilerSettings, target_power_limit_w
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from tests.controller.messages import ns
 
@@ -103,7 +103,7 @@ def live(learning: CurveLearning, *, duration_s: float, seed: int) -> None:
     dice, begin_s, n_iterations = np.random.default_rng(seed), 0.0, 0
     while begin_s < duration_s:
         state = learning.state
-        wanted_w = wanted_power_limit_w(state.sweep) if isinstance(state, Profiling) else None
+        wanted_w = target_power_limit_w(state.sweep) if isinstance(state, Profiling) else None
         power_limit_w = wanted_w or TOP_W
         times_s = []
         for _ in range(10):

@@ -319,7 +319,7 @@ def in_doubt(run: LimitControl, *, begin_s: int) -> int:
     for second in range(begin_s, begin_s + 200):
         train(run, 1, begin_s=second, rate=lambda limit_w: 0.8 * rate_per_s(limit_w))
         assert isinstance(run.state, Planned)
-        if run.state.drift.is_in_doubt:
+        if run.state.drift.is_suspected:
             return second + 1
     raise AssertionError("there is no doubt")
 

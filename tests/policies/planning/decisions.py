@@ -17,7 +17,8 @@ from policies.vocabulary.freshness import CurrentSignal as Known
 from policies.vocabulary.freshness import assess_signal
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
-from tests.policies.days import A40, DAY_S, HOUR_S
+from policies.vocabulary.units import DAY_S, HOUR_S
+from tests.policies.days import A40
 
 FREE: Final = SwitchingRules(period_s=300.0, min_dwell_s=0.0, min_gain_ratio=0.0)
 NOW_S: Final = 15.5 * DAY_S
@@ -32,7 +33,7 @@ def decided(
     profile: PowerProfile = A40,
     rules: SwitchingRules = FREE,
     so_far: Progress | None = None,
-    present: CurrentLimit | None = None,
+    current: CurrentLimit | None = None,
     now_s: float = NOW_S,
 ) -> Decision:
     """Return the decision for a run that has just begun, unless `so_far` says otherwise."""
@@ -44,7 +45,7 @@ def decided(
         forecast=forecast,
         now_s=now_s,
         progress=so_far or Progress(n_iterations=0.0, active_s=0.0, started_at_s=now_s),
-        present=present,
+        current=current,
     )
 
 
@@ -64,7 +65,7 @@ def chosen(
     profile: PowerProfile = A40,
     rules: SwitchingRules = FREE,
     so_far: Progress | None = None,
-    present: CurrentLimit | None = None,
+    current: CurrentLimit | None = None,
     now_s: float = NOW_S,
 ) -> Decision:
     return decided(
@@ -74,19 +75,19 @@ def chosen(
         profile=profile,
         rules=rules,
         so_far=so_far,
-        present=present,
+        current=current,
         now_s=now_s,
     )
 
 
 def means(decision: Decision, *, period_s: float = FREE.period_s, now_s: float = NOW_S) -> tuple[float, float]:
     """Return the mean (power [W], rate [1/s]) over the period of a decision."""
-    if decision.later is None:
+    if decision.scheduled is None:
         return decision.power_w, decision.iterations_per_s
-    share = (decision.later.from_s - now_s) / period_s
+    share = (decision.scheduled.from_s - now_s) / period_s
     return (
-        share * decision.power_w + (1 - share) * decision.later.power_w,
-        share * decision.iterations_per_s + (1 - share) * decision.later.iterations_per_s,
+        share * decision.power_w + (1 - share) * decision.scheduled.power_w,
+        share * decision.iterations_per_s + (1 - share) * decision.scheduled.iterations_per_s,
     )
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from policies.planning import EtaObjective, SlowdownObjective, SwitchingRules
 from policies.vocabulary.profile import PowerProfile
-from tests.policies.days import A40, DAY_S, SHAPES, Run, grid, hourly, live_through
+from policies.vocabulary.units import DAY_S
+from tests.policies.days import A40, SHAPES, Run, grid, hourly, live_through
 
 STARTED_S = 14 * DAY_S
 BUDGET = SlowdownObjective(max_slowdown=1.03)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from policies.planning import BudgetObjective, DeadlineObjective, Progress
 from policies.vocabulary.power_curve import lower_hull
-from policies.vocabulary.units import JOULES_PER_KWH
-from tests.policies.days import A40, DAY_S, HOUR_S, SHAPES, grid, hourly, live_through, told
+from policies.vocabulary.units import DAY_S, HOUR_S, JOULES_PER_KWH
+from tests.policies.days import A40, SHAPES, grid, hourly, known_by, live_through
 from tests.policies.planning.decisions import FREE, NOW_S, TOP_PER_S, ahead, decided, judged, means
 
 STARTED_S = 14 * DAY_S
@@ -47,7 +47,7 @@ def test_a_later_deadline_never_takes_more_carbon() -> None:
 def test_a_deadline_that_cannot_be_met_gets_the_highest_limit() -> None:
     decision = decided(DeadlineObjective(deadline_s=NOW_S + 5 * HOUR_S), so_far=run_of(6.0))
     assert (decision.power_limit_w, decision.reason) == (300.0, "behind_schedule")
-    late = decided(DeadlineObjective(deadline_s=NOW_S - 1.0), so_far=run_of(6.0), history=told(grid("wind"), NOW_S))
+    late = decided(DeadlineObjective(deadline_s=NOW_S - 1.0), so_far=run_of(6.0), history=known_by(grid("wind"), NOW_S))
     assert (late.power_limit_w, late.reason) == (300.0, "behind_schedule")
 
 
@@ -79,7 +79,7 @@ def test_a_budget_is_kept_and_used(shape: str) -> None:
 @settings(max_examples=25)
 @given(st.floats(400.0, 3_000.0), st.floats(1.0, 1.5))
 def test_a_larger_budget_is_never_slower(budget: float, factor: float) -> None:
-    history = told(grid("wind"), NOW_S)
+    history = known_by(grid("wind"), NOW_S)
     rates = [
         means(decided(BudgetObjective(budget=b), so_far=run_of(10.0, spent=0.0), history=history))[1]
         for b in (budget, budget * factor)
@@ -129,7 +129,7 @@ def test_without_a_length_neither_can_be_planned_and_the_safe_side_is_taken(
     unknown = Progress(n_iterations=10.0, active_s=10.0, started_at_s=NOW_S, spent=0.0)
     decision = decided(objective, so_far=unknown, rules=FREE)
     assert (decision.power_limit_w, decision.reason) == (limit_w, "length_unknown")
-    assert "not known" in decision.detail
+    assert "unknown" in decision.detail
 
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, float("nan")])
@@ -141,7 +141,7 @@ def test_a_budget_of_nothing_is_refused(budget: float) -> None:
 @pytest.mark.parametrize(("value", "later"), [(100.0, 500.0), (500.0, 100.0)])
 def test_a_budget_is_weighed_with_the_rest_of_the_hour_as_it_is_known(value: float, later: float) -> None:
     """The forecast begins with the next hour; the run ends in it."""
-    slowest = lower_hull(A40).thriftiest
+    slowest = lower_hull(A40).most_efficient
     known = judged(60.0, ahead([later] * 24, now_s=NOW_S + HOUR_S, source="api+regression"), value=value)
     cost = slowest.power_w * (value * (HOUR_S - 60.0) + later * HOUR_S) / JOULES_PER_KWH
     so_far = Progress(

@@ -40,10 +40,10 @@ def solved(hull: Hull, ahead: SignalOutlook, needed_per_s: float) -> float:
 @given(profiles(), steps, st.floats(0.0, 1.0))
 def test_the_cost_is_what_a_solver_finds(profile: PowerProfile, pairs: list[tuple[float, float]], share: float) -> None:
     hull, ahead = lower_hull(profile), outlook(pairs)
-    low, high = hull.thriftiest.iterations_per_s, hull.fastest.iterations_per_s
-    bought = MeritOrder(hull, ahead).buy(low + share * (high - low))
-    assert bought.mean_rate_per_s >= (low + share * (high - low)) * (1 - 1e-9)
-    assert bought.mean_power_cost == pytest.approx(solved(hull, ahead, bought.mean_rate_per_s), rel=1e-6)
+    low, high = hull.most_efficient.iterations_per_s, hull.fastest.iterations_per_s
+    dispatch = MeritOrder(hull, ahead).dispatch(low + share * (high - low))
+    assert dispatch.mean_rate_per_s >= (low + share * (high - low)) * (1 - 1e-9)
+    assert dispatch.mean_power_cost == pytest.approx(solved(hull, ahead, dispatch.mean_rate_per_s), rel=1e-6)
 
 
 @given(profiles(), steps, st.floats(0.0, 3.0))
@@ -51,14 +51,14 @@ def test_the_rate_now_is_one_of_the_hull(
     profile: PowerProfile, pairs: list[tuple[float, float]], needed: float
 ) -> None:
     hull = lower_hull(profile)
-    rate_per_s = MeritOrder(hull, outlook(pairs)).buy(needed * hull.fastest.iterations_per_s).rate_per_s
-    assert hull.thriftiest.iterations_per_s <= rate_per_s <= hull.fastest.iterations_per_s * (1 + 1e-12)
+    rate_per_s = MeritOrder(hull, outlook(pairs)).dispatch(needed * hull.fastest.iterations_per_s).rate_per_s
+    assert hull.most_efficient.iterations_per_s <= rate_per_s <= hull.fastest.iterations_per_s * (1 + 1e-12)
 
 
 @given(st.floats(0.94, 1.0), st.floats(0.1, 1e3))
 def test_of_a_flat_signal_every_moment_gets_the_mean(share: float, value: float) -> None:
     needed_per_s = share * A40_HULL.fastest.iterations_per_s
-    assert MeritOrder(A40_HULL, flat_outlook(value, 3_600.0, period_s=300.0)).buy(
+    assert MeritOrder(A40_HULL, flat_outlook(value, 3_600.0, period_s=300.0)).dispatch(
         needed_per_s
     ).rate_per_s == pytest.approx(needed_per_s)
 
@@ -68,83 +68,86 @@ def test_a_surplus_now_is_worth_what_a_solver_leaves_out_later(
     profile: PowerProfile, pairs: list[tuple[float, float]], share: float, surplus_share: float
 ) -> None:
     hull, ahead = lower_hull(profile), outlook([*pairs, (600.0, 100.0)])
-    low, high = hull.thriftiest.iterations_per_s, hull.fastest.iterations_per_s
-    market = MeritOrder(hull, ahead)
-    bought = market.buy(low + share * (high - low))
+    low, high = hull.most_efficient.iterations_per_s, hull.fastest.iterations_per_s
+    merit_order = MeritOrder(hull, ahead)
+    dispatch = merit_order.dispatch(low + share * (high - low))
     surplus_per_s = surplus_share * (high - low)
     later = SignalOutlook(ahead.durations_s[1:], ahead.values[1:])
     whole_s, present_s, later_s = (float(s) for s in (ahead.durations_s.sum(), pairs[0][0], later.durations_s.sum()))
-    planned_per_s = (bought.mean_rate_per_s * whole_s - bought.rate_per_s * present_s) / later_s
+    planned_per_s = (dispatch.mean_rate_per_s * whole_s - dispatch.rate_per_s * present_s) / later_s
     least_per_s = planned_per_s - surplus_per_s * present_s / later_s
     saved = solved(hull, later, planned_per_s * (1 - 1e-12)) - solved(hull, later, least_per_s)
-    assert market.resale(bought, surplus_per_s) == pytest.approx(
-        saved * later_s / present_s, rel=1e-6, abs=1e-6 * bought.mean_power_cost * whole_s / present_s
+    assert merit_order.avoided_cost(dispatch, surplus_per_s) == pytest.approx(
+        saved * later_s / present_s, rel=1e-6, abs=1e-6 * dispatch.mean_power_cost * whole_s / present_s
     )
 
 
 def test_a_surplus_that_nothing_can_be_left_out_for_ends_the_run_sooner() -> None:
-    thriftiest, wanted_per_s = A40_HULL.thriftiest, A40_HULL.fastest.iterations_per_s
-    for horizon_s, price_at_end in ((36_000.0, 0.0), (360_000.0, 200.0 * thriftiest.iteration_energy_j)):
-        market = MeritOrder(A40_HULL, outlook([(3_600.0, 200.0), (horizon_s, 200.0)]))
-        surplus_per_s = wanted_per_s - thriftiest.iterations_per_s
-        assert market.resale(market.buy(0.0), surplus_per_s) == pytest.approx(price_at_end * surplus_per_s)
+    most_efficient, wanted_per_s = A40_HULL.most_efficient, A40_HULL.fastest.iterations_per_s
+    for horizon_s, cost_at_end in ((36_000.0, 0.0), (360_000.0, 200.0 * most_efficient.iteration_energy_j)):
+        merit_order = MeritOrder(A40_HULL, outlook([(3_600.0, 200.0), (horizon_s, 200.0)]))
+        surplus_per_s = wanted_per_s - most_efficient.iterations_per_s
+        assert merit_order.avoided_cost(merit_order.dispatch(0.0), surplus_per_s) == pytest.approx(
+            cost_at_end * surplus_per_s
+        )
 
 
 def test_work_is_done_when_it_is_cheap() -> None:
     needed_per_s = 0.96 * A40_HULL.fastest.iterations_per_s
     rates = [
-        MeritOrder(A40_HULL, outlook([(3_600.0, now), (3_600.0, 300.0)])).buy(needed_per_s).rate_per_s
+        MeritOrder(A40_HULL, outlook([(3_600.0, now), (3_600.0, 300.0)])).dispatch(needed_per_s).rate_per_s
         for now in (100.0, 299.0, 301.0, 9_000.0)
     ]
     assert rates == sorted(rates, reverse=True)
-    assert rates[0] > needed_per_s > rates[-1] == A40_HULL.thriftiest.iterations_per_s
+    assert rates[0] > needed_per_s > rates[-1] == A40_HULL.most_efficient.iterations_per_s
 
 
 def test_more_than_is_needed_is_done_where_that_is_cheaper_than_the_same_work_at_the_end() -> None:
     """An hour at a tenth of the usual price; and the run, which has all the time it wants, ends the sooner."""
-    bought = MeritOrder(A40_HULL, outlook([(3_600.0, 30.0), (360_000.0, 300.0)])).buy(0.0)
-    assert bought.rate_per_s > A40_HULL.thriftiest.iterations_per_s
-    usual = MeritOrder(A40_HULL, outlook([(3_600.0, 300.0), (360_000.0, 300.0)])).buy(0.0)
-    assert usual.rate_per_s == A40_HULL.thriftiest.iterations_per_s
+    dispatch = MeritOrder(A40_HULL, outlook([(3_600.0, 30.0), (360_000.0, 300.0)])).dispatch(0.0)
+    assert dispatch.rate_per_s > A40_HULL.most_efficient.iterations_per_s
+    usual = MeritOrder(A40_HULL, outlook([(3_600.0, 300.0), (360_000.0, 300.0)])).dispatch(0.0)
+    assert usual.rate_per_s == A40_HULL.most_efficient.iterations_per_s
 
 
 def test_the_price_of_work_and_the_price_of_time_want_the_same_limit() -> None:
     """Argmin (c·P + λ)/r with λ = μ·r - c·P, the form of Chase's eq. 6, is the point that μ buys up to."""
     value, needed_per_s = 250.0, 0.97 * A40_HULL.fastest.iterations_per_s
-    bought = MeritOrder(A40_HULL, outlook([(600.0, value), (9_000.0, 400.0)])).buy(needed_per_s)
-    power_w = float(np.interp(bought.rate_per_s, A40_HULL.iterations_per_s, A40_HULL.power_w))
-    time_price = bought.work_price * bought.rate_per_s - value * power_w
+    dispatch = MeritOrder(A40_HULL, outlook([(600.0, value), (9_000.0, 400.0)])).dispatch(needed_per_s)
+    power_w = float(np.interp(dispatch.rate_per_s, A40_HULL.iterations_per_s, A40_HULL.power_w))
+    time_price = dispatch.marginal_cost * dispatch.rate_per_s - value * power_w
     costs = (value * A40_HULL.power_w + time_price) / A40_HULL.iterations_per_s
     assert time_price > 0
-    assert costs.min() == pytest.approx((value * power_w + time_price) / bought.rate_per_s)
+    assert costs.min() == pytest.approx((value * power_w + time_price) / dispatch.rate_per_s)
 
 
 def test_paid_to_draw_power_a_run_draws_what_it_can() -> None:
-    bought = MeritOrder(A40_HULL, outlook([(600.0, -20.0), (6_000.0, 60.0)])).buy(0.0)
-    assert bought.rate_per_s == pytest.approx(A40_HULL.fastest.iterations_per_s)
+    dispatch = MeritOrder(A40_HULL, outlook([(600.0, -20.0), (6_000.0, 60.0)])).dispatch(0.0)
+    assert dispatch.rate_per_s == pytest.approx(A40_HULL.fastest.iterations_per_s)
 
 
 def test_within_days_of_the_end_nothing_is_bought_before_its_time() -> None:
-    """When exactly the run ends follows from what is bought, and so does what is saved there."""
-    bought = MeritOrder(A40_HULL, outlook([(3_600.0, 30.0), (90_000.0, 300.0)])).buy(0.0)
-    assert bought.rate_per_s == A40_HULL.thriftiest.iterations_per_s
+    """When exactly the run ends follows from what is dispatch, and so does what is saved there."""
+    dispatch = MeritOrder(A40_HULL, outlook([(3_600.0, 30.0), (90_000.0, 300.0)])).dispatch(0.0)
+    assert dispatch.rate_per_s == A40_HULL.most_efficient.iterations_per_s
 
 
 def test_a_forecast_that_reaches_the_end_tells_what_is_saved_by_ending_sooner() -> None:
     """Ten hours of work; the latest hours that they may reach into are ten times as dirty as the first ones."""
-    left = 36_000.0 * A40_HULL.thriftiest.iterations_per_s
+    left = 36_000.0 * A40_HULL.most_efficient.iterations_per_s
     hours = np.where(np.arange(12) < 6, 30.0, 300.0)
     foreseen = SignalOutlook(np.full(12, 3_600.0), hours, foreseen_s=12 * 3_600.0)
     assert (
-        MeritOrder(A40_HULL, foreseen).buy(0.0, left_iterations=left).rate_per_s > A40_HULL.thriftiest.iterations_per_s
+        MeritOrder(A40_HULL, foreseen).dispatch(0.0, left_iterations=left).rate_per_s
+        > A40_HULL.most_efficient.iterations_per_s
     )
     for unsure, told in (
         (replace(foreseen, foreseen_s=9 * 3_600.0), left),
         (replace(foreseen, values=hours[::-1]), left),
         (foreseen, None),
     ):
-        bought = MeritOrder(A40_HULL, unsure).buy(0.0, left_iterations=told)
-        assert bought.rate_per_s == A40_HULL.thriftiest.iterations_per_s
+        dispatch = MeritOrder(A40_HULL, unsure).dispatch(0.0, left_iterations=told)
+        assert dispatch.rate_per_s == A40_HULL.most_efficient.iterations_per_s
 
 
 @given(
@@ -160,8 +163,8 @@ def test_a_run_of_one_speed_ends_in_the_last_hour_of_an_outlook_as_long_as_it_ta
     left = left_s * rate_per_s
     shares, values = np.array(pairs).T
     foreseen = SignalOutlook(shares / shares.sum() * (left / rate_per_s), values, foreseen_s=left / rate_per_s)
-    bought = MeritOrder(hull, foreseen).buy(rate_per_s, left_iterations=left)
-    assert bought.work_price == pytest.approx(values[-1] * 200.0 / rate_per_s)
+    dispatch = MeritOrder(hull, foreseen).dispatch(rate_per_s, left_iterations=left)
+    assert dispatch.marginal_cost == pytest.approx(values[-1] * 200.0 / rate_per_s)
 
 
 @given(
@@ -175,12 +178,12 @@ def test_what_is_saved_by_ending_sooner_is_what_some_hour_costs_that_the_end_may
 ) -> None:
     hull, plain = lower_hull(profile), outlook(pairs)
     ends_s, values = np.cumsum(plain.durations_s), plain.values
-    slowest, whole_s = hull.thriftiest, float(plain.durations_s.sum())
+    slowest, whole_s = hull.most_efficient, float(plain.durations_s.sum())
     left = left_share * whole_s * slowest.iterations_per_s
     latest_s, soonest_s = left / slowest.iterations_per_s, left / hull.fastest.iterations_per_s
     foreseen_s = foreseen_share * whole_s
-    bought = MeritOrder(hull, replace(plain, foreseen_s=foreseen_s)).buy(0.0, left_iterations=left)
-    value = bought.work_price * slowest.iterations_per_s / slowest.power_w
+    dispatch = MeritOrder(hull, replace(plain, foreseen_s=foreseen_s)).dispatch(0.0, left_iterations=left)
+    value = dispatch.marginal_cost * slowest.iterations_per_s / slowest.power_w
     starts_s, margin_s = ends_s - plain.durations_s, 1e-6 * whole_s
     surely = values[(ends_s >= soonest_s + margin_s) & (starts_s <= latest_s - margin_s)]
     maybe = values[(ends_s >= soonest_s - margin_s) & (starts_s <= latest_s + margin_s)]
@@ -194,11 +197,11 @@ def test_what_is_saved_by_ending_sooner_is_what_some_hour_costs_that_the_end_may
 def test_an_mean_work_prices_what_the_purchase_says(
     profile: PowerProfile, pairs: list[tuple[float, float]], share: float
 ) -> None:
-    market = MeritOrder(lower_hull(profile), outlook(pairs))
-    low, high = market.hull.thriftiest.iterations_per_s, market.hull.fastest.iterations_per_s
-    bought = market.buy(low + share * (high - low))
-    expected = bought.mean_power_cost / bought.mean_rate_per_s
-    assert market.mean_work_price(low + share * (high - low)) == pytest.approx(expected)
+    merit_order = MeritOrder(lower_hull(profile), outlook(pairs))
+    low, high = merit_order.hull.most_efficient.iterations_per_s, merit_order.hull.fastest.iterations_per_s
+    dispatch = merit_order.dispatch(low + share * (high - low))
+    expected = dispatch.mean_power_cost / dispatch.mean_rate_per_s
+    assert merit_order.average_cost(low + share * (high - low)) == pytest.approx(expected)
 
 
 @given(profiles(), steps, st.floats(0.0, 1.0))
@@ -206,12 +209,12 @@ def test_with_negative_prices_it_is_never_dearer_than_at_one_rate(
     profile: PowerProfile, pairs: list[tuple[float, float]], share: float
 ) -> None:
     hull, ahead = lower_hull(profile), outlook([(s, value - 450.0) for s, value in pairs])
-    low, high = hull.thriftiest.iterations_per_s, hull.fastest.iterations_per_s
+    low, high = hull.most_efficient.iterations_per_s, hull.fastest.iterations_per_s
     needed_per_s = low + share * (high - low)
-    bought = MeritOrder(hull, ahead).buy(needed_per_s)
+    dispatch = MeritOrder(hull, ahead).dispatch(needed_per_s)
     even_w = float(np.interp(needed_per_s, hull.iterations_per_s, hull.power_w))
-    chord_w = hull.thriftiest.power_w + share * (hull.fastest.power_w - hull.thriftiest.power_w)
+    chord_w = hull.most_efficient.power_w + share * (hull.fastest.power_w - hull.most_efficient.power_w)
     weights = ahead.durations_s / ahead.durations_s.sum()
     even = float(weights @ np.where(ahead.values < 0, ahead.values * chord_w, ahead.values * even_w))
-    if bought.mean_rate_per_s <= needed_per_s * (1 + 1e-9):
-        assert bought.mean_power_cost <= even + 1e-6 * (abs(even) + hull.fastest.power_w)
+    if dispatch.mean_rate_per_s <= needed_per_s * (1 + 1e-9):
+        assert dispatch.mean_power_cost <= even + 1e-6 * (abs(even) + hull.fastest.power_w)

@@ -22,7 +22,7 @@ def test_parts_stand_long_enough_and_have_the_mean_rate_as_far_as_that_allows(
     profile: PowerProfile, share: float, dwell_s: float
 ) -> None:
     hull, rules = lower_hull(profile), SwitchingRules(period_s=300.0, min_dwell_s=dwell_s, min_gain_ratio=0.0)
-    low_per_s, high_per_s = hull.thriftiest.iterations_per_s, hull.fastest.iterations_per_s
+    low_per_s, high_per_s = hull.most_efficient.iterations_per_s, hull.fastest.iterations_per_s
     rate_per_s = low_per_s + share * (high_per_s - low_per_s)
     mix = duty_cycle_for(hull, rate_per_s, rules, None)
     if mix.second is None:
@@ -48,8 +48,8 @@ def test_a_rate_that_a_limit_has_needs_no_other() -> None:
     for point in HULL.points:
         for rounding in (0.0, 1e-13, 5e-13):
             rate_per_s = point.iterations_per_s * (1 + rounding)
-            for at_least_per_s in (0.0, rate_per_s):
-                mix = duty_cycle_for(HULL, rate_per_s, FREE, None, at_least_per_s=at_least_per_s)
+            for minimum_per_s in (0.0, rate_per_s):
+                mix = duty_cycle_for(HULL, rate_per_s, FREE, None, minimum_per_s=minimum_per_s)
                 assert (mix.first, mix.second) == (point, None)
 
 
@@ -63,10 +63,10 @@ def test_where_a_period_is_too_short_for_two_it_has_the_nearer_one() -> None:
 def test_what_is_too_slow_is_rounded_up_and_does_not_come_first() -> None:
     rules = SwitchingRules(period_s=100.0, min_dwell_s=60.0, min_gain_ratio=0.0)
     near_low = LOW.iterations_per_s + 0.3 * (HIGH.iterations_per_s - LOW.iterations_per_s)
-    present = CurrentLimit(power_limit_w=LOW.power_limit_w, since_s=0.0)
-    assert duty_cycle_for(HULL, near_low, rules, present).first == LOW
-    assert duty_cycle_for(HULL, near_low, rules, present, at_least_per_s=near_low).first == HIGH
-    mix = duty_cycle_for(HULL, near_low, FREE, present, at_least_per_s=near_low)
+    current = CurrentLimit(power_limit_w=LOW.power_limit_w, since_s=0.0)
+    assert duty_cycle_for(HULL, near_low, rules, current).first == LOW
+    assert duty_cycle_for(HULL, near_low, rules, current, minimum_per_s=near_low).first == HIGH
+    mix = duty_cycle_for(HULL, near_low, FREE, current, minimum_per_s=near_low)
     assert (mix.first, mix.second) == (HIGH, LOW)
 
 

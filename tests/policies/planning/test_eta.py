@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from policies.planning import CurrentLimit, Decision, EtaObjective, Progress, SwitchingRules, choose_power_limit
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
-from tests.policies.days import A40, DAY_S, HOUR_S, SHAPES, grid, hourly, told
+from policies.vocabulary.units import DAY_S, HOUR_S
+from tests.policies.days import A40, SHAPES, grid, hourly, known_by
 from tests.policies.planning.decisions import decided
 from tests.policies.vocabulary.test_profile import profiles
 
@@ -24,7 +25,7 @@ def chosen(
     forecast: Signal | None = None,
     profile: PowerProfile = A40,
     rules: SwitchingRules = FREE,
-    present: CurrentLimit | None = None,
+    current: CurrentLimit | None = None,
     now_s: float = NOW_S,
 ) -> Decision:
     return choose_power_limit(
@@ -35,7 +36,7 @@ def chosen(
         forecast=forecast,
         now_s=now_s,
         progress=Progress(n_iterations=1_000.0, active_s=1_000.0, started_at_s=STARTED_S),
-        present=present,
+        current=current,
     )
 
 
@@ -76,7 +77,7 @@ def test_with_a_signal_the_choice_is_that_of_eq_6(profile: PowerProfile, eta: fl
         forecast=series.between(26 * HOUR_S, 30 * HOUR_S),
         now_s=27.5 * HOUR_S,
         progress=Progress(n_iterations=1.0, active_s=1.0, started_at_s=24 * HOUR_S),
-        present=None,
+        current=None,
     )
     assert decision.power_limit_w == chase_limit_w(profile, eta, values[27], max(values[:24]))
     assert (decision.reason, decision.signal_value) == ("eta_signal", values[27])
@@ -89,14 +90,14 @@ def test_each_hour_of_a_day_is_chosen_by_eq_6(shape: str, eta: float) -> None:
     highest = float(series.values[14 * 24 : 15 * 24].max())
     for hour in range(15 * 24, 16 * 24):
         now_s = (hour + 0.5) * HOUR_S
-        decision = chosen(eta, history=told(series, now_s), now_s=now_s)
+        decision = chosen(eta, history=known_by(series, now_s), now_s=now_s)
         assert decision.power_limit_w == chase_limit_w(A40, eta, float(series.values[hour]), highest)
 
 
 def test_chase_changes_its_limit_with_the_hour() -> None:
     series = grid("solar")
     limits_w = {
-        chosen(0.7, history=told(series, hour * HOUR_S), now_s=hour * HOUR_S).power_limit_w
+        chosen(0.7, history=known_by(series, hour * HOUR_S), now_s=hour * HOUR_S).power_limit_w
         for hour in range(15 * 24, 16 * 24)
     }
     assert limits_w == {200.0, 225.0}
@@ -117,10 +118,10 @@ def test_without_the_day_before_the_run_the_highest_known_value_stands_in_and_is
         forecast=None,
         now_s=2.5 * HOUR_S,
         progress=Progress(n_iterations=1.0, active_s=1.0, started_at_s=0.0),
-        present=None,
+        current=None,
     )
     assert decision.power_limit_w == chase_limit_w(A40, 0.7, 500.0, 600.0)
-    assert "known up to now" in decision.detail
+    assert "known so far" in decision.detail
 
 
 def test_a_stale_signal_falls_back_to_zeus_and_says_so() -> None:
@@ -144,7 +145,7 @@ def test_an_eta_that_is_no_share_is_refused(eta: float) -> None:
 def test_a_limit_stands_for_its_dwell() -> None:
     rules = SwitchingRules(period_s=300.0, min_dwell_s=900.0, min_gain_ratio=0.0)
     early, late = (
-        chosen(0.5, rules=rules, present=CurrentLimit(power_limit_w=300.0, since_s=NOW_S - since_s))
+        chosen(0.5, rules=rules, current=CurrentLimit(power_limit_w=300.0, since_s=NOW_S - since_s))
         for since_s in (899.0, 900.0)
     )
     assert (early.power_limit_w, early.reason) == (300.0, "kept_dwell")
@@ -153,16 +154,16 @@ def test_a_limit_stands_for_its_dwell() -> None:
 
 def test_a_change_that_gains_little_is_not_made() -> None:
     rules = SwitchingRules(period_s=300.0, min_dwell_s=0.0, min_gain_ratio=0.005)
-    present = CurrentLimit(power_limit_w=200.0, since_s=0.0)
-    kept = chosen(0.56, rules=rules, present=present)
+    current = CurrentLimit(power_limit_w=200.0, since_s=0.0)
+    kept = chosen(0.56, rules=rules, current=current)
     assert zeus_limit_w(A40, 0.56) == 225.0
     assert (kept.power_limit_w, kept.reason) == (200.0, "kept_small_gain")
-    assert chosen(0.3, rules=rules, present=present).power_limit_w == 225.0
+    assert chosen(0.3, rules=rules, current=current).power_limit_w == 225.0
 
 
 def test_a_present_limit_that_is_not_measured_holds_nothing_back() -> None:
     rules = SwitchingRules(period_s=300.0, min_dwell_s=1e6, min_gain_ratio=0.5)
-    decision = chosen(0.5, rules=rules, present=CurrentLimit(power_limit_w=290.0, since_s=NOW_S))
+    decision = chosen(0.5, rules=rules, current=CurrentLimit(power_limit_w=290.0, since_s=NOW_S))
     assert decision.power_limit_w == zeus_limit_w(A40, 0.5)
 
 

@@ -6,7 +6,7 @@ import pytest
 from policies.planning import CurrentLimit, Progress, SlowdownObjective, SwitchingRules
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from policies.vocabulary.signal import constant_signal
-from tests.policies.days import HOUR_S
+from policies.vocabulary.units import HOUR_S
 from tests.policies.planning.decisions import NOW_S, decided
 
 
@@ -30,9 +30,9 @@ def test_without_a_signal_a_limit_is_kept_as_with_one_that_does_not_vary(
     )
     steady = constant_signal(200.0, kind="average", unit="gCO2eq/kWh", now_s=NOW_S)
     first = decided(objective, profile=profile, rules=rules, so_far=so_far)
-    present = CurrentLimit(power_limit_w=first.power_limit_w + more_w, since_s=NOW_S - HOUR_S)
+    current = CurrentLimit(power_limit_w=first.power_limit_w + more_w, since_s=NOW_S - HOUR_S)
     kept = [
-        decided(objective, profile=profile, rules=rules, so_far=so_far, present=present, history=history).power_limit_w
+        decided(objective, profile=profile, rules=rules, so_far=so_far, current=current, history=history).power_limit_w
         for history in (None, steady)
     ]
-    assert kept == [present.power_limit_w] * 2
+    assert kept == [current.power_limit_w] * 2

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from policies.planning.signal_outlook import KEPT_PER_HOUR, UNSEEN_RATIO, SignalOutlook, build_outlook
+from policies.planning.signal_outlook import DECAY_PER_HOUR, MIN_REST_RATIO, SignalOutlook, build_outlook
 from policies.vocabulary.signal import Signal
-from tests.policies.days import DAY_S, HOUR_S, grid, hourly, told
+from policies.vocabulary.units import DAY_S, HOUR_S
+from tests.policies.days import grid, hourly, known_by
 from tests.policies.planning.decisions import NOW_S, ahead, judged
 
 USUAL = grid("solar", factors=(1.0,))
@@ -25,7 +26,7 @@ def seen(
 @given(st.floats(1.0, 20 * DAY_S), st.booleans(), st.integers(0, 40))
 def test_it_reaches_exactly_as_far_as_it_is_asked(horizon_s: float, has_forecast: bool, n_known: int) -> None:
     forecast = ahead([300.0, *np.linspace(100.0, 500.0, n_known).tolist()]) if has_forecast else None
-    found = seen(told(USUAL, NOW_S), forecast, horizon_s=horizon_s)
+    found = seen(known_by(USUAL, NOW_S), forecast, horizon_s=horizon_s)
     assert found is not None
     assert found.durations_s.sum() == pytest.approx(horizon_s)
     assert (found.durations_s > 0).all()
@@ -33,13 +34,13 @@ def test_it_reaches_exactly_as_far_as_it_is_asked(horizon_s: float, has_forecast
 
 
 def test_the_present_comes_first_and_lasts_a_period() -> None:
-    found = seen(told(USUAL, NOW_S))
+    found = seen(known_by(USUAL, NOW_S))
     assert found is not None
     assert (found.durations_s[0], found.values[0]) == (300.0, USUAL.value_at(NOW_S))
 
 
 def test_a_usual_day_is_expected_to_go_on_as_usual() -> None:
-    found = seen(told(USUAL, NOW_S), horizon_s=6 * HOUR_S)
+    found = seen(known_by(USUAL, NOW_S), horizon_s=6 * HOUR_S)
     assert found is not None
     expected = [USUAL.value_at(NOW_S - DAY_S + hour * HOUR_S) for hour in range(6)]
     assert found.values[1:] == pytest.approx(expected)
@@ -49,15 +50,15 @@ def test_what_today_differs_by_fades() -> None:
     values = USUAL.values.copy()
     now = int(NOW_S // HOUR_S)
     values[now] += 60.0
-    found = seen(told(hourly(values), NOW_S), horizon_s=12 * HOUR_S)
+    found = seen(known_by(hourly(values), NOW_S), horizon_s=12 * HOUR_S)
     assert found is not None
     usual = np.array([USUAL.value_at(NOW_S - DAY_S + hour * HOUR_S) for hour in range(12)], dtype=np.float64)
-    excess = np.minimum(usual + 60.0 * KEPT_PER_HOUR ** np.arange(12), max(values[now], USUAL.values.max()))
+    excess = np.minimum(usual + 60.0 * DECAY_PER_HOUR ** np.arange(12), max(values[now], USUAL.values.max()))
     assert found.values[1:] == pytest.approx(excess)
 
 
 def test_beyond_a_day_it_is_like_the_days_before_whichever_hour_it_is() -> None:
-    found = seen(told(USUAL, NOW_S), horizon_s=10 * DAY_S)
+    found = seen(known_by(USUAL, NOW_S), horizon_s=10 * DAY_S)
     assert found is not None
     assert found.mean == pytest.approx(USUAL.values.mean(), rel=0.01)
 
@@ -65,7 +66,7 @@ def test_beyond_a_day_it_is_like_the_days_before_whichever_hour_it_is() -> None:
 @given(st.integers(1, 14), st.integers(0, 99))
 def test_of_many_days_beyond_the_next_a_few_values_stand_for_all(n_days: int, seed: int) -> None:
     noisy = hourly(np.random.default_rng(seed).normal(300.0, 100.0, int(NOW_S // HOUR_S) + 1))
-    history = told(noisy, NOW_S).between(NOW_S - n_days * DAY_S, NOW_S + HOUR_S)
+    history = known_by(noisy, NOW_S).between(NOW_S - n_days * DAY_S, NOW_S + HOUR_S)
     day, month = seen(history), seen(history, horizon_s=30 * DAY_S)
     assert day is not None
     assert month is not None
@@ -77,7 +78,7 @@ def test_of_many_days_beyond_the_next_a_few_values_stand_for_all(n_days: int, se
 
 
 def test_a_forecast_is_believed_as_far_as_it_goes() -> None:
-    found = seen(told(USUAL, NOW_S), ahead([300.0, 111.0, 222.0]), horizon_s=3 * HOUR_S)
+    found = seen(known_by(USUAL, NOW_S), ahead([300.0, 111.0, 222.0]), horizon_s=3 * HOUR_S)
     assert found is not None
     assert found.values.tolist() == [300.0, 300.0, 111.0, 222.0]
     assert found.durations_s.tolist() == [300.0, 3_300.0, 3_600.0, 3_600.0]
@@ -88,10 +89,10 @@ LATER = ahead([500.0] * 24, now_s=NOW_S + HOUR_S, source="api+regression")
 
 @given(st.floats(0.0, HOUR_S - 900.0), st.floats(60.0, 23 * HOUR_S))
 def test_the_rest_of_the_hour_is_known_before_the_forecast_begins(at_s: float, horizon_s: float) -> None:
-    present, now_s = judged(at_s, LATER), NOW_S + at_s
-    assert present.forecast is not None
-    assert present.forecast.starts_s[0] == NOW_S + HOUR_S
-    found = seen(present.history, present.forecast, now_s=now_s, horizon_s=horizon_s)
+    current, now_s = judged(at_s, LATER), NOW_S + at_s
+    assert current.forecast is not None
+    assert current.forecast.starts_s[0] == NOW_S + HOUR_S
+    found = seen(current.history, current.forecast, now_s=now_s, horizon_s=horizon_s)
     assert found is not None
     known_s = min(HOUR_S - at_s, horizon_s)
     assert found.durations_s[found.values == 100.0].sum() == pytest.approx(known_s, abs=0.1)
@@ -103,8 +104,8 @@ def test_the_rest_of_the_hour_is_known_before_the_forecast_begins(at_s: float, h
 
 def test_what_is_held_for_the_present_comes_before_the_forecast_as_well() -> None:
     """At the end of an hour the value is held for a while yet, and the forecast cut to begin after that."""
-    present = judged(HOUR_S - 100.0, LATER)
-    found = seen(present.history, present.forecast, now_s=NOW_S + HOUR_S - 100.0, horizon_s=HOUR_S)
+    current = judged(HOUR_S - 100.0, LATER)
+    found = seen(current.history, current.forecast, now_s=NOW_S + HOUR_S - 100.0, horizon_s=HOUR_S)
     assert found is not None
     assert found.durations_s[found.values == 100.0].sum() == pytest.approx(900.0)
     assert found.durations_s[found.values == 500.0].sum() == pytest.approx(HOUR_S - 900.0)
@@ -116,8 +117,8 @@ def test_it_is_foreseen_as_far_as_nothing_is_missing_between_what_is_known_and_t
     hole_s: float, at_s: float
 ) -> None:
     """The hole counts as hours unknown, and what comes after it is foreseen no longer."""
-    present = judged(at_s, replace(LATER, starts_s=LATER.starts_s + hole_s, ends_s=LATER.ends_s + hole_s))
-    history, forecast, now_s = present.history, present.forecast, NOW_S + at_s
+    current = judged(at_s, replace(LATER, starts_s=LATER.starts_s + hole_s, ends_s=LATER.ends_s + hole_s))
+    history, forecast, now_s = current.history, current.forecast, NOW_S + at_s
     assert history is not None
     assert forecast is not None
     found = seen(history, forecast, now_s=now_s, horizon_s=12 * HOUR_S)
@@ -125,7 +126,7 @@ def test_it_is_foreseen_as_far_as_nothing_is_missing_between_what_is_known_and_t
     assert found.durations_s.sum() == pytest.approx(12 * HOUR_S)
     assert (found.durations_s > 0).all()
     known_s = max(history.ends_s - now_s, 300.0)
-    is_whole = forecast.starts_s[0] - now_s - known_s <= UNSEEN_RATIO * (12 * HOUR_S - 300.0)
+    is_whole = forecast.starts_s[0] - now_s - known_s <= MIN_REST_RATIO * (12 * HOUR_S - 300.0)
     assert found.foreseen_s == pytest.approx(12 * HOUR_S if is_whole else known_s, abs=0.1)
     assert found.durations_s[found.values == 100.0].sum() == pytest.approx(known_s, abs=0.1)
 
@@ -150,7 +151,7 @@ def test_a_forecast_that_ends_before_it_begins_leaves_what_is_known() -> None:
 
 def test_a_persistence_says_no_more_than_the_present() -> None:
     held = ahead([300.0], source="persistence")
-    with_it, without = seen(told(USUAL, NOW_S), held), seen(told(USUAL, NOW_S))
+    with_it, without = seen(known_by(USUAL, NOW_S), held), seen(known_by(USUAL, NOW_S))
     assert with_it is not None
     assert without is not None
     assert with_it.values[0] == 300.0
@@ -158,7 +159,7 @@ def test_a_persistence_says_no_more_than_the_present() -> None:
 
 
 def test_without_a_day_of_history_there_is_none_but_by_a_forecast() -> None:
-    young = told(USUAL, NOW_S).between(NOW_S - 5 * HOUR_S, NOW_S + HOUR_S)
+    young = known_by(USUAL, NOW_S).between(NOW_S - 5 * HOUR_S, NOW_S + HOUR_S)
     assert seen(young) is None
     assert seen(young, ahead([300.0] * 5, source="persistence")) is None
     found = seen(young, ahead([300.0, 100.0]), horizon_s=10 * HOUR_S)
@@ -167,14 +168,14 @@ def test_without_a_day_of_history_there_is_none_but_by_a_forecast() -> None:
 
 
 def without(hole: NDArray[np.bool_]) -> Signal:
-    """Return the usual days without the hours in a hole; the present is known."""
-    history = told(USUAL, NOW_S)
+    """Return the usual days without the hours in a hole; the current is known."""
+    history = known_by(USUAL, NOW_S)
     hole[-1] = False
     return replace(history, values=np.where(hole, np.nan, history.values))
 
 
 def test_an_hour_that_no_day_has_is_left_out() -> None:
-    n = len(told(USUAL, NOW_S))
+    n = len(known_by(USUAL, NOW_S))
     found = seen(without(np.arange(n) % 24 == 15))
     assert found is not None
     assert np.isfinite(found.values).all()
@@ -182,14 +183,14 @@ def test_an_hour_that_no_day_has_is_left_out() -> None:
 
 
 def test_where_a_fifth_of_the_day_is_never_known_no_day_is() -> None:
-    n = len(told(USUAL, NOW_S))
+    n = len(known_by(USUAL, NOW_S))
     assert seen(without(np.arange(n) % 2 == 0)) is None
     assert seen(without(np.arange(n) % 24 < 5)) is None
 
 
 @given(st.floats(0.0, 0.45), st.integers(0, 99))
 def test_hours_that_are_missing_here_and_there_are_as_usual(share: float, seed: int) -> None:
-    whole, hole = seen(told(USUAL, NOW_S)), np.random.default_rng(seed).random(len(told(USUAL, NOW_S))) < share
+    whole, hole = seen(known_by(USUAL, NOW_S)), np.random.default_rng(seed).random(len(known_by(USUAL, NOW_S))) < share
     found = seen(without(hole))
     assert whole is not None
     assert found is not None
@@ -198,9 +199,9 @@ def test_hours_that_are_missing_here_and_there_are_as_usual(share: float, seed: 
 
 @pytest.mark.parametrize("ago_days", [1, 5, 9])
 def test_days_without_a_word_are_left_out_and_the_others_stand(ago_days: int) -> None:
-    n = len(told(USUAL, NOW_S))
+    n = len(known_by(USUAL, NOW_S))
     ago = np.arange(n)[::-1] // 24
-    found, whole = seen(without((ago >= ago_days) & (ago < ago_days + 4))), seen(told(USUAL, NOW_S))
+    found, whole = seen(without((ago >= ago_days) & (ago < ago_days + 4))), seen(known_by(USUAL, NOW_S))
     assert whole is not None
     assert found is not None
     assert found.values == pytest.approx(whole.values)

@@ -11,7 +11,8 @@ from policies.planning import CurrentLimit, Progress, SlowdownObjective, Switchi
 from policies.vocabulary.power_curve import lower_hull
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from policies.vocabulary.signal import constant_signal
-from tests.policies.days import A40, DAY_S, HOUR_S, grid, hourly, told
+from policies.vocabulary.units import DAY_S, HOUR_S
+from tests.policies.days import A40, grid, hourly, known_by
 from tests.policies.planning.decisions import FREE, NOW_S, TOP_PER_S, ahead, chosen, means, progress
 from tests.policies.vocabulary.test_profile import profiles
 
@@ -61,7 +62,7 @@ def test_a_constant_signal_gives_the_static_optimum(max_slowdown: float, value: 
 def test_the_static_mixes_of_the_a40(max_slowdown: float, first_w: float, second_w: float | None) -> None:
     decision = chosen(max_slowdown)
     assert decision.power_limit_w == first_w
-    assert (decision.later and decision.later.power_limit_w) == second_w
+    assert (decision.scheduled and decision.scheduled.power_limit_w) == second_w
 
 
 @given(profiles(), st.floats(1.0, 3.0), st.floats(0.0, 1.0))
@@ -72,7 +73,7 @@ def test_a_looser_budget_never_costs_more(profile: PowerProfile, max_slowdown: f
         for s in (max_slowdown + extra, max_slowdown)
     )
     hull = lower_hull(profile)
-    margin_j = 0.02 * (hull.fastest.iteration_energy_j - hull.thriftiest.iteration_energy_j)
+    margin_j = 0.02 * (hull.fastest.iteration_energy_j - hull.most_efficient.iteration_energy_j)
     assert loose[0] / loose[1] <= tight[0] / tight[1] + margin_j + 1e-9 * tight[0] / tight[1]
 
 
@@ -107,14 +108,14 @@ def test_whatever_the_world_is_like_the_limits_are_admissible(
         now_s=47.5 * HOUR_S,
         so_far=so_far,
         rules=replace(FREE, min_dwell_s=dwell_s, min_gain_ratio=0.001),
-        present=CurrentLimit(power_limit_w=present_w, since_s=47 * HOUR_S),
+        current=CurrentLimit(power_limit_w=present_w, since_s=47 * HOUR_S),
     )
-    for limit_w in (decision.power_limit_w, *([decision.later.power_limit_w] if decision.later else [])):
+    for limit_w in (decision.power_limit_w, *([decision.scheduled.power_limit_w] if decision.scheduled else [])):
         point = profile.point_at(limit_w)
         assert point is not None
         assert point.iterations_per_s >= profile.usable().energy_minimal.iterations_per_s
-    if decision.later is not None:
-        first_s = decision.later.from_s - 47.5 * HOUR_S
+    if decision.scheduled is not None:
+        first_s = decision.scheduled.from_s - 47.5 * HOUR_S
         assert dwell_s - 1e-6 <= first_s <= FREE.period_s - dwell_s + 1e-6
 
 
@@ -125,7 +126,7 @@ def test_scaling_power_or_signal_changes_nothing(
     """The unit of carbon, money or energy is nobody's business."""
     scaled = PowerProfile(tuple(replace(point, power_w=point.power_w * scale) for point in A40.points))
     now_s = 15 * DAY_S + hour * HOUR_S
-    history, so_far = told(grid("wind"), now_s), replace(progress(300.0), total_iterations=total)
+    history, so_far = known_by(grid("wind"), now_s), replace(progress(300.0), total_iterations=total)
     plain = chosen(max_slowdown, history=history, now_s=now_s, so_far=so_far)
     other = chosen(max_slowdown, profile=scaled, history=hourly(history.values * scale), now_s=now_s, so_far=so_far)
     assert other.power_limit_w == plain.power_limit_w
@@ -136,14 +137,14 @@ def test_a_run_of_known_length_gets_the_rate_that_its_rest_needs() -> None:
     so_far = Progress(n_iterations=1e5, active_s=1.02 * 1e5 / TOP_PER_S, started_at_s=0.0, total_iterations=2e5)
     decision = chosen(1.03, so_far=so_far)
     assert means(decision)[1] == pytest.approx(TOP_PER_S / 1.04)
-    assert "100,000 iterations in" in decision.detail
+    assert "100,000 iterations left in" in decision.detail
 
 
 def test_a_run_that_cannot_make_it_any_more_gets_the_highest_limit() -> None:
     so_far = Progress(n_iterations=1e5, active_s=1.2 * 1e5 / TOP_PER_S, started_at_s=0.0, total_iterations=1.1e5)
-    for history in (None, told(grid("wind"), NOW_S)):
+    for history in (None, known_by(grid("wind"), NOW_S)):
         decision = chosen(1.03, so_far=so_far, history=history)
-        assert (decision.power_limit_w, decision.later, decision.reason) == (300.0, None, "behind_schedule")
+        assert (decision.power_limit_w, decision.scheduled, decision.reason) == (300.0, None, "behind_schedule")
 
 
 def test_a_run_longer_than_it_said_is_one_of_unknown_length() -> None:
@@ -158,7 +159,7 @@ def test_lost_time_is_paid_back_by_a_faster_mix_without_a_signal() -> None:
 
 
 def test_a_debt_beyond_all_paying_asks_for_the_prior_limit() -> None:
-    for history in (None, told(grid("solar"), NOW_S)):
+    for history in (None, known_by(grid("solar"), NOW_S)):
         decision = chosen(so_far=progress(-1e5), history=history)
         assert (decision.power_limit_w, decision.reason) == (300.0, "behind_schedule")
 
@@ -167,14 +168,14 @@ def test_a_dirty_hour_gets_a_lower_limit_than_a_clean_one() -> None:
     series = grid("solar", factors=(1.0,))
     so_far = Progress(n_iterations=0.0, active_s=0.0, started_at_s=0.0, total_iterations=48 * HOUR_S * TOP_PER_S)
     clean_s, dirty_s = 15 * DAY_S + 11.5 * HOUR_S, 15 * DAY_S + 20.5 * HOUR_S
-    clean, dirty = (chosen(history=told(series, t), now_s=t, so_far=so_far) for t in (clean_s, dirty_s))
+    clean, dirty = (chosen(history=known_by(series, t), now_s=t, so_far=so_far) for t in (clean_s, dirty_s))
     assert (clean.power_limit_w, dirty.power_limit_w) == (225.0, 200.0)
     assert dirty.reason == "slowdown_signal"
 
 
 def test_without_a_known_end_a_dirty_hour_is_slow_only_as_far_as_the_ledger_pays() -> None:
     dirty_s = 15 * DAY_S + 20.5 * HOUR_S
-    history = told(grid("solar"), dirty_s)
+    history = known_by(grid("solar"), dirty_s)
     rich, poor = (chosen(history=history, now_s=dirty_s, so_far=progress(s)) for s in (600.0, 0.0))
     assert (rich.power_limit_w, rich.reason) == (200.0, "slowdown_signal")
     assert poor.reason == "behind_schedule"
@@ -184,9 +185,9 @@ def test_without_a_known_end_a_dirty_hour_is_slow_only_as_far_as_the_ledger_pays
 def test_a_slower_limit_is_left_at_once_when_the_ledger_cannot_pay_it() -> None:
     """Neither the dwell nor a small gain may keep a limit that the budget forbids."""
     rules = SwitchingRules(period_s=300.0, min_dwell_s=60.0, min_gain_ratio=0.9)
-    present = CurrentLimit(power_limit_w=175.0, since_s=NOW_S - 1)
-    for history in (None, told(grid("wind"), NOW_S)):
-        decision = chosen(history=history, rules=rules, present=present, so_far=progress(-60.0))
+    current = CurrentLimit(power_limit_w=175.0, since_s=NOW_S - 1)
+    for history in (None, known_by(grid("wind"), NOW_S)):
+        decision = chosen(history=history, rules=rules, current=current, so_far=progress(-60.0))
         assert decision.power_limit_w >= 225.0
 
 
@@ -204,7 +205,7 @@ def test_a_faster_limit_stays_only_where_its_surplus_can_be_given_back(
         forecast=ahead([100.05, 100.0, 100.0, 100.0]),
         so_far=Progress(n_iterations=0.0, active_s=0.0, started_at_s=NOW_S, total_iterations=4 * HOUR_S * needed_per_s),
         rules=SwitchingRules(period_s=HOUR_S, min_dwell_s=60.0, min_gain_ratio=0.001),
-        present=CurrentLimit(power_limit_w=225.0, since_s=NOW_S - HOUR_S),
+        current=CurrentLimit(power_limit_w=225.0, since_s=NOW_S - HOUR_S),
     )
     assert (decision.power_limit_w, decision.reason) == (limit_w, reason)
 
@@ -221,12 +222,12 @@ def test_a_forecast_is_planned_for_rather_than_history() -> None:
 
 @pytest.mark.parametrize(("hours", "reason"), [(12, "slowdown_static"), (23.4, "slowdown_signal")])
 def test_a_day_of_history_is_needed_to_know_what_is_cheap(hours: float, reason: str) -> None:
-    history = told(grid("wind"), NOW_S).between(NOW_S - hours * HOUR_S, NOW_S + HOUR_S)
+    history = known_by(grid("wind"), NOW_S).between(NOW_S - hours * HOUR_S, NOW_S + HOUR_S)
     assert chosen(history=history, so_far=progress(600.0)).reason == reason
 
 
 def test_a_history_full_of_holes_is_no_reference() -> None:
-    history = told(grid("wind"), NOW_S)
+    history = known_by(grid("wind"), NOW_S)
     values = np.where(np.arange(len(history)) % 2, np.nan, history.values)
     values[-1] = 150.0
     decision = chosen(history=replace(history, values=values), so_far=progress(600.0))
@@ -234,7 +235,7 @@ def test_a_history_full_of_holes_is_no_reference() -> None:
 
 
 def test_a_missing_value_now_falls_back_to_the_static_plan_and_says_so() -> None:
-    history = told(grid("wind"), NOW_S).between(0.0, NOW_S - HOUR_S)
+    history = known_by(grid("wind"), NOW_S).between(0.0, NOW_S - HOUR_S)
     decision = chosen(history=history)
     assert (decision.power_limit_w, decision.reason, decision.signal_value) == (225.0, "signal_stale", None)
     assert "the signal is stale" in decision.detail
@@ -244,13 +245,13 @@ def test_a_negative_price_gets_the_fastest_limit() -> None:
     values = np.tile(np.concatenate((np.full(12, 60.0), np.full(12, -20.0))), 16)
     now_s = 15 * DAY_S + 18 * HOUR_S
     for so_far in (progress(600.0), replace(progress(0.0), total_iterations=1e6)):
-        decision = chosen(history=told(hourly(values), now_s), now_s=now_s, so_far=so_far)
+        decision = chosen(history=known_by(hourly(values), now_s), now_s=now_s, so_far=so_far)
         assert decision.power_limit_w == 300.0
 
 
 def test_noise_that_makes_a_lower_limit_the_fastest_does_not_confuse_the_plan() -> None:
     points = (*A40.points[:-1], replace(A40.fastest, iterations_per_s=TOP_PER_S * 0.99))
-    decision = chosen(1.0, profile=PowerProfile(points), history=told(grid("wind"), NOW_S))
+    decision = chosen(1.0, profile=PowerProfile(points), history=known_by(grid("wind"), NOW_S))
     assert decision.power_limit_w <= 275.0
     assert means(decision)[1] >= TOP_PER_S * 0.99 * (1 - 1e-9)
 
@@ -263,7 +264,7 @@ def test_a_rate_that_is_not_well_known_keeps_some_of_the_slowdown_back() -> None
 
 def test_a_single_limit_is_all_there_is() -> None:
     profile = PowerProfile((ProfilePoint(power_limit_w=300.0, power_w=240.0, iterations_per_s=1.3),))
-    for history in (None, told(grid("wind"), NOW_S)):
+    for history in (None, known_by(grid("wind"), NOW_S)):
         assert chosen(profile=profile, history=history, so_far=progress(-500.0)).power_limit_w == 300.0
 
 
@@ -277,11 +278,11 @@ def test_a_slowdown_below_one_is_refused(max_slowdown: float) -> None:
 def test_without_a_known_end_the_ledger_is_never_overdrawn(dwell_s: float) -> None:
     """However coarse the limits and the dwell time: at the end of each period, and within it."""
     rules = SwitchingRules(period_s=300.0, min_dwell_s=dwell_s, min_gain_ratio=0.0)
-    n_iterations, now_s, present = 0.0, 0.0, None
+    n_iterations, now_s, current = 0.0, 0.0, None
     while now_s < 4 * HOUR_S:
         so_far = Progress(n_iterations=n_iterations, active_s=now_s, started_at_s=0.0)
-        decision = chosen(1.05, rules=rules, so_far=so_far, present=present, now_s=now_s)
-        later = decision.later
+        decision = chosen(1.05, rules=rules, so_far=so_far, current=current, now_s=now_s)
+        later = decision.scheduled
         first_s = 300.0 if later is None else later.from_s - now_s
         n_iterations += first_s * decision.iterations_per_s
         assert now_s + first_s <= 1.05 * n_iterations / TOP_PER_S + 1e-6
@@ -290,5 +291,5 @@ def test_without_a_known_end_the_ledger_is_never_overdrawn(dwell_s: float) -> No
         now_s += 300.0
         assert now_s <= 1.05 * n_iterations / TOP_PER_S + 1e-6
         last_w = decision.power_limit_w if later is None else later.power_limit_w
-        present = CurrentLimit(power_limit_w=last_w, since_s=now_s - 300.0)
+        current = CurrentLimit(power_limit_w=last_w, since_s=now_s - 300.0)
     assert now_s >= 1.045 * n_iterations / TOP_PER_S

@@ -83,9 +83,9 @@ def test_a_gpu_that_has_slowed_the_run_is_left_alone_twice_as_long_each_time() -
         run.train(5.0)
         if run.tried[n_tried:] == [0]:
             times_s.append(run.active_s)
-    rests_s = np.diff(times_s)
-    assert rests_s[0] == pytest.approx(RULES.rest_s, abs=300)
-    assert rests_s[1] == pytest.approx(2 * RULES.rest_s, abs=300)
+    backoffs_s = np.diff(times_s)
+    assert backoffs_s[0] == pytest.approx(RULES.backoff_s, abs=300)
+    assert backoffs_s[1] == pytest.approx(2 * RULES.backoff_s, abs=300)
 
 
 def test_where_noise_hides_what_a_step_costs_nothing_is_lowered() -> None:
@@ -125,9 +125,9 @@ def test_the_look_without_lowered_gpus_ends_with_them_where_they_still_wait() ->
     before = run.slack.ratios
     n_looks = 0
     for _ in range(9_000 // 5):
-        was_looking = run.slack.shelved is not None
+        was_looking = run.slack.suspended is not None
         run.train(5.0)
-        n_looks += was_looking and run.slack.shelved is None
+        n_looks += was_looking and run.slack.suspended is None
     assert n_looks == 1
     assert run.slack.ratios == before
 
@@ -142,10 +142,10 @@ def test_a_short_interruption_lets_limits_settle_and_goes_on() -> None:
 
 def test_a_long_interruption_ends_a_trial_and_keeps_what_is_known() -> None:
     slack = SlackState(
-        ratios=(0.1, 0.0), trial=0, rates=RateStatistics(n=5, mean_per_s=1.0), rests_s=(0, 9), n_refusals=(0, 1)
+        ratios=(0.1, 0.0), trial=0, rates=RateStatistics(n=5, mean_per_s=1.0), backoffs_s=(0, 9), n_rejections=(0, 1)
     )
     assert limit_reductions(RULES, interrupted(slack)) == (0.1, 0.0)
-    looking = replace(slack, trial=None, ratios=(0.0, 0.0), shelved=(0.1, 0.0))
+    looking = replace(slack, trial=None, ratios=(0.0, 0.0), suspended=(0.1, 0.0))
     assert limit_reductions(RULES, interrupted(looking)) == (0.1, 0.0)
 
 

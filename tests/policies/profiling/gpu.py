@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from policies.profiling import Observation, ProfilerSettings, State, advance, wanted_power_limit_w
+from policies.profiling import Observation, ProfilerSettings, State, advance, target_power_limit_w
 from policies.profiling.sweep import Measuring
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 
@@ -66,7 +66,7 @@ def profiled(
     """Return the last state, and the limits that were wanted, each once for every time that it became wanted."""
     wanted_w: list[float] = []
     for _ in range(n_max):
-        limit_w = wanted_power_limit_w(state)
+        limit_w = target_power_limit_w(state)
         if limit_w is None:
             return state, wanted_w
         if not wanted_w or wanted_w[-1] != limit_w:
@@ -78,7 +78,7 @@ def profiled(
 def measuring(settings: ProfilerSettings, state: State, job: Job) -> Measuring:
     """Return the first state that measures the limit that is wanted."""
     while not isinstance(state, Measuring):
-        limit_w = wanted_power_limit_w(state)
+        limit_w = target_power_limit_w(state)
         assert limit_w is not None
         state = advance(settings, state, job.observe(limit_w))
     return state

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.profiling import Observation, posterior_curve
-from policies.profiling.drift import BOUND_DEVIATIONS, REST_RATIO, Cusum, Drift, has_left, watch
+from policies.profiling.drift import BOUND_DEVIATIONS, REST_RATIO, Cusum, Drift, has_drifted, update_drift
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 
 CURVE = PowerProfile(
@@ -42,7 +42,7 @@ def after(
                 n_iterations=rate * WINDOW_S / 10,
                 energy_j=power_ratio * power_w * WINDOW_S / 10,
             )
-            drift = watch(drift, seen, profile=curve, window_s=WINDOW_S)
+            drift = update_drift(drift, seen, profile=curve, window_s=WINDOW_S)
     return drift
 
 
@@ -50,21 +50,21 @@ def n_windows_until_alarm(deviation_log: float, *, seed: int = 1, n_max: int = 1
     """Return how many windows with the usual noise it takes to see a lasting change."""
     rng, cusum = np.random.default_rng(seed), Cusum()
     for n in range(1, n_max + 1):
-        cusum = cusum.after(deviation_log + 0.01 * rng.standard_normal(), error_ratio=0.01, doubt_ratio=0.005)
-        if cusum.most_ratio >= BOUND_DEVIATIONS:
+        cusum = cusum.with_deviation(deviation_log + 0.01 * rng.standard_normal(), error_ratio=0.01, doubt_ratio=0.005)
+        if cusum.greater_ratio >= BOUND_DEVIATIONS:
             return n
     return n_max
 
 
 @pytest.mark.parametrize("rate", [1.9, 2.1])
 def test_a_rate_that_stays_away_by_a_twentieth_has_left_the_curve_after_three_windows(rate: float) -> None:
-    assert not has_left(after(rate, rate), sweep_s=SWEEP_S)
-    assert has_left(after(rate, rate, rate), sweep_s=SWEEP_S)
+    assert not has_drifted(after(rate, rate), sweep_s=SWEEP_S)
+    assert has_drifted(after(rate, rate, rate), sweep_s=SWEEP_S)
 
 
 @pytest.mark.parametrize("power_ratio", [0.94, 1.06])
 def test_a_power_that_stays_away_has_left_the_curve_too(power_ratio: float) -> None:
-    assert has_left(after(*[2.0] * 4, power_ratio=power_ratio), sweep_s=SWEEP_S)
+    assert has_drifted(after(*[2.0] * 4, power_ratio=power_ratio), sweep_s=SWEEP_S)
 
 
 def test_a_lasting_change_of_three_per_cent_is_found_within_a_few_minutes_of_ten_second_windows() -> None:
@@ -81,59 +81,59 @@ def test_the_usual_noise_does_not_alarm() -> None:
 def test_greater_noise_is_measured_and_does_not_alarm() -> None:
     rng, cusum, n_alarms = np.random.default_rng(3), Cusum(), 0
     for _ in range(20_000):
-        cusum = cusum.after(0.04 * rng.standard_normal(), error_ratio=0.01, doubt_ratio=0.005)
-        n_alarms += cusum.most_ratio >= BOUND_DEVIATIONS
+        cusum = cusum.with_deviation(0.04 * rng.standard_normal(), error_ratio=0.01, doubt_ratio=0.005)
+        n_alarms += cusum.greater_ratio >= BOUND_DEVIATIONS
     assert cusum.noise_ratio == pytest.approx(0.04, rel=0.4)
     assert n_alarms <= 20  # one alarm, before the noise is known, may last for some windows
 
 
 def test_one_window_never_alarms_however_far_away_it_is() -> None:
     drift = after(0.2)
-    assert not drift.is_in_doubt
-    assert not has_left(after(0.2, 0.2), sweep_s=SWEEP_S)
+    assert not drift.is_suspected
+    assert not has_drifted(after(0.2, 0.2), sweep_s=SWEEP_S)
 
 
 def test_windows_on_the_curve_forgive_those_before_them() -> None:
-    assert not has_left(after(1.5, 1.5, 2.0, 2.0, 2.0, 1.5, 1.5), sweep_s=SWEEP_S)
+    assert not has_drifted(after(1.5, 1.5, 2.0, 2.0, 2.0, 1.5, 1.5), sweep_s=SWEEP_S)
 
 
 def test_what_is_not_known_of_the_curve_is_no_change_of_the_job() -> None:
     vague = PowerProfile(tuple(replace(p, iterations_per_s_ci=0.06 * p.iterations_per_s) for p in CURVE.points))
-    assert not has_left(after(*[2.1] * 100, curve=vague), sweep_s=SWEEP_S)
+    assert not has_drifted(after(*[2.1] * 100, curve=vague), sweep_s=SWEEP_S)
 
 
 def test_a_change_of_the_limit_begins_a_new_window() -> None:
     half = Observation(power_limit_w=200.0, active_s=5.0, n_iterations=0.5, energy_j=900.0)
-    drift = watch(Drift(), half, profile=CURVE, window_s=WINDOW_S)
+    drift = update_drift(Drift(), half, profile=CURVE, window_s=WINDOW_S)
     drift = after(2.0, drift=drift)
-    assert drift.rate.most_ratio == 0.0
+    assert drift.rate.greater_ratio == 0.0
     assert drift.rate.last_log == pytest.approx(0.0, abs=1e-3)
 
 
 def test_nobody_is_profiled_again_before_a_rest() -> None:
     fresh = after(*[1.5] * 5, drift=Drift())
-    assert fresh.is_in_doubt
-    assert not has_left(fresh, sweep_s=SWEEP_S)
-    assert has_left(after(*[1.5] * 5, drift=Drift(rested_s=REST_RATIO * SWEEP_S)), sweep_s=SWEEP_S)
+    assert fresh.is_suspected
+    assert not has_drifted(fresh, sweep_s=SWEEP_S)
+    assert has_drifted(after(*[1.5] * 5, drift=Drift(rested_s=REST_RATIO * SWEEP_S)), sweep_s=SWEEP_S)
 
 
 def test_an_observation_that_cannot_be_changes_nothing() -> None:
     drift = after(2.0)
     wrong = Observation(power_limit_w=300.0, active_s=1.0, n_iterations=-1.0, energy_j=1.0)
-    assert watch(drift, wrong, profile=CURVE, window_s=WINDOW_S) is drift
+    assert update_drift(drift, wrong, profile=CURVE, window_s=WINDOW_S) is drift
 
 
 @given(st.lists(st.floats(2.0 * 0.982, 2.0 * 1.015), max_size=20))
 def test_noise_within_the_allowance_never_counts(rates: list[float]) -> None:
     drift = after(*rates)
-    assert drift.rate.most_ratio == 0.0
+    assert drift.rate.greater_ratio == 0.0
 
 
 @given(st.lists(st.tuples(st.floats(-1.0, 1.0), st.floats(0.0, 0.1)), max_size=100))
 def test_the_sums_stay_within_their_bounds(windows: list[tuple[float, float]]) -> None:
     cusum = Cusum()
     for deviation_log, doubt_ratio in windows:
-        cusum = cusum.after(deviation_log, error_ratio=0.01, doubt_ratio=doubt_ratio)
+        cusum = cusum.with_deviation(deviation_log, error_ratio=0.01, doubt_ratio=doubt_ratio)
         assert 0 <= cusum.above_ratio <= 2 * BOUND_DEVIATIONS
         assert 0 <= cusum.below_ratio <= 2 * BOUND_DEVIATIONS
         assert math.isfinite(cusum.noise_ratio)

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from policies.profiling import Observation, State, advance
-from policies.profiling.measurement import EMPTY, MAX_TIMES, SUPPOSED, Window, is_enough, point_of
+from policies.profiling.measurement import (
+    EMPTY_WINDOW,
+    MAX_TIMES,
+    PRIOR_SCATTER,
+    Window,
+    estimate_point,
+    is_precise_enough,
+)
 from policies.profiling.sweep import Measuring, SweepRecord
 from policies.vocabulary.profile import ProfilePoint
 from tests.policies.profiling.gpu import SETTINGS
@@ -14,9 +21,9 @@ from tests.policies.profiling.gpu import SETTINGS
 
 def window_of(*times_s: float, power_w: float = 200.0, tells_times: bool = True) -> Window:
     """Return a window of slices of an iteration each."""
-    window = EMPTY
+    window = EMPTY_WINDOW
     for time_s in times_s:
-        window = window.with_slice(
+        window = window.with_observation(
             Observation(
                 power_limit_w=300.0,
                 active_s=time_s,
@@ -30,10 +37,10 @@ def window_of(*times_s: float, power_w: float = 200.0, tells_times: bool = True)
 
 def ticking(duration_s: float, *, phase_s: float, tick_s: float = 0.05, reading_s: float = 0.11) -> Window:
     """Return a window at 200 W whose energy counter moves in ticks."""
-    window, shown_j = EMPTY, 0.0
+    window, shown_j = EMPTY_WINDOW, 0.0
     for n in range(1, round(duration_s / reading_s) + 1):
         now_j = 200.0 * tick_s * ((n * reading_s + phase_s) // tick_s)
-        window = window.with_slice(
+        window = window.with_observation(
             Observation(power_limit_w=300.0, active_s=reading_s, n_iterations=1.1, energy_j=now_j - shown_j)
         )
         shown_j = now_j
@@ -45,7 +52,7 @@ def test_a_stall_among_many_iterations_is_drawn_in(*, tells_times: bool) -> None
     times_s = [0.1, 0.102, 0.098, 0.101, 0.099] * 3
     times_s[7] = 0.3
     window = window_of(*times_s, tells_times=tells_times)
-    point = point_of(window, power_limit_w=300.0, scatter=SUPPOSED.with_window(window))
+    point = estimate_point(window, power_limit_w=300.0, scatter=PRIOR_SCATTER.with_window(window))
     assert point.iterations_per_s == pytest.approx(10.0, rel=0.01)
     assert point.active_s == pytest.approx(sum(times_s))
     assert point.n == 15
@@ -55,7 +62,7 @@ def test_an_iteration_that_began_before_the_window_is_left_out() -> None:
     first = Observation(
         power_limit_w=300.0, active_s=0.2, n_iterations=1.5, energy_j=40.0, iteration_times_s=(0.4, 0.1)
     )
-    assert EMPTY.with_slice(first).times_s == (0.1,)
+    assert EMPTY_WINDOW.with_observation(first).times_s == (0.1,)
     assert window_of(0.1, 0.1).times_s == (0.1, 0.1)
 
 
@@ -70,7 +77,7 @@ def test_power_is_known_better_than_from_the_first_and_last_tick_alone() -> None
     rng, slope_errors, end_errors = np.random.default_rng(2), [], []
     for _ in range(300):
         window = ticking(2.0, phase_s=float(rng.uniform(0, 0.05)))
-        point = point_of(window, power_limit_w=300.0, scatter=SUPPOSED)
+        point = estimate_point(window, power_limit_w=300.0, scatter=PRIOR_SCATTER)
         slope_errors.append(point.power_w / 200.0 - 1)
         end_errors.append(window.energy_j / window.active_s / 200.0 - 1)
         assert abs(point.power_w - 200.0) <= (point.power_ci_w or 0.0)
@@ -79,17 +86,17 @@ def test_power_is_known_better_than_from_the_first_and_last_tick_alone() -> None
 
 def test_a_single_reading_gives_the_mean_power() -> None:
     window = window_of(1.0)
-    assert point_of(window, power_limit_w=300.0, scatter=SUPPOSED).power_w == 200.0
+    assert estimate_point(window, power_limit_w=300.0, scatter=PRIOR_SCATTER).power_w == 200.0
 
 
 def test_short_iterations_are_measured_until_the_ticks_of_the_counter_no_longer_matter() -> None:
     short = ticking(0.6, phase_s=0.01)
     many = replace(short, times_s=(0.003,) * 180)
     settings = replace(SETTINGS, settle_s=0.0)
-    scatter = SUPPOSED.with_window(many)
-    assert not is_enough(settings, many, scatter, is_prior=False)
+    scatter = PRIOR_SCATTER.with_window(many)
+    assert not is_precise_enough(settings, many, scatter, is_prior=False)
     longer = replace(ticking(2.2, phase_s=0.01), times_s=(0.003,) * 256)
-    assert is_enough(settings, longer, scatter, is_prior=False)
+    assert is_precise_enough(settings, longer, scatter, is_prior=False)
 
 
 def test_a_measurement_ends_early_where_energy_has_clearly_risen() -> None:
@@ -100,7 +107,7 @@ def test_a_measurement_ends_early_where_energy_has_clearly_risen() -> None:
     )
     n_iterations = []
     for power_w in (400.0, 180.0):
-        state: State = Measuring(course=SweepRecord(points=points), power_limit_w=190.0, enforced_power_limit_w=190.0)
+        state: State = Measuring(record=SweepRecord(points=points), power_limit_w=190.0, enforced_power_limit_w=190.0)
         n = 0
         while isinstance(state, Measuring):
             time_s = 0.09 if n % 2 else 0.1

@@ -1,4 +1,4 @@
-"""Another run's curve: checked at two or three limits, then adopted or forgotten."""
+"""Another run's curve: checked at two or three limits, then adopt_prior or forgotten."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.profiling import begin, wanted_power_limit_w
+from policies.profiling import begin, target_power_limit_w
 from policies.profiling.prior_curve import check_limits_w
 from policies.vocabulary.profile import PowerProfile
 from tests.policies.profiling.gpu import CONVEX, SETTINGS, Job, profiled
@@ -67,7 +67,7 @@ def test_a_curve_that_ends_below_the_prior_limit_says_nothing_of_it() -> None:
 def test_a_check_that_was_made_before_a_restart_is_not_made_again() -> None:
     known = PowerProfile((CONVEX.points[-1],))
     state = begin(SETTINGS, known, KNOWN)
-    assert wanted_power_limit_w(state) == 245.0
+    assert target_power_limit_w(state) == 245.0
 
 
 @settings(max_examples=30, deadline=None)

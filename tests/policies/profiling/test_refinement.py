@@ -1,4 +1,4 @@
-"""The curve while the job trains: what is merged, what is believed, what is tried."""
+"""The curve while the job trains: what is merge_point, what is believed, what is tried."""
 
 import math
 from dataclasses import replace
@@ -12,14 +12,14 @@ from policies.profiling import (
     Refinement,
     begin,
     begin_refinement,
-    is_curious,
+    is_exploring,
     posterior_curve,
     profile_of,
     refine,
     sampled_curve,
 )
-from policies.profiling.curve_model import open_gain_ratio
-from policies.profiling.refinement import LEAST_WEIGHT, merged
+from policies.profiling.curve_model import max_gain_ratio
+from policies.profiling.refinement import LEAST_WEIGHT, merge_point
 from policies.vocabulary.power_curve import fit_curve
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from tests.policies.days import A40
@@ -100,8 +100,8 @@ def test_an_observation_that_cannot_be_changes_nothing() -> None:
 
 def test_the_plan_is_curious_for_so_many_blocks() -> None:
     profile = first_pass(Job(noise_ratio=0.05))
-    assert is_curious(SETTINGS, begin_refinement(profile, n_blocks=SETTINGS.n_blocks - 1))
-    assert not is_curious(SETTINGS, begin_refinement(profile, n_blocks=SETTINGS.n_blocks))
+    assert is_exploring(SETTINGS, begin_refinement(profile, n_blocks=SETTINGS.n_blocks - 1))
+    assert not is_exploring(SETTINGS, begin_refinement(profile, n_blocks=SETTINGS.n_blocks))
 
 
 def test_the_plan_is_not_curious_where_everything_is_known_well_enough() -> None:
@@ -112,11 +112,11 @@ def test_the_plan_is_not_curious_where_everything_is_known_well_enough() -> None
                 for p in CONVEX.points
             )
         )
-        assert is_curious(SETTINGS, begin_refinement(known)) is curious
+        assert is_exploring(SETTINGS, begin_refinement(known)) is curious
 
 
 def test_of_a_single_point_there_is_nothing_to_be_curious_about() -> None:
-    assert not is_curious(SETTINGS, begin_refinement(PowerProfile((POINT,))))
+    assert not is_exploring(SETTINGS, begin_refinement(PowerProfile((POINT,))))
 
 
 @given(st.floats(0.001, 0.1), st.floats(1.5, 10.0), st.floats(1e-3, 1e3))
@@ -135,8 +135,8 @@ def test_the_open_gain_grows_with_what_is_not_known_and_has_no_unit(ci: float, m
         )
         for error, unit in ((ci, 1.0), (ci * more_ratio, 1.0), (ci, ratio))
     )
-    assert open_gain_ratio(less) <= open_gain_ratio(more) + 1e-9
-    assert open_gain_ratio(scaled) == pytest.approx(open_gain_ratio(less), abs=1e-6)
+    assert max_gain_ratio(less) <= max_gain_ratio(more) + 1e-9
+    assert max_gain_ratio(scaled) == pytest.approx(max_gain_ratio(less), abs=1e-6)
 
 
 def test_a_job_that_changes_slowly_is_followed() -> None:
@@ -149,11 +149,11 @@ def test_a_job_that_changes_slowly_is_followed() -> None:
 
 def test_measurements_are_weighed_by_their_precision() -> None:
     vague = replace(POINT, iterations_per_s=9.0, iterations_per_s_ci=0.72)
-    merged_point = merged(PowerProfile((POINT,)), vague).points[0]
+    merged_point = merge_point(PowerProfile((POINT,)), vague).points[0]
     weight = 0.02**2 / (0.02**2 + 0.08**2)
     assert math.log(merged_point.iterations_per_s / 8.0) == pytest.approx(max(weight, LEAST_WEIGHT) * math.log(9 / 8))
     unknown = replace(POINT, iterations_per_s=9.0, iterations_per_s_ci=None)
-    assert merged(PowerProfile((unknown,)), POINT).points[0].iterations_per_s == 8.0
+    assert merge_point(PowerProfile((unknown,)), POINT).points[0].iterations_per_s == 8.0
 
 
 @given(st.lists(st.tuples(st.floats(1.0, 20.0), st.floats(0.001, 5.0)), min_size=1, max_size=50))
@@ -162,7 +162,7 @@ def test_a_merged_value_lies_among_those_it_is_made_of_and_is_known_ever_better(
 ) -> None:
     profile = PowerProfile((POINT,))
     for rate_per_s, ci in rows:
-        profile = merged(profile, replace(POINT, iterations_per_s=rate_per_s, iterations_per_s_ci=ci))
+        profile = merge_point(profile, replace(POINT, iterations_per_s=rate_per_s, iterations_per_s_ci=ci))
     point, rates = profile.points[0], [8.0, *(rate_per_s for rate_per_s, _ in rows)]
     assert min(rates) * (1 - 1e-9) <= point.iterations_per_s <= max(rates) * (1 + 1e-9)
     assert point.n == 15 * (len(rows) + 1)

@@ -16,7 +16,7 @@ from policies.profiling import (
     begin,
     profile_of,
     progress_ratio,
-    wanted_power_limit_w,
+    target_power_limit_w,
 )
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from tests.policies.profiling.gpu import CONVEX, SETTINGS, Job, profiled
@@ -108,9 +108,9 @@ def test_it_never_goes_far_below_the_energy_minimal_limit(bend: float, idle_w: f
 def test_progress_never_goes_back_and_ends_at_one(durations_s: list[float]) -> None:
     state, before = begin(SETTINGS), 0.0
     for active_s in durations_s:
-        power_w, rate_per_s = CONVEX.at(wanted_power_limit_w(state) or 100.0)
+        power_w, rate_per_s = CONVEX.at(target_power_limit_w(state) or 100.0)
         seen = Observation(
-            power_limit_w=wanted_power_limit_w(state) or 100.0,
+            power_limit_w=target_power_limit_w(state) or 100.0,
             active_s=active_s,
             n_iterations=rate_per_s * active_s,
             energy_j=power_w * active_s,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from policies.profiling import Observation, Settling, advance, begin, wanted_power_limit_w
+from policies.profiling import Observation, Settling, advance, begin, target_power_limit_w
 from policies.profiling.sweep import MAX_RENEWALS, MAX_RESTARTS
 from policies.vocabulary.profile import PowerProfile
 from tests.policies.profiling.gpu import CONVEX, SETTINGS, Job, measuring, profiled
@@ -33,13 +33,13 @@ def test_a_limit_that_will_not_stand_still_is_given_up() -> None:
     state = begin(SETTINGS)
     for turn in range(MAX_RESTARTS + 2):
         state = advance(SETTINGS, state, Job().observe(300.0 if turn % 2 else 250.0))
-    assert wanted_power_limit_w(state) == 240.0
+    assert target_power_limit_w(state) == 240.0
 
 
 def test_a_job_that_becomes_faster_at_a_lower_limit_is_profiled_from_the_start() -> None:
     state = begin(SETTINGS)
     while len(state.points) < 2:
-        state = advance(SETTINGS, state, Job().observe(wanted_power_limit_w(state) or 0.0))
+        state = advance(SETTINGS, state, Job().observe(target_power_limit_w(state) or 0.0))
     faster = Job(PowerProfile(tuple(replace(p, iterations_per_s=2 * p.iterations_per_s) for p in CONVEX.points)))
     state, wanted_w = profiled(SETTINGS, state, faster)
     assert wanted_w == [190.0, 300.0, 240.0, 190.0, 150.0]
@@ -48,7 +48,7 @@ def test_a_job_that_becomes_faster_at_a_lower_limit_is_profiled_from_the_start()
 
 def test_a_job_that_keeps_changing_is_not_profiled_for_ever() -> None:
     state, n_slices = begin(SETTINGS), 0
-    while (limit_w := wanted_power_limit_w(state)) is not None:
+    while (limit_w := target_power_limit_w(state)) is not None:
         seen = Job().observe(limit_w)
         wild = 4.0 if int(limit_w) % 20 else 1.0
         times_s = tuple(time_s / wild for time_s in seen.iteration_times_s)

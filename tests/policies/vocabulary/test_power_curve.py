@@ -119,5 +119,5 @@ def test_marginal_energies_rise_along_the_hull_from_the_energy_minimal_point_to_
     assert (np.diff(slopes_j) > 0).all()
     assert hull.fastest.iterations_per_s == profile.iterations_per_s.max()
     least_j = profile.energy_minimal.iteration_energy_j
-    assert hull.thriftiest.iteration_energy_j == pytest.approx(least_j)
+    assert hull.most_efficient.iteration_energy_j == pytest.approx(least_j)
     assert all(a.iterations_per_s < b.iterations_per_s for a, b in pairwise(hull.points))

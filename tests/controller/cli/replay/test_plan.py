@@ -14,7 +14,7 @@ from controller.cli.replay import plan as replay_plan
 from controller.demo.recurrences.trace_files import CARRIED
 from controller.errors import ConfigError
 from policies.replay.power_limit.evaluation import POLICIES
-from tests.policies.days import DAY_S
+from policies.vocabulary.units import DAY_S
 from tests.policies.forecasting.grids import weather
 
 POWER = CARRIED / "v100.csv"

@@ -5,7 +5,8 @@ from numpy.typing import NDArray
 
 from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
-from tests.policies.days import A40, DAY_S, HOUR_S, grid, hourly
+from policies.vocabulary.units import DAY_S, HOUR_S
+from tests.policies.days import A40, grid, hourly
 
 START_S = 14 * DAY_S
 

@@ -13,7 +13,8 @@ from policies.replay.power_limit.baselines import (
     replay_zeus,
 )
 from policies.vocabulary.profile import PowerProfile
-from tests.policies.days import A40, HOUR_S
+from policies.vocabulary.units import HOUR_S
+from tests.policies.days import A40
 from tests.policies.replay.power_limit.scenarios import REAL, SIMPLE, real_spec, scenario, spec
 from tests.policies.vocabulary.test_profile import profiles
 

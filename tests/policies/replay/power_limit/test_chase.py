@@ -16,7 +16,8 @@ from policies.replay.power_limit.chase import (
 )
 from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.replay.power_limit.simulation import RunResult
-from tests.policies.days import A40, DAY_S, HOUR_S
+from policies.vocabulary.units import DAY_S, HOUR_S
+from tests.policies.days import A40
 from tests.policies.replay.power_limit.scenarios import REAL, SIMPLE, curve, real_spec, scenario, spec
 
 

@@ -32,7 +32,8 @@ from policies.replay.power_limit.planner import (
 from policies.replay.power_limit.scenario import Scenario
 from policies.replay.power_limit.simulation import PolicyInput, RunResult, Setpoint, replay_run
 from policies.vocabulary.profile import PowerProfile
-from tests.policies.days import A40, DAY_S, HOUR_S
+from policies.vocabulary.units import DAY_S, HOUR_S
+from tests.policies.days import A40
 from tests.policies.replay.power_limit.scenarios import REAL, START_S, real_spec, scenario, spec
 from tests.policies.vocabulary.test_profile import profiles
 

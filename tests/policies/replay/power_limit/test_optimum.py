@@ -12,7 +12,7 @@ from policies.replay.power_limit.optimum import offline_optimum
 from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.replay.power_limit.simulation import RunResult, result_of
 from policies.vocabulary.profile import PowerProfile
-from tests.policies.days import HOUR_S
+from policies.vocabulary.units import HOUR_S
 from tests.policies.replay.power_limit.scenarios import REAL, SIMPLE, curve, real_spec, scenario, spec
 
 linprog = pytest.importorskip("scipy.optimize", reason="needs SciPy").linprog

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from policies.replay.power_limit.scenario import run_starts_s
 from policies.replay.power_limit.simulation import Policy, PolicyInput, Setpoint, replay_run, replay_schedule
-from tests.policies.days import A40, DAY_S, HOUR_S
+from policies.vocabulary.units import DAY_S, HOUR_S
+from tests.policies.days import A40
 from tests.policies.replay.power_limit.scenarios import REAL, SIMPLE, real_spec, scenario, spec
 
 
