@@ -22,10 +22,11 @@ from controller.gpu.journal import Journal, restore_prior_limit
 from controller.gpu.node_lock import NodeLock
 from controller.gpu.power_limiter import GpuPowerLimiter
 from controller.http import NO_GPU, Health, Snapshot
-from controller.ports import Backend, Bus, Gpu, SeriesStore, TopicPublisher
+from controller.ports import Backend, Bus, Gpu, TopicPublisher
 from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.router import GpuWorkers, Router
 from controller.signal.feed import SignalFeed
+from controller.signal.history_store import HistoryStore
 from policies.providers.catalogue import Source
 from publishers.messages.codec import encode
 from publishers.messages.reports import GpuDescription, GpuEnergy, GridSignal, LimitChange, NodeStatus
@@ -65,7 +66,7 @@ class NodeContext:
     sources: Sequence[Source]
     clock: Clock
     connect: Connect
-    store: SeriesStore | None = None
+    store: HistoryStore | None = None
     jitter_ratio: float = 0.0
 
 
@@ -131,7 +132,7 @@ class _App:
     def _workers(self, bus: Bus, limiters: Sequence[GpuPowerLimiter]) -> dict[str, Coroutine[None, None, None]]:
         """Return the coroutines that make up the controller, by task name."""
         config, clock = self._node.config, self._node.clock
-        feed = self._feed(bus)
+        feed = self._feed()
         tick_s = min(config.profiler.window_s / SAMPLES_PER_WINDOW, config.energy.period_s)
         units = {
             limiter.gpu.uuid: GpuWorkers(limiter=limiter, meter=self._meter(limiter, bus, feed, tick_s))
@@ -150,25 +151,27 @@ class _App:
         )
         health = Health(config.http, look=lambda: _snapshot(bus, self._node.backend, feed, units, router))
         return {
-            "signal": feed.run(),
+            "signal": feed.run(self._grid_publisher(bus)),
             **{f"limiter[{limiter.gpu.uuid}]": limiter.run() for limiter in limiters},
             **{f"meter[{uuid}]": unit.meter.run() for uuid, unit in units.items()},
             "router": router.run(),
             "health": health.run(),
         }
 
-    def _feed(self, bus: Bus) -> SignalFeed:
-        signal = self._node.config.signal
-        topic = self._topics.grid(signal.topic_zone, "price" if signal.kind == "price" else "carbon")
+    def _feed(self) -> SignalFeed:
         return SignalFeed(
             self._node.sources,
-            kind=signal.kind,
+            kind=self._node.config.signal.kind,
             clock=self._node.clock,
-            period_s=signal.period_s,
-            publish=TopicPublisher[GridSignal](bus, topic, qos=1).publish,
+            period_s=self._node.config.signal.period_s,
             store=self._node.store,
             jitter_ratio=self._node.jitter_ratio,
         )
+
+    def _grid_publisher(self, bus: Bus) -> TopicPublisher[GridSignal]:
+        signal = self._node.config.signal
+        topic = self._topics.grid(signal.topic_zone, "price" if signal.kind == "price" else "carbon")
+        return TopicPublisher(bus, topic, qos=1)
 
     def _limiter(self, gpu: Gpu, bus: Bus) -> GpuPowerLimiter:
         config = self._node.config
@@ -216,8 +219,8 @@ def _snapshot(
         left_out=tuple(str(error) for error in backend.faults),
         signal=feed.freshness,
         signal_age_s=feed.age_s,
-        signal_detail=feed.provenance().sentence,
-        providers={lane.name: not lane.fault for lane in feed.lanes if lane.was_asked},
+        signal_detail=feed.provenance().detail,
+        providers={state.name: not state.fault for state in feed.sources if state.was_polled},
         n_bad_messages=router.complaints.n_messages,
         n_runs=len(router.jobs),
         gpus={uuid: (unit.limiter.state, unit.meter.energy_j, unit.meter.latest) for uuid, unit in units.items()},

@@ -254,31 +254,19 @@ class EnergyMeter(Protocol):
         ...
 
 
-class SeriesStore(Protocol):
-    """Where histories of signals outlive a process. Neither call fails: without a disk there is nothing to load."""
-
-    async def load(self, *, series: str, since_s: float) -> Signal | None:
-        """Return what was saved under a name and holds after `since_s`; None where there is nothing."""
-        ...
-
-    async def save(self, *, series: str, signal: Signal, now_s: float) -> None:
-        """Keep a signal, revising what was saved under that name."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
     """Where the signal comes from now, and what is wrong with it.
 
     Attributes:
-        source: who says so, in a few words, such as `neso GB` or `forecast from neso GB, last known 3.2 h ago`.
-        doubt: a stable code where the signal is not as it should be: it is the reason of what is decided on it.
-        sentence: what is wrong, and what is done about it; "" where nothing is.
+        source: such as `neso GB` or `forecast from neso GB, last known 3.2 h ago`.
+        reason: the reason code of decisions while the signal is degraded; "" while it is fresh from its first provider.
+        detail: what is wrong, and what is done about it; "" if nothing is.
     """
 
     source: str
-    doubt: str = ""
-    sentence: str = ""
+    reason: str = ""
+    detail: str = ""
 
 
 class SignalSource(Protocol):
@@ -290,7 +278,7 @@ class SignalSource(Protocol):
         ...
 
     def history(self) -> Signal | None:
-        """Return the signal up to now, and what stands for the present where that can be trusted; None without any."""
+        """Return the signal up to now, the present value included if it can be trusted; None if none is known."""
         ...
 
     def forecast(self) -> Signal | None:

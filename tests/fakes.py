@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -11,6 +12,7 @@ import numpy as np
 from controller.clock import NS_PER_S
 from controller.errors import GpuError, GpuLimitError
 from controller.ports import LimitRange, LimitState, LiveLimit, Provenance, Sample, Target
+from controller.signal.history_store import HistoryStore
 from policies.vocabulary.signal import Signal, SignalKind
 from publishers.messages.topics import DEFAULT_ROOT, Topics
 from publishers.mqtt.client import Outgoing, Will
@@ -232,19 +234,20 @@ class FixedSignal:
         return Provenance(source="test")
 
 
-class Shelf:
-    """A store in memory."""
+class FakeHistoryStore(HistoryStore):
+    """A store of signal histories in memory."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, Signal] = {}
+        super().__init__(Path("nowhere"))
+        self.saved: dict[str, Signal] = {}
 
-    async def load(self, *, series: str, since_s: float) -> Signal | None:
-        kept = self.kept.get(series)
-        return kept.between(since_s, math.inf) if kept else None
+    async def load(self, key: str, *, since_s: float) -> Signal | None:
+        saved = self.saved.get(key)
+        return saved.between(since_s, math.inf) if saved else None
 
-    async def save(self, *, series: str, signal: Signal, now_s: float) -> None:
+    def save(self, key: str, series: Signal, *, now_s: float) -> None:
         del now_s
-        self.kept[series] = self.kept[series].revised(signal) if series in self.kept else signal
+        self.saved[key] = self.saved[key].revised(series) if key in self.saved else series
 
 
 def _ends_s(series: Signal, told: Signal) -> float:

@@ -33,7 +33,7 @@ def test_the_page_has_a_section_and_a_row_for_each_provider_in_one_order() -> No
     assert set(SECTIONS) == {name for _, name in ENTRIES}
 
 
-def test_the_number_of_providers_that_is_told_is_right() -> None:
+def test_the_documented_number_of_providers_is_right() -> None:
     assert len(SECTIONS) == 13
     assert "Thirteen providers" in SIGNALS
 
@@ -45,7 +45,7 @@ def test_a_section_mentions_every_key(kind: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), ENTRIES)
-def test_the_example_is_right_for_carbon_or_for_prices(kind: str, name: str) -> None:
+def test_the_example_is_valid_for_carbon_or_for_prices(kind: str, name: str) -> None:
     keys = set(CATALOGUE[kind][name].settings.__struct_fields__) | {"name"}
     shown = [{key: value for key, value in table.items() if key in keys} for table in examples(name)]
     assert shown
@@ -61,7 +61,7 @@ def test_the_example_is_right_for_carbon_or_for_prices(kind: str, name: str) -> 
             pytest.fail(f"{text}: {error}")
 
 
-def test_the_units_of_files_that_are_listed_are_those_that_are_known() -> None:
+def test_the_documented_file_units_are_the_known_ones() -> None:
     currencies = set(re.findall(r"`([a-z]{3})`", SECTIONS["csv"])) - {"csv"}
     assert currencies == set(trace._CURRENCIES)
     carbon = {column for column, (unit, _) in trace._FACTORS.items() if unit == trace.CARBON_UNIT}

@@ -26,7 +26,7 @@ from controller.config import Config, load_config
 from controller.errors import ConfigError
 from controller.ports import Provenance
 from controller.signal.feed import SignalFeed
-from controller.signal.source_state import REACHES_S
+from controller.signal.source_state import BACKFILL_REACHES_S
 from policies.forecasting import Forecast
 from policies.forecasting.evaluation import Evaluation, evaluate
 from policies.providers.catalogue import CATALOGUE
@@ -154,7 +154,7 @@ def _list_providers() -> Iterator[str]:
     """Yield a line for each provider there is, by kind."""
     for kind, entries in CATALOGUE.items():
         yield f"providers of {kind}:"
-        yield from (f"  {name:18}{entry.what}" for name, entry in entries.items())
+        yield from (f"  {name:18}{entry.summary}" for name, entry in entries.items())
     yield "Their keys and zones: docs/providers.md"
 
 
@@ -173,24 +173,23 @@ def signal(config: Config, *, as_json: bool) -> int:
 
 async def _look(config: Config) -> SignalReport:
     clock = SystemClock()
-    async with opened_sources(config.signal) as sources, opened_store(config) as store:
-        feed = SignalFeed(
-            sources, kind=config.signal.kind, clock=clock, period_s=AGAIN_S, publish=lambda _: None, store=store
-        )
-        for _ in REACHES_S:  # the present first, then more and more of the past
-            await feed.refresh()
-    now_s, lane = clock.now_s(), feed.lane
-    known = lane.known if lane is not None else None
+    async with opened_sources(config.signal) as sources:
+        with opened_store(config, is_read_only=True) as store:
+            feed = SignalFeed(sources, kind=config.signal.kind, clock=clock, period_s=AGAIN_S, store=store)
+            for _ in BACKFILL_REACHES_S:  # the present first, then more and more of the past
+                await feed.refresh()
+    now_s, source = clock.now_s(), feed.source
+    known = source.known if source is not None else None
     return SignalReport(
         freshness=feed.freshness,
         provenance=feed.provenance(),
         now_s=now_s,
         history=feed.history(),
         known=known,
-        forecast=lane.forecast if lane is not None else None,
+        forecast=source.forecast if source is not None else None,
         age_s=known.age_s(now_s) if known is not None else float("inf"),
         scores=_scores(known, now_s),
-        faults=[fault for lane in feed.lanes for fault in (lane.fault, lane.forecast_fault) if fault],
+        faults=[fault for state in feed.sources for fault in (state.fault, state.forecast_fault) if fault],
     )
 
 
@@ -210,7 +209,7 @@ def as_dict(report: SignalReport) -> dict[str, Any]:
         "now_s": report.now_s,
         "state": report.freshness.value,
         "source": report.provenance.source,
-        "detail": report.provenance.sentence,
+        "detail": report.provenance.detail,
         "faults": list(report.faults),
         "kind": known.kind if known is not None else None,
         "zone": known.zone if known is not None else None,
@@ -256,8 +255,8 @@ def _print(report: SignalReport, console: Console) -> None:
     now = f"[bold]{value:.4g} {known.unit}[/bold] now" if value is not None else "nothing to be trusted now"
     console.print(f"{what} of {escape(known.zone)}: {now}, {report.freshness}", highlight=False)
     console.print(f"source: {escape(known.source)}; {_age(report, known)}", highlight=False, soft_wrap=True)
-    if report.provenance.sentence:
-        console.print(escape(report.provenance.sentence), soft_wrap=True, highlight=False)
+    if report.provenance.detail:
+        console.print(escape(report.provenance.detail), soft_wrap=True, highlight=False)
     print(draw_signal(known, report.forecast, now_s=report.now_s, in_colour=console.is_terminal))
     _print_forecast(report, console)
 

@@ -5,7 +5,7 @@ import hashlib
 import logging
 import random
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 
 from controller.app import NodeContext
@@ -16,7 +16,7 @@ from controller.errors import ConfigError
 from controller.gpu.nvml import NvmlBackend
 from controller.gpu.simulation.backend import default_simulation
 from controller.ports import Backend
-from controller.signal.history_store import SignalStore
+from controller.signal.history_store import HistoryStore
 from policies.providers.base import Provider
 from policies.providers.catalogue import CATALOGUE, Source, SourcesError, open_sources
 from policies.providers.sources.constant import ConstantProvider
@@ -36,21 +36,22 @@ async def opened_node(config: Config, *, clock: Clock | None = None) -> AsyncIte
     """
     clock = clock or SystemClock()
     password = read_password(config.bus)
-    async with opened_sources(config.signal) as sources, opened_store(config) as store:
-        for source in sources:
-            if losses := losses_of(source.provider):
-                _LOGGER.warning("%s has %s: what is missing is not guessed", source.provider.name, losses)
-        yield NodeContext(
-            config=config,
-            boot_id=boot_id(),
-            version=VERSION,
-            backend=backend_of(config, clock),
-            sources=sources,
-            clock=clock,
-            connect=lambda will, birth: bus_of(config, password, will, birth),
-            store=store,
-            jitter_ratio=random.random(),  # noqa: S311 — jitter is no secret
-        )
+    async with opened_sources(config.signal) as sources:
+        with opened_store(config) as store:
+            for source in sources:
+                if losses := losses_of(source.provider):
+                    _LOGGER.warning("%s has %s: what is missing is not guessed", source.provider.name, losses)
+            yield NodeContext(
+                config=config,
+                boot_id=boot_id(),
+                version=VERSION,
+                backend=backend_of(config, clock),
+                sources=sources,
+                clock=clock,
+                connect=lambda will, birth: bus_of(config, password, will, birth),
+                store=store,
+                jitter_ratio=random.random(),  # noqa: S311 — jitter is no secret
+            )
 
 
 def backend_of(config: Config, clock: Clock) -> Backend:
@@ -75,17 +76,17 @@ async def opened_sources(config: SignalConfig) -> AsyncIterator[list[Source]]:
         yield sources or [Source(provider=ConstantProvider(1.0, kind="energy", unit="1"))]
 
 
-@contextlib.asynccontextmanager
-async def opened_store(config: Config) -> AsyncIterator[SignalStore | None]:
-    """Open the histories on disk; None where nothing is worth keeping."""
+@contextlib.contextmanager
+def opened_store(config: Config, *, is_read_only: bool = False) -> Iterator[HistoryStore | None]:
+    """Open the signal histories on disk; None for plain energy."""
     if config.signal.kind == "energy":
         yield None
         return
-    store = SignalStore(Path(config.node.state_dir) / "signals.sqlite")
+    store = HistoryStore(Path(config.node.state_dir) / "signals", is_read_only=is_read_only)
     try:
         yield store
     finally:
-        await store.close()
+        store.close()
 
 
 def losses_of(provider: Provider) -> str:

@@ -157,8 +157,8 @@ class PlannedTarget:
         provenance, detail = outlook.provenance, decision.detail
         return Target(
             power_limit_w=self._asked_w(decision.power_limit_w, curve),
-            reason=provenance.doubt or decision.reason,
-            detail=f"{provenance.sentence}: {detail}" if provenance.sentence else detail,
+            reason=provenance.reason or decision.reason,
+            detail=f"{provenance.detail}: {detail}" if provenance.detail else detail,
             job=self._job,
             signal=_signal_text(decision.signal_value, outlook.history, provenance),
         )

@@ -1,30 +1,31 @@
-"""The signal feed: one provider after the other is asked, and the best that is known is told, with its provenance.
+"""The signal feed: polls the chain of providers and offers the best that is known, with its provenance.
 
     fresh from the first ─► fresh from another ─► last value held ─► own forecast ─► nothing (the plan ignores the grid)
 
 Each transition is logged once, published, and becomes the reason of what is decided meanwhile. A provider further down
-the chain is asked only while none above it is fresh.
+the chain is polled only while none above it is fresh.
 """
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from controller.clock import Clock, next_tick_s
-from controller.ports import Provenance, SeriesStore
+from controller.ports import Provenance, TopicPublisher
 from controller.signal.grid_message import build_grid_message
+from controller.signal.history_store import HistoryStore
 from controller.signal.source_state import SourceState
 from policies.providers.catalogue import Source
 from policies.vocabulary.freshness import CurrentSignal, Freshness
 from policies.vocabulary.signal import Signal
 from publishers.messages.reports import GridSignal
 
-LASTING_S: Final = 900.0
-"""What stands for the present is drawn this far ahead at least: until the next look, even if providers hang."""
-STEADY_S: Final = 1_800.0
-"""A provider that was away is followed again when it has been fresh for so long: sources do not take turns."""
+MIN_PRESENT_S: Final = 900.0
+"""The present value is extended at least this far ahead: until the next poll, even if providers hang."""
+TAKE_OVER_AFTER_S: Final = 1_800.0
+"""A provider that was away is followed again after it has been fresh for so long: sources do not take turns."""
 DEGRADED_REASONS: Final = {
     Freshness.FRESH: "signal_fallback",
     Freshness.HELD: "signal_held",
@@ -32,33 +33,39 @@ DEGRADED_REASONS: Final = {
     Freshness.STALE: "signal_stale",
     Freshness.ABSENT: "signal_absent",
 }
-"""The reason of a decision for which the signal was not what it should be."""
+"""The reason of a decision while the signal is not fresh from the first provider."""
 _HOUR_S: Final = 3_600.0
-_RANKS: Final = list(Freshness)
+_FRESHNESS_ORDER: Final = list(Freshness)
+_ABSENT: Final = CurrentSignal(
+    freshness=Freshness.ABSENT, age_s=math.inf, history=None, forecast=None, known_until_s=None
+)
 
 _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Look:
-    """What was found at one look: the lane that knows best, its place in the chain, and what it knows."""
+class _Candidate:
+    """What one provider offers at the moment, and its position in the chain."""
 
-    lane: SourceState
-    place: int
-    present: CurrentSignal
+    state: SourceState
+    position: int
+    current: CurrentSignal
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.current.freshness is Freshness.FRESH
 
 
 class SignalFeed:
-    """The grid signal of this node; obeys `SignalSource`.
+    """The grid signal of this node; implements `SignalSource`.
 
     Args:
         sources: the chain of providers, at least one.
         kind: `carbon`, `price` or `energy`.
         clock: the time.
-        period_s: how often it looks whether somebody is to be asked [s].
-        publish: takes the message for the dashboards.
-        store: where histories outlive this process, or None.
-        jitter_ratio: 0 to 1, how late in its window this process asks.
+        period_s: how often it checks which provider is due [s].
+        store: keeps histories on disk, or None.
+        jitter_ratio: 0 to 1, how late within its window this process polls.
     """
 
     def __init__(
@@ -68,22 +75,20 @@ class SignalFeed:
         kind: str,
         clock: Clock,
         period_s: float,
-        publish: Callable[[GridSignal], None],
-        store: SeriesStore | None = None,
+        store: HistoryStore | None = None,
         jitter_ratio: float = 0.0,
     ) -> None:
-        self._lanes = [SourceState(source, store=store, jitter_ratio=jitter_ratio) for source in sources]
+        self._sources = [SourceState(source, store=store, jitter_ratio=jitter_ratio) for source in sources]
         self._kind = kind
         self._clock = clock
         self._period_s = period_s
-        self._publish = publish
         self._jitter_ratio = jitter_ratio
-        self._look: _Look | None = None
+        self._best: _Candidate | None = None
         self._unit = ""
-        self._foreign: set[SourceState] = set()
+        self._other_unit: set[SourceState] = set()
         self._fresh_since_s: dict[int, float] = {}
-        self._stood: tuple[Freshness, int] | None = None
-        self._told: object = None
+        self._logged: tuple[Freshness, int] | None = None
+        self._published: object = None
 
     @property
     def kind(self) -> str:
@@ -93,138 +98,134 @@ class SignalFeed:
     @property
     def freshness(self) -> Freshness:
         """Return how far the signal can be trusted."""
-        return self._look.present.freshness if self._look else Freshness.ABSENT
+        return self._best.current.freshness if self._best else Freshness.ABSENT
 
     @property
     def age_s(self) -> float | None:
-        """Return how long ago the last known value ceased to hold [s]; None where none is known."""
-        age_s = self._look.present.age_s if self._look else math.inf
+        """Return how long ago the last known value ended [s]; None if none is known."""
+        age_s = self._best.current.age_s if self._best else math.inf
         return age_s if math.isfinite(age_s) else None
 
     @property
-    def lane(self) -> SourceState | None:
-        """Return the lane whose values are used; None before the first look."""
-        return self._look.lane if self._look else None
+    def source(self) -> SourceState | None:
+        """Return the provider whose values are used; None before the first poll."""
+        return self._best.state if self._best else None
 
     @property
-    def lanes(self) -> Sequence[SourceState]:
-        """Return all lanes, in the order of the chain."""
-        return self._lanes
+    def sources(self) -> Sequence[SourceState]:
+        """Return all providers, in the order of the chain."""
+        return self._sources
 
     def history(self) -> Signal | None:
-        """Return the signal up to now, with what stands for the present; None while none is known."""
-        return self._look.present.history if self._look else None
+        """Return the signal up to now, the present value included; None while none is known."""
+        return self._best.current.history if self._best else None
 
     def forecast(self) -> Signal | None:
-        """Return the forecast from now on, or None where none can be trusted."""
-        return self._look.present.forecast if self._look else None
+        """Return the forecast from now on, or None if none can be trusted."""
+        return self._best.current.forecast if self._best else None
 
     def provenance(self) -> Provenance:
         """Return where the signal comes from now, and what is wrong with it."""
-        if self._look is None:
-            return Provenance(
-                source="", doubt=DEGRADED_REASONS[Freshness.ABSENT], sentence="nobody was asked for the signal yet"
-            )
-        return _provenance(self._look, first=self._lanes[0])
+        if self._best is None:
+            reason = DEGRADED_REASONS[Freshness.ABSENT]
+            return Provenance(source="", reason=reason, detail="no provider was polled for the signal yet")
+        return _provenance(self._best, first=self._sources[0])
 
-    async def run(self) -> None:
-        """Look at once, then once a period, each node at moments of its own; missed ticks are skipped."""
+    async def run(self, publisher: TopicPublisher[GridSignal]) -> None:
+        """Refresh at once, then once a period, each node at its own moments; publish what is new."""
         tick_s, pause_s = self._clock.now_s(), (self._jitter_ratio or 1.0) * self._period_s
         while True:
             await self.refresh()
+            if (message := self.new_message()) is not None:
+                publisher.publish(message)
             tick_s = next_tick_s(tick_s, period_s=pause_s, now_s=self._clock.now_s())
             await self._clock.sleep_until(tick_s)
             pause_s = self._period_s  # only the first one differs from node to node
 
     async def refresh(self) -> None:
-        """Ask who is due, down the chain to the first that is fresh, and take the best."""
-        looks: list[_Look] = []
-        for place, lane in enumerate(self._lanes):
-            await lane.refresh(self._clock.now_s())
-            looks.append(self._look_at(place, lane))
-            if looks[-1].present.freshness is Freshness.FRESH and self._is_steady(place):
+        """Poll the providers that are due, down the chain to the first that is fresh, and take the best."""
+        candidates: list[_Candidate] = []
+        for position, state in enumerate(self._sources):
+            await state.refresh(self._clock.now_s())
+            candidates.append(self._candidate(position, state))
+            if candidates[-1].is_fresh and self._may_take_over(position):
                 break
-        self._look = min(looks, key=self._rank)
-        if self._look.present.history is not None and (not self._look.place or not self._unit):
-            self._unit = self._look.present.history.unit
-        self._log(self._look)
-        self._tell(self._look)
+        self._best = min(candidates, key=self._rank)
+        if self._best.current.history is not None and (not self._best.position or not self._unit):
+            self._unit = self._best.current.history.unit
+        self._log_transition(self._best)
 
-    def _look_at(self, place: int, lane: SourceState) -> _Look:
-        """Return what a lane knows; values in another unit than the account's are as good as none."""
-        now_s = self._clock.now_s()
-        present = lane.present(now_s, lasting_s=max(LASTING_S, 2 * self._period_s))
-        unit = present.history.unit if present.history is not None else self._unit
-        if place and self._unit and unit != self._unit:
-            if lane not in self._foreign:
-                self._foreign.add(lane)
-                _LOGGER.warning("%s is not used: its values are in %s, the others in %s", lane.name, unit, self._unit)
-            present = CurrentSignal(
-                freshness=Freshness.ABSENT, age_s=math.inf, history=None, forecast=None, known_until_s=None
-            )
-        if present.freshness is not Freshness.FRESH:
-            self._fresh_since_s.pop(place, None)
-        else:
-            self._fresh_since_s[place] = min(self._fresh_since_s.get(place, now_s), now_s)
-        return _Look(lane=lane, place=place, present=present)
-
-    def _is_steady(self, place: int) -> bool:
-        """Return whether a fresh lane may take over from the one that stands in."""
-        if self._look is None or place >= self._look.place or self._look.present.freshness is not Freshness.FRESH:
-            return True
-        return self._clock.now_s() - self._fresh_since_s[place] >= STEADY_S
-
-    def _rank(self, look: _Look) -> tuple[int, bool, int]:
-        """Return how good a look is, less is better: how far it is trusted, whether it is back for good, its place."""
-        is_fresh = look.present.freshness is Freshness.FRESH
-        return _RANKS.index(look.present.freshness), is_fresh and not self._is_steady(look.place), look.place
-
-    def _log(self, look: _Look) -> None:
-        """Log a transition, once."""
-        stands = (look.present.freshness, look.place)
-        if stands == self._stood:
-            return
-        is_well = stands == (Freshness.FRESH, 0)
-        if is_well and self._kind != "energy":
-            _LOGGER.info("signal: fresh from %s", look.lane.name)
-        elif not is_well:
-            _LOGGER.warning("signal: %s", self.provenance().sentence)
-        self._stood = stands
-
-    def _tell(self, look: _Look) -> None:
-        """Publish when there is a new value or a transition; plain energy has nothing to tell."""
-        if self._kind == "energy":
-            return
-        newest = look.lane.known
-        news = (
-            self._stood,
-            newest.starts_s[-1:].tobytes() if newest else None,
-            newest.values[-1:].tobytes() if newest else None,
-        )
-        if news == self._told:
-            return
-        message = build_grid_message(look.present, look.lane, self.provenance(), now_s=self._clock.now_s())
+    def new_message(self) -> GridSignal | None:
+        """Return the message for dashboards after a new value or a transition, else None."""
+        best = self._best
+        if best is None or self._kind == "energy":
+            return None
+        known = best.state.known
+        newest = None if known is None else (known.starts_s[-1:].tobytes(), known.values[-1:].tobytes())
+        content = (self._logged, newest)
+        if content == self._published:
+            return None
+        message = build_grid_message(best.current, best.state, self.provenance(), now_s=self._clock.now_s())
         if message is not None:
-            self._told = news
-            self._publish(message)
+            self._published = content
+        return message
+
+    def _candidate(self, position: int, state: SourceState) -> _Candidate:
+        """Return what a provider offers; nothing if its unit is not that of the account."""
+        now_s = self._clock.now_s()
+        current = state.present(now_s, lasting_s=max(MIN_PRESENT_S, 2 * self._period_s))
+        unit = current.history.unit if current.history is not None else self._unit
+        if position and self._unit and unit != self._unit:
+            if state not in self._other_unit:
+                self._other_unit.add(state)
+                _LOGGER.warning("%s is not used: its values are in %s, the others in %s", state.name, unit, self._unit)
+            current = _ABSENT
+        candidate = _Candidate(state=state, position=position, current=current)
+        if candidate.is_fresh:
+            self._fresh_since_s[position] = min(self._fresh_since_s.get(position, now_s), now_s)
+        else:
+            self._fresh_since_s.pop(position, None)
+        return candidate
+
+    def _may_take_over(self, position: int) -> bool:
+        """Return whether a fresh provider may take over from one further down that is in use."""
+        best = self._best
+        if best is None or position >= best.position or not best.is_fresh:
+            return True
+        return self._clock.now_s() - self._fresh_since_s[position] >= TAKE_OVER_AFTER_S
+
+    def _rank(self, candidate: _Candidate) -> tuple[int, bool, int]:
+        """Return the order of preference, lowest first: trust, whether it may take over, position."""
+        is_returning = candidate.is_fresh and not self._may_take_over(candidate.position)
+        return _FRESHNESS_ORDER.index(candidate.current.freshness), is_returning, candidate.position
+
+    def _log_transition(self, best: _Candidate) -> None:
+        transition = (best.current.freshness, best.position)
+        if transition == self._logged:
+            return
+        is_well = transition == (Freshness.FRESH, 0)
+        if is_well and self._kind != "energy":
+            _LOGGER.info("signal: fresh from %s", best.state.name)
+        elif not is_well:
+            _LOGGER.warning("signal: %s", self.provenance().detail)
+        self._logged = transition
 
 
-def _provenance(look: _Look, *, first: SourceState) -> Provenance:
-    """Return what is used, and why not something better."""
-    name, age = look.lane.name, f"{look.present.age_s / _HOUR_S:.1f} h"
+def _provenance(best: _Candidate, *, first: SourceState) -> Provenance:
+    """Return which provider is used, and why no better one is."""
+    current, name = best.current, best.state.name
+    age = f"{current.age_s / _HOUR_S:.1f} h"
+    extrapolated = f"forecast from {name}, last known {age} ago"
     source, instead = {
-        Freshness.FRESH: (name, f"{name} stands in"),
-        Freshness.HELD: (f"{name}, held for {age}", f"the last value of {name} is held, which ended {age} ago"),
-        Freshness.FORECAST: (
-            f"forecast from {name}, last known {age} ago",
-            f"the last value of {name} ended {age} ago, and a forecast from its history stands in",
-        ),
-        Freshness.STALE: ("", f"the last value of {name} ended {age} ago and is not followed any more"),
-        Freshness.ABSENT: ("", "nothing is known of the grid, so it is not followed"),
-    }[look.present.freshness]
-    if look.present.freshness is Freshness.FRESH and look.present.age_s >= max(look.lane.source.max_age_s, 1e-9):
-        source = f"forecast from {name}, last known {age} ago"  # it is always late: its present is a forecast
-    if look.present.freshness is Freshness.FRESH and look.place == 0:
+        Freshness.FRESH: (name, f"using {name} instead"),
+        Freshness.HELD: (f"{name}, held for {age}", f"holding the last value of {name}, which ended {age} ago"),
+        Freshness.FORECAST: (extrapolated, f"using a forecast from the history of {name}, which ended {age} ago"),
+        Freshness.STALE: ("", f"ignoring the grid: the last value of {name} ended {age} ago"),
+        Freshness.ABSENT: ("", "ignoring the grid: no signal is known"),
+    }[current.freshness]
+    if best.is_fresh and current.age_s >= max(best.state.source.max_age_s, 1e-9):
+        source = extrapolated  # always late: its present value is a forecast
+    if best.is_fresh and best.position == 0:
         return Provenance(source=source)
-    why = first.fault or f"{first.name} has nothing new"
-    return Provenance(source=source, doubt=DEGRADED_REASONS[look.present.freshness], sentence=f"{why}; {instead}")
+    why = first.fault or f"{first.name} has no new value"
+    return Provenance(source=source, reason=DEGRADED_REASONS[current.freshness], detail=f"{why}; {instead}")

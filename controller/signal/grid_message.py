@@ -1,4 +1,4 @@
-"""The message about the grid for dashboards: what was, what is expected with its band, and how far to trust it."""
+"""The grid message for dashboards: history, forecast with its band, and how far both can be trusted."""
 
 from typing import Final, Literal
 
@@ -14,7 +14,7 @@ from publishers.messages.reports import GridSignal, SignalValue
 MAX_SOURCE = 200
 MAX_DETAIL = 1_000
 MAX_PUBLISHED = 1_000
-"""A dashboard wants the last days and the coming one, not two months of five-minute steps."""
+"""A dashboard shows the last days and the next one, not two months of five-minute steps."""
 
 _STATES: Final[dict[Freshness, Literal["fresh", "held", "forecast", "stale"]]] = {
     Freshness.FRESH: "fresh",
@@ -26,10 +26,10 @@ _STATES: Final[dict[Freshness, Literal["fresh", "held", "forecast", "stale"]]] =
 
 
 def build_grid_message(
-    present: CurrentSignal, lane: SourceState, provenance: Provenance, *, now_s: float
+    current: CurrentSignal, state: SourceState, provenance: Provenance, *, now_s: float
 ) -> GridSignal | None:
     """Return the message, or None while nothing is known."""
-    history, forecast = present.history, present.forecast
+    history, forecast = current.history, current.forecast
     if history is None or history.kind == "energy" or not len(history):
         return None
     series = history.joined(forecast) if forecast is not None and len(forecast) else history
@@ -40,23 +40,23 @@ def build_grid_message(
         kind=history.kind,
         unit=history.unit,
         issued_at_s=history.issued_at_s,
-        state=_STATES[present.freshness],
-        detail=provenance.sentence[:MAX_DETAIL] or None,
-        age_s=present.age_s,
-        values=[_entry(series, int(i), lane.forecast) for i in known],
+        state=_STATES[current.freshness],
+        detail=provenance.detail[:MAX_DETAIL] or None,
+        age_s=current.age_s,
+        values=[_entry(series, int(i), state.forecast) for i in known],
         forecast_from_s=float(forecast.starts_s[0]) if forecast is not None and len(forecast) else None,
-        known_until_s=_finite_s(present.known_until_s),
+        known_until_s=_finite_s(current.known_until_s),
         time_s=now_s,
     )
 
 
 def _finite_s(time_s: float | None) -> float | None:
-    """Return a time as a message can carry it: what holds for ever has no end."""
+    """Return a time as JSON can carry it: an infinite one becomes None."""
     return time_s if time_s is not None and np.isfinite(time_s) else None
 
 
 def _entry(series: Signal, index: int, forecast: Forecast | None) -> SignalValue:
-    """Return one value, with its band where it is a forecast of our own."""
+    """Return one value, with its band if it is our own forecast."""
     starts_s, value = float(series.starts_s[index]), float(series.values[index])
     lower, upper = _band(forecast, starts_s, value) if series.estimated[index] else (None, None)
     return SignalValue(
@@ -65,7 +65,7 @@ def _entry(series: Signal, index: int, forecast: Forecast | None) -> SignalValue
 
 
 def _band(forecast: Forecast | None, starts_s: float, value: float) -> tuple[float | None, float | None]:
-    """Return the band of a value, or None and None where that is not of our own forecast, or has none yet."""
+    """Return the band of a value; (None, None) if it is not our own forecast, or has no band yet."""
     if forecast is None or forecast.signal.value_at(starts_s) != value:
         return None, None
     index = int(np.searchsorted(forecast.signal.starts_s, starts_s, side="right")) - 1

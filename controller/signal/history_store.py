@@ -1,318 +1,189 @@
-"""Signal histories on disk, so that a controller that restarts knows the last 60 days.
+"""Signal histories on disk, so that a controller that restarts knows the last 60 days of the grid.
 
-Histories of signals in an SQLite file: one row for each value, revised in place; what is too old is dropped.
-
-A connection lives for one operation, so that two processes may use one file, and a file that is removed or mended while
-we run is simply met again. Nothing here knows asyncio: `signal_store` calls it from a thread.
-
-The histories of signals on disk, so that a controller that starts knows what the grid did in the last 60 days.
-
-Nothing here raises and nothing waits for long: a disk that is full, a file that is locked or broken, is a fault that is
-told once, and the controller goes on without the store.
+One file for each source, replaced whole: a crash at any time leaves the old content or the new one. Nothing here raises
+or delays the controller: a full, read-only or hanging disk is a fault that is logged once.
 """
 
 import asyncio
+import hashlib
 import logging
 import math
-import os
 import re
-import sqlite3
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Final, NamedTuple, TypeVar
+from typing import Final
 
+import msgspec
 import numpy as np
+from msgspec import Struct
 
+from controller.state_files import FileWriter
 from policies.vocabulary.signal import Signal, SignalKind
+from publishers.shared.log_once import FaultLog
+from publishers.shared.worker_thread import WorkerThreads
 
 VERSION: Final = 1
-BUSY_TIMEOUT_S: Final = 2.0
-"""How long another process may hold the file."""
-_CORRUPT: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_SCHEMA: Final = (
-    """CREATE TABLE series (
-        name TEXT PRIMARY KEY, kind TEXT NOT NULL, zone TEXT NOT NULL, unit TEXT NOT NULL, source TEXT NOT NULL,
-        ends_s REAL NOT NULL, issued_at_s REAL NOT NULL
-    ) WITHOUT ROWID""",
-    """CREATE TABLE step (
-        series TEXT NOT NULL REFERENCES series (name) ON DELETE CASCADE,
-        starts_s REAL NOT NULL, value REAL, estimated INTEGER NOT NULL, PRIMARY KEY (series, starts_s)
-    ) WITHOUT ROWID""",
-)
+LOAD_TIMEOUT_S: Final = 10.0
+_FLOATS: Final = np.dtype("<f8")
+
+_LOGGER = logging.getLogger(__name__)
 
 
-class _Head(NamedTuple):
+class _Version(Struct, frozen=True, kw_only=True):
+    version: int
+
+
+class _File(_Version, frozen=True, kw_only=True):
+    sha256: bytes
+    series: bytes
+
+
+class _Series(Struct, frozen=True, kw_only=True):
+    """A signal; the arrays are little-endian float64, and one byte for each flag."""
+
     kind: SignalKind
     zone: str
     unit: str
     source: str
     ends_s: float
     issued_at_s: float
+    starts_s: bytes
+    values: bytes
+    estimated: bytes
 
 
-_Rows = dict[float, tuple[float | None, bool]]
-"""Value, None where it is missing, and whether it is an estimate, by start [Unix s]."""
+class HistoryStore:
+    """The histories in one directory, which only its owner may read: some licences forbid passing data on.
 
-
-class SignalDatabase:
-    """The file. Every method may raise sqlite3.Error, OSError, or ValueError where a later version wrote the file."""
-
-    def __init__(self, path: Path, *, keep_s: float) -> None:
-        self.path = path
-        self._keep_s = keep_s
-
-    def load(self, series: str, *, since_s: float) -> Signal | None:
-        """Return what is known of a series after `since_s`, or None where nothing is; makes no file."""
-        if not self.path.exists():
-            return None
-        with self._connected() as connection, connection:
-            connection.execute("BEGIN")  # head and steps must be of one state
-            stored = _read(connection, series)
-        recent = None if stored is None else _recent(stored, since_s)
-        return recent if recent is not None and len(recent) else None
-
-    def save(self, series: str, signal: Signal, *, now_s: float) -> None:
-        """Revise what is known of a series, whatever order the fetches come in; drop what ceased too long ago."""
-        with self._connected() as connection, connection:
-            connection.execute("BEGIN IMMEDIATE")
-            stored = _read(connection, series)
-            if stored is not None and _what(stored) != _what(signal):
-                connection.execute("DELETE FROM series WHERE name = ?", (series,))
-                stored = None
-            merged = _recent(_merged(stored, signal), now_s - self._keep_s)
-            _write(connection, series, merged, before={} if stored is None else _rows(stored))
-
-    def set_aside(self) -> Path:
-        """Move a file that is no database out of the way, in place of the one that was moved before; return where."""
-        name, folder = self.path.name, self.path.parent
-        copies = {int(found[1]): path for path in folder.glob(f"{name}.corrupt-*") if (found := _number(path))}
-        aside = folder / f"{name}.corrupt-{max(copies, default=0) + 1}"
-        self.path.replace(aside)
-        for leftover in (*copies.values(), folder / f"{name}-wal", folder / f"{name}-shm"):
-            leftover.unlink(missing_ok=True)
-        return aside
-
-    @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
-        """Open the file, which is made, for its owner alone, where there is none."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        with closing(sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as connection:
-            connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            if _version(connection) == 0:
-                _create(connection)
-            if (version := _version(connection)) != VERSION:
-                raise ValueError(f"version {version}: this gridchase reads version {VERSION}")
-            yield connection
-
-
-def is_corrupt(error: Exception) -> bool:
-    """Return whether an error says that the file is no database, or a broken one."""
-    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _CORRUPT
-
-
-def _number(path: Path) -> re.Match[str] | None:
-    return re.search(r"\.corrupt-(\d+)\Z", path.name)
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _create(connection: sqlite3.Connection) -> None:
-    """Make the tables, unless another process has done so meanwhile."""
-    connection.execute("PRAGMA journal_mode = WAL")
-    with connection:
-        connection.execute("BEGIN IMMEDIATE")
-        if _version(connection) == 0:
-            for statement in _SCHEMA:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-
-
-def _what(signal: Signal) -> tuple[str, str, str]:
-    return signal.kind, signal.zone, signal.unit
-
-
-def _merged(stored: Signal | None, signal: Signal) -> Signal:
-    """Return what was known and what is told, of which the one that was issued later revises the other."""
-    if stored is None:
-        return signal
-    return stored.revised(signal) if signal.issued_at_s >= stored.issued_at_s else signal.revised(stored)
-
-
-def _recent(signal: Signal, since_s: float) -> Signal:
-    """Return the values that hold after a time, none of them cut in two."""
-    holding = int(np.searchsorted(signal.starts_s, since_s, side="right")) - 1
-    begins_s = float(signal.starts_s[holding]) if holding >= 0 and signal.ends_s > since_s else since_s
-    return signal.between(begins_s, math.inf)
-
-
-def _rows(signal: Signal) -> _Rows:
-    values = [None if math.isnan(value) else value for value in signal.values.tolist()]
-    return dict(zip(signal.starts_s.tolist(), zip(values, signal.estimated.tolist(), strict=True), strict=True))
-
-
-def _read(connection: sqlite3.Connection, series: str) -> Signal | None:
-    found = connection.execute(
-        "SELECT kind, zone, unit, source, ends_s, issued_at_s FROM series WHERE name = ?", (series,)
-    ).fetchone()
-    if found is None:
-        return None
-    rows = connection.execute(
-        "SELECT starts_s, value, estimated FROM step WHERE series = ? ORDER BY starts_s", (series,)
-    ).fetchall()
-    starts_s, values, estimated = zip(*rows, strict=True) if rows else ((), (), ())
-    return Signal(
-        starts_s=np.array(starts_s, dtype=np.float64),
-        values=np.array(values, dtype=np.float64),  # NULL becomes NaN
-        estimated=np.array(estimated, dtype=np.bool_),
-        **_Head(*found)._asdict(),
-    )
-
-
-def _write(connection: sqlite3.Connection, series: str, signal: Signal, *, before: _Rows) -> None:
-    """Write what differs from what was there before: a fetch revises a few rows of thousands."""
-    after = _rows(signal)
-    head = _Head(signal.kind, signal.zone, signal.unit, signal.source, signal.ends_s, signal.issued_at_s)
-    connection.execute(
-        """INSERT INTO series (name, kind, zone, unit, source, ends_s, issued_at_s) VALUES (?, ?, ?, ?, ?, ?, ?)
-        ON CONFLICT (name) DO UPDATE SET source = excluded.source, ends_s = excluded.ends_s,
-        issued_at_s = excluded.issued_at_s""",
-        (series, *head),
-    )
-    connection.executemany(
-        "DELETE FROM step WHERE series = ? AND starts_s = ?", [(series, s) for s in before.keys() - after.keys()]
-    )
-    connection.executemany(
-        "INSERT OR REPLACE INTO step (series, starts_s, value, estimated) VALUES (?, ?, ?, ?)",
-        [(series, s, *row) for s, row in after.items() if before.get(s) != row],
-    )
-
-
-TIMEOUT_S: Final = 10.0
-"""For one operation, with all that wait before it; a disk may hang."""
-CLOSE_TIMEOUT_S: Final = 3.0
-
-_LOGGER = logging.getLogger(__name__)
-Answer = TypeVar("Answer")
-
-
-class SignalStore:
-    """The histories in one SQLite file. Its thread is a daemon: a disk that hangs does not keep the process alive.
+    The file system is used by daemon threads: a disk that hangs does not keep the process alive.
 
     Args:
-        path: the file; made where it is missing, with its directory.
-        keep_s: what ceased to hold longer ago than this is dropped [s].
+        folder: the directory; made with the first file.
+        keep_s: values that ended longer ago are dropped [s].
+        is_read_only: write nothing, as beside a running controller.
     """
 
-    def __init__(self, path: Path, *, keep_s: float = 60 * 86_400.0) -> None:
-        self._faults = {"found": "", "kept": ""}
-        self._path = path
-        self._database = SignalDatabase(path, keep_s=keep_s)
-        self._jobs: SimpleQueue[Callable[[], None] | None] | None = None
-        self._is_idle: Callable[[], bool] = lambda: True
-        self._is_closed = False
+    def __init__(self, folder: Path, *, keep_s: float = 60 * 86_400.0, is_read_only: bool = False) -> None:
+        self._folder = folder
+        self._keep_s = keep_s
+        self._is_read_only = is_read_only
+        self._writer = FileWriter(folder, what="signal histories")
+        self._reader = WorkerThreads("gridchase signal histories")
+        self._load_fault = FaultLog(_LOGGER, recovered="signal history is readable again")
 
-    @property
-    def fault(self) -> str:
-        """Return why histories are not kept or not found, in a sentence; "" while all is well."""
-        return self._faults["kept"] or self._faults["found"]
+    def path_of(self, key: str) -> Path:
+        """Return the file of a source."""
+        return self._folder / f"{re.sub('[^A-Za-z0-9._-]+', '-', key)}.history"
 
-    async def load(self, *, series: str, since_s: float) -> Signal | None:
-        """Return what was told of a series after `since_s`; None where that is nothing, or the store cannot be used.
+    async def load(self, key: str, *, since_s: float) -> Signal | None:
+        """Return the values of a source that hold after `since_s`; None if there are none, or none can be read.
 
-        The first value may start before `since_s`: none is cut in two.
+        The first may start before `since_s`: no value is cut in two.
         """
-        return await self._ask("found", lambda: self._database.load(series, since_s=since_s))
-
-    async def save(self, *, series: str, signal: Signal, now_s: float) -> None:
-        """Keep what a source told: it revises what it told before, as `Signal.revised` does, whatever comes later.
-
-        A series of another kind, zone or unit begins anew. A signal without an end is a constant: it is not kept.
-        """
-        if len(signal) and math.isfinite(signal.ends_s):
-            await self._ask("kept", lambda: self._database.save(series, signal, now_s=now_s))
-
-    async def close(self) -> None:
-        """Finish what is under way, within a bounded time; later calls do nothing."""
-        jobs, self._jobs, self._is_closed = self._jobs, None, True
-        if jobs is None:
-            return
-        last: Future[None] = Future()
-        jobs.put(lambda: last.set_result(None))
-        jobs.put(None)
+        path = self.path_of(key)
         try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await asyncio.wrap_future(last)
+            async with asyncio.timeout(LOAD_TIMEOUT_S):
+                stored = await self._reader.run(lambda: self._read(path))
         except TimeoutError:
-            self._note("kept", f"{self._path}: the disk does not answer")
-
-    async def _ask(self, what: str, work: Callable[[], Answer]) -> Answer | None:
-        """Return what the thread answers; None where it fails, where it hangs, or where the store is closed."""
-        if self._is_closed or not self._is_idle():
-            return None
-        answer: Future[Answer] = Future()
-        self._started().put(lambda: _settle(answer, lambda: self._mended(work)))
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                result = await asyncio.wrap_future(answer)
-        except TimeoutError:
-            if answer.running():
-                self._is_idle = answer.done  # nobody waits for a disk that hangs again before it has come back
-            self._note(what, f"{self._path}: the disk does not answer in {TIMEOUT_S:g} s")
-        except OSError as error:
-            self._note(what, f"{error.filename or self._path}: {error.strerror or error}")
-        except (sqlite3.Error, ValueError) as error:
-            self._note(what, f"{self._path}: {error}")
+            self._load_fault.report(f"{path}: the disk does not answer; the signal history is not loaded")
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            self._load_fault.report(f"{path}: {why}; the signal history is not loaded")
         else:
-            for mended in {"found", what}:  # what can be written can be read, too
-                self._note(mended, "")
-            return result
+            self._load_fault.clear()
+            recent = None if stored is None else _since(stored, since_s)
+            return recent if recent is not None and len(recent) else None
         return None
 
-    def _started(self) -> SimpleQueue[Callable[[], None] | None]:
-        if self._jobs is None:
-            self._jobs = SimpleQueue()
-            threading.Thread(target=_work, args=(self._jobs,), name="gridchase signals", daemon=True).start()
-        return self._jobs
+    def save(self, key: str, series: Signal, *, now_s: float) -> None:
+        """Write all that is known of a source, soon; values on disk that `series` lacks stay.
 
-    def _mended(self, work: Callable[[], Answer]) -> Answer:
-        """Return what the database answers; one that is broken is moved aside and begun anew. Runs in the thread."""
+        A series of another kind, zone or unit starts anew. A constant, which has no end, is not saved.
+        """
+        if not self._is_read_only and len(series) and math.isfinite(series.ends_s):
+            path = self.path_of(key)
+            self._writer.put({path: lambda: self._content(path, series, since_s=now_s - self._keep_s)})
+
+    def close(self) -> None:
+        """Finish the writes that are under way, within a bounded time."""
+        self._writer.close()
+        self._reader.shutdown()
+
+    def _content(self, path: Path, series: Signal, *, since_s: float) -> bytes:
+        """Return the new content of a file; it is merged with the old one, which may have been unreadable at start."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        stored = self._read(path)
+        if stored is not None and is_same_series(stored, series):
+            series = stored.revised(series)
+        return _encode(_since(series, since_s))
+
+    def _read(self, path: Path) -> Signal | None:
+        """Return the content of a file, or None if there is none; a damaged file is moved aside.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: a later version wrote it; or it is damaged, and nothing may be written.
+        """
         try:
-            return work()
-        except sqlite3.Error as error:
-            if not is_corrupt(error):
-                raise
-            aside = self._database.set_aside()
-            _LOGGER.warning("%s: %s: moved to %s; the histories begin anew", self._path, error, aside.name)
-            return work()
-
-    def _note(self, what: str, fault: str) -> None:
-        """Log a fault when it begins, when it becomes another one, and when it is over."""
-        before, self._faults[what] = self._faults[what], fault
-        if fault and fault != before:
-            _LOGGER.warning("histories are not %s: %s", what, fault)
-        elif before and not fault:
-            _LOGGER.info("%s: histories are %s again", self._path, what)
-
-
-def _work(jobs: SimpleQueue[Callable[[], None] | None]) -> None:
-    while (job := jobs.get()) is not None:
-        job()
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            version = msgspec.msgpack.decode(content, type=_Version).version
+            if version == VERSION:
+                return _decode(content)
+        except (ValueError, msgspec.MsgspecError) as error:
+            if self._is_read_only:
+                raise ValueError(f"is damaged: {error}") from error
+            aside = path.with_suffix(".corrupt")
+            path.replace(aside)
+            _LOGGER.warning("%s: %s: moved to %s; the signal history starts anew", path, error, aside.name)
+            return None
+        raise ValueError(f"version {version}: this gridchase reads version {VERSION}")
 
 
-def _settle(answer: Future[Answer], work: Callable[[], Answer]) -> None:
-    """Give an answer, unless nobody waits for it any more."""
-    if not answer.set_running_or_notify_cancel():
-        return
-    try:
-        answer.set_result(work())
-    except Exception as error:  # noqa: BLE001 — whatever it is, it belongs to who has asked
-        answer.set_exception(error)
+def is_same_series(one: Signal, other: Signal) -> bool:
+    """Return whether two signals belong to one series; a zone may change its currency."""
+    return (one.kind, one.zone, one.unit) == (other.kind, other.zone, other.unit)
+
+
+def _since(signal: Signal, since_s: float) -> Signal:
+    """Return the values that hold after a time, without cutting the first one."""
+    holding = int(np.searchsorted(signal.starts_s, since_s, side="right")) - 1
+    starts_s = float(signal.starts_s[holding]) if holding >= 0 and signal.ends_s > since_s else since_s
+    return signal.between(starts_s, math.inf)
+
+
+def _encode(signal: Signal) -> bytes:
+    series = msgspec.msgpack.encode(
+        _Series(
+            kind=signal.kind,
+            zone=signal.zone,
+            unit=signal.unit,
+            source=signal.source,
+            ends_s=signal.ends_s,
+            issued_at_s=signal.issued_at_s,
+            starts_s=signal.starts_s.astype(_FLOATS).tobytes(),
+            values=signal.values.astype(_FLOATS).tobytes(),
+            estimated=signal.estimated.tobytes(),
+        )
+    )
+    return msgspec.msgpack.encode(_File(version=VERSION, sha256=hashlib.sha256(series).digest(), series=series))
+
+
+def _decode(content: bytes) -> Signal:
+    """Raise ValueError or MsgspecError if the content is damaged."""
+    file = msgspec.msgpack.decode(content, type=_File)
+    if hashlib.sha256(file.series).digest() != file.sha256:
+        raise ValueError("the checksum is wrong")
+    series = msgspec.msgpack.decode(file.series, type=_Series)
+    return Signal(
+        kind=series.kind,
+        zone=series.zone,
+        unit=series.unit,
+        source=series.source,
+        ends_s=series.ends_s,
+        issued_at_s=series.issued_at_s,
+        starts_s=np.frombuffer(series.starts_s, _FLOATS).astype(np.float64),
+        values=np.frombuffer(series.values, _FLOATS).astype(np.float64),
+        estimated=np.frombuffer(series.estimated, np.bool_).copy(),
+    )

@@ -1,7 +1,6 @@
-"""One provider of the chain: asked when it is due, and what it said remembered, on disk too.
+"""What one provider of the chain has said so far, on disk too, and how far it can be trusted now.
 
-A provider that fails leaves what is known, which ages; `policies.vocabulary.freshness` says how far that can still be
-trusted.
+A provider that fails leaves what is known, which ages; `policies.vocabulary.freshness` says how far to trust that.
 """
 
 import logging
@@ -9,185 +8,199 @@ from typing import Final
 
 import numpy as np
 
-from controller.ports import SeriesStore
+from controller.signal.history_store import HistoryStore, is_same_series
 from policies.forecasting import Forecast, advance, begin
 from policies.providers.catalogue import Source
-from policies.providers.poll_schedule import Pause, Question
+from policies.providers.poll_schedule import PollSchedule, RateLimit
 from policies.providers.series import Point, check_clock, format_iso
 from policies.vocabulary.freshness import GRACE_S, CurrentSignal, assess_signal
 from policies.vocabulary.outliers import reject_spikes
 from policies.vocabulary.signal import Signal
+from publishers.shared.log_once import FaultLog
 
 DAY_S: Final = 86_400.0
 HISTORY_S: Final = 60 * DAY_S
-REACHES_S: Final = (2 * DAY_S, 8 * DAY_S, 30 * DAY_S, HISTORY_S)
-"""How far back is asked for at first: the present must not wait for what is weeks old. What came, is kept."""
+BACKFILL_REACHES_S: Final = (2 * DAY_S, 8 * DAY_S, 30 * DAY_S, HISTORY_S)
+"""How far back each of the first polls reaches: the present must not wait for what is weeks old."""
 HORIZON_S: Final = DAY_S
-GIVEN_S: Final = DAY_S
-"""How long what a provider forecast once may still take part, when it is silent since."""
-LONGEST_GRACE_S: Final = 3_600.0
+MAX_FORECAST_AGE_S: Final = DAY_S
+"""How long a provider's own forecast is used when no newer one comes."""
+MAX_GRACE_S: Final = 3_600.0
 
 _LOGGER = logging.getLogger(__name__)
 
 
 class SourceState:
-    """What one provider knows.
+    """What is known of one provider, and when it is polled next.
+
+    Args:
+        source: the provider and its settings.
+        store: keeps the history on disk, or None.
+        jitter_ratio: 0 to 1, how late within its window this process polls.
 
     Attributes:
         source: the provider, and how long its values may be held.
-        known: all that it has told, up to 60 days; None before it has told anything.
+        known: all values that it has given, up to 60 days; None before the first.
         forecast: the latest forecast, with its band; None where there is none.
     """
 
-    def __init__(self, source: Source, *, store: SeriesStore | None, jitter_ratio: float) -> None:
+    def __init__(self, source: Source, *, store: HistoryStore | None, jitter_ratio: float) -> None:
         self.source = source
         self.known: Signal | None = None
         self.forecast: Forecast | None = None
-        pause = Pause()
-        self._history_question, self._past_question, self._forecast_question = (
-            Question(source, pause, jitter_ratio=jitter_ratio) for _ in range(3)
+        rate_limit = RateLimit()
+        self._history_polls, self._backfill_polls, self._forecast_polls = (
+            PollSchedule(source.provider, lag_s=source.lag_s, jitter_ratio=jitter_ratio, rate_limit=rate_limit)
+            for _ in range(3)
         )
-        self._n_reached = 1 if np.isfinite(source.provider.step_s) else len(REACHES_S)
-        self._given: Signal | None = None
-        self._given_s = -np.inf
-        self._store = store if source.is_kept else None
+        self._n_backfills = 1 if np.isfinite(source.provider.step_s) else len(BACKFILL_REACHES_S)
+        self._provider_forecast: Signal | None = None
+        self._provider_forecast_s = -np.inf
+        self._store = store if source.is_persistent else None
         self._is_loaded = False
-        self._believed: Signal | None = None
+        self._plausible: Signal | None = None
         self._forecaster = begin()
-        self._leaps_told: frozenset[float] = frozenset()
+        self._logged_spikes_s: frozenset[float] = frozenset()
+        self._history_log, self._forecast_log = (
+            FaultLog(_LOGGER, recovered=f"{self.name}: the {what} is available again", log_changes=False)
+            for what in ("history", "forecast")
+        )
 
     @property
     def name(self) -> str:
-        """Return who it is."""
+        """Return the provider's name."""
         return self.source.provider.name
 
     @property
     def fault(self) -> str:
-        """Return why it could not tell its history when it was asked last; "" while all is well."""
-        return self._history_question.fault
+        """Return why the last poll of its history failed; "" while all is well."""
+        return self._history_polls.fault
 
     @property
     def forecast_fault(self) -> str:
-        """Return the same of its forecast."""
-        return self._forecast_question.fault
+        """Return why the last poll of its forecast failed; "" while all is well."""
+        return self._forecast_polls.fault
 
     @property
-    def was_asked(self) -> bool:
-        """Return whether it was asked at all: who is far down the chain may never be."""
-        return self._history_question.was_asked
+    def was_polled(self) -> bool:
+        """Return whether it was polled at all: a provider far down the chain may never be."""
+        return self._history_polls.was_polled
 
     async def refresh(self, now_s: float) -> None:
-        """Ask the provider what is due; what it cannot tell is a fault, not an error."""
+        """Poll the provider for what is due; a failure becomes a fault, not an exception."""
         await self._load(now_s)
-        if self._history_question.is_due(now_s):
-            before = self.fault
-            told = await self._history_question.ask(self._fetch_history(REACHES_S[0], now_s), now_s=now_s)
-            await self._learn(told, now_s)
-            self._log("history", before, self.fault)
-        if not self.fault and self._forecast_question.is_due(now_s):
-            await self._ask_forecast(now_s)
-        if not self.fault and self._n_reached < len(REACHES_S) and self._past_question.is_due(now_s):
-            await self._reach_back(now_s)
+        if self._history_polls.is_due(now_s):
+            answer = await self._history_polls.poll(self._fetch_history(BACKFILL_REACHES_S[0], now_s), now_s=now_s)
+            self._add(answer, now_s)
+            self._history_log.report(self.fault and f"no history: {self.fault}")
+        if not self.fault and self._forecast_polls.is_due(now_s):
+            await self._poll_forecast(now_s)
+        if not self.fault and self._n_backfills < len(BACKFILL_REACHES_S) and self._backfill_polls.is_due(now_s):
+            await self._backfill(now_s)
 
     def present(self, now_s: float, *, lasting_s: float) -> CurrentSignal:
         """Return what is known now, how far it can be trusted, and what is expected."""
-        settled = self._given if self._given is not None and not self._given.estimated.any() else None
-        given = self._given if settled is None and now_s - self._given_s <= GIVEN_S else None
-        known, step_s = _continued(self._believed, settled), self.source.provider.step_s
-        if known is not None and np.isfinite(step_s):  # what never changes needs no forecast
+        settled = self._settled
+        given = self._provider_forecast if now_s - self._provider_forecast_s <= MAX_FORECAST_AGE_S else None
+        known, step_s = _continued(self._plausible, settled), self.source.provider.step_s
+        if known is not None and np.isfinite(step_s):  # a constant needs no forecast
             self._forecaster, self.forecast = advance(
-                self._forecaster, history=known, given=given, now_s=now_s, horizon_s=HORIZON_S
+                self._forecaster,
+                history=known,
+                given=given if settled is None else None,
+                now_s=now_s,
+                horizon_s=HORIZON_S,
             )
         return assess_signal(
             known,
             self.forecast.signal if self.forecast else None,
             now_s=now_s,
             max_age_s=self.source.max_age_s,
-            grace_s=self.source.lag_s + max(GRACE_S, min(step_s, LONGEST_GRACE_S)),
+            grace_s=self.source.lag_s + max(GRACE_S, min(step_s, MAX_GRACE_S)),
             lasting_s=lasting_s,
         )
 
+    @property
+    def _settled(self) -> Signal | None:
+        """Return the provider's forecast if it is settled, as day-ahead prices are, and no estimate."""
+        given = self._provider_forecast
+        return given if given is not None and not given.estimated.any() else None
+
     async def _load(self, now_s: float) -> None:
-        """Take up what was told before the last start, once."""
+        """Load, once, what was saved before the last start."""
         if self._store is not None and not self._is_loaded:
-            loaded = await self._store.load(series=self.source.key, since_s=now_s - HISTORY_S)
+            loaded = await self._store.load(self.source.key, since_s=now_s - HISTORY_S)
             if loaded is not None and loaded.kind == self.source.provider.kind:
-                self._take(loaded)
+                self._set_known(loaded)
         self._is_loaded = True
 
     async def _fetch_history(self, reach_s: float, now_s: float) -> Signal | None:
-        """Return the history, if its clock agrees with ours: else every age would be wrong."""
+        """Return the history, if the source's clock agrees with ours; otherwise every age would be wrong."""
         last_s = float(self.known.starts_s[-1]) if self.known is not None else now_s
         since_s = max(now_s - HISTORY_S, min(now_s, last_s) - reach_s)
-        told = await self.source.provider.fetch_history(since_s=since_s, now_s=now_s)
-        if told is not None and told.kind in {"average", "marginal"}:
-            measured = np.isfinite(told.values) & ~told.estimated
-            points = (Point(float(start_s), 1.0) for start_s in told.starts_s[measured][-1:])
+        answer = await self.source.provider.fetch_history(since_s=since_s, now_s=now_s)
+        if answer is not None and answer.kind in {"average", "marginal"}:
+            measured = np.isfinite(answer.values) & ~answer.estimated
+            points = (Point(float(start_s), 1.0) for start_s in answer.starts_s[measured][-1:])
             check_clock(points, source=self.name, now_s=now_s)
-        return told
+        return answer
 
-    async def _reach_back(self, now_s: float) -> None:
-        """Ask for more of the past, for the forecasts: a part at a look, and none where so much is known already."""
-        reach_s = REACHES_S[self._n_reached]
+    async def _backfill(self, now_s: float) -> None:
+        """Fetch more of the past, for forecasts: one part a refresh, and none where enough is known already."""
+        reach_s = BACKFILL_REACHES_S[self._n_backfills]
         if self.known is None or self.known.starts_s[0] > now_s - 0.9 * reach_s:
-            told = await self._past_question.ask(self._fetch_history(reach_s, now_s), now_s=now_s)
-            if self._past_question.fault:
+            answer = await self._backfill_polls.poll(self._fetch_history(reach_s, now_s), now_s=now_s)
+            if self._backfill_polls.fault:
                 return
-            self._past_question.forget()
-            await self._learn(told, now_s)
-        self._n_reached += 1
+            self._backfill_polls.reset()
+            self._add(answer, now_s)
+        self._n_backfills += 1
 
-    async def _ask_forecast(self, now_s: float) -> None:
-        question, before = self._forecast_question, self.forecast_fault
+    async def _poll_forecast(self, now_s: float) -> None:
         fetch = self.source.provider.fetch_forecast(now_s=now_s, until_s=now_s + HORIZON_S)
-        given = await question.ask(fetch, now_s=now_s)
-        if given is not None and len(given):
-            self._given, self._given_s = given, now_s
-            if not given.estimated.any():  # prices to come are settled: they outlive this process too
-                await self._keep(given, now_s)
-        self._log("forecast", before, self.forecast_fault)
+        answer = await self._forecast_polls.poll(fetch, now_s=now_s)
+        if answer is not None and len(answer):
+            self._provider_forecast, self._provider_forecast_s = answer, now_s
+            if self._settled is not None:
+                self._save(now_s)
+        self._forecast_log.report(self.forecast_fault and f"no forecast: {self.forecast_fault}")
 
-    async def _learn(self, told: Signal | None, now_s: float) -> None:
-        """Add what the provider told to what is known; a series of another kind or unit begins anew."""
-        if told is not None and len(told):
-            self._take(_merged(self.known, told).between(now_s - HISTORY_S, np.inf))
-            await self._keep(told, now_s)
+    def _add(self, answer: Signal | None, now_s: float) -> None:
+        """Add an answer to what is known; values that the source no longer gives stay."""
+        if answer is not None and len(answer):
+            before = self.known
+            merged = answer if before is None or not is_same_series(before, answer) else before.revised(answer)
+            self._set_known(merged.between(now_s - HISTORY_S, np.inf))
+            if before is None or not _has_same_values(before, merged):
+                self._save(now_s)
 
-    async def _keep(self, told: Signal, now_s: float) -> None:
-        if self._store is not None and np.isfinite(told.ends_s):
-            await self._store.save(series=self.source.key, signal=told, now_s=now_s)
+    def _save(self, now_s: float) -> None:
+        """Save what is known, and future prices that are settled: they are thus known after a restart."""
+        series = self._settled if self.known is None else _continued(self.known, self._settled)
+        if self._store is not None and series is not None:
+            self._store.save(self.source.key, series, now_s=now_s)
 
-    def _take(self, known: Signal) -> None:
-        """Know this from now on, but for what no grid can have, each of which is told once."""
+    def _set_known(self, known: Signal) -> None:
+        """Replace what is known; values that no grid can have are not used, and each is logged once."""
         self.known = known
-        self._believed, leaps_s = reject_spikes(known)
-        for start_s in leaps_s.tolist():
-            if start_s not in self._leaps_told:
+        self._plausible, spikes_s = reject_spikes(known)
+        for start_s in spikes_s.tolist():
+            if start_s not in self._logged_spikes_s:
                 value = known.value_at(start_s)
-                _LOGGER.warning("%s: %s at %s is not believed: a leap", self.name, value, format_iso(start_s))
-        self._leaps_told = frozenset(leaps_s.tolist())
-
-    def _log(self, what: str, before: str, now: str) -> None:
-        """Tell when a fault begins, and when it is over."""
-        if now and not before:
-            _LOGGER.warning("no %s: %s", what, now)
-        elif before and not now:
-            _LOGGER.info("%s: its %s is there again", self.name, what)
-
-
-def _merged(known: Signal | None, told: Signal) -> Signal:
-    """Return what was known, revised; where the source now tells less, what it told before stays."""
-    return known.revised(told) if known is not None and _are_alike(known, told) else told
+                _LOGGER.warning("%s: rejected %s at %s as a spike", self.name, value, format_iso(start_s))
+        self._logged_spikes_s = frozenset(spikes_s.tolist())
 
 
 def _continued(known: Signal | None, settled: Signal | None) -> Signal | None:
-    """Return what is known, continued by what is settled already, as day-ahead prices are."""
-    if known is None or settled is None or not _are_alike(known, settled):
+    """Return what is known, continued by settled future values, as day-ahead prices are."""
+    if known is None or settled is None or not is_same_series(known, settled):
         return known
     ahead = settled.between(known.ends_s, np.inf)
     return known.joined(ahead) if len(ahead) else known
 
 
-def _are_alike(one: Signal, other: Signal) -> bool:
-    """Return whether two signals may stand in one series; a zone may change its currency."""
-    return (one.kind, one.zone, one.unit) == (other.kind, other.zone, other.unit)
+def _has_same_values(one: Signal, other: Signal) -> bool:
+    return all(
+        np.array_equal(getattr(one, field), getattr(other, field), equal_nan=field == "values")
+        for field in ("starts_s", "values", "estimated")
+    )

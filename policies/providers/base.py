@@ -1,4 +1,4 @@
-"""What every provider of signals offers, how it is set up, and how one fails."""
+"""The interface of a signal provider, its settings, and its errors."""
 
 from pathlib import Path
 from typing import Annotated, Final, Protocol
@@ -10,7 +10,7 @@ from policies.vocabulary.signal import Signal, SignalKind
 
 MAX_FAULTS_SHOWN: Final = 50
 MAX_MESSAGE: Final = 300
-"""How long the message of an error may be [characters]: sources write pages."""
+"""The longest error message [characters]: some sources answer with whole pages."""
 
 Zone = Annotated[str, Meta(min_length=1, max_length=64)]
 Lateness = Annotated[float, Meta(ge=0, le=86_400)]
@@ -20,7 +20,7 @@ Url = Annotated[
         pattern=r"\Ahttps?://[^\s@]+\Z", description="a URL, http:// or https://, with no blank, user or password in it"
     ),
 ]
-"""An address without a user or a password in it."""
+"""A URL without a user or a password."""
 UrlOrNone = Annotated[
     str,
     Meta(
@@ -35,32 +35,32 @@ Variable = Annotated[
         description="the name of an environment variable: A-Z 0-9 _, and no digit first",
     ),
 ]
-"""The name of an environment variable, in capitals: what stands there by mistake is no name, but the secret itself."""
+"""The name of an environment variable, in capitals: a secret that was put here by mistake hardly looks like one."""
 
 
 class Provider(Protocol):
-    """A source of signals: what was, and what is expected."""
+    """A source of signals: history and forecast."""
 
     @property
     def name(self) -> str:
-        """Return who it is, for logs, dashboards and the store: the source and the zone."""
+        """Return its name for logs, dashboards and the history store: the source and the zone."""
         ...
 
     @property
     def kind(self) -> SignalKind:
-        """Return what its values are; the kinds never mix."""
+        """Return what its values are; kinds never mix."""
         ...
 
     @property
     def step_s(self) -> float:
-        """Return how often it has something new [s]; it is asked once a step. Infinite where nothing ever changes."""
+        """Return how often it has a new value [s]: it is polled once a step. Infinite if nothing ever changes."""
         ...
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
-        """Return the values that hold after `since_s` and start by `now_s`, or None where nothing is known.
+        """Return the values that hold after `since_s` and start by `now_s`, or None if nothing is known.
 
-        The first may start before `since_s`: no value is cut in two. A source that keeps less gives less. What is
-        missing is NaN: gaps are never bridged.
+        The first may start before `since_s`: no value is cut in two. A source that keeps less returns less. Missing
+        values are NaN: gaps are never bridged.
 
         Raises:
             SignalError: the source failed.
@@ -68,7 +68,7 @@ class Provider(Protocol):
         ...
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
-        """Return what is expected after `now_s`, up to `until_s`, or None where the source has no forecast.
+        """Return the forecast after `now_s`, up to `until_s`, or None if the source has no forecast.
 
         Raises:
             SignalError: the source failed.
@@ -77,27 +77,27 @@ class Provider(Protocol):
 
 
 class ProviderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A `[[signal.provider]]` table, but for its name.
+    """A `[[signal.provider]]` table without its `name`.
 
     Attributes:
-        max_age_s: how long the last value may be held after it ceased to hold [s].
-        lag_s: how late its values usually are, beyond one step: what is no later than that is no fault [s]. A source
-            that is always late has another default.
+        max_age_s: how long the last value may be held after its end [s].
+        lag_s: how late values usually are, beyond one step [s]; such a delay is no fault. Sources that are always late
+            have another default.
     """
 
     max_age_s: Lateness = 7_200.0
     lag_s: Lateness = 0.0
 
     def signal_kind(self) -> SignalKind:
-        """Return what the values will be; settings of a source that can be several things have a key `kind`."""
+        """Return what the values will be; a source with several kinds has a key `kind`."""
         return "average"
 
     def faults(self) -> list[str]:
-        """Return what is wrong beyond the single keys, each as `key = value: must …`."""
+        """Return faults that no single key shows, each as `key = value: must …`."""
         return []
 
     def all_faults(self) -> list[str]:
-        """Return that, and what is wrong with an address of HTTP, whose value is not repeated: it may hold a token."""
+        """Return these and the faults of an HTTP URL, which is not repeated: it may hold a token."""
         url = getattr(self, "url", "")
         return [*(_url_faults(url) if url.startswith(("http://", "https://")) else []), *self.faults()]
 
@@ -106,8 +106,8 @@ class SignalError(Exception):
     """A source of signals failed.
 
     Attributes:
-        retry_after_s: how long the source asked us to wait, or None where it did not say [s].
-        status: the status of its HTTP answer, or None where there was none.
+        retry_after_s: how long the source asked us to wait [s], or None.
+        status: the HTTP status of the answer, or None.
     """
 
     def __init__(self, message: str, *, retry_after_s: float | None = None, status: int | None = None) -> None:
@@ -117,23 +117,23 @@ class SignalError(Exception):
 
 
 class SignalUnavailableError(SignalError):
-    """The source cannot be reached, is too slow, or is broken at the moment: it may work in a minute."""
+    """The source cannot be reached, is too slow, or is broken for the moment."""
 
 
 class SignalLimitedError(SignalError):
-    """The source was asked too often."""
+    """The source refuses requests that come too often."""
 
 
 class SignalRefusedError(SignalError):
-    """The source refuses the request: a token, a zone or a plan is wrong, and stays wrong until somebody mends it."""
+    """The source refuses the request: a token, a zone or a plan is wrong until somebody corrects it."""
 
 
 class SignalDataError(SignalError):
-    """What the source sent is not what was asked for: its shape, its zone, its unit, or its time is wrong."""
+    """The answer is not what was asked for: its shape, zone, unit or time is wrong."""
 
 
 class SignalFileError(SignalError):
-    """A signal file is wrong; `faults` lists every fault, each with its line number where it has one."""
+    """A signal file is wrong; `faults` lists all faults, with line numbers where possible."""
 
     def __init__(self, path: Path, faults: list[str]) -> None:
         self.path = path
@@ -145,13 +145,12 @@ class SignalFileError(SignalError):
 
 
 def _one_line(message: str) -> str:
-    """Return a message that fits a log and a dashboard: on one line, cut where it is long."""
     line = " ".join(message.split())
     return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 1]}…"
 
 
 def _url_faults(url: str) -> list[str]:
-    """Return what is wrong with an address that requests are added to."""
+    """Return what is wrong with a base URL."""
     try:
         address = URL(url)
         if not address.host or not address.port:

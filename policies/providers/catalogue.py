@@ -1,4 +1,4 @@
-"""The providers there are, by the name that a `[[signal.provider]]` table gives them."""
+"""The catalogue of providers, by their `name` in a `[[signal.provider]]` table."""
 
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ from policies.providers.sources.octopus import OctopusProvider, OctopusSettings
 from policies.providers.sources.watttime import WattTimeProvider, WattTimeSettings
 
 Build = Callable[[Any, aiohttp.ClientSession], Provider]
-"""From the settings, of the entry's own type, and a session to a provider.
+"""Builds a provider from settings of the entry's own type and an HTTP session.
 
 Raises:
     ValueError: a secret is missing.
@@ -51,30 +51,30 @@ Raises:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueEntry:
-    """A provider that can be named: its settings, how it is made, and what it is, in a few words."""
+    """A provider in the catalogue: the type of its settings, how it is built, and a short description."""
 
     settings: type[ProviderSettings]
     build: Build
-    what: str
-    is_kept: bool = True
-    """Whether its history is worth keeping on disk: that of a file is in the file."""
+    summary: str
+    is_persistent: bool = True
+    """Whether its history is stored on disk; a file keeps its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A provider at work, and what its settings say of it.
+    """A configured provider.
 
     Attributes:
         provider: the provider.
-        key: under what its history is kept: another one for each setting that changes the numbers.
-        is_kept: whether its history is worth keeping on disk.
+        key: identifies its stored history; differs with every setting that changes the numbers.
+        is_persistent: whether its history is stored on disk.
         max_age_s: how long its last value may be held [s].
         lag_s: how late its values usually are, beyond one step [s].
     """
 
     provider: Provider
     key: str = ""
-    is_kept: bool = True
+    is_persistent: bool = True
     max_age_s: float = 7_200.0
     lag_s: float = 0.0
 
@@ -96,59 +96,67 @@ def _mqtt(settings: MqttSettings, _: aiohttp.ClientSession) -> Provider:
 
 
 CARBON: Final[Mapping[str, CatalogueEntry]] = {
-    "neso": CatalogueEntry(settings=NesoSettings, build=NesoProvider, what="Great Britain and its regions; no key"),
+    "neso": CatalogueEntry(settings=NesoSettings, build=NesoProvider, summary="Great Britain and its regions; no key"),
     "energy-charts": CatalogueEntry(
-        settings=EnergyChartsSettings, build=EnergyChartsProvider, what="Europe by country; no key"
+        settings=EnergyChartsSettings, build=EnergyChartsProvider, summary="Europe by country; no key"
     ),
-    "energinet": CatalogueEntry(settings=EnerginetSettings, build=EnerginetProvider, what="Denmark; no key"),
+    "energinet": CatalogueEntry(settings=EnerginetSettings, build=EnerginetProvider, summary="Denmark; no key"),
     "electricity-maps": CatalogueEntry(
-        settings=ElectricityMapsSettings, build=ElectricityMapsProvider, what="the world; a token, free for one zone"
+        settings=ElectricityMapsSettings, build=ElectricityMapsProvider, summary="the world; a token, free for one zone"
     ),
     "watttime": CatalogueEntry(
-        settings=WattTimeSettings, build=WattTimeProvider, what="the world, marginal; an account, free for one region"
+        settings=WattTimeSettings,
+        build=WattTimeProvider,
+        summary="the world, marginal; an account, free for one region",
     ),
     "carbon-aware-sdk": CatalogueEntry(
-        settings=CarbonAwareSdkSettings, build=CarbonAwareSdkProvider, what="a Carbon Aware SDK WebAPI of your own"
+        settings=CarbonAwareSdkSettings, build=CarbonAwareSdkProvider, summary="a Carbon Aware SDK WebAPI of your own"
     ),
-    "eia": CatalogueEntry(settings=EiaSettings, build=EiaProvider, what="balancing authorities of the USA; a free key"),
-    "mqtt": CatalogueEntry(settings=MqttSettings, build=_mqtt, what="a topic of somebody else's"),
-    "csv": CatalogueEntry(settings=CsvSettings, build=_file, what="a file of your own", is_kept=False),
-    "constant": CatalogueEntry(settings=ConstantSettings, build=_constant, what="one value for ever", is_kept=False),
+    "eia": CatalogueEntry(
+        settings=EiaSettings, build=EiaProvider, summary="balancing authorities of the USA; a free key"
+    ),
+    "mqtt": CatalogueEntry(settings=MqttSettings, build=_mqtt, summary="a topic of somebody else's"),
+    "csv": CatalogueEntry(settings=CsvSettings, build=_file, summary="a file of your own", is_persistent=False),
+    "constant": CatalogueEntry(
+        settings=ConstantSettings, build=_constant, summary="one value for ever", is_persistent=False
+    ),
 }
 PRICE: Final[Mapping[str, CatalogueEntry]] = {
     "octopus": CatalogueEntry(
-        settings=OctopusSettings, build=OctopusProvider, what="Agile tariffs in Great Britain; no key"
+        settings=OctopusSettings, build=OctopusProvider, summary="Agile tariffs in Great Britain; no key"
     ),
-    "awattar": CatalogueEntry(settings=AwattarSettings, build=AwattarProvider, what="Germany and Austria; no key"),
+    "awattar": CatalogueEntry(settings=AwattarSettings, build=AwattarProvider, summary="Germany and Austria; no key"),
     "energy-charts": CatalogueEntry(
-        settings=EnergyChartsPriceSettings, build=EnergyChartsPriceProvider, what="Europe by bidding zone; no key"
+        settings=EnergyChartsPriceSettings, build=EnergyChartsPriceProvider, summary="Europe by bidding zone; no key"
     ),
-    "energinet": CatalogueEntry(settings=EnerginetPriceSettings, build=EnerginetPriceProvider, what="Denmark; no key"),
+    "energinet": CatalogueEntry(
+        settings=EnerginetPriceSettings, build=EnerginetPriceProvider, summary="Denmark; no key"
+    ),
     "entsoe": CatalogueEntry(
-        settings=EntsoeSettings, build=EntsoeProvider, what="Europe by bidding zone; a free token"
+        settings=EntsoeSettings, build=EntsoeProvider, summary="Europe by bidding zone; a free token"
     ),
     "electricity-maps": CatalogueEntry(
-        settings=ElectricityMapsPriceSettings, build=ElectricityMapsPriceProvider, what="the world; a paid token"
+        settings=ElectricityMapsPriceSettings, build=ElectricityMapsPriceProvider, summary="the world; a paid token"
     ),
-    "mqtt": CatalogueEntry(settings=MqttSettings, build=_mqtt, what="a topic of somebody else's"),
-    "csv": CatalogueEntry(settings=CsvPriceSettings, build=_file, what="a file of your own", is_kept=False),
+    "mqtt": CatalogueEntry(settings=MqttSettings, build=_mqtt, summary="a topic of somebody else's"),
+    "csv": CatalogueEntry(settings=CsvPriceSettings, build=_file, summary="a file of your own", is_persistent=False),
     "constant": CatalogueEntry(
-        settings=ConstantPriceSettings, build=_constant_price, what="one price for ever", is_kept=False
+        settings=ConstantPriceSettings, build=_constant_price, summary="one price for ever", is_persistent=False
     ),
 }
 CATALOGUE: Final[Mapping[str, Mapping[str, CatalogueEntry]]] = {"carbon": CARBON, "price": PRICE}
-"""The entries for each `signal.kind`; `energy` needs none."""
+"""The providers for each `signal.kind`; `energy` needs none."""
 
 
 @asynccontextmanager
 async def open_sources(chosen: Sequence[tuple[str, CatalogueEntry, ProviderSettings]]) -> AsyncIterator[list[Source]]:
-    """Make the providers, with one HTTP session for all of them, and let go of it afterwards.
+    """Build the providers, which share one HTTP session, and close them afterwards.
 
     Args:
         chosen: name, entry and settings of each.
 
     Raises:
-        SourcesError: secrets are missing or files cannot be used, each with its place in the chain.
+        SourcesError: secrets are missing or files cannot be used, each with its position in the chain.
     """
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession(trust_env=True))
@@ -170,7 +178,7 @@ async def open_sources(chosen: Sequence[tuple[str, CatalogueEntry, ProviderSetti
 
 
 def _source(name: str, entry: CatalogueEntry, settings: ProviderSettings, provider: Provider) -> Source:
-    """Return a provider with what its settings say of it; secrets, and what changes no number, are not in the key."""
+    """Return a configured provider; its key depends on no secret, nor on settings that change no number."""
     defining = {
         key: value
         for key, value in msgspec.structs.asdict(settings).items()
@@ -180,14 +188,14 @@ def _source(name: str, entry: CatalogueEntry, settings: ProviderSettings, provid
     return Source(
         provider=provider,
         key=f"{name} {provider.kind} {digest}",
-        is_kept=entry.is_kept,
+        is_persistent=entry.is_persistent,
         max_age_s=settings.max_age_s,
         lag_s=settings.lag_s,
     )
 
 
 class SourcesError(Exception):
-    """Providers cannot be made; `faults` lists why, each with its place in the chain."""
+    """Providers cannot be built; `faults` lists why, each with its position in the chain."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults = list(faults)

@@ -23,16 +23,16 @@ from policies.providers.base import (
     SignalRefusedError,
     SignalUnavailableError,
 )
-from policies.providers.secret import Secret
 from policies.providers.series import format_iso
+from publishers.shared.secret_file import Secret
 
 TIMEOUT_S: Final = 20.0
 DATE_TOLERANCE_S: Final = 3_600.0
-"""A server whose clock differs from ours by more than this shows that one of the two is wrong."""
+"""A larger difference between the server's clock and ours shows that one of them is wrong."""
 MAX_BODY_BYTES: Final = 8 << 20
 MAX_REDIRECTS: Final = 3
 MAX_REMEMBERED: Final = 8
-"""How many answers are kept for conditional requests, per source, and none that is longer than this."""
+"""How many answers are cached for conditional requests, per source, and how long each may be."""
 MAX_REMEMBERED_BYTES: Final = 1 << 20
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _HINT_CHARACTERS: Final = 160
@@ -63,12 +63,12 @@ class _Problem(msgspec.Struct):
 
 
 class HttpSource:
-    """The HTTP side of one provider.
+    """HTTP client of one provider.
 
     Args:
-        session: shared by all providers; opened and closed by whoever wires them.
-        name: who is asked, for messages.
-        secrets: never shown in a message.
+        session: shared by all providers; the caller opens and closes it.
+        name: the source, for messages.
+        secrets: masked in every message.
         timeout_s: how long an answer may take, to its last byte [s].
     """
 
@@ -96,7 +96,7 @@ class HttpSource:
         params: Params = (),
         headers: Mapping[str, str] | None = None,
     ) -> Shape:
-        """Return the answer to a GET request, decoded and checked against a msgspec type; an empty one is [].
+        """Return the JSON answer to a GET request as a msgspec type; an empty answer counts as [].
 
         Raises:
             SignalUnavailableError, SignalLimitedError, SignalRefusedError: see `get`.
@@ -117,19 +117,19 @@ class HttpSource:
         params: Params = (),
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        """Return the body of the answer to a GET request; that of the last one where nothing has changed since.
+        """Return the body of the answer to a GET request; the cached one if nothing has changed since.
 
         Args:
-            url: whom to ask.
-            now_s: when it is asked [Unix s]; None leaves the clock of the server alone.
-            params: are added to its query.
-            headers: are sent besides.
+            url: the address.
+            now_s: the time, to check the server's clock by [Unix s]; None skips the check.
+            params: added to its query.
+            headers: sent in addition.
 
         Raises:
             SignalUnavailableError: no connection, no answer in time, or a fault of the server (5xx).
-            SignalLimitedError: asked too often (429, or 401 with a token that was good before).
-            SignalRefusedError: any other refusal (4xx), or no address at all.
-            SignalDataError: the answer is too long, leads elsewhere, or was given at another time than `now_s`.
+            SignalLimitedError: too many requests (429, or 401 with a token that was accepted before).
+            SignalRefusedError: any other refusal (4xx), or an invalid address.
+            SignalDataError: the answer is too long, redirects elsewhere, or has another time than `now_s`.
         """
         target = self._target(url, params)
         remembered = self._remembered.get(str(target))
@@ -155,7 +155,7 @@ class HttpSource:
             raise SignalRefusedError(f"{self.name}: its address is none: {self._masked(str(error))}") from error
 
     async def _follow(self, target: URL, headers: Mapping[str, str]) -> _Answer:
-        """Return the answer, after redirects within the same host: no token is ever carried to another one."""
+        """Return the answer, after redirects within the same host: no token is ever sent to another one."""
         for _ in range(MAX_REDIRECTS + 1):
             answer = await self._request(target, headers)
             if answer.status not in _REDIRECTS:
@@ -191,9 +191,9 @@ class HttpSource:
         return b"".join(chunks)
 
     def _check_clock(self, answer: _Answer, now_s: float | None) -> None:
-        """Refuse an answer whose server's clock differs from ours: every age would be wrong.
+        """Refuse an answer if the server's clock differs from ours: every age would be wrong.
 
-        A cache tells with Age how long it has kept the answer (RFC 9111, section 4.2.3).
+        Caches say in `Age` how long they have kept an answer (RFC 9111, section 4.2.3).
         """
         said_s = _date_s(answer.headers)
         if now_s is None or said_s is None or abs(said_s - now_s) <= DATE_TOLERANCE_S:
@@ -205,7 +205,7 @@ class HttpSource:
         )
 
     def _refusal(self, answer: _Answer) -> SignalError:
-        """Return the error that a status means."""
+        """Return the error of a status."""
         status, retry_after_s = answer.status, _retry_after_s(answer.headers)
         said = f"{self.name}: HTTP {status}: {self._hint(answer.body)}"
         if status == HTTPStatus.TOO_MANY_REQUESTS:
@@ -220,7 +220,7 @@ class HttpSource:
         return SignalUnavailableError(said, retry_after_s=retry_after_s, status=status)
 
     def _remember(self, target: str, answer: _Answer) -> None:
-        """Keep an answer that the source can say of whether it has changed."""
+        """Cache an answer with a validator (ETag or Last-Modified)."""
         tag, since = answer.headers.get("ETag", ""), answer.headers.get("Last-Modified", "")
         self._remembered.pop(target, None)
         if (tag or since) and len(answer.body) <= MAX_REMEMBERED_BYTES:
@@ -229,8 +229,8 @@ class HttpSource:
             self._remembered.popitem(last=False)
 
     def _hint(self, body: bytes) -> str:
-        """Return the first words of an answer, without markup, in quotes."""
-        text = self._masked(body.decode("utf-8", "replace"))  # before it is cut: half a token is a secret, too
+        """Return the beginning of an answer, without markup, in quotes."""
+        text = self._masked(body.decode("utf-8", "replace"))  # masked before it is cut: half a token is a secret, too
         words = " ".join(re.sub(r"<[^>]*>", " ", _told(text)[:4_096]).split())
         return repr(words if len(words) <= _HINT_CHARACTERS else f"{words[:_HINT_CHARACTERS]}…")
 
@@ -241,7 +241,7 @@ class HttpSource:
 
 
 def _joined(target: URL, location: str) -> URL | None:
-    """Return where a redirect leads, or None where that is no address."""
+    """Return the target of a redirect, or None if it is no address."""
     try:
         return target.join(URL(location))
     except ValueError:
@@ -249,12 +249,12 @@ def _joined(target: URL, location: str) -> URL | None:
 
 
 def _leads_elsewhere(target: URL, there: URL) -> bool:
-    """Return whether a redirect leaves the server, but for its own change to HTTPS."""
+    """Return whether a redirect leaves the server; its own change to HTTPS does not."""
     return there.host != target.host or (there.scheme, there.port) not in {(target.scheme, target.port), ("https", 443)}
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return how long to wait: Retry-After is a number of seconds, or a date by the server's own clock [s]."""
+    """Return Retry-After [s]: a number of seconds, or a date by the server's own clock."""
     text = headers.get("Retry-After", "").strip()
     if not text:
         return None
@@ -268,7 +268,7 @@ def _retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _date_s(headers: Mapping[str, str]) -> float | None:
-    """Return what the server's clock says by the headers of its answer, or None where they do not tell [Unix s]."""
+    """Return the server's clock by the headers of its answer [Unix s], or None."""
     age = headers.get("Age", "").strip()
     try:
         return parsedate_to_datetime(headers.get("Date", "")).timestamp() + (float(age) if age.isdecimal() else 0.0)
@@ -277,7 +277,7 @@ def _date_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _told(text: str) -> str:
-    """Return what a problem report (RFC 7807, with the lists of errors of ASP.NET) says; any other text as it is."""
+    """Return the text of a problem report (RFC 7807, with ASP.NET's lists of errors); any other text as it is."""
     try:
         problem = msgspec.json.decode(text, type=_Problem)
     except (msgspec.DecodeError, RecursionError):

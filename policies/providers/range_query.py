@@ -1,4 +1,4 @@
-"""What providers share whose source tells the points of a span of time: two queries become two signals."""
+"""Base class of providers whose source answers queries for a time range."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -8,16 +8,16 @@ from policies.vocabulary.signal import Signal, SignalKind
 
 
 class RangeQueryProvider(ABC):
-    """A provider but for its two queries, which may give more than is asked for, in any order.
+    """A provider without its two queries, which may return more than asked for, in any order.
 
     Args:
         name: the source and the zone.
         kind: what the values are.
         zone: the zone.
-        source: who says so, as its licence wants it named.
+        source: the source, as its licence wants it named.
         unit: the unit of the values.
-        step_s: how often there is something new [s]. How long a value holds, the distance of the points tells.
-        longest_step_s: no value holds for longer [s]; `step_s` by default.
+        step_s: how often there is a new value [s]. How long a value holds is inferred from the points.
+        longest_step_s: the longest time that a value holds [s]; `step_s` by default.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RangeQueryProvider(ABC):
         return self._signal(past_points(points, since_s=since_s, now_s=now_s, step_s=step_s), step_s, now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
-        """Return the values that are known to start between `now_s` and `until_s`."""
+        """Return the known values that start between `now_s` and `until_s`."""
         points = await self.query_future(now_s=now_s, until_s=until_s)
         step_s = self._step_s(points)
         return self._signal(future_points(points, now_s=now_s, until_s=until_s), step_s, now_s)

@@ -1,4 +1,4 @@
-"""From the values that a source gives, in whatever order and number, to one signal.
+"""Time series: from the values of a source, in any order and number, to one signal.
 
 >>> signal = signal_of([Point(3600.0, 300.0), Point(0.0, 0.0)], kind="average", zone="DE", source="example",
 ...                    unit="g/kWh", step_s=3600.0, now_s=4000.0)
@@ -19,19 +19,19 @@ from policies.providers.base import SignalDataError
 from policies.vocabulary.signal import Signal, SignalKind
 
 GAP_STEPS: Final = 1.5
-"""Two starts further apart than this many steps leave a gap."""
+"""Two starts further apart than this many steps enclose a gap."""
 MIN_STARTS: Final = 6
-"""Fewer do not tell what the step is."""
+"""The step cannot be inferred from fewer starts."""
 CLOCK_TOLERANCE_S: Final = 300.0
-"""A measured value that starts later than this after now shows that somebody's clock is wrong."""
+"""A measured value that starts later than this after now shows that a clock is wrong."""
 AHEAD_S: Final = 3 * 3_600.0
-"""Measured values are asked for until so long after now: those that come show that a clock is wrong."""
+"""Queries for measured values end this long after now: a value from the future shows that a clock is wrong."""
 LOOK_BACK_S: Final = 60 * 86_400.0
-"""No source is asked for what is older than this."""
+"""No query reaches further back."""
 
 
 class Point(NamedTuple):
-    """A value from its start on [Unix s]; None where it is missing. `updated_at_s` tells the newer of two revisions."""
+    """A value from its start on [Unix s], None if missing. `updated_at_s` tells which of two revisions is newer."""
 
     starts_s: float
     value: float | None
@@ -50,21 +50,21 @@ def build_signal(
     now_s: float,
     issued_at_s: float | None = None,
 ) -> Signal | None:
-    """Return the signal of some points, or None where there are none.
+    """Return the signal of some points, or None if there are none.
 
-    Of two points with one start the one that was updated later wins, then the one that comes later. A carbon intensity
-    that is not above 0 is missing (0 is what sources give for "not known"); a price may be anything. A gap of more
-    than 1.5 steps is missing; the last value holds for one step.
+    Of two points with the same start the one updated later wins, then the one that comes later. A carbon intensity
+    that is not above 0 is missing (sources write 0 for "unknown"); a price may have any value. A gap of more than 1.5
+    steps is missing; the last value holds for one step.
 
     Args:
         points: the values.
         kind: what they are.
-        zone: where.
-        source: who says so.
-        unit: in what.
+        zone: their zone.
+        source: the source to name.
+        unit: their unit.
         step_s: how long a value holds [s].
         now_s: when they were fetched [Unix s].
-        issued_at_s: when they were said; by default the latest update, or `now_s` where that is not told [Unix s].
+        issued_at_s: when they were issued [Unix s]; by default the latest update, else `now_s`.
     """
     ordered = _newest(points)
     if not ordered:
@@ -91,7 +91,7 @@ def build_signal(
 
 
 def _newest(points: Iterable[Point]) -> list[Point]:
-    """Return one point for each start, the newest, in the order of time."""
+    """Return the newest point of each start, in order of time."""
     newest: dict[float, Point] = {}
     for point in points:
         known = newest.get(point.starts_s)
@@ -103,7 +103,7 @@ def _newest(points: Iterable[Point]) -> list[Point]:
 def insert_gaps(
     starts_s: NDArray[np.float64], values: NDArray[np.float64], estimated: NDArray[np.bool_], *, step_s: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """Return starts, values and flags, with a missing value where the one before a gap ceases to hold."""
+    """Return starts, values and flags, with a missing value inserted where a gap begins."""
     before = np.flatnonzero(np.diff(starts_s) > GAP_STEPS * step_s)
     return (
         np.insert(starts_s, before + 1, starts_s[before] + step_s),
@@ -118,15 +118,15 @@ def past_points(points: Iterable[Point], *, since_s: float, now_s: float, step_s
 
 
 def future_points(points: Iterable[Point], *, now_s: float, until_s: float) -> list[Point]:
-    """Return the points of a forecast: the known ones that start after `now_s` and before `until_s`."""
+    """Return the points of a forecast: those known that start after `now_s` and before `until_s`."""
     return [point for point in points if now_s < point.starts_s < until_s and point.value is not None]
 
 
 def infer_step_s(points: Iterable[Point], *, otherwise_s: float, longest_s: float) -> float:
     """Return the median distance of two starts, but no more than `longest_s` [s].
 
-    With fewer than 6 starts it is `otherwise_s`: of what is sparse, the distances are gaps, and a step of many hours
-    would let an old value hold until now.
+    With fewer than 6 starts it is `otherwise_s`: the distances of sparse values are gaps, and a step of many hours
+    would extend an old value until now.
     """
     starts_s = sorted({point.starts_s for point in points})
     usual_s = float(np.median(np.diff(starts_s))) if len(starts_s) >= MIN_STARTS else otherwise_s
@@ -134,14 +134,14 @@ def infer_step_s(points: Iterable[Point], *, otherwise_s: float, longest_s: floa
 
 
 def single_unit(units: Iterable[tuple[float, str]], *, source: str, latest: bool) -> str:
-    """Return the one unit that counts of those that some values have: the latest, or the first.
+    """Return the unit of a series: of two that follow one another, the latest or the first.
 
-    A market that changes its currency does so once, at one time: no series has both.
+    A market changes its currency at one moment: no series mixes two.
 
     Args:
         units: (start [Unix s], unit) of each value, at least one.
-        source: who says so, for messages.
-        latest: whether it is the latest, as of a history, or the first, as of a forecast that continues one.
+        source: the source, for messages.
+        latest: return the latest, as for a history, not the first, as for a forecast that continues one.
 
     Raises:
         SignalDataError: the units do not follow one another.
@@ -156,14 +156,14 @@ def single_unit(units: Iterable[tuple[float, str]], *, source: str, latest: bool
 
 
 def split_range_s(start_s: float, end_s: float, *, longest_s: float) -> list[tuple[float, float]]:
-    """Return the parts of a time [Unix s], none longer than `longest_s`: many sources limit what one request spans."""
+    """Return consecutive parts of a time range [Unix s], none longer than `longest_s`, the limit of one request."""
     n_parts = max(1, math.ceil((end_s - start_s) / longest_s))
     edges_s = [start_s + i * longest_s for i in range(n_parts)] + [end_s]
     return list(pairwise(edges_s))
 
 
 def check_clock(points: Iterable[Point], *, source: str, now_s: float) -> None:
-    """Refuse measured values from the future: the source's clock, or ours, is wrong, and then every age is.
+    """Refuse measured values from the future: the source's clock or ours is wrong, and with it every age.
 
     Raises:
         SignalDataError: a known value starts more than `CLOCK_TOLERANCE_S` after `now_s`.
@@ -178,7 +178,7 @@ def check_clock(points: Iterable[Point], *, source: str, now_s: float) -> None:
 
 
 def format_iso(time_s: float) -> str:
-    """Return a Unix time as people write it, in UTC, to the minute; as a number where no calendar reaches it."""
+    """Return a Unix time as ISO 8601, in UTC, to the minute; as a number if no calendar reaches it."""
     try:
         return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%MZ")
     except (ValueError, OverflowError):
@@ -189,7 +189,7 @@ def parse_iso_s(text: str, *, source: str) -> float:
     """Return the Unix time of an ISO 8601 time with an offset [s].
 
     Raises:
-        SignalDataError: it is none, or says no offset, so that nobody knows what time is meant.
+        SignalDataError: it is not one, or has no offset, so that its meaning is unknown.
     """
     try:
         time = datetime.fromisoformat(text)

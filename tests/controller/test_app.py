@@ -15,7 +15,7 @@ from controller.http import Snapshot
 from policies.providers.sources.constant import ConstantProvider
 from publishers.messages.codec import decode
 from publishers.messages.reports import GridSignal, NodeStatus
-from tests.fakes import FakeBackend, FakeGpu, FixedProvider, Shelf, flat_signal
+from tests.fakes import FakeBackend, FakeGpu, FakeHistoryStore, FixedProvider, flat_signal
 from tests.scenarios.site import ANY_PROVIDER, NODE, TOPICS, Site, Training, prior_gpu
 
 
@@ -170,11 +170,11 @@ async def test_the_signal_is_published_under_its_zone(tmp_path: Path, kind: str,
 
 
 async def test_what_providers_tell_is_kept(tmp_path: Path) -> None:
-    shelf, provider = Shelf(), FixedProvider(flat_signal(300.0))
-    site = Site(tmp_path, [], "signal.kind=carbon", ANY_PROVIDER, providers=[provider], store=shelf)
+    store, provider = FakeHistoryStore(), FixedProvider(flat_signal(300.0))
+    site = Site(tmp_path, [], "signal.kind=carbon", ANY_PROVIDER, providers=[provider], store=store)
     async with site.controlled():
         pass
-    assert [signal.unit for signal in shelf.kept.values()] == ["g/kWh"]
+    assert [signal.unit for signal in store.saved.values()] == ["g/kWh"]
 
 
 async def test_every_topic_is_under_the_configured_root(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @both
 @pytest.mark.usefixtures("patient")
-async def test_what_the_broker_had_kept_without_a_time_is_not_used_and_what_comes_now_is(kind: Kind) -> None:
+async def test_a_retained_message_without_a_time_is_not_used_and_a_new_one_is(kind: Kind) -> None:
     async with running(kind) as url, MqttClient(url=url) as site:
         site.publish("site/co2", b"222", qos=1, retain=True)
         assert await site.flush(10.0)
@@ -49,7 +49,7 @@ async def test_what_the_broker_had_kept_without_a_time_is_not_used_and_what_come
 
 @both
 @pytest.mark.usefixtures("patient")
-async def test_what_another_controller_tells_is_there_at_the_first_look(kind: Kind) -> None:
+async def test_another_controller_s_message_is_there_at_the_first_poll(kind: Kind) -> None:
     now_s = time.time()
     message = GridSignal(
         time_s=now_s,
@@ -93,7 +93,7 @@ async def test_a_password_comes_from_a_file_and_tls_is_trusted(
         assert await provider.fetch_history(since_s=0.0, now_s=time.time()) is None
 
 
-async def test_a_broker_that_goes_away_and_comes_back_is_told_and_used_again(broker: Mosquitto) -> None:
+async def test_a_broker_that_goes_away_is_reported_and_used_again(broker: Mosquitto) -> None:
     async with MqttProvider(settings(broker.url, "site/co2")) as provider:
         await eventually(lambda: provider._bus.connected)
         broker.kill()
@@ -109,7 +109,7 @@ async def test_a_broker_that_goes_away_and_comes_back_is_told_and_used_again(bro
         assert await provider.fetch_history(since_s=0.0, now_s=time.time()) is not None
 
 
-async def test_where_there_is_no_broker_the_first_look_says_so() -> None:
+async def test_without_a_broker_the_first_poll_says_so() -> None:
     async with MqttProvider(settings(f"mqtt://127.0.0.1:{free_port()}", "site/co2")) as provider:
         with pytest.raises(SignalUnavailableError, match="nothing listens at"):
             await provider.fetch_history(since_s=0.0, now_s=time.time())

@@ -98,7 +98,7 @@ async def test_the_history_on_disk_outlives_an_outage(shell: Shell) -> None:
     assert "ended 3." in shown or "ended 2." in shown
 
 
-async def test_what_cannot_be_trusted_ends_with_1(shell: Shell) -> None:
+async def test_an_untrusted_signal_exits_with_1(shell: Shell) -> None:
     async with FakeNeso().running() as api:
         api.now_s, api.fault = None, Fault.NOT_DATA
         code, shown = await shell.run("signal", *neso(api))
@@ -118,13 +118,15 @@ async def test_what_cannot_be_trusted_ends_with_1(shell: Shell) -> None:
         ([], "name a provider with --provider"),
     ],
 )
-async def test_wrong_arguments_end_with_2_and_say_what_is_wrong(shell: Shell, arguments: list[str], fault: str) -> None:
+async def test_wrong_arguments_exit_with_2_and_say_what_is_wrong(
+    shell: Shell, arguments: list[str], fault: str
+) -> None:
     code, shown = await shell.run("signal", *arguments)
     assert code == 2
     assert fault in shown
 
 
-async def test_a_missing_token_is_told_by_its_file_and_variable(shell: Shell) -> None:
+async def test_a_missing_token_names_its_file_and_variable(shell: Shell) -> None:
     code, shown = await shell.run("signal", "--provider", "electricity-maps", "--zone", "DE")
     assert code == 2
     assert "token_file is not set" in shown
@@ -138,7 +140,7 @@ def chain(*tables: str) -> Sequence[str]:
 SIMULATED = "gpu.backend=simulation"
 
 
-async def test_check_asks_each_provider_and_says_what_a_failure_means(shell: Shell) -> None:
+async def test_check_polls_each_provider_and_explains_failures(shell: Shell) -> None:
     async with FakeNeso().running() as first, FakeEnergyCharts().running() as second:
         fill(first, days=2)
         second.fault = Fault.TOO_MANY

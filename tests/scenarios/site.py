@@ -11,7 +11,7 @@ from typing import Any
 
 from controller.app import NodeContext, run_controller
 from controller.config import load_config
-from controller.ports import SeriesStore
+from controller.signal.history_store import HistoryStore
 from policies.providers.base import Provider
 from policies.providers.catalogue import Source
 from policies.providers.sources.constant import ConstantProvider
@@ -59,7 +59,7 @@ class Site:
         gpus: Sequence[FakeGpu],
         *overrides: str,
         providers: Sequence[Provider] = (),
-        store: SeriesStore | None = None,
+        store: HistoryStore | None = None,
     ) -> None:
         self.gpus = list(gpus)
         self.bus = FakeBus()

@@ -1,6 +1,6 @@
 """aWATTar's market data: hourly day-ahead prices of Germany and Austria; needs no key.
 
-EPEX Spot prices in EUR/MWh, without taxes and fees; those of the next day are there from about 14:00 local time. Fair
+EPEX Spot prices in EUR/MWh, without taxes and fees; the next day's are published at about 14:00 local time. Fair
 use: 100 requests a day and address. Documentation: https://www.awattar.at/services/api
 """
 
@@ -17,7 +17,7 @@ from policies.vocabulary.signal import SignalKind
 from policies.vocabulary.units import price_per_kwh
 
 STEP_S: Final = 3_600.0
-"""It is asked once an hour, for the past and the future: 48 requests a day."""
+"""It is polled once an hour, for past and future: 48 requests a day."""
 MS_PER_S: Final = 1_000.0
 URLS: Final = {"DE": "https://api.awattar.de", "AT": "https://api.awattar.at"}
 SOURCE: Final = "aWATTar"
@@ -28,7 +28,7 @@ class AwattarSettings(ProviderSettings, frozen=True, kw_only=True):
 
     Attributes:
         zone: `DE` or `AT`.
-        url: the address of the API; by default that of the zone, which the answers do not name.
+        url: the address of the API; by default the zone's own, because the answers do not name the zone.
     """
 
     zone: Literal["DE", "AT"]
@@ -50,11 +50,11 @@ class _Prices(Struct):
 
 
 class AwattarProvider(RangeQueryProvider):
-    """Asks aWATTar.
+    """Hourly prices from aWATTar.
 
     Args:
         settings: the zone.
-        session: to ask with.
+        session: for the requests.
     """
 
     def __init__(self, settings: AwattarSettings, session: aiohttp.ClientSession) -> None:
@@ -64,11 +64,11 @@ class AwattarProvider(RangeQueryProvider):
         self._http = HttpSource(session, name=name)
 
     async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
-        """Return the prices that were."""
+        """Return past prices."""
         return await self._fetch(since_s, now_s, now_s=now_s)
 
     async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
-        """Return the prices to come that are settled."""
+        """Return the future prices that are settled."""
         return await self._fetch(now_s, until_s, now_s=now_s)
 
     async def _fetch(self, start_s: float, end_s: float, *, now_s: float) -> list[Point]:

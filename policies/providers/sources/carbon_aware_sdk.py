@@ -1,7 +1,7 @@
-"""Carbon intensity from one's own WebAPI of the Green Software Foundation's Carbon Aware SDK: no key on this side.
+"""A WebAPI of the Green Software Foundation's Carbon Aware SDK that you run yourself; needs no key on this side.
 
-API: https://carbon-aware-sdk.greensoftware.foundation. Data: those of the source that the WebAPI was set up with
-(WattTime, Electricity Maps, files), under that source's terms; the answers do not tell what kind they are.
+API: https://carbon-aware-sdk.greensoftware.foundation. Data: from the source that the WebAPI is configured
+with (WattTime, Electricity Maps, files), under that source's terms; the answers do not say what kind they are.
 """
 
 from itertools import pairwise
@@ -31,7 +31,7 @@ from policies.vocabulary.signal import Signal, SignalKind
 HOUR_S: Final = 3_600.0
 DAY_S: Final = 86_400.0
 RANGE_S: Final = 10 * DAY_S
-"""What the most limited of its sources can give at once."""
+"""The longest range that every one of its sources accepts."""
 _UNAUTHORIZED: Final = 401
 _NOT_IMPLEMENTED: Final = 501
 
@@ -40,7 +40,7 @@ class CarbonAwareSdkSettings(ProviderSettings, frozen=True, kw_only=True):
     """Carbon intensity from a WebAPI of the Carbon Aware SDK.
 
     Attributes:
-        url: the address of the WebAPI; there is none that is everybody's.
+        url: the address of the WebAPI; there is no public one.
         zone: the location, by a name that the WebAPI knows, such as eastus.
         kind: what its data source gives; the answers do not say.
     """
@@ -50,11 +50,11 @@ class CarbonAwareSdkSettings(ProviderSettings, frozen=True, kw_only=True):
     url: UrlOrNone = ""
 
     def signal_kind(self) -> SignalKind:
-        """Return what was stated."""
+        """Return the configured kind."""
         return self.kind
 
     def faults(self) -> list[str]:
-        """Return that the address is missing, where it is."""
+        """Return a fault if the address is missing."""
         return [] if self.url else ['url = "": must be the address of your WebAPI, as in http://localhost:5073']
 
 
@@ -76,7 +76,7 @@ class _Forecast(Struct, rename="camel"):
 
 
 class CarbonAwareSdkProvider:
-    """Asks for the emissions of a location and for its current forecast."""
+    """The emissions of a location and its current forecast."""
 
     def __init__(self, settings: CarbonAwareSdkSettings, session: aiohttp.ClientSession) -> None:
         self.name = f"carbon-aware-sdk {settings.zone}"
@@ -88,9 +88,9 @@ class CarbonAwareSdkProvider:
         self._http = HttpSource(session, name=self.name)
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
-        """Return the values since then, or since 24 hours ago where the data source gives no more."""
+        """Return the values since then, or since 24 hours ago if the data source has no more."""
         since_s = max(since_s, now_s - self._keeps_s)
-        # With Electricity Maps behind it, what began more than 24 hours ago takes another endpoint and another plan.
+        # With Electricity Maps behind it, values older than 24 hours need another endpoint and another plan.
         first_s = max(since_s - HOUR_S, now_s - DAY_S + CLOCK_TOLERANCE_S)
         points = await self._emissions(first_s, now_s + AHEAD_S, now_s=now_s)
         if since_s < now_s - DAY_S:
@@ -100,8 +100,8 @@ class CarbonAwareSdkProvider:
         return self._signal(past_points(points, since_s=since_s, now_s=now_s, step_s=self.step_s), now_s=now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
-        """Return what is expected, as far as the data source tells; None where it has no forecasts."""
-        # Bounds are left out: the WebAPI refuses those that its forecast does not reach.
+        """Return the forecast, as far as the data source has it; None if it has none."""
+        # No bounds are given: the WebAPI refuses those beyond its forecast.
         try:
             forecasts = await self._http.get_json(
                 f"{self._root}/forecasts/current", list[_Forecast], now_s=now_s, params={"location": self._zone}
@@ -124,7 +124,7 @@ class CarbonAwareSdkProvider:
         )
 
     async def _older(self, start_s: float, end_s: float, *, now_s: float) -> list[Point]:
-        """Return what came before the last 24 hours; from the first refusal on nothing, and nobody asks again."""
+        """Return values from before the last 24 hours; after one refusal none, and they are not asked for again."""
         try:
             return await self._emissions(start_s, end_s, now_s=now_s)
         except SignalError as error:
@@ -134,7 +134,7 @@ class CarbonAwareSdkProvider:
             return []
 
     async def _emissions(self, since_s: float, until_s: float, *, now_s: float) -> list[Point]:
-        """Return what the WebAPI knows of a time."""
+        """Return the emissions in a time range."""
         points: list[Point] = []
         for start_s, end_s in split_range_s(since_s, until_s, longest_s=RANGE_S):
             params = {"location": self._zone, "time": format_iso(start_s), "toTime": format_iso(end_s)}
@@ -161,7 +161,7 @@ class CarbonAwareSdkProvider:
 
 
 def _finest_step_s(points: list[Point]) -> float:
-    """Return the smallest distance of two starts, an hour where there is none, at most an hour [s]."""
+    """Return the smallest distance between two starts [s], at most an hour."""
     starts_s = sorted({point.starts_s for point in points})
     return min([HOUR_S, *(after_s - before_s for before_s, after_s in pairwise(starts_s))])
 

@@ -1,4 +1,4 @@
-"""A signal that never changes: plain energy, a flat tariff, a grid known by its yearly mean."""
+"""A signal that never changes: plain energy, a flat tariff, a grid's yearly mean."""
 
 import math
 from typing import Annotated, Literal
@@ -16,7 +16,7 @@ class ConstantSettings(ProviderSettings, frozen=True, kw_only=True):
 
     Attributes:
         value: the carbon intensity [g/kWh].
-        zone: the zone that it stands for.
+        zone: its zone.
     """
 
     value: Annotated[float, Meta(gt=0, le=1e6)]
@@ -29,7 +29,7 @@ class ConstantPriceSettings(ProviderSettings, frozen=True, kw_only=True):
     Attributes:
         value: the price [currency/kWh].
         currency: the currency, such as EUR.
-        zone: the zone that it stands for.
+        zone: its zone.
     """
 
     value: Annotated[float, Meta(ge=-1e6, le=1e6)]
@@ -42,13 +42,13 @@ class ConstantPriceSettings(ProviderSettings, frozen=True, kw_only=True):
 
 
 class ConstantProvider:
-    """Gives one value, for ever.
+    """One value, for ever.
 
     Args:
         value: the value, in `unit`.
-        kind: what it is.
+        kind: what the value is.
         unit: its unit.
-        zone: the zone it stands for.
+        zone: its zone.
 
     Raises:
         ValueError: the value is not finite.

@@ -1,11 +1,11 @@
-"""A signal from a CSV file, replayed: what the grid was, told as time goes by.
+"""A signal from a CSV file, replayed as time goes by.
 
     # comments may stand before the header: the source, the licence
     timestamp,gco2_per_kwh
     2021-01-01T00:00Z,421.8
 
 Times are the starts of the values, ISO 8601 with their offset from UTC; the name of the value column is its unit. The
-usual step is the median difference of two times; a gap is never bridged, and the last value holds for one step.
+step is the median difference of two times; gaps are never bridged, and the last value holds for one step.
 """
 
 import csv
@@ -34,12 +34,12 @@ _FACTORS: Final[dict[str, tuple[str, float]]] = {
     **{f"{currency}_per_kwh": (f"{currency.upper()}/kWh", 1.0) for currency in _CURRENCIES},
     **{f"{currency}_per_mwh": (f"{currency.upper()}/kWh", price_per_kwh(1.0)) for currency in _CURRENCIES},
 }
-"""The unit and the factor of each column that is understood."""
+"""The unit and the conversion factor of each known column name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trace:
-    """A whole file: starts [s] and values of shape (n,), NaN where missing, until `ends_s`.
+    """A whole file: starts [s] and values of shape (n,), NaN if missing, until `ends_s`.
 
     `n_missing` counts the rows without a value (empty, or a carbon intensity that is not above 0), `n_gaps` the gaps.
     """
@@ -54,12 +54,12 @@ class Trace:
 
     @property
     def losses(self) -> str:
-        """Return how much is not there, for people; empty where nothing is missing."""
+        """Return how much is missing, in words; "" if nothing is."""
         counts = ((self.n_gaps, "gap"), (self.n_missing, "missing value"))
         return ", ".join(f"{n} {what}{'s' if n > 1 else ''}" for n, what in counts if n)
 
     def as_signal(self, path: Path) -> Signal:
-        """Return the whole of it as a signal, named by the file that it was read from; carbon is taken for average."""
+        """Return it as a signal named after its file; carbon intensity counts as average."""
         return Signal(
             kind="average" if self.unit == CARBON_UNIT else "price",
             zone=path.stem,
@@ -76,7 +76,7 @@ def read_trace(path: Path) -> Trace:
     """Return the trace in a file.
 
     Raises:
-        SignalFileError: with every fault there is, each with its line.
+        SignalFileError: lists all faults, each with its line.
     """
     faults: list[str] = []
     rows = _read_rows(path, faults)
@@ -112,7 +112,7 @@ class CsvSettings(ProviderSettings, frozen=True, kw_only=True):
     kind: Literal["average", "marginal"] = "average"
 
     def signal_kind(self) -> SignalKind:
-        """Return what was stated."""
+        """Return the configured kind."""
         return self.kind
 
 
@@ -133,9 +133,9 @@ class CsvPriceSettings(ProviderSettings, frozen=True, kw_only=True):
 
 
 class CsvProvider:
-    """Replays a file: never tells what starts after now.
+    """Replays a file: never returns values that start after now.
 
-    Before its first value there is nothing; after its last one the history ages, so that nobody trusts it.
+    After its last value the history ages, until it is no longer trusted.
 
     Args:
         path: the CSV file; it is read at once.
@@ -166,7 +166,7 @@ class CsvProvider:
         )
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
-        """Return the values that hold after `since_s` and start by `now_s`, or None where the file has none of them."""
+        """Return the values that hold after `since_s` and start by `now_s`, or None if the file has none."""
         whole = self._signal
         n_told = int(np.searchsorted(whole.starts_s, now_s, side="right"))
         n_before = max(int(np.searchsorted(whole.starts_s, since_s, side="right")) - 1, 0)
@@ -185,13 +185,13 @@ class CsvProvider:
         )
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
-        """Return None: a record of the past forecasts nothing."""
+        """Return None: a file has no forecast."""
         del now_s, until_s
         return None
 
 
 def _read_rows(path: Path, faults: list[str]) -> list[tuple[int, list[str]]]:
-    """Return (line number, cells) of the header and of each row, without comments before the header and empty lines."""
+    """Return (line number, cells) of the header and each row, without leading comments and empty lines."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
@@ -221,7 +221,7 @@ def _split(path: Path, lines: list[str], faults: list[str]) -> Iterator[tuple[in
 
 
 def _read_header(path: Path, row: tuple[int, list[str]] | None, faults: list[str]) -> tuple[str, float]:
-    """Return the unit and the factor of the value column."""
+    """Return the unit and the conversion factor of the value column."""
     if row is None:
         return "", 1.0
     line, header = row
@@ -248,7 +248,7 @@ def _read_row(row: list[str], starts_s: list[float]) -> tuple[float, float]:
 
 
 def _read_time_s(text: str) -> float:
-    """Return Unix time of an ISO 8601 time that says its offset [s]; nobody knows where a clock stood without one."""
+    """Return the Unix time of an ISO 8601 time with an offset [s]."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -259,7 +259,7 @@ def _read_time_s(text: str) -> float:
 
 
 def _with_gaps(unit: str, starts_s: NDArray[np.float64], values: NDArray[np.float64]) -> Trace:
-    """Return the trace; after the value before a gap stands a missing one."""
+    """Return the trace, with gaps as missing values."""
     step_s = float(np.median(np.diff(starts_s)))
     whole_s, whole, _ = insert_gaps(starts_s, values, np.zeros(len(values), dtype=np.bool_), step_s=step_s)
     return Trace(

@@ -35,7 +35,6 @@ from policies.providers.base import (
     Zone,
 )
 from policies.providers.http import HttpSource
-from policies.providers.secret import read_secret
 from policies.providers.series import (
     LOOK_BACK_S,
     Point,
@@ -50,23 +49,24 @@ from policies.providers.series import (
 )
 from policies.vocabulary.signal import Signal, SignalKind
 from policies.vocabulary.units import price_per_kwh
+from publishers.shared.secret_file import read_secret
 
 DAY_S: Final = 86_400.0
 RANGE_S: Final = 10 * DAY_S
-"""The longest time that one request may span, at an hourly granularity."""
+"""The longest range of one request, at hourly granularity."""
 SOURCE: Final = "Electricity Maps"
 STEP_S: Final = {"hourly": 3_600.0, "15_minutes": 900.0, "5_minutes": 300.0}
 _NO_CALLER_LOOKUP: Final = {"v3": ("shouldUseFallbackCallerLookup", "false"), "v4": ("disableCallerLookup", "true")}
 
 
 class ElectricityMapsAccess(ProviderSettings, frozen=True, kw_only=True):
-    """How Electricity Maps is asked.
+    """Access to Electricity Maps.
 
     Attributes:
         zone: the zone as Electricity Maps names it, such as DE, DK-DK1 or US-CAL-CISO.
         url: the address of the API.
         token_file: a file that holds nothing but the token.
-        token_env: the environment variable that holds it where no file is named.
+        token_env: the environment variable that holds it, if no file is named.
     """
 
     zone: Zone
@@ -76,7 +76,7 @@ class ElectricityMapsAccess(ProviderSettings, frozen=True, kw_only=True):
 
 
 class Envelope(Struct, rename="camel"):
-    """What every answer says of itself."""
+    """Fields of every answer."""
 
     zone: str = ""
     error: str = ""
@@ -87,7 +87,7 @@ AnyEnvelope = TypeVar("AnyEnvelope", bound=Envelope)
 
 
 class ElectricityMapsApi:
-    """Asks one version of the API for one zone.
+    """The API in one version, for one zone.
 
     Raises:
         ValueError: there is no token.
@@ -109,10 +109,10 @@ class ElectricityMapsApi:
         self._common = dict([("zone", access.zone), ("temporalGranularity", granularity), _NO_CALLER_LOOKUP[version]])
 
     async def get(self, path: str, shape: type[AnyEnvelope], params: Mapping[str, str], *, now_s: float) -> AnyEnvelope:
-        """Return the answer of an endpoint, which is for the zone and at the granularity that were asked for.
+        """Return an endpoint's answer, checked to be for the zone and granularity asked for.
 
         Raises:
-            SignalError: the source failed, or its answer is for something else.
+            SignalError: the source failed, or answered for something else.
         """
         answer = await self._http.get_json(
             f"{self._root}/{path}", shape, now_s=now_s, params=self._common | dict(params), headers=self._headers
@@ -139,9 +139,9 @@ class ElectricityMapsSettings(ElectricityMapsAccess, frozen=True, kw_only=True):
 
     Attributes:
         version: the version of the API.
-        emission_factor_type: count the emissions of building the plants and of their fuel (lifecycle), or direct ones.
+        emission_factor_type: lifecycle emissions, with those of building plants and supplying fuel, or direct ones.
         granularity: how long a value holds.
-        disable_estimations: have what was not measured left out.
+        disable_estimations: leave out values that were not measured.
     """
 
     version: Literal["v3", "v4"] = "v4"
@@ -159,7 +159,7 @@ class _Value(Struct, rename="camel"):
 
 
 class _Answer(Envelope, rename="camel"):
-    """The values stand under the one name or the other, by version and endpoint."""
+    """The values have one of three names, depending on version and endpoint."""
 
     updated_at: str | None = None
     history: list[_Value] | UnsetType = UNSET
@@ -168,7 +168,7 @@ class _Answer(Envelope, rename="camel"):
 
 
 class ElectricityMapsProvider:
-    """Asks for the last 24 hours, for what came before where the plan has it, and for a forecast.
+    """The last 24 hours, older values if the plan includes them, and a forecast.
 
     Raises:
         ValueError: there is no token.
@@ -187,7 +187,7 @@ class ElectricityMapsProvider:
         )
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
-        """Return the values since then, or since 24 hours ago where the plan has no more."""
+        """Return the values since then, or since 24 hours ago if the plan has no more."""
         since_s = max(since_s, now_s - LOOK_BACK_S)
         recent = self._points(await self._ask("history", self._estimations, now_s=now_s))
         first_s = min((point.starts_s for point in recent), default=now_s)
@@ -199,10 +199,10 @@ class ElectricityMapsProvider:
         return self._signal(past_points(points, since_s=since_s, now_s=now_s, step_s=self.step_s), now_s=now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
-        """Return what is expected, 72 hours at most.
+        """Return the forecast, 72 hours at most.
 
         Raises:
-            SignalRefusedError: the plan has no forecasts, which is no fault of the history.
+            SignalRefusedError: the plan has no forecasts; the history works without.
             SignalError: the source failed.
         """
         n_hours = math.ceil((until_s - now_s) / STEP_S["hourly"])
@@ -222,7 +222,7 @@ class ElectricityMapsProvider:
         )
 
     async def _fetch_older(self, since_s: float, until_s: float, *, now_s: float) -> list[Point]:
-        """Return what the history lacks; from the first refusal on nothing, and nobody asks again."""
+        """Return older values than the history has; after one refusal none, and they are not asked for again."""
         points: list[Point] = []
         start_s = since_s // self.step_s * self.step_s
         for part_start_s, part_end_s in split_range_s(start_s, until_s, longest_s=RANGE_S):
@@ -277,7 +277,7 @@ class ElectricityMapsProvider:
 
 
 def _is_refused(error: SignalError) -> bool:
-    """Return whether the plan lacks an endpoint: that is told by 401 to a token that is good for others."""
+    """Return whether the plan lacks an endpoint, which the API may answer by 401 to a valid token."""
     return isinstance(error, SignalRefusedError) or error.status == _UNAUTHORIZED
 
 
@@ -288,7 +288,7 @@ class ElectricityMapsPriceSettings(ElectricityMapsAccess, frozen=True, kw_only=T
     """Day-ahead prices from Electricity Maps.
 
     Attributes:
-        granularity: how long a price holds; where quarters of an hour are traded an hourly price is their mean.
+        granularity: how long a price holds; where quarters of an hour are traded, an hourly price is their mean.
     """
 
     granularity: Literal["hourly", "15_minutes"] = "hourly"
@@ -310,7 +310,7 @@ class _Prices(Envelope, rename="camel", kw_only=True):
 
 
 class ElectricityMapsPriceProvider:
-    """Asks for the prices that the exchange has published, of the past and of the hours to come.
+    """The prices that the exchange has published, past and future.
 
     Raises:
         ValueError: there is no token.
@@ -326,7 +326,7 @@ class ElectricityMapsPriceProvider:
         )
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
-        """Return the prices since then that hold by now; after a change of the currency those since that."""
+        """Return the prices since then; after a change of currency, those in the new one."""
         since_s = max(since_s, now_s - LOOK_BACK_S)
         start_s = since_s // self.step_s * self.step_s
         prices, unit = await self._fetch(start_s, self._next_s(now_s), now_s=now_s, latest=True)
@@ -334,9 +334,9 @@ class ElectricityMapsPriceProvider:
         return self._signal(points, unit=unit, now_s=now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
-        """Return the prices to come that are published; they are settled, and no estimates.
+        """Return the future prices that are published: settled, not estimated.
 
-        Before a change of the currency those until that.
+        Before a change of currency, those in the old one.
         """
         prices, unit = await self._fetch(self._next_s(now_s), until_s, now_s=now_s, latest=False)
         return self._signal(future_points(prices, now_s=now_s, until_s=until_s), unit=unit, now_s=now_s)
@@ -345,7 +345,7 @@ class ElectricityMapsPriceProvider:
         return (now_s // self.step_s + 1) * self.step_s
 
     async def _fetch(self, start_s: float, end_s: float, *, now_s: float, latest: bool) -> tuple[list[Point], str]:
-        """Return the prices from `start_s` to before `end_s` that are in one unit, and it; "" where there are none."""
+        """Return the prices from `start_s` to before `end_s` in one unit, and that unit; "" if there are none."""
         prices: list[_Price] = []
         for part_start_s, part_end_s in split_range_s(start_s, end_s, longest_s=RANGE_S):
             params = {"start": format_iso(part_start_s), "end": format_iso(part_end_s)}
@@ -364,7 +364,7 @@ class ElectricityMapsPriceProvider:
         )
 
     def _unit(self, said: str) -> str:
-        """Return the unit that prices have once they are per kWh, from the one that they have here."""
+        """Return the unit per kWh of prices in a unit per MWh."""
         if not _UNIT.fullmatch(said):
             raise SignalDataError(f"{self.name}: gives prices in {said!r}; must be money per MWh, such as EUR/MWh")
         return said.replace("/MWh", "/kWh")

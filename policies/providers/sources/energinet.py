@@ -1,8 +1,8 @@
 """Energinet's Energi Data Service: carbon intensity of Denmark's two halves, prices there and next door; needs no key.
 
 Data of Energinet (www.energidataservice.dk), CC BY 4.0. Carbon in steps of 5 minutes, measured (CO2Emis) and forecast
-for 9 hours or more (CO2EmisProg), g/kWh; day-ahead prices (DayAheadPrices) in EUR or DKK per MWh. It bans for 5 minutes
-who asks more than 40 times in 10 seconds.
+for 9 hours or more (CO2EmisProg), g/kWh; day-ahead prices (DayAheadPrices) in EUR or DKK per MWh. More than
+40 requests in 10 seconds are answered by a ban of 5 minutes.
 Documentation: https://www.energidataservice.dk/guides/api-guides
 """
 
@@ -36,7 +36,7 @@ class EnerginetSettings(ProviderSettings, frozen=True, kw_only=True):
     Attributes:
         zone: the price area, `DK1` (west of the Great Belt) or `DK2`.
         url: the address of the API.
-        lag_s: a value is there a step after it was measured, or two [s].
+        lag_s: a value appears one or two steps after its measurement [s].
     """
 
     lag_s: Lateness = CARBON_STEP_S
@@ -44,7 +44,7 @@ class EnerginetSettings(ProviderSettings, frozen=True, kw_only=True):
     url: Url = URL
 
     def faults(self) -> list[str]:
-        """Return whether the zone is none of Denmark's."""
+        """Return what is wrong with the zone."""
         return _zone_faults(self.zone, CARBON_AREAS)
 
 
@@ -66,7 +66,7 @@ class EnerginetPriceSettings(ProviderSettings, frozen=True, kw_only=True):
         return "price"
 
     def faults(self) -> list[str]:
-        """Return whether the zone is none that the prices are told for."""
+        """Return what is wrong with the zone."""
         return _zone_faults(self.zone, PRICE_AREAS)
 
 
@@ -92,11 +92,11 @@ class _Prices(Struct):
 
 
 class EnerginetProvider(RangeQueryProvider):
-    """Asks Energinet for carbon intensities.
+    """Carbon intensities from Energinet.
 
     Args:
         settings: the price area.
-        session: to ask with.
+        session: for the requests.
     """
 
     def __init__(self, settings: EnerginetSettings, session: aiohttp.ClientSession) -> None:
@@ -106,7 +106,7 @@ class EnerginetProvider(RangeQueryProvider):
         self._http = HttpSource(session, name=name)
 
     async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
-        """Return what was measured."""
+        """Return the measured values."""
         points = await self._fetch("CO2Emis", since_s, now_s=now_s, estimated=False)
         check_clock(points, source=self.name, now_s=now_s)
         return points
@@ -126,11 +126,11 @@ class EnerginetProvider(RangeQueryProvider):
 
 
 class EnerginetPriceProvider(RangeQueryProvider):
-    """Asks Energinet for day-ahead prices: those of the next day are there in the afternoon.
+    """Day-ahead prices from Energinet; the next day's are published in the afternoon.
 
     Args:
         settings: the price area and the currency.
-        session: to ask with.
+        session: for the requests.
     """
 
     def __init__(self, settings: EnerginetPriceSettings, session: aiohttp.ClientSession) -> None:
@@ -143,13 +143,13 @@ class EnerginetPriceProvider(RangeQueryProvider):
         self._http = HttpSource(session, name=name)
 
     async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
-        """Return the prices from then on, those to come included."""
+        """Return the prices from then on, future ones included."""
         params = _params(_Price, self._zone, since_s // HOUR_S * HOUR_S)
         answer = await self._http.get_json(self._url, _Prices, now_s=now_s, params=params)
         return [Point(_starts_s(record, self._zone, self.name), self._price(record)) for record in answer.records]
 
     async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
-        """Return the prices to come that are settled."""
+        """Return the future prices that are settled."""
         del until_s
         return await self.query_past(since_s=now_s, now_s=now_s)
 
@@ -163,7 +163,7 @@ def _zone_faults(zone: str, areas: tuple[str, ...]) -> list[str]:
 
 
 def _params(record: type[Struct], zone: str, start_s: float) -> dict[str, str]:
-    """Return a query for everything from a time on [Unix s], in UTC: without a word it would be Danish time."""
+    """Return a query for everything from a time on [Unix s]; without `timezone` it would mean Danish time."""
     return {
         "start": format_iso(start_s).removesuffix("Z"),
         "timezone": "UTC",
@@ -174,10 +174,10 @@ def _params(record: type[Struct], zone: str, start_s: float) -> dict[str, str]:
 
 
 def _starts_s(record: _Emission | _Price, zone: str, source: str) -> float:
-    """Return when a record's value begins to hold [Unix s]. Its time is in UTC, and says no offset.
+    """Return when a record's value starts [Unix s]; its time is UTC without an offset.
 
     Raises:
-        SignalDataError: the record is of another area, or its time is none.
+        SignalDataError: the record is of another area, or has no valid time.
     """
     if record.area != zone:
         raise SignalDataError(f"{source}: a record of the answer is for {record.area!r}, not {zone!r}")

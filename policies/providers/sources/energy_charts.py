@@ -2,7 +2,7 @@
 
 Carbon: measured, and forecast for the day, in g/kWh. Prices: EUR/MWh; those of AT, BE, CH, CZ, DE-LU, DK1, DK2, FR, HU,
 NL, NO2, PL, SE4 and SI come from Bundesnetzagentur | SMARD.de, CC BY 4.0; the others are licensed for private and
-internal use alone, as each answer says of itself in `license_info`. Documentation: https://api.energy-charts.info
+internal use alone, as `license_info` of each answer says. Documentation: https://api.energy-charts.info
 """
 
 import re
@@ -20,10 +20,10 @@ from policies.vocabulary.signal import SignalKind
 from policies.vocabulary.units import price_per_kwh
 
 STEP_S: Final = 900.0
-"""The usual one; Switzerland's prices are hourly, as all were until 2025-09-30, so the data themselves say it."""
+"""The usual step. Swiss prices are hourly, as all were until 2025-09-30, so the step is inferred from the data."""
 HOUR_S: Final = 3_600.0
 MARGIN_S: Final = 86_400.0
-"""An answer without any value would be an error, 404; a day more has some."""
+"""A query without any value is answered by 404, so each query includes one more day."""
 URL: Final = "https://api.energy-charts.info"
 SOURCE: Final = "Energy-Charts (Fraunhofer ISE)"
 _COUNTRY: Final = re.compile(r"[A-Z]{2}")
@@ -42,7 +42,7 @@ class EnergyChartsSettings(ProviderSettings, frozen=True, kw_only=True):
     url: Url = URL
 
     def faults(self) -> list[str]:
-        """Return whether the zone is no country."""
+        """Return what is wrong with the zone."""
         if _COUNTRY.fullmatch(self.zone):
             return []
         return [f"zone = {self.zone!r}: must be a country of two letters, such as DE"]
@@ -64,14 +64,14 @@ class EnergyChartsPriceSettings(ProviderSettings, frozen=True, kw_only=True):
         return "price"
 
     def faults(self) -> list[str]:
-        """Return whether the zone is no bidding zone."""
+        """Return what is wrong with the zone."""
         if _BIDDING_ZONE.fullmatch(self.zone):
             return []
         return [f"zone = {self.zone!r}: must be a bidding zone, such as DE-LU (Germany's), FR or DK1"]
 
 
 class _Carbon(Struct):
-    """Of each time at most one is known: measured or forecast."""
+    """At each time at most one value is present: measured or forecast."""
 
     starts_s: list[float] = field(name="unix_seconds")
     measured_g_per_kwh: list[float | None] = field(name="co2eq")
@@ -85,11 +85,11 @@ class _Prices(Struct):
 
 
 class EnergyChartsProvider(RangeQueryProvider):
-    """Asks Energy-Charts for carbon intensities. What is not measured yet was forecast, and is an estimate.
+    """Carbon intensities from Energy-Charts. Values not measured yet are forecasts, marked as estimates.
 
     Args:
         settings: the country.
-        session: to ask with.
+        session: for the requests.
     """
 
     def __init__(self, settings: EnergyChartsSettings, session: aiohttp.ClientSession) -> None:
@@ -100,7 +100,7 @@ class EnergyChartsProvider(RangeQueryProvider):
         self._http = HttpSource(session, name=name)
 
     async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
-        """Return the points of the past."""
+        """Return past values."""
         return await self._fetch(since_s, now_s, now_s=now_s)
 
     async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
@@ -120,11 +120,11 @@ class EnergyChartsProvider(RangeQueryProvider):
 
 
 class EnergyChartsPriceProvider(RangeQueryProvider):
-    """Asks Energy-Charts for day-ahead prices: those of the next day are there in the afternoon.
+    """Day-ahead prices from Energy-Charts; the next day's are published in the afternoon.
 
     Args:
         settings: the bidding zone.
-        session: to ask with.
+        session: for the requests.
     """
 
     def __init__(self, settings: EnergyChartsPriceSettings, session: aiohttp.ClientSession) -> None:
@@ -143,11 +143,11 @@ class EnergyChartsPriceProvider(RangeQueryProvider):
         self._http = HttpSource(session, name=name)
 
     async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
-        """Return the prices that were."""
+        """Return past prices."""
         return await self._fetch(since_s, now_s, now_s=now_s)
 
     async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
-        """Return the prices to come that are settled, and those of the day before."""
+        """Return the future prices that are settled, and those of the day before."""
         return await self._fetch(now_s - MARGIN_S, until_s, now_s=now_s)
 
     async def _fetch(self, start_s: float, end_s: float, *, now_s: float) -> list[Point]:
@@ -163,12 +163,12 @@ class EnergyChartsPriceProvider(RangeQueryProvider):
 
 
 def _span(start_s: float, end_s: float) -> dict[str, str]:
-    """Return a query's period in full hours [Unix s], so that no value is cut off at its ends."""
+    """Return a query's period rounded out to full hours [Unix s]."""
     return {"start": f"{start_s // HOUR_S * HOUR_S:.0f}", "end": f"{-(-end_s // HOUR_S) * HOUR_S:.0f}"}
 
 
 def _check_lengths(source: str, *columns: Sequence[float | None]) -> None:
-    """Refuse an answer whose columns do not tell as many values as times.
+    """Refuse an answer whose columns differ in length.
 
     Raises:
         SignalDataError: they differ in length.

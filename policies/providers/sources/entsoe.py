@@ -30,11 +30,11 @@ from policies.providers.base import (
     Zone,
 )
 from policies.providers.http import HttpSource
-from policies.providers.secret import read_secret
 from policies.providers.series import Point, build_signal, single_unit
 from policies.providers.sources.entsoe_document import PricePeriod, parse_day_ahead
 from policies.vocabulary.signal import Signal, SignalKind
 from policies.vocabulary.units import price_per_kwh
+from publishers.shared.secret_file import read_secret
 
 EIC: Final[Mapping[str, str]] = {
     "AT": "10YAT-APG------L",
@@ -81,34 +81,35 @@ EIC: Final[Mapping[str, str]] = {
     "SI": "10YSI-ELES-----O",
     "SK": "10YSK-SEPS-----K",
 }
-"""From ENTSO-E's list of areas in the guide to its API, https://transparencyplatform.zendesk.com, and its register of
-codes, https://www.entsoe.eu/data/energy-identification-codes-eic/."""
+"""Bidding zones by name, from ENTSO-E's list of areas in the guide to its API,
+https://transparencyplatform.zendesk.com, and its register of codes,
+https://www.entsoe.eu/data/energy-identification-codes-eic/."""
 _FORM: Final = re.compile(r"[0-9A-Z-]{15}[0-9A-Z]")
 _CHARACTERS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ-"
 
 
 def eic_code(zone: str) -> str | None:
-    """Return the code of a zone that is named, or given by its code; None where it is neither."""
+    """Return the EIC code of a zone given by name or by code; None if it is neither."""
     code = EIC.get(zone, zone)
     return code if _FORM.fullmatch(code) and code[-1] == _check_character(code) else None
 
 
 def _check_character(code: str) -> str:
-    """Return what the 16th character must be, by ENTSO-E's EIC reference manual: it finds every single misprint."""
+    """Return the check character of a code (ENTSO-E's EIC reference manual), which detects any single misprint."""
     weighed = sum((16 - i) * _CHARACTERS.index(character) for i, character in enumerate(code[:15]))
     return _CHARACTERS[36 - (weighed - 1) % 37]
 
 
 STEP_S: Final = 3_600.0
-"""New prices come once a day, some days late: asking once an hour is enough."""
+"""New prices come once a day, at times late: polling once an hour is enough."""
 DAY_S: Final = 86_400.0
 MAX_LOOK_BACK_S: Final = 60 * DAY_S
 CHUNK_S: Final = 30 * DAY_S
-"""An answer holds at most 100 series: one for each day, and one more where there is a second auction."""
+"""An answer holds at most 100 series: one a day, and another if there is a second auction."""
 MARKET_SEQUENCE: Final = 1
-"""The coupled market of Europe; of several auctions for a zone, the others are of other exchanges, at other prices."""
+"""The coupled market of Europe; further auctions of a zone belong to other exchanges, with other prices."""
 BAN_S: Final = 600.0
-"""Who asks more than 400 times a minute is not answered for ten minutes."""
+"""More than 400 requests a minute are answered by a ban of ten minutes."""
 
 
 class EntsoeSettings(ProviderSettings, frozen=True, kw_only=True):
@@ -116,9 +117,9 @@ class EntsoeSettings(ProviderSettings, frozen=True, kw_only=True):
 
     Attributes:
         zone: a bidding zone, such as DE-LU, FR or NO2, or its EIC code.
-        url: where the API is.
+        url: the address of the API.
         token_file: a file with the security token.
-        token_env: the environment variable with the token, where no file is named.
+        token_env: the environment variable with the token, if no file is named.
     """
 
     zone: Zone
@@ -127,11 +128,11 @@ class EntsoeSettings(ProviderSettings, frozen=True, kw_only=True):
     token_env: Variable = "ENTSOE_TOKEN"  # noqa: S105 — the variable's name
 
     def signal_kind(self) -> SignalKind:
-        """Return that they are prices."""
+        """Return `price`."""
         return "price"
 
     def faults(self) -> list[str]:
-        """Return whether the zone is none: neither a name that is known nor an EIC code without a misprint."""
+        """Return a fault if the zone is neither a known name nor a valid EIC code."""
         if eic_code(self.zone) is not None:
             return []
         return [f"zone = {self.zone!r}: must be an EIC code of 16 characters, or one of {', '.join(EIC)}"]
@@ -166,7 +167,7 @@ class EntsoeProvider:
         """Return the prices from the one that holds at `since_s` to the one that holds now, of at most 60 days.
 
         Raises:
-            SignalError: the API failed, or refused, or answered for another zone.
+            SignalError: the API failed, refused, or answered for another zone.
         """
         since_s = max(since_s, now_s - MAX_LOOK_BACK_S)
         told: list[PricePeriod] = []
@@ -175,16 +176,16 @@ class EntsoeProvider:
         return self._signal(told, since_s=since_s, until_s=math.nextafter(now_s, math.inf), now_s=now_s, latest=True)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
-        """Return the prices from the one that holds now on, up to `until_s`, as far as they are known.
+        """Return the published prices from the current one up to `until_s`.
 
         Raises:
-            SignalError: the API failed, or refused, or answered for another zone.
+            SignalError: the API failed, refused, or answered for another zone.
         """
         told = await self._prices(now_s, until_s, now_s=now_s)
         return self._signal(told, since_s=now_s, until_s=until_s, now_s=now_s, latest=False)
 
     async def _prices(self, start_s: float, end_s: float, *, now_s: float) -> list[PricePeriod]:
-        """Return the prices of the days in which a time lies: the API always gives whole days."""
+        """Return the prices of all days that a time range touches: the API returns whole days."""
         query = {
             "documentType": "A44",
             "contract_MarketAgreement.type": "A01",
@@ -200,19 +201,19 @@ class EntsoeProvider:
             raise SignalLimitedError(str(error), retry_after_s=error.retry_after_s or BAN_S) from error
         try:
             return parse_day_ahead(body, eic=self._eic, source=self.name)
-        except SignalError:  # again without the token, before words are cut: half a token is a secret, too
+        except SignalError:  # again with the token masked before the text is cut: half a token is a secret, too
             masked = self._token.masked(body.decode("utf-8", "replace"))
             return parse_day_ahead(masked.encode(), eic=self._eic, source=self.name)
 
     def _signal(
         self, told: list[PricePeriod], *, since_s: float, until_s: float, now_s: float, latest: bool
     ) -> Signal | None:
-        """Return the prices that hold after one time and start before another as one signal; None where there are none.
+        """Return the prices that hold after `since_s` and start before `until_s` as one signal, or None.
 
-        Of several auctions the first alone counts; days that lack it are missing: in Germany and Austria the second is
-        that of another exchange, known earlier, at other prices. Of two currencies, one after the other, the latest
-        counts, or the first. The step is the finest of all periods: where some are of quarters, the price of an hour is
-        repeated, so that a zone that changes to quarters keeps one series.
+        Only the first auction counts; days that lack it are missing: in Germany and Austria the second one is that of
+        another exchange, earlier, at other prices. Of two currencies in succession the latest counts, or the first.
+        The step is the finest of all periods: hourly prices are repeated for each quarter where some periods have
+        quarters, so that a zone that changes to quarters keeps one series.
         """
         told = [
             prices
@@ -226,7 +227,7 @@ class EntsoeProvider:
             raise SignalDataError(f"{self.name}: prices in no currency")
         told = [prices for prices in told if prices.currency == currency]
         step_s = min(prices.step_s for prices in told)
-        coarse_first = sorted(told, key=lambda prices: -prices.step_s)  # of two prices for a time, the later one wins
+        coarse_first = sorted(told, key=lambda prices: -prices.step_s)  # of two prices for one time, the later one wins
         return build_signal(
             (
                 point
@@ -244,7 +245,7 @@ class EntsoeProvider:
 
 
 def _points(prices: PricePeriod, step_s: float) -> Iterator[Point]:
-    """Give the prices of a period that are known, in steps that may be finer than its own."""
+    """Yield the known prices of a period, in steps that may be finer than its own."""
     for position, price in enumerate(prices.by_position):
         if price is not None:
             starts_s = prices.starts_s + position * prices.step_s
@@ -253,7 +254,7 @@ def _points(prices: PricePeriod, step_s: float) -> Iterator[Point]:
 
 
 def _chunks(start_s: float, end_s: float) -> Iterator[tuple[float, float]]:
-    """Give a span in parts that the API can answer, each as (start, end) [Unix s]."""
+    """Yield (start, end) of the parts of a time range that the API can answer [Unix s]."""
     while end_s - start_s > CHUNK_S:
         yield start_s, start_s + CHUNK_S
         start_s += CHUNK_S

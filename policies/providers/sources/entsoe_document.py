@@ -1,7 +1,7 @@
-"""A document of day-ahead prices (A44) as ENTSO-E sends it: XML, read without trust, as prices by their start.
+"""ENTSO-E's document of day-ahead prices (A44): untrusted XML, parsed into periods of prices.
 
-Python's expat is used with every document type declaration refused, which is the root of all attacks by entities: that
-is one line, where a package of its own would be one more thing to trust.
+Python's expat is used with document type declarations refused, the root of all entity attacks: that takes one line,
+where a package would be one more dependency to trust.
 """
 
 from collections.abc import Iterator
@@ -15,18 +15,18 @@ from policies.providers.series import parse_iso_s
 
 NO_DATA: Final = "No matching data"
 DAY_AHEAD: Final = "A01"
-"""The contract type; A07 are the intraday auctions, whose prices come in documents of the same type."""
+"""The contract type; A07 means intraday auctions, whose prices come in documents of the same type."""
 VARIABLE_BLOCKS: Final = "A03"
-"""The curve type in which a price that is the same as the one before is left out."""
+"""The curve type that leaves out prices equal to the one before."""
 MAX_POSITIONS: Final = 10_000
 _RESOLUTION_S: Final = {"PT15M": 900.0, "PT30M": 1_800.0, "PT60M": 3_600.0, "PT1H": 3_600.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricePeriod:
-    """The prices of a period, mostly a day: `by_position`, for `step_s` [s] each, None where missing.
+    """The prices of a period, mostly a day: `by_position`, per MWh, for `step_s` [s] each, None if missing.
 
-    They are for one MWh, in `currency`. A zone may have several auctions: `sequence` 1 is the coupled market of Europe.
+    A zone may have several auctions: `sequence` 1 is the coupled market of Europe.
     """
 
     currency: str
@@ -37,21 +37,21 @@ class PricePeriod:
 
     @property
     def ends_s(self) -> float:
-        """Return when the last of them ceases to hold [Unix s]."""
+        """Return the end of the last price [Unix s]."""
         return self.starts_s + len(self.by_position) * self.step_s
 
 
 def parse_day_ahead(body: bytes, *, eic: str, source: str) -> list[PricePeriod]:
-    """Return the day-ahead prices in a document: none where it says that there are none.
+    """Return the day-ahead prices in a document, which may say that there are none.
 
     Args:
         body: the document.
-        eic: the code of the bidding zone that was asked for.
-        source: who sent it, for messages.
+        eic: the code of the requested bidding zone.
+        source: the sender, for messages.
 
     Raises:
-        SignalRefusedError: it says why there are no prices, and that is not that there are none.
-        SignalDataError: it is of another form, or about another zone.
+        SignalRefusedError: it gives another reason for having no prices.
+        SignalDataError: it has another form, or is about another zone.
     """
     root = _read_xml(body, source)
     if root.tag == "Acknowledgement_MarketDocument":
@@ -70,13 +70,13 @@ def parse_day_ahead(body: bytes, *, eic: str, source: str) -> list[PricePeriod]:
 
 
 def _read_xml(body: bytes, source: str) -> Element:
-    """Return the root of a document, names without their namespaces."""
+    """Return the root of a document, with names stripped of their namespaces."""
 
     def refuse(*_: object) -> Never:
         raise SignalDataError(f"{source}: its XML declares a document type; that is not trusted")
 
     builder = TreeBuilder()
-    parser = expat.ParserCreate("utf-8", " ")  # whatever it declares: Python would look for codecs of other names
+    parser = expat.ParserCreate("utf-8", " ")  # whatever it declares, or Python would look for codecs of other names
     parser.StartDoctypeDeclHandler = refuse
     parser.StartElementHandler = lambda name, _: builder.start(name.rpartition(" ")[2], {})
     parser.EndElementHandler = lambda name: builder.end(name.rpartition(" ")[2])
@@ -129,7 +129,7 @@ def _read_period(series: Element, period: Element, source: str) -> PricePeriod:
 
 
 def _read_points(period: Element, n_positions: int) -> Iterator[tuple[int, float]]:
-    """Give the prices of a period by their position, from 0 on."""
+    """Yield (position from 0, price) of a period."""
     for point in period.iterfind("Point"):
         position = int(point.findtext("position", ""))
         if not 1 <= position <= n_positions:

@@ -28,7 +28,6 @@ import aiomqtt
 from msgspec import Meta
 
 from policies.providers.base import ProviderSettings, SignalDataError, SignalUnavailableError, Zone
-from policies.providers.secret import read_secret
 from policies.providers.series import CLOCK_TOLERANCE_S, Point, build_signal, format_iso
 from policies.providers.sources.mqtt_payload import (
     PayloadError,
@@ -43,13 +42,14 @@ from policies.vocabulary.units import intensity_g_per_kwh, price_per_kwh
 from publishers.messages.reports import GridSignal
 from publishers.mqtt.broker_address import BrokerAddress
 from publishers.mqtt.client import MqttClient
+from publishers.shared.secret_file import read_secret
 
 SAME_STEPS: Final = 0.9
-"""Two values closer than this are of one step, and the one that comes later counts; messages come a little early."""
+"""Two values closer than this belong to one step, and the later one counts: messages may come a little early."""
 
 
 class ReadingBuffer:
-    """Values by their start, in steps of `step_s` [s], back to `keep_s` ago [s]."""
+    """Values in order of time, one for each step of `step_s` [s], for the last `keep_s` [s]."""
 
     def __init__(self, *, step_s: float, keep_s: float) -> None:
         self._step_s = step_s
@@ -57,7 +57,7 @@ class ReadingBuffer:
         self._points: list[Point] = []
 
     def add(self, time_s: float, value: float, *, now_s: float) -> None:
-        """Add a value that holds from a time on [Unix s], or replace that of the same step."""
+        """Add a value that starts at a time [Unix s], or replace the one of the same step."""
         place = bisect_right(self._points, time_s, key=_starts_s)
         if place and time_s - self._points[place - 1].starts_s < SAME_STEPS * self._step_s:
             self._points[place - 1] = Point(self._points[place - 1].starts_s, value)
@@ -66,7 +66,7 @@ class ReadingBuffer:
         del self._points[: bisect_right(self._points, now_s - self._keep_s, key=_starts_s)]
 
     def holding_from(self, since_s: float) -> Iterator[Point]:
-        """Give the values that hold after a time [Unix s], in their order."""
+        """Return the values that hold after a time [Unix s], in order."""
         first = max(0, bisect_right(self._points, since_s, key=_starts_s) - 1)
         return iter(self._points[first:])
 
@@ -76,10 +76,10 @@ def _starts_s(point: Point) -> float:
 
 
 FIRST_WAIT_S: Final = 3.0
-"""How long the first look waits for the broker and for what it has kept."""
+"""How long the first poll waits for the broker and its retained message."""
 KEEP_S: Final = 60 * 86_400.0
 MAX_SOURCE: Final = 200
-"""How long the name of a source may be [characters]: a message has no room for a topic of any length."""
+"""The longest name of a source in a message [characters]."""
 _CARBON_FACTORS: Final = {"g/kWh": 1.0, "kg/MWh": 1.0, "lb/MWh": intensity_g_per_kwh(1.0)}
 _LOGGER = logging.getLogger(__name__)
 
@@ -103,17 +103,17 @@ class MqttSettings(ProviderSettings, frozen=True, kw_only=True):
 
     Attributes:
         topic: the topic, without wildcards.
-        zone: the zone of the grid that it tells of.
-        kind: what its values are; nobody can see it from the numbers.
+        zone: its zone.
+        kind: what its values are; the numbers do not show it.
         unit: the unit of its values: g/kWh, kg/MWh, lb/MWh, or a currency such as EUR/kWh or EUR/MWh.
         url: the broker.
-        username: who we are there.
+        username: our user there.
         password_file: a file with the password.
-        password_env: the environment variable with the password, where no file is named.
-        ca_file: the certificate of the authority that signed the broker's, where the system does not know it.
+        password_env: the environment variable with the password, if no file is named.
+        ca_file: the certificate authority of the broker, if the system does not trust it.
         step_s: how often it has a new value [s].
-        value_key: where the value stands in a JSON object; "" where the payload is the number alone.
-        time_key: where its time stands; "" where it is the time of arrival.
+        value_key: the path of the value in a JSON object; "" if the payload is the number alone.
+        time_key: the path of its time; "" for the time of arrival.
     """
 
     topic: Annotated[str, Meta(min_length=1, max_length=512)]
@@ -136,11 +136,11 @@ class MqttSettings(ProviderSettings, frozen=True, kw_only=True):
     time_key: Annotated[str, Meta(max_length=128)] = ""
 
     def signal_kind(self) -> SignalKind:
-        """Return what was stated."""
+        """Return the configured kind."""
         return self.kind
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the topic, the unit, and how the broker is reached."""
+        """Return faults of the topic, the unit, and the broker's address."""
         faults = []
         try:
             aiomqtt.Topic(self.topic)
@@ -162,15 +162,15 @@ class MqttSettings(ProviderSettings, frozen=True, kw_only=True):
 
 
 class MqttProvider:
-    """What has come on a topic while `async with` holds it, as history; forecasts, where another controller tells them.
+    """The values that arrive on a topic, as history; also forecasts, if another controller publishes them.
 
-    A message without a time of its own that the broker had kept is not used: nobody knows how old it is. Messages that
-    are not understood are dropped, counted in `malformed`, and told once.
+    Connected while used as an async context manager. A retained message without a time of its own is not used: its age
+    is unknown. Invalid messages are dropped, counted in `malformed`, and logged once.
 
     Args:
-        settings: its table of the configuration.
+        settings: its settings.
         bus: the connection; by default one to the broker of the settings.
-        clock: what tells when a message arrives [Unix s].
+        clock: returns the time of arrival [Unix s].
 
     Raises:
         ValueError: the password is missing.
@@ -198,22 +198,22 @@ class MqttProvider:
         self._kept_told = False
 
     async def __aenter__(self) -> Self:
-        """Begin to connect; does not wait for the broker."""
+        """Start connecting, without waiting for the broker."""
         await self._bus.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take leave of the broker."""
+        """Disconnect."""
         await self._bus.__aexit__(kind, error, trace)
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
-        """Return what has come and holds after `since_s`; the first time, wait a moment for the broker.
+        """Return the values received that hold after `since_s`; the first poll waits a moment for the broker.
 
         Raises:
-            SignalUnavailableError: the broker is away, and nothing new has come before it went.
-            SignalDataError: what came last was not understood, and nothing else has come since the last time.
+            SignalUnavailableError: the broker is away, and nothing new arrived before.
+            SignalDataError: the last message was invalid, and no other arrived since the last poll.
         """
         await self._wait_once()
         if not self._has_news:
@@ -232,13 +232,13 @@ class MqttProvider:
         )
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
-        """Return what another controller expects up to `until_s`, or None where the topic is not one of its."""
+        """Return another controller's forecast up to `until_s`, or None if the topic has none."""
         if self._grid is None:
             return None
         return grid_forecast(self._grid, source=self._source, step_s=self.step_s, now_s=now_s, until_s=until_s)
 
     async def _wait_once(self) -> None:
-        """Wait for the first message, the first time only: what the broker has kept comes at once."""
+        """Wait for the first message, once: a retained message arrives at once."""
         if not self._has_waited:
             self._has_waited = True
             with suppress(TimeoutError):
@@ -255,20 +255,20 @@ class MqttProvider:
             raise SignalDataError(f"{self.name}: {self._fault}")
 
     def _take(self, _: str, payload: bytes) -> None:
-        self._handle(payload, is_kept=False)
+        self._handle(payload, is_retained=False)
 
     def _take_kept(self, _: str, payload: bytes) -> None:
-        self._handle(payload, is_kept=True)
+        self._handle(payload, is_retained=True)
 
-    def _handle(self, payload: bytes, *, is_kept: bool) -> None:
+    def _handle(self, payload: bytes, *, is_retained: bool) -> None:
         """Take a message, or drop it and say why."""
-        if not payload:  # that is how a message that the broker keeps is cleared
+        if not payload:  # an empty payload clears a retained message
             return
         try:
             content = read_payload(payload, value_key=self._settings.value_key, time_key=self._settings.time_key)
             if isinstance(content, GridSignal):
                 self._learn_grid(content)
-            elif is_kept and content.time_s is None:
+            elif is_retained and content.time_s is None:
                 self._skip_kept()
             else:
                 self._learn(content)
@@ -310,7 +310,7 @@ class MqttProvider:
             _LOGGER.info("%s: the message that the broker had kept has no time of its own: not used", self.name)
 
     def _checked_s(self, time_s: float, now_s: float) -> float:
-        """Return the time of a message, which cannot be in the future [Unix s]."""
+        """Return the time of a message, checked not to be in the future [Unix s]."""
         if time_s > now_s + CLOCK_TOLERANCE_S:
             raise PayloadError(f"is of {format_iso(time_s)}, and here it is {format_iso(now_s)}: one clock is wrong")
         return time_s
@@ -325,7 +325,7 @@ def _bus_of(settings: MqttSettings) -> MqttClient:
 
 
 def _unit_and_factor(unit: str) -> tuple[str, float]:
-    """Return the unit that a signal has, and what a value in another one is multiplied by."""
+    """Return the unit of the signal, and the factor to convert values to it."""
     if unit in _CARBON_FACTORS:
         return "g/kWh", _CARBON_FACTORS[unit]
     currency, _, energy = unit.partition("/")

@@ -27,33 +27,32 @@ from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import GridSignal, SignalValue
 
 MILLISECONDS_FROM: Final = 1e11
-"""A number of seconds as great as this is in the year 5138: it is one of milliseconds."""
+"""As seconds, this would be the year 5138: larger numbers are milliseconds."""
 _HINT_BYTES: Final = 60
 
 
 class Reading(NamedTuple):
-    """A value, and its own time where it has one [Unix s]."""
+    """A value and, if the message has one, its time [Unix s]."""
 
     value: float
     time_s: float | None
 
 
 class PayloadError(ValueError):
-    """A payload is not what the settings say."""
+    """A payload is not what the settings describe."""
 
 
 def read_payload(payload: bytes, *, value_key: str, time_key: str) -> Reading | GridSignal:
-    """Return what stands in a payload.
+    """Decode a payload.
 
     Args:
         payload: JSON.
-        value_key: where the value stands in an object, levels parted by dots; "" where the payload is a number, or the
-            message `GridSignal` of a gridchase controller.
-        time_key: where its time stands: ISO 8601 with an offset, or Unix time in seconds or milliseconds; "" where
-            it has none.
+        value_key: the path of the value in an object, levels separated by dots; "" if the payload is a number, or a
+            gridchase controller's `GridSignal`.
+        time_key: the path of its time (ISO 8601 with an offset, or Unix seconds or milliseconds); "" if it has none.
 
     Raises:
-        PayloadError: it is not like that.
+        PayloadError: it is something else.
     """
     try:
         content = msgspec.json.decode(payload)
@@ -69,7 +68,7 @@ def read_payload(payload: bytes, *, value_key: str, time_key: str) -> Reading | 
 
 
 def _at(content: Any, key: str) -> Any:  # noqa: ANN401 — JSON
-    """Return what stands at a key, level by level."""
+    """Return the content at a path."""
     for level in key.split(".") if key else ():
         if not isinstance(content, dict) or level not in content:
             raise PayloadError(f"nothing stands at {key!r}")
@@ -78,7 +77,7 @@ def _at(content: Any, key: str) -> Any:  # noqa: ANN401 — JSON
 
 
 def _value(found: Any, key: str) -> float:  # noqa: ANN401 — JSON
-    """Return a number, which may be written as text."""
+    """Return a number, which may come as text."""
     try:
         value = math.nan if isinstance(found, bool) else float(found)
     except (TypeError, ValueError):
@@ -99,25 +98,25 @@ def _time_s(found: Any, key: str) -> float:  # noqa: ANN401 — JSON
 
 
 LONGEST_STEP_S: Final = 3_600.0
-"""No value holds for longer, but where the settings say so: the distance of two values may be a gap."""
+"""No value holds for longer, unless the settings say so: a larger distance is a gap."""
 
 
 def grid_fault(grid: GridSignal) -> str:
-    """Return why a message cannot be followed, or "": one that was held does not always say what was told."""
+    """Return why a message cannot be used, or "": old controllers do not say which values were held."""
     if grid.known_until_s is None and grid.state != "fresh":
         return f"is {grid.state}, and does not say until when its values were told: update that controller"
     return ""
 
 
 def grid_history(grid: GridSignal, *, source: str, step_s: float, since_s: float, now_s: float) -> Signal | None:
-    """Return the values that hold after `since_s` and start by `now_s`, but for those that were no more than expected.
+    """Return the values that hold after `since_s` and start by `now_s`, without those that were only expected.
 
     Args:
-        grid: the message. It leaves out what is missing: the usual step tells where a gap is.
-        source: who says so.
-        step_s: the step, where the message has one value only [s].
-        since_s: from when on [Unix s].
-        now_s: when it is asked [Unix s].
+        grid: the message. It leaves out missing values: gaps are inferred from the usual step.
+        source: the source to name.
+        step_s: the step if the message has one value only [s].
+        since_s: start of the range [Unix s].
+        now_s: the time [Unix s].
     """
     step_s, told_until_s = _step_s(grid, step_s), _told_until_s(grid)
     last_s = min(now_s, math.nextafter(told_until_s, -math.inf))
@@ -131,10 +130,10 @@ def grid_history(grid: GridSignal, *, source: str, step_s: float, since_s: float
 
 
 def grid_forecast(grid: GridSignal, *, source: str, step_s: float, now_s: float, until_s: float) -> Signal | None:
-    """Return what is expected after `now_s`, and starts before `until_s`; the arguments are those of `grid_history`.
+    """Return the forecast after `now_s` that starts before `until_s`; arguments as for `grid_history`.
 
-    Nothing is, where the message is not fresh: what a controller expects then comes of what it does not know any more;
-    nor where it only repeats the last value, which would so be held here for longer than there.
+    None if the message is not fresh, because such a forecast rests on old values; or if it only repeats the last
+    value, which would then be held longer here than there.
     """
     if grid.state != "fresh":
         return None
@@ -159,7 +158,7 @@ def grid_forecast(grid: GridSignal, *, source: str, step_s: float, now_s: float,
 def _signal(
     values: Iterable[SignalValue], grid: GridSignal, *, source: str, step_s: float, is_expected: bool = False
 ) -> Signal | None:
-    """Return some of the values; a price of the future may be settled, a carbon intensity never is."""
+    """Return some of the values as a signal; future prices may be settled, carbon intensities never are."""
     is_estimate = is_expected and grid.kind != "price"
     return build_signal(
         (Point(value.starts_s, value.value, estimated=value.estimated or is_estimate) for value in values),
@@ -174,13 +173,13 @@ def _signal(
 
 
 def _told_until_s(grid: GridSignal) -> float:
-    """Return until when the values were told by the source [Unix s]; infinite where the message has nothing else."""
+    """Return until when the values are the source's own [Unix s]; infinite if all are."""
     ends_s = (grid.known_until_s, grid.forecast_from_s)
     return min((end_s for end_s in ends_s if end_s is not None), default=math.inf)
 
 
 def _repeats(grid: GridSignal, told_until_s: float) -> bool:
-    """Return whether all that is expected is the last value that was told; a price may well be the same all day."""
+    """Return whether the forecast only repeats the last known value; a price may well be the same all day."""
     last = max(
         (value for value in grid.values if value.starts_s < told_until_s),
         key=lambda value: value.starts_s,
@@ -191,13 +190,13 @@ def _repeats(grid: GridSignal, told_until_s: float) -> bool:
 
 
 def _is_held(grid: GridSignal, value: SignalValue) -> bool:
-    """Return whether a value stood for the present while nothing was known: neither told, nor forecast."""
+    """Return whether a value was held: neither known nor forecast."""
     is_before_forecast = grid.forecast_from_s is None or value.starts_s < grid.forecast_from_s
     return value.estimated and value.starts_s >= _told_until_s(grid) and is_before_forecast
 
 
 def _step_s(grid: GridSignal, fallback_s: float) -> float:
-    """Return the usual step of the values, the median [s]."""
+    """Return the median step of the values [s]."""
     steps_s = np.diff(sorted(value.starts_s for value in grid.values))
     usual_s = float(np.median(steps_s[steps_s > 0])) if (steps_s > 0).any() else fallback_s
     return min(usual_s, max(LONGEST_STEP_S, fallback_s))

@@ -1,7 +1,7 @@
 """NESO's Carbon Intensity API: Great Britain, its regions and its postcodes, measured and forecast; needs no key.
 
-Data of the National Energy System Operator, CC BY 4.0. Half hours, UTC, g/kWh; only the country as a whole is measured,
-in the regions the last forecast is all there is. Documentation: https://carbon-intensity.github.io/api-definitions/
+Data of the National Energy System Operator, CC BY 4.0. Half hours, UTC, g/kWh; only the country as a whole is measured;
+regions have forecasts only. Documentation: https://carbon-intensity.github.io/api-definitions/
 """
 
 import math
@@ -19,7 +19,7 @@ from policies.providers.series import AHEAD_S, Point, check_clock, format_iso, p
 
 STEP_S: Final = 1_800.0
 MAX_SPAN_S: Final = 13 * 86_400.0
-"""A query may span 14 days; a day less is safe from whether their ends count."""
+"""A query may span 14 days; one day less is safe, whether the ends count or not."""
 SOURCE: Final = "NESO Carbon Intensity API"
 _ZONE: Final = re.compile(r"GB(?:-(?:[1-9]|1[0-7]|[A-Z]{1,2}[0-9][0-9A-Z]?))?")
 
@@ -36,7 +36,7 @@ class NesoSettings(ProviderSettings, frozen=True, kw_only=True):
     url: Url = "https://api.carbonintensity.org.uk"
 
     def faults(self) -> list[str]:
-        """Return whether the zone is none that the API knows."""
+        """Return what is wrong with the zone."""
         if _ZONE.fullmatch(self.zone):
             return []
         return [f"zone = {self.zone!r}: must be GB, a region GB-1 to GB-17, or an outward postcode such as GB-RG10"]
@@ -59,17 +59,17 @@ class _Region(Struct):
 
 
 class _Answer(Struct):
-    """The slots of the country, or a region with its own."""
+    """The slots of the country, or a region with its slots."""
 
     data: list[_Slot] | _Region
 
 
 class NesoProvider(RangeQueryProvider):
-    """Asks NESO. Where nothing was measured, what was forecast stands in, as an estimate.
+    """Half-hourly intensities from NESO. Missing measurements are replaced by the forecast, as estimates.
 
     Args:
         settings: the zone.
-        session: to ask with.
+        session: for the requests.
 
     Raises:
         ValueError: there is no such zone.
@@ -85,7 +85,7 @@ class NesoProvider(RangeQueryProvider):
         self._http = HttpSource(session, name=name)
 
     async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
-        """Return the points of the past."""
+        """Return past values."""
         points: list[Point] = []
         for start_s, end_s in _spans(since_s, now_s + AHEAD_S):
             points += await self._fetch(start_s, format_iso(end_s), now_s=now_s)
@@ -103,7 +103,7 @@ class NesoProvider(RangeQueryProvider):
         check_clock((point for point in points if not point.estimated), source=self.name, now_s=now_s)
 
     async def _fetch(self, start_s: float, end: str, *, now_s: float) -> list[Point]:
-        """Return the slots of a query. The one that ends at its start comes first, and is dropped by what follows."""
+        """Return the slots of a query. The first one ends at its start; `past_points` drops it."""
         where = "/intensity" if self._place is None else "/regional/intensity"
         place = "" if self._place is None else f"/{'/'.join(self._place)}"
         url = f"{self._url}{where}/{format_iso(start_s)}/{end}{place}"
@@ -111,14 +111,14 @@ class NesoProvider(RangeQueryProvider):
         return [self._point(slot) for slot in self._slots(answer)]
 
     def _slots(self, answer: _Answer) -> list[_Slot]:
-        """Return the slots of an answer; refuse those of another place.
+        """Return the slots of an answer, checked to be of this zone.
 
         Raises:
-            SignalDataError: they are of another place.
+            SignalDataError: they are of another zone.
         """
         region = answer.data if isinstance(answer.data, _Region) else None
         if (region is None) != (self._place is None):
-            raise SignalDataError(f"{self.name}: the answer is not of the shape that this zone's has")
+            raise SignalDataError(f"{self.name}: the answer has another shape than this zone's")
         if region is None or self._place is None:
             return answer.data if isinstance(answer.data, list) else []
         what, wanted = self._place
@@ -130,13 +130,13 @@ class NesoProvider(RangeQueryProvider):
     def _point(self, slot: _Slot) -> Point:
         actual_g_per_kwh = slot.intensity.actual_g_per_kwh
         starts_s = parse_iso_s(slot.start, source=self.name)
-        if actual_g_per_kwh is not None and actual_g_per_kwh > 0:  # 0 was given for "not known" on some days of 2023
+        if actual_g_per_kwh is not None and actual_g_per_kwh > 0:  # on some days of 2023, 0 meant "unknown"
             return Point(starts_s, actual_g_per_kwh)
         return Point(starts_s, slot.intensity.forecast_g_per_kwh, estimated=True)
 
 
 def _place(zone: str) -> tuple[str, str] | None:
-    """Return what part of the country a zone is, as the API calls it, or None for the whole."""
+    """Return the part of the country that a zone is, in the API's terms, or None for the whole."""
     part = zone.removeprefix("GB").removeprefix("-")
     return ("regionid" if part.isdecimal() else "postcode", part) if part else None
 
@@ -146,7 +146,7 @@ def _slot_s(time_s: float) -> float:
 
 
 def _spans(since_s: float, until_s: float) -> Iterator[tuple[float, float]]:
-    """Yield (start, end) of queries that cover the slots from one time to another, both included [Unix s]."""
+    """Yield (start, end) of queries that cover the slots from `since_s` to `until_s`, both included [Unix s]."""
     first_s, end_s = _slot_s(since_s), _slot_s(until_s) + STEP_S
     for i in range(math.ceil((end_s - first_s) / MAX_SPAN_S)):
         start_s = first_s + i * MAX_SPAN_S

@@ -1,6 +1,6 @@
 """Octopus Energy's tariffs in Great Britain, above all Agile with a price for each half hour; needs no key.
 
-Unit rates in p/kWh, with or without VAT, by product and region; Agile's of the next day are there in the late
+Unit rates in p/kWh, with or without VAT, by product and region; Agile publishes the next day's in the late
 afternoon. Documentation: https://docs.octopus.energy/rest/guides/endpoints
 """
 
@@ -20,12 +20,12 @@ from policies.vocabulary.units import price_pounds_per_kwh
 
 STEP_S: Final = 1_800.0
 PAGE_SIZE: Final = 1_500
-"""The most that the API gives at once: a month of half hours."""
+"""The API's largest page: a month of half hours."""
 MAX_PAGES: Final = 4
 LOOK_AHEAD_S: Final = 3 * 86_400.0
-"""A price that holds until further notice is told for no longer than this."""
+"""A price without an end is extended this far ahead."""
 REGIONS: Final = "ABCDEFGHJKLMNP"
-"""The 14 regions of the former electricity boards (grid supply point groups): there is neither an I nor an O."""
+"""The 14 regions of the former electricity boards (grid supply point groups): I and O are not used."""
 SOURCE: Final = "Octopus Energy"
 
 
@@ -49,14 +49,14 @@ class OctopusSettings(ProviderSettings, frozen=True, kw_only=True):
         return "price"
 
     def faults(self) -> list[str]:
-        """Return whether the zone is no region."""
+        """Return what is wrong with the zone."""
         if len(self.zone) == 1 and self.zone in REGIONS:
             return []
         return [f"zone = {self.zone!r}: must be a region's letter, one of {', '.join(REGIONS)}"]
 
 
 class _Rate(Struct):
-    """A price from one time to another; to None it holds until further notice, from None it always did."""
+    """A price from `start` to `end`; None means without a beginning, or until further notice."""
 
     start: str | None = field(name="valid_from")
     end: str | None = field(name="valid_to", default=None)
@@ -71,11 +71,11 @@ class _Page(Struct):
 
 
 class OctopusProvider(RangeQueryProvider):
-    """Asks Octopus Energy. A price that holds for longer than half an hour is told for each half hour of it.
+    """Half-hourly prices from Octopus Energy; a price that holds for longer is repeated for each half hour.
 
     Args:
         settings: the tariff and the region.
-        session: to ask with.
+        session: for the requests.
     """
 
     def __init__(self, settings: OctopusSettings, session: aiohttp.ClientSession) -> None:
@@ -88,11 +88,11 @@ class OctopusProvider(RangeQueryProvider):
         self._http = HttpSource(session, name=name)
 
     async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
-        """Return the prices that were."""
+        """Return past prices."""
         return await self._fetch(since_s, now_s + STEP_S, now_s=now_s)
 
     async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
-        """Return the prices to come that are settled."""
+        """Return the future prices that are settled."""
         return await self._fetch(now_s, min(until_s, now_s + LOOK_AHEAD_S) + STEP_S, now_s=now_s)
 
     async def _fetch(self, start_s: float, end_s: float, *, now_s: float) -> list[Point]:
@@ -101,7 +101,7 @@ class OctopusProvider(RangeQueryProvider):
         params = {"period_from": format_iso(start_s), "period_to": format_iso(end_s), "page_size": str(PAGE_SIZE)}
         points: list[Point] = []
         for number in range(1, MAX_PAGES + 1):
-            # The address of the next page names the host; it is not followed, so that nobody can lead us elsewhere.
+            # The URL of the next page names a host; it is not followed, so that nobody can redirect us.
             of_page = params | {"page": str(number)}
             page = await self._http.get_json(self._url, _Page, now_s=now_s, params=of_page)
             for rate in page.results:
@@ -114,7 +114,7 @@ class OctopusProvider(RangeQueryProvider):
 
     def _half_hours(self, rate: _Rate, start_s: float, end_s: float) -> Iterator[Point]:
         """Yield a price as a point for each half hour between two times in which it holds."""
-        if rate.payment_method == "NON_DIRECT_DEBIT":  # of two prices for one time the other one counts
+        if rate.payment_method == "NON_DIRECT_DEBIT":  # of two prices for one time, direct debit counts
             return
         pence_per_kwh = rate.pence_with_vat_per_kwh if self._has_vat else rate.pence_without_vat_per_kwh
         price = None if pence_per_kwh is None else price_pounds_per_kwh(pence_per_kwh)

@@ -1,7 +1,7 @@
-"""Marginal, or average, carbon intensity from WattTime, API v3: a user and a password are needed.
+"""WattTime, API v3: marginal or average carbon intensity; a user and a password are needed.
 
-API: https://docs.watttime.org. Data: WattTime, under the terms of one's plan; without a plan only the region
-CAISO_NORTH can be asked for. Its signal index is a percentile, and not used.
+API: https://docs.watttime.org. Data: WattTime, under the terms of the plan; without a plan only the region
+CAISO_NORTH is open. Its signal index is a percentile, and not used.
 """
 
 import base64
@@ -21,7 +21,6 @@ from policies.providers.base import (
     Zone,
 )
 from policies.providers.http import HttpSource
-from policies.providers.secret import Secret, read_secret
 from policies.providers.series import (
     AHEAD_S,
     LOOK_BACK_S,
@@ -36,11 +35,12 @@ from policies.providers.series import (
 )
 from policies.vocabulary.signal import Signal, SignalKind
 from policies.vocabulary.units import intensity_g_per_kwh
+from publishers.shared.secret_file import Secret, read_secret
 
 TOKEN_LASTS_S: Final = 1_500.0
-"""A token is good for 30 minutes; it is renewed 5 minutes before."""
+"""A token is valid for 30 minutes; it is renewed 5 minutes earlier."""
 RANGE_S: Final = 30 * 86_400.0
-"""The longest time that one request for history may span."""
+"""The longest range of one history request."""
 MAX_HORIZON_H: Final = 72
 UNITS: Final = "lbs_co2_per_mwh"
 KINDS: Final[dict[str, SignalKind]] = {"co2_moer": "marginal", "co2_aoer": "average"}
@@ -52,11 +52,11 @@ class WattTimeSettings(ProviderSettings, frozen=True, kw_only=True):
 
     Attributes:
         zone: the region as WattTime names it, such as CAISO_NORTH.
-        username: who logs in.
+        username: the user.
         signal_type: the marginal (co2_moer) or the average (co2_aoer) carbon intensity.
         url: the address of the API.
         password_file: a file that holds nothing but the password.
-        password_env: the environment variable that holds it where no file is named.
+        password_env: the environment variable that holds it, if no file is named.
     """
 
     zone: Zone
@@ -99,7 +99,7 @@ Shape = TypeVar("Shape")
 
 
 class WattTimeProvider:
-    """Logs in, and asks for what was and what is expected.
+    """Carbon intensity of a region from WattTime.
 
     Raises:
         ValueError: there is no password.
@@ -121,7 +121,7 @@ class WattTimeProvider:
         """Return the values since then."""
         since_s = max(since_s, now_s - LOOK_BACK_S)
         points: list[Point] = []
-        # The value that holds at `since_s` began up to a step before it, and the longest step is an hour.
+        # The value that holds at `since_s` started up to a step earlier, and the longest step is an hour.
         for start_s, end_s in split_range_s(since_s - 3_600.0, now_s + AHEAD_S, longest_s=RANGE_S):
             params = {"start": format_iso(start_s), "end": format_iso(end_s), "include_imputed_marker": "true"}
             points += self._points(await self._ask("historical", params, now_s=now_s))
@@ -129,7 +129,7 @@ class WattTimeProvider:
         return self._signal(past_points(points, since_s=since_s, now_s=now_s, step_s=self.step_s), now_s=now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
-        """Return what is expected, 72 hours at most."""
+        """Return the forecast, 72 hours at most."""
         horizon_h = min(math.ceil((until_s - now_s) / 3_600.0), MAX_HORIZON_H)
         answer = await self._ask("forecast", {"horizon_hours": str(horizon_h)}, now_s=now_s)
         points = [point._replace(estimated=True) for point in self._points(answer)]
@@ -141,7 +141,7 @@ class WattTimeProvider:
         )
 
     async def _ask(self, endpoint: str, params: dict[str, str], *, now_s: float) -> _Answer:
-        """Return an answer for the region, the signal and the unit that were asked for."""
+        """Return an answer, checked to be for the region, signal and unit asked for."""
         wanted = {"region": self._settings.zone, "signal_type": self._settings.signal_type}
         answer = await self._get(f"{self._root}/v3/{endpoint}", _Answer, wanted | params, now_s=now_s)
         for key, said in (("region", answer.meta.region), ("signal_type", answer.meta.signal_type)):
@@ -153,7 +153,7 @@ class WattTimeProvider:
         return answer
 
     async def _get(self, url: str, shape: type[Shape], params: dict[str, str], *, now_s: float) -> Shape:
-        """Return an answer; a token that is refused, but was not got for this very request, is renewed once."""
+        """Return an answer; an older token that is refused is renewed once."""
         if self._client is None or now_s >= self._renew_at_s:
             client = await self._log_in(now_s)
         else:
@@ -169,7 +169,7 @@ class WattTimeProvider:
         return {"Authorization": f"Bearer {self._bearer}"}
 
     async def _log_in(self, now_s: float) -> HttpSource:
-        """Get a token, and return a source that will not show it."""
+        """Get a token, and return an HTTP client that masks it."""
         self._client = None
         user = f"{self._settings.username}:{self._password.reveal()}"
         basic = Secret(base64.b64encode(user.encode()).decode("ascii"))

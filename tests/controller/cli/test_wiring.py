@@ -77,7 +77,7 @@ async def test_nodes_ask_at_moments_of_their_own_and_keep_what_they_are_told(tmp
     assert 0 < nodes[0].jitter_ratio < 1
     assert nodes[0].jitter_ratio != nodes[1].jitter_ratio
     assert nodes[0].store is not None
-    assert [source.is_kept for source in nodes[0].sources] == [True, False]
+    assert [source.is_persistent for source in nodes[0].sources] == [True, False]
     assert [source.key for source in nodes[0].sources] == [source.key for source in nodes[1].sources]
 
 

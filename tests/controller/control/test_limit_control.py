@@ -212,8 +212,8 @@ def test_the_second_limit_of_a_period_comes_in_force_without_a_new_plan() -> Non
 
 def test_a_doubt_about_the_signal_is_the_reason_of_what_is_decided_on_it() -> None:
     run = begin(steering(), FULL)
-    doubt = Provenance(source="a, held for 1.2 h", doubt="signal_held", sentence="a fails; its last value is held")
-    target = choose(run, history=flat_signal(100.0), provenance=doubt)
+    provenance = Provenance(source="a, held for 1.2 h", reason="signal_held", detail="a fails; its last value is held")
+    target = choose(run, history=flat_signal(100.0), provenance=provenance)
     assert (target.reason, target.signal) == ("signal_held", "100 g/kWh (a, held for 1.2 h)")
     assert target.detail.startswith("a fails; its last value is held: ")
 

@@ -1,22 +1,22 @@
-"""A lane on the bench: a provider that notes what it is asked for."""
+"""A source state with a provider that records its polls."""
 
 import numpy as np
 
 from controller.signal.source_state import SourceState
 from policies.providers.catalogue import Source
 from policies.vocabulary.signal import Signal
-from tests.fakes import MIDNIGHT_S, FixedProvider, Shelf
+from tests.fakes import MIDNIGHT_S, FakeHistoryStore, FixedProvider
 
 HOUR_S = 3_600.0
 DAY_S = 86_400.0
 
 
-class Asked(FixedProvider):
-    """A provider that notes when it was asked for what, and that may forecast."""
+class RecordingProvider(FixedProvider):
+    """A provider that records when it was polled for which range, and that may forecast."""
 
     def __init__(self, series: Signal | None, *, forecast: Signal | None = None) -> None:
         super().__init__(series)
-        self.asked_h: list[float] = []
+        self.polled_h: list[float] = []
         self.since_s: list[float] = []
         self.forecast = forecast
         self.forecast_error: Exception | None = None
@@ -24,7 +24,7 @@ class Asked(FixedProvider):
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
         self.since_s.append(since_s)
         if since_s > now_s - 3 * DAY_S:  # not for more of the past
-            self.asked_h.append((now_s - MIDNIGHT_S) / HOUR_S)
+            self.polled_h.append((now_s - MIDNIGHT_S) / HOUR_S)
         return await super().fetch_history(since_s=since_s, now_s=now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
@@ -33,16 +33,20 @@ class Asked(FixedProvider):
         return self.forecast.between(now_s, until_s) if self.forecast else None
 
 
-def lane_of(
-    provider: Asked, *, store: Shelf | None = None, jitter_ratio: float = 0.0, max_age_s: float = 7_200.0
+def state_of(
+    provider: RecordingProvider,
+    *,
+    store: FakeHistoryStore | None = None,
+    jitter_ratio: float = 0.0,
+    max_age_s: float = 7_200.0,
 ) -> SourceState:
     return SourceState(Source(provider=provider, max_age_s=max_age_s), store=store, jitter_ratio=jitter_ratio)
 
 
-async def look(lane: SourceState, *hours: float) -> None:
+async def refresh_at(state: SourceState, *hours: float) -> None:
     """Refresh at some hours of the day."""
     for hour in hours:
-        await lane.refresh(MIDNIGHT_S + hour * HOUR_S)
+        await state.refresh(MIDNIGHT_S + hour * HOUR_S)
 
 
 def every_five_minutes(first_hour: float, last_hour: float) -> list[float]:

@@ -107,7 +107,7 @@ class ProviderContract:
         assert history is not None
         assert history.starts_s[0] == (NOW_S - 6 * HOUR_S) // bench.step_s * bench.step_s
 
-    async def test_a_slot_that_is_missing_is_not_bridged(self, bench: ProviderBench) -> None:
+    async def test_a_missing_slot_stays_a_gap(self, bench: ProviderBench) -> None:
         async with opened(bench) as case:
             gone_s = case.last_s - 3 * bench.step_s
             case.api.grid.measured.pop(gone_s)
@@ -117,7 +117,7 @@ class ProviderContract:
         assert history.value_at(gone_s - 1.0) == pytest.approx(value_at(bench, gone_s - bench.step_s), rel=1e-6)
 
     @pytest.mark.parametrize("said", [None, 0.0, -5.0])
-    async def test_null_zero_and_less_are_missing_but_in_a_price(
+    async def test_null_zero_and_negative_values_are_missing_except_in_prices(
         self, bench: ProviderBench, said: float | None
     ) -> None:
         async with opened(bench) as case:
@@ -129,7 +129,7 @@ class ProviderContract:
             pytest.approx(said) if bench.kind == "price" and said is not None else None
         )
 
-    async def test_a_revised_value_is_told_the_next_time(self, bench: ProviderBench) -> None:
+    async def test_a_revised_value_replaces_the_old_one(self, bench: ProviderBench) -> None:
         async with opened(bench) as case:
             await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
             revised = 1.5 * value_at(bench, case.last_s)
@@ -139,7 +139,7 @@ class ProviderContract:
         assert history is not None
         assert history.value_at(NOW_S) == pytest.approx(revised, rel=1e-6)
 
-    async def test_its_forecast_is_what_is_expected_after_now(self, bench: ProviderBench) -> None:
+    async def test_its_forecast_starts_after_now(self, bench: ProviderBench) -> None:
         async with opened(bench) as case:
             forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + 12 * HOUR_S)
         if not bench.has_forecast:
@@ -155,7 +155,7 @@ class ProviderContract:
         if bench.kind != "price":  # a day-ahead price is settled, a carbon intensity to come never is
             assert forecast.estimated.all()
 
-    async def test_a_zone_that_was_not_asked_for_is_refused(self, bench: ProviderBench) -> None:
+    async def test_an_answer_for_another_zone_is_refused(self, bench: ProviderBench) -> None:
         if not bench.tells_zone:
             return
         async with opened(bench) as case:
@@ -163,7 +163,7 @@ class ProviderContract:
             with pytest.raises(SignalDataError, match="XX"):
                 await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
 
-    async def test_a_source_that_knows_nothing_gives_nothing(self, bench: ProviderBench) -> None:
+    async def test_a_source_without_values_gives_no_signal(self, bench: ProviderBench) -> None:
         async with opened(bench) as case:
             case.api.grid.measured.clear()
             case.api.grid.expected.clear()
@@ -183,7 +183,7 @@ class ProviderContract:
             (Fault.NOT_DATA, SignalDataError),
         ],
     )
-    async def test_each_fault_is_told_as_what_it_is(
+    async def test_each_fault_raises_its_own_error(
         self, bench: ProviderBench, fault: Fault, error: type[SignalError], caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.DEBUG)
@@ -198,9 +198,7 @@ class ProviderContract:
             assert bench.secret not in f"{caught.value}{caught.value!r}{caplog.text}"
 
     @pytest.mark.parametrize("wrong_by_s", [-2 * HOUR_S, 2 * HOUR_S])
-    async def test_a_server_with_another_clock_than_ours_is_not_followed(
-        self, bench: ProviderBench, wrong_by_s: float
-    ) -> None:
+    async def test_an_answer_with_a_wrong_clock_is_refused(self, bench: ProviderBench, wrong_by_s: float) -> None:
         async with opened(bench) as case:
             case.api.now_s = NOW_S + wrong_by_s
             with pytest.raises(SignalDataError, match=r"its clock says .*Z: one clock is wrong by 2\.0 h"):
@@ -212,7 +210,7 @@ class ProviderContract:
                 with pytest.raises(SignalDataError, match="its clock says"):
                     await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
 
-    async def test_a_server_that_is_not_there_is_unavailable(self, bench: ProviderBench) -> None:
+    async def test_an_unreachable_server_is_unavailable(self, bench: ProviderBench) -> None:
         async with bench.api.running(), aiohttp.ClientSession() as session:
             provider = bench.provider(session)
         async with aiohttp.ClientSession() as session:

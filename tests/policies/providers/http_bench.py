@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from policies.providers.base import SignalError
 from policies.providers.http import HttpSource
-from policies.providers.secret import Secret
+from publishers.shared.secret_file import Secret
 from tests.policies.providers.fakes.api import FakeApi
 
 TOKEN = "t0k/en+of=mine"

@@ -30,18 +30,18 @@ MQTT = {"topic": "a", "zone": "DE", "kind": "average", "unit": "g/kWh", "usernam
         ("https://a.org/v3?", "must have no query and no fragment"),
     ],
 )
-def test_an_address_that_cannot_be_asked_is_a_fault_that_does_not_repeat_it(url: str, words: str) -> None:
+def test_an_invalid_url_is_a_fault_that_does_not_repeat_it(url: str, words: str) -> None:
     (fault,) = convert({"zone": "GB", "url": url}, NesoSettings).all_faults()
     assert fault.startswith(f"url: {words}")
     assert "s3cr3t" not in fault
 
 
 @pytest.mark.parametrize("url", ["https://a.org", "http://localhost:5073/", "http://[::1]:80/api/v2"])
-def test_an_address_that_can_be_asked_is_none(url: str) -> None:
+def test_a_valid_url_has_no_faults(url: str) -> None:
     assert convert({"zone": "GB", "url": url}, NesoSettings).all_faults() == []
 
 
-def test_all_faults_are_those_of_the_settings_too() -> None:
+def test_all_faults_include_those_of_the_settings() -> None:
     settings = convert({"zone": "FR", "url": "https://a.org?b"}, NesoSettings)
     assert [fault.partition(" ")[0] for fault in settings.all_faults()] == ["url:", "zone"]
     assert CarbonAwareSdkSettings(zone="a", kind="average").all_faults() == [
@@ -49,14 +49,14 @@ def test_all_faults_are_those_of_the_settings_too() -> None:
     ]
 
 
-def test_settings_without_an_address_of_http_have_no_fault_of_it() -> None:
+def test_settings_without_an_http_url_have_no_url_faults() -> None:
     assert AwattarSettings(zone="AT").all_faults() == []
     assert CsvSettings(path="a.csv", zone="AT").all_faults() == []
     assert convert(MQTT, MqttSettings).all_faults() == []
 
 
 @pytest.mark.parametrize("name", ["", "s3cr3t-t0ken", "lower", "1ST", "A B", "A\n"])
-def test_a_variable_that_cannot_be_one_is_refused(name: str) -> None:
+def test_an_invalid_variable_name_is_refused(name: str) -> None:
     with pytest.raises(ValidationError, match="token_env"):
         convert({"zone": "MISO", "token_env": name}, EiaSettings)
     if name:
@@ -73,7 +73,7 @@ def test_every_provider_with_a_secret_names_a_variable() -> None:
             convert({key: "s3cr3t"}, settings)
 
 
-def test_the_message_of_an_error_is_one_line_and_not_without_end() -> None:
+def test_error_messages_are_one_line_of_bounded_length() -> None:
     assert str(SignalDataError("a page:\r\n\tof \n words ")) == "a page: of words"
     error = SignalLimitedError("x" * 301, retry_after_s=7.0, status=429)
     assert str(error) == "x" * 299 + "…"
@@ -81,7 +81,7 @@ def test_the_message_of_an_error_is_one_line_and_not_without_end() -> None:
     assert str(SignalDataError("x" * 300)) == "x" * 300
 
 
-def test_the_faults_of_a_file_stay_a_list() -> None:
+def test_faults_of_a_file_stay_a_list() -> None:
     error = SignalFileError(Path("a.csv"), ["a.csv:1: " + "x" * 400, "a.csv:2: b"])
     assert str(error) == "a.csv:1: " + "x" * 400 + "\na.csv:2: b"
     assert (error.retry_after_s, error.status) == (None, None)

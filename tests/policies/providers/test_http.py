@@ -30,12 +30,12 @@ from tests.policies.providers.http_bench import TOKEN, ScriptedApi, answering, a
 pytestmark = pytest.mark.live
 
 
-async def test_a_good_answer_is_decoded_and_what_is_not_known_in_it_ignored() -> None:
+async def test_an_answer_is_decoded_and_unknown_fields_are_ignored() -> None:
     async with asking(answering(text='{"value": 3, "news": [1]}')) as case:
         assert (await case.read()).value == 3
 
 
-async def test_parameters_and_headers_are_sent_and_say_who_asks() -> None:
+async def test_parameters_headers_and_user_agent_are_sent() -> None:
     async with asking(answering(text="")) as case:
         await case.get("/v?a=1", params={"b": "x/y +z"}, headers={"auth-token": TOKEN})
         await case.get(params=[("f", "one"), ("f", "two")])
@@ -46,14 +46,14 @@ async def test_parameters_and_headers_are_sent_and_say_who_asks() -> None:
     assert "If-None-Match" not in second.headers
 
 
-async def test_a_server_that_does_not_answer_is_waited_for_no_longer_than_was_said() -> None:
+async def test_a_silent_server_times_out() -> None:
     async with asking(lambda _, __: None, timeout_s=0.05) as case:
         with pytest.raises(SignalUnavailableError, match=r"^here: no answer in 0\.05 s$"):
             async with asyncio.timeout(20.0):
                 await case.get()
 
 
-async def test_the_time_counts_to_the_last_byte() -> None:
+async def test_the_time_out_includes_the_last_byte() -> None:
     class Slow(ScriptedApi):
         async def answer(self, request: web.Request) -> web.StreamResponse:
             response = web.StreamResponse(headers={"Content-Length": "9"})
@@ -67,7 +67,7 @@ async def test_the_time_counts_to_the_last_byte() -> None:
             await HttpSource(session, name="here", timeout_s=0.05).get(api.url)
 
 
-async def test_a_connection_that_breaks_off_is_unavailable() -> None:
+async def test_a_broken_connection_is_unavailable() -> None:
     def hang_up(request: web.Request, _: int) -> web.Response:
         assert request.transport is not None
         request.transport.close()
@@ -89,7 +89,7 @@ async def test_a_connection_that_breaks_off_is_unavailable() -> None:
         ),
     ],
 )
-async def test_what_has_not_changed_is_not_sent_again(given: dict[str, str], asked_with: dict[str, str]) -> None:
+async def test_an_unchanged_answer_is_not_sent_again(given: dict[str, str], asked_with: dict[str, str]) -> None:
     def reply(request: web.Request, number: int) -> web.Response:
         if number < 3 and any(request.headers.get(key) == value for key, value in asked_with.items()):
             return web.Response(status=304)
@@ -102,13 +102,13 @@ async def test_what_has_not_changed_is_not_sent_again(given: dict[str, str], ask
     assert kept == [dict.fromkeys(asked_with), asked_with, asked_with, dict.fromkeys(asked_with)]
 
 
-async def test_an_answer_that_is_not_there_cannot_be_unchanged() -> None:
+async def test_a_304_without_a_cached_answer_is_an_error() -> None:
     error = await error_of(answering(status=304))
     assert isinstance(error, SignalUnavailableError)
     assert error.status == 304
 
 
-async def test_few_answers_are_remembered_and_no_long_ones() -> None:
+async def test_the_cache_is_bounded() -> None:
     def reply(request: web.Request, _: int) -> web.Response:
         n_bytes = MAX_REMEMBERED_BYTES + 1 if request.path == "/long" else 1
         return web.Response(body=b"x" * n_bytes, headers={"ETag": '"v1"'})
@@ -122,7 +122,7 @@ async def test_few_answers_are_remembered_and_no_long_ones() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-async def test_an_answer_without_measure_is_not_taken_in(*, packed: bool) -> None:
+async def test_an_oversized_answer_is_refused(*, packed: bool) -> None:
     body, headers = b" " * (MAX_BODY_BYTES + 1), {}
     if packed:
         body, headers = gzip.compress(body), {"Content-Encoding": "gzip"}
@@ -144,7 +144,7 @@ async def test_an_answer_without_measure_is_not_taken_in(*, packed: bool) -> Non
     ],
 )
 @pytest.mark.parametrize("status", [429, 503])
-async def test_how_long_to_wait_is_read_by_the_clock_of_the_server(
+async def test_retry_after_is_relative_to_the_server_s_clock(
     status: int, retry_after: str, wanted_s: float | None
 ) -> None:
     headers = {"Retry-After": retry_after, "Date": "Sun, 25 Oct 2026 12:00:00 GMT"}
@@ -167,14 +167,14 @@ async def test_how_long_to_wait_is_read_by_the_clock_of_the_server(
         (503, SignalUnavailableError),
     ],
 )
-async def test_each_status_is_told_as_what_it_means(status: int, kind: type[SignalError]) -> None:
+async def test_each_status_raises_its_own_error(status: int, kind: type[SignalError]) -> None:
     error = await error_of(answering(status=status, text="the source said so"))
     assert type(error) is kind
     assert error.status == status
     assert str(error).startswith(f"here: HTTP {status}: 'the source said so'")
 
 
-async def test_a_token_that_was_good_is_not_called_wrong() -> None:
+async def test_a_401_to_an_accepted_token_is_a_rate_limit() -> None:
     replies = {1: 401, 2: 200, 3: 401}
     async with asking(lambda _, number: web.Response(status=replies[number], text='{"value": 1}')) as case:
         with pytest.raises(SignalRefusedError, match="the token is wrong, or missing"):
@@ -201,7 +201,7 @@ async def test_a_token_that_was_good_is_not_called_wrong() -> None:
         ("", "''"),
     ],
 )
-async def test_the_words_of_the_source_are_told_and_not_its_markup(body: str | bytes, words: str) -> None:
+async def test_errors_quote_the_source_without_markup(body: str | bytes, words: str) -> None:
     content = body if isinstance(body, bytes) else body.encode()
     error = await error_of(answering(status=400, body=content))
     assert words in str(error)
@@ -219,7 +219,7 @@ async def test_the_words_of_the_source_are_told_and_not_its_markup(body: str | b
         (b"", "Expected `object`, got `array`; the answer begins ''"),
     ],
 )
-async def test_what_was_not_asked_for_is_told_with_its_beginning(body: bytes, words: str) -> None:
+async def test_an_unexpected_answer_is_quoted(body: bytes, words: str) -> None:
     async with asking(answering(body=body)) as case:
         with pytest.raises(SignalDataError, match=words):
             await case.read()
@@ -231,7 +231,7 @@ async def test_no_content_is_an_empty_list() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://localhost:99999", "http://[::1", "http://\u2603..de"])
-async def test_an_address_that_is_none_is_refused(url: str) -> None:
+async def test_an_invalid_url_is_refused(url: str) -> None:
     async with aiohttp.ClientSession() as session:
         with pytest.raises(SignalRefusedError, match=r"^here: its address is none: "):
             await HttpSource(session, name="here").get(url)
@@ -239,7 +239,7 @@ async def test_an_address_that_is_none_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("status", [200, 401, 403, 429, 500])
 @pytest.mark.parametrize("n_before", [0, 150, 155, 4_090])
-async def test_a_source_that_repeats_the_token_does_not_make_us_show_it(
+async def test_a_token_that_the_source_repeats_is_masked(
     status: int, n_before: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -267,7 +267,7 @@ DATED_S = 1_792_929_600.0
     ],
 )
 @pytest.mark.parametrize("status", [200, 304])
-async def test_a_server_whose_clock_is_not_ours_is_not_believed(
+async def test_a_wrong_server_clock_is_refused(
     status: int, headers: dict[str, str], later_s: float, *, told: bool
 ) -> None:
     dated = {"Date": "Sun, 25 Oct 2026 12:00:00 GMT", "ETag": '"v1"'} | headers
@@ -286,7 +286,7 @@ async def test_a_server_whose_clock_is_not_ours_is_not_believed(
             await case.get(now_s=DATED_S + later_s)
 
 
-async def test_a_server_that_refuses_is_told_by_that_and_not_by_its_clock() -> None:
+async def test_a_refusal_counts_before_a_wrong_clock() -> None:
     async with asking(answering(status=429, headers={"Date": "Sun, 25 Oct 2026 12:00:00 GMT"})) as case:
         with pytest.raises(SignalLimitedError):
             await case.get(now_s=0.0)
@@ -306,7 +306,7 @@ async def test_a_redirect_within_the_server_is_followed_with_the_token(status: i
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-async def test_a_redirect_to_another_server_gets_no_token_and_is_told_without_it(host: str) -> None:
+async def test_a_redirect_to_another_server_gets_no_token_and_is_refused(host: str) -> None:
     async with ScriptedApi(answering(text="caught")).running() as other:
         port = URL(other.url).port
 
@@ -330,11 +330,11 @@ async def test_a_redirect_to_another_server_gets_no_token_and_is_told_without_it
         ("ftp://a.org/v", True),
     ],
 )
-def test_https_is_not_left_for_http_another_host_or_another_port(there: str, *, elsewhere: bool) -> None:
+def test_https_redirects_stay_on_https_host_and_port(there: str, *, elsewhere: bool) -> None:
     assert _leads_elsewhere(URL("https://a.org/v"), URL(there)) is elsewhere
 
 
-def test_http_may_become_https() -> None:
+def test_http_may_redirect_to_https() -> None:
     assert not _leads_elsewhere(URL("http://a.org/v"), URL("https://a.org/v"))
     assert not _leads_elsewhere(URL("http://a.org:8080/v"), URL("https://a.org/v"))
 
@@ -348,7 +348,7 @@ def test_http_may_become_https() -> None:
         ({"Location": "mailto:a@b"}, "has moved to mailto:a@b"),
     ],
 )
-async def test_a_redirect_that_leads_nowhere_is_told(headers: dict[str, str], words: str) -> None:
+async def test_an_invalid_redirect_is_an_error(headers: dict[str, str], words: str) -> None:
     async with asking(answering(status=302, headers=headers)) as case:
         with pytest.raises(SignalDataError, match=words):
             await case.get()

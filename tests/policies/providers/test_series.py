@@ -72,11 +72,11 @@ def test_of_two_revisions_the_newer_wins_and_then_the_later_one(first_s: float, 
     assert built(revisions).values.tolist() == [kept]
 
 
-def test_a_revision_that_takes_a_value_back_counts() -> None:
+def test_a_revision_can_withdraw_a_value() -> None:
     assert built([Point(0.0, 10.0), Point(0.0, None, updated_at_s=5.0)]).value_at(0.0) is None
 
 
-def test_a_gap_stays_open_and_is_no_estimate() -> None:
+def test_a_gap_stays_open_and_is_not_an_estimate() -> None:
     made = built([Point(0.0, 1.0, estimated=True), Point(4 * HOUR_S, 2.0, estimated=True)])
     assert made.starts_s.tolist() == [0.0, HOUR_S, 4 * HOUR_S]
     assert [math.isnan(value) for value in made.values] == [False, True, False]
@@ -84,22 +84,22 @@ def test_a_gap_stays_open_and_is_no_estimate() -> None:
 
 
 @pytest.mark.parametrize(("distance_s", "n_values"), [(1.5 * HOUR_S, 2), (1.5 * HOUR_S + 1.0, 3)])
-def test_a_value_that_comes_half_a_step_late_leaves_no_gap(distance_s: float, n_values: int) -> None:
+def test_a_value_half_a_step_late_leaves_no_gap(distance_s: float, n_values: int) -> None:
     assert len(built([Point(0.0, 1.0), Point(distance_s, 2.0)])) == n_values
 
 
 @pytest.mark.parametrize("value", [None, NAN, math.inf, -math.inf, 0.0, -0.1])
-def test_what_no_carbon_intensity_can_be_is_missing(value: float | None) -> None:
+def test_impossible_carbon_intensities_are_missing(value: float | None) -> None:
     assert built([Point(0.0, value)]).value_at(0.0) is None
     assert built([Point(0.0, value)], kind="marginal").value_at(0.0) is None
 
 
 @pytest.mark.parametrize(("value", "wanted"), [(0.0, 0.0), (-0.3, -0.3), (None, None), (NAN, None), (math.inf, None)])
-def test_a_price_may_be_anything_that_is_a_number(value: float | None, wanted: float | None) -> None:
+def test_a_price_may_be_any_number(value: float | None, wanted: float | None) -> None:
     assert built([Point(0.0, value)], kind="price", unit="EUR/kWh").value_at(0.0) == wanted
 
 
-def test_it_was_said_at_the_latest_update_or_when_it_was_fetched_or_when_the_source_says() -> None:
+def test_the_issue_time_is_explicit_or_the_latest_update_or_now() -> None:
     updated = [Point(0.0, 1.0, updated_at_s=50.0), Point(HOUR_S, 1.0, updated_at_s=40.0)]
     assert built(updated).issued_at_s == 50.0
     assert built([Point(0.0, 1.0)]).issued_at_s == NOW_S
@@ -107,7 +107,7 @@ def test_it_was_said_at_the_latest_update_or_when_it_was_fetched_or_when_the_sou
 
 
 @given(points)
-def test_every_hour_is_told_as_its_newest_point_says(of: list[Point]) -> None:
+def test_each_hour_has_the_value_of_its_newest_point(of: list[Point]) -> None:
     made = signal(of)
     newest = {point.starts_s: point.value for point in of}
     for slot in range(62):
@@ -116,7 +116,7 @@ def test_every_hour_is_told_as_its_newest_point_says(of: list[Point]) -> None:
         assert (made.value_at(slot * HOUR_S + 1.0) if made else None) == (value if known else None)
 
 
-def test_a_history_is_what_holds_after_its_beginning_and_starts_by_now() -> None:
+def test_past_points_hold_after_the_start_and_start_by_now() -> None:
     of = [Point(slot * HOUR_S, 1.0) for slot in range(10)]
     kept = past_points(of, since_s=2 * HOUR_S, now_s=5 * HOUR_S, step_s=HOUR_S)
     assert [point.starts_s / HOUR_S for point in kept] == [2, 3, 4, 5]
@@ -124,24 +124,24 @@ def test_a_history_is_what_holds_after_its_beginning_and_starts_by_now() -> None
     assert [point.starts_s / HOUR_S for point in kept] == [1, 2, 3, 4]
 
 
-def test_a_forecast_is_what_is_known_of_the_time_to_come() -> None:
+def test_future_points_are_known_and_start_after_now() -> None:
     of = [Point(slot * HOUR_S, None if slot == 4 else 1.0) for slot in range(10)]
     kept = future_points(of, now_s=2 * HOUR_S, until_s=6 * HOUR_S)
     assert [point.starts_s / HOUR_S for point in kept] == [3, 5]
 
 
-def test_the_usual_step_is_the_median_whatever_the_order_and_the_gaps() -> None:
+def test_the_step_is_the_median_whatever_the_order_and_the_gaps() -> None:
     starts_s = [5.0, 0.0, 15.0, 10.0, 10.0, 60.0, 20.0]
     assert infer_step_s([Point(s, 1.0) for s in starts_s], otherwise_s=7.0, longest_s=9.0) == 5.0
 
 
 @pytest.mark.parametrize("n_points", [0, 1, 2, 5])
-def test_few_values_do_not_tell_the_step(n_points: int) -> None:
+def test_few_values_do_not_define_the_step(n_points: int) -> None:
     points = [Point(i * 7 * HOUR_S, 1.0) for i in range(n_points)] * 2
     assert infer_step_s(points, otherwise_s=300.0, longest_s=HOUR_S) == 300.0
 
 
-def test_values_far_apart_are_no_step_but_gaps() -> None:
+def test_values_far_apart_are_gaps() -> None:
     points = [Point(i * 7 * HOUR_S, 1.0) for i in range(20)]
     assert infer_step_s(points, otherwise_s=300.0, longest_s=HOUR_S) == HOUR_S
 
@@ -162,9 +162,7 @@ def test_units_that_alternate_are_refused(units: list[str]) -> None:
 
 
 @given(st.floats(0.0, 4e9), st.floats(0.0, 6e6), st.floats(3_600.0, 3e6))
-def test_the_parts_of_a_time_are_the_whole_of_it_and_none_is_too_long(
-    start_s: float, length_s: float, longest_s: float
-) -> None:
+def test_the_parts_of_a_range_cover_it_and_none_is_too_long(start_s: float, length_s: float, longest_s: float) -> None:
     end_s = start_s + length_s
     parts = split_range_s(start_s, end_s, longest_s=longest_s)
     assert parts[0][0] == start_s
@@ -174,11 +172,11 @@ def test_the_parts_of_a_time_are_the_whole_of_it_and_none_is_too_long(
     assert len(parts) == max(1, math.ceil((end_s - start_s) / longest_s))
 
 
-def test_a_time_without_length_is_asked_for_once() -> None:
+def test_an_empty_range_is_one_part() -> None:
     assert split_range_s(5.0, 5.0, longest_s=10.0) == [(5.0, 5.0)]
 
 
-def test_a_measured_value_of_the_future_shows_a_wrong_clock() -> None:
+def test_a_measured_value_from_the_future_shows_a_wrong_clock() -> None:
     check_clock([], source="x", now_s=NOW_S)
     check_clock([Point(NOW_S + CLOCK_TOLERANCE_S, 1.0)], source="x", now_s=NOW_S)
     check_clock([Point(NOW_S + HOUR_S, None)], source="x", now_s=NOW_S)
@@ -186,7 +184,7 @@ def test_a_measured_value_of_the_future_shows_a_wrong_clock() -> None:
         check_clock([Point(NOW_S, 1.0), Point(NOW_S + 2 * HOUR_S, 1.0)], source="x", now_s=NOW_S)
 
 
-def test_times_in_milliseconds_are_told_and_not_a_fault_of_the_calendar() -> None:
+def test_times_in_milliseconds_are_refused_with_their_number() -> None:
     with pytest.raises(SignalDataError, match="s after 1970"):
         check_clock([Point(NOW_S * 1_000.0, 1.0)], source="x", now_s=NOW_S)
 
@@ -206,7 +204,7 @@ def test_a_time_is_read_in_every_form_of_the_standard(text: str) -> None:
     assert parse_iso_s(text, source="x") == NOW_S
 
 
-def test_the_hour_that_is_there_twice_is_told_by_its_offset() -> None:
+def test_the_repeated_hour_is_told_apart_by_its_offset() -> None:
     summer, winter = (parse_iso_s(f"2026-10-25T02:30:00+0{hours}:00", source="x") for hours in (2, 1))
     assert winter - summer == HOUR_S
 
@@ -222,7 +220,7 @@ def test_the_hour_that_is_there_twice_is_told_by_its_offset() -> None:
         ("9" * 900, "x: '9{40}' is not a time"),
     ],
 )
-def test_what_is_no_time_is_refused(text: str, why: str) -> None:
+def test_an_invalid_time_is_refused(text: str, why: str) -> None:
     with pytest.raises(SignalDataError, match=why):
         parse_iso_s(text, source="x")
 
@@ -231,7 +229,7 @@ def test_what_is_no_time_is_refused(text: str, why: str) -> None:
     st.datetimes(min_value=datetime(1970, 1, 3), max_value=datetime(2999, 1, 1)),  # noqa: DTZ001 — the zone comes next
     st.integers(-23 * 60, 23 * 60),
 )
-def test_a_time_survives_being_written_to_the_minute(time: datetime, offset: int) -> None:
+def test_a_time_survives_formatting_to_the_minute(time: datetime, offset: int) -> None:
     minute = time.replace(second=0, microsecond=0, tzinfo=timezone(timedelta(minutes=offset)))
     seconds_s = parse_iso_s(minute.isoformat(), source="x")
     assert seconds_s == (minute - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()

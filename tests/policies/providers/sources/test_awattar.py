@@ -39,7 +39,7 @@ class TestAwattar(ProviderContract):
 
 
 @pytest.mark.live
-async def test_two_months_are_asked_for_at_once_and_no_more() -> None:
+async def test_one_request_covers_two_months_and_no_more() -> None:
     async with opened(AwattarBench()) as case:
         first_s = case.last_s - 61 * DAY_S
         case.api.grid.measured |= {first_s + i * HOUR_S: 0.1 for i in range(61 * 24)}
@@ -60,7 +60,7 @@ async def test_prices_in_another_unit_are_refused() -> None:
 
 
 @pytest.mark.live
-async def test_what_the_api_refuses_is_told_in_its_words() -> None:
+async def test_a_refusal_repeats_the_words_of_the_api() -> None:
     async with opened(AwattarBench()) as case, aiohttp.ClientSession() as session:
         provider = AwattarProvider(AwattarSettings(zone="AT", url=f"{case.api.url}/at"), session)
         with pytest.raises(SignalRefusedError, match="Not Found"):
@@ -75,7 +75,7 @@ async def test_the_zone_chooses_the_host(zone: Literal["DE", "AT"], host: str) -
 
 
 @pytest.mark.live
-async def test_a_price_is_no_estimate_once_it_is_told() -> None:
+async def test_published_prices_are_not_estimates() -> None:
     async with opened(AwattarBench()) as case:
         forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
     assert forecast is not None
@@ -83,7 +83,7 @@ async def test_a_price_is_no_estimate_once_it_is_told() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"zone": "CH"}, {}, {"zone": "DE", "url": "https://me:secret@example.org"}])
-def test_settings_that_cannot_be_are_refused(settings: dict[str, str]) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, str]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(settings, AwattarSettings)
 

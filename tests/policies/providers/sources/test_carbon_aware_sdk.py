@@ -39,7 +39,7 @@ class TestCarbonAwareSdk(ProviderContract):
     """The contract, with a data source of 5 minutes and of an hour."""
 
 
-def test_there_is_no_address_that_is_everybodys() -> None:
+def test_there_is_no_default_url() -> None:
     settings = convert({"zone": "eastus", "kind": "average"}, CarbonAwareSdkSettings)
     assert settings.faults() == ['url = "": must be the address of your WebAPI, as in http://localhost:5073']
 
@@ -54,13 +54,13 @@ def test_there_is_no_address_that_is_everybodys() -> None:
         ({"zone": "eastus", "kind": "average", "url": "http://me:secret@localhost"}, "url"),
     ],
 )
-def test_what_the_user_must_say_is_required(table: dict[str, str], key: str) -> None:
+def test_zone_and_kind_are_required(table: dict[str, str], key: str) -> None:
     with pytest.raises(ValidationError, match=key):
         convert(table, CarbonAwareSdkSettings)
 
 
 @pytest.mark.live
-async def test_the_step_is_that_of_the_data(bench: SdkBench) -> None:
+async def test_the_step_is_inferred_from_the_data(bench: SdkBench) -> None:
     async with opened(bench) as case:
         await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
     assert case.provider.step_s == bench.step_s
@@ -77,14 +77,14 @@ async def test_the_step_of_a_sparse_answer_is_that_of_its_closest_values(hours: 
 
 
 @pytest.mark.live
-async def test_a_problem_report_is_told_and_not_its_address() -> None:
+async def test_a_problem_report_is_quoted_without_its_url() -> None:
     async with opened(SdkBench("atlantis")) as case:
         with pytest.raises(SignalRefusedError, match="LocationConversionException: Location: 'atlantis' is not known"):
             await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
 
 
 @pytest.mark.live
-async def test_less_than_nothing_is_missing() -> None:
+async def test_negative_values_are_missing() -> None:
     async with opened(SdkBench()) as case:
         case.api.grid.measured[case.last_s] = -1.0
         history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
@@ -114,7 +114,7 @@ async def test_a_forecast_for_another_location_is_refused_whatever_its_case() ->
 
 
 @pytest.mark.live
-async def test_sixty_days_are_asked_for_ten_at_a_time() -> None:
+async def test_sixty_days_take_requests_of_ten_days() -> None:
     bench = SdkBench()
     async with opened(bench) as case:
         case.api.grid.measured |= {s: value_at(bench, s) for s in (case.last_s - i * HOUR_S for i in range(62 * 24))}
@@ -127,9 +127,7 @@ async def test_sixty_days_are_asked_for_ten_at_a_time() -> None:
 @pytest.mark.live
 @pytest.mark.parametrize("status", [400, 401])
 @pytest.mark.parametrize("answered_before", [False, True])
-async def test_a_data_source_that_keeps_a_day_gives_a_day_and_is_not_asked_for_more_again(
-    status: int, *, answered_before: bool
-) -> None:
+async def test_a_data_source_with_one_day_is_not_asked_for_more_again(status: int, *, answered_before: bool) -> None:
     bench = SdkBench()
     bench.api.keeps_after_s, bench.api.refuses_with = NOW_S - DAY_S, status
     async with opened(bench) as case:
@@ -144,7 +142,7 @@ async def test_a_data_source_that_keeps_a_day_gives_a_day_and_is_not_asked_for_m
 
 
 @pytest.mark.live
-async def test_a_refusal_of_the_last_day_is_told_and_tried_again_in_full() -> None:
+async def test_a_refusal_of_the_last_day_raises_and_the_next_poll_is_complete() -> None:
     bench = SdkBench()
     bench.api.keeps_after_s = NOW_S
     async with opened(bench) as case:
@@ -161,7 +159,7 @@ async def test_a_refusal_of_the_last_day_is_told_and_tried_again_in_full() -> No
 
 
 @pytest.mark.live
-async def test_a_clock_that_is_wrong_is_told() -> None:
+async def test_a_wrong_clock_is_reported() -> None:
     bench = SdkBench()
     async with opened(bench) as case:
         case.api.grid.measured[case.last_s + 2 * HOUR_S] = 9.0

@@ -67,7 +67,7 @@ def test_a_gap_stays_open_and_the_last_value_holds_for_one_step(tmp_path: Path) 
     assert (trace.n_gaps, trace.ends_s) == (1, 21600.0)
 
 
-def test_a_carbon_intensity_that_is_not_above_zero_is_a_missing_value(tmp_path: Path) -> None:
+def test_a_carbon_intensity_of_zero_or_less_is_missing(tmp_path: Path) -> None:
     trace = read_trace(file(tmp_path, DAY + "1970-01-01T03:00Z,0\n1970-01-01T04:00Z,-3\n1970-01-01T05:00Z,\n"))
     assert trace.n_missing == 3
     assert trace.values[:3].tolist() == [100.0, 200.5, 300.0]
@@ -115,13 +115,13 @@ def test_every_fault_is_listed_at_once_with_its_line(tmp_path: Path) -> None:
         ("timestamp,furlongs\n1970-01-01T00:00Z,1\n1970-01-01T01:00Z,1\n", "'furlongs' is not known"),
     ],
 )
-def test_a_file_that_is_no_trace_says_why(tmp_path: Path, text: str, fault: str) -> None:
+def test_an_invalid_file_says_why(tmp_path: Path, text: str, fault: str) -> None:
     listed = faults(tmp_path, text)
     assert len(listed) == 1
     assert fault in listed[0]
 
 
-def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+def test_an_unreadable_file_says_why(tmp_path: Path) -> None:
     with pytest.raises(SignalFileError, match="No such file"):
         read_trace(tmp_path / "missing.csv")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [2, 3, 4])
-def test_a_cell_that_is_too_long_is_a_fault_with_its_line(tmp_path: Path, line: int) -> None:
+def test_an_oversized_cell_is_a_fault_with_its_line(tmp_path: Path, line: int) -> None:
     rows = DAY.splitlines()
     rows[line - 1] += "0" * 131_073
     assert f"{line}: field larger than field limit (131072)" in faults(tmp_path, "\n".join(rows))
@@ -145,7 +145,7 @@ def test_a_cell_that_is_too_long_is_a_fault_with_its_line(tmp_path: Path, line: 
         ("1970-01-01T05:00Z,\n1970-01-01T06:00Z,7\n1970-01-01T09:00Z,7\n", "2 gaps, 1 missing value"),
     ],
 )
-def test_what_a_trace_lacks_is_told_in_words(tmp_path: Path, rows: str, losses: str) -> None:
+def test_the_losses_of_a_trace_are_described(tmp_path: Path, rows: str, losses: str) -> None:
     assert read_trace(file(tmp_path, DAY + rows)).losses == losses
 
 
@@ -160,9 +160,7 @@ def test_a_thousand_faults_are_kept_and_the_first_are_shown(tmp_path: Path) -> N
 
 
 @given(st.text(max_size=200))
-def test_no_text_does_anything_but_parse_or_list_its_faults(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
+def test_any_text_parses_or_lists_its_faults(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = file(tmp_path_factory.mktemp("trace"), "timestamp,gco2_per_kwh\n" + text)
     with suppress(SignalFileError):
         assert len(read_trace(path).values) > 1
@@ -173,7 +171,7 @@ def test_a_trace_and_its_kind_must_agree(tmp_path: Path) -> None:
         CsvProvider(file(tmp_path, DAY), zone="X", kind="price")
 
 
-async def test_a_replay_never_tells_the_future(tmp_path: Path) -> None:
+async def test_a_replay_never_returns_future_values(tmp_path: Path) -> None:
     provider = CsvProvider(file(tmp_path, DAY), zone="X", kind="average")
     history = await provider.fetch_history(since_s=0.0, now_s=5000.0)
     assert history is not None
@@ -187,14 +185,14 @@ async def test_a_replay_has_no_forecast(tmp_path: Path) -> None:
     assert await provider.fetch_forecast(now_s=0.0, until_s=7200.0) is None
 
 
-async def test_history_begins_with_the_value_that_holds_where_it_is_asked_for(tmp_path: Path) -> None:
+async def test_history_begins_with_the_value_that_holds_at_its_start(tmp_path: Path) -> None:
     provider = CsvProvider(file(tmp_path, DAY), zone="X", kind="average")
     history = await provider.fetch_history(since_s=4000.0, now_s=8000.0)
     assert history is not None
     assert history.starts_s.tolist() == [3600.0, 7200.0]
 
 
-async def test_before_a_trace_there_is_nothing_and_after_it_the_history_ages(tmp_path: Path) -> None:
+async def test_before_a_trace_nothing_is_known_and_after_it_the_history_ages(tmp_path: Path) -> None:
     provider = CsvProvider(file(tmp_path, DAY), zone="X", kind="average")
     assert await provider.fetch_history(since_s=-9e5, now_s=-1.0) is None
     after = await provider.fetch_history(since_s=0.0, now_s=10_860.0)

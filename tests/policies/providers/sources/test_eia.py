@@ -69,9 +69,7 @@ async def test_sixty_days_come_in_pages_and_no_row_is_lost(bench: EiaBench) -> N
 
 
 @pytest.mark.live
-async def test_where_there_are_more_rows_than_pages_the_newest_hours_are_kept(
-    bench: EiaBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_beyond_the_last_page_the_newest_hours_are_kept(bench: EiaBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eia, "MAX_PAGES", 1)
     starts_s = [LAST_S - i * HOUR_S for i in range(60 * 24)]
     bench.api.generated = {s: {"COL": 9, "NG": 500, "NUC": 80.0, "WAT": 70} for s in starts_s}
@@ -82,7 +80,7 @@ async def test_where_there_are_more_rows_than_pages_the_newest_hours_are_kept(
 
 
 @pytest.mark.live
-async def test_an_hour_that_lacks_a_fuel_that_matters_is_missing_and_not_wrong(bench: EiaBench) -> None:
+async def test_an_hour_that_lacks_an_important_fuel_is_missing_and_not_wrong(bench: EiaBench) -> None:
     async with opened(bench) as case:
         for i in (3, 4, 5):
             starts_s = case.last_s - i * HOUR_S
@@ -103,7 +101,7 @@ async def test_all_but_the_last_day_is_settled(bench: EiaBench) -> None:
 
 
 @pytest.mark.live
-async def test_a_clock_that_is_wrong_is_told(bench: EiaBench) -> None:
+async def test_a_wrong_clock_is_reported(bench: EiaBench) -> None:
     async with opened(bench) as case:
         case.api.now_s = NOW_S - 6 * HOUR_S
         with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
@@ -122,7 +120,7 @@ async def test_a_clock_that_is_wrong_is_told(bench: EiaBench) -> None:
         ({"response": {"data": [{"period": "2026-10-25"}]}}, SignalDataError, "respondent"),
     ],
 )
-async def test_an_error_in_a_good_answer_is_an_error(
+async def test_an_error_with_status_200_is_an_error(
     bench: EiaBench, answer: dict[str, object], error: type[SignalError], words: str
 ) -> None:
     bench.api.error = answer
@@ -137,7 +135,7 @@ async def test_an_error_in_a_good_answer_is_an_error(
     ("change", "words"),
     [({"period": "2026-10-25T11:00"}, "not an hour like"), ({"value-units": "megawatts"}, "in 'megawatts'")],
 )
-async def test_a_row_of_another_form_is_refused(bench: EiaBench, change: dict[str, str], words: str) -> None:
+async def test_an_unexpected_row_is_refused(bench: EiaBench, change: dict[str, str], words: str) -> None:
     row = {"period": "2026-10-25T11", "respondent": "MISO", "fueltype": "COL", "value": "1"} | change
     bench.api.error = {"response": {"total": "1", "data": [row]}}
     async with bench.api.running(), aiohttp.ClientSession() as session:
@@ -146,7 +144,7 @@ async def test_a_row_of_another_form_is_refused(bench: EiaBench, change: dict[st
 
 
 @pytest.mark.live
-async def test_a_key_that_is_wrong_is_refused_and_not_shown(bench: EiaBench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wrong_key_is_refused_and_not_shown(bench: EiaBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EIA_API_KEY", "wr0ng-k3y")
     async with bench.api.running(), aiohttp.ClientSession() as session:
         with pytest.raises(SignalRefusedError, match="An invalid api_key was supplied") as caught:
@@ -162,6 +160,6 @@ async def test_without_a_key_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("zone", ["", "US-MIDW-MISO", "miso", "MISO&x"])
-def test_a_zone_that_the_eia_cannot_have_is_refused(zone: str) -> None:
+def test_an_invalid_zone_is_refused(zone: str) -> None:
     with pytest.raises(ValidationError):
         convert({"zone": zone}, EiaSettings)

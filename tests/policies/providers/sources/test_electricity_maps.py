@@ -50,7 +50,7 @@ class TestElectricityMaps(ProviderContract):
 
 
 @pytest.mark.live
-async def test_without_a_token_nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_token_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ELECTRICITY_MAPS_TOKEN")
     async with aiohttp.ClientSession() as session:
         with pytest.raises(ValueError, match=r"token_file is not set, and \$ELECTRICITY_MAPS_TOKEN"):
@@ -58,7 +58,7 @@ async def test_without_a_token_nothing_begins(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.live
-async def test_each_version_is_told_in_its_own_words_not_to_guess_the_zone(bench: ElectricityMapsBench) -> None:
+async def test_each_api_version_is_asked_not_to_guess_the_zone(bench: ElectricityMapsBench) -> None:
     bench.settings["zone"] = UNKNOWN
     async with opened(bench) as case:
         with pytest.raises(SignalRefusedError, match="No data for zone"):
@@ -67,7 +67,7 @@ async def test_each_version_is_told_in_its_own_words_not_to_guess_the_zone(bench
 
 
 @pytest.mark.live
-async def test_direct_emissions_are_asked_for_where_they_are_wanted() -> None:
+async def test_direct_emissions_are_requested_if_configured() -> None:
     async with opened(ElectricityMapsBench(emission_factor_type="direct")) as case:
         assert await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=NOW_S)
         assert await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
@@ -75,14 +75,14 @@ async def test_direct_emissions_are_asked_for_where_they_are_wanted() -> None:
 
 
 @pytest.mark.live
-async def test_for_a_day_the_recent_history_is_enough() -> None:
+async def test_one_day_needs_only_the_recent_history() -> None:
     async with opened(ElectricityMapsBench()) as case:
         await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
     assert len(case.api.requests) == 1
 
 
 @pytest.mark.live
-async def test_what_is_older_than_a_day_comes_in_ranges_of_ten_days() -> None:
+async def test_older_values_come_in_ranges_of_ten_days() -> None:
     bench = ElectricityMapsBench()
     async with opened(bench) as case:
         case.api.grid.measured |= {s: value_at(bench, s) for s in (case.last_s - i * HOUR_S for i in range(62 * 24))}
@@ -94,7 +94,7 @@ async def test_what_is_older_than_a_day_comes_in_ranges_of_ten_days() -> None:
 
 
 @pytest.mark.live
-async def test_a_plan_without_a_past_gives_a_day_and_is_not_asked_for_more_again() -> None:
+async def test_a_plan_without_a_past_is_not_asked_for_more_again() -> None:
     bench = ElectricityMapsBench()
     bench.api.plan.remove("past-range")
     async with opened(bench) as case:
@@ -117,7 +117,7 @@ async def test_a_plan_without_forecasts_says_so_and_its_history_goes_on() -> Non
 
 
 @pytest.mark.live
-async def test_a_forecast_that_fails_otherwise_is_not_taken_for_a_plan_without() -> None:
+async def test_other_forecast_failures_do_not_mean_a_plan_without_forecasts() -> None:
     async with opened(ElectricityMapsBench()) as case:
         case.api.fault = Fault.TOO_MANY
         with pytest.raises(SignalLimitedError):
@@ -125,7 +125,7 @@ async def test_a_forecast_that_fails_otherwise_is_not_taken_for_a_plan_without()
 
 
 @pytest.mark.live
-async def test_a_401_after_good_answers_may_be_the_limit() -> None:
+async def test_a_401_after_accepted_requests_may_be_a_rate_limit() -> None:
     async with opened(ElectricityMapsBench()) as case:
         await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
         case.api.fault = Fault.UNAUTHORIZED
@@ -135,14 +135,14 @@ async def test_a_401_after_good_answers_may_be_the_limit() -> None:
 
 @pytest.mark.live
 @pytest.mark.parametrize(("n_hours", "horizon"), [(3, "6"), (6, "6"), (6.5, "24"), (30, "48"), (72, "72"), (99, "72")])
-async def test_the_least_horizon_that_covers_the_time_is_asked_for(n_hours: float, horizon: str) -> None:
+async def test_the_smallest_sufficient_horizon_is_requested(n_hours: float, horizon: str) -> None:
     async with opened(ElectricityMapsBench()) as case:
         await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + n_hours * HOUR_S)
     assert [request.query["horizonHours"] for request in case.api.requests] == [horizon]
 
 
 @pytest.mark.live
-async def test_a_forecast_holds_what_is_to_come_and_is_as_old_as_the_source_says() -> None:
+async def test_a_forecast_starts_after_now_and_has_the_source_s_issue_time() -> None:
     async with opened(ElectricityMapsBench()) as case:
         forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + 12 * HOUR_S)
     assert forecast is not None
@@ -152,7 +152,7 @@ async def test_a_forecast_holds_what_is_to_come_and_is_as_old_as_the_source_says
 
 @pytest.mark.live
 @pytest.mark.parametrize("disabled", [False, True])
-async def test_estimates_say_so_and_can_be_left_out(*, disabled: bool) -> None:
+async def test_estimates_are_marked_and_can_be_left_out(*, disabled: bool) -> None:
     bench = ElectricityMapsBench(disable_estimations=disabled)
     async with opened(bench) as case:
         bench.api.estimated = {case.last_s, case.last_s - HOUR_S}
@@ -188,7 +188,7 @@ async def test_of_two_revisions_the_one_that_was_updated_later_wins() -> None:
         ({"datetime": "2026-10-26T11:00:00Z"}, {}, "one clock is wrong"),
     ],
 )
-async def test_an_answer_to_another_question_is_refused(
+async def test_an_answer_to_another_request_is_refused(
     row: dict[str, str], envelope: dict[str, str], words: str
 ) -> None:
     bench = ElectricityMapsBench()
@@ -199,7 +199,7 @@ async def test_an_answer_to_another_question_is_refused(
 
 
 @pytest.mark.live
-async def test_an_answer_without_values_is_not_taken_for_a_zone_without() -> None:
+async def test_an_answer_without_a_list_of_values_is_refused() -> None:
     bench = ElectricityMapsBench()
     bench.api.key = "results"
     async with opened(bench) as case:
@@ -208,7 +208,7 @@ async def test_an_answer_without_values_is_not_taken_for_a_zone_without() -> Non
 
 
 @pytest.mark.live
-async def test_an_error_in_a_good_answer_is_told() -> None:
+async def test_an_error_with_status_200_is_reported() -> None:
     bench = ElectricityMapsBench()
     bench.api.envelope = {"error": 'No recent data for zone "DE"'}
     async with opened(bench) as case:

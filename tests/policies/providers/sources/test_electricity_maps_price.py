@@ -37,12 +37,12 @@ class TestElectricityMapsPrice(ProviderContract):
     """The contract."""
 
 
-def test_a_price_is_a_price() -> None:
+def test_prices_have_the_kind_price() -> None:
     assert ElectricityMapsPriceSettings(zone="DK-DK1").signal_kind() == "price"
 
 
 @pytest.mark.live
-async def test_prices_to_come_are_settled_and_in_the_currency_of_the_exchange(bench: PriceBench) -> None:
+async def test_future_prices_are_settled_and_in_the_exchange_s_currency(bench: PriceBench) -> None:
     async with opened(bench) as case:
         bench.api.currency = "GBP"
         history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
@@ -55,7 +55,7 @@ async def test_prices_to_come_are_settled_and_in_the_currency_of_the_exchange(be
 
 
 @pytest.mark.live
-async def test_sixty_days_are_asked_for_ten_at_a_time(bench: PriceBench) -> None:
+async def test_sixty_days_take_requests_of_ten_days(bench: PriceBench) -> None:
     async with opened(bench) as case:
         case.api.grid.measured |= {case.last_s - i * HOUR_S: 0.1 for i in range(62 * 24)}
         history = await case.provider.fetch_history(since_s=NOW_S - 90 * DAY_S, now_s=NOW_S)
@@ -80,7 +80,7 @@ async def test_of_two_revisions_the_one_that_was_updated_later_wins(bench: Price
     ("unit", "words"),
     [("EUR/kWh", "must be money per MWh"), ("", "must be money per MWh"), ("GBP/MWh", "EUR/kWh and GBP/kWh at one")],
 )
-async def test_units_that_are_not_one_price_per_mwh_are_refused(bench: PriceBench, unit: str, words: str) -> None:
+async def test_mixed_or_unknown_price_units_are_refused(bench: PriceBench, unit: str, words: str) -> None:
     async with opened(bench) as case:
         bench.api.extra = [{"datetime": iso(case.last_s), "value": 1.0, "unit": unit}]
         with pytest.raises(SignalDataError, match=words):
@@ -88,7 +88,7 @@ async def test_units_that_are_not_one_price_per_mwh_are_refused(bench: PriceBenc
 
 
 @pytest.mark.live
-async def test_a_zone_that_changes_its_currency_has_one_series_of_each(bench: PriceBench) -> None:
+async def test_a_change_of_currency_starts_another_series(bench: PriceBench) -> None:
     async with opened(bench) as case:
         bench.api.currencies = {case.last_s - 5 * HOUR_S: "BGN", case.last_s + 6 * HOUR_S: "CHF"}
         history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)

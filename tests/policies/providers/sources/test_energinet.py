@@ -62,7 +62,7 @@ class TestPrice(ProviderContract):
 
 @pytest.mark.live
 @pytest.mark.parametrize("bench", [CarbonBench("DK2"), PriceBench("DK2")], ids=["carbon", "price"])
-async def test_the_hour_that_denmark_has_twice_is_told_twice(bench: CarbonBench) -> None:
+async def test_the_repeated_hour_of_danish_time_has_two_values(bench: CarbonBench) -> None:
     turn_s = datetime(2026, 10, 25, 1, tzinfo=UTC).timestamp()
     async with opened(bench) as case:
         history = await case.provider.fetch_history(since_s=turn_s - HOUR_S, now_s=NOW_S)
@@ -74,7 +74,7 @@ async def test_the_hour_that_denmark_has_twice_is_told_twice(bench: CarbonBench)
 
 
 @pytest.mark.live
-async def test_two_months_are_more_than_the_hundred_records_that_it_gives_unasked() -> None:
+async def test_two_months_are_not_cut_to_the_default_of_a_hundred_records() -> None:
     bench = CarbonBench()
     async with opened(bench) as case:
         first_s = case.last_s - 61 * DAY_S
@@ -87,7 +87,7 @@ async def test_two_months_are_more_than_the_hundred_records_that_it_gives_unaske
 
 
 @pytest.mark.live
-async def test_measured_values_from_the_future_show_that_a_clock_is_wrong() -> None:
+async def test_measured_values_from_the_future_are_refused() -> None:
     async with opened(CarbonBench()) as case:
         case.api.now_s = NOW_S - HOUR_S
         with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
@@ -95,7 +95,7 @@ async def test_measured_values_from_the_future_show_that_a_clock_is_wrong() -> N
 
 
 @pytest.mark.live
-async def test_what_is_measured_is_no_estimate_and_what_is_late_is_not_made_up() -> None:
+async def test_measured_values_are_not_estimates_and_late_ones_are_missing() -> None:
     async with opened(CarbonBench()) as case:
         case.api.grid.measured.pop(case.last_s)
         history = await case.provider.fetch_history(since_s=NOW_S - HOUR_S + 60.0, now_s=NOW_S)
@@ -117,7 +117,7 @@ async def test_values_far_apart_do_not_hold_until_the_next(hours_ago: Sequence[i
 
 
 @pytest.mark.live
-async def test_prices_in_kroner_say_so() -> None:
+async def test_prices_in_kroner_have_their_unit() -> None:
     bench = PriceBench()
     bench.currency = "DKK"
     async with opened(bench) as case:
@@ -128,7 +128,7 @@ async def test_prices_in_kroner_say_so() -> None:
 
 
 @pytest.mark.live
-async def test_prices_to_come_are_no_part_of_the_history() -> None:
+async def test_future_prices_are_not_part_of_the_history() -> None:
     async with opened(PriceBench()) as case:
         history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
         forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=math.inf)
@@ -140,7 +140,7 @@ async def test_prices_to_come_are_no_part_of_the_history() -> None:
 
 
 @pytest.mark.live
-async def test_what_the_api_refuses_is_told_in_its_words() -> None:
+async def test_a_refusal_repeats_the_words_of_the_api() -> None:
     async with opened(CarbonBench()) as case, aiohttp.ClientSession() as session:
         provider = EnerginetProvider(EnerginetSettings(zone="DK1", url=f"{case.api.url}/v2"), session)
         with pytest.raises(SignalRefusedError, match="Dataset not found"):
@@ -148,6 +148,6 @@ async def test_what_the_api_refuses_is_told_in_its_words() -> None:
 
 
 @pytest.mark.parametrize("zone", ["DK1", "DK2", "SE4", "DK", "dk1"])
-def test_a_zone_that_is_not_told_is_a_fault(zone: str) -> None:
+def test_an_unknown_zone_is_a_fault(zone: str) -> None:
     assert bool(EnerginetSettings(zone=zone).faults()) == (zone not in {"DK1", "DK2"})
     assert bool(EnerginetPriceSettings(zone=zone).faults()) == (zone not in {"DK1", "DK2", "SE4"})

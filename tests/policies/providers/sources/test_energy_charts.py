@@ -57,7 +57,7 @@ class TestPrice(ProviderContract):
 
 
 @pytest.mark.live
-async def test_what_was_forecast_stands_in_for_what_was_not_measured_yet_and_says_so() -> None:
+async def test_missing_measurements_are_replaced_by_the_forecast_as_estimates() -> None:
     bench = CarbonBench()
     async with opened(bench) as case:
         late_s = [case.last_s - i * 900.0 for i in range(3)]
@@ -70,7 +70,7 @@ async def test_what_was_forecast_stands_in_for_what_was_not_measured_yet_and_say
 
 
 @pytest.mark.live
-async def test_measured_values_from_the_future_show_that_a_clock_is_wrong() -> None:
+async def test_measured_values_from_the_future_are_refused() -> None:
     async with opened(CarbonBench()) as case:
         case.api.now_s = NOW_S - DAY_S
         with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
@@ -79,7 +79,7 @@ async def test_measured_values_from_the_future_show_that_a_clock_is_wrong() -> N
 
 @pytest.mark.live
 @pytest.mark.parametrize("bench", [CarbonBench(), PriceBench()], ids=["carbon", "price"])
-async def test_a_forecast_that_is_not_there_is_none_and_no_error(bench: CarbonBench) -> None:
+async def test_a_missing_forecast_is_not_an_error(bench: CarbonBench) -> None:
     async with opened(bench) as case:
         bench.api.is_strict = True
         case.api.grid.expected.clear()
@@ -88,7 +88,7 @@ async def test_a_forecast_that_is_not_there_is_none_and_no_error(bench: CarbonBe
 
 
 @pytest.mark.live
-async def test_a_forecast_ends_where_nothing_is_known_any_more() -> None:
+async def test_a_forecast_ends_with_the_last_known_value() -> None:
     bench = CarbonBench()
     async with opened(bench) as case:
         case.api.grid.expected |= {s: None for s in case.api.grid.expected if s > NOW_S + 6 * HOUR_S}
@@ -108,7 +108,7 @@ async def test_columns_of_different_lengths_are_refused(bench: CarbonBench) -> N
 
 
 @pytest.mark.live
-async def test_a_country_that_is_not_there_is_refused_in_the_words_of_the_api() -> None:
+async def test_an_unknown_country_is_refused_in_the_words_of_the_api() -> None:
     async with opened(CarbonBench("GB")) as case:
         with pytest.raises(SignalRefusedError, match="'gb' is not the code for an available country"):
             await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
@@ -124,7 +124,7 @@ async def test_prices_in_another_unit_are_refused() -> None:
 
 
 @pytest.mark.live
-async def test_prices_that_are_settled_are_no_estimates() -> None:
+async def test_settled_prices_are_not_estimates() -> None:
     async with opened(PriceBench()) as case:
         forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
     assert forecast is not None
@@ -132,7 +132,7 @@ async def test_prices_that_are_settled_are_no_estimates() -> None:
 
 
 @pytest.mark.live
-async def test_no_more_than_two_months_are_asked_for_and_at_once() -> None:
+async def test_one_request_covers_two_months_and_no_more() -> None:
     async with opened(CarbonBench()) as case:
         await case.provider.fetch_history(since_s=0.0, now_s=NOW_S)
     (request,) = case.api.requests
@@ -140,16 +140,16 @@ async def test_no_more_than_two_months_are_asked_for_and_at_once() -> None:
 
 
 @pytest.mark.parametrize("zone", ["DE-LU", "DE", "de", "GBR", "DE&start=0"])
-def test_a_zone_that_is_no_country_is_a_fault(zone: str) -> None:
+def test_a_zone_must_be_a_country(zone: str) -> None:
     assert bool(EnergyChartsSettings(zone=zone).faults()) == (zone != "DE")
 
 
 @pytest.mark.parametrize("zone", ["DE", "dk1", "-", "DE LU"])
-def test_a_zone_that_is_no_bidding_zone_is_a_fault(zone: str) -> None:
+def test_a_zone_must_be_a_bidding_zone(zone: str) -> None:
     assert [fault.partition(":")[0] for fault in EnergyChartsPriceSettings(zone=zone).faults()] == [f"zone = {zone!r}"]
 
 
 @pytest.mark.parametrize("zone", ["DE-LU", "FR", "DK1", "IT-Centre-North"])
-def test_bidding_zones_are_as_the_api_spells_them(zone: str) -> None:
+def test_bidding_zones_are_spelled_as_in_the_api(zone: str) -> None:
     settings = EnergyChartsPriceSettings(zone=zone)
     assert (settings.faults(), settings.signal_kind()) == ([], "price")

@@ -60,7 +60,7 @@ async def test_a_day_of_25_hours_has_100_quarters(bench: EntsoeBench) -> None:
 
 
 @pytest.mark.live
-async def test_a_price_that_repeats_is_left_out_and_filled_in(bench: EntsoeBench) -> None:
+async def test_a_repeated_price_that_is_left_out_is_filled_in(bench: EntsoeBench) -> None:
     async with opened(bench) as case:
         for i in range(3, 9):
             bench.api.grid.measured[case.last_s - 900.0 * i] = 0.25
@@ -71,7 +71,7 @@ async def test_a_price_that_repeats_is_left_out_and_filled_in(bench: EntsoeBench
 
 
 @pytest.mark.live
-async def test_a_price_that_is_left_out_of_fixed_blocks_is_missing(bench: EntsoeBench) -> None:
+async def test_a_price_that_fixed_blocks_leave_out_is_missing(bench: EntsoeBench) -> None:
     series = """<Publication_MarketDocument><TimeSeries><in_Domain.mRID>10Y1001A1001A82H</in_Domain.mRID>
       <out_Domain.mRID>10Y1001A1001A82H</out_Domain.mRID><currency_Unit.name>EUR</currency_Unit.name>
       <price_Measure_Unit.name>MWH</price_Measure_Unit.name><curveType>A01</curveType><Period>
@@ -88,7 +88,7 @@ async def test_a_price_that_is_left_out_of_fixed_blocks_is_missing(bench: Entsoe
 
 
 @pytest.mark.live
-async def test_of_two_auctions_the_first_counts_and_the_other_never_stands_in_for_it(bench: EntsoeBench) -> None:
+async def test_of_two_auctions_only_the_first_counts(bench: EntsoeBench) -> None:
     other = Auction(sequence=2, factor=2.0)
     intraday = Auction(contract="A07", factor=3.0)
     async with opened(bench) as case:
@@ -117,7 +117,7 @@ async def test_hours_and_quarters_in_one_document_become_one_series_of_quarters(
 
 
 @pytest.mark.live
-async def test_a_zone_that_changes_its_currency_has_one_series_of_each(bench: EntsoeBench) -> None:
+async def test_a_change_of_currency_starts_another_series(bench: EntsoeBench) -> None:
     async with opened(bench) as case:
         bench.api.currencies = {date(2026, 10, 25): "BGN", date(2026, 10, 26): "CHF"}
         history = await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=NOW_S)
@@ -133,7 +133,7 @@ async def test_a_zone_that_changes_its_currency_has_one_series_of_each(bench: En
 
 
 @pytest.mark.live
-async def test_sixty_days_with_two_auctions_are_asked_for_in_parts(bench: EntsoeBench) -> None:
+async def test_sixty_days_with_two_auctions_take_several_requests(bench: EntsoeBench) -> None:
     last_s = NOW_S // HOUR_S * HOUR_S
     bench.api.auctions = (Auction(resolution="PT60M"), Auction(sequence=2, resolution="PT60M"))
     bench.api.grid.measured = {last_s - i * HOUR_S: 0.1 + i / 1e5 for i in range(90 * 24)}
@@ -170,7 +170,7 @@ async def test_the_currency_is_that_of_the_document(bench: EntsoeBench) -> None:
         ({"body": b"<GL_MarketDocument/>"}, SignalDataError, "sends a 'GL_MarketDocument'"),
     ],
 )
-async def test_what_is_no_document_of_prices_is_told_as_what_it_is(
+async def test_other_documents_raise_the_right_error(
     bench: EntsoeBench, change: dict[str, object], error: type[SignalError], words: str
 ) -> None:
     async with opened(bench) as case:
@@ -182,7 +182,7 @@ async def test_what_is_no_document_of_prices_is_told_as_what_it_is(
 
 
 @pytest.mark.live
-async def test_who_asked_too_often_waits_out_the_ban(bench: EntsoeBench) -> None:
+async def test_a_rate_limit_waits_out_the_ban(bench: EntsoeBench) -> None:
     async with opened(bench) as case:
         await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
         bench.api.fault = Fault.UNAUTHORIZED
@@ -192,14 +192,14 @@ async def test_who_asked_too_often_waits_out_the_ban(bench: EntsoeBench) -> None
 
 
 @pytest.mark.parametrize("code", ["DE", "10YFR-RTE------D", "10YRF-RTE------C", "10yfr-rte------c", "", "FR-RTE"])
-def test_a_zone_that_is_none_is_a_fault_that_names_those_there_are(code: str) -> None:
+def test_an_unknown_zone_is_a_fault_that_lists_the_known_ones(code: str) -> None:
     assert eic_code(code) is None
     (fault,) = EntsoeSettings(zone=code).faults()
     assert fault.startswith(f"zone = {code!r}: must be an EIC code")
     assert "DE-LU, DK1" in fault
 
 
-def test_every_zone_of_the_table_has_a_code_without_a_misprint() -> None:
+def test_every_zone_of_the_table_has_a_valid_code() -> None:
     assert [zone for zone, code in EIC.items() if eic_code(zone) != code] == []
     assert EntsoeSettings(zone="10YNL----------L").faults() == []
 
@@ -207,6 +207,6 @@ def test_every_zone_of_the_table_has_a_code_without_a_misprint() -> None:
 @given(
     st.sampled_from(sorted(EIC.values())), st.integers(0, 14), st.sampled_from("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ-")
 )
-def test_a_code_with_one_wrong_character_is_none(code: str, place: int, character: str) -> None:
+def test_a_code_with_one_wrong_character_is_invalid(code: str, place: int, character: str) -> None:
     misprint = code[:place] + character + code[place + 1 :]
     assert (eic_code(misprint) is None) == (misprint != code)

@@ -77,7 +77,7 @@ def grid(**changes: object) -> bytes:
     return encode(msgspec.convert({**fields, **changes}, GridSignal, from_attributes=True))
 
 
-async def test_what_has_come_is_the_history_by_the_time_of_its_arrival() -> None:
+async def test_received_values_are_the_history_by_time_of_arrival() -> None:
     site = Site()
     provider: Provider = site.provider
     site.tell(b"300", b"310.5", b"320")
@@ -98,7 +98,7 @@ async def test_its_history_begins_with_the_value_that_holds_at_the_time_asked_fo
     assert history.starts_s[0] == NOW_S - 600.0
 
 
-async def test_a_message_that_did_not_come_leaves_a_gap() -> None:
+async def test_a_missing_message_leaves_a_gap() -> None:
     site = Site()
     site.tell(b"300", b"310", every_s=900.0)
     history = await site.history()
@@ -118,7 +118,7 @@ async def test_a_message_that_did_not_come_leaves_a_gap() -> None:
         ("average", "g/kWh", b"-5", None),
     ],
 )
-async def test_units_are_converted_and_what_no_grid_can_have_is_missing(
+async def test_units_are_converted_and_impossible_values_are_missing(
     kind: str, unit: str, said: bytes, value: float | None
 ) -> None:
     site = Site(kind=kind, unit=unit)
@@ -129,7 +129,7 @@ async def test_units_are_converted_and_what_no_grid_can_have_is_missing(
     assert history.value_at(NOW_S) == (None if value is None else pytest.approx(value))
 
 
-async def test_a_time_of_its_own_counts_even_where_the_broker_had_kept_it() -> None:
+async def test_a_retained_message_with_a_time_of_its_own_is_used() -> None:
     site = Site(value_key="co2", time_key="at")
     site.bus.deliver(b'{"co2": 222, "at": "2026-10-25T10:50:00Z"}', retained=True)
     history = await site.history()
@@ -137,7 +137,7 @@ async def test_a_time_of_its_own_counts_even_where_the_broker_had_kept_it() -> N
     assert (history.starts_s.tolist(), history.age_s(NOW_S)) == ([NOW_S - 3_600.0], 3_300.0)
 
 
-async def test_a_message_that_the_broker_had_kept_is_of_unknown_age_and_not_used(
+async def test_a_retained_message_without_a_time_is_not_used(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -152,7 +152,7 @@ async def test_a_message_that_the_broker_had_kept_is_of_unknown_age_and_not_used
     assert history.values.tolist() == [333.0]
 
 
-async def test_what_is_not_understood_is_dropped_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_invalid_messages_are_dropped_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     site = Site()
     site.tell(b"300", b"a lot", b"[", b"true")
@@ -168,7 +168,7 @@ async def test_what_is_not_understood_is_dropped_counted_and_told_once(caplog: p
     assert site.bus.handler_errors == 0
 
 
-async def test_a_message_from_the_future_shows_that_a_clock_is_wrong() -> None:
+async def test_a_message_from_the_future_is_refused() -> None:
     site = Site(value_key="co2", time_key="at")
     site.tell(b'{"co2": 300, "at": 1792929290}')
     assert await site.history() is None, "it is not time for it yet"
@@ -177,7 +177,7 @@ async def test_a_message_from_the_future_shows_that_a_clock_is_wrong() -> None:
         await site.history()
 
 
-async def test_a_broker_that_is_away_is_told_in_the_words_of_these_settings() -> None:
+async def test_broker_errors_name_the_keys_of_these_settings() -> None:
     site = Site()
     site.tell(b"300")
     site.bus.connected = False
@@ -187,7 +187,7 @@ async def test_a_broker_that_is_away_is_told_in_the_words_of_these_settings() ->
         await site.history()
 
 
-async def test_only_the_first_look_waits_and_not_for_long() -> None:
+async def test_only_the_first_poll_waits_and_not_for_long() -> None:
     site, clock = Site(), asyncio.get_running_loop().time
     began_s = clock()
     assert await site.history() is None
@@ -196,7 +196,7 @@ async def test_only_the_first_look_waits_and_not_for_long() -> None:
     assert clock() - began_s == pytest.approx(FIRST_WAIT_S)
 
 
-async def test_the_first_look_ends_with_the_first_message() -> None:
+async def test_the_first_poll_ends_with_the_first_message() -> None:
     site, loop = Site(), asyncio.get_running_loop()
     began_s = loop.time()
     loop.call_later(0.5, site.bus.deliver, b"300")
@@ -204,7 +204,7 @@ async def test_the_first_look_ends_with_the_first_message() -> None:
     assert loop.time() - began_s == pytest.approx(0.5)
 
 
-async def test_what_another_controller_tells_is_history_and_forecast() -> None:
+async def test_another_controller_s_message_gives_history_and_forecast() -> None:
     site = Site()
     site.bus.deliver(grid(), retained=True)
     history = await site.history(since_s=NOW_S - 3_000.0)
@@ -218,7 +218,7 @@ async def test_what_another_controller_tells_is_history_and_forecast() -> None:
     assert not history.estimated.any()
 
 
-async def test_what_another_controller_leaves_out_is_missing() -> None:
+async def test_values_that_another_controller_leaves_out_are_missing() -> None:
     values = [SignalValue(starts_s=NOW_S - 1_800.0 * i, value=300.0) for i in (6, 5, 4, 1)]
     site = Site()
     site.bus.deliver(grid(values=values, forecast_from_s=None))
@@ -228,14 +228,14 @@ async def test_what_another_controller_leaves_out_is_missing() -> None:
 
 
 @pytest.mark.parametrize("change", [{"kind": "marginal"}, {"zone": "FR"}, {"unit": "EUR/kWh"}])
-async def test_another_grid_than_the_one_asked_for_is_refused(change: dict[str, object]) -> None:
+async def test_a_message_about_another_grid_is_refused(change: dict[str, object]) -> None:
     site = Site()
     site.bus.deliver(grid(**change))
     with pytest.raises(SignalDataError, match=str(next(iter(change.values())))):
         await site.history()
 
 
-async def test_a_controller_that_holds_a_value_without_saying_so_is_not_followed() -> None:
+async def test_a_held_message_without_known_until_is_refused() -> None:
     site = Site()
     site.bus.deliver(grid())
     site.bus.deliver(grid(state="held"))
@@ -245,7 +245,7 @@ async def test_a_controller_that_holds_a_value_without_saying_so_is_not_followed
         await site.history()
 
 
-async def test_a_source_with_a_long_topic_is_named_as_briefly_as_messages_need() -> None:
+async def test_the_source_s_name_is_cut_to_fit_messages() -> None:
     topic = "site/" * 60 + "grid"
     site = Site(topic=topic)
     site.bus.deliver(b"300", topic=topic)
@@ -266,12 +266,12 @@ async def test_a_source_with_a_long_topic_is_named_as_briefly_as_messages_need()
         ({"ca_file": __file__}, "must start with mqtts://"),
     ],
 )
-def test_settings_that_cannot_work_are_faults(change: dict[str, object], words: str) -> None:
+def test_impossible_settings_are_faults(change: dict[str, object], words: str) -> None:
     (fault,) = msgspec.convert({**SETTINGS, **change}, MqttSettings).faults()
     assert words in fault
 
 
-def test_settings_that_work_have_no_faults_and_a_password_that_is_missing_is_told() -> None:
+def test_good_settings_have_no_faults_and_a_missing_password_is_an_error() -> None:
     settings = msgspec.convert({**SETTINGS, "username": "ada", "password_file": "/no/such"}, MqttSettings)
     assert settings.faults() == []
     with pytest.raises(ValueError, match="password_file = '/no/such': No such file"):

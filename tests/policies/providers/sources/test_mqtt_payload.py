@@ -35,7 +35,7 @@ NOW_S = 1_792_929_000.0
         (b'{"v": 1, "t": "2026-10-25T12:50:00+01:00"}', ("v", "t"), Reading(1.0, NOW_S)),
     ],
 )
-def test_a_payload_is_read_as_the_keys_say(payload: bytes, keys: tuple[str, str], reading: Reading) -> None:
+def test_a_payload_is_decoded_by_its_keys(payload: bytes, keys: tuple[str, str], reading: Reading) -> None:
     assert read_payload(payload, value_key=keys[0], time_key=keys[1]) == reading
 
 
@@ -51,13 +51,13 @@ def test_a_payload_is_read_as_the_keys_say(payload: bytes, keys: tuple[str, str]
         (b'{"v": 1}', ("", ""), "no GridSignal .*: set value_key"),
     ],
 )
-def test_a_payload_that_is_otherwise_says_why(payload: bytes, keys: tuple[str, str], words: str) -> None:
+def test_an_invalid_payload_says_why(payload: bytes, keys: tuple[str, str], words: str) -> None:
     with pytest.raises(PayloadError, match=words):
         read_payload(payload, value_key=keys[0], time_key=keys[1])
 
 
 @given(st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 9)), max_size=60))
-def test_however_values_come_there_is_one_for_each_step_and_none_is_older_than_is_kept(
+def test_one_value_is_kept_for_each_step_and_none_too_old(
     told: list[tuple[int, int]],
 ) -> None:
     readings = ReadingBuffer(step_s=100.0, keep_s=2_000.0)
@@ -110,7 +110,7 @@ def forecast_of(grid: GridSignal, *, now_s: float = NOW_S) -> Signal | None:
 
 
 @pytest.mark.parametrize("known_until_s", [None, NOW_S + STEP_S])
-def test_what_was_expected_is_no_history_when_its_time_has_come(known_until_s: float | None) -> None:
+def test_expected_values_do_not_become_history(known_until_s: float | None) -> None:
     later_s = NOW_S + 2 * STEP_S
     history = history_of(message(known_until_s=known_until_s), now_s=later_s)
     forecast = forecast_of(message(known_until_s=known_until_s), now_s=later_s)
@@ -123,7 +123,7 @@ def test_what_was_expected_is_no_history_when_its_time_has_come(known_until_s: f
 
 
 @pytest.mark.parametrize("state", ["held", "forecast", "stale"])
-def test_a_value_that_is_held_ages_here_as_it_does_there(state: str) -> None:
+def test_held_values_are_not_history(state: str) -> None:
     held = [value(-3), value(-2), *(value(i, estimated=True) for i in range(-1, 3))]
     grid = message(state=state, values=held, known_until_s=NOW_S - STEP_S, forecast_from_s=NOW_S + 600.0)
     history = history_of(grid)
@@ -132,21 +132,21 @@ def test_a_value_that_is_held_ages_here_as_it_does_there(state: str) -> None:
     assert forecast_of(grid) is None, "what is expected then comes of what is not known any more"
 
 
-def test_what_stands_for_the_present_of_a_source_that_is_a_little_late_is_no_forecast() -> None:
+def test_a_held_present_value_is_not_a_forecast() -> None:
     values = [value(-2), value(-1), value(0, estimated=True), value(1, number=310.0, estimated=True)]
     forecast = forecast_of(message(values=values, known_until_s=NOW_S))
     assert forecast is not None
     assert forecast.starts_s.tolist() == [NOW_S + STEP_S]
 
 
-def test_a_forecast_that_only_repeats_the_last_value_is_none_but_of_a_price() -> None:
+def test_a_forecast_that_only_repeats_the_last_value_is_ignored_except_for_prices() -> None:
     values = [value(-2, number=280.0), value(-1), value(0), *(value(i, estimated=True) for i in range(1, 5))]
     assert forecast_of(message(values=values)) is None
     assert forecast_of(message(values=values, kind="price", unit="EUR/kWh")) is not None
     assert forecast_of(message(values=[*values, value(5, number=301.0, estimated=True)])) is not None
 
 
-def test_the_last_value_holds_no_longer_than_it_was_told() -> None:
+def test_the_last_value_ends_with_known_until() -> None:
     history = history_of(message(known_until_s=NOW_S + 600.0))
     assert history is not None
     assert (history.starts_s[-1], history.ends_s) == (NOW_S, NOW_S + 600.0)
@@ -158,7 +158,7 @@ def test_values_that_will_be_revised_stay_estimates() -> None:
     assert history.estimated.tolist() == [False, True, False]
 
 
-def test_prices_to_come_are_settled_from_the_first_one_on() -> None:
+def test_future_prices_are_settled() -> None:
     values = [value(i) for i in range(-2, 4)]
     grid = message(kind="price", unit="EUR/kWh", values=values, forecast_from_s=NOW_S + 2 * STEP_S)
     forecast = forecast_of(grid)
@@ -167,13 +167,13 @@ def test_prices_to_come_are_settled_from_the_first_one_on() -> None:
     assert not forecast.estimated.any()
 
 
-def test_a_controller_that_does_not_say_what_was_told_is_followed_only_while_it_is_fresh() -> None:
+def test_a_message_without_known_until_is_used_only_while_fresh() -> None:
     assert grid_fault(message(known_until_s=None)) == ""
     assert grid_fault(message(state="held")) == ""
     assert grid_fault(message(state="held", known_until_s=None)).startswith("is held, and does not say until when")
 
 
-def test_two_values_far_apart_do_not_make_a_step_of_their_distance() -> None:
+def test_two_distant_values_do_not_define_the_step() -> None:
     history = history_of(message(values=[value(-40), value(-4)], known_until_s=None, forecast_from_s=None))
     assert history is not None
     assert history.ends_s == NOW_S - 4 * STEP_S + 3_600.0

@@ -36,7 +36,7 @@ class TestNeso(ProviderContract):
 
 
 @pytest.mark.live
-async def test_what_was_forecast_stands_in_for_what_was_not_measured_and_says_so() -> None:
+async def test_missing_measurements_are_replaced_by_the_forecast_as_estimates() -> None:
     bench = NesoBench("GB")
     async with opened(bench) as case:
         case.api.grid.measured |= {case.last_s: None, case.last_s - 1_800.0: 0.0}
@@ -70,12 +70,12 @@ async def test_a_region_is_not_the_country() -> None:
     bench = NesoBench("GB")
     async with opened(bench) as case:
         bench.api.mixes_up = True
-        with pytest.raises(SignalDataError, match="not of the shape"):
+        with pytest.raises(SignalDataError, match="another shape"):
             await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
 
 
 @pytest.mark.live
-async def test_two_months_are_asked_for_in_spans_that_the_api_allows() -> None:
+async def test_two_months_take_requests_within_the_api_s_limit() -> None:
     bench = NesoBench("GB")
     async with opened(bench) as case:
         first_s = case.last_s - 61 * DAY_S
@@ -89,7 +89,7 @@ async def test_two_months_are_asked_for_in_spans_that_the_api_allows() -> None:
 
 
 @pytest.mark.live
-async def test_what_the_api_refuses_is_told_in_its_words() -> None:
+async def test_a_refusal_repeats_the_words_of_the_api() -> None:
     async with opened(NesoBench("GB")) as case, aiohttp.ClientSession() as session:
         settings = NesoSettings(zone="GB", url=f"{case.api.url}/nowhere")
         with pytest.raises(SignalRefusedError, match="Please enter a valid path"):
@@ -97,7 +97,7 @@ async def test_what_the_api_refuses_is_told_in_its_words() -> None:
 
 
 @pytest.mark.live
-async def test_measured_values_from_the_future_show_that_a_clock_is_wrong() -> None:
+async def test_measured_values_from_the_future_are_refused() -> None:
     async with opened(NesoBench("GB")) as case:
         case.api.now_s = NOW_S - DAY_S
         with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
@@ -112,7 +112,7 @@ def test_the_country_its_regions_and_its_postcodes_are_zones(zone: str) -> None:
 
 
 @pytest.mark.parametrize("zone", ["DE", "GB-0", "GB-18", "GB-RG10 1AA", "GB-rg10", "gb", "GB-", "GB-1/fw24h"])
-async def test_a_zone_that_the_api_cannot_have_is_a_fault(zone: str) -> None:
+async def test_an_unknown_zone_is_a_fault(zone: str) -> None:
     settings = NesoSettings(zone=zone)
     assert [fault.partition(":")[0] for fault in settings.faults()] == [f"zone = {zone!r}"]
     async with aiohttp.ClientSession() as session:

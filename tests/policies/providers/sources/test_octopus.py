@@ -40,7 +40,7 @@ class TestOctopus(ProviderContract):
 
 
 @pytest.mark.live
-async def test_two_months_come_page_by_page_from_where_we_asked() -> None:
+async def test_two_months_come_page_by_page_from_our_own_url() -> None:
     bench = OctopusBench()
     async with opened(bench) as case:
         first_s = case.last_s - 60 * DAY_S
@@ -52,7 +52,7 @@ async def test_two_months_come_page_by_page_from_where_we_asked() -> None:
 
 
 @pytest.mark.live
-async def test_pages_without_an_end_are_refused() -> None:
+async def test_endless_pages_are_refused() -> None:
     bench = OctopusBench()
     async with opened(bench) as case:
         bench.api.is_endless = True
@@ -62,7 +62,7 @@ async def test_pages_without_an_end_are_refused() -> None:
 
 
 @pytest.mark.live
-async def test_prices_may_be_told_without_vat_and_say_so() -> None:
+async def test_prices_without_vat_are_named_so() -> None:
     bench = OctopusBench(vat="exclude")
     async with opened(bench) as case:
         history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
@@ -72,7 +72,7 @@ async def test_prices_may_be_told_without_vat_and_say_so() -> None:
 
 
 @pytest.mark.live
-async def test_a_price_until_further_notice_holds_now_and_as_far_as_one_asks() -> None:
+async def test_a_price_until_further_notice_fills_the_range() -> None:
     bench = OctopusBench()
     async with opened(bench) as case:
         changed_s = NOW_S - 5 * HOUR_S
@@ -94,7 +94,7 @@ async def test_a_price_until_further_notice_holds_now_and_as_far_as_one_asks() -
 
 
 @pytest.mark.live
-async def test_a_price_that_always_held_has_no_beginning() -> None:
+async def test_a_price_without_a_beginning_fills_the_range() -> None:
     bench = OctopusBench()
     async with opened(bench) as case:
         bench.api.rates = [rate(0.0, 0.20, valid_from=None, valid_to=None)]
@@ -104,7 +104,7 @@ async def test_a_price_that_always_held_has_no_beginning() -> None:
 
 
 @pytest.mark.live
-async def test_of_two_prices_for_one_time_the_one_for_direct_debit_counts() -> None:
+async def test_of_two_prices_for_one_time_direct_debit_counts() -> None:
     bench = OctopusBench()
     async with opened(bench) as case:
         bench.api.rates = [
@@ -117,7 +117,7 @@ async def test_of_two_prices_for_one_time_the_one_for_direct_debit_counts() -> N
 
 
 @pytest.mark.live
-async def test_a_price_is_no_estimate_once_it_is_told() -> None:
+async def test_published_prices_are_not_estimates() -> None:
     async with opened(OctopusBench()) as case:
         forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
     assert forecast is not None
@@ -125,7 +125,7 @@ async def test_a_price_is_no_estimate_once_it_is_told() -> None:
 
 
 @pytest.mark.live
-async def test_a_product_that_is_not_there_is_refused_in_the_words_of_the_api() -> None:
+async def test_an_unknown_product_is_refused_in_the_words_of_the_api() -> None:
     async with opened(OctopusBench()) as case, aiohttp.ClientSession() as session:
         settings = OctopusSettings(zone="H", product="AGILE-00-00-00", url=case.api.url)
         with pytest.raises(SignalRefusedError, match="Not found"):
@@ -133,7 +133,7 @@ async def test_a_product_that_is_not_there_is_refused_in_the_words_of_the_api() 
 
 
 @pytest.mark.parametrize("zone", ["A", "P", "I", "O", "h", "Q", "HJ", "_H"])
-def test_a_zone_that_is_no_region_is_a_fault(zone: str) -> None:
+def test_an_unknown_region_is_a_fault(zone: str) -> None:
     settings = OctopusSettings(zone=zone, product=PRODUCT)
     assert bool(settings.faults()) == (zone not in {"A", "P"})
     assert settings.signal_kind() == "price"

@@ -56,7 +56,7 @@ def paths(bench: WattTimeBench) -> list[str]:
 
 
 @pytest.mark.live
-async def test_one_login_serves_until_shortly_before_the_token_ends() -> None:
+async def test_one_login_lasts_until_shortly_before_the_token_expires() -> None:
     bench = WattTimeBench()
     async with opened(bench) as case:
         for later_s in (0.0, TOKEN_LASTS_S - 1.0, TOKEN_LASTS_S):
@@ -65,7 +65,7 @@ async def test_one_login_serves_until_shortly_before_the_token_ends() -> None:
 
 
 @pytest.mark.live
-async def test_a_token_that_is_refused_too_soon_is_renewed_once() -> None:
+async def test_a_token_that_is_refused_early_is_renewed_once() -> None:
     bench = WattTimeBench()
     async with opened(bench) as case:
         await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
@@ -75,7 +75,7 @@ async def test_a_token_that_is_refused_too_soon_is_renewed_once() -> None:
 
 
 @pytest.mark.live
-async def test_a_wrong_password_is_not_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wrong_password_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATTTIME_PASSWORD", "another")
     bench = WattTimeBench()
     async with opened(bench) as case:
@@ -85,7 +85,7 @@ async def test_a_wrong_password_is_not_tried_again_and_again(monkeypatch: pytest
 
 
 @pytest.mark.live
-async def test_a_region_beyond_the_plan_costs_one_login_and_is_told_in_the_words_of_the_api() -> None:
+async def test_a_region_beyond_the_plan_costs_one_login() -> None:
     bench = WattTimeBench("PJM_DC")
     async with opened(bench) as case:
         with pytest.raises(SignalRefusedError, match=r"Invalid scope\. Access not authorized for …"):
@@ -133,7 +133,7 @@ async def test_an_answer_of_another_kind_is_refused(meta: dict[str, object], wor
 
 
 @pytest.mark.live
-async def test_two_months_are_asked_for_thirty_days_at_a_time() -> None:
+async def test_two_months_take_requests_of_thirty_days() -> None:
     bench = WattTimeBench()
     async with opened(bench) as case:
         starts_s = [case.last_s - i * 300.0 for i in range(61 * 288)]
@@ -167,7 +167,7 @@ async def test_imputed_values_are_estimates_and_a_forecast_is_as_old_as_it_says(
 
 
 @pytest.mark.live
-async def test_the_step_is_the_one_that_the_source_tells() -> None:
+async def test_the_step_comes_from_the_answer() -> None:
     bench = WattTimeBench()
     bench.api.meta = {"data_point_period_seconds": 3_600}
     async with opened(bench) as case:
@@ -180,7 +180,7 @@ async def test_the_step_is_the_one_that_the_source_tells() -> None:
 
 
 @pytest.mark.live
-async def test_a_clock_that_is_wrong_is_told() -> None:
+async def test_a_wrong_clock_is_reported() -> None:
     bench = WattTimeBench()
     async with opened(bench) as case:
         case.api.grid.measured[case.last_s + HOUR_S] = 100.0
@@ -189,6 +189,6 @@ async def test_a_clock_that_is_wrong_is_told() -> None:
 
 
 @pytest.mark.parametrize("username", ["", "with:colon"])
-def test_a_name_that_no_login_can_carry_is_refused(username: str) -> None:
+def test_a_username_with_a_colon_is_refused(username: str) -> None:
     with pytest.raises(ValidationError, match="username"):
         convert({"zone": "CAISO_NORTH", "username": username}, WattTimeSettings)

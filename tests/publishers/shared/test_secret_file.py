@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from policies.providers.secret import Secret, read_secret
+from publishers.shared.secret_file import Secret, read_secret
 
 WORD = 's3cr3t/+ "&é'
 
@@ -86,7 +86,7 @@ def test_it_is_read_from_a_variable_where_no_file_is_named(monkeypatch: pytest.M
         (b" \n", "holds no token"),
         (b"one\ntwo\n", "holds more than a token: must be one line"),
         (b"with\tTab", "must be one line"),
-        (b"\xff\xfe\x00", "is not text"),
+        (b"\xff\xfe\x00", "is not UTF-8 text"),
     ],
 )
 def test_a_file_that_holds_something_else_is_named_and_not_shown(tmp_path: Path, content: bytes, fault: str) -> None:
