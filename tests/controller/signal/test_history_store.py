@@ -92,9 +92,8 @@ def test_no_damaged_content_is_taken_for_a_signal(rubbish: bytes) -> None:
     content = _encode(DAY)
     assert same(_decode(content), DAY)
     for damaged in (rubbish, content[: len(rubbish)], content + rubbish[:1] if rubbish else b""):
-        with pytest.raises(Exception, match="") as caught:  # noqa: PT011 — each kind of damage has an error of its own
+        with pytest.raises((ValueError, msgspec.MsgspecError)):
             _decode(damaged)
-        assert isinstance(caught.value, (ValueError, msgspec.MsgspecError))
 
 
 @live
