@@ -1,155 +1,208 @@
-"""Where a broker is and how it is reached, and what it means where it cannot be reached."""
+"""The address of a broker, shared by the training side and the asyncio client, and why a connection to it fails."""
 
+import re
 import socket
 import ssl
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-from aiomqtt.exceptions import MqttCodeError, MqttConnectError
 from paho.mqtt.reasoncodes import ReasonCode
 
-_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
-_BAD_PASSWORD, _NOT_AUTHORISED = 134, 135
-"""Paho translates the CONNACK codes 4 and 5 of MQTT 3.1.1 into these of MQTT 5."""
+DEFAULT_URL: Final = "mqtt://127.0.0.1:1883"
+_DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
+_BAD_CREDENTIALS: Final = (134, 135)
+"""Bad user name or password, and not authorised: paho maps the CONNACK codes 4 and 5 of MQTT 3.1.1 to these."""
 
 
-class Trouble(StrEnum):
-    """The kinds of what can be wrong between us and the broker."""
+class BrokerAddressError(ValueError):
+    """A broker's URL, or what stands beside it, is wrong.
+
+    Attributes:
+        setting: which field of `BrokerAddress` is at fault: `url` or `ca_file`.
+        rule: what it must be.
+    """
+
+    def __init__(self, message: str, *, setting: str, rule: str) -> None:
+        self.setting = setting
+        self.rule = rule
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingNames:
+    """What a program calls the settings of its broker, so that an error names those that its user can change."""
+
+    url: str = "the broker's URL"
+    username: str = "the user name"
+    password: str = "the password"  # noqa: S105 — a name, not a password
+    ca_file: str = "the file of certificate authorities"
+
+
+class FaultKind(StrEnum):
+    """Why a connection to a broker fails."""
 
     REFUSED = "refused"
     NAME = "name"
-    PASSWORD = "password"  # noqa: S105 — a kind of trouble, no password
+    CREDENTIALS = "credentials"
     TLS = "tls"
     TIMEOUT = "timeout"
     OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """What is wrong, in a sentence that says what to do."""
+class ConnectionFault:
+    """Why a connection failed, and what to do about it.
 
-    trouble: Trouble
-    sentence: str
+    Attributes:
+        kind: the kind of fault.
+        problem: what is wrong.
+        remedy: what to do, or ""; `{url}`, `{username}`, `{password}` and `{ca_file}` stand for the settings' names.
+    """
+
+    kind: FaultKind
+    problem: str
+    remedy: str = ""
+
+    def sentence(self, names: SettingNames) -> str:
+        """Return problem and remedy, with the names that the settings have in this program."""
+        if not self.remedy:
+            return self.problem
+        remedy = self.remedy.format(
+            url=names.url, username=names.username, password=names.password, ca_file=names.ca_file
+        )
+        return f"{self.problem}: {remedy}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
-    """A broker: `mqtt://host[:port]` (1883) or, with TLS, `mqtts://host[:port]` (8883), and what it asks for."""
+    """A broker, `mqtt://host[:port]` (1883) or, with TLS, `mqtts://host[:port]` (8883), and the credentials for it.
+
+    Args:
+        url: the URL; with `allow_credentials` it may hold `user:password@`, which the attribute `url` does not show.
+        username: our user name; "": that of the URL, else none.
+        password: its password; "": that of the URL, else none.
+        ca_file: the certificate authorities that the broker is checked against; "": those of the system.
+        allow_credentials: whether the URL may hold a user name and a password.
+
+    Raises:
+        BrokerAddressError: the URL is malformed or holds credentials that it may not hold, or there is a `ca_file`
+            without TLS. No message shows a password.
+    """
 
     url: str
     username: str = ""
     password: str = field(default="", repr=False)
     ca_file: str = ""
+    allow_credentials: bool = field(default=False, repr=False, compare=False)
     host: str = field(init=False)
     port: int = field(init=False)
     tls: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Take the URL apart.
-
-        Raises:
-            ValueError: it is none.
-        """
-        if "@" in self.url:  # first of all: no message below may show a password
-            raise ValueError("a broker's URL must hold no user name: set bus.username and bus.password_file")
+        """Parse the URL."""
+        if "@" in self.url and not self.allow_credentials:
+            rule = "must hold no user name and no password: they have settings of their own"
+            raise BrokerAddressError(f"a broker's URL {rule}", setting="url", rule=rule)
         try:
             parts = urlsplit(self.url)
             host, port = parts.hostname, parts.port
         except ValueError as error:
-            raise ValueError(f"{self.url!r} is no broker's URL: {error}") from error
+            raise self._malformed(f" ({error})" if "@" not in self.url else "") from error
         rest = parts.path.strip("/") or parts.query or parts.fragment or any(map(str.isspace, self.url))
-        if parts.scheme not in _PORTS or not host or port == 0 or rest:
-            raise ValueError(
-                f"{self.url!r} is no broker's URL: must be mqtt://host[:port] or, with TLS, mqtts://host[:port]"
-            )
-        object.__setattr__(self, "host", host)
-        object.__setattr__(self, "port", port or _PORTS[parts.scheme])
-        object.__setattr__(self, "tls", parts.scheme == "mqtts")
+        if parts.scheme not in _DEFAULT_PORTS or not host or port == 0 or rest:
+            raise self._malformed()
+        tls = parts.scheme == "mqtts"
+        if self.ca_file and not tls:
+            rule = "needs a broker with TLS, whose URL begins with mqtts://"
+            raise BrokerAddressError(f"ca_file = {self.ca_file!r}: {rule}", setting="ca_file", rule=rule)
+        values = {
+            "username": self.username or unquote(parts.username or ""),
+            "password": self.password or unquote(parts.password or ""),
+            "host": host,
+            "port": port or _DEFAULT_PORTS[parts.scheme],
+            "tls": tls,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "url", f"{parts.scheme}://{self.host_and_port}")
 
     @property
-    def address(self) -> str:
-        """Return host and port, for people."""
-        return f"{self.host}:{self.port}"
+    def host_and_port(self) -> str:
+        """Return `host:port`, for people."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """Return the TLS settings, or None where there is no TLS; reads the disk.
+        """Return the TLS settings, or None without TLS; reads the disk.
 
         Raises:
-            OSError: `ca_file` cannot be read, or holds no certificate.
+            OSError: `ca_file` cannot be read, or holds no certificate; `filename` says that it is about this file.
         """
         if not self.tls:
             return None
         try:
             return ssl.create_default_context(cafile=self.ca_file or None)
-        except OSError as error:  # which does not say that it is about this file
+        except OSError as error:
             raise OSError(error.errno, error.strerror or str(error), self.ca_file) from error
 
-    def explain(self, error: BaseException) -> Fault:
-        """Return what an error of aiomqtt, or one beneath it, means."""
+    def explain(self, error: BaseException) -> ConnectionFault:
+        """Return what an error of the network means."""
+        at = self.host_and_port
         match error:
-            case MqttConnectError():
-                fault = self._explain_refusal(error)
-            case MqttCodeError():
-                fault = Fault(trouble=Trouble.OTHER, sentence=f"the connection to {self.address} ended: {error}")
             case socket.gaierror():
-                sentence = f"the name {self.host!r} cannot be resolved ({error.strerror}): check bus.url"
-                fault = Fault(trouble=Trouble.NAME, sentence=sentence)
+                kind, remedy = FaultKind.NAME, "check {url}"
+                problem = f"the name {self.host!r} cannot be resolved ({error.strerror})"
             case ConnectionRefusedError():
-                sentence = f"nothing listens at {self.address}: start a broker (`gridchase broker`) or set bus.url"
-                fault = Fault(trouble=Trouble.REFUSED, sentence=sentence)
+                kind, remedy = FaultKind.REFUSED, "start a broker (`gridchase broker`) or set {url}"
+                problem = f"nothing listens at {at}"
+            case ssl.SSLCertVerificationError():
+                kind, remedy = (
+                    FaultKind.TLS,
+                    "set {ca_file} to the certificate of the authority that signed the broker's",
+                )
+                problem = f"TLS: the certificate of {at} is not trusted: {error.verify_message}"
             case ssl.SSLError():
-                fault = self._explain_tls(error)
+                kind, remedy = FaultKind.TLS, "does it speak TLS at this port?"
+                problem = f"TLS with {at} failed: {error}"
             case TimeoutError():
-                fault = self.silent()
-            case OSError():
-                fault = self._explain_os(error)
+                return self.explain_silence()
+            case OSError(filename=str(file)):
+                kind, remedy = FaultKind.TLS, "check {ca_file}"
+                problem = f"the file of certificate authorities, {file}, cannot be used: {error.strerror}"
             case _:
-                fault = self._explain_beneath(error)
-        return fault
+                kind, remedy = FaultKind.OTHER, self._tls_hint() if isinstance(error, ConnectionResetError) else ""
+                problem = f"the connection to {at} failed: {getattr(error, 'strerror', None) or error}"
+        return ConnectionFault(kind=kind, problem=problem, remedy=remedy)
 
-    def silent(self) -> Fault:
-        """Return what it means that nobody answers."""
-        sentence = f"{self.address} does not answer in time: check host, port and firewall; {self._tls_hint()}"
-        return Fault(trouble=Trouble.TIMEOUT, sentence=sentence)
-
-    def _explain_beneath(self, error: BaseException) -> Fault:
-        """Explain what aiomqtt's own errors hide: it turns every OSError into an MqttError with the same words."""
-        beneath = error.__cause__ or error.__context__
-        if beneath is not None:
-            return self.explain(beneath)
-        if "timed out" in str(error):
-            return self.silent()
-        return Fault(trouble=Trouble.OTHER, sentence=f"the connection to {self.address} failed: {error}")
-
-    def _explain_refusal(self, error: MqttConnectError) -> Fault:
-        code = error.rc.value if isinstance(error.rc, ReasonCode) else error.rc
-        if code not in {_BAD_PASSWORD, _NOT_AUTHORISED}:
-            return Fault(trouble=Trouble.OTHER, sentence=f"the broker at {self.address} refuses us: {error}")
+    def explain_refusal(self, reason: ReasonCode | int | None) -> ConnectionFault:
+        """Return what it means that the broker answers CONNECT with this code of MQTT 5."""
+        at = self.host_and_port
+        if (reason.value if isinstance(reason, ReasonCode) else reason) not in _BAD_CREDENTIALS:
+            return ConnectionFault(kind=FaultKind.OTHER, problem=f"the broker at {at} refuses the connection: {reason}")
         if self.username:
-            wrong = f"does not accept user {self.username!r} with this password: check"
+            problem = f"the broker at {at} does not accept user {self.username!r} with this password"
+            remedy = "check {username} and {password}"
         else:
-            wrong = "asks for a user name and a password: set"
-        sentence = f"the broker at {self.address} {wrong} bus.username and bus.password_file"
-        return Fault(trouble=Trouble.PASSWORD, sentence=sentence)
+            problem, remedy = f"the broker at {at} asks for a user name and a password", "set {username} and {password}"
+        return ConnectionFault(kind=FaultKind.CREDENTIALS, problem=problem, remedy=remedy)
 
-    def _explain_tls(self, error: ssl.SSLError) -> Fault:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            mend = (
-                f"{error.verify_message}; set bus.ca_file to the certificate of the authority that signed the broker's"
-            )
-            return Fault(trouble=Trouble.TLS, sentence=f"TLS: the certificate of {self.address} is not trusted: {mend}")
-        mend = f"{error}; does it speak TLS at this port?"
-        return Fault(trouble=Trouble.TLS, sentence=f"TLS with {self.address} failed: {mend}")
-
-    def _explain_os(self, error: OSError) -> Fault:
-        if error.filename is not None:
-            sentence = f"bus.ca_file {error.filename}: {error.strerror}"
-            return Fault(trouble=Trouble.TLS, sentence=sentence)
-        hint = f"; {self._tls_hint()}" if isinstance(error, ConnectionResetError) else ""
-        sentence = f"the connection to {self.address} failed: {error.strerror or error}{hint}"
-        return Fault(trouble=Trouble.OTHER, sentence=sentence)
+    def explain_silence(self) -> ConnectionFault:
+        """Return what it means that nobody answers in time."""
+        problem = f"{self.host_and_port} does not answer in time"
+        remedy = f"check host, port and firewall; {self._tls_hint()}"
+        return ConnectionFault(kind=FaultKind.TIMEOUT, problem=problem, remedy=remedy)
 
     def _tls_hint(self) -> str:
         return "does it speak TLS at this port?" if self.tls else "a broker with TLS needs mqtts://"
+
+    def _malformed(self, detail: str = "") -> BrokerAddressError:
+        rule = f"must be mqtt://host[:port] or, with TLS, mqtts://host[:port]{detail}"
+        return BrokerAddressError(
+            f"{without_password(self.url)!r} is no broker's URL: {rule}", setting="url", rule=rule
+        )
+
+
+def without_password(url: str) -> str:
+    """Return a URL without user name and password, for messages; whatever they hold of `:`, `/` and `@`."""
+    return re.sub(r"://.*@", "://…@", url, flags=re.DOTALL)

@@ -1,18 +1,12 @@
 """The asyncio MQTT client: one connection to the broker that comes back by itself.
 
-From the bus to the handlers: each message goes to every subscription that it matches, and to no other.
+Nothing here waits for the broker: messages go to a bounded outbox and subscriptions are remembered, whether the broker
+is there or not. Each connection begins with the birth messages, then the subscriptions, then the outbox; after a loss
+also the latest retained messages, in case the broker has forgotten them. Handlers run synchronously, in the order of
+the messages. Everything belongs to one event loop and is not thread-safe.
 
 Brokers differ: amqtt also delivers retained messages that nobody asked for, and two of four deliver a message once for
-each overlapping subscription. So the filters are matched again here, and handlers must bear a message twice.
-
-One connection through aiomqtt, with what its use demands: no Nagle, a synchronous sink, quiet where it is noisy.
-
-The asyncio side of the bus: one connection to the broker that comes back by itself.
-
-Nothing here waits for the broker: messages are taken into a bounded outbox and subscriptions are remembered, whether
-the broker is there or not. At each connection come first the birth messages, then the subscriptions, then what waits in
-the outbox; after a loss also the latest retained state, in case the broker has forgotten it. Handlers run
-synchronously, in the order of the messages. All of it belongs to one event loop and is not thread-safe.
+each overlapping subscription. So the topic filters are matched again here, and handlers must tolerate duplicates.
 """
 
 import asyncio
@@ -30,36 +24,48 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import aiomqtt
-from aiomqtt import Wildcard
+from aiomqtt.exceptions import MqttCodeError, MqttConnectError
 from paho.mqtt.client import topic_matches_sub
 
-from publishers.messages.codec import Outgoing
-from publishers.mqtt.broker_address import BrokerAddress, Fault, Trouble
+from publishers.messages.codec import MAX_MESSAGE_BYTES, Outgoing
+from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError, ConnectionFault, FaultKind, SettingNames
 from publishers.mqtt.outbox import Outbox
 
+__all__ = ["Handler", "MqttClient", "Outgoing", "probe_broker"]
+
 Handler = Callable[[str, bytes], None]
-MAX_PAYLOAD_BYTES: Final = 1 << 20
-_COMPLAINT_PERIOD_S: Final = 60.0
-_MAX_ROUTES: Final = 4_096
+OUTBOX_SIZE: Final = 4_096
+KEEPALIVE_S: Final = 15
+OPERATION_TIMEOUT_S: Final = 10.0
+DISCONNECT_TIMEOUT_S: Final = 2.0
+MAX_RETRY_DELAY_S: Final = 30.0
+MAX_IN_FLIGHT: Final = 64
+"""Messages that may be on their way without an acknowledgement."""
+_FIRST_RETRY_DELAY_S: Final = 0.25
+_STABLE_S: Final = 5.0
+"""After a connection that lasted this long the retries begin with short delays again."""
+_SUBSCRIPTION_FAILED: Final = 128
+_LOG_PERIOD_S: Final = 60.0
+_MAX_CACHED_TOPICS: Final = 4_096
+_NO_DELAY: Final = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),)
+"""Without it a round trip at QoS 1 takes 44 ms longer: Nagle's algorithm waits for a delayed acknowledgement."""
 _LOGGER = logging.getLogger(__name__)
+_AIOMQTT_LOGGER = logging.getLogger(f"{__name__}.aiomqtt")
+_AIOMQTT_LOGGER.setLevel(logging.CRITICAL)  # this module logs each change of the connection itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """A topic filter, and who wants its messages; retained ones go to `on_retained` where that is not None."""
+    """A topic filter and its handler; retained messages go to `on_retained` where that is not None."""
 
     topic_filter: str
     handler: Handler
     on_retained: Handler | None
     qos: int
 
-    def handler_of(self, *, retained: bool) -> Handler:
-        """Return who wants a message."""
-        return self.on_retained if retained and self.on_retained is not None else self.handler
-
 
 class Dispatcher:
-    """The subscriptions, in the order in which they were made.
+    """Calls the handlers of the subscriptions that match a message, in the order of subscribing.
 
     Attributes:
         handler_errors: exceptions that handlers have raised so far.
@@ -70,206 +76,86 @@ class Dispatcher:
         self.handler_errors = 0
         self.oversized = 0
         self._subscriptions: list[Subscription] = []
-        # A topic's subscriptions: matching costs microseconds, and the same topics come again and again.
-        self._routes: dict[str, tuple[Subscription, ...]] = {}
-        self._complained_s: dict[str, float] = {}
+        # By topic: matching costs microseconds, and the same topics come again and again.
+        self._matches: dict[str, tuple[Subscription, ...]] = {}
+        self._logged_at_s: dict[str, float] = {}
 
     def __len__(self) -> int:
         """Return how many subscriptions there are."""
         return len(self._subscriptions)
 
     def add(self, topic_filter: str, handler: Handler, *, qos: int, on_retained: Handler | None = None) -> None:
-        """Add a subscription."""
-        Wildcard(topic_filter)  # raises ValueError where MQTT forbids it
+        """Add a subscription.
+
+        Raises:
+            ValueError: MQTT forbids this topic filter.
+        """
+        aiomqtt.Wildcard(topic_filter)
         self._subscriptions.append(
             Subscription(topic_filter=topic_filter, handler=handler, on_retained=on_retained, qos=qos)
         )
-        self._routes.clear()
+        self._matches.clear()
 
     def filters(self, *, since: int = 0) -> dict[str, int]:
-        """Return the QoS to ask for with each topic filter that was added from number `since` on."""
+        """Return the topic filters added from number `since` on, each with the QoS to ask for."""
         qos: dict[str, int] = {}
         for subscription in self._subscriptions:
             qos[subscription.topic_filter] = max(subscription.qos, qos.get(subscription.topic_filter, 0))
         return {added.topic_filter: qos[added.topic_filter] for added in self._subscriptions[since:]}
 
-    def deliver(self, topic: str, payload: bytes, retained: bool = False) -> None:
-        """Hand a message to the handlers that want it; what they raise is counted and logged, and ends nothing."""
-        for subscription in self._route(topic):
-            if len(payload) > MAX_PAYLOAD_BYTES:
+    def dispatch(self, topic: str, payload: bytes, retained: bool = False) -> None:
+        """Pass a message to every matching handler; count and log what a handler raises."""
+        for subscription in self._matching(topic):
+            if len(payload) > MAX_MESSAGE_BYTES:
                 self.oversized += 1
-                if self._may_complain(subscription):
+                if self._may_log(subscription):
                     _LOGGER.warning("dropped a message of %d bytes on %s: too long", len(payload), topic)
                 continue
+            handler = subscription.on_retained if retained else None
             try:
-                subscription.handler_of(retained=retained)(topic, payload)
-            except Exception:  # a handler's bug on one message must not cut everybody off the bus
+                (handler or subscription.handler)(topic, payload)
+            except Exception:  # a handler's bug on one message must not end the connection
                 self.handler_errors += 1
-                if self._may_complain(subscription):
+                if self._may_log(subscription):
                     _LOGGER.exception("the handler of %s failed on %s", subscription.topic_filter, topic)
 
-    def _route(self, topic: str) -> tuple[Subscription, ...]:
-        route = self._routes.get(topic)
-        if route is None:
-            if len(self._routes) >= _MAX_ROUTES:
-                self._routes.clear()
-            route = tuple(wanted for wanted in self._subscriptions if topic_matches_sub(wanted.topic_filter, topic))
-            self._routes[topic] = route
-        return route
+    def _matching(self, topic: str) -> tuple[Subscription, ...]:
+        matching = self._matches.get(topic)
+        if matching is None:
+            if len(self._matches) >= _MAX_CACHED_TOPICS:
+                self._matches.clear()
+            matching = tuple(item for item in self._subscriptions if topic_matches_sub(item.topic_filter, topic))
+            self._matches[topic] = matching
+        return matching
 
-    def _may_complain(self, subscription: Subscription) -> bool:
-        """Return whether a filter's last complaint is a minute old."""
-        now_s, last_s = time.monotonic(), self._complained_s.get(subscription.topic_filter)
-        if last_s is not None and now_s - last_s < _COMPLAINT_PERIOD_S:
+    def _may_log(self, subscription: Subscription) -> bool:
+        """Return whether the last message about a topic filter was logged a minute ago, or never."""
+        now_s, last_s = time.monotonic(), self._logged_at_s.get(subscription.topic_filter)
+        if last_s is not None and now_s - last_s < _LOG_PERIOD_S:
             return False
-        self._complained_s[subscription.topic_filter] = now_s
+        self._logged_at_s[subscription.topic_filter] = now_s
         return True
 
 
-KEEPALIVE_S: Final = 15
-OPERATION_TIMEOUT_S: Final = 10.0
-WINDOW: Final = 64
-"""Messages that may be on their way without an acknowledgement."""
-_NO_DELAY: Final = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),)
-"""Without it a round trip at QoS 1 takes 44 ms longer: Nagle's algorithm waits for a delayed acknowledgement."""
-_CLIENT_LOGGER = logging.getLogger(f"{__name__}.client")
-_CLIENT_LOGGER.setLevel(logging.CRITICAL)  # what the client meets, the bus says, once a transition
-
-
-def open_client(
-    endpoint: BrokerAddress,
-    tls: ssl.SSLContext | None,
-    deliver: Callable[[str, bytes, bool], None],
-    *,
-    identifier: str | None = None,
-    will: aiomqtt.Will | None = None,
-    timeout_s: float = OPERATION_TIMEOUT_S,
-) -> aiomqtt.Client:
-    """Return a client that is still to be entered; `deliver` gets topic and payload of each message that comes at once.
-
-    Third, it gets whether the message was retained: kept by the broker from before, for nobody knows how long.
-
-    A client serves for one connection: used again it would send by itself what the outbox sends again, too.
-    """
-
-    class Sink(asyncio.Queue[aiomqtt.Message]):
-        """The client's queue, without the queue: no task for each message, and nothing that grows."""
-
-        def put_nowait(self, item: aiomqtt.Message) -> None:
-            deliver(item.topic.value, item.payload, item.retain)
-
-    client = aiomqtt.Client(
-        endpoint.host,
-        endpoint.port,
-        username=endpoint.username or None,
-        password=endpoint.password or None,
-        logger=_CLIENT_LOGGER,
-        identifier=identifier,
-        queue_type=Sink,
-        will=will,
-        timeout=timeout_s,
-        keepalive=KEEPALIVE_S,
-        max_inflight_messages=WINDOW,
-        tls_context=tls,
-        socket_options=_NO_DELAY,
-    )
-    client.pending_calls_threshold = WINDOW
-    return client
-
-
-async def listen(client: aiomqtt.Client) -> None:
-    """Return never: raise MqttError when the connection ends. The messages themselves go to the client's sink."""
-    async for _ in client.messages:
-        pass
-
-
-async def probe(
-    url: str,
-    *,
-    username: str = "",
-    password: str = "",
-    ca_file: str = "",
-    root: str = "gridchase/v1",
-    timeout_s: float = 5.0,
-) -> str | None:
-    """Send a message through the broker and back; return None, or what is wrong, in a sentence that says what to do."""
-    try:
-        endpoint = BrokerAddress(url=url, username=username, password=password, ca_file=ca_file)
-    except ValueError as error:
-        return str(error)
-    topic, came_back = f"{root}/probe/{secrets.token_hex(8)}", asyncio.Event()
-    quieten(asyncio.get_running_loop())
-    try:
-        tls = await asyncio.to_thread(endpoint.tls_context)
-        client = open_client(endpoint, tls, lambda *_: came_back.set(), timeout_s=timeout_s)
-        async with client, asyncio.timeout(timeout_s):
-            await client.subscribe(topic, 1)
-            await client.publish(topic, b"probe", 1)
-            await came_back.wait()
-    except TimeoutError:
-        return f"{endpoint.address}: a message on {topic} does not come back: check the broker's access rules"
-    except (aiomqtt.MqttError, OSError) as error:
-        return endpoint.explain(error).sentence
-    return None
-
-
-class _QuietHandler:
-    """An exception handler for the loop that leaves out what aiomqtt reports although it is handled.
-
-    When a connection breaks, a call to watch its socket may still be in the loop's queue: a bad file descriptor,
-    harmless. A connection may end with an error that nobody waited for any more. And one that was given up while it
-    opened finds its future cancelled when the broker closes it.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._inner = loop.get_exception_handler()
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error, message = context.get("exception"), str(context.get("message"))
-        late_watch = isinstance(error, OSError) and error.errno == errno.EBADF and "_writer" in message
-        forgotten_end = isinstance(error, aiomqtt.MqttError) and "never retrieved" in message
-        given_up = isinstance(error, asyncio.CancelledError) and "in callback" in message
-        if late_watch or forgotten_end or given_up:
-            return
-        if self._inner is None:
-            loop.default_exception_handler(context)
-        else:
-            self._inner(loop, context)
-
-
-def quieten(loop: asyncio.AbstractEventLoop) -> None:
-    """Keep aiomqtt's harmless noise from the loop's exception handler; once is enough for a loop."""
-    if not isinstance(loop.get_exception_handler(), _QuietHandler):
-        loop.set_exception_handler(_QuietHandler(loop))
-
-
-__all__ = ["MqttClient", "Outgoing", "Will", "probe"]
-
-OUTBOX_SIZE: Final = 4_096
-LEAVE_TIMEOUT_S: Final = 2.0
-LONGEST_PAUSE_S: Final = 30.0
-_FIRST_PAUSE_S: Final = 0.25
-_STEADY_S: Final = 5.0
-"""A connection that lasted this long was a good one: the next attempts begin quickly again."""
-_FAILED_SUBSCRIPTION: Final = 128
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Will:
-    """What the broker publishes for us when we vanish without taking leave."""
-
-    topic: str
-    payload: bytes
-    qos: int = 1
-    retain: bool = True
-
-
 class MqttClient:
-    """A connection to the broker, held while `async with bus:` runs; leaving it sends what waits, then takes leave.
+    """A connection to the broker, held while `async with client:` runs; leaving it sends the outbox and disconnects.
+
+    Args:
+        url: the broker, see `BrokerAddress`.
+        username: our user name; "": none.
+        password: its password.
+        ca_file: the certificate authorities that the broker is checked against; "": those of the system.
+        identifier: the client id; by default a random one.
+        will: what the broker publishes when this client vanishes without disconnecting.
+        birth: returns the messages to publish first at each connection.
+        setting_names: what the program calls the settings above, for its error messages.
 
     Attributes:
-        connected: whether the broker is there and knows our subscriptions.
+        connected: whether the broker is there and has our subscriptions.
         last_error: why it is not, or what it refused, in a sentence; None while all is well.
+
+    Raises:
+        BrokerAddressError: the URL is malformed.
     """
 
     def __init__(
@@ -280,28 +166,30 @@ class MqttClient:
         password: str = "",
         ca_file: str = "",
         identifier: str | None = None,
-        will: Will | None = None,
+        will: Outgoing | None = None,
         birth: Callable[[], Iterable[Outgoing]] | None = None,
+        setting_names: SettingNames | None = None,
     ) -> None:
         self.connected = False
         self.last_error: str | None = None
-        self._endpoint = BrokerAddress(url=url, username=username, password=password, ca_file=ca_file)
-        # One name for life: when we come back, the broker ends what is left of our former connection, with its will,
-        # before our birth. Under a new name the old will would come after it, and stay.
+        self._address = BrokerAddress(url=url, username=username, password=password, ca_file=ca_file)
+        self._names = setting_names or SettingNames()
+        # One id for life: at a reconnection the broker ends what is left of our former connection, with its will,
+        # before our birth. Under a new id the old will would come after it, and stay.
         self._identifier = identifier or f"gridchase-{secrets.token_hex(6)}"
         self._will = will
         self._birth = birth
         self._dispatcher = Dispatcher()
         self._outbox = Outbox(OUTBOX_SIZE)
-        self._subscribed = asyncio.Event()
-        self._at_rest = asyncio.Event()
-        self._at_rest.set()
-        self._leaving = False
-        self._told: set[Trouble] = set()
+        self._subscription_added = asyncio.Event()
+        self._not_connecting = asyncio.Event()
+        self._not_connecting.set()
+        self._is_leaving = False
+        self._logged_faults: set[FaultKind] = set()
 
     @property
     def dropped(self) -> int:
-        """Return how many messages a full outbox has lost so far."""
+        """Return how many messages a full outbox has dropped so far."""
         return self._outbox.dropped
 
     @property
@@ -314,27 +202,25 @@ class MqttClient:
         """Return how many messages were dropped because they were longer than 1 MiB."""
         return self._dispatcher.oversized
 
-    def set_birth(self, birth: Callable[[], Iterable[Outgoing]]) -> None:
-        """Publish what `birth()` returns first thing at every connection."""
-        self._birth = birth
-
     def subscribe(
         self, topic_filter: str, handler: Handler, *, qos: int = 0, on_retained: Handler | None = None
     ) -> None:
         """Call `handler(topic, payload)` for each message under `topic_filter`, now and after every reconnection.
 
-        What the broker has retained comes at every connection, however old it is; it goes to `on_retained` where that
-        is given.
-        Handlers must not wait, and must bear a message twice. What they raise is counted and logged.
-        """
-        self._dispatcher.add(topic_filter, handler, qos=qos, on_retained=on_retained)
-        self._subscribed.set()
-
-    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> None:
-        """Send a message, or keep it until the broker is back; never waits. A full outbox drops its oldest.
+        The broker sends what it has retained at every connection, however old that is; it goes to `on_retained` if
+        given. Handlers must not wait, and must tolerate duplicates. What they raise is counted and logged.
 
         Raises:
-            ValueError: MQTT forbids this topic or QoS.
+            ValueError: MQTT forbids this topic filter.
+        """
+        self._dispatcher.add(topic_filter, handler, qos=qos, on_retained=on_retained)
+        self._subscription_added.set()
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> None:
+        """Send a message, or keep it until the broker is back; never waits. A full outbox drops its oldest message.
+
+        Raises:
+            ValueError: MQTT forbids this topic, or the QoS is not 0 or 1.
         """
         aiomqtt.Topic(topic)
         if qos not in {0, 1}:
@@ -353,26 +239,26 @@ class MqttClient:
 
     async def __aenter__(self) -> Self:
         """Begin to connect; does not wait for the broker."""
-        quieten(asyncio.get_running_loop())
+        install_quiet_handler(asyncio.get_running_loop())
         self._tasks = asyncio.TaskGroup()
         await self._tasks.__aenter__()
-        self._running = self._tasks.create_task(self._run(), name=f"bus[{self._endpoint.address}]")
+        self._running = self._tasks.create_task(self._run(), name=f"mqtt[{self._address.host_and_port}]")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Send what waits, within a bounded time, and take leave, so that no will is published."""
+        """Send the outbox, within a bounded time, and disconnect, so that the will is not published."""
         try:
-            if not self._running.done() and not await self.flush(LEAVE_TIMEOUT_S):
+            if not self._running.done() and not await self.flush(DISCONNECT_TIMEOUT_S):
                 why = self.last_error or "no time left"
-                _LOGGER.warning("left the bus with %d messages unsent: %s", len(self._outbox), why)
-            async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                await self._at_rest.wait()
+                _LOGGER.warning("disconnecting with %d messages unsent: %s", len(self._outbox), why)
+            async with asyncio.timeout(DISCONNECT_TIMEOUT_S):
+                await self._not_connecting.wait()
         except TimeoutError:
-            _LOGGER.debug("left the bus in the middle of an attempt to connect")
+            _LOGGER.debug("gave up an attempt to connect")
         finally:
-            self._leaving = True
+            self._is_leaving = True
             self._running.cancel()
             # A task group wraps whatever its body raises; this one is our own affair, so only a cancellation, which
             # may be its own way to report a bug in our task, is passed to it.
@@ -384,106 +270,104 @@ class MqttClient:
         while True:
             began_s, fault = loop.time(), None
             try:
-                await self._session()
+                await self._run_session()
             except* (aiomqtt.MqttError, OSError) as errors:
-                fault = self._endpoint.explain(_first(errors))
+                fault = explain(self._address, _first(errors))
             if fault is not None:
-                self._tell(fault)
-            if self._leaving:  # a failure to take leave must not undo that we are leaving
+                self._report(fault)
+            if self._is_leaving:  # a failure to disconnect must not undo that we are leaving
                 return
-            attempt = 0 if loop.time() - began_s > _STEADY_S else attempt + 1
-            await asyncio.sleep(_pause_s(attempt, fault))
+            attempt = 0 if loop.time() - began_s > _STABLE_S else attempt + 1
+            await asyncio.sleep(_retry_delay_s(attempt, fault))
 
-    async def _session(self) -> None:
-        """Connect, greet, and serve until the connection ends, which raises."""
+    async def _run_session(self) -> None:
+        """Connect, and serve until the connection ends, which raises."""
         try:
             async with AsyncExitStack() as stack:
                 with self._connecting():
-                    tls = await asyncio.to_thread(self._endpoint.tls_context)
-                    client = await stack.enter_async_context(self._client(tls))
-                n_subscribed = await self._greet(client)
-                if self._leaving:  # Python 3.11 loses a cancellation that comes together with an acknowledgement
+                    tls = await asyncio.to_thread(self._address.tls_context)
+                    client = await stack.enter_async_context(
+                        open_client(
+                            self._address, tls, self._dispatcher.dispatch, identifier=self._identifier, will=self._will
+                        )
+                    )
+                n_subscribed = await self._announce(client)
+                if self._is_leaving:  # Python 3.11 loses a cancellation that comes together with an acknowledgement
                     return
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(listen(client), name="bus: listen")
-                    tasks.create_task(self._send(client, tasks), name="bus: send")
-                    tasks.create_task(self._keep_subscribed(client, n_subscribed), name="bus: subscribe")
+                    tasks.create_task(receive(client), name="mqtt: receive")
+                    tasks.create_task(self._send(client, tasks), name="mqtt: send")
+                    tasks.create_task(self._keep_subscribed(client, n_subscribed), name="mqtt: subscribe")
         finally:
             self.connected = False
-            self._outbox.recover()
+            self._outbox.requeue_unacknowledged()
 
     @contextmanager
     def _connecting(self) -> Iterator[None]:
         """Mark the time in which a thread of the client opens the connection: it cannot be called back."""
-        self._at_rest.clear()
+        self._not_connecting.clear()
         try:
             yield
         finally:
-            self._at_rest.set()
+            self._not_connecting.set()
 
-    def _client(self, tls: ssl.SSLContext | None) -> aiomqtt.Client:
-        will = None
-        if self._will is not None:
-            will = aiomqtt.Will(self._will.topic, self._will.payload, self._will.qos, self._will.retain)
-        return open_client(self._endpoint, tls, self._dispatcher.deliver, identifier=self._identifier, will=will)
-
-    async def _greet(self, client: aiomqtt.Client) -> int:
-        """Publish the birth messages, queue the latest state again and subscribe; return how many subscriptions."""
+    async def _announce(self, client: aiomqtt.Client) -> int:
+        """Publish the birth messages, queue the retained ones again and subscribe; return how many subscriptions."""
         births = list(self._birth()) if self._birth else []
         for message in births:
             await client.publish(message.topic, message.payload, message.qos, message.retain)
-        self._outbox.repeat_state(but={message.topic for message in births})
+        self._outbox.requeue_retained(except_topics={message.topic for message in births})
         self.last_error = None
-        self._told.clear()
+        self._logged_faults.clear()
         n_subscribed = await self._subscribe(client, since=0)
         self.connected = True
-        _LOGGER.info("connected to the broker at %s", self._endpoint.url)
+        _LOGGER.info("connected to the broker at %s", self._address.url)
         return n_subscribed
 
     async def _keep_subscribed(self, client: aiomqtt.Client, n_subscribed: int) -> None:
         while True:
-            await self._subscribed.wait()
+            await self._subscription_added.wait()
             n_subscribed = await self._subscribe(client, since=n_subscribed)
 
     async def _subscribe(self, client: aiomqtt.Client, *, since: int) -> int:
-        self._subscribed.clear()
+        self._subscription_added.clear()
         n_subscribed, filters = len(self._dispatcher), self._dispatcher.filters(since=since)
         for topic_filter, qos in filters.items():
             for code in await client.subscribe(topic_filter, qos):
-                if (code if isinstance(code, int) else code.value) >= _FAILED_SUBSCRIPTION:
+                if (code if isinstance(code, int) else code.value) >= _SUBSCRIPTION_FAILED:
                     self.last_error = f"the broker refuses the subscription to {topic_filter}: check its access rules"
                     _LOGGER.error("%s", self.last_error)
         return n_subscribed
 
     async def _send(self, client: aiomqtt.Client, tasks: asyncio.TaskGroup) -> None:
-        window = asyncio.Semaphore(WINDOW)
+        in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
         while True:
-            await window.acquire()
+            await in_flight.acquire()
             number, message = await self._outbox.get()
-            tasks.create_task(self._transmit(client, number, message, window), name="bus: transmit")
+            tasks.create_task(self._transmit(client, number, message, in_flight), name="mqtt: transmit")
             await asyncio.sleep(0)  # so that messages are on the wire in their order, and others get their turn
 
     async def _transmit(
-        self, client: aiomqtt.Client, number: int, message: Outgoing, window: asyncio.Semaphore
+        self, client: aiomqtt.Client, number: int, message: Outgoing, in_flight: asyncio.Semaphore
     ) -> None:
         """Publish a message and wait until it is acknowledged, or at QoS 0 written."""
         await client.publish(message.topic, message.payload, message.qos, message.retain)
-        self._outbox.confirm(number)
-        window.release()
+        self._outbox.acknowledge(number)
+        in_flight.release()
 
-    def _tell(self, fault: Fault) -> None:
-        """Log a fault once between two connections."""
-        self.last_error = fault.sentence
-        if fault.trouble not in self._told:
-            self._told.add(fault.trouble)
-            _LOGGER.warning("%s; trying again", fault.sentence)
+    def _report(self, fault: ConnectionFault) -> None:
+        """Log each kind of fault once between two connections."""
+        self.last_error = fault.sentence(self._names)
+        if fault.kind not in self._logged_faults:
+            self._logged_faults.add(fault.kind)
+            _LOGGER.warning("%s; trying again", self.last_error)
 
 
-def _pause_s(attempt: int, fault: Fault | None) -> float:
-    """Return how long to wait before the next attempt: longer each time, and at random, lest all come at once [s]."""
-    longest_s = min(LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempt, 16))
-    if fault is not None and fault.trouble is Trouble.PASSWORD:
-        longest_s = LONGEST_PAUSE_S  # a wrong password stays wrong; brokers ban those who try too often
+def _retry_delay_s(attempt: int, fault: ConnectionFault | None) -> float:
+    """Return how long to wait before the next attempt: exponential backoff with jitter [s]."""
+    longest_s = min(MAX_RETRY_DELAY_S, _FIRST_RETRY_DELAY_S * 2.0 ** min(attempt, 16))
+    if fault is not None and fault.kind is FaultKind.CREDENTIALS:
+        longest_s = MAX_RETRY_DELAY_S  # a wrong password stays wrong; brokers ban those who try too often
     return random.uniform(0.5, 1.0) * longest_s  # noqa: S311 — jitter is no secret
 
 
@@ -493,3 +377,122 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+async def probe_broker(
+    url: str,
+    *,
+    username: str = "",
+    password: str = "",
+    ca_file: str = "",
+    root: str = "gridchase/v1",
+    timeout_s: float = 5.0,
+    setting_names: SettingNames | None = None,
+) -> str | None:
+    """Send a message through the broker and back; return None, or what is wrong and what to do about it."""
+    try:
+        address = BrokerAddress(url=url, username=username, password=password, ca_file=ca_file)
+    except BrokerAddressError as error:
+        return str(error)
+    topic, returned = f"{root}/probe/{secrets.token_hex(8)}", asyncio.Event()
+    install_quiet_handler(asyncio.get_running_loop())
+    try:
+        tls = await asyncio.to_thread(address.tls_context)
+        client = open_client(address, tls, lambda *_: returned.set(), timeout_s=timeout_s)
+        async with client, asyncio.timeout(timeout_s):
+            await client.subscribe(topic, 1)
+            await client.publish(topic, b"probe", 1)
+            await returned.wait()
+    except TimeoutError:
+        return f"{address.host_and_port}: a message on {topic} does not come back: check the broker's access rules"
+    except (aiomqtt.MqttError, OSError) as error:
+        return explain(address, error).sentence(setting_names or SettingNames())
+    return None
+
+
+def open_client(
+    address: BrokerAddress,
+    tls: ssl.SSLContext | None,
+    dispatch: Callable[[str, bytes, bool], None],
+    *,
+    identifier: str | None = None,
+    will: Outgoing | None = None,
+    timeout_s: float = OPERATION_TIMEOUT_S,
+) -> aiomqtt.Client:
+    """Return a client that is not entered yet, for one connection: used again it would resend what the outbox resends.
+
+    `dispatch` is called at once with the topic, the payload and the retain flag of each message.
+    """
+
+    class DispatchQueue(asyncio.Queue[aiomqtt.Message]):
+        """The client's queue, without the queue: no task for each message, and nothing that grows."""
+
+        def put_nowait(self, item: aiomqtt.Message) -> None:
+            dispatch(item.topic.value, item.payload, item.retain)
+
+    client = aiomqtt.Client(
+        address.host,
+        address.port,
+        username=address.username or None,
+        password=address.password or None,
+        logger=_AIOMQTT_LOGGER,
+        identifier=identifier,
+        queue_type=DispatchQueue,
+        will=None if will is None else aiomqtt.Will(will.topic, will.payload, will.qos, will.retain),
+        timeout=timeout_s,
+        keepalive=KEEPALIVE_S,
+        max_inflight_messages=MAX_IN_FLIGHT,
+        tls_context=tls,
+        socket_options=_NO_DELAY,
+    )
+    client.pending_calls_threshold = MAX_IN_FLIGHT
+    return client
+
+
+async def receive(client: aiomqtt.Client) -> None:
+    """Never return: raise MqttError when the connection ends. The messages themselves go to the dispatch queue."""
+    async for _ in client.messages:
+        pass
+
+
+def explain(address: BrokerAddress, error: BaseException) -> ConnectionFault:
+    """Return what an error of aiomqtt, or one beneath it, means."""
+    if isinstance(error, MqttConnectError):
+        return address.explain_refusal(error.rc)
+    beneath = error.__cause__ or error.__context__
+    if isinstance(error, aiomqtt.MqttError) and not isinstance(error, MqttCodeError):
+        if beneath is not None:  # aiomqtt turns every OSError into an MqttError with the same words
+            return explain(address, beneath)
+        if "timed out" in str(error):
+            return address.explain_silence()
+    return address.explain(error)
+
+
+class _QuietExceptionHandler:
+    """An exception handler of the loop that leaves out what aiomqtt reports although it is handled.
+
+    When a connection breaks, a call to watch its socket may still be in the loop's queue: a bad file descriptor,
+    harmless. A connection may end with an error that nobody waits for any more. And one that was given up while it
+    opened finds its future cancelled when the broker closes it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._inner = loop.get_exception_handler()
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error, message = context.get("exception"), str(context.get("message"))
+        late_watch = isinstance(error, OSError) and error.errno == errno.EBADF and "_writer" in message
+        unawaited_end = isinstance(error, aiomqtt.MqttError) and "never retrieved" in message
+        given_up = isinstance(error, asyncio.CancelledError) and "in callback" in message
+        if late_watch or unawaited_end or given_up:
+            return
+        if self._inner is None:
+            loop.default_exception_handler(context)
+        else:
+            self._inner(loop, context)
+
+
+def install_quiet_handler(loop: asyncio.AbstractEventLoop) -> None:
+    """Keep aiomqtt's harmless noise from the loop's exception handler; once is enough for a loop."""
+    if not isinstance(loop.get_exception_handler(), _QuietExceptionHandler):
+        loop.set_exception_handler(_QuietExceptionHandler(loop))

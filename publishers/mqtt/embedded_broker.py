@@ -1,8 +1,4 @@
-"""A broker that needs no set-up: mosquitto as a child process where it is installed, else amqtt in this process.
-
-mosquitto as a child process: found, started without privileges, and sure to end with its parent.
-
-A broker that needs no set-up: mosquitto as a child process where it is installed, else amqtt inside this process.
+"""A broker that needs no set-up: mosquitto as a child process where it is installed, else amqtt inside this process.
 
 It asks nobody for a password, so it listens on the loopback unless told otherwise. It lives as long as its context:
 the child also ends when this process is killed. For production run mosquitto by itself, with TLS, passwords and access
@@ -28,11 +24,14 @@ from pathlib import Path
 from typing import Final, Literal
 
 from publishers.errors import BrokerError
-from publishers.mqtt.client import probe
+from publishers.mqtt.client import probe_broker
+
+__all__ = ["BrokerError", "EmbeddedBroker", "embedded_broker", "find_mosquitto"]
 
 START_TIMEOUT_S: Final = 5.0
 STOP_TIMEOUT_S: Final = 2.0
 _POLL_S: Final = 0.01
+_N_ATTEMPTS: Final = 3
 _SEARCH_PATH: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
 _CONF: Final = """
 listener {port} {host}
@@ -71,98 +70,12 @@ os.execv(program, [program, *arguments])
 Changing the user forgets that request, so it comes after; and mosquitto, which would change the user itself, must find
 that done. A process of its own does it, because between fork and exec of a process with threads no Python may run.
 """
-
-
-def find_mosquitto() -> str | None:
-    """Return where mosquitto is, which Debian keeps outside the PATH of ordinary users; None where it is not."""
-    return shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_SEARCH_PATH]))
-
-
-async def read_version(program: str) -> str:
-    """Return the version of a mosquitto, from the first line of its help."""
-    child = await asyncio.create_subprocess_exec(program, "-h", stdout=asyncio.subprocess.PIPE)
-    async with asyncio.timeout(START_TIMEOUT_S):
-        output, _ = await child.communicate()
-    found = re.search(rb"version (\S+)", output)
-    return found[1].decode() if found else "unknown"
-
-
-async def launch(program: str, directory: Path, host: str, port: int) -> asyncio.subprocess.Process:
-    """Start mosquitto as a child that ends with us, without privileges where we have some."""
-    conf, user = directory / "mosquitto.conf", _unprivileged_user()
-    # The launcher has changed the user by then; without this line mosquitto would insist on trying it again.
-    conf.write_text(_CONF.format(host=host, port=port) + ("user root\n" if user else ""))
-    if user:
-        shutil.chown(directory, user)
-        shutil.chown(conf, user)
-    with (directory / "mosquitto.log").open("wb") as log:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), user, program, "-c", str(conf)),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # Ctrl-C in the terminal is for us: the broker must outlive our last messages
-        )
-
-
-def _unprivileged_user() -> str:
-    """Return whom mosquitto should run as, or nothing where we are no root ourselves."""
-    if os.geteuid() != 0:
-        return ""
-    for name in ("mosquitto", "nobody"):
-        try:
-            return pwd.getpwnam(name).pw_name
-        except KeyError:
-            continue
-    return ""
-
-
-async def accepts(child: asyncio.subprocess.Process, host: str, port: int) -> bool:
-    """Wait until the child accepts connections; return False where it ends, or does not in time."""
-    try:
-        async with asyncio.timeout(START_TIMEOUT_S):
-            while child.returncode is None:
-                try:
-                    _, writer = await asyncio.open_connection(host, port)
-                except OSError:
-                    await asyncio.sleep(_POLL_S)
-                else:
-                    writer.close()
-                    return True
-    except TimeoutError:
-        return False
-    return False
-
-
-async def stop(child: asyncio.subprocess.Process) -> None:
-    """End the child: by SIGTERM, and by SIGKILL where that does not help."""
-    if child.returncode is not None:
-        return
-    child.terminate()
-    try:
-        async with asyncio.timeout(STOP_TIMEOUT_S):
-            await child.wait()
-    except TimeoutError:
-        child.kill()
-        async with asyncio.timeout(STOP_TIMEOUT_S):
-            await child.wait()
-
-
-def read_last_words(directory: Path) -> str:
-    """Return the last lines of mosquitto's log."""
-    lines = (directory / "mosquitto.log").read_text(errors="replace").splitlines()
-    return " | ".join(lines[-3:]) or "it said nothing"
-
-
-__all__ = ["BrokerError", "EmbeddedBroker", "embedded_broker"]
-
-_N_ATTEMPTS: Final = 3
 _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedBroker:
-    """A broker that runs."""
+    """A running broker."""
 
     kind: Literal["mosquitto", "amqtt"]
     version: str
@@ -177,8 +90,8 @@ class EmbeddedBroker:
         return f"mqtt://[{local}]:{self.port}" if ":" in local else f"mqtt://{local}:{self.port}"
 
     async def wait(self) -> None:
-        """Wait until it ends by itself, which it should not, and log why; it does not come back."""
-        _LOGGER.error("the broker ended by itself: %s", await self.ended())
+        """Wait until the broker ends by itself, which it should not, and log why; it is not restarted."""
+        _LOGGER.error("the embedded broker has stopped: %s", await self.ended())
 
 
 @asynccontextmanager
@@ -221,7 +134,7 @@ def _check_host(host: str, *, allow_remote: bool) -> str:
     return str(address)
 
 
-async def _claim(host: str, port: int) -> int:
+async def _choose_port(host: str, port: int) -> int:
     """Return the port, or a free one where it is 0."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as listener:
@@ -236,28 +149,28 @@ async def _claim(host: str, port: int) -> int:
     if not taken:
         raise BrokerError(f"cannot listen at {host}:{port}: {reason}; choose another host or port")
     url = f"mqtt://[{host}]:{port}" if ":" in host else f"mqtt://{host}:{port}"
-    if await probe(url, timeout_s=1.0) is None:
-        raise BrokerError(f"a broker runs at {host}:{port} already: use it (bus.url = {url!r}), or choose another port")
+    if await probe_broker(url, timeout_s=1.0) is None:
+        raise BrokerError(f"a broker already runs at {host}:{port}: use it ({url}), or choose another port")
     raise BrokerError(f"port {port} of {host} is taken by another program: choose another port, or 0 for a free one")
 
 
 @asynccontextmanager
 async def _mosquitto(program: str, host: str, port: int) -> AsyncIterator[EmbeddedBroker]:
-    version = await read_version(program)
+    version = await _read_version(program)
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gridchase-broker-")))
         chosen = port
         for _ in range(1 if port else _N_ATTEMPTS):  # a free port may be taken before mosquitto has it
-            chosen = await _claim(host, port)
-            child = await launch(program, directory, host, chosen)
-            stack.push_async_callback(stop, child)
-            if await accepts(child, host, chosen):
+            chosen = await _choose_port(host, port)
+            child = await _launch(program, directory, host, chosen)
+            stack.push_async_callback(_stop, child)
+            if await _accepts_connections(child, host, chosen):
                 break
         else:
-            raise BrokerError(f"mosquitto {version} did not start at {host}:{chosen}: {read_last_words(directory)}")
+            raise BrokerError(f"mosquitto {version} did not start at {host}:{chosen}: {_read_last_lines(directory)}")
 
         async def ended() -> str:
-            return f"mosquitto ended with status {await child.wait()}: {read_last_words(directory)}"
+            return f"mosquitto ended with status {await child.wait()}: {_read_last_lines(directory)}"
 
         yield EmbeddedBroker(kind="mosquitto", version=version, host=host, port=chosen, ended=ended)
 
@@ -273,7 +186,7 @@ async def _amqtt(host: str, port: int) -> AsyncIterator[EmbeddedBroker]:
         ) from error
     for name in ("amqtt", "transitions"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # it logs every packet, and a traceback for a lost client
-    chosen = await _claim(host, port)
+    chosen = await _choose_port(host, port)
     broker = Broker(
         {
             "listeners": {"default": {"type": "tcp", "bind": f"{host}:{chosen}"}},
@@ -286,7 +199,7 @@ async def _amqtt(host: str, port: int) -> AsyncIterator[EmbeddedBroker]:
         raise BrokerError(f"amqtt did not start at {host}:{chosen}: {error}") from error
     try:
         version = metadata.version("amqtt")
-        yield EmbeddedBroker(kind="amqtt", version=version, host=host, port=chosen, ended=_never)
+        yield EmbeddedBroker(kind="amqtt", version=version, host=host, port=chosen, ended=_never_ends)
     finally:
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
@@ -295,7 +208,88 @@ async def _amqtt(host: str, port: int) -> AsyncIterator[EmbeddedBroker]:
             _LOGGER.warning("amqtt did not stop within %g s", STOP_TIMEOUT_S)
 
 
-async def _never() -> str:
-    """Wait for ever: amqtt ends with this process and not before."""
+async def _never_ends() -> str:
+    """Wait for ever: amqtt ends with this process, not before."""
     never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     return await never
+
+
+def find_mosquitto() -> str | None:
+    """Return where mosquitto is, which Debian keeps outside the PATH of ordinary users; None where it is not."""
+    return shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_SEARCH_PATH]))
+
+
+async def _read_version(program: str) -> str:
+    """Return the version of a mosquitto, from the first line of its help."""
+    child = await asyncio.create_subprocess_exec(program, "-h", stdout=asyncio.subprocess.PIPE)
+    async with asyncio.timeout(START_TIMEOUT_S):
+        output, _ = await child.communicate()
+    found = re.search(rb"version (\S+)", output)
+    return found[1].decode() if found else "unknown"
+
+
+async def _launch(program: str, directory: Path, host: str, port: int) -> asyncio.subprocess.Process:
+    """Start mosquitto as a child that ends with us, without privileges where we have some."""
+    conf, user = directory / "mosquitto.conf", _unprivileged_user()
+    # The launcher has changed the user by then; without this line mosquitto would insist on trying it again.
+    conf.write_text(_CONF.format(host=host, port=port) + ("user root\n" if user else ""))
+    if user:
+        shutil.chown(directory, user)
+        shutil.chown(conf, user)
+    with (directory / "mosquitto.log").open("wb") as log:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), user, program, "-c", str(conf)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C in the terminal is for us: the broker must outlive our last messages
+        )
+
+
+def _unprivileged_user() -> str:
+    """Return the user that mosquitto should run as; "" unless we are root."""
+    if os.geteuid() != 0:
+        return ""
+    for name in ("mosquitto", "nobody"):
+        try:
+            return pwd.getpwnam(name).pw_name
+        except KeyError:
+            continue
+    return ""
+
+
+async def _accepts_connections(child: asyncio.subprocess.Process, host: str, port: int) -> bool:
+    """Wait until the child accepts connections; return False where it ends, or does not in time."""
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while child.returncode is None:
+                try:
+                    _, writer = await asyncio.open_connection(host, port)
+                except OSError:
+                    await asyncio.sleep(_POLL_S)
+                else:
+                    writer.close()
+                    return True
+    except TimeoutError:
+        return False
+    return False
+
+
+async def _stop(child: asyncio.subprocess.Process) -> None:
+    """End the child: by SIGTERM, and by SIGKILL where that does not help."""
+    if child.returncode is not None:
+        return
+    child.terminate()
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await child.wait()
+    except TimeoutError:
+        child.kill()
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await child.wait()
+
+
+def _read_last_lines(directory: Path) -> str:
+    """Return the last lines of mosquitto's log."""
+    lines = (directory / "mosquitto.log").read_text(errors="replace").splitlines()
+    return " | ".join(lines[-3:]) or "its log is empty"

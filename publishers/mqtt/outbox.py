@@ -1,7 +1,7 @@
-"""The outbox of the bus: what waits for the broker, what is on its way to it, and the latest state that it has.
+"""The outbox of the MQTT client: messages that wait, messages in flight, and the retained ones that were delivered.
 
 A retained message is state: while the broker is away only the latest of each topic is kept. The others are events: a
-full outbox drops its oldest event, and only where there is none its oldest state.
+full outbox drops its oldest event, and its oldest retained message only where it holds no event.
 """
 
 import asyncio
@@ -12,11 +12,11 @@ from publishers.messages.codec import Outgoing
 
 
 class Outbox:
-    """A FIFO of at most `size` messages, numbered, so that what was not delivered goes back to its place.
+    """A FIFO of at most `size` messages; each has a number, by which an undelivered one returns to its place.
 
     Attributes:
-        dropped: messages that a full outbox has lost so far.
-        settled: set while nothing waits and nothing is on its way.
+        dropped: messages that a full outbox has dropped so far.
+        settled: set while nothing waits and nothing is in flight.
     """
 
     def __init__(self, size: int) -> None:
@@ -26,33 +26,33 @@ class Outbox:
         self._size = size
         self._n_put = 0
         self._events: OrderedDict[int, Outgoing] = OrderedDict()
-        self._states: OrderedDict[int, Outgoing] = OrderedDict()
-        self._newest: dict[str, int] = {}  # of the states that wait
-        self._on_the_way: dict[int, Outgoing] = {}
-        self._delivered: OrderedDict[str, tuple[int, Outgoing]] = OrderedDict()  # state by topic
+        self._retained: OrderedDict[int, Outgoing] = OrderedDict()
+        self._newest: dict[str, int] = {}  # number of the newest waiting retained message, by topic
+        self._in_flight: dict[int, Outgoing] = {}
+        self._delivered: OrderedDict[str, tuple[int, Outgoing]] = OrderedDict()  # retained ones, by topic
         self._filled = asyncio.Event()
 
     def __len__(self) -> int:
-        """Return how many messages wait or are on their way."""
-        return self._n_waiting() + len(self._on_the_way)
+        """Return how many messages wait or are in flight."""
+        return self._n_waiting() + len(self._in_flight)
 
     def put(self, message: Outgoing, *, latest_only: bool) -> None:
-        """Add a message; never waits. With `latest_only` it replaces an earlier state of its topic."""
+        """Add a message; never waits. With `latest_only` a retained one replaces an earlier one of its topic."""
         self._n_put += 1
         self._insert(self._n_put, message, latest_only=latest_only)
         self._update()
 
     async def get(self) -> tuple[int, Outgoing]:
-        """Wait for the oldest message and send it on its way, with its number."""
+        """Wait for the oldest message; return it with its number. From now on it is in flight."""
         await self._filled.wait()
-        number = min(next(iter(queue)) for queue in (self._events, self._states) if queue)
-        message = self._on_the_way[number] = self._take(number)
+        number = min(next(iter(queue)) for queue in (self._events, self._retained) if queue)
+        message = self._in_flight[number] = self._take(number)
         self._update()
         return number, message
 
-    def confirm(self, number: int) -> None:
-        """Note that a message has arrived; an empty state clears its topic."""
-        message = self._on_the_way.pop(number)
+    def acknowledge(self, number: int) -> None:
+        """Mark a message as delivered; an empty retained one clears its topic."""
+        message = self._in_flight.pop(number)
         if message.retain:
             self._delivered.pop(message.topic, None)
             if message.payload:
@@ -61,22 +61,22 @@ class Outbox:
                 self._delivered.popitem(last=False)
         self._update()
 
-    def recover(self) -> None:
-        """Put what was on its way back to its place, because the connection ended."""
-        on_the_way = dict(self._on_the_way)
-        self._on_the_way.clear()
-        self._put_back(on_the_way)
+    def requeue_unacknowledged(self) -> None:
+        """Put the messages in flight back to their places, because the connection ended."""
+        in_flight = dict(self._in_flight)
+        self._in_flight.clear()
+        self._put_back(in_flight)
 
-    def repeat_state(self, *, but: Collection[str]) -> None:
-        """Queue the latest state of each topic again, in case the broker has forgotten it; `but` these topics."""
-        delivered = dict(pair for topic, pair in self._delivered.items() if topic not in but)
+    def requeue_retained(self, *, except_topics: Collection[str]) -> None:
+        """Queue the latest retained message of each topic again, in case the broker has forgotten it."""
+        delivered = dict(pair for topic, pair in self._delivered.items() if topic not in except_topics)
         self._delivered.clear()
         self._put_back(delivered)
 
     def _put_back(self, messages: Mapping[int, Outgoing]) -> None:
-        waiting = sorted({**messages, **self._events, **self._states}.items())
+        waiting = sorted({**messages, **self._events, **self._retained}.items())
         self._events.clear()
-        self._states.clear()
+        self._retained.clear()
         self._newest.clear()
         for number, message in waiting:
             self._insert(number, message, latest_only=True)
@@ -86,24 +86,24 @@ class Outbox:
         if message.retain:
             if latest_only and (earlier := self._newest.get(message.topic)) is not None:
                 self._take(earlier)
-            self._states[number] = message
+            self._retained[number] = message
             self._newest[message.topic] = number
         else:
             self._events[number] = message
         if self._n_waiting() > self._size:
-            self._take(next(iter(self._events or self._states)))
+            self._take(next(iter(self._events or self._retained)))
             self.dropped += 1
 
     def _take(self, number: int) -> Outgoing:
         if number in self._events:
             return self._events.pop(number)
-        message = self._states.pop(number)
+        message = self._retained.pop(number)
         if self._newest.get(message.topic) == number:
             del self._newest[message.topic]
         return message
 
     def _n_waiting(self) -> int:
-        return len(self._events) + len(self._states)
+        return len(self._events) + len(self._retained)
 
     def _update(self) -> None:
         for event, holds in ((self._filled, self._n_waiting() > 0), (self.settled, len(self) == 0)):

@@ -1,18 +1,18 @@
 """Batch sizes timed before a training: how long an iteration takes at each, and which do not fit the memory.
 
 Costs of batch sizes that never ran are what a young job lacks most; their ratios follow from how long an iteration
-takes. The training code brings a callable that trains one iteration, and each size is timed once in the life of a job.
+takes. The training code passes a function that trains one iteration, and each size is timed once in the life of a job.
 """
 
 import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
 from publishers.messages.training import TrialTimes
 from publishers.training.coerce import to_float, to_text, warn_once
-from publishers.training.trial import LONGEST_TIMEOUT_S, BatchSizeTrial, is_out_of_memory
+from publishers.training.policy_client import MAX_TIMEOUT_S, BatchSizeTrial
 
 N_WARM_UPS: Final = 3
 """Calls that do not count: the first ones compile kernels, choose algorithms and fill caches."""
@@ -20,9 +20,9 @@ MIN_CALLS: Final = 3
 MAX_CALLS: Final = 30
 ENOUGH_S: Final = 3.0
 """A batch size is timed in at least `MIN_CALLS`, then until it was called `MAX_CALLS` times, or for this long."""
-SHORTEST_S: Final = 1e-9
+MIN_ITERATION_TIME_S: Final = 1e-9
 """What an iteration takes at least, where the clock did not move."""
-_LONGEST: Final = 200
+_MAX_SHOWN: Final = 200
 _LOGGER: Final = logging.getLogger("publishers")
 Probe = Callable[[int], object]
 Clock = Callable[[], float]
@@ -30,12 +30,12 @@ Clock = Callable[[], float]
 
 @dataclass(slots=True, kw_only=True)
 class BatchTimings:
-    """What came of timing.
+    """The result of timing.
 
     Attributes:
-        iteration_times_s: how long an iteration took at each batch size, their medians.
+        iteration_times_s: the median time of an iteration, by batch size.
         too_large: the batch size that did not fit the memory; None: all that were tried did.
-        fault: what else the callable has raised, which has ended it all; None: nothing.
+        fault: what else the function has raised, which ended the timing; None: nothing.
     """
 
     iteration_times_s: dict[int, float] = field(default_factory=dict)
@@ -43,74 +43,46 @@ class BatchTimings:
     fault: str | None = None
 
 
-class Told(Protocol):
-    """Who publishes the times."""
+def time_untimed(
+    trial: BatchSizeTrial, candidates: Sequence[int], *, run: str, probe: object, timeout_s: object, clock_s: Clock
+) -> tuple[BatchSizeTrial, TrialTimes | None]:
+    """Time the batch sizes that the policy service asks for; return a trial that fits the memory, and what to publish.
 
-    @property
-    def run(self) -> str:
-        """The id of the run."""
-        ...
-
-    @property
-    def rank(self) -> int:
-        """Which of the run's processes this is."""
-        ...
-
-    def add_times(self, times: TrialTimes) -> None:
-        """Publish soon how long iterations take."""
-        ...
-
-
-class BatchSizeBenchmark:
-    """Times what an answer asks for, and tells it.
+    An exception of the probe ends the timing with a warning; one that ends the process, such as KeyboardInterrupt,
+    goes on.
 
     Args:
+        trial: the answer of the policy service.
+        candidates: the batch sizes to choose from.
+        run: the id of the run.
         probe: trains one iteration at a batch size; None: nothing is timed.
-        timeout_s: for how long, in all; looked at between calls.
-        told: who publishes the times; None: publishing is off.
-        clock_s: a clock that never goes back [s].
+        timeout_s: for how long, in all [s]; looked at between calls.
+        clock_s: a monotonic clock [s].
     """
-
-    def __init__(self, probe: object, timeout_s: object, *, told: Told | None, clock_s: Clock) -> None:
-        self._probe = probe
-        self._timeout_s = timeout_s
-        self._told = told
-        self._clock_s = clock_s
-
-    def carry_out(self, trial: BatchSizeTrial, candidates: Sequence[int]) -> BatchSizeTrial:
-        """Time the batch sizes that the service does not know; return the trial, of a size that fits the memory.
-
-        Only rank 0 does: the others would say the same. What the callable raises ends it with a warning; an exception
-        that ends the process, such as KeyboardInterrupt, goes on.
-        """
-        budget_s = to_float(self._timeout_s) or math.nan
-        if self._told is None or self._told.rank or not trial.untimed or self._probe is None:
-            return trial
-        if not callable(self._probe) or not 0 < budget_s <= LONGEST_TIMEOUT_S:
-            warn_once(
-                f"no batch size is timed: probe must be a function, "
-                f"and probe_timeout_s = {to_text(self._timeout_s, 40)} "
-                f"above 0 and at most {LONGEST_TIMEOUT_S:g} s"
-            )
-            return trial
-        timings = time_batch_sizes(self._probe, trial.untimed, budget_s=budget_s, clock_s=self._clock_s)
-        if timings.fault is not None:
-            warn_once(f"no more batch sizes are timed: the probe has failed: {timings.fault}")
-        _LOGGER.info("batch sizes timed: %d of %d", len(timings.iteration_times_s), len(trial.untimed))
-        fitting = largest_that_fits(trial, timings, candidates)
-        self._tell(self._told, timings, None if fitting is trial else fitting.batch_size)
-        return fitting
-
-    def _tell(self, told: Told, timings: BatchTimings, batch_size: int | None) -> None:
-        if timings.iteration_times_s or timings.too_large is not None:
-            times = TrialTimes(
-                run=told.run,
-                batch_sizes=list(timings.iteration_times_s),
-                iteration_times_s=list(timings.iteration_times_s.values()),
-                too_large=timings.too_large,
-                batch_size=batch_size,
-            )
-            told.add_times(times)
+    budget_s = to_float(timeout_s) or math.nan
+    if not trial.untimed or probe is None:
+        return trial, None
+    if not callable(probe) or not 0 < budget_s <= MAX_TIMEOUT_S:
+        warn_once(
+            f"no batch size is timed: probe must be a function, and probe_timeout_s = {to_text(timeout_s, 40)} "
+            f"above 0 and at most {MAX_TIMEOUT_S:g} s"
+        )
+        return trial, None
+    timings = time_batch_sizes(probe, trial.untimed, budget_s=budget_s, clock_s=clock_s)
+    times_s = timings.iteration_times_s
+    if timings.fault is not None:
+        warn_once(f"no more batch sizes are timed: the probe has failed: {timings.fault}")
+    _LOGGER.info("timed %d of %d batch sizes", len(times_s), len(trial.untimed))
+    fitting = largest_that_fits(trial, timings, candidates)
+    if not times_s and timings.too_large is None:
+        return fitting, None
+    return fitting, TrialTimes(
+        run=run,
+        batch_sizes=list(times_s),
+        iteration_times_s=list(times_s.values()),
+        too_large=timings.too_large,
+        batch_size=None if fitting is trial else fitting.batch_size,
+    )
 
 
 def time_batch_sizes(probe: Probe, batch_sizes: Sequence[int], *, budget_s: float, clock_s: Clock) -> BatchTimings:
@@ -122,7 +94,7 @@ def time_batch_sizes(probe: Probe, batch_sizes: Sequence[int], *, budget_s: floa
         probe: trains one iteration at a batch size.
         batch_sizes: those to time.
         budget_s: for all of them [s].
-        clock_s: a clock that never goes back [s].
+        clock_s: a monotonic clock [s].
     """
     timings, until_s = BatchTimings(), math.inf
     for size in sorted(batch_sizes):
@@ -133,7 +105,7 @@ def time_batch_sizes(probe: Probe, batch_sizes: Sequence[int], *, budget_s: floa
             if is_out_of_memory(type(error)):
                 timings.too_large = size
             else:
-                timings.fault = f"{type(error).__name__}: {to_text(error, _LONGEST)}"
+                timings.fault = f"{type(error).__name__}: {to_text(error, _MAX_SHOWN)}"
             return timings
         if took_s is None:
             return timings
@@ -155,13 +127,13 @@ def iteration_time_s(probe: Probe, batch_size: int, *, until_s: float, clock_s: 
         probe(batch_size)
         before_s, now_s = now_s, clock_s()
         times_s.append(now_s - before_s)
-    return max(sorted(times_s)[len(times_s) // 2], SHORTEST_S)  # importing `statistics` takes longer than it is worth
+    return max(sorted(times_s)[len(times_s) // 2], MIN_ITERATION_TIME_S)  # importing `statistics` takes too long
 
 
 def largest_that_fits(trial: BatchSizeTrial, timings: BatchTimings, candidates: Sequence[int]) -> BatchSizeTrial:
-    """Return the trial with a batch size that fits the memory, where its own was to be timed and does not.
+    """Return the trial with the largest candidate that fits the memory, where its own was to be timed and does not.
 
-    That is the largest candidate below what did not fit. Where there is none, nothing can be done here.
+    Where none is smaller than what did not fit, nothing can be done here.
     """
     too_large = timings.too_large
     if too_large is None or trial.batch_size < too_large or trial.batch_size not in trial.untimed:
@@ -173,3 +145,16 @@ def largest_that_fits(trial: BatchSizeTrial, timings: BatchTimings, candidates: 
     detail = f"{too_large} does not fit the memory: {max(smaller)} is the largest candidate that does"
     warn_once(f"the batch size is {max(smaller)} instead of {trial.batch_size}: {detail}")
     return replace(trial, batch_size=max(smaller), reason="too_large", detail=detail)
+
+
+def is_out_of_memory(kind: type[BaseException]) -> bool:
+    """Return whether an exception means that memory ran out: Python's own, or one named so, such as PyTorch's."""
+    return issubclass(kind, MemoryError) or is_out_of_device_memory(kind)
+
+
+def is_out_of_device_memory(kind: type[BaseException]) -> bool:
+    """Return whether an exception is named as PyTorch's for the memory of a GPU.
+
+    Python's own is left out: it is about the host, and tells nothing of the batch size.
+    """
+    return any(base.__name__ == "OutOfMemoryError" for base in kind.__mro__)

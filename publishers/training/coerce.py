@@ -1,6 +1,10 @@
-"""Whatever training code passes is taken as it is meant, or one warning says why not; nothing raises or prints."""
+"""Conversion of whatever training code passes (NumPy scalars, tensors of one element, text) to plain Python types.
+
+Nothing here raises or prints: what cannot be converted is None, or is logged once to the logger `publishers`.
+"""
 
 import logging
+import operator
 from typing import Final
 
 LOGGER: Final = logging.getLogger("publishers")
@@ -8,15 +12,15 @@ LOGGER.addHandler(logging.NullHandler())
 _warned: set[str] = set()
 
 
-def warn_once(to_text: str) -> None:
-    """Log a warning unless this process has logged it already: loaders are wrapped anew in each epoch."""
-    if to_text not in _warned:
-        _warned.add(to_text)
-        LOGGER.warning("%s", to_text)
+def warn_once(message: str) -> None:
+    """Log a warning unless this process has logged it before: loaders are wrapped anew in each epoch."""
+    if message not in _warned:
+        _warned.add(message)
+        LOGGER.warning("%s", message)
 
 
 def to_bool(value: object) -> bool | None:
-    """Return whether a value is true, such as an array of one element; None where it is None or cannot tell."""
+    """Return the truth of a value, such as an array of one element; None if it is None or ambiguous."""
     if value is None:
         return None
     try:
@@ -26,17 +30,25 @@ def to_bool(value: object) -> bool | None:
         return None
 
 
+def to_int(value: object) -> int | None:
+    """Return an integer of any kind (text, NumPy's, a tensor of one element) as a plain one; None if it is none."""
+    try:
+        return int(value) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]  # TypeError
+    except Exception:  # noqa: BLE001 — a tensor's own conversion may raise anything
+        return None
+
+
 def to_float(value: object) -> float | None:
-    """Return a number of any kind as a plain one, perhaps not finite; None for whatever is none."""
+    """Return a number of any kind as a plain one, perhaps not finite; None if it is none."""
     try:
         return float(value)  # type: ignore[arg-type]  # TypeError
     except Exception:  # noqa: BLE001 — a tensor's own conversion may raise anything
         return None
 
 
-def to_text(value: object, longest: int) -> str:
-    """Return a value as text of at most `longest` characters; that of an exception may raise one."""
+def to_text(value: object, max_length: int) -> str:
+    """Return a value as text of at most `max_length` characters."""
     try:
-        return str(value)[:longest]
+        return str(value)[:max_length]
     except Exception:  # noqa: BLE001 — a tensor's own conversion may raise anything
-        return f"a {type(value).__name__}"[:longest]
+        return f"a {type(value).__name__}"[:max_length]

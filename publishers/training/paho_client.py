@@ -1,7 +1,7 @@
-"""The training side's connection to the broker: paho, driven by the sender's own thread, never by the training loop.
+"""The training side's connection to the broker: paho, driven by the worker's thread, never by the training loop.
 
 paho's own loop thread waits in `select`, which fails above file descriptor 1023 (loaders with many workers get there),
-naps in a way that nothing ends at once, and cannot be joined under a deadline. So `work` does its turns, with `poll`.
+naps in a way that nothing interrupts, and cannot be joined under a deadline. So `work` does its turns, with `poll`.
 """
 
 import os
@@ -11,31 +11,24 @@ import ssl
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from paho.mqtt.client import Client, MQTTMessage, MQTTMessageInfo, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 from paho.mqtt.reasoncodes import ReasonCode
 
-from publishers.training.settings import Broker
+from publishers.messages.codec import Outgoing
+from publishers.mqtt.broker_address import BrokerAddress
+from publishers.training.settings import BROKER_SETTINGS
 
 CONNECT_TIMEOUT_S: Final = 3.0
 KEEPALIVE_S: Final = 60
 """Long, because a training step may hold the interpreter's lock for a while; the heartbeat is quicker anyway."""
-FIRST_DELAY_S: Final = 1.0
-LONGEST_DELAY_S: Final = 30.0
+FIRST_RETRY_DELAY_S: Final = 1.0
+MAX_RETRY_DELAY_S: Final = 30.0
 _MAX_QUEUED: Final = 64
 _MAX_READ: Final = 64
 """Messages read in one turn: many may have come since the last flush, and somebody may flood us."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Will:
-    """What the broker says for us when we are gone: retained."""
-
-    topic: str
-    payload: bytes
 
 
 class Receipt(Protocol):
@@ -53,11 +46,11 @@ class Receipt(Protocol):
 
 
 class Connection(Protocol):
-    """What the sender needs of a connection. All calls come from one thread; none raises."""
+    """What the worker needs of a connection. All calls come from one thread; none raises."""
 
     @property
     def connections(self) -> int:
-        """Return how often the broker has let us in so far."""
+        """Return how often the broker has accepted the connection so far."""
         ...
 
     @property
@@ -66,7 +59,7 @@ class Connection(Protocol):
         ...
 
     def is_connected(self) -> bool:
-        """Return whether it is there now."""
+        """Return whether the broker is there now."""
         ...
 
     def is_subscribed(self) -> bool:
@@ -86,24 +79,24 @@ class Connection(Protocol):
         """Send a message, or as much of it as the network takes now."""
         ...
 
-    def subscribe(self, topic: str, hear: Callable[[bytes], None]) -> None:
-        """Call `hear(payload)` for each message at `topic`, at QoS 1, on this connection and every later one.
+    def subscribe(self, topic: str, handler: Callable[[bytes], None]) -> None:
+        """Call `handler(payload)` for each message at `topic`, at QoS 1, on this connection and every later one.
 
-        `hear` is called within `work`, and must not raise.
+        `handler` is called within `work`, and must not raise.
         """
         ...
 
-    def hurry(self) -> None:
-        """Let the next `work` try to connect at once where the broker is away, and then begin with short delays."""
+    def retry_now(self) -> None:
+        """Let the next `work` try to connect at once if the broker is away, and then retry with short delays."""
         ...
 
     def close(self) -> None:
-        """Say goodbye, so that the broker keeps the last will to itself."""
+        """Disconnect, so that the broker does not publish the last will."""
         ...
 
 
 class _ClosingSocket(ssl.SSLSocket):
-    """A TLS socket that closes itself where it is not let in: paho would leave it to the garbage collector."""
+    """A TLS socket that closes itself after a failed handshake: paho would leave it to the garbage collector."""
 
     def do_handshake(self, block: bool = False) -> None:
         try:
@@ -131,9 +124,9 @@ class PahoReceipt:
 
 
 class PahoConnection:
-    """A connection to an MQTT 3.1.1 broker that comes back by itself, after 1, 2, 4 … 30 s."""
+    """A connection to an MQTT 3.1.1 broker that reconnects by itself, after 1, 2, 4 … 30 s."""
 
-    def __init__(self, broker: Broker, will: Will) -> None:
+    def __init__(self, broker: BrokerAddress, will: Outgoing) -> None:
         """Prepare it; the first `work` connects.
 
         Raises:
@@ -143,26 +136,26 @@ class PahoConnection:
         self.connections = self.failures = 0
         self.failure: str | None = None
         self._topics: list[str] = []
-        self._awaited: set[int | None] = set()
-        self._refusal: str | None = None
-        self._due_s = 0.0
-        self._delay_s = FIRST_DELAY_S
+        self._unacknowledged_subscriptions: set[int | None] = set()
+        self._refusal: ReasonCode | None = None
+        self._retry_at_s = 0.0
+        self._retry_delay_s = FIRST_RETRY_DELAY_S
         # 23 characters: what every broker must accept. Random, so that two claimants of one rank do not fight.
         self._client = client = Client(
             CallbackAPIVersion.VERSION2, client_id=f"gc{os.urandom(10).hex()}", protocol=MQTTv311
         )
         client.connect_timeout = CONNECT_TIMEOUT_S
         client.max_queued_messages_set(_MAX_QUEUED)
-        client.will_set(will.topic, will.payload, qos=1, retain=True)
-        if broker.username is not None:
-            client.username_pw_set(broker.username, broker.password)
-        if broker.tls:
-            context = ssl.create_default_context(cafile=broker.ca_file)
+        client.will_set(will.topic, will.payload, qos=will.qos, retain=will.retain)
+        if broker.username:
+            client.username_pw_set(broker.username, broker.password or None)
+        context = broker.tls_context()
+        if context is not None:
             context.sslsocket_class = _ClosingSocket
             client.tls_set_context(context)
         client.on_socket_open = _set_no_delay
-        client.on_connect = self._note_answer
-        client.on_subscribe = self._note_subscription
+        client.on_connect = self._on_connect
+        client.on_subscribe = self._on_subscribe
         self._drop()
         _OPEN.add(self)
 
@@ -172,38 +165,38 @@ class PahoConnection:
 
     def is_subscribed(self) -> bool:
         """Return whether the broker has answered every subscription on this connection."""
-        return not self._awaited
+        return not self._unacknowledged_subscriptions
 
     def work(self, timeout_s: float = 0.0) -> None:
         """Do what is due; wait for the network for at most `timeout_s`."""
         if self._client.socket() is not None:
             self._turn(timeout_s)
             if self._client.socket() is None:
-                self._note_failure("the connection was lost")
-        elif time.monotonic() >= self._due_s:
+                self._retry_later("the connection was lost")
+        elif time.monotonic() >= self._retry_at_s:
             self._connect()
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> PahoReceipt:
         """Send a message, or as much of it as the network takes now."""
         return PahoReceipt(self._client.publish(topic, payload, qos=qos, retain=retain))
 
-    def subscribe(self, topic: str, hear: Callable[[bytes], None]) -> None:
-        """Call `hear(payload)` for each message at `topic`, on this connection and every later one."""
+    def subscribe(self, topic: str, handler: Callable[[bytes], None]) -> None:
+        """Call `handler(payload)` for each message at `topic`, on this connection and every later one."""
 
-        def pass_on(_client: Client, _userdata: object, message: MQTTMessage) -> None:
-            hear(bytes(message.payload))
+        def on_message(_client: Client, _userdata: object, message: MQTTMessage) -> None:
+            handler(bytes(message.payload))
 
-        self._client.message_callback_add(topic, pass_on)
+        self._client.message_callback_add(topic, on_message)
         self._topics.append(topic)
         if self.is_connected():
-            self._awaited.add(self._client.subscribe(topic, qos=1)[1])
+            self._unacknowledged_subscriptions.add(self._client.subscribe(topic, qos=1)[1])
 
-    def hurry(self) -> None:
-        """Let the next `work` try to connect at once where the broker is away, and then begin with short delays."""
-        self._due_s, self._delay_s = 0.0, FIRST_DELAY_S
+    def retry_now(self) -> None:
+        """Let the next `work` try to connect at once if the broker is away, and then retry with short delays."""
+        self._retry_at_s, self._retry_delay_s = 0.0, FIRST_RETRY_DELAY_S
 
     def close(self) -> None:
-        """Say goodbye, so that the broker keeps the last will to itself."""
+        """Disconnect, so that the broker does not publish the last will."""
         self._client.disconnect()
         if self._client.socket() is not None:
             self._turn(0.0)
@@ -217,10 +210,12 @@ class PahoConnection:
             while self._client.socket() is not None and not self.is_connected() and time.monotonic() < deadline_s:
                 self._turn(deadline_s - time.monotonic())
         except (OSError, ValueError) as error:  # refused, no such host, no route, TLS
-            self._note_failure(str(error))
+            self._retry_later(self._broker.explain(error).sentence(BROKER_SETTINGS))
             return
         if not self.is_connected():
-            self._note_failure(self._refusal or "the broker does not answer")
+            refusal, broker = self._refusal, self._broker
+            fault = broker.explain_silence() if refusal is None else broker.explain_refusal(refusal)
+            self._retry_later(fault.sentence(BROKER_SETTINGS))
 
     def _turn(self, timeout_s: float) -> None:
         """Read what there is, write and ping once; an error closes the socket."""
@@ -240,31 +235,31 @@ class PahoConnection:
             client.loop_write()
         client.loop_misc()
 
-    def _note_answer(
+    def _on_connect(
         self, _client: Client, _userdata: object, _flags: object, reason: ReasonCode, _properties: object
     ) -> None:
         if reason.is_failure:
-            self._refusal = f"the broker refuses: {str(reason).lower()}"
+            self._refusal = reason
             return
         self.connections += 1
         self.failure = None
-        self._delay_s = FIRST_DELAY_S
-        self._awaited = {self._client.subscribe(topic, qos=1)[1] for topic in self._topics}
+        self._retry_delay_s = FIRST_RETRY_DELAY_S
+        self._unacknowledged_subscriptions = {self._client.subscribe(topic, qos=1)[1] for topic in self._topics}
 
-    def _note_subscription(
+    def _on_subscribe(
         self, _client: Client, _userdata: object, mid: int, _reasons: object, _properties: object
     ) -> None:
-        self._awaited.discard(mid)
+        self._unacknowledged_subscriptions.discard(mid)
 
-    def _note_failure(self, reason: str) -> None:
+    def _retry_later(self, reason: str) -> None:
         self._drop()
         self.failures += 1
         self.failure, self._refusal = reason, None
-        self._due_s = time.monotonic() + self._delay_s
-        self._delay_s = min(2 * self._delay_s, LONGEST_DELAY_S)
+        self._retry_at_s = time.monotonic() + self._retry_delay_s
+        self._retry_delay_s = min(2 * self._retry_delay_s, MAX_RETRY_DELAY_S)
 
     def _drop(self) -> None:
-        """Close the socket, if there is one, without a word; paho remembers where to connect next."""
+        """Close the socket, if there is one, without a DISCONNECT; paho remembers where to connect next."""
         self._client.connect_async(self._broker.host, self._broker.port, keepalive=KEEPALIVE_S)
 
     def close_inherited(self) -> None:

@@ -1,66 +1,159 @@
-"""What a publisher hears: the answer to its question for a batch size, and the command to stop.
+"""The policy service, seen from a training: the query for a batch size, and the command to stop.
 
-The training's thread asks and looks; the sender's thread does the rest. They share single references only, no locks.
+The training's thread asks and waits; the worker's thread does the rest. They share single references only, no locks.
 """
 
 import logging
-from collections.abc import Sequence
+import math
+import secrets
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Final, Protocol
 
 from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import Command
-from publishers.messages.topics import Topics
-from publishers.messages.training import TrialRequest
-from publishers.training.batch_timing import BatchSizeBenchmark
-from publishers.training.coerce import to_text
+from publishers.messages.topics import Topics, is_name
+from publishers.messages.training import MAX_CANDIDATES, TrialAnswer, TrialFailure, TrialRequest
+from publishers.training.coerce import to_float, to_int, to_text
 from publishers.training.paho_client import Connection
-from publishers.training.settings import Settings
-from publishers.training.trial import BatchSizeOptions, BatchSizeRequest, BatchSizeTrial, read_options
+from publishers.training.settings import MAX_BATCH_SIZE, Settings
 
+ASK_AGAIN_S: Final = 1.0
+MAX_TIMEOUT_S: Final = 3_600.0
 MAX_FAILURES: Final = 2
-"""Attempts to reach a broker that nobody has seen yet: at once, and a second later, since it may be just starting."""
+"""Attempts to reach a broker that was never there: at once, and a second later, since it may be just starting."""
+_MAX_CORRELATIONS: Final = 64
+"""Requests whose answer still counts: one of a minute ago will not be answered any more."""
+_MAX_SHOWN: Final = 40
+_MAX_DETAIL: Final = 1_024
 _LOGGER: Final = logging.getLogger("publishers")
 
 
-class Asked(Protocol):
-    """Whoever puts a question."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSizeTrial:
+    """The batch size that the policy service chose for a run.
 
-    def ask(self, choices: BatchSizeOptions) -> BatchSizeRequest | None:
-        """Put it; None where nobody can be asked."""
-        ...
-
-
-def put_question(
-    asked: Asked | None,
-    candidates: object,
-    default: object,
-    timeout_s: object,
-    faults: Sequence[str],
-    probing: BatchSizeBenchmark,
-) -> tuple[BatchSizeTrial | None, int | None, str]:
-    """Ask for a batch size, wait for the answer, and time the batch sizes that it asks for; never raises.
-
-    Returns:
-        the answer; the batch size that holds, None where the default is no size at all; why there is no answer.
+    `reason` is a stable code and `detail` a sentence: how it was chosen. `recurrence` numbers the runs of the job. A
+    run that costs more than `cost_bound` [J] is told to stop. `untimed` are the candidates whose speed was not known.
     """
-    choices = read_options(candidates, default, timeout_s)
-    why = "; ".join([*faults, *choices.faults])
-    if not why:
-        question = asked.ask(choices) if asked is not None else None
-        trial = question.wait(choices.timeout_s) if question is not None else None
-        if trial is not None:
-            level = logging.INFO if trial.recurrence is not None else logging.WARNING  # a run that teaches nothing
-            _LOGGER.log(
-                level, "batch size %d of %s: %s: %s", trial.batch_size, choices.batch_sizes, trial.reason, trial.detail
-            )
-            trial = probing.carry_out(trial, choices.batch_sizes)
-            return trial, trial.batch_size, ""
-        why = question.why if question is not None else "publishing is off, or closed"
-    return None, choices.default, f"the batch size is the default, {to_text(default, 40)}: {why}"
+
+    batch_size: int
+    reason: str
+    detail: str
+    recurrence: int | None = None
+    cost_bound: float | None = None
+    untimed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSizeOptions:
+    """The arguments of a query in plain types, and their faults; the default is None where it is no batch size."""
+
+    batch_sizes: list[int]
+    default: int | None
+    timeout_s: float
+    faults: list[str]
+
+
+def read_options(candidates: object, default: object, timeout_s: object) -> BatchSizeOptions:
+    """Return the arguments in plain types; never raises, and takes no more of an endless iterable than it needs."""
+    faults: list[str] = []
+    sizes = _read_sizes(candidates, faults)
+    own_default = _read_size(default)
+    if own_default is None:
+        faults.append(f"default = {to_text(default, _MAX_SHOWN)}: must be a whole number from 1 to {MAX_BATCH_SIZE}")
+    elif sizes and own_default not in sizes:
+        faults.append(f"default = {own_default}: must be one of the candidates, {sizes}")
+    plain_timeout_s = to_float(timeout_s) or math.nan
+    if not 0 < plain_timeout_s <= MAX_TIMEOUT_S:
+        faults.append(f"timeout_s = {to_text(timeout_s, _MAX_SHOWN)}: must be above 0 and at most {MAX_TIMEOUT_S:g} s")
+    return BatchSizeOptions(batch_sizes=sizes, default=own_default, timeout_s=plain_timeout_s, faults=faults)
+
+
+class BatchSizeQuery:
+    """Sent by the worker's thread, awaited by the training's; it ends once, with an answer or without.
+
+    Attributes:
+        trial: the answer; None without one.
+        why: why there is no answer, in a sentence.
+    """
+
+    def __init__(self, options: BatchSizeOptions, *, run: str, reply_to: str) -> None:
+        self._batch_sizes = options.batch_sizes
+        self._default = options.default or options.batch_sizes[0]
+        self._run = run
+        self._reply_to = reply_to
+        self._token = secrets.token_hex(8)
+        self.n_requests = 0
+        self._correlations: deque[str] = deque(maxlen=_MAX_CORRELATIONS)
+        self._connection: int | None = None
+        self._due_s = 0.0
+        self._ended = threading.Event()
+        self.trial: BatchSizeTrial | None = None
+        self.why = "the broker has not answered"
+
+    @property
+    def ended(self) -> bool:
+        """Return whether there is an answer, or nobody waits for one any more."""
+        return self._ended.is_set()
+
+    def wait(self, timeout_s: float) -> BatchSizeTrial | None:
+        """Wait for the answer; without one, `why` says why."""
+        try:
+            if not self._ended.wait(timeout_s):
+                self.why = f"{self.why} within {timeout_s:g} s"
+        finally:
+            self._ended.set()  # also where the wait was interrupted
+        return self.trial
+
+    def end(self, why: str) -> None:
+        """End it without an answer."""
+        if not self.ended:
+            self.why = why
+            self._ended.set()
+
+    def next_request(self, now_s: float, connection: int) -> TrialRequest | None:
+        """Return the request to send now: at once on each new connection, and then each second."""
+        if self.ended or (connection == self._connection and now_s < self._due_s):
+            return None
+        self._connection, self._due_s = connection, now_s + ASK_AGAIN_S
+        self.n_requests += 1
+        self._correlations.append(f"{self._token}-{self.n_requests}")
+        return TrialRequest(
+            run=self._run,
+            reply_to=self._reply_to,
+            correlation=self._correlations[-1],
+            batch_sizes=self._batch_sizes,
+            default_batch_size=self._default,
+        )
+
+    def receive(self, payload: bytes) -> None:
+        """Take an answer; one that is malformed, for another request, or not a candidate is ignored."""
+        try:
+            answer = decode(payload, TrialAnswer)
+        except DecodeError:
+            return
+        if self.ended or answer.run != self._run or answer.correlation not in self._correlations:
+            return
+        if answer.batch_size not in self._batch_sizes:
+            self.why = f"the answer, {answer.batch_size}, is none of the candidates, and no other came"
+            return
+        self.trial = BatchSizeTrial(
+            batch_size=answer.batch_size,
+            reason=answer.reason,
+            detail=answer.detail,
+            recurrence=answer.recurrence,
+            cost_bound=answer.cost_bound,
+            untimed=tuple(sorted({*answer.untimed} & {*self._batch_sizes})),
+        )
+        self._ended.set()
 
 
 class PolicyClient:
-    """One run's talk with the policy service.
+    """Talks to the policy service for one run.
 
     Attributes:
         stop_reason: why the run is to stop, as the service says it; None until it does.
@@ -72,83 +165,78 @@ class PolicyClient:
         self._answer_topic = topics.run(settings.job, settings.run, "trial/answer")
         self._command_topic = topics.run(settings.job, settings.run, "command")
         self._run = settings.run
-        self._where = settings.broker.url
-        self._question: BatchSizeRequest | None = None
-        self._begun: BatchSizeRequest | None = None
+        self._broker_url = settings.broker.url
+        self._latest: BatchSizeQuery | None = None
+        self._active: BatchSizeQuery | None = None
         self._n_failures_before = 0
-        self._listens = self._is_listening = False
-        self._has_complained = False
+        self._wants_commands = self._is_subscribed = False
+        self._has_logged_bad_command = False
         self.stop_reason: str | None = None
 
-    def ask(self, choices: BatchSizeOptions) -> BatchSizeRequest:
-        """Put a question; the sender's thread sees to it at its next turn. Of two at a time the later one counts."""
+    def ask(self, options: BatchSizeOptions) -> BatchSizeQuery:
+        """Begin a query; the worker's thread sends it at its next turn. Of two at a time the later one counts."""
         self.listen()
-        previous, self._question = self._question, BatchSizeRequest(choices, run=self._run, reply_to=self._answer_topic)
+        previous, self._latest = self._latest, BatchSizeQuery(options, run=self._run, reply_to=self._answer_topic)
         if previous is not None:
             previous.end("another question was asked meanwhile")
-        return self._question
+        return self._latest
 
     def listen(self) -> None:
-        """Hear the commands from here on: only runs that would obey them need to."""
-        self._listens = True
+        """Subscribe to commands from here on: only runs that would obey them need to."""
+        self._wants_commands = True
 
     @property
-    def has_asked(self) -> bool:
-        """Return whether there was a question, so that the service may know this run."""
-        return self._question is not None
+    def is_waiting(self) -> bool:
+        """Return whether a query is open, so that the network should be watched."""
+        return self._active is not None and not self._active.ended
 
-    @property
-    def waits(self) -> bool:
-        """Return whether a question that `prepare` has seen is open, so that the network should be watched."""
-        return self._begun is not None and not self._begun.ended
-
-    def prepare(self, connection: Connection) -> None:
-        """Subscribe to what is to be heard, and let a new question try at once to reach a broker that is away."""
-        if self._listens and not self._is_listening:
-            self._is_listening = True
-            connection.subscribe(self._command_topic, self._hear_command)
-        question = self._question
-        if question is None or question is self._begun:
+    def subscribe(self, connection: Connection) -> None:
+        """Subscribe to what is wanted, and let a new query try at once to reach a broker that is away."""
+        if self._wants_commands and not self._is_subscribed:
+            self._is_subscribed = True
+            connection.subscribe(self._command_topic, self._on_command)
+        query = self._latest
+        if query is None or query is self._active:
             return
-        if self._begun is None:
-            connection.subscribe(self._answer_topic, self._hear_answer)
-        self._begun = question
+        if self._active is None:
+            connection.subscribe(self._answer_topic, self._on_answer)
+        self._active = query
         self._n_failures_before = connection.failures
-        connection.hurry()
+        connection.retry_now()
 
     def next_request(self, connection: Connection, now_s: float) -> TrialRequest | None:
-        """Return what to ask now, if anything; end the question where no broker is to be expected."""
-        question = self._begun
-        if question is None or question.ended:
+        """Return the request to send now, if any; end the query where no broker is to be expected."""
+        query = self._active
+        if query is None or query.ended:
             return None
         if not connection.is_connected():
-            question.why = f"no broker at {self._where}: {connection.failure or 'not connected'}"
+            query.why = f"no broker at {self._broker_url}: {connection.failure or 'not connected'}"
             is_new = connection.connections == 0
             if is_new and connection.failures - self._n_failures_before >= MAX_FAILURES:
-                question.end(question.why)
+                query.end(query.why)
             return None
         if not connection.is_subscribed():
-            return None  # the answer could come before the broker knows that we want it
-        request = question.next_request(now_s, connection.connections)
-        if request is not None and question.n_asked == 1:
-            question.why = f"no policy service answers at {self._where}"
+            return None  # the answer could come before the broker has the subscription
+        request = query.next_request(now_s, connection.connections)
+        if request is not None and query.n_requests == 1:
+            query.why = f"no policy service answers at {self._broker_url}"
         return request
 
     def end(self, why: str) -> None:
         """Let nobody wait any longer."""
-        if self._question is not None:
-            self._question.end(why)
+        if self._latest is not None:
+            self._latest.end(why)
 
-    def _hear_answer(self, payload: bytes) -> None:
-        if self._begun is not None:
-            self._begun.hear(payload)
+    def _on_answer(self, payload: bytes) -> None:
+        if self._active is not None:
+            self._active.receive(payload)
 
-    def _hear_command(self, payload: bytes) -> None:
+    def _on_command(self, payload: bytes) -> None:
         try:
             command = decode(payload, Command)
         except DecodeError as error:
-            if not self._has_complained:
-                self._has_complained = True
+            if not self._has_logged_bad_command:
+                self._has_logged_bad_command = True
                 _LOGGER.debug("a command is ignored: %s", error)
             return
         if command.command != "stop":
@@ -156,3 +244,68 @@ class PolicyClient:
         elif self.stop_reason is None:
             self.stop_reason = command.reason or "the policy service says so"
             _LOGGER.info("run %s is to stop: %s", self._run, self.stop_reason)
+
+
+class CanAsk(Protocol):
+    """Whoever begins a query."""
+
+    def ask(self, options: BatchSizeOptions) -> BatchSizeQuery | None:
+        """Begin it; None where publishing has ended."""
+        ...
+
+
+def query_batch_size(
+    worker: CanAsk | None, options: BatchSizeOptions, faults: Sequence[str]
+) -> tuple[BatchSizeTrial | None, str]:
+    """Ask for a batch size and wait for the answer; return it, or None and why there is none. Never raises."""
+    if faults:
+        return None, "; ".join(faults)
+    query = worker.ask(options) if worker is not None else None
+    if query is None:
+        return None, "publishing is off, or closed"
+    trial = query.wait(options.timeout_s)
+    if trial is None:
+        return None, query.why
+    level = logging.INFO if trial.recurrence is not None else logging.WARNING  # nothing is learned from this run
+    _LOGGER.log(level, "batch size %d of %s: %s: %s", trial.batch_size, options.batch_sizes, trial.reason, trial.detail)
+    return trial, ""
+
+
+def trial_failure(*, run: str, batch_size: int, reason: object, detail: object) -> TrialFailure:
+    """Return the message that a run cannot run at its batch size; a reason that is no code goes into the detail."""
+    code, sentence = to_text(reason, _MAX_DETAIL), to_text(detail, _MAX_DETAIL)
+    if not is_name(code):
+        code, sentence = "failed", f"{code}: {sentence}"[:_MAX_DETAIL]
+    return TrialFailure(run=run, batch_size=batch_size, reason=code, detail=sentence)
+
+
+def _read_sizes(candidates: object, faults: list[str]) -> list[int]:
+    """Return the candidates, or none of them where one is wrong."""
+    given = _read_list(candidates)
+    shown = f"candidates = {to_text(candidates, _MAX_SHOWN)}"
+    if given is None or len(given) > MAX_CANDIDATES:
+        faults.append(f"{shown}: must be a list of at most {MAX_CANDIDATES} numbers")
+        return []
+    sizes = [size for size in map(_read_size, given) if size is not None]
+    if not given or len(sizes) < len(given):
+        faults.append(f"{shown}: must be one or more whole numbers from 1 to {MAX_BATCH_SIZE}")
+    elif len(set(sizes)) < len(sizes):
+        faults.append(f"candidates = {to_text(sizes, _MAX_SHOWN)}: must be different from each other")
+    else:
+        return sizes
+    return []
+
+
+def _read_list(candidates: object) -> list[object] | None:
+    """Return the first candidates, one more than may be; None where they are no list of any kind."""
+    if isinstance(candidates, str | bytes) or not isinstance(candidates, Iterable):
+        return None
+    try:
+        return list(islice(candidates, MAX_CANDIDATES + 1))
+    except Exception:  # noqa: BLE001 — somebody else's iterator may raise anything
+        return None
+
+
+def _read_size(value: object) -> int | None:
+    size = to_int(value)
+    return size if size is not None and 1 <= size <= MAX_BATCH_SIZE else None

@@ -1,4 +1,4 @@
-"""What the training loop writes and the sender's thread reads: marks of time, in bounded memory, every loss countable.
+"""The buffer between the training loop and the worker's thread: marks of time, in bounded memory, every loss countable.
 
 The loop appends clock readings to the list of the present chunk (about 50 ns), and does nothing else. In a chunk the
 first mark, and the first after a `BREAK`, begins an iteration; every other mark ends one and begins the next:
@@ -7,7 +7,7 @@ first mark, and the first after a `BREAK`, begins an iteration; every other mark
 
 Lists are never swapped under the loop, which would lose appends: only the loop itself begins a new chunk, after about
 `CHUNK` marks. Each chunk knows the number of its first iteration, so a chunk that was dropped for want of room shows
-as a gap in the numbers. There are no locks: one thread (the loop) writes, one (the sender's) reads.
+as a gap in the numbers. There are no locks: one thread (the loop) writes, one (the worker's) reads.
 """
 
 from collections import deque
@@ -53,7 +53,7 @@ class Segment:
 
 
 class Recorder:
-    """The buffer between a training loop and its sender."""
+    """Records marks of time; the loop appends to `chunk.marks` itself, since a call would cost more than the rest."""
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self.clock_ns = clock_ns
@@ -61,7 +61,7 @@ class Recorder:
         self._chunks = deque([self.chunk])
         self._epoch_first = 0
         self._first_epoch = 0
-        self._offered_ns: int | None = None
+        self._first_batch_ns: int | None = None
         self._head: Chunk | None = None
         self._position = 0
         self._next = 0
@@ -82,7 +82,7 @@ class Recorder:
 
     def pause(self) -> None:
         """Begin the next iteration at the next mark, not at the last one."""
-        self.break_off(self.chunk)
+        self.append_break(self.chunk)
         if len(self.chunk.marks) > _MAX_MARKS:
             self._open([])
 
@@ -97,8 +97,8 @@ class Recorder:
         """Count what follows to the next epoch, though this one is empty."""
         self._open([]).epoch += 1
 
-    def go_on_at(self, epoch: int) -> None:
-        """Count what follows to this epoch, where it is a later one: those before it were another process's."""
+    def resume_at(self, epoch: int) -> None:
+        """Count what follows to this epoch, if it is a later one: the epochs before it were another process's."""
         if epoch > self.epoch:
             self._first_epoch += epoch - self.epoch
             chunk = self._open([])
@@ -119,14 +119,14 @@ class Recorder:
         """Return how many iterations have ended so far; for the loop's own thread."""
         return self.chunk.first + _n_iterations(self.chunk, len(self.chunk.marks))
 
-    def offer(self) -> None:
-        """A pass over a loader may begin: its first batch is out. Only a second request makes it one, not a peek."""
-        self._offered_ns = self.clock_ns()
+    def first_batch_fetched(self) -> None:
+        """Take the time at which a pass may begin; only a request for a second batch makes it one."""
+        self._first_batch_ns = self.clock_ns()
 
     def start_pass(self) -> Chunk:
-        """Return the chunk of the pass that was offered last: a new epoch."""
-        if self._offered_ns is not None:
-            begin_ns, self._offered_ns = self._offered_ns, None
+        """Return the chunk of the pass whose first batch was fetched last: a new epoch."""
+        if self._first_batch_ns is not None:
+            begin_ns, self._first_batch_ns = self._first_batch_ns, None
             self.next_epoch()
             self.chunk.marks.append(begin_ns)
         return self.chunk
@@ -138,18 +138,18 @@ class Recorder:
         if not chunk.marks or chunk.marks[-1] == BREAK:
             return  # paused already
         chunk.marks.append(now_ns)
-        self.break_off(chunk)
+        self.append_break(chunk)
         chunk.extra += 1
 
     @staticmethod
-    def break_off(chunk: Chunk) -> None:
+    def append_break(chunk: Chunk) -> None:
         """Let the next mark in a chunk begin an iteration instead of ending one."""
         if chunk.marks and chunk.marks[-1] != BREAK:
             chunk.has_breaks = True
             chunk.marks.append(BREAK)
             chunk.extra += 1
 
-    def leave_pass(self, chunk: Chunk) -> None:
+    def abandon_pass(self, chunk: Chunk) -> None:
         """End a pass that was left with a batch in hand: it counts where it took half as long as the one before.
 
         A `break` after the step ends a whole iteration; one before the step ends none. Only its time tells.
@@ -161,10 +161,10 @@ class Recorder:
         if 2 * (now_ns - marks[-1]) >= before_ns:
             marks.append(now_ns)
 
-    def take(self, max_segments: int) -> list[Segment]:
+    def drain(self, max_segments: int) -> list[Segment]:
         """Return what was recorded since the last call, oldest first; about `max_segments` at most.
 
-        Only the sender's thread may call it. What was dropped shows as a gap in the numbers.
+        Only the worker's thread may call it. What was dropped shows as a gap in the numbers.
         """
         segments: list[Segment] = []
         while len(segments) < max_segments and (head := self._next_head()) is not None:
@@ -172,8 +172,8 @@ class Recorder:
             if length is not None:
                 written = length
             previous = head.marks[self._position - 1] if self._position else BREAK
-            for begin_ns, ends_ns in _stretches(head.marks[self._position : written], previous):
-                _add(segments, Segment(self._next, head.epoch, begin_ns, ends_ns))
+            for begin_ns, ends_ns in _unbroken(head.marks[self._position : written], previous):
+                _append(segments, Segment(self._next, head.epoch, begin_ns, ends_ns))
                 self._next += len(ends_ns)
             self._position = written
             if length is None:
@@ -190,7 +190,7 @@ class Recorder:
             while first - self._chunks[0].first >= MAX_KEPT or len(self._chunks) >= _MAX_CHUNKS:
                 self._chunks.popleft()
         except IndexError:
-            pass  # the sender has taken them all meanwhile
+            pass  # the worker has read them all meanwhile
         self.chunk = Chunk(first=first, epoch=old.epoch, marks=marks, before_ns=before_ns)
         self._chunks.append(self.chunk)
         return self.chunk
@@ -211,12 +211,12 @@ class Recorder:
 def _n_iterations(chunk: Chunk, length: int) -> int:
     """Return the number of iterations in the first marks of a chunk."""
     if chunk.has_breaks:
-        return sum(len(ends_ns) for _, ends_ns in _stretches(chunk.marks[:length], BREAK))
+        return sum(len(ends_ns) for _, ends_ns in _unbroken(chunk.marks[:length], BREAK))
     return max(0, length - 1)
 
 
-def _stretches(marks: list[int], previous: int) -> Iterator[tuple[int, list[int]]]:
-    """Yield the begin and the ends of each unbroken stretch; `previous` is the mark before the first."""
+def _unbroken(marks: list[int], previous: int) -> Iterator[tuple[int, list[int]]]:
+    """Yield the begin and the ends of each sequence without a break; `previous` is the mark before the first."""
     start = 0
     while start < len(marks):
         try:
@@ -230,7 +230,7 @@ def _stretches(marks: list[int], previous: int) -> Iterator[tuple[int, list[int]
         previous, start = BREAK, stop + 1
 
 
-def _add(segments: list[Segment], new: Segment) -> None:
+def _append(segments: list[Segment], new: Segment) -> None:
     """Add a segment to the list, as part of the last one where it follows without a gap and there is room."""
     last = segments[-1] if segments else None
     if (
