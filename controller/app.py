@@ -28,10 +28,9 @@ from controller.runs.router import GpuWorkers, Router
 from controller.signal.feed import SignalFeed
 from controller.signal.history_store import HistoryStore
 from policies.providers.catalogue import Source
-from publishers.messages.codec import encode
+from publishers.messages.codec import Outgoing, encode
 from publishers.messages.reports import GpuDescription, GpuEnergy, GridSignal, LimitChange, NodeStatus
 from publishers.messages.topics import Topics
-from publishers.mqtt.client import Outgoing, Will
 
 SAMPLES_PER_WINDOW = 5
 """Energy counters move every 20 to 100 ms: the default, every 100 ms, sees each of these steps."""
@@ -40,7 +39,7 @@ CLOSE_TIMEOUT_S = 10.0
 
 _LOGGER = logging.getLogger(__name__)
 
-Connect = Callable[[Will, Callable[[], Iterable[Outgoing]]], AbstractAsyncContextManager[Bus]]
+Connect = Callable[[Outgoing, Callable[[], Iterable[Outgoing]]], AbstractAsyncContextManager[Bus]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +113,9 @@ class _App:
         self._run_books = run_books
         self._topics = Topics(node.config.bus.root)
         status = NodeStatus(state="offline", version=node.version)
-        self.will = Will(topic=self._topics.node_status(node.config.node.name), payload=encode(status))
+        self.will = Outgoing(
+            topic=self._topics.node_status(node.config.node.name), payload=encode(status), qos=1, retain=True
+        )
 
     async def run(self, bus: Bus, stop: asyncio.Event) -> None:
         """Run the workers until `stop`, then restore the prior limits and publish that the node is offline."""

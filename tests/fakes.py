@@ -14,8 +14,8 @@ from controller.errors import GpuError, GpuLimitError
 from controller.ports import LimitRange, LimitState, LiveLimit, Provenance, Sample, Target
 from controller.signal.history_store import HistoryStore
 from policies.vocabulary.signal import Signal, SignalKind
+from publishers.messages.codec import Outgoing
 from publishers.messages.topics import DEFAULT_ROOT, Topics
-from publishers.mqtt.client import Outgoing, Will
 
 MIDNIGHT_S = 1_700_006_400.0
 NAP_S = 60.0
@@ -149,7 +149,7 @@ class FakeBus:
     As an async context manager it plays the broker too: it keeps what is retained, and publishes the birth on entering.
     """
 
-    def __init__(self, will: Will | None = None, birth: Callable[[], Iterable[Outgoing]] | None = None) -> None:
+    def __init__(self, will: Outgoing | None = None, birth: Callable[[], Iterable[Outgoing]] | None = None) -> None:
         self.connected = True
         self.last_error: str | None = None
         self.sent: list[Outgoing] = []

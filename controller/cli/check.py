@@ -35,7 +35,8 @@ from policies.providers.base import (
 )
 from policies.providers.catalogue import Source
 from policies.vocabulary.signal import Signal
-from publishers.mqtt.client import probe
+from publishers.mqtt.broker_address import SettingNames
+from publishers.mqtt.client import probe_broker
 
 
 @dataclass(slots=True, kw_only=True)
@@ -197,12 +198,13 @@ async def _check_broker(config: Config) -> Finding:
         password = read_password(config.bus)
     except ConfigError as error:
         return Finding(what="broker", found=config.bus.url, fault=str(error))
-    fault = await probe(
+    fault = await probe_broker(
         config.bus.url,
         username=config.bus.username,
         password=password,
         ca_file=config.bus.ca_file,
         root=config.bus.root,
+        setting_names=SettingNames.of_table("bus"),
     )
     return Finding(what="broker", found=config.bus.url, fault=f"{config.bus.url}: {fault}" if fault else "")
 

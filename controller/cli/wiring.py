@@ -22,7 +22,9 @@ from policies.providers.catalogue import CATALOGUE, Source, SourcesError, open_s
 from policies.providers.sources.constant import ConstantProvider
 from policies.providers.sources.csv_file import CsvProvider
 from publishers.mqtt.bus_config import BusConfig, read_bus_password
-from publishers.mqtt.client import MqttClient, Outgoing, Will
+from publishers.messages.codec import Outgoing
+from publishers.mqtt.broker_address import SettingNames
+from publishers.mqtt.client import MqttClient
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -94,7 +96,7 @@ def losses_of(provider: Provider) -> str:
     return provider.trace.losses if isinstance(provider, CsvProvider) else ""
 
 
-def bus_of(config: Config, password: str, will: Will, birth: Callable[[], Iterable[Outgoing]]) -> MqttClient:
+def bus_of(config: Config, password: str, will: Outgoing, birth: Callable[[], Iterable[Outgoing]]) -> MqttClient:
     """Return the bus of a controller, to be entered; nobody else on the broker has its identifier."""
     return MqttClient(
         url=config.bus.url,
@@ -104,6 +106,7 @@ def bus_of(config: Config, password: str, will: Will, birth: Callable[[], Iterab
         identifier=identifier_of(config),
         will=will,
         birth=birth,
+        setting_names=SettingNames.of_table("bus"),
     )
 
 

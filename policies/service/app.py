@@ -33,6 +33,7 @@ from policies.service.store.store import opened_store
 from policies.service.trials.repository import TrialRepository
 from publishers.messages.topics import Topics
 from publishers.mqtt.bus_config import BusConfig
+from publishers.mqtt.broker_address import SettingNames
 from publishers.mqtt.client import MqttClient
 from publishers.shared.secret_file import read_secret_file
 
@@ -298,7 +299,13 @@ def _bus(config: BusConfig, faults: list[str]) -> MqttClient | None:
     """Return the bus; None where it cannot be reached as configured, with the faults."""
     password = _secret("bus.password_file", config.password_file, faults)
     try:
-        return MqttClient(url=config.url, username=config.username, password=password, ca_file=config.ca_file)
+        return MqttClient(
+            url=config.url,
+            username=config.username,
+            password=password,
+            ca_file=config.ca_file,
+            setting_names=SettingNames.of_table("bus"),
+        )
     except ValueError as error:
         faults.append(f"bus.url: {error}")
         return None

@@ -39,6 +39,17 @@ class SettingNames:
     password: str = "the password"  # noqa: S105 — a name, not a password
     ca_file: str = "the file of certificate authorities"
 
+    @classmethod
+    def of_table(cls, table: str = "") -> "SettingNames":
+        """Return the keys of a table of a configuration: `bus.url`, …, `bus.password_file`, `bus.ca_file`."""
+        prefix = f"{table}." if table else ""
+        return cls(
+            url=f"{prefix}url",
+            username=f"{prefix}username",
+            password=f"{prefix}password_file",
+            ca_file=f"{prefix}ca_file",
+        )
+
 
 class FaultKind(StrEnum):
     """Why a connection to a broker fails."""

@@ -14,7 +14,7 @@ from typing import Literal
 
 import pytest
 
-from publishers.mqtt.client import MqttClient, probe
+from publishers.mqtt.client import MqttClient, probe_broker
 from publishers.mqtt.embedded_broker import BrokerError, embedded_broker, find_mosquitto
 from tests.live.conftest import Mosquitto, add_user, eventually, free_port, make_certificates, wait_until
 
@@ -52,7 +52,7 @@ def child_brokers() -> list[tuple[int, int]]:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_it_carries_messages_and_says_what_it_is(kind: Literal["mosquitto", "amqtt"]) -> None:
     async with embedded_broker(prefer=kind) as broker:
-        assert await probe(broker.url) is None
+        assert await probe_broker(broker.url) is None
         assert broker.kind == kind
         assert broker.version[0].isdigit()
         assert broker.url == f"mqtt://127.0.0.1:{broker.port}"
@@ -70,7 +70,7 @@ async def test_it_listens_at_the_port_that_was_asked_for(kind: Literal["mosquitt
     port = free_port()
     async with embedded_broker(host="localhost", port=port, prefer=kind) as broker:
         assert (broker.host, broker.port) == ("127.0.0.1", port)
-        assert await probe(broker.url) is None
+        assert await probe_broker(broker.url) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -82,7 +82,7 @@ async def test_it_listens_at_the_loopback_of_ip_version_6(kind: Literal["mosquit
         pytest.skip("this machine has no IPv6 loopback")
     async with embedded_broker(host="::1", prefer=kind) as broker:
         assert broker.url == f"mqtt://[::1]:{broker.port}"
-        assert await probe(broker.url) is None
+        assert await probe_broker(broker.url) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,7 +113,7 @@ async def test_it_does_not_listen_to_other_machines_without_a_password(host: str
 async def test_it_listens_to_other_machines_where_that_is_meant() -> None:
     async with embedded_broker(host="0.0.0.0", allow_remote=True) as broker:  # noqa: S104 — meant
         assert broker.url == f"mqtt://127.0.0.1:{broker.port}"
-        assert await probe(broker.url) is None
+        assert await probe_broker(broker.url) is None
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no address"])
@@ -167,7 +167,7 @@ async def test_the_shipped_configuration_of_mosquitto_starts_and_carries_message
     broker = Mosquitto(tmp_path, shipped_conf.replace("\nlistener 1883 ", "\nlistener {port} "))
     broker.start()
     try:
-        assert await probe(broker.url) is None
+        assert await probe_broker(broker.url) is None
     finally:
         broker.stop()
 
@@ -240,5 +240,7 @@ async def test_the_shipped_access_rules_let_everybody_speak_for_himself_only(
         await eventually(lambda: len(seen) >= len(expected))
         assert sorted(seen) == expected
     for username in REFUSED:
-        wrong = await probe(guarded_broker.url, username=username, password="secret", ca_file=str(tmp_path / "ca.crt"))
+        wrong = await probe_broker(
+            guarded_broker.url, username=username, password="secret", ca_file=str(tmp_path / "ca.crt")
+        )
         assert wrong is None

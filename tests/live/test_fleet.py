@@ -11,10 +11,10 @@ import pytest
 
 from controller.app import NodeContext, run_controller
 from controller.control.multi_node import HEARTBEAT_S
-from publishers.messages.codec import decode
+from publishers.messages.codec import Outgoing, decode
 from publishers.messages.reports import PartProfile, RunEnergy
 from publishers.messages.topics import Topics
-from publishers.mqtt.client import MqttClient, Outgoing, Will
+from publishers.mqtt.client import MqttClient
 from tests.fakes import FakeGpu
 from tests.live.conftest import Mosquitto, eventually
 from tests.live.node import QUICK
@@ -48,7 +48,7 @@ class LiveSite(Site):
             yield
             stop.set()
 
-    def _live(self, will: Will, birth: Callable[[], Iterable[Outgoing]]) -> MqttClient:
+    def _live(self, will: Outgoing, birth: Callable[[], Iterable[Outgoing]]) -> MqttClient:
         return MqttClient(url=self.url, will=will, birth=birth)
 
 

@@ -4,7 +4,7 @@ The bus through real brokers: the same contract with mosquitto and with amqtt.
 
 The bus and brokers that refuse, crash or are not there: what it says, and what is there again afterwards.
 
-One connection through aiomqtt: what a probe says of a broker, and what must not reach the user's terminal.
+One connection through aiomqtt: what a probe_broker says of a broker, and what must not reach the user's terminal.
 """
 
 import asyncio
@@ -17,7 +17,9 @@ import aiomqtt
 import pytest
 from amqtt.broker import Broker
 
-from publishers.mqtt.client import OPERATION_TIMEOUT_S, MqttClient, Outgoing, Will, probe
+from publishers.messages.codec import Outgoing
+from publishers.mqtt.broker_address import SettingNames
+from publishers.mqtt.client import OPERATION_TIMEOUT_S, MqttClient, probe_broker
 from tests.live.bus_bench import Inbox, Kind, both, proxied, running, subscribed
 from tests.live.conftest import TIMEOUT_S, Mosquitto, SecureMosquitto, eventually, free_port, make_certificates
 
@@ -74,7 +76,7 @@ async def test_a_subscription_made_while_connected_counts_at_once(kind: Kind) ->
 
 @both
 async def test_the_broker_publishes_the_will_when_the_wire_is_cut(kind: Kind) -> None:
-    will = Will(topic="node/a/status", payload=b"offline")
+    will = Outgoing(topic="node/a/status", payload=b"offline", qos=1, retain=True)
     async with (
         running(kind) as url,
         subscribed(url, "node/#") as inbox,
@@ -89,7 +91,9 @@ async def test_the_broker_publishes_the_will_when_the_wire_is_cut(kind: Kind) ->
 async def test_a_clean_leave_publishes_no_will() -> None:
     # With mosquitto only: amqtt sends a will after about one clean leave in forty, a race of its own.
     async with running("mosquitto") as url, subscribed(url, "node/#") as inbox:
-        async with MqttClient(url=url, will=Will(topic="node/a/status", payload=b"offline")) as bus:
+        async with MqttClient(
+            url=url, will=Outgoing(topic="node/a/status", payload=b"offline", qos=1, retain=True)
+        ) as bus:
             await eventually(lambda: bus.connected)
         async with MqttClient(url=url) as bus:
             bus.publish("node/b/status", b"the next thing that happens", qos=1)
@@ -293,7 +297,9 @@ async def test_an_authority_that_did_not_sign_the_broker_says_so(
 ) -> None:
     stranger = tmp_path_factory.mktemp("stranger")
     make_certificates(stranger)
-    async with MqttClient(url=secure_broker.url, ca_file=str(stranger / "ca.crt")) as bus:
+    async with MqttClient(
+        url=secure_broker.url, ca_file=str(stranger / "ca.crt"), setting_names=SettingNames.of_table("bus")
+    ) as bus:
         await eventually(lambda: bus.last_error)
     assert bus.last_error is not None
     assert "is not trusted" in bus.last_error
@@ -302,7 +308,10 @@ async def test_an_authority_that_did_not_sign_the_broker_says_so(
 
 async def test_a_client_that_comes_back_under_its_name_has_the_last_word(broker: Mosquitto) -> None:
     # The broker has not noticed yet that the first connection is dead: its will must not come after the second birth.
-    will, birth = Will(topic="status", payload=b"offline"), Outgoing(topic="status", payload=b"online", retain=True)
+    will, birth = (
+        Outgoing(topic="status", payload=b"offline", qos=1, retain=True),
+        Outgoing(topic="status", payload=b"online", retain=True),
+    )
     async with (
         subscribed(broker.url, "status") as inbox,
         MqttClient(url=broker.url, identifier="node-a", will=will, birth=lambda: [birth]) as first,
@@ -330,9 +339,9 @@ async def silence() -> AsyncIterator[tuple[str, list[asyncio.StreamWriter]]]:
 
 
 async def test_a_probe_finds_nothing_wrong_where_nothing_is(broker: Mosquitto, secure_broker: SecureMosquitto) -> None:
-    assert await probe(broker.url) is None
+    assert await probe_broker(broker.url) is None
     password, ca_file = secure_broker.password, secure_broker.ca_file
-    assert await probe(secure_broker.url, username="node", password=password, ca_file=ca_file) is None
+    assert await probe_broker(secure_broker.url, username="node", password=password, ca_file=ca_file) is None
 
 
 @pytest.mark.parametrize(
@@ -344,27 +353,27 @@ async def test_a_probe_finds_nothing_wrong_where_nothing_is(broker: Mosquitto, s
     ],
 )
 async def test_a_probe_says_why_nobody_answers(url: str, sentence: str) -> None:
-    assert sentence in str(await probe(url))
+    assert sentence in str(await probe_broker(url))
 
 
 @failed_handshake
 async def test_a_probe_tells_what_a_broker_with_tls_and_passwords_misses(secure_broker: SecureMosquitto) -> None:
     url, ca_file = secure_broker.url, secure_broker.ca_file
-    assert "asks for a user name and a password" in str(await probe(url, ca_file=ca_file))
-    assert "is not trusted" in str(await probe(url))
-    assert "bus.ca_file /no/such/file: No such file" in str(await probe(url, ca_file="/no/such/file"))
+    assert "asks for a user name and a password" in str(await probe_broker(url, ca_file=ca_file))
+    assert "is not trusted" in str(await probe_broker(url))
+    assert "/no/such/file, cannot be used: No such file" in str(await probe_broker(url, ca_file="/no/such/file"))
     plain = url.replace("mqtts://", "mqtt://")
-    assert "a broker with TLS needs mqtts://" in str(await probe(plain, timeout_s=1.0))
+    assert "a broker with TLS needs mqtts://" in str(await probe_broker(plain, timeout_s=1.0))
 
 
 @failed_handshake
 async def test_a_probe_with_tls_of_a_plain_broker_says_so(broker: Mosquitto) -> None:
-    assert "does it speak TLS at this port" in str(await probe(broker.url.replace("mqtt://", "mqtts://")))
+    assert "does it speak TLS at this port" in str(await probe_broker(broker.url.replace("mqtt://", "mqtts://")))
 
 
 async def test_a_probe_of_something_that_is_no_broker_ends_in_time() -> None:
     async with silence() as (url, _):
-        assert "does not answer in time" in str(await probe(url, timeout_s=0.5))
+        assert "does not answer in time" in str(await probe_broker(url, timeout_s=0.5))
 
 
 async def test_leaving_in_the_middle_of_an_attempt_to_connect_takes_no_long_time() -> None:

@@ -12,12 +12,12 @@ import aiomqtt
 import pytest
 
 from publishers import Publisher
-from publishers.messages.codec import decode
+from publishers.messages.codec import Outgoing, decode
 from publishers.messages.topics import Topics
 from publishers.messages.training import RankStatus
-from publishers.training.paho_client import PahoConnection, Will
+from publishers.mqtt.broker_address import BrokerAddress
+from publishers.training.paho_client import PahoConnection
 from publishers.training.publisher import PublishedIterable, PublishedSized
-from publishers.training.settings import Broker
 from tests.live.conftest import Mosquitto, SecureMosquitto, wait_until
 from tests.live.subscriber import Subscriber, listening
 
@@ -28,18 +28,18 @@ class Connections:
     """The connections of publishers, which come back when the test says so: not before the subscriber is back."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("publishers.training.paho_client.FIRST_DELAY_S", 3_600.0)
+        monkeypatch.setattr("publishers.training.paho_client.FIRST_RETRY_DELAY_S", 3_600.0)
         self._opened: list[PahoConnection] = []
 
-    def open(self, broker: Broker, will: Will) -> PahoConnection:
+    def open(self, broker: BrokerAddress, will: Outgoing) -> PahoConnection:
         """Open one."""
         self._opened.append(PahoConnection(broker, will))
         return self._opened[-1]
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """Let them come back."""
         for connection in self._opened:
-            connection.hurry()
+            connection.retry_now()
 
 
 def test_a_broker_that_is_killed_and_comes_back_costs_the_training_nothing_but_counted_iterations(
@@ -58,7 +58,7 @@ def test_a_broker_that_is_killed_and_comes_back_costs_the_training_nothing_but_c
         assert sum(1 for _ in PublishedSized(range(100_000), publisher)) == 100_000
         broker.start()
         subscriber.wait_subscribed()
-        connections.hurry()
+        connections.retry_now()
         wait_until(lambda: _last_number(subscriber) == 100_999)
         list(PublishedSized(range(1_000), publisher))
         publisher.close()
@@ -91,7 +91,7 @@ def test_iterations_that_go_on_while_the_broker_is_killed_leave_only_visible_gap
                 wait_until(lambda: "no broker" in caplog.text)
                 broker.start()
                 subscriber.wait_subscribed()
-                connections.hurry()
+                connections.retry_now()
             if batch % 100 == 99 and max((m.first for m in subscriber.iterations()), default=0) > 1_000:
                 enough.set()
         publisher.close()
@@ -156,7 +156,7 @@ def test_password_and_tls_let_the_publisher_in(secure_broker: SecureMosquitto) -
         username=secure_broker.username,
         password=secure_broker.password,
     ) as publisher:
-        wait_until(lambda: publisher._sender and publisher._sender._connections == 1)
+        wait_until(lambda: publisher._worker and publisher._worker._connections == 1)
         list(PublishedSized(range(100), publisher))
         publisher.metric(0.5)
     assert asyncio.run(_last_status(secure_broker, Topics().rank("toy", "r1", 0, "status"))).state == "finished"
@@ -190,7 +190,9 @@ def test_who_is_not_let_in_is_told_why_and_trains_on(
 
 
 def test_the_connection_sends_small_messages_at_once(broker: Mosquitto) -> None:
-    connection = PahoConnection(Broker(host="127.0.0.1", port=broker.port), Will(topic="will", payload=b""))
+    connection = PahoConnection(
+        BrokerAddress(url=f"mqtt://127.0.0.1:{broker.port}"), Outgoing(topic="will", payload=b"", qos=1, retain=True)
+    )
 
     def works() -> bool:
         connection.work()

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from publishers.messages.codec import MAX_MESSAGE_BYTES, decode, encode
+from publishers.messages.codec import MAX_MESSAGE_BYTES, Outgoing, decode, encode
 from publishers.messages.topics import Topics
 from publishers.messages.training import TrialFailure, TrialRequest
-from publishers.training.paho_client import PahoConnection, Will
-from publishers.training.settings import Broker
+from publishers.mqtt.broker_address import BrokerAddress
+from publishers.training.paho_client import PahoConnection
 from tests.live.conftest import Mosquitto, wait_until
 from tests.live.trial_service import SIZES, answer, publisher_at, serving
 
@@ -169,7 +169,7 @@ def test_without_a_service_the_default_comes_when_the_patience_has_ended(
 ) -> None:
     with serving(broker.port, lambda _: []) as service:
         with publisher_at(broker.url) as publisher:
-            wait_until(lambda: publisher._sender and publisher._sender._connections)
+            wait_until(lambda: publisher._worker and publisher._worker._connections)
             begin_s = time.monotonic()
             assert publisher.batch_size(SIZES, default=32, timeout_s=4.5) == 32
             waited_s = time.monotonic() - begin_s
@@ -182,8 +182,8 @@ def test_a_service_that_comes_late_is_heard(broker: Mosquitto) -> None:
     with publisher_at(broker.url) as publisher:
         asked = threading.Thread(target=publisher.batch_size, args=(SIZES,), kwargs={"default": 32, "timeout_s": 30.0})
         asked.start()
-        assert publisher._sender is not None
-        wait_until(lambda: publisher._sender and publisher._sender._connections)
+        assert publisher._worker is not None
+        wait_until(lambda: publisher._worker and publisher._worker._connections)
         with serving(broker.port):
             asked.join(40.0)
         assert publisher.trial is not None
@@ -212,7 +212,7 @@ def test_a_broker_that_is_killed_meanwhile_and_comes_back_is_asked_again_at_once
 
 def test_a_broker_that_dies_for_good_costs_no_more_than_the_patience(broker: Mosquitto) -> None:
     with publisher_at(broker.url) as publisher:
-        wait_until(lambda: publisher._sender and publisher._sender._connections)
+        wait_until(lambda: publisher._worker and publisher._worker._connections)
         broker.kill()
         begin_s = time.monotonic()
         assert publisher.batch_size(SIZES, default=32, timeout_s=1.0) == 32
@@ -222,10 +222,12 @@ def test_a_broker_that_dies_for_good_costs_no_more_than_the_patience(broker: Mos
 def test_a_broker_that_starts_a_moment_after_the_training_is_found(
     broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("publishers.training.paho_client.FIRST_DELAY_S", 4.0)  # that moment; a second is soon over
+    monkeypatch.setattr(
+        "publishers.training.paho_client.FIRST_RETRY_DELAY_S", 4.0
+    )  # that moment; a second is soon over
     broker.kill()
     with publisher_at(broker.url) as publisher:
-        wait_until(lambda: publisher._sender and publisher._sender._is_hopeless)
+        wait_until(lambda: publisher._worker and publisher._worker._is_hopeless)
         asked = threading.Thread(target=publisher.batch_size, args=(SIZES,), kwargs={"default": 32, "timeout_s": 30.0})
         asked.start()
         broker.start()
@@ -237,9 +239,11 @@ def test_a_broker_that_starts_a_moment_after_the_training_is_found(
 def test_what_is_subscribed_to_is_heard_again_after_a_reconnection(
     broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("publishers.training.paho_client.FIRST_DELAY_S", 0.05)
+    monkeypatch.setattr("publishers.training.paho_client.FIRST_RETRY_DELAY_S", 0.05)
     heard: list[bytes] = []
-    connection = PahoConnection(Broker(host="127.0.0.1", port=broker.port), Will(topic="will", payload=b""))
+    connection = PahoConnection(
+        BrokerAddress(url=f"mqtt://127.0.0.1:{broker.port}"), Outgoing(topic="will", payload=b"", qos=1, retain=True)
+    )
     connection.subscribe("early", heard.append)  # before there is a connection
     connection.work()
     connection.subscribe("late", heard.append)

@@ -15,11 +15,10 @@ from controller.signal.history_store import HistoryStore
 from policies.providers.base import Provider
 from policies.providers.catalogue import Source
 from policies.providers.sources.constant import ConstantProvider
-from publishers.messages.codec import Message, decode, encode
+from publishers.messages.codec import Message, Outgoing, decode, encode
 from publishers.messages.reports import LimitChange, ProfileReport, RunEnergy
 from publishers.messages.topics import Topics
 from publishers.messages.training import Iterations, RankStatus, pack_ends
-from publishers.mqtt.client import Outgoing, Will
 from tests.fakes import MIDNIGHT_S, FakeBackend, FakeBus, FakeGpu, LoopClock
 
 BOOT_ID = "this-boot"
@@ -109,7 +108,7 @@ class Site:
         """Return what was published of a run's energy."""
         return [decode(payload, RunEnergy) for payload in self.bus.payloads(TOPICS.run(job, run, "energy")) if payload]
 
-    def _connect(self, will: Will, birth: Callable[[], Iterable[Outgoing]]) -> FakeBus:
+    def _connect(self, will: Outgoing, birth: Callable[[], Iterable[Outgoing]]) -> FakeBus:
         self.bus.will, self.bus.birth = will, birth
         return self.bus
 

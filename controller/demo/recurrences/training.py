@@ -15,7 +15,7 @@ from policies.replay.batch_size.simulation import EpochSampler
 from policies.replay.batch_size.workload import Consumption, Workload
 from publishers import Publisher
 from publishers.messages.reports import RunEnergy
-from publishers.training.trial import BatchSizeTrial
+from publishers.training.policy_client import BatchSizeTrial
 
 ANSWER_TIMEOUT_S: Final = 10.0
 PROBE_TIMEOUT_S: Final = 600.0

@@ -15,7 +15,6 @@ No key; whose data they are and what may be done with them is between you and wh
 
 import asyncio
 import logging
-import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -40,7 +39,7 @@ from policies.providers.sources.mqtt_payload import (
 from policies.vocabulary.signal import Signal, SignalKind
 from policies.vocabulary.units import intensity_g_per_kwh, price_per_kwh
 from publishers.messages.reports import GridSignal
-from publishers.mqtt.broker_address import BrokerAddress
+from publishers.mqtt.broker_address import BrokerAddress, SettingNames
 from publishers.mqtt.client import MqttClient
 from publishers.shared.secret_file import read_secret
 
@@ -247,10 +246,7 @@ class MqttProvider:
 
     def _raise_fault(self) -> None:
         if not self._bus.connected:
-            why = re.sub(
-                r"\bbus\.(url|username|password_file|ca_file)\b", r"\1", self._bus.last_error or "not connected yet"
-            )
-            raise SignalUnavailableError(f"{self.name}: {why}")
+            raise SignalUnavailableError(f"{self.name}: {self._bus.last_error or 'not connected yet'}")
         if self._fault:
             raise SignalDataError(f"{self.name}: {self._fault}")
 
@@ -321,7 +317,13 @@ def _bus_of(settings: MqttSettings) -> MqttClient:
     if settings.password_file or settings.password_env:
         secret = read_secret(key="password", file=settings.password_file, variable=settings.password_env)
         password = secret.reveal()
-    return MqttClient(url=settings.url, username=settings.username, password=password, ca_file=settings.ca_file)
+    return MqttClient(
+        url=settings.url,
+        username=settings.username,
+        password=password,
+        ca_file=settings.ca_file,
+        setting_names=SettingNames.of_table(),
+    )
 
 
 def _unit_and_factor(unit: str) -> tuple[str, float]:

@@ -9,9 +9,10 @@ from controller.cli.wiring import identifier_of, opened_node, read_password
 from controller.config import Config, load_config
 from controller.errors import ConfigError
 from publishers.mqtt.bus_config import BusConfig
-from publishers.mqtt.client import MqttClient, Will
+from publishers.messages.codec import Outgoing
+from publishers.mqtt.client import MqttClient
 
-WILL = Will(topic="node/a/status", payload=b"offline")
+WILL = Outgoing(topic="node/a/status", payload=b"offline", qos=1, retain=True)
 TRACE = """\
 timestamp,gco2_per_kwh
 2021-01-01T00:00Z,100

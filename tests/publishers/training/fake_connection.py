@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from publishers import Publisher
-from publishers.messages.codec import decode, encode
+from publishers.messages.codec import Outgoing, decode, encode
 from publishers.messages.reports import Command
 from publishers.messages.training import (
     Iterations,
@@ -29,9 +29,8 @@ from publishers.messages.training import (
     TrialRequest,
     TrialTimes,
 )
-from publishers.training.paho_client import Will
+from publishers.mqtt.broker_address import BrokerAddress
 from publishers.training.publisher import PublishedIterable
-from publishers.training.settings import Broker
 
 TIMEOUT_S = 5.0
 TICK_NS = 1_000
@@ -67,16 +66,16 @@ class FakeConnection:
     answers: "Callable[[TrialRequest], Iterable[TrialAnswer | bytes]]" = lambda _: ()
     connections: int = 0
     failures: int = 0
-    hurries: int = 0
+    n_retries: int = 0
     failure: str | None = None
     closed: bool = False
-    will: Will | None = None
+    will: Outgoing | None = None
     sent: list[tuple[str, bytes, int, bool]] = field(default_factory=list)
     subscriptions: dict[str, Callable[[bytes], None]] = field(default_factory=dict)
     _inbox: deque[tuple[str, bytes]] = field(default_factory=deque)
     _is_in: bool = False
 
-    def connect(self, broker: Broker, will: Will) -> "FakeConnection":
+    def connect(self, broker: BrokerAddress, will: Outgoing) -> "FakeConnection":
         """Be the factory of the sender's connection, too."""
         assert broker.port
         self.will = will
@@ -119,8 +118,8 @@ class FakeConnection:
         assert topic not in self.subscriptions
         self.subscriptions[topic] = hear
 
-    def hurry(self) -> None:
-        self.hurries += 1
+    def retry_now(self) -> None:
+        self.n_retries += 1
 
     def close(self) -> None:
         self.closed = True
@@ -249,4 +248,4 @@ def totals(connection: FakeConnection) -> list[int | None]:
 
 def told(publisher: Publisher) -> int | None:
     """Return what is said now."""
-    return publisher.length.total_iterations
+    return publisher.progress.total_iterations

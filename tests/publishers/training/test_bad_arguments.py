@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from publishers import Publisher, publish_iterations
-from publishers.messages.codec import Message, encode
+from publishers.messages.codec import Message, Outgoing, encode
 from publishers.messages.training import Metric
-from publishers.training.paho_client import Will
+from publishers.mqtt.broker_address import BrokerAddress
 from publishers.training.publisher import PublishedSized
-from publishers.training.settings import Broker
 from tests.publishers.training.fake_connection import FakeConnection, publisher_on, wait_until
 
 
@@ -25,7 +24,7 @@ def test_wrong_settings_turn_publishing_off_with_one_warning(caplog: pytest.LogC
 def test_a_connection_that_cannot_be_made_turns_publishing_off(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_broker: Broker, _will: Will) -> FakeConnection:
+    def fail(_broker: BrokerAddress, _will: Outgoing) -> FakeConnection:
         raise error
 
     publisher = Publisher(job="failing", connect=fail)

@@ -12,12 +12,12 @@ from publishers.training.batch_timing import (
     MAX_CALLS,
     MIN_CALLS,
     N_WARM_UPS,
-    BatchSizeBenchmark,
     BatchTimings,
     largest_that_fits,
     time_batch_sizes,
+    time_untimed,
 )
-from publishers.training.trial import BatchSizeTrial
+from publishers.training.policy_client import BatchSizeTrial
 from tests.publishers.training.fake_connection import FakeConnection, publisher_on
 
 SIZES = [8, 16, 32, 64]
@@ -229,25 +229,18 @@ def test_without_a_service_nothing_is_timed() -> None:
     assert gpu.order == []
 
 
-class Recorder:
-    """Notes what it is told to publish."""
-
-    def __init__(self, *, rank: int = 0) -> None:
-        self.run, self.rank = "r1", rank
-        self.told: list[TrialTimes] = []
-
-    def add_times(self, times: TrialTimes) -> None:
-        self.told.append(times)
-
-
 def test_the_time_for_all_of_it_is_bounded() -> None:
-    gpu, told = Gpu(lambda *_: 1.0), Recorder()
     trial = BatchSizeTrial(batch_size=32, reason="explored", detail="", untimed=(8, 16, 32, 64))
-    assert BatchSizeBenchmark(gpu.train, 14.0, told=told, clock_s=gpu.clock_s).carry_out(trial, SIZES) is trial
-    assert [times.batch_sizes for times in told.told] == [[8, 16]]
-    slow, silent = Gpu(lambda *_: 1e6), Recorder()
-    assert BatchSizeBenchmark(slow.train, 14.0, told=silent, clock_s=slow.clock_s).carry_out(trial, SIZES) is trial
-    assert silent.told == []
+
+    def timed(gpu: Gpu) -> TrialTimes | None:
+        same, times = time_untimed(trial, SIZES, run="r1", probe=gpu.train, timeout_s=14.0, clock_s=gpu.clock_s)
+        assert same is trial
+        return times
+
+    times = timed(Gpu(lambda *_: 1.0))
+    assert times is not None
+    assert times.batch_sizes == [8, 16]
+    assert timed(Gpu(lambda *_: 1e6)) is None
 
 
 def test_a_clock_that_fails_ends_the_timing_and_not_the_training() -> None:

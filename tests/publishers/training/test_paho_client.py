@@ -4,11 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from publishers.training.paho_client import FIRST_DELAY_S, LONGEST_DELAY_S, PahoConnection, Will
-from publishers.training.settings import Broker
+from publishers.messages.codec import Outgoing
+from publishers.mqtt.broker_address import BrokerAddress
+from publishers.training.paho_client import FIRST_RETRY_DELAY_S, MAX_RETRY_DELAY_S, PahoConnection
 from tests.publishers.training.fake_connection import unused_broker
 
-WILL = Will(topic="will", payload=b"")
+WILL = Outgoing(topic="will", payload=b"", qos=1, retain=True)
 
 
 def unused_port() -> int:
@@ -18,13 +19,13 @@ def unused_port() -> int:
 def test_it_comes_back_after_1_2_4_up_to_30_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1_000.0
     monkeypatch.setattr("publishers.training.paho_client.time", SimpleNamespace(monotonic=lambda: now_s))
-    connection = PahoConnection(Broker(host="127.0.0.1", port=unused_port()), WILL)
+    connection = PahoConnection(BrokerAddress(url=f"mqtt://127.0.0.1:{unused_port()}"), WILL)
     delays_s = []
     for _ in range(7):
         connection.work()
-        delays_s.append(connection._due_s - now_s)
-        now_s = connection._due_s
-    assert delays_s == [FIRST_DELAY_S, 2.0, 4.0, 8.0, 16.0, LONGEST_DELAY_S, LONGEST_DELAY_S]
+        delays_s.append(connection._retry_at_s - now_s)
+        now_s = connection._retry_at_s
+    assert delays_s == [FIRST_RETRY_DELAY_S, 2.0, 4.0, 8.0, 16.0, MAX_RETRY_DELAY_S, MAX_RETRY_DELAY_S]
     assert not connection.is_connected()
     connection.close()
 
@@ -32,23 +33,23 @@ def test_it_comes_back_after_1_2_4_up_to_30_seconds(monkeypatch: pytest.MonkeyPa
 def test_in_a_hurry_it_tries_at_once_and_then_a_second_later(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1_000.0
     monkeypatch.setattr("publishers.training.paho_client.time", SimpleNamespace(monotonic=lambda: now_s))
-    connection = PahoConnection(Broker(host="127.0.0.1", port=unused_port()), WILL)
+    connection = PahoConnection(BrokerAddress(url=f"mqtt://127.0.0.1:{unused_port()}"), WILL)
     for _ in range(5):
         connection.work()
-        now_s = connection._due_s
+        now_s = connection._retry_at_s
     now_s -= 1.0
     connection.work()
     assert connection.failures == 5
-    connection.hurry()
+    connection.retry_now()
     connection.work()
     assert connection.failures == 6
-    assert connection._due_s - now_s == FIRST_DELAY_S
+    assert connection._retry_at_s - now_s == FIRST_RETRY_DELAY_S
     connection.close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid", "a" * 64 + ".example", "two..dots"])
 def test_why_there_is_no_connection_is_said_and_not_raised(host: str) -> None:
-    connection = PahoConnection(Broker(host=host, port=unused_port()), WILL)
+    connection = PahoConnection(BrokerAddress(url=f"mqtt://{host}:{unused_port()}"), WILL)
     connection.work()
     assert connection.failure
     assert connection.connections == 0
@@ -57,4 +58,4 @@ def test_why_there_is_no_connection_is_said_and_not_raised(host: str) -> None:
 
 def test_a_file_that_holds_no_authorities_is_an_os_error() -> None:
     with pytest.raises(OSError, match=r"PEM|CRL|NO_CERTIFICATE"):
-        PahoConnection(Broker(host="127.0.0.1", port=1, tls=True, ca_file=__file__), WILL)
+        PahoConnection(BrokerAddress(url="mqtts://127.0.0.1:1", ca_file=__file__), WILL)

@@ -18,7 +18,7 @@ import pytest
 from publishers import Publisher
 from publishers.messages.codec import encode
 from publishers.messages.training import MAX_CANDIDATES, TrialRequest
-from publishers.training.trial import BatchSizeRequest, BatchSizeTrial, read_options
+from publishers.training.policy_client import BatchSizeQuery, BatchSizeTrial, read_options
 from tests.publishers.training.fake_connection import (
     SIZES,
     FakeConnection,
@@ -30,11 +30,11 @@ from tests.publishers.training.fake_connection import (
 )
 
 
-def question() -> BatchSizeRequest:
-    return BatchSizeRequest(read_options(SIZES, 32, 10.0), run="r1", reply_to="answers")
+def question() -> BatchSizeQuery:
+    return BatchSizeQuery(read_options(SIZES, 32, 10.0), run="r1", reply_to="answers")
 
 
-def requests(asked: BatchSizeRequest, *times: tuple[float, int]) -> Iterator[TrialRequest | None]:
+def requests(asked: BatchSizeQuery, *times: tuple[float, int]) -> Iterator[TrialRequest | None]:
     return (asked.next_request(now_s, connection) for now_s, connection in times)
 
 
@@ -88,7 +88,7 @@ def test_the_answer_to_any_of_its_questions_counts() -> None:
     asked = question()
     first, *_ = requests(asked, (0.0, 1), (1.0, 1), (2.0, 1))
     assert first is not None
-    asked.hear(encode(answer(first)))
+    asked.receive(encode(answer(first)))
     trial = asked.wait(0.001)
     assert trial is not None
     assert trial.batch_size == 16
@@ -99,7 +99,7 @@ def test_the_first_answer_counts_and_a_late_one_changes_nothing() -> None:
     (request,) = requests(asked, (0.0, 1))
     assert request is not None
     for batch_size in (64, 8):
-        asked.hear(encode(answer(request, batch_size=batch_size)))
+        asked.receive(encode(answer(request, batch_size=batch_size)))
     trial = asked.wait(0.001)
     assert trial is not None
     assert trial.batch_size == 64
@@ -107,7 +107,7 @@ def test_the_first_answer_counts_and_a_late_one_changes_nothing() -> None:
     (request,) = requests(late, (0.0, 1))
     assert request is not None
     assert late.wait(0.001) is None
-    late.hear(encode(answer(request)))
+    late.receive(encode(answer(request)))
     assert late.trial is None
 
 
@@ -135,9 +135,9 @@ def test_answers_for_others_or_malformed_ones_are_passed_over(changes: dict[str,
     (request,) = requests(asked, (0.0, 1))
     assert request is not None
     good = msgpack.unpackb(encode(answer(request)))
-    asked.hear(msgpack.packb(good | changes))
+    asked.receive(msgpack.packb(good | changes))
     assert not asked.ended
-    asked.hear(encode(answer(request)))
+    asked.receive(encode(answer(request)))
     assert asked.trial is not None
 
 
@@ -186,7 +186,7 @@ def test_an_answer_that_is_no_candidate_ends_in_the_default_and_says_so(caplog: 
 def test_without_a_service_the_default_comes_back_in_time_with_one_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("publishers.training.trial.ASK_AGAIN_S", 0.02)
+    monkeypatch.setattr("publishers.training.policy_client.ASK_AGAIN_S", 0.02)
     connection = FakeConnection()
     with publisher_on(connection, heartbeat_s=1_000.0) as publisher:
         begin_s = time.monotonic()
@@ -220,7 +220,7 @@ def test_a_broker_that_was_there_is_waited_for_and_asked_at_once_when_it_is_back
         asked = threading.Thread(target=publisher.batch_size, args=(SIZES,), kwargs={"default": 32})
         asked.start()
         failures = connection.failures
-        wait_until(lambda: connection.hurries and connection.failures > failures + 10)
+        wait_until(lambda: connection.n_retries and connection.failures > failures + 10)
         connection.up = True
         asked.join(5.0)
         assert not asked.is_alive()

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from publishers import Publisher, publish_iterations
-from publishers.training.progress import RunProgress, length_of
+from publishers.training.data_loader import length_of
+from publishers.training.progress import RunProgress
 from publishers.training.publisher import PublishedIterable, PublishedSized
 from tests.publishers.training.fake_connection import (
     FakeConnection,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from publishers import publish_iterations
-from publishers.training.published_iterable import own_batch_size
+from publishers.training.data_loader import batch_size_of
 from publishers.training.publisher import PublishedIterable, PublishedSized
 from tests.publishers.training.fake_connection import (
     TICK_NS,
@@ -316,7 +316,7 @@ def test_a_copy_in_another_process_iterates_and_publishes_nothing() -> None:
 @pytest.mark.parametrize(("given", "expected"), [(None, 32), (48, 48)])
 def test_the_batch_size_is_the_loaders_own_unless_it_is_given(given: int | None, expected: int) -> None:
     published = publish_iterations(Loader(1), job="own", rank=0, world_size=1, broker=unused_broker(), batch_size=given)
-    sender = published.publisher._sender
+    sender = published.publisher._worker
     published.finish()
     assert sender is not None
     assert sender._status.batch_size == expected
@@ -338,11 +338,11 @@ class BadLoader(Loader):
 def test_a_batch_size_of_the_loader_that_cannot_be_used_is_left_out(own: object, expected: int | None) -> None:
     loader = Loader(1)
     loader.batch_size = own  # type: ignore[assignment]  # loaders may say anything
-    assert own_batch_size(loader) == expected
+    assert batch_size_of(loader) == expected
 
 
 def test_a_loader_that_fails_to_say_its_batch_size_is_published_without() -> None:
-    assert own_batch_size(BadLoader(1)) is None
+    assert batch_size_of(BadLoader(1)) is None
 
 
 def test_a_new_batch_size_is_said_at_once() -> None:

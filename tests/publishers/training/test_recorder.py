@@ -76,12 +76,12 @@ def test_what_is_recorded_is_what_is_taken(operations: list[tuple[str, int]]) ->
     recorder, model, taken = Recorder(lambda: time_ns), Model(), list[Segment]()
     for operation, n_times in operations:
         if operation == "take":
-            taken += recorder.take(n_times)
+            taken += recorder.drain(n_times)
             continue
         for _ in range(n_times):
             time_ns += 1
             do(operation, recorder, model, time_ns)
-    while segments := recorder.take(1_000):
+    while segments := recorder.drain(1_000):
         taken += segments
     assert flat(taken) == model.expected
     assert all(0 < len(segment.ends_ns) <= MAX_IN_SEGMENT for segment in taken)
@@ -93,10 +93,10 @@ def test_the_newest_are_kept_and_their_numbers_show_what_was_dropped(n_marks: in
     recorder = Recorder(lambda: 0)
     for k in range(taken_before):
         mark(recorder, k)
-    before = flat(recorder.take(1_000))
+    before = flat(recorder.drain(1_000))
     for k in range(taken_before, n_marks):
         mark(recorder, k)
-    after = flat(recorder.take(1_000))
+    after = flat(recorder.drain(1_000))
     assert all(end_ns == number + 1 and begin_ns == number for number, _, begin_ns, end_ns in before + after)
     assert after[-1][0] == n_marks - 2
     assert len(after) <= MAX_KEPT + 2 * CHUNK
@@ -109,7 +109,7 @@ def test_memory_stays_bounded_when_every_iteration_is_followed_by_an_epoch() -> 
         recorder.begin()
         recorder.chunk.marks.append(recorder.clock_ns())
         recorder.next_epoch()
-    kept = flat(recorder.take(100_000))
+    kept = flat(recorder.drain(100_000))
     assert 1_000 <= len(kept) <= 1_024
     assert kept[-1][0] == 9_999
     assert kept[-1][1] == 9_999
@@ -117,7 +117,13 @@ def test_memory_stays_bounded_when_every_iteration_is_followed_by_an_epoch() -> 
 
 @pytest.mark.parametrize(
     ("call", "n_kept"),
-    [(Recorder.begin, 2), (Recorder.pause, 2), (Recorder.next_epoch, 2), (Recorder.pause_pass, 3), (Recorder.offer, 2)],
+    [
+        (Recorder.begin, 2),
+        (Recorder.pause, 2),
+        (Recorder.next_epoch, 2),
+        (Recorder.pause_pass, 3),
+        (Recorder.first_batch_fetched, 2),
+    ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_memory_stays_bounded_and_nothing_is_lost_when_calls_are_repeated_without_an_iteration(
@@ -130,7 +136,7 @@ def test_memory_stays_bounded_and_nothing_is_lost_when_calls_are_repeated_withou
         call(recorder)
     assert sum(len(chunk.marks) for chunk in recorder._chunks) <= 4 * CHUNK
     assert len(recorder._chunks) <= 4
-    assert len(flat(recorder.take(1_000))) == n_kept
+    assert len(flat(recorder.drain(1_000))) == n_kept
 
 
 def test_memory_stays_bounded_when_every_mark_is_followed_by_a_pause() -> None:
@@ -141,4 +147,4 @@ def test_memory_stays_bounded_when_every_mark_is_followed_by_a_pause() -> None:
         mark(recorder, recorder.clock_ns())
         recorder.pause()
     assert sum(len(chunk.marks) for chunk in recorder._chunks) <= 4 * CHUNK
-    assert len(flat(recorder.take(1_000))) == 3
+    assert len(flat(recorder.drain(1_000))) == 3

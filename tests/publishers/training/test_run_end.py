@@ -16,7 +16,7 @@ import pytest
 
 from publishers import Publisher
 from publishers.messages.reports import Command
-from publishers.training.run_end import _last_exception, _say_finished
+from publishers.training.run_end import _end_all_runs, _error_at_exit
 from tests.publishers.training.fake_connection import FakeConnection, aimed, publisher_on, service, wait_until
 
 
@@ -171,7 +171,7 @@ def test_an_interpreter_that_an_exception_ends_breaks_its_runs_off(
     monkeypatch.setattr(sys, "last_value", error, raising=False)
     connection = FakeConnection()
     publisher = publisher_on(connection)
-    _say_finished()
+    _end_all_runs()
     assert publisher.closed
     assert last_states(connection) == (state, None)
 
@@ -297,4 +297,4 @@ def test_only_what_ends_the_interpreter_is_taken_for_its_end(
     monkeypatch.setattr(sys, "last_value", last, raising=False)
     if is_prompt:
         monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
-    assert _last_exception() is (None if is_prompt else last)
+    assert _error_at_exit() is (None if is_prompt else last)

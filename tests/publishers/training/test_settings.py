@@ -175,7 +175,7 @@ def test_authorities_need_tls_and_a_file(tmp_path: Path) -> None:
         ({"rank": -1}, "rank = -1: must be a whole number from 0 to 65535"),
         ({"rank": 0.5}, "rank = 0.5: must be a whole number"),
         ({"world_size": 0}, "world_size = 0: must be a whole number from 1 to 65536"),
-        ({"broker": "bus:1883"}, "broker = 'bus:1883': must be mqtt://host:port or mqtts://host:port"),
+        ({"broker": "bus:1883"}, "broker = 'bus:1883': must be mqtt://host[:port] or, with TLS, mqtts://host[:port]"),
         ({"broker": "mqtt://bus:port"}, "broker = 'mqtt://bus:port': must be"),
         ({"broker": "mqtt://bus/path"}, "broker = 'mqtt://bus/path': must be"),
         ({"broker": 1883}, "broker = '1883': must be"),

@@ -37,7 +37,7 @@ class FakeBus(MqttClient):
         self.connected = False
 
     def deliver(self, payload: bytes, *, retained: bool = False, topic: str = TOPIC) -> None:
-        self._dispatcher.deliver(topic, payload, retained)
+        self._dispatcher.dispatch(topic, payload, retained)
 
 
 class Site:
@@ -181,9 +181,9 @@ async def test_broker_errors_name_the_keys_of_these_settings() -> None:
     site = Site()
     site.tell(b"300")
     site.bus.connected = False
-    site.bus.last_error = "broker.bus.example asks for a user name and a password: set bus.username, bus.password_file"
+    site.bus.last_error = "broker.bus.example asks for a user name and a password: set username and password_file"
     assert await site.history() is not None, "what came before is not lost"
-    with pytest.raises(SignalUnavailableError, match=r"broker\.bus\.example asks .*: set username, password_file$"):
+    with pytest.raises(SignalUnavailableError, match=r"broker\.bus\.example asks .*: set username and password_file$"):
         await site.history()
 
 
