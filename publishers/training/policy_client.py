@@ -210,7 +210,7 @@ class PolicyClient:
         if query is None or query.ended:
             return None
         if not connection.is_connected():
-            query.why = f"no broker at {self._broker_url}: {connection.failure or 'not connected'}"
+            query.why = f"no connection to {self._broker_url}: {connection.failure or 'not connected'}"
             is_new = connection.connections == 0
             if is_new and connection.failures - self._n_failures_before >= MAX_FAILURES:
                 query.end(query.why)

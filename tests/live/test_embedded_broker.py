@@ -88,7 +88,7 @@ async def test_it_listens_at_the_loopback_of_ip_version_6(kind: Literal["mosquit
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_port_that_a_broker_holds_says_that_it_can_be_used(kind: Literal["mosquitto", "amqtt"]) -> None:
     async with embedded_broker(prefer=kind) as broker:
-        with pytest.raises(BrokerError, match=f"a broker runs at 127.0.0.1:{broker.port} already: use it"):
+        with pytest.raises(BrokerError, match=f"a broker already runs at 127.0.0.1:{broker.port}: use it"):
             async with embedded_broker(port=broker.port, prefer=kind):
                 pass
 
@@ -138,7 +138,7 @@ async def test_the_end_of_the_child_is_noticed_and_logged(caplog: pytest.LogCapt
         for process_id, _ in child_brokers():
             os.kill(process_id, signal.SIGKILL)
         await eventually(watch.done)
-    assert "the broker ended by itself: mosquitto ended with status -9" in caplog.text
+    assert "the embedded broker has stopped: mosquitto ended with status -9" in caplog.text
 
 
 @needs_mosquitto

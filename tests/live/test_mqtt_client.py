@@ -198,7 +198,7 @@ async def test_leaving_takes_no_long_time_when_there_is_no_broker(caplog: pytest
         bus.publish("topic", b"never sent")
         await eventually(lambda: bus.last_error)
     assert asyncio.get_running_loop().time() - began_s < OPERATION_TIMEOUT_S - 1.0
-    assert "left the bus with 1 messages unsent" in caplog.text
+    assert "disconnecting with 1 messages unsent" in caplog.text
     assert bus.last_error is not None
     assert "nothing listens at 127.0.0.1:1" in bus.last_error
 
@@ -284,7 +284,7 @@ async def test_a_wrong_password_says_so_once(secure_broker: SecureMosquitto, cap
         assert not bus.connected
     assert bus.last_error == (
         f"the broker at 127.0.0.1:{secure_broker.port} does not accept user 'node' with this password:"
-        " check bus.username and bus.password_file"
+        " check the user name and the password"
     )
     assert caplog.text.count("does not accept user") == 1
     assert "wrong" not in caplog.text
