@@ -21,9 +21,9 @@ from policies.providers.base import Provider
 from policies.providers.catalogue import CATALOGUE, Source, SourcesError, open_sources
 from policies.providers.sources.constant import ConstantProvider
 from policies.providers.sources.csv_file import CsvProvider
-from publishers.mqtt.bus_config import BusConfig, read_bus_password
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import SettingNames
+from publishers.mqtt.bus_config import BusConfig, read_bus_password
 from publishers.mqtt.client import MqttClient
 
 _LOGGER = logging.getLogger(__name__)

@@ -32,8 +32,8 @@ from policies.service.metrics import Metrics
 from policies.service.store.store import opened_store
 from policies.service.trials.repository import TrialRepository
 from publishers.messages.topics import Topics
-from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.broker_address import SettingNames
+from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient
 from publishers.shared.secret_file import read_secret_file
 

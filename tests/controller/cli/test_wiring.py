@@ -8,8 +8,8 @@ import pytest
 from controller.cli.wiring import identifier_of, opened_node, read_password
 from controller.config import Config, load_config
 from controller.errors import ConfigError
-from publishers.mqtt.bus_config import BusConfig
 from publishers.messages.codec import Outgoing
+from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient
 
 WILL = Outgoing(topic="node/a/status", payload=b"offline", qos=1, retain=True)
