@@ -53,3 +53,12 @@ class GpuLostError(GpuError):
 
 class GpuSuspectError(GpuError):
     """The GPU did not answer within its deadline; nothing more is sent to it until it does."""
+
+
+def leaf_errors(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """Return the exceptions in a group and in the groups within it."""
+    return [
+        leaf
+        for error in group.exceptions
+        for leaf in (leaf_errors(error) if isinstance(error, BaseExceptionGroup) else [error])
+    ]

@@ -8,11 +8,11 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from controller.cli.verb import VERSION, Verb
-from controller.errors import ConfigError, ControllerError, JournalError, NodeLockedError
+from controller.errors import ConfigError, ControllerError, JournalError, NodeLockedError, leaf_errors
 from policies.service.errors import PolicyError, RequestError
 from publishers.errors import BrokerError
 
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
         expected, rest = group.split(EXPECTED)
         if expected is None or rest is not None:
             raise  # a bug: its traceback is what is needed
-        return _complain(list(_leaves(expected)))
+        return _complain(leaf_errors(expected))
     return code
 
 
@@ -98,14 +98,6 @@ def _complain(errors: Sequence[BaseException]) -> int:
         for line in str(error).splitlines():
             print(f"gridchase: {line}", file=sys.stderr)
     return 2 if all(isinstance(error, WRONG) for error in errors) else 1
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,45 +1,130 @@
-"""How a demo ends: on request, or with an error of ours told in a line."""
+"""What both demos share: options, exit codes, a broker in a temporary folder, waiting, and the result table."""
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from importlib import metadata
+from pathlib import Path
 from typing import Final, TypeVar
 
-from controller.errors import ControllerError
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from controller.errors import ConfigError, ControllerError, leaf_errors
 from policies.providers.base import SignalError
 from policies.service.errors import PolicyError
-from publishers.mqtt.embedded_broker import BrokerError
+from publishers.errors import BrokerError
+from publishers.mqtt.embedded_broker import EmbeddedBroker, embedded_broker
 
-T = TypeVar("T")
+R = TypeVar("R")
+VERSION: Final = metadata.version("gridchase")
+_EXPECTED: Final = (ControllerError, BrokerError, SignalError, PolicyError)
 
 
 class DemoError(ControllerError):
-    """The demo failed; the message says at what."""
+    """The demo failed; the message says why."""
 
 
-EXPECTED: Final = (ControllerError, BrokerError, SignalError, PolicyError)
+def check_common_options(seed: int, json_path: Path | None) -> list[str]:
+    """Return what is wrong with the options of both demos: value, bound and remedy."""
+    faults = []
+    if not 0 <= seed < 1 << 63:
+        faults.append(f"--seed {seed}: must be at least 0 and below 2^63")
+    if json_path is not None and not json_path.resolve().parent.is_dir():
+        faults.append(f"--json {json_path}: there is no folder {json_path.resolve().parent}")
+    return faults
 
 
-async def until_stopped(work: Coroutine[None, None, T]) -> T:
-    """Return what a demo comes to; SIGTERM ends it as Ctrl-C does."""
+def run_to_exit_code(
+    demo: Callable[[Console], Coroutine[None, None, R]],
+    *,
+    faults: list[str],
+    json_path: Path | None,
+    print_result: Callable[[R, Console], None],
+) -> int:
+    """Run a demo and show its result; return the exit code: 0 done or stopped on request, 1 failed.
+
+    Raises:
+        ConfigError: there are faults in the options; nothing was started.
+    """
+    if faults:
+        raise ConfigError(faults)
+    console = Console()
+    try:
+        result = asyncio.run(_until_stopped(demo(console)))
+        if json_path is not None:
+            json_path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print("stopped on request")
+        return 0
+    except (*_EXPECTED, OSError) as error:
+        errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        errors.print(f"gridchase: the demo failed: {error}")
+        return 1
+    print_result(result, console)
+    return 0
+
+
+async def _until_stopped(work: Coroutine[None, None, R]) -> R:
+    """Return the result of `work`; SIGTERM cancels it as Ctrl-C does."""
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await work
 
 
-def plain(group: ExceptionGroup[Exception]) -> DemoError | None:
-    """Return the errors of a group as one, where all of them are expected; None: there is a bug among them."""
-    expected, others = group.split(EXPECTED)
-    if expected is None or others is not None:
-        return None
-    return DemoError("; ".join(str(error) for error in _leaves(expected)))
+@asynccontextmanager
+async def demo_broker() -> AsyncIterator[tuple[EmbeddedBroker, Path]]:
+    """Run a broker, with a temporary folder beside it; nothing is left behind.
+
+    Raises:
+        DemoError: the body failed with a group of expected errors; the message holds all of them.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="gridchase-demo-") as folder:
+            async with embedded_broker() as broker:
+                yield broker, Path(folder)
+    except ExceptionGroup as group:
+        expected, bugs = group.split(_EXPECTED)
+        if expected is None or bugs is not None:
+            raise
+        raise DemoError("; ".join(str(error) for error in leaf_errors(expected))) from group
 
 
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """Return the exceptions of a group, and of the groups in it."""
-    return [
-        leaf
-        for error in group.exceptions
-        for leaf in (_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
-    ]
+async def wait_for_event(event: asyncio.Event, timeout_s: float, failure: str) -> None:
+    """Wait for an event.
+
+    Raises:
+        DemoError: it was not set in time; `failure` says what did not happen.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError as error:
+        raise DemoError(failure) from error
+
+
+def comparison_table(title: str | None, headings: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table of right-aligned columns beside a column of names."""
+    table = Table(title=title)
+    table.add_column("")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def print_notes(notes: Iterable[str], console: Console) -> None:
+    """Print sentences; on a terminal its width breaks the lines."""
+    for note in notes:
+        text = note.replace("\n", " ") if console.is_terminal else note
+        console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+def percent_change(ratio: float) -> str:
+    """Return a relative change with its sign, as in -13.2 %."""
+    return f"{100 * ratio:+.1f} %"

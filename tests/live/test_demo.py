@@ -1,4 +1,4 @@
-"""The demo, whole: a real broker, a training process of its own, the controller, and exact books to check it by."""
+"""The whole demo: a real broker, a training process and the controller, checked against the simulation's totals."""
 
 import json
 import signal
@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from controller.demo.day.demo import DemoOptions, check_options, main_demo, run_demo
+from controller.demo.day.demo import DemoOptions, main_demo, run_demo
 from controller.demo.runner import DemoError
+from controller.errors import ConfigError
 from controller.gpu.journal import Journal
 
 pytestmark = pytest.mark.live
@@ -24,7 +25,7 @@ _MAIN = "import sys; from controller.demo.day.demo import DemoOptions, main_demo
 
 @pytest.fixture
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the controller learn late that the disk knows of a limit that was given back."""
+    """Delay the journal: the controller learns late that a restored limit was recorded."""
     forget, pause = Journal.forget, threading.Event()
 
     def forget_late(journal: Journal, gpu_uuid: str) -> None:
@@ -35,7 +36,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("slow_disk")
-def test_a_short_demo_saves_carbon_gives_the_limit_back_and_writes_its_result(
+def test_a_short_demo_saves_carbon_restores_the_limit_and_writes_its_result(
     tmp_path: Path, temporary: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "result.json"
@@ -47,9 +48,9 @@ def test_a_short_demo_saves_carbon_gives_the_limit_back_and_writes_its_result(
     assert result["energy_saved_ratio"] > 0.05
     assert 1.0 < result["slowdown_ratio"] < 1.1
     assert 0 < result["profiling_energy_ratio"] < 0.5
-    for books in (result["run"], result["baseline"]):
-        assert books["iterations"] == 105_084
-        assert {"energy_j", "carbon_g", "duration_s", "iterations"} <= set(books)
+    for totals in (result["run"], result["baseline"]):
+        assert totals["iterations"] == 105_084
+        assert {"energy_j", "carbon_g", "duration_s", "iterations"} <= set(totals)
     assert result["run"]["duration_s"] / result["baseline"]["duration_s"] == result["slowdown_ratio"]
     assert 1 - result["run"]["carbon_g"] / result["baseline"]["carbon_g"] == result["carbon_saved_ratio"]
     assert {"seed", "zone", "duration_s", "broker", "version"} <= set(result)
@@ -101,9 +102,9 @@ async def test_a_training_process_that_fails_fails_the_demo_with_its_last_words(
 
 def test_every_fault_of_the_options_is_told_and_nothing_is_started(capsys: pytest.CaptureFixture[str]) -> None:
     options = DemoOptions(seed=-1, duration_s=1.0, zone="XX", json_path=Path("/nowhere/x.json"), max_slowdown=0.9)
-    assert len(check_options(options)) == 5
-    assert main_demo(options) == 2
-    said = capsys.readouterr()
+    with pytest.raises(ConfigError) as caught:
+        main_demo(options)
+    assert len(caught.value.faults) == 5
     for fault in ("--seed -1", "--duration-s 1", "--zone XX", "GB", "/nowhere", "--max-slowdown 0.9"):
-        assert fault in said.err
-    assert said.out == ""
+        assert fault in str(caught.value)
+    assert capsys.readouterr().out == ""

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from controller.cli.policy.terminal import print_learned
-from controller.demo.recurrences.demo import RecurrenceOptions, check_recurrences, main_recurrences
+from controller.demo.recurrences.demo import RecurrenceOptions, main_recurrences
+from controller.errors import ConfigError
 
 pytestmark = pytest.mark.live
 
@@ -87,12 +88,12 @@ def test_stopped_on_request_it_exits_with_0_and_leaves_nothing_behind(temporary:
 
 def test_every_fault_of_the_options_is_told_and_nothing_is_started(capsys: pytest.CaptureFixture[str]) -> None:
     options = RecurrenceOptions(n_recurrences=0, workload="mnist", seed=-1, json_path=Path("/nowhere/x.json"))
-    assert len(check_recurrences(options)) == 4
-    assert run(options) == 2
-    said = capsys.readouterr()
+    with pytest.raises(ConfigError) as caught:
+        run(options)
+    assert len(caught.value.faults) == 4
     for fault in ("--recurrences 0", "--workload mnist", "librispeech", "--seed -1", "/nowhere"):
-        assert fault in said.err
-    assert said.out == ""
+        assert fault in str(caught.value)
+    assert capsys.readouterr().out == ""
 
 
 def test_the_readme_shows_what_the_demo_says(capfd: pytest.CaptureFixture[str]) -> None:

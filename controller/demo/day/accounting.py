@@ -1,12 +1,6 @@
-"""What the simulation truly used: energy and carbon of the run and of the same job at the prior limit.
+"""What the simulation truly used: energy and carbon of the run, and of the same job at the prior limit.
 
-The baseline: the same work on the same simulated GPU at the prior limit, really simulated, iteration by iteration.
-
-Time is virtual: nothing waits. Noise, start and pauses are those of the run it is compared with.
-
-The books of the simulation: what a run really used, from the history of the GPU and the real series of the grid.
-
-Nothing here comes from what the controller measured or believes.
+All of it comes from the history of the simulated GPU and the real series of the grid, nothing from the controller.
 """
 
 from collections.abc import Callable
@@ -26,7 +20,10 @@ from policies.vocabulary.units import carbon_g
 def run_baseline(
     curve: MeasuredCurve, workload: Workload, *, seed: int, start_ns: int, begin_ns: int, power_limit_w: float
 ) -> GpuTimeline:
-    """Return the history of a GPU that was switched on at `start_ns` and ran the whole job from `begin_ns` on."""
+    """Simulate the whole job at one limit, from `begin_ns` on, on a GPU that was switched on at `start_ns`.
+
+    Time is virtual, so nothing waits. Noise, start and pauses are those of the run it is compared with.
+    """
     noise = Noise(seed)
     history = GpuTimeline(curve, noise, start_ns=start_ns, power_limit_w=power_limit_w)
     training = Training(history, noise, begin_ns=begin_ns, wait=lambda end_ns: end_ns)
@@ -35,7 +32,7 @@ def run_baseline(
 
 
 class SimulatedTotals(Struct, frozen=True, kw_only=True):
-    """What a run used, from its first iteration to its last."""
+    """What a run truly used, from its first iteration to its last."""
 
     energy_j: float
     carbon_g: float
@@ -51,14 +48,17 @@ def simulated_totals(
     time_s: Callable[[int], float],
     time_ns: Callable[[float], int],
 ) -> SimulatedTotals:
-    """Return the books of a job that is over: exact integrals of the power over the history and the grid's steps.
+    """Return exact integrals of the power over the history of a finished job and the steps of the grid's signal.
 
     Args:
-        history: the GPU's past.
+        history: the timeline of the GPU.
         iterations: how many iterations the job ran.
         signal: the carbon intensity of the grid.
-        time_s: the time of day of a moment of the monotonic clock, Unix seconds [s].
-        time_ns: the other way round [ns].
+        time_s: converts monotonic time [ns] to Unix time [s].
+        time_ns: converts Unix time [s] to monotonic time [ns].
+
+    Raises:
+        ValueError: the job still runs, or the signal does not cover it.
     """
     begin_ns, end_ns = job_bounds_ns(history)
     steps_ns = (time_ns(float(step_s)) for step_s in (*signal.starts_s, signal.ends_s))
@@ -78,11 +78,11 @@ def simulated_totals(
 
 
 def job_bounds_ns(history: GpuTimeline) -> tuple[int, int]:
-    """Return when the job first began and last ceased to use the GPU [ns]."""
+    """Return when the job began to use the GPU, and when it last stopped [ns]."""
     loaded = [before.loaded for before in history.segments]
     starts_ns = [segment.start_ns for segment in history.segments]
     first = loaded.index(True)
     last = len(loaded) - loaded[::-1].index(True)
     if last == len(loaded):
-        raise ValueError("the job still uses the GPU: its books cannot be closed")
+        raise ValueError("the job still uses the GPU: its totals are not final")
     return starts_ns[first], starts_ns[last]

@@ -1,7 +1,4 @@
-"""The demo's eye on the bus: what a dashboard would see, and nothing else.
-
-It hears the energy and the limit of the GPU, the profile and the account of the run, as the controller publishes them.
-"""
+"""Subscribes to what a dashboard would see: the GPU's energy and limit, the run's profile and energy."""
 
 import asyncio
 from collections import deque
@@ -18,6 +15,8 @@ from publishers.messages.topics import Topics
 N_SLOTS: Final = 48
 SLOT_S: Final = 1_800.0
 _BARS: Final = "▁▂▃▄▅▆▇█"
+MAX_CHANGES: Final = 64
+"""How many of the newest limit changes are kept."""
 
 
 class HalfHourMeans:
@@ -29,7 +28,7 @@ class HalfHourMeans:
         self._intensities_g_per_kwh: list[list[float]] = [[] for _ in range(N_SLOTS)]
 
     def add(self, energy: GpuEnergy) -> None:
-        """Take a reading; one of another day is not shown."""
+        """Add a reading; readings of other days are ignored."""
         slot = int((energy.time_s - self._starts_s) // SLOT_S)
         if not 0 <= slot < N_SLOTS:
             return
@@ -53,27 +52,24 @@ class HalfHourMeans:
 
 
 def sparkline(height_ratios: Sequence[float | None]) -> str:
-    """Return a row of bars, one a height from 0 to 1; nothing where there is none."""
+    """Return a row of bars, one for each height from 0 to 1; a blank for None."""
     top = len(_BARS) - 1
     return "".join(" " if ratio is None else _BARS[round(min(max(ratio, 0.0), 1.0) * top)] for ratio in height_ratios)
 
 
-MAX_CHANGES = 64
-"""The newest changes of the limit that are remembered."""
-
-
 class BusMonitor:
-    """What has been heard so far.
+    """The latest messages of the controller.
 
     Attributes:
         energy: the newest reading of the GPU.
-        profile: the curve and the state of the job.
-        run: the newest account of the run.
-        changes: the newest changes of the limit, oldest first.
-        n_changes: how many there were.
+        profile: the newest profile and state of the job.
+        run: the newest energy of the run.
+        changes: the newest limit changes, oldest first.
+        n_changes: the number of all limit changes.
         profiling_began_s, profiling_ended_s: when the sweep began and ended [s]; None: not yet.
-        online, finished: set once the controller is there, and once the account of the run is final.
-        released: set once the limit was given back after the run; the disk may take its time for that.
+        online, finished: set when the controller is online, and when the energy of the run is final.
+        released: set when the limit was restored after the run, which can take a moment because of the journal.
+        slots: the half-hour means of limit and carbon intensity.
     """
 
     def __init__(self, *, clock: Clock, slots: HalfHourMeans) -> None:
@@ -90,29 +86,29 @@ class BusMonitor:
         self.slots = slots
         self._clock = clock
 
-    def listen(self, bus: Bus, topics: Topics) -> None:
-        """Begin to listen."""
-        bus.subscribe(topics.node_status("+"), _heard(NodeStatus, self._hear_node), qos=1)
-        bus.subscribe(topics.gpu("+", "+", "energy"), _heard(GpuEnergy, self._hear_energy))
-        bus.subscribe(topics.gpu("+", "+", "limit"), _heard(LimitChange, self._hear_change), qos=1)
-        bus.subscribe(topics.all_runs("profile"), _heard(ProfileReport, self._hear_profile), qos=1)
-        bus.subscribe(topics.all_runs("energy"), _heard(RunEnergy, self._hear_run), qos=1)
+    def subscribe(self, bus: Bus, topics: Topics) -> None:
+        """Subscribe to the controller's topics."""
+        bus.subscribe(topics.node_status("+"), _decoded(NodeStatus, self._on_node_status), qos=1)
+        bus.subscribe(topics.gpu("+", "+", "energy"), _decoded(GpuEnergy, self._on_gpu_energy))
+        bus.subscribe(topics.gpu("+", "+", "limit"), _decoded(LimitChange, self._on_limit_change), qos=1)
+        bus.subscribe(topics.all_runs("profile"), _decoded(ProfileReport, self._on_profile), qos=1)
+        bus.subscribe(topics.all_runs("energy"), _decoded(RunEnergy, self._on_run_energy), qos=1)
 
-    def _hear_node(self, status: NodeStatus) -> None:
+    def _on_node_status(self, status: NodeStatus) -> None:
         if status.state == "online":
             self.online.set()
 
-    def _hear_energy(self, energy: GpuEnergy) -> None:
+    def _on_gpu_energy(self, energy: GpuEnergy) -> None:
         self.energy = energy
         self.slots.add(energy)
 
-    def _hear_change(self, change: LimitChange) -> None:
+    def _on_limit_change(self, change: LimitChange) -> None:
         self.changes.append(change)
         self.n_changes += 1
         if change.reason.startswith("run_"):
             self.released.set()
 
-    def _hear_profile(self, profile: ProfileReport) -> None:
+    def _on_profile(self, profile: ProfileReport) -> None:
         now_s = self._clock.now_s()
         if profile.state == "profiling" and self.profiling_began_s is None:
             self.profiling_began_s = now_s
@@ -120,12 +116,12 @@ class BusMonitor:
             self.profiling_ended_s = now_s
         self.profile = profile
 
-    def _hear_run(self, run: RunEnergy) -> None:
+    def _on_run_energy(self, run: RunEnergy) -> None:
         self.run = run
         if run.final:
             self.finished.set()
 
 
-def _heard(kind: type[M], hear: Callable[[M], None]) -> Callable[[str, bytes], None]:
-    """Return a handler that decodes a message; what is malformed is the bus's to count."""
-    return lambda _, payload: hear(decode(payload, kind))
+def _decoded(kind: type[M], handle: Callable[[M], None]) -> Callable[[str, bytes], None]:
+    """Return a handler that decodes messages; the bus counts malformed ones."""
+    return lambda _, payload: handle(decode(payload, kind))

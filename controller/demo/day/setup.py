@@ -1,7 +1,7 @@
-"""The scene of the demo: grid, job, clock and configuration, all in the time of the day that passes.
+"""The setup of the demo: grid, job, clock and configuration, in the simulated time of the day.
 
-What depends on real time (how often something is sent, how long a window must be for that) is scaled, so that a day in
-a few seconds works as well as a day in an hour.
+Settings that depend on real time (periods of sending, and the windows that they need) are scaled, so that a day in a
+few seconds works as well as a day in an hour.
 """
 
 import time
@@ -35,7 +35,7 @@ JOB: Final = "resnet50"
 RUN: Final = "demo"
 NODE: Final = "demo"
 LEAD_IN_S: Final = 1.0
-"""The real time between the start of the clock and the first iteration, in which the controller comes up [s]."""
+"""The real time between the start of the clock and the first iteration, in which the controller starts [s]."""
 BUSY_S: Final = 23 * 3_600.0
 """The job would fill this much of the day at the prior limit [s]."""
 FLUSH_S: Final = 0.015
@@ -43,17 +43,17 @@ _SETTLE_S, _SHORTEST_SETTLE_S = 0.5, 0.01
 _WINDOW_S, _SHORTEST_WINDOW_S = 0.5, 0.025
 _BLOCK_S, _SHORTEST_BLOCK_S = 2.0, 0.03
 _MOST_BLOCKS, _LEAST_BLOCKS, _BLOCK_TAKES_S, _REFINING_S = 60, 2, 0.1, 2_400.0
-"""Writing a limit and hearing of iterations takes a block of refinement its real time [s], in which minutes of the day
-pass: sixty of them, two minutes of a real training, would take hours. So many are made as take two thirds of one."""
+"""A refinement block needs `_BLOCK_TAKES_S` of real time, in which minutes of the day pass: all sixty, which take two
+minutes of a real training, would take hours. So as many are made as fit into `_REFINING_S` of the day."""
 _PLAN_PERIOD_S, _SHORTEST_PLAN_PERIOD_S = 300.0, 0.1
 _ENERGY_PERIOD_S: Final = 0.1
 _LEASE_S: Final = 30.0
-"""Those called `_SHORTEST`, the period of energy and the lease are in real time [s]; the others are of the day [s]."""
+"""`_SHORTEST_…`, the energy period and the lease are in real time [s]; the others in the time of the day [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaySetup:
-    """A demo that is about to begin; its clock runs."""
+    """A demo that is ready to start; its clock already runs."""
 
     grid: Grid
     curve: MeasuredCurve
@@ -121,8 +121,8 @@ class DaySetup:
     def _provider(self) -> ProviderConfig:
         return ProviderConfig(name="csv", settings=CsvSettings(path=str(self.grid.path), zone=self.grid.zone))
 
-    def order(self, *, broker_url: str, gpu_uuid: str) -> TrainingTask:
-        """Return what the training process is told."""
+    def training_task(self, *, broker_url: str, gpu_uuid: str) -> TrainingTask:
+        """Return the task of the training process."""
         return TrainingTask(
             broker=broker_url,
             job=JOB,
@@ -144,7 +144,7 @@ class DaySetup:
 
 
 def prepare_day(grid: Grid, *, seed: int, duration_s: float, max_slowdown: float, folder: Path) -> DaySetup:
-    """Return a scene in which the day of the grid takes `duration_s` of real time; its clock starts now."""
+    """Return a setup in which the day of the grid takes `duration_s` of real time; its clock starts now."""
     curve = load_curve(A40_RESNET50)
     rate = DAY_S / duration_s
     return DaySetup(

@@ -1,6 +1,6 @@
 """The training process of the demo: `python -m controller.demo.day.training`.
 
-It says `ready` and then gets its order, as a line of JSON, so that the time it takes to start is none of the day's.
+It says `ready` and then gets its task, as a line of JSON, so that the time it takes to start is none of the day's.
 
 It trains nothing, but it takes as long as the real training would on the simulated GPU at its present limit, and it
 publishes its iterations as any training process does: through `publish_iterations`, to a real broker. The times that it
@@ -24,13 +24,13 @@ from controller.gpu.simulation.timeline import GpuTimeline
 from publishers import publish_iterations
 
 SHORTEST_NAP_S: Final = 0.004
-"""Iterations take less than a millisecond of real time: several are run off at each waking."""
+"""Iterations take less than a millisecond of real time, so several are run after each sleep."""
 HEARTBEAT_S: Final = 5.0
 READY: Final = "ready"
 
 
 class TrainingTask(Struct, frozen=True, kw_only=True):
-    """What the training process is told.
+    """What the training process has to do.
 
     Attributes:
         broker: the URL of the broker.
@@ -69,43 +69,43 @@ class TrainingTask(Struct, frozen=True, kw_only=True):
         return Workload(epochs=self.epochs, iterations_per_epoch=self.iterations_per_epoch, pause_s=self.pause_s)
 
 
-def train(order: TrainingTask) -> None:
-    """Run the whole job, beginning at the time that the order says."""
-    clock = ScaledClock(start_s=order.start_s, rate=order.rate, origin_ns=order.origin_ns)
-    noise = Noise(order.seed)
+def train(task: TrainingTask) -> None:
+    """Run the whole job, beginning at the time that the task says."""
+    clock = ScaledClock(start_s=task.start_s, rate=task.rate, origin_ns=task.origin_ns)
+    noise = Noise(task.seed)
     history = GpuTimeline(
-        load_curve(order.curve),
+        load_curve(task.curve),
         noise,
-        start_ns=order.origin_ns,
-        power_limit_w=order.power_limit_w,
-        path=Path(order.events),
+        start_ns=task.origin_ns,
+        power_limit_w=task.power_limit_w,
+        path=Path(task.events),
     )
     wait = _waiter(clock)
-    begin_ns = order.origin_ns + round((order.begin_s - order.start_s) * NS_PER_S)
+    begin_ns = task.origin_ns + round((task.begin_s - task.start_s) * NS_PER_S)
     training = Training(history, noise, begin_ns=max(begin_ns, clock.monotonic_ns()), wait=wait)
     loader = publish_iterations(
-        range(order.iterations_per_epoch),
-        job=order.job,
-        run=order.run,
-        broker=order.broker,
+        range(task.iterations_per_epoch),
+        job=task.job,
+        run=task.run,
+        broker=task.broker,
         rank=0,
         world_size=1,
-        gpus=[order.gpu],
+        gpus=[task.gpu],
         batch_size=BATCH_SIZE,
-        total_iterations=order.workload.iterations,
-        flush_s=order.flush_s,
+        total_iterations=task.workload.iterations,
+        flush_s=task.flush_s,
         heartbeat_s=HEARTBEAT_S,
         clock_ns=lambda: training.time_ns,
         clock_s=clock.now_s,
     )
     wait(training.time_ns)
-    training.run(order.workload, loader)
+    training.run(task.workload, loader)
     loader.finish(reached=True)
     history.close()
 
 
 def _waiter(clock: ScaledClock) -> Callable[[int], int]:
-    """Return a function that sleeps until a time on the scaled clock, or longer, and returns the present [ns]."""
+    """Return a function that sleeps at least until a time on the scaled clock and returns the present time [ns]."""
 
     def wait(time_ns: int) -> int:
         while (present_ns := clock.monotonic_ns()) < time_ns:
@@ -116,7 +116,7 @@ def _waiter(clock: ScaledClock) -> Callable[[int], int]:
 
 
 def main() -> None:
-    """Say that we are ready, and obey the order on standard input; none comes where the demo has ended already."""
+    """Print that we are ready, and run the task from standard input; there is none if the demo has ended already."""
     print(READY, flush=True)
     if line := sys.stdin.readline():
         train(msgspec.json.decode(line, type=TrainingTask))

@@ -19,13 +19,13 @@ from publishers.messages.reports import LimitChange
 
 REFRESH_S: Final = 0.125
 LINE_PERIOD_S: Final = 3 * 3_600.0
-"""In a pipe, changes of the limit are told no more often than this in the time of the day [s]."""
+"""The shortest time between two printed limit changes in a pipe, in simulated time [s]."""
 _N_REASONS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewSettings:
-    """What the view needs to know beside what is on the bus."""
+    """What the view needs besides the messages on the bus."""
 
     title: str
     clock: Clock
@@ -34,51 +34,51 @@ class ViewSettings:
     max_power_limit_w: float
 
 
-async def show(watch: BusMonitor, stage: ViewSettings, console: Console) -> None:
-    """Show what is heard, until cancelled."""
+async def show(monitor: BusMonitor, settings: ViewSettings, console: Console) -> None:
+    """Show the messages until cancelled: live on a terminal, as lines in a pipe."""
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
             try:
                 while True:
-                    live.update(draw(watch, stage), refresh=True)
+                    live.update(draw(monitor, settings), refresh=True)
                     await asyncio.sleep(REFRESH_S)
             finally:
-                live.update(draw(watch, stage), refresh=True)
-    teller = LineReporter(watch, stage, console)
+                live.update(draw(monitor, settings), refresh=True)
+    reporter = LineReporter(monitor, settings, console)
     try:
         while True:
-            teller.tell()
+            reporter.report()
             await asyncio.sleep(REFRESH_S)
     finally:
-        teller.tell()
+        reporter.report()
 
 
-def draw(watch: BusMonitor, stage: ViewSettings) -> RenderableType:
+def draw(monitor: BusMonitor, settings: ViewSettings) -> RenderableType:
     """Return the live view."""
-    energy, run = watch.energy, watch.run
+    energy, run = monitor.energy, monitor.run
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
     rows.add_column(no_wrap=True, min_width=14)
     rows.add_column(no_wrap=True, min_width=N_SLOTS)
     done = run.iterations if run else 0
-    bar = ProgressBar(total=stage.iterations, completed=min(done, stage.iterations), width=N_SLOTS)
-    rows.add_row("Time", time_of_day(stage.clock.now_s()), bar)
-    rows.add_row("Job", state_of(watch), f"{done:,} of {stage.iterations:,} iterations")
+    bar = ProgressBar(total=settings.iterations, completed=min(done, settings.iterations), width=N_SLOTS)
+    rows.add_row("Time", time_of_day(settings.clock.now_s()), bar)
+    rows.add_row("Job", state_of(monitor), f"{done:,} of {settings.iterations:,} iterations")
     intensity_g_per_kwh = energy.carbon_intensity_g_per_kwh if energy else None
     grid = "-" if intensity_g_per_kwh is None else f"{intensity_g_per_kwh:.0f} g/kWh"
-    rows.add_row("Grid", grid, Text(watch.slots.intensities(), style="yellow"))
-    limits = watch.slots.limits(stage.min_power_limit_w, stage.max_power_limit_w)
+    rows.add_row("Grid", grid, Text(monitor.slots.intensities(), style="yellow"))
+    limits = monitor.slots.limits(settings.min_power_limit_w, settings.max_power_limit_w)
     rows.add_row("Power limit", _limit(energy.power_limit_w if energy else None), Text(limits, style="cyan"))
-    rows.add_row("Power", f"{energy.power_w:.0f} W" if energy else "-", _account(watch))
-    reasons = [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in _reasons(watch)]
-    return Panel(Group(rows, Text(""), *reasons), title=stage.title, title_align="left")
+    rows.add_row("Power", f"{energy.power_w:.0f} W" if energy else "-", _run_totals(monitor))
+    reasons = [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in _reasons(monitor)]
+    return Panel(Group(rows, Text(""), *reasons), title=settings.title, title_align="left")
 
 
-def state_of(watch: BusMonitor) -> str:
-    """Return the state of the job, in a word or two."""
-    if watch.run is not None and watch.run.state != "running":
-        return watch.run.state
-    profile = watch.profile
+def state_of(monitor: BusMonitor) -> str:
+    """Return the state of the job in a word or two."""
+    if monitor.run is not None and monitor.run.state != "running":
+        return monitor.run.state
+    profile = monitor.profile
     if profile is None:
         return "waiting"
     if profile.state == "profiling":
@@ -92,7 +92,7 @@ def time_of_day(time_s: float) -> str:
 
 
 def change_line(change: LimitChange) -> str:
-    """Return a change of the limit, its signal and its reason, in a line."""
+    """Return a limit change with its signal and its reason, as one line."""
     before_w, after_w = change.previous_power_limit_w, change.power_limit_w
     moved = before_w is not None and after_w is not None and before_w != after_w
     limit = f"{before_w:g} W → {after_w:g} W" if moved else _limit(after_w)
@@ -101,57 +101,57 @@ def change_line(change: LimitChange) -> str:
 
 
 class LineReporter:
-    """Tells the story of the day in a few lines."""
+    """Prints the course of the day in a few lines."""
 
-    def __init__(self, watch: BusMonitor, stage: ViewSettings, console: Console) -> None:
-        self._watch = watch
-        self._stage = stage
+    def __init__(self, monitor: BusMonitor, settings: ViewSettings, console: Console) -> None:
+        self._monitor = monitor
+        self._settings = settings
         self._console = console
         self._state = "waiting"
         self._n_seen = 0
-        self._told_s = 0.0
-        self._told_limit_w: float | None = None
-        self._print(stage.title)
+        self._reported_s = 0.0
+        self._reported_limit_w: float | None = None
+        self._print(settings.title)
 
-    def tell(self) -> None:
-        """Tell what is new, if it is worth a line."""
-        state = self._watch.profile.state if self._watch.profile else self._state
+    def report(self) -> None:
+        """Print what is new and important."""
+        state = self._monitor.profile.state if self._monitor.profile else self._state
         if state != self._state:
             self._state = state
-            self._print(self._news(state))
-        n_new = min(self._watch.n_changes - self._n_seen, len(self._watch.changes))
-        self._n_seen = self._watch.n_changes
-        for change in list(self._watch.changes)[len(self._watch.changes) - n_new :]:
-            self._tell_change(change)
+            self._print(self._state_line(state))
+        n_new = min(self._monitor.n_changes - self._n_seen, len(self._monitor.changes))
+        self._n_seen = self._monitor.n_changes
+        for change in list(self._monitor.changes)[len(self._monitor.changes) - n_new :]:
+            self._report_change(change)
 
-    def _tell_change(self, change: LimitChange) -> None:
+    def _report_change(self, change: LimitChange) -> None:
         is_end = change.job is None or change.reason.startswith("run_")
-        is_due = change.time_s >= self._told_s + LINE_PERIOD_S and change.power_limit_w != self._told_limit_w
+        is_due = change.time_s >= self._reported_s + LINE_PERIOD_S and change.power_limit_w != self._reported_limit_w
         if change.reason in {"profiling", "refining"} or not (is_end or is_due):
             return
-        self._told_s = change.time_s
-        self._told_limit_w = change.power_limit_w
+        self._reported_s = change.time_s
+        self._reported_limit_w = change.power_limit_w
         self._print(change_line(change))
 
-    def _news(self, state: str) -> str:
-        watch = self._watch
-        if state == "profiling" and watch.profiling_began_s is not None:
-            when = time_of_day(watch.profiling_began_s)
-            return f"{when}  profiling: power limit by power limit, while it trains"
-        if state == "planned" and watch.profile is not None and watch.profiling_ended_s is not None:
+    def _state_line(self, state: str) -> str:
+        monitor = self._monitor
+        if state == "profiling" and monitor.profiling_began_s is not None:
+            when = time_of_day(monitor.profiling_began_s)
+            return f"{when}  profiling: one power limit after another, while the job trains"
+        if state == "planned" and monitor.profile is not None and monitor.profiling_ended_s is not None:
             curve = ", ".join(
                 f"{point.power_limit_w:g} W: {point.power_w:.0f} W {point.iterations_per_s:.3f}/s"
-                for point in watch.profile.points
+                for point in monitor.profile.points
             )
-            return f"{time_of_day(watch.profiling_ended_s)}  profiled: {curve}"
-        return f"{time_of_day(self._stage.clock.now_s())}  {state}"
+            return f"{time_of_day(monitor.profiling_ended_s)}  profiled: {curve}"
+        return f"{time_of_day(self._settings.clock.now_s())}  {state}"
 
     def _print(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _account(watch: BusMonitor) -> str:
-    run = watch.run
+def _run_totals(monitor: BusMonitor) -> str:
+    run = monitor.run
     if run is None:
         return ""
     parts = [f"{run.energy_j / 3.6e6:.2f} kWh"]
@@ -162,8 +162,8 @@ def _account(watch: BusMonitor) -> str:
     return ", ".join(parts)
 
 
-def _reasons(watch: BusMonitor) -> Iterable[str]:
-    newest = [change_line(change) for change in watch.changes][-_N_REASONS:]
+def _reasons(monitor: BusMonitor) -> Iterable[str]:
+    newest = [change_line(change) for change in monitor.changes][-_N_REASONS:]
     return [*newest, *[""] * (_N_REASONS - len(newest))]
 
 

@@ -3,20 +3,17 @@
     a training loop, in a thread ──► broker (a child, or embedded) ◄──► the policy service ──► SQLite
         └─ what a controller would publish of its energy ──► ┘          (this process, a folder of its own)
 
-Epochs, time and power are those of measured runs; they pass in no time. All that learns is the real thing: the question
+Epochs, time and power are those of measured runs, simulated in no time. Everything that learns is real: the request
 for a batch size, the answer, the metric, the energy, the order to stop, the posterior.
 """
 
 import asyncio
-import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Final, Literal
 
-import msgspec
 from msgspec import Struct
 from rich.console import Console
 
@@ -24,7 +21,14 @@ from controller.demo.recurrences.jobs import ETA, RecurringJob, list_jobs, load_
 from controller.demo.recurrences.report import RecurrencesResult, print_recurrences, recurrences_result
 from controller.demo.recurrences.training import RunTask, TrainedRun, train
 from controller.demo.recurrences.view import RecurrencesView
-from controller.demo.runner import EXPECTED, DemoError, plain, until_stopped
+from controller.demo.runner import (
+    VERSION,
+    DemoError,
+    check_common_options,
+    demo_broker,
+    run_to_exit_code,
+    wait_for_event,
+)
 from policies.replay.batch_size.simulation import MAX_TRIES, common_random_epochs
 from policies.service.app import run_service, store_url
 from policies.service.config import HttpConfig, LearningConfig, PolicyConfig
@@ -37,13 +41,13 @@ from publishers.messages.reports import RunEnergy
 from publishers.messages.topics import Topics
 from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient
-from publishers.mqtt.embedded_broker import EmbeddedBroker, embedded_broker
+from publishers.mqtt.embedded_broker import EmbeddedBroker
 
-MOST: Final = 1_000
+MAX_RECURRENCES: Final = 1_000
 START_TIMEOUT_S: Final = 20.0
 END_TIMEOUT_S: Final = 10.0
 WATCHED_S: Final = 25.0
-"""How long all epochs take to watch, about; a terminal shows each, a pipe need not wait for them [s]."""
+"""About how long all epochs take on a terminal, which shows each of them [s]."""
 _LONGEST_EPOCH_S: Final = 0.03
 _PIPED_EPOCH_S: Final = 0.002
 _NAP_S: Final = 0.005
@@ -54,13 +58,13 @@ ShowLearned = Callable[[Job, Posterior, list[Trial], Console], None]
 
 
 class RecurrenceOptions(Struct, frozen=True, kw_only=True):
-    """What may be asked of it.
+    """The options of the demo.
 
     Attributes:
         n_recurrences: how often the job recurs.
-        workload: which job: one of `list_jobs()`.
+        workload: the job: one of `list_jobs()`.
         policy: how batch sizes are learned.
-        seed: of the measured runs that are drawn.
+        seed: of the random choice of measured runs.
         json_path: where the result is written as JSON, or None.
     """
 
@@ -72,60 +76,43 @@ class RecurrenceOptions(Struct, frozen=True, kw_only=True):
 
 
 def check_recurrences(options: RecurrenceOptions) -> list[str]:
-    """Return everything that is wrong with the options: value, bound and mend."""
-    faults = []
-    if not 1 <= options.n_recurrences <= MOST:
-        faults.append(f"--recurrences {options.n_recurrences}: must be 1 to {MOST}")
+    """Return everything that is wrong with the options: value, bound and remedy."""
+    faults = check_common_options(options.seed, options.json_path)
+    if not 1 <= options.n_recurrences <= MAX_RECURRENCES:
+        faults.append(f"--recurrences {options.n_recurrences}: must be 1 to {MAX_RECURRENCES}")
     if options.workload not in list_jobs():
         faults.append(f"--workload {options.workload}: must be one of {', '.join(list_jobs())}")
-    if not 0 <= options.seed < 1 << 63:
-        faults.append(f"--seed {options.seed}: must be at least 0 and below 2^63")
-    if options.json_path is not None and not options.json_path.resolve().parent.is_dir():
-        faults.append(f"--json {options.json_path}: there is no folder {options.json_path.resolve().parent}")
     return faults
 
 
 def main_recurrences(options: RecurrenceOptions, *, show_learned: ShowLearned) -> int:
-    """Run it and show it; return the exit code: 0 done or stopped on request, 1 failed, 2 wrong arguments."""
-    console, errors = Console(), Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    if faults := check_recurrences(options):
-        for fault in faults:
-            errors.print(f"gridchase: {fault}")
-        return 2
-    try:
-        result = asyncio.run(until_stopped(run_recurrences(options, console=console, show_learned=show_learned)))
-        if options.json_path is not None:
-            options.json_path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print("stopped on request")
-        return 0
-    except (*EXPECTED, OSError) as error:
-        errors.print(f"gridchase: the demo failed: {error}")
-        return 1
-    print_recurrences(result, console)
-    return 0
+    """Run the demo and show it; return the exit code: 0 done or stopped on request, 1 failed.
+
+    Raises:
+        ConfigError: the options are wrong.
+    """
+    return run_to_exit_code(
+        lambda console: run_recurrences(options, console=console, show_learned=show_learned),
+        faults=check_recurrences(options),
+        json_path=options.json_path,
+        print_result=print_recurrences,
+    )
 
 
 async def run_recurrences(
     options: RecurrenceOptions, *, console: Console, show_learned: ShowLearned
 ) -> RecurrencesResult:
-    """Let a job recur, showing it on a console, and return what came of it. Cancelled, it leaves nothing behind.
+    """Let a job recur, show it on a console, and return the result. Cancelled, it leaves nothing behind.
 
     Raises:
         DemoError: it failed.
     """
     job = load_job(options.workload)
-    try:
-        with tempfile.TemporaryDirectory(prefix="gridchase-demo-") as folder:
-            async with embedded_broker() as broker, _service(options, broker, Path(folder)) as desk:
-                runs = await _recur(options, job, broker, desk, RecurrencesView(job, console))
-                learned, trials = await desk.job(job.name), await desk.trials(job.name, limit=MOST)
-                posterior = await desk.posterior(job.name)
-                show_learned(learned, posterior, trials, console)
-    except ExceptionGroup as group:
-        if (error := plain(group)) is None:
-            raise
-        raise error from group
+    async with demo_broker() as (broker, folder), _policy_service(options, broker, folder) as trials:
+        runs = await _train_all(options, job, broker, trials, RecurrencesView(job, console))
+        learned, latest = await trials.job(job.name), await trials.trials(job.name, limit=MAX_RECURRENCES)
+        posterior = await trials.posterior(job.name)
+        show_learned(learned, posterior, latest, console)
     return recurrences_result(
         job,
         runs,
@@ -134,12 +121,13 @@ async def run_recurrences(
         policy=options.policy,
         seed=options.seed,
         broker=f"{broker.kind} {broker.version}",
-        version=metadata.version("gridchase"),
     )
 
 
 @asynccontextmanager
-async def _service(options: RecurrenceOptions, broker: EmbeddedBroker, folder: Path) -> AsyncIterator[TrialRepository]:
+async def _policy_service(
+    options: RecurrenceOptions, broker: EmbeddedBroker, folder: Path
+) -> AsyncIterator[TrialRepository]:
     """Run the policy service, and open its database beside it, as `gridchase policy show` does."""
     config = PolicyConfig(
         bus=BusConfig(url=broker.url),
@@ -151,21 +139,25 @@ async def _service(options: RecurrenceOptions, broker: EmbeddedBroker, folder: P
         service = run_service(
             config,
             state_dir=folder,
-            version=metadata.version("gridchase"),
+            version=VERSION,
             stop=stop,
             started=lambda _: started.set(),
         )
         tasks.create_task(service, name="policy service")
         try:
-            await _expect(started, "the policy service did not come up")
+            await wait_for_event(started, START_TIMEOUT_S, "the policy service did not start")
             async with opened_store(store_url(config, folder), timeout_s=_STORE_TIMEOUT_S) as store:
                 yield TrialRepository(store, config.learning)
         finally:
             stop.set()
 
 
-async def _recur(
-    options: RecurrenceOptions, job: RecurringJob, broker: EmbeddedBroker, desk: TrialRepository, view: RecurrencesView
+async def _train_all(
+    options: RecurrenceOptions,
+    job: RecurringJob,
+    broker: EmbeddedBroker,
+    trials: TrialRepository,
+    view: RecurrencesView,
 ) -> list[TrainedRun]:
     """Let the job recur, one run after the other, and return its runs."""
     runs: list[TrainedRun] = []
@@ -175,9 +167,9 @@ async def _recur(
     async with MqttClient(url=broker.url) as bus:
         n_reached = 0
         try:
-            with view.shown():
+            with view.opened():
                 while n_reached < options.n_recurrences and len(runs) < MAX_TRIES * options.n_recurrences:
-                    order = RunTask(
+                    task = RunTask(
                         job=job,
                         run=f"run-{len(runs)}",
                         broker=broker.url,
@@ -185,54 +177,46 @@ async def _recur(
                         epoch_s=epoch_s,
                         cancelled=cancelled,
                     )
-                    runs.append(await _run_once(order, bus, desk, view))
+                    runs.append(await _run_once(task, bus, trials, view))
                     n_reached += runs[-1].reached
         finally:
             cancelled.set()  # a thread cannot be cancelled
     return runs
 
 
-async def _run_once(order: RunTask, bus: MqttClient, desk: TrialRepository, view: RecurrencesView) -> TrainedRun:
-    """Run once, in a thread as training code does, and wait until the service has taken in how it ended."""
+async def _run_once(task: RunTask, bus: MqttClient, trials: TrialRepository, view: RecurrencesView) -> TrainedRun:
+    """Run once, in a thread as training code does, and wait until the service has stored its end."""
     loop = asyncio.get_running_loop()
 
     def report(energy: RunEnergy) -> None:
-        loop.call_soon_threadsafe(_publish, bus, order, energy)
+        loop.call_soon_threadsafe(_publish, bus, task, energy)
 
-    run = await asyncio.to_thread(train, order, report=report, show=view.note)
+    run = await asyncio.to_thread(train, task, report=report, show=view.show_progress)
     if run is None:
         raise DemoError("the policy service did not answer a request for a batch size")
-    view.tell(run)
+    view.show_run(run)
     try:
         async with asyncio.timeout(END_TIMEOUT_S):
-            while not await _has_ended(desk, order):  # noqa: ASYNC110 — the database sets no event
+            while not await _has_ended(trials, task):  # noqa: ASYNC110 — the database sets no event
                 await asyncio.sleep(_NAP_S)
     except TimeoutError as error:
-        raise DemoError(f"the policy service did not take in the end of {order.run}") from error
+        raise DemoError(f"the policy service did not store the end of {task.run}") from error
     return run
 
 
-async def _has_ended(desk: TrialRepository, order: RunTask) -> bool:
+async def _has_ended(trials: TrialRepository, task: RunTask) -> bool:
     with suppress(PolicyError):  # the database may be busy for a moment
-        return (await desk.trial(order.job.name, order.run)).state in ENDED
+        return (await trials.trial(task.job.name, task.run)).state in ENDED
     return False
 
 
-def _publish(bus: MqttClient, order: RunTask, energy: RunEnergy) -> None:
-    """Publish what a controller would of a run's energy."""
-    topic = Topics().run(order.job.name, order.run, "energy")
+def _publish(bus: MqttClient, task: RunTask, energy: RunEnergy) -> None:
+    """Publish the energy of a run as a controller would."""
+    topic = Topics().run(task.job.name, task.run, "energy")
     bus.publish(topic, encode(energy), qos=1 if energy.final else 0, retain=energy.final)
 
 
 def _epoch_s(options: RecurrenceOptions, job: RecurringJob) -> float:
-    """Return how long an epoch takes, so that all of them can be watched in a while [s]."""
+    """Return the real time of an epoch with which all of them together take `WATCHED_S` [s]."""
     best = job.workload.n_expected_epochs(job.best.batch_size)
     return min(_LONGEST_EPOCH_S, WATCHED_S / (best * options.n_recurrences))
-
-
-async def _expect(event: asyncio.Event, failure: str) -> None:
-    try:
-        async with asyncio.timeout(START_TIMEOUT_S):
-            await event.wait()
-    except TimeoutError as error:
-        raise DemoError(failure) from error

@@ -1,15 +1,15 @@
-"""What came of the demo of recurrences: energy, time and regret, beside the default and the best; JSON and lines."""
+"""The result of the demo of recurrences: energy, time and regret against the default and the best batch size."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from rich.console import Console
-from rich.table import Table
 
 from controller.demo.recurrences.jobs import ETA, RecurringJob, sources
 from controller.demo.recurrences.training import TrainedRun
 from controller.demo.recurrences.view import energy_text, hours_text
+from controller.demo.runner import VERSION, comparison_table, percent_change, print_notes
 from policies.replay.batch_size.workload import total_consumption
 from policies.service.trials.records import Posterior
 
@@ -19,7 +19,7 @@ Next: `gridchase policy` is the service, `gridchase up` runs it beside broker an
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
-    """A run; `cost_ratio` is its cost over that of the best batch size on average."""
+    """A run; `cost_ratio` is its cost over the mean cost at the best batch size."""
 
     recurrence: int
     batch_size: int
@@ -36,17 +36,17 @@ class RunRow(Struct, frozen=True, kw_only=True):
 
 
 class RecurrencesResult(Struct, frozen=True, kw_only=True):
-    """The whole; costs are η·E + (1-η)·P_max·T [J].
+    """The result; costs are η·E + (1-η)·P_max·T [J].
 
     Attributes:
-        runs: each run, in its order; those that were stopped are tried again in the same recurrence.
-        regret: what all of it has cost beyond the best batch size, in runs at that size, after each recurrence.
+        runs: all runs, in order; a run that was stopped is repeated in the same recurrence.
+        regret: the cumulative cost beyond the best batch size after each recurrence, in runs at that size.
         energy_j, duration_s, cost: of all runs.
-        default_energy_j, default_duration_s, default_cost_j: the same number of recurrences at the default, on average.
-        energy_saved_ratio, duration_saved_ratio, cost_saved_ratio: what was saved of those (0 to 1).
-        last_energy_saved_ratio: the same of energy, for the last quarter of the recurrences alone.
-        best_batch_size: of the least cost on average, by the traces; `learned_batch_size`: by the posterior.
-        posterior: what is believed in the end.
+        default_energy_j, default_duration_s, default_cost_j: the mean of as many recurrences at the default.
+        energy_saved_ratio, duration_saved_ratio, cost_saved_ratio: the saving relative to the default (0 to 1).
+        last_energy_saved_ratio: the saving of energy in the last quarter of the recurrences.
+        best_batch_size: of least mean cost, by the traces; `learned_batch_size`: by the posterior.
+        posterior: the final posterior.
     """
 
     workload: str
@@ -84,7 +84,6 @@ def recurrences_result(
     policy: str,
     seed: int,
     broker: str,
-    version: str,
 ) -> RecurrencesResult:
     """Return the result of all runs of a job."""
     best, default = job.best, job.default
@@ -118,48 +117,44 @@ def recurrences_result(
         posterior=posterior,
         sources=tuple(sources()),
         broker=broker,
-        version=version,
+        version=VERSION,
     )
 
 
 def print_recurrences(result: RecurrencesResult, console: Console) -> None:
     """Print what was saved, what learning has cost, and where the figures come from."""
-    table = Table()
-    table.add_column("")
     n, default = result.n_recurrences, result.default_batch_size
-    for heading in (f"{n} recurrence{'s' * (n != 1)}", f"always {default}", "difference"):
-        table.add_column(heading, justify="right")
     energies = (energy_text(result.energy_j), energy_text(result.default_energy_j))
     times = (hours_text(result.duration_s), hours_text(result.default_duration_s))
     costs = (energy_text(result.cost), energy_text(result.default_cost_j))
-    table.add_row("Energy", *energies, _percent(-result.energy_saved_ratio))
-    table.add_row("Time", *times, _percent(-result.duration_saved_ratio))
-    table.add_row("Cost", *costs, _percent(-result.cost_saved_ratio))
+    table = comparison_table(
+        None,
+        (f"{n} recurrence{'s' * (n != 1)}", f"always {default}", "difference"),
+        [
+            ("Energy", *energies, percent_change(-result.energy_saved_ratio)),
+            ("Time", *times, percent_change(-result.duration_saved_ratio)),
+            ("Cost", *costs, percent_change(-result.cost_saved_ratio)),
+        ],
+    )
     console.print(table)
-    for line in _notes(result):
-        console.print(
-            line.replace("\n", " ") if console.is_terminal else line,
-            highlight=False,
-            markup=False,
-            soft_wrap=not console.is_terminal,
-        )
+    print_notes(_notes(result), console)
 
 
 def _notes(result: RecurrencesResult) -> Iterator[str]:
     n_failed = sum(not run.reached for run in result.runs)
     yield (
-        f"Regret: {result.regret[-1]:.1f} runs at the best batch size, which is {result.best_batch_size}. Not"
-        f" reached, and tried again: {n_failed} of {len(result.runs)} runs. Energy of the last"
-        f" {_recurrences_text(max(1, result.n_recurrences // 4))}: {_percent(-result.last_energy_saved_ratio)}."
+        f"Regret: {result.regret[-1]:.1f} runs at the best batch size, which is {result.best_batch_size}. Missed the"
+        f" target and repeated: {n_failed} of {len(result.runs)} runs. Energy of the last"
+        f" {_recurrences_text(max(1, result.n_recurrences // 4))}: {percent_change(-result.last_energy_saved_ratio)}."
     )
-    yield "cost/best: over what the best batch size costs on average; below 1 is luck, since runs differ."
+    yield "cost/best: cost over the mean cost at the best batch size; below 1 is luck, since runs differ."
     yield (
-        f"Cost = η·energy + (1-η)·highest power·time, η = {result.eta:g}. Every batch size, the default too, is trained"
-        " at the power limit that suits it best: the difference is that of the batch size alone."
+        f"Cost = η·energy + (1-η)·highest power·time, η = {result.eta:g}. Every batch size, including the default, runs"
+        " at its best power limit: the difference comes from the batch size alone."
     )
     yield (
         f"Policy {result.policy}, seed {result.seed}. Broker: {result.broker}. Publisher, bus, service and database are"
-        " the real ones; training takes its epochs, time and power from the traces, drawn anew for each run."
+        " real; epochs, time and power of each run are drawn from the traces."
     )
     yield from result.sources
     yield _HINTS
@@ -183,7 +178,7 @@ def _row(run: TrainedRun, best_cost: float) -> RunRow:
 
 
 def _regret(runs: Sequence[TrainedRun], best_cost: float, n_recurrences: int) -> Iterator[float]:
-    """Yield what was spent beyond the best until the end of each recurrence, in runs at the best."""
+    """Yield the cumulative cost beyond the best batch size after each recurrence, in runs at that size."""
     costs: dict[int, float] = defaultdict(float)
     for run in runs:
         costs[_recurrence(run)] += run.cost
@@ -199,7 +194,3 @@ def _recurrence(run: TrainedRun) -> int:
 
 def _recurrences_text(n: int) -> str:
     return "recurrence" if n == 1 else f"{n} recurrences"
-
-
-def _percent(ratio: float) -> str:
-    return f"{100 * ratio:+.1f} %"

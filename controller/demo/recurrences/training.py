@@ -1,8 +1,8 @@
-"""One run of the recurring job: a training loop as users write it, in simulated time along a measured run.
+"""One run of the recurring job: a training loop as users write it, in the simulated time of a measured run.
 
-It asks for its batch size, times the sizes that nobody has timed yet, publishes its metric after each epoch and stops
-when it is told to, all through the real publisher. What a controller would publish of its energy is handed to `Report`
-after each epoch and at the end.
+It asks for its batch size, times the sizes without a timing, publishes its metric after each epoch and stops when told
+to, all through the real publisher. The energy that a controller would publish is passed to an `EnergyReporter` after
+each epoch and at the end.
 """
 
 import threading
@@ -95,13 +95,13 @@ class SimulatedGpu:
         self.probed = self.probed.plus(epoch.times(batch_size / workload.n_samples))
 
 
-def train(order: RunTask, *, report: EnergyReporter, show: Callable[[Progress], None]) -> TrainedRun | None:
+def train(task: RunTask, *, report: EnergyReporter, show: Callable[[Progress], None]) -> TrainedRun | None:
     """Run once; return None where the policy service did not answer, or the run was cancelled."""
-    workload, gpu = order.job.workload, SimulatedGpu(order.job.workload)
+    workload, gpu = task.job.workload, SimulatedGpu(task.job.workload)
     with Publisher(
-        job=order.job.name,
-        run=order.run,
-        broker=order.broker,
+        job=task.job.name,
+        run=task.run,
+        broker=task.broker,
         rank=0,
         world_size=1,
         gpus=[0],
@@ -117,25 +117,25 @@ def train(order: RunTask, *, report: EnergyReporter, show: Callable[[Progress], 
         )
         if publisher.trial is None or publisher.trial.recurrence is None:
             return None
-        epochs_needed = order.sampler(batch_size, publisher.trial.recurrence)
+        epochs_needed = task.sampler(batch_size, publisher.trial.recurrence)
         n_epochs = 0
         for epoch in publisher.epochs(workload.max_epochs):
             publisher.begin()
             n_epochs = epoch + 1
             publisher.iteration()  # where a real loop has thousands
             publisher.metric(_done_ratio(n_epochs, epochs_needed))
-            _await_what_is_due(order, publisher, gpu, n_epochs, report, show)
-            if order.cancelled.is_set():
+            _await_what_is_due(task, publisher, gpu, n_epochs, report, show)
+            if task.cancelled.is_set():
                 return None
-        run = _account(order, publisher, gpu, n_epochs, reached=epochs_needed is not None and n_epochs >= epochs_needed)
-    report(energy_of(order, run, final=True))
+        run = _account(task, publisher, gpu, n_epochs, reached=epochs_needed is not None and n_epochs >= epochs_needed)
+    report(energy_of(task, run, final=True))
     return run
 
 
-def energy_of(order: RunTask, run: TrainedRun, *, final: bool) -> RunEnergy:
+def energy_of(task: RunTask, run: TrainedRun, *, final: bool) -> RunEnergy:
     """Return what a controller would publish of a run."""
     return RunEnergy(
-        run=order.run,
+        run=task.run,
         state="finished" if final else "running",
         gpu_model=GPU_MODEL,
         n_gpus=1,
@@ -145,7 +145,7 @@ def energy_of(order: RunTask, run: TrainedRun, *, final: bool) -> RunEnergy:
         energy_j=run.spent.energy_j,
         batch_size=run.trial.batch_size,
         reached=run.reached if final else None,
-        max_power_w=order.job.workload.max_power_w,
+        max_power_w=task.job.workload.max_power_w,
         final=final,
     )
 
@@ -156,7 +156,7 @@ def _done_ratio(n_epochs: int, epochs_needed: float | None) -> float:
 
 
 def _await_what_is_due(
-    order: RunTask,
+    task: RunTask,
     publisher: Publisher,
     gpu: SimulatedGpu,
     n_epochs: int,
@@ -164,24 +164,24 @@ def _await_what_is_due(
     show: Callable[[Progress], None],
 ) -> None:
     """Say what was used so far, and wait as long as an epoch takes here, or for the stop that is due."""
-    run = _account(order, publisher, gpu, n_epochs, reached=False)
-    report(energy_of(order, run, final=False))
+    run = _account(task, publisher, gpu, n_epochs, reached=False)
+    report(energy_of(task, run, final=False))
     show(Progress(trial=run.trial, n_epochs=n_epochs))
     bound = run.trial.cost_bound
     if bound is None or run.cost <= bound:
-        order.cancelled.wait(order.epoch_s)
+        task.cancelled.wait(task.epoch_s)
         return
     for _ in range(round(STOP_TIMEOUT_S / _NAP_S)):
-        if publisher.should_stop or order.cancelled.wait(_NAP_S):
+        if publisher.should_stop or task.cancelled.wait(_NAP_S):
             return
 
 
-def _account(order: RunTask, publisher: Publisher, gpu: SimulatedGpu, n_epochs: int, *, reached: bool) -> TrainedRun:
+def _account(task: RunTask, publisher: Publisher, gpu: SimulatedGpu, n_epochs: int, *, reached: bool) -> TrainedRun:
     """Return what a run has used so far."""
-    trial, workload = publisher.trial, order.job.workload
+    trial, workload = publisher.trial, task.job.workload
     if trial is None:
         raise ValueError("a run without a trial has no account")
-    trained = workload.epoch(trial.batch_size, order.job.limit_w(trial.batch_size)).times(n_epochs)
+    trained = workload.epoch(trial.batch_size, task.job.limit_w(trial.batch_size)).times(n_epochs)
     spent = trained.plus(gpu.probed)
     return TrainedRun(
         trial=trial,

@@ -1,4 +1,4 @@
-"""What the demo of recurrences shows while it runs: a line for each run; on a terminal also how far it is."""
+"""What the demo of recurrences shows while it runs: a line for each run, and its progress on a terminal."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ _HEADINGS: Final = ("#", "batch size", "epochs", "energy", "time", "cost/best", 
 
 
 class RecurrencesView:
-    """Tells what happens; runs report their progress from another thread, and only the newest is drawn."""
+    """Shows the runs; their progress arrives from another thread, and only the newest is drawn."""
 
     def __init__(self, job: RecurringJob, console: Console) -> None:
         self._job = job
@@ -28,11 +28,11 @@ class RecurrencesView:
 
     @property
     def is_live(self) -> bool:
-        """Return whether somebody watches."""
+        """Return whether the console is a terminal."""
         return self._console.is_terminal
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
+    def opened(self) -> Iterator[None]:
         """Show what happens while the body runs."""
         self._print(self._job.title, "bold")
         self._print(_COLUMNS.format(*_HEADINGS), "dim")
@@ -42,12 +42,12 @@ class RecurrencesView:
         with Live(console=self._console, get_renderable=self._draw, refresh_per_second=12, transient=True):
             yield
 
-    def note(self, progress: Progress) -> None:
-        """Take in how far the present run is."""
+    def show_progress(self, progress: Progress) -> None:
+        """Show how far the current run is."""
         self._progress = progress
 
-    def tell(self, run: TrainedRun) -> None:
-        """Tell the end of a run."""
+    def show_run(self, run: TrainedRun) -> None:
+        """Print a run that has ended."""
         self._progress = None
         trial = run.trial
         end = "reached" if run.reached else "stopped" if run.stop_reason else "given up"

@@ -17,15 +17,15 @@ HOUR_S = 3_600.0
 TOPICS = Topics()
 
 
-class Theatre:
-    """A watch on a fake bus, and a console that remembers."""
+class ViewFixture:
+    """A monitor on a fake bus, and a console that keeps its text."""
 
     def __init__(self, *, terminal: bool = False) -> None:
         self.bus = FakeBus()
         clock = LoopClock()
-        self.watch = BusMonitor(clock=clock, slots=HalfHourMeans(MIDNIGHT_S))
-        self.watch.listen(self.bus, TOPICS)
-        self.stage = ViewSettings(
+        self.monitor = BusMonitor(clock=clock, slots=HalfHourMeans(MIDNIGHT_S))
+        self.monitor.subscribe(self.bus, TOPICS)
+        self.settings = ViewSettings(
             title="a day",
             clock=clock,
             iterations=1_000,
@@ -34,13 +34,13 @@ class Theatre:
         )
         self.console = Console(file=StringIO(), width=120, force_terminal=terminal, color_system=None)
 
-    def hear(self, leaf: str, message: Message) -> None:
+    def receive(self, leaf: str, message: Message) -> None:
         on_gpu = leaf in {"limit", "gpu energy"}
         topic = TOPICS.gpu("n", "GPU-1", leaf.removeprefix("gpu ")) if on_gpu else TOPICS.run("j", "r", leaf)
         self.bus.publish(topic, encode(message))
 
     def change(self, hours: float, limit_w: float, *, before_w: float = 300.0, reason: str = "planned") -> None:
-        self.hear(
+        self.receive(
             "limit",
             LimitChange(
                 time_s=MIDNIGHT_S + hours * HOUR_S,
@@ -92,13 +92,13 @@ def run_energy(*, iterations: int, final: bool = False) -> RunEnergy:
     )
 
 
-async def test_the_live_view_shows_state_limit_power_grid_account_and_reasons() -> None:
-    theatre = Theatre()
-    theatre.hear("profile", profile("profiling", 3))
-    theatre.hear("gpu energy", energy(1.0, 225.0, 213.0))
-    theatre.hear("energy", run_energy(iterations=250))
-    theatre.change(1.0, 225.0)
-    theatre.console.print(draw(theatre.watch, theatre.stage))
+async def test_the_live_view_shows_state_limit_power_grid_energy_and_reasons() -> None:
+    fixture = ViewFixture()
+    fixture.receive("profile", profile("profiling", 3))
+    fixture.receive("gpu energy", energy(1.0, 225.0, 213.0))
+    fixture.receive("energy", run_energy(iterations=250))
+    fixture.change(1.0, 225.0)
+    fixture.console.print(draw(fixture.monitor, fixture.settings))
     for shown in (
         "profiling 4",
         "213 g/kWh",
@@ -109,47 +109,47 @@ async def test_the_live_view_shows_state_limit_power_grid_account_and_reasons() 
         "14.0 %",
         "because of",
     ):
-        assert shown in theatre.text
+        assert shown in fixture.text
 
 
-async def test_the_live_view_can_be_drawn_before_anything_is_heard() -> None:
-    theatre = Theatre()
-    theatre.console.print(draw(theatre.watch, theatre.stage))
-    assert "waiting" in theatre.text
+async def test_the_live_view_can_be_drawn_without_messages() -> None:
+    fixture = ViewFixture()
+    fixture.console.print(draw(fixture.monitor, fixture.settings))
+    assert "waiting" in fixture.text
 
 
-async def test_in_a_pipe_it_tells_the_sweep_the_changes_that_last_and_the_end() -> None:
-    theatre = Theatre()
-    teller = LineReporter(theatre.watch, theatre.stage, theatre.console)
+async def test_a_pipe_gets_the_sweep_the_lasting_changes_and_the_end() -> None:
+    fixture = ViewFixture()
+    reporter = LineReporter(fixture.monitor, fixture.settings, fixture.console)
     for n_points in range(9):
-        theatre.hear("profile", profile("profiling", n_points))
-        theatre.change(0.1 * n_points, 300.0 - 25 * n_points, reason="profiling")
-        teller.tell()
-    theatre.hear("profile", profile("planned", 9))
+        fixture.receive("profile", profile("profiling", n_points))
+        fixture.change(0.1 * n_points, 300.0 - 25 * n_points, reason="profiling")
+        reporter.report()
+    fixture.receive("profile", profile("planned", 9))
     for hours in range(1, 24):
-        theatre.change(hours, 225.0 if hours % 2 else 200.0, before_w=200.0 if hours % 2 else 225.0)
-        teller.tell()
-    theatre.change(23.5, 300.0, before_w=225.0, reason="run_finished")
-    teller.tell()
-    lines = theatre.text.splitlines()
+        fixture.change(hours, 225.0 if hours % 2 else 200.0, before_w=200.0 if hours % 2 else 225.0)
+        reporter.report()
+    fixture.change(23.5, 300.0, before_w=225.0, reason="run_finished")
+    reporter.report()
+    lines = fixture.text.splitlines()
     assert lines[0] == "a day"
-    assert "profiling: power limit by power limit" in lines[1]
+    assert "profiling: one power limit after another" in lines[1]
     assert lines[2].startswith("00:00  profiled: 300 W: 235 W 1.300/s, 275 W")
     assert "23:30  225 W → 300 W" in lines[-1]
     assert 6 <= len(lines) <= 12
 
 
-async def test_nothing_is_told_twice() -> None:
-    theatre = Theatre()
-    teller = LineReporter(theatre.watch, theatre.stage, theatre.console)
-    theatre.change(4.0, 225.0)
-    teller.tell()
-    once = theatre.text
-    teller.tell()
-    assert theatre.text == once
+async def test_nothing_is_printed_twice() -> None:
+    fixture = ViewFixture()
+    reporter = LineReporter(fixture.monitor, fixture.settings, fixture.console)
+    fixture.change(4.0, 225.0)
+    reporter.report()
+    once = fixture.text
+    reporter.report()
+    assert fixture.text == once
 
 
-def test_a_change_is_a_line_with_time_limits_signal_and_reason() -> None:
+def test_a_change_line_has_time_limits_signal_and_reason() -> None:
     change = LimitChange(
         time_s=MIDNIGHT_S + 12.5 * HOUR_S,
         reason="planned",
@@ -161,32 +161,32 @@ def test_a_change_is_a_line_with_time_limits_signal_and_reason() -> None:
     assert change_line(change) == "12:30  225 W → 200 W  signal 213 g/kWh: the grid is cleaner"
 
 
-async def test_the_final_account_of_the_run_ends_the_watch() -> None:
-    theatre = Theatre()
-    theatre.hear("energy", run_energy(iterations=999))
-    assert not theatre.watch.finished.is_set()
-    theatre.hear("energy", run_energy(iterations=1_000, final=True))
-    assert theatre.watch.finished.is_set()
+async def test_the_final_energy_of_the_run_sets_finished() -> None:
+    fixture = ViewFixture()
+    fixture.receive("energy", run_energy(iterations=999))
+    assert not fixture.monitor.finished.is_set()
+    fixture.receive("energy", run_energy(iterations=1_000, final=True))
+    assert fixture.monitor.finished.is_set()
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-async def test_the_view_shows_what_was_heard_last_when_it_is_cancelled(terminal: bool) -> None:
+async def test_a_cancelled_view_shows_the_last_messages(terminal: bool) -> None:
 
-    theatre = Theatre(terminal=terminal)
+    fixture = ViewFixture(terminal=terminal)
     async with asyncio.TaskGroup() as tasks:
-        viewer = tasks.create_task(show(theatre.watch, theatre.stage, theatre.console))
+        viewer = tasks.create_task(show(fixture.monitor, fixture.settings, fixture.console))
         await asyncio.sleep(1.0)
-        theatre.change(5.0, 175.0)
+        fixture.change(5.0, 175.0)
         viewer.cancel()
-    assert "300 W → 175 W" in theatre.text
+    assert "300 W → 175 W" in fixture.text
 
 
-def test_a_sparkline_has_a_bar_for_each_height_and_nothing_where_there_is_none() -> None:
+def test_a_sparkline_has_a_bar_for_each_height_and_a_blank_for_none() -> None:
     assert sparkline([0.0, None, 0.5, 1.0, 99.0, -1.0]) == "▁ ▅██▁"
     assert sparkline([]) == ""
 
 
-def test_slots_show_the_means_of_half_hours_and_forget_other_days() -> None:
+def test_half_hour_means_ignore_other_days() -> None:
     slots = HalfHourMeans(MIDNIGHT_S)
     slots.add(energy(-0.1, 100.0, 999.0))
     slots.add(energy(0.1, 100.0, 100.0))
