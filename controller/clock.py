@@ -18,15 +18,12 @@ class Clock(Protocol):
 
     def now_s(self) -> float:
         """Return the time of day: Unix seconds, UTC [s]."""
-        ...
 
     def monotonic_ns(self) -> int:
         """Return the node's monotonic clock, comparable with the publishers' `…_ns` [ns]."""
-        ...
 
     async def sleep_until(self, time_s: float) -> None:
         """Return once `now_s()` has reached `time_s`; yields to other tasks even where it already has."""
-        ...
 
 
 class SystemClock:

@@ -55,25 +55,20 @@ class Gpu(Protocol):
     @property
     def uuid(self) -> str:
         """Return the identity of the GPU."""
-        ...
 
     @property
     def index(self) -> int:
         """Return its index on this node: for people, and for claims by index."""
-        ...
 
     @property
     def model(self) -> str:
         """Return its model, such as `NVIDIA A40`."""
-        ...
 
     async def read_range(self) -> LimitRange:
         """Return what it accepts as power limit."""
-        ...
 
     async def read_limit(self) -> LiveLimit:
         """Return the power limit in force."""
-        ...
 
     async def set_power_limit(self, power_limit_w: float) -> None:
         """Request a power limit [W].
@@ -82,23 +77,18 @@ class Gpu(Protocol):
             GpuLimitError: it lies outside what the GPU accepts.
             GpuPermissionError: this process may not write.
         """
-        ...
 
     async def read_sample(self) -> Sample:
         """Return a sample of its meters."""
-        ...
 
     async def read_processes(self) -> frozenset[int] | None:
         """Return the process ids that use it, or None where that cannot be seen."""
-        ...
 
     async def read_mig(self) -> bool:
         """Return whether it is partitioned (MIG), so that a limit would hit several tenants."""
-        ...
 
     async def read_persistence(self) -> bool | None:
         """Return whether the driver keeps the limit when its last client leaves, or None where that is not known."""
-        ...
 
 
 class Backend(Protocol):
@@ -107,12 +97,10 @@ class Backend(Protocol):
     @property
     def driver(self) -> str:
         """Return the driver and its version, for people."""
-        ...
 
     @property
     def faults(self) -> Sequence[GpuError]:
         """Return why GPUs of the node were left out when it was opened; empty where each is there."""
-        ...
 
     async def open(self) -> Sequence[Gpu]:
         """Return the GPUs.
@@ -120,11 +108,9 @@ class Backend(Protocol):
         Raises:
             BackendError: there is no driver, or no library, or the wrong Python package.
         """
-        ...
 
     async def close(self) -> None:
         """Close the driver."""
-        ...
 
 
 class Bus(Protocol):
@@ -133,20 +119,16 @@ class Bus(Protocol):
     @property
     def connected(self) -> bool:
         """Return whether the broker is connected now."""
-        ...
 
     @property
     def last_error(self) -> str | None:
         """Return why the broker is not connected, or what it rejected, in a sentence; None while all is well."""
-        ...
 
     def subscribe(self, topic_filter: str, handler: Callable[[str, bytes], None], *, qos: int = 0) -> None:
         """Call `handler(topic, payload)` for each message under `topic_filter`, now and after every reconnection."""
-        ...
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> None:
         """Send a message, or keep it until the broker is back; a full outbox drops its oldest."""
-        ...
 
 
 M = TypeVar("M", bound=Message)
@@ -219,20 +201,16 @@ class PowerLimiter(Protocol):
     @property
     def gpu(self) -> Gpu:
         """Return the GPU behind it, for its identity."""
-        ...
 
     @property
     def state(self) -> LimitState | None:
         """Return the state of the limit; None before it was first read."""
-        ...
 
     def request(self, target: Target) -> None:
         """Ask for a limit; only the latest counts."""
-        ...
 
     def release(self, *, reason: str, detail: str) -> None:
         """End the hold: the prior limit is restored."""
-        ...
 
 
 class EnergyMeter(Protocol):
@@ -244,14 +222,12 @@ class EnergyMeter(Protocol):
         The first is the last one at or before `time_ns`, the last is the first one at or past `until_ns`, where there
         are such; None: to the newest. Each has `energy_j` (integrated where no counter is).
         """
-        ...
 
     def counter_at_j(self, time_ns: int) -> float | None:
         """Return the value of the GPU's own counter, which outlives the controller, at a moment [J].
 
         None where it has none, or nothing was read yet.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,16 +251,12 @@ class SignalSource(Protocol):
     @property
     def kind(self) -> str:
         """Return `carbon`, `price` or `energy`."""
-        ...
 
     def history(self) -> Signal | None:
         """Return the signal up to now, the present value included if it can be trusted; None if none is known."""
-        ...
 
     def forecast(self) -> Signal | None:
         """Return the forecast from now on, or None."""
-        ...
 
     def provenance(self) -> Provenance:
         """Return where it comes from now."""
-        ...

@@ -1,30 +1,48 @@
-"""The example configuration is the reference of the keys: whole, equal to the defaults, right in its words."""
+"""The example configurations are the reference of the keys: whole, equal to the defaults, right in their words."""
 
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
 
-from controller.config import Config, cross_key_faults, load_config, with_node_defaults
+from controller.cli.policy.config import load_policy_config
+from controller.config import Config, load_config
+from policies.service.config import PolicyConfig
 
-EXAMPLE = Path(__file__).parents[1] / "deploy" / "controller.toml"
-DEFAULTS = {
-    section: {key: value for key, value in keys.items() if key not in {"provider", "job"}}
-    for section, keys in msgspec.to_builtins(Config()).items()
+DEPLOY = Path(__file__).parents[1] / "deploy"
+EXAMPLE = DEPLOY / "controller.toml"
+CONFIGS: dict[str, tuple[type[msgspec.Struct], Callable[[Path | None], object]]] = {
+    "controller.toml": (Config, load_config),
+    "policy.toml": (PolicyConfig, load_policy_config),
 }
-"""All but the chain of providers and the tables of jobs, which are empty, and shown in comments."""
-KEYS = [(section, key) for section, keys in DEFAULTS.items() for key in keys]
+ELSEWHERE = {"provider", "job"}
+"""The chain of providers and the tables of jobs are empty by default, and shown in comments."""
 _LINE = re.compile(r"(?P<key>[a-z_]+) = (?P<value>\"[^\"]*\"|\S+) *# (?P<comment>.+)")
 
 
-def _comments() -> dict[tuple[str, str], str]:
+def keys_of(file: str) -> list[tuple[str, str]]:
+    """Return every key of a configuration, by section."""
+    kind, _ = CONFIGS[file]
+    return [(section, key) for section, keys in defaults_of(kind).items() for key in keys]
+
+
+def defaults_of(kind: type[msgspec.Struct]) -> dict[str, dict[str, Any]]:
+    """Return the defaults that an example shows, by section and key."""
+    return {
+        section: {key: value for key, value in keys.items() if key not in ELSEWHERE}
+        for section, keys in msgspec.to_builtins(kind()).items()
+    }
+
+
+def comments_of(file: str) -> dict[tuple[str, str], str]:
     """Return the comment of each key, by section and key."""
     comments: dict[tuple[str, str], str] = {}
     section = ""
-    for line in EXAMPLE.read_text(encoding="utf-8").splitlines():
+    for line in (DEPLOY / file).read_text(encoding="utf-8").splitlines():
         if line.startswith("["):
             section = line.strip("[]")
         elif (match := _LINE.fullmatch(line)) is not None:
@@ -32,15 +50,17 @@ def _comments() -> dict[tuple[str, str], str]:
     return comments
 
 
-def test_the_example_shows_every_key_with_its_default_in_the_order_of_the_records() -> None:
-    tables = tomllib.loads(EXAMPLE.read_text(encoding="utf-8"))
-    assert tables == DEFAULTS
-    assert [(section, key) for section, keys in tables.items() for key in keys] == KEYS
+@pytest.mark.parametrize("file", CONFIGS)
+def test_the_example_shows_every_key_with_its_default_in_the_order_of_the_records(file: str) -> None:
+    tables = tomllib.loads((DEPLOY / file).read_text(encoding="utf-8"))
+    assert tables == defaults_of(CONFIGS[file][0])
+    assert [(section, key) for section, keys in tables.items() for key in keys] == keys_of(file)
 
 
-def test_the_example_is_a_valid_configuration_and_equal_to_none_at_all() -> None:
-    assert load_config(EXAMPLE) == load_config(None) == with_node_defaults(Config())
-    assert cross_key_faults(Config()) == []
+@pytest.mark.parametrize("file", CONFIGS)
+def test_the_example_is_a_valid_configuration_and_equal_to_none_at_all(file: str) -> None:
+    _, load = CONFIGS[file]
+    assert load(DEPLOY / file) == load(None)
 
 
 def test_the_chain_in_the_comments_is_a_valid_one(tmp_path: Path) -> None:
@@ -62,14 +82,15 @@ def test_the_tables_of_jobs_in_the_comments_are_valid_ones(tmp_path: Path) -> No
     assert plan.rules_of("another").objective == "slowdown"
 
 
-def test_every_key_of_the_example_is_explained_on_its_line() -> None:
-    assert list(_comments()) == KEYS
+@pytest.mark.parametrize("file", CONFIGS)
+def test_every_key_of_the_example_is_explained_on_its_line(file: str) -> None:
+    assert list(comments_of(file)) == keys_of(file)
 
 
-@pytest.mark.parametrize(("section", "key"), KEYS, ids=[f"{section}.{key}" for section, key in KEYS])
-def test_the_explanation_of_a_number_tells_its_bounds_and_its_unit(section: str, key: str) -> None:
-    hint = get_type_hints(get_type_hints(Config)[section], include_extras=True)[key]
-    comment = _comments()[section, key]
+@pytest.mark.parametrize(("file", "section", "key"), [(file, *key) for file in CONFIGS for key in keys_of(file)])
+def test_the_explanation_of_a_number_tells_its_bounds_and_its_unit(file: str, section: str, key: str) -> None:
+    hint = get_type_hints(get_type_hints(CONFIGS[file][0])[section], include_extras=True)[key]
+    comment = comments_of(file)[section, key]
     kind, *metas = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     bounds = [
         bound

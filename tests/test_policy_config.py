@@ -1,34 +1,12 @@
-"""The configuration of the policy service: its example is whole and right, and every fault is told at once."""
+"""The configuration of the policy service: every fault at once."""
 
-import re
-import tomllib
 from pathlib import Path
-from typing import Annotated, get_args, get_origin, get_type_hints
 
-import msgspec
 import pytest
 
-from controller.cli.policy.config import check_policy_config, load_policy_config
+from controller.cli.policy.config import load_policy_config
 from controller.config import load_config
 from controller.errors import ConfigError
-from policies.service.config import PolicyConfig
-
-EXAMPLE = Path(__file__).parents[1] / "deploy" / "policy.toml"
-DEFAULTS = msgspec.to_builtins(PolicyConfig())
-KEYS = [(section, key) for section, keys in DEFAULTS.items() for key in keys]
-_LINE = re.compile(r"(?P<key>[a-z_]+) = (?P<value>\"[^\"]*\"|\S+) *# (?P<comment>.+)")
-
-
-def comments() -> dict[tuple[str, str], str]:
-    """Return the comment of each key, by section and key."""
-    found: dict[tuple[str, str], str] = {}
-    section = ""
-    for line in EXAMPLE.read_text(encoding="utf-8").splitlines():
-        if line.startswith("["):
-            section = line.strip("[]")
-        elif (match := _LINE.fullmatch(line)) is not None:
-            found[section, match["key"]] = match["comment"]
-    return found
 
 
 def faults_of(*overrides: str, path: Path | None = None) -> list[str]:
@@ -36,38 +14,6 @@ def faults_of(*overrides: str, path: Path | None = None) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         load_policy_config(path, overrides)
     return caught.value.faults
-
-
-def test_the_example_shows_every_key_with_its_default_in_the_order_of_the_records() -> None:
-    tables = tomllib.loads(EXAMPLE.read_text(encoding="utf-8"))
-    assert tables == DEFAULTS
-    assert [(section, key) for section, keys in tables.items() for key in keys] == KEYS
-
-
-def test_the_example_is_a_valid_configuration_and_equal_to_none_at_all() -> None:
-    assert load_policy_config(EXAMPLE) == load_policy_config(None) == PolicyConfig()
-    assert check_policy_config(PolicyConfig()) == []
-
-
-def test_every_key_of_the_example_is_explained_on_its_line() -> None:
-    assert list(comments()) == KEYS
-
-
-@pytest.mark.parametrize(("section", "key"), KEYS, ids=[f"{section}.{key}" for section, key in KEYS])
-def test_the_explanation_of_a_number_tells_its_bounds_and_its_unit(section: str, key: str) -> None:
-    hint = get_type_hints(get_type_hints(PolicyConfig)[section], include_extras=True)[key]
-    comment = comments()[section, key]
-    kind, *metas = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    bounds = [
-        bound
-        for meta in metas
-        for bound in (meta.ge, meta.gt, meta.le, meta.lt)
-        if bound is not None and kind in {int, float}
-    ]
-    assert [
-        f"{bound:g}" for bound in bounds if not re.search(rf"(?<![\w.]){re.escape(f'{bound:g}')}(?!\w)", comment)
-    ] == []
-    assert kind is not float or re.match(r"\[.+\] ", comment), "a number has its unit in brackets"
 
 
 def test_every_fault_is_told_at_once_with_its_path_its_value_and_its_bound(tmp_path: Path) -> None:

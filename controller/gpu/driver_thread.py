@@ -5,8 +5,8 @@ to the GPU's thread and waits for at most the deadline. While a call is overdue,
 once it returns, the GPU is usable again. Threads are daemons, because a hung driver must not keep the process alive
 (the executors of the standard library join their threads when the interpreter ends).
 
-This is not `publishers.shared.worker_thread`: here callers wait, a call that is overdue makes every later one fail at
-once instead of queueing behind it, and a late result is logged.
+It is not a `WorkerThreads`, because an overdue call makes every later one fail at once instead of queueing behind it,
+and a late result is logged.
 """
 
 import asyncio
@@ -15,10 +15,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from controller.errors import GpuSuspectError
+from publishers.shared.worker_thread import settle
 
 T = TypeVar("T")
 
@@ -31,9 +33,8 @@ class DriverThread:
     def __init__(self, label: str) -> None:
         self.label = label
         self._call_lock = asyncio.Lock()  # FIFO: calls reach the GPU in the order in which they were made
-        self._calls: SimpleQueue[_Call[Any] | None] = (
-            SimpleQueue()
-        )  # bounded by `_call_lock` and by the rejection while stuck
+        # Bounded by `_call_lock`, and by the rejection while stuck.
+        self._calls: SimpleQueue[_Call[Any] | None] = SimpleQueue()
         self._running: _Call[Any] | None = None
         self._is_closed = False
         threading.Thread(target=self._work, name=f"gridchase {label}", daemon=True).start()
@@ -55,15 +56,14 @@ class DriverThread:
         """
         async with self._call_lock:
             self._reject_when_stuck(operation)
-            call = _Call(operation, work, timeout_s=timeout_s)
+            call = _Call(operation, work, timeout_s)
             self._calls.put(call)
             try:
                 async with asyncio.timeout(timeout_s):
                     return await asyncio.wrap_future(call.future)
             except TimeoutError as error:
-                raise self._suspect(
-                    operation, f"no answer in {timeout_s:g} s; nothing more is sent until it"
-                ) from error
+                message = f"no answer in {timeout_s:g} s; nothing more is sent until it"
+                raise self._suspect(operation, message) from error
 
     def close(self) -> None:
         """End the thread after the calls that are queued; does not wait."""
@@ -84,39 +84,27 @@ class DriverThread:
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             self._running = call
-            call.run()
+            settle(call.future, call.work)
             if call.is_overdue():
-                took_s = time.monotonic() - call.started_s
-                _LOGGER.warning(
-                    "%s: %s has returned after %.1f s: %s", self.label, call.operation, took_s, call.outcome
-                )
+                took_s, outcome = time.monotonic() - call.started_s, _outcome(call.future)
+                _LOGGER.warning("%s: %s has returned after %.1f s: %s", self.label, call.operation, took_s, outcome)
             self._running = None
 
 
+@dataclass(slots=True)
 class _Call(Generic[T]):
-    """A call, its deadline, and its result."""
-
-    def __init__(self, operation: str, work: Callable[[], T], *, timeout_s: float) -> None:
-        self.operation = operation
-        self.future: Future[T] = Future()
-        self.started_s = time.monotonic()
-        self.outcome = "done"
-        self._deadline_s = self.started_s + timeout_s
-        self._work = work
+    operation: str
+    work: Callable[[], T]
+    timeout_s: float
+    future: Future[T] = field(default_factory=Future)
+    started_s: float = field(default_factory=time.monotonic)
 
     def is_overdue(self) -> bool:
-        """Return whether its deadline has passed."""
-        return time.monotonic() >= self._deadline_s
+        return time.monotonic() >= self.started_s + self.timeout_s
 
-    def run(self) -> None:
-        """Run it, unless its caller was cancelled; an error is the caller's."""
-        if not self.future.set_running_or_notify_cancel():
-            self.outcome = "dropped"
-            return
-        try:
-            result = self._work()
-        except BaseException as error:  # noqa: BLE001 — nothing is swallowed: the caller gets it
-            self.outcome = f"failed: {error}"
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(result)
+
+def _outcome(future: Future[Any]) -> str:
+    if future.cancelled():
+        return "dropped"
+    error = future.exception()
+    return "done" if error is None else f"failed: {error}"

@@ -28,7 +28,12 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class NvmlBackend:
-    """The NVIDIA GPUs of this node; a GPU that fails at opening is left out, and its error listed in `faults`."""
+    """The NVIDIA GPUs of this node; obeys `Backend`.
+
+    Attributes:
+        driver: the versions of driver and library, such as `NVIDIA 535.104.05 (NVML 12.535.104.05)`.
+        faults: the errors of GPUs that failed at opening and were left out.
+    """
 
     def __init__(
         self,
@@ -37,18 +42,13 @@ class NvmlBackend:
         read_timeout_s: float = READ_TIMEOUT_S,
         write_timeout_s: float = WRITE_TIMEOUT_S,
     ) -> None:
+        self.driver = "NVIDIA (not open)"
         self.faults: list[GpuError] = []
         self._open_timeout_s = open_timeout_s
         self._read_timeout_s = read_timeout_s
         self._write_timeout_s = write_timeout_s
-        self._driver = "NVIDIA (not open)"
         self._thread: DriverThread | None = None
         self._gpus: list[NvmlGpu] = []
-
-    @property
-    def driver(self) -> str:
-        """Return the versions of driver and library, such as `NVIDIA 535.104.05 (NVML 12.535.104.05)`."""
-        return self._driver
 
     async def open(self) -> "Sequence[NvmlGpu]":
         """Return the GPUs that answer; none where there are none.
@@ -61,7 +61,7 @@ class NvmlBackend:
         _check_package(nvml_calls.PACKAGE_FILE)
         thread = DriverThread("NVML")
         try:
-            n_gpus, self._driver = await thread.call("open", nvml_calls.initialise, timeout_s=self._open_timeout_s)
+            n_gpus, self.driver = await thread.call("open", nvml_calls.initialise, timeout_s=self._open_timeout_s)
         except GpuSuspectError as error:
             thread.close()
             raise BackendError(f"{error}; the driver hangs: see the kernel log (dmesg, Xid)") from error
@@ -104,30 +104,24 @@ class NvmlBackend:
 
 
 class NvmlGpu:
-    """One NVIDIA GPU; obeys `Gpu`."""
+    """One NVIDIA GPU; obeys `Gpu`.
+
+    Attributes:
+        uuid: its identity, `GPU-…`.
+        index: NVML's index: PCI order, not that of CUDA_VISIBLE_DEVICES.
+        model: such as `NVIDIA A40`.
+    """
 
     def __init__(
         self, board: nvml_calls.BoardInfo, thread: DriverThread, *, read_timeout_s: float, write_timeout_s: float
     ) -> None:
+        self.uuid = board.uuid
+        self.index = board.index
+        self.model = board.model
         self._board = board
         self._thread = thread
         self._read_timeout_s = read_timeout_s
         self._write_timeout_s = write_timeout_s
-
-    @property
-    def uuid(self) -> str:
-        """Return the identity of the GPU, `GPU-…`."""
-        return self._board.uuid
-
-    @property
-    def index(self) -> int:
-        """Return NVML's index: PCI order, not that of CUDA_VISIBLE_DEVICES."""
-        return self._board.index
-
-    @property
-    def model(self) -> str:
-        """Return its model, such as `NVIDIA A40`."""
-        return self._board.model
 
     @property
     def is_suspect(self) -> bool:

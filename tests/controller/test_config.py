@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
 
@@ -10,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.config import Config, cross_key_faults, default_state_dir, load_config, load_for_restore
+from controller.config import (
+    Config,
+    PlanConfig,
+    cross_key_faults,
+    deadline_s,
+    default_state_dir,
+    load_config,
+    load_for_restore,
+)
 from controller.errors import ConfigError
 from policies.providers.catalogue import CATALOGUE
 from publishers.shared.toml_config import build_record
@@ -35,7 +44,7 @@ def write(path: Path, text: str) -> Path:
     return file
 
 
-def test_without_a_file_the_defaults_hold_and_the_node_has_the_name_of_the_host() -> None:
+def test_without_a_file_the_defaults_apply_and_the_node_is_named_after_its_host() -> None:
     config = load_config(None)
     assert msgspec.structs.replace(config, node=Config().node) == Config()
     assert config.node.name
@@ -43,7 +52,7 @@ def test_without_a_file_the_defaults_hold_and_the_node_has_the_name_of_the_host(
     assert config.node.state_dir == str(default_state_dir())
 
 
-def test_the_state_directory_of_a_user_is_in_the_users_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_directory_of_a_user_is_below_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setenv("XDG_STATE_HOME", "/home/ada/state")
     assert default_state_dir() == Path("/home/ada/state/gridchase")
@@ -52,12 +61,12 @@ def test_the_state_directory_of_a_user_is_in_the_users_own_place(monkeypatch: py
     assert default_state_dir() == Path("/home/ada/.local/state/gridchase")
 
 
-def test_the_state_directory_of_root_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_directory_of_root_is_below_var_lib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     assert default_state_dir() == Path("/var/lib/gridchase")
 
 
-def test_a_host_name_with_odd_characters_still_makes_a_name_for_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_name_with_odd_characters_becomes_a_valid_node_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "gpü/box #1" + "x" * 80)
     name = load_config(None).node.name
     assert len(name) == 64
@@ -150,7 +159,7 @@ def test_a_fault_says_where_it_is_and_what_would_be_right(overrides: list[str], 
     assert any(fault in line for line in faults), faults
 
 
-def test_faults_between_keys_are_told_with_those_of_single_keys() -> None:
+def test_faults_between_keys_are_reported_with_those_of_single_keys() -> None:
     faults = faults_of("bus.url=http://x", "plan.eta=2", "plan.objective=deadline", "gpu.min_power_limit_w=x")
     assert [fault.partition(" ")[0] for fault in faults] == [
         "gpu.min_power_limit_w",
@@ -169,11 +178,11 @@ def test_faults_between_keys_are_told_with_those_of_single_keys() -> None:
         ["plan.deadline=soon", 'plan.job=[{name="a", objective="deadline"}]'],
     ],
 )
-def test_a_key_that_is_wrong_is_not_told_to_be_missing_too(overrides: list[str]) -> None:
+def test_a_wrong_key_is_not_reported_as_missing_too(overrides: list[str]) -> None:
     assert len(faults_of(*overrides)) == 1
 
 
-def test_a_file_that_cannot_be_read_is_not_told_to_lack_anything(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_the_only_fault(tmp_path: Path) -> None:
     assert faults_of("signal.kind=carbon", path=tmp_path / "absent.toml") == [
         f"{tmp_path / 'absent.toml'}: No such file or directory"
     ]
@@ -191,7 +200,7 @@ def _patterns() -> list[tuple[type[msgspec.Struct], str]]:
 
 
 @pytest.mark.parametrize(("kind", "key"), _patterns(), ids=lambda part: getattr(part, "__name__", part))
-def test_nobody_is_told_a_regular_expression(kind: type[msgspec.Struct], key: str) -> None:
+def test_no_fault_shows_a_regular_expression(kind: type[msgspec.Struct], key: str) -> None:
     faults: list[str] = []
     build_record("it", kind, {key: "a b:/#"}, faults)
     fault = next(fault for fault in faults if fault.startswith(f"it.{key} ="))
@@ -216,13 +225,13 @@ def test_no_fault_shows_the_password_in_a_url(overrides: list[str]) -> None:
     assert "hunter2" not in "".join(faults)
 
 
-def test_a_url_in_the_place_of_its_section_does_not_show_its_password(tmp_path: Path) -> None:
+def test_a_url_in_place_of_its_section_does_not_show_its_password(tmp_path: Path) -> None:
     faults = faults_of(path=write(tmp_path, 'bus = "mqtt://ada:hunter2@broker"\n'))
     assert faults == ["bus = 'mqtt://…@broker': must be a table, [bus]"]
 
 
 @pytest.mark.parametrize("text", ["[plan", "plan = 5", "[plan]\neta = \n", "\x00"])
-def test_a_file_that_is_no_configuration_is_a_fault_with_its_name_or_key(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_configuration_is_a_fault(tmp_path: Path, text: str) -> None:
     file = write(tmp_path, text)
     assert any(str(file) in fault or fault.startswith("plan = 5: must be a table") for fault in faults_of(path=file))
 
@@ -238,7 +247,7 @@ def test_a_section_that_is_no_table_takes_no_override(tmp_path: Path) -> None:
     assert faults_of("plan.eta=0.5", path=write(tmp_path, "plan = 5\n")) == ["plan = 5: must be a table, [plan]"]
 
 
-def test_restoring_needs_no_more_of_the_configuration_than_it_uses(tmp_path: Path) -> None:
+def test_restore_ignores_faults_in_what_it_does_not_use(tmp_path: Path) -> None:
     text = '[node]\nstate_dir = "/srv/state"\n[plan]\neta = 7\n[http]\nprot = 1\n'
     config, faults = load_for_restore(write(tmp_path, text), ["gpu.backend=simulation"])
     assert (config.node.state_dir, config.gpu.backend, config.plan.eta) == ("/srv/state", "simulation", 0.5)
@@ -246,7 +255,7 @@ def test_restoring_needs_no_more_of_the_configuration_than_it_uses(tmp_path: Pat
 
 
 @pytest.mark.parametrize("override", ["gpu.backend=cuda", "node.state_dir=5", "node.name=a b"])
-def test_restoring_fails_where_what_it_uses_is_wrong(override: str) -> None:
+def test_restore_rejects_faults_in_what_it_uses(override: str) -> None:
     with pytest.raises(ConfigError, match=override.partition("=")[0]):
         load_for_restore(None, [override, "plan.eta=7"])
 
@@ -256,7 +265,7 @@ def test_the_defaults_have_no_fault() -> None:
 
 
 @given(st.lists(st.text(max_size=40), max_size=4))
-def test_arbitrary_overrides_are_taken_or_refused_by_name(overrides: list[str]) -> None:
+def test_arbitrary_overrides_are_accepted_or_rejected_by_name(overrides: list[str]) -> None:
     with contextlib.suppress(ConfigError):
         load_config(None, overrides)
 
@@ -272,6 +281,104 @@ def _numbers() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("section", "key"), _numbers())
-def test_no_number_is_without_bounds(section: str, key: str) -> None:
+def test_every_number_has_bounds(section: str, key: str) -> None:
     for text in ("1e30", "-1e30", "nan"):
         assert f"{section}.{key}" in "".join(faults_of(f"{section}.{key}={text}"))
+
+
+START_S = 1_000.0
+
+
+def plan_of(*overrides: str) -> PlanConfig:
+    """Return the plan of a configuration."""
+    return load_config(None, [f"plan.{override}" for override in overrides]).plan
+
+
+def plan_faults_of(*overrides: str) -> list[str]:
+    """Return the faults of a plan."""
+    return faults_of(*(f"plan.{override}" for override in overrides))
+
+
+def test_a_job_without_a_table_follows_the_general_rules() -> None:
+    plan = plan_of("max_slowdown=1.05", 'job=[{name="bert", max_slowdown=1.2}]')
+    assert (plan.rules_of("resnet50").max_slowdown, plan.rules_of("bert").max_slowdown) == (1.05, 1.2)
+
+
+def test_a_table_changes_only_the_keys_it_names() -> None:
+    rules = plan_of("max_slowdown=1.05", "period_s=90", 'job=[{name="bert", period_s=30}]').rules_of("bert")
+    assert (rules.max_slowdown, rules.period_s, rules.objective) == (1.05, 30.0, "slowdown")
+
+
+@pytest.mark.parametrize(("job", "eta"), [("bert-large", 0.1), ("bert-base", 0.2), ("bart", 0.3), ("gpt", 0.5)])
+def test_an_exact_name_wins_over_patterns_and_the_first_pattern_over_later_ones(job: str, eta: float) -> None:
+    tables = ('{name="bert-*", eta=0.2}', '{name="b*", eta=0.3}', '{name="bert-large", eta=0.1}')
+    assert plan_of(f"job=[{', '.join(tables)}]").rules_of(job).eta == eta
+
+
+@pytest.mark.parametrize(
+    ("deadline", "expected_s"),
+    [
+        ("36h", START_S + 36 * 3_600),
+        ("0.5h", START_S + 1_800),
+        ("2026-07-01T18:00:00+02:00", datetime(2026, 7, 1, 16, tzinfo=UTC).timestamp()),
+        ("2026-07-01T16:00Z", datetime(2026, 7, 1, 16, tzinfo=UTC).timestamp()),
+    ],
+)
+def test_a_deadline_is_a_moment_or_hours_after_the_start(deadline: str, expected_s: float) -> None:
+    assert deadline_s(deadline, started_at_s=START_S) == expected_s
+    assert plan_of("objective=deadline", f'deadline="{deadline}"').deadline == deadline
+
+
+def test_a_moment_of_toml_is_a_deadline(tmp_path: Path) -> None:
+    file = tmp_path / "controller.toml"
+    file.write_text('[plan]\nobjective = "deadline"\ndeadline = 2026-07-01T18:00:00+02:00\n', encoding="utf-8")
+    assert load_config(file).plan.deadline == "2026-07-01T18:00:00+02:00"
+
+
+@pytest.mark.parametrize(
+    "deadline", ["tomorrow", "36", "-1h", "5", "2026-07-01T18:00:00", "2026-07-01", "1e3h", "true"]
+)
+def test_a_deadline_without_a_zone_or_a_unit_is_rejected(deadline: str) -> None:
+    (fault,) = plan_faults_of(f"deadline={deadline}")
+    assert fault.startswith("plan.deadline = ")
+    assert '"36h"' in fault
+
+
+def test_all_faults_of_all_job_tables_are_reported_at_once() -> None:
+    faults = plan_faults_of(
+        'job=[{name="a b", eta=7}, {eta=0.5}, 3, {name="x", per=1}, {name="y", deadline=2026-07-01T18:00:00}]',
+        "max_slowdown=0",
+    )
+    starts = [fault.partition(":")[0] for fault in faults]
+    assert starts == [
+        "plan.job[0].eta = 7",
+        "plan.job[0].name = 'a b'",
+        "plan.job[1].name = None",
+        "plan.job[2].name = None",
+        "plan.job[3].per",
+        "plan.job[4].deadline = '2026-07-01T18",
+        "plan.max_slowdown = 0",
+    ]
+
+
+def test_job_tables_must_be_a_list() -> None:
+    assert plan_faults_of("job=resnet50") == ["plan.job = 'resnet50': must be a list of tables, each [[plan.job]]"]
+
+
+@pytest.mark.parametrize("objective", ["deadline", "budget"])
+def test_an_objective_without_its_key_says_which_is_missing(objective: str) -> None:
+    (fault,) = plan_faults_of(f"objective={objective}")
+    assert fault.startswith(f"plan.{objective} = ")
+    (fault,) = plan_faults_of(f'job=[{{name="bert"}}, {{name="gpt", objective="{objective}"}}]')
+    assert fault.startswith(f"plan.job[1].{objective} = ")
+
+
+def test_what_an_objective_needs_may_stand_in_the_plan_or_in_the_table() -> None:
+    assert plan_of("budget=5", 'job=[{name="bert", objective="budget"}]').rules_of("bert").budget == 5
+
+
+@pytest.mark.parametrize(("objective", "there", "none"), [("budget", "100", "0.0"), ("deadline", '"8h"', '""')])
+def test_a_table_that_unsets_what_the_objective_needs_is_rejected(objective: str, there: str, none: str) -> None:
+    tables = f'job=[{{name="a", {objective}={none}}}, {{name="b", eta=0.1}}, {{name="c", {objective}={none}}}]'
+    faults = plan_faults_of(f"objective={objective}", f"{objective}={there}", tables)
+    assert [fault.partition(" = ")[0] for fault in faults] == [f"plan.job[{n}].{objective}" for n in (0, 2)]

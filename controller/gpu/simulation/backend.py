@@ -33,24 +33,10 @@ class SimulatedGpu:
     def __init__(self, timeline: GpuTimeline, *, clock: Clock, index: int = 0, name: str = "gpu-0") -> None:
         self.timeline = timeline
         self._clock = clock
-        self._index = index
-        self._uuid = simulated_uuid(name)
+        self.uuid = simulated_uuid(name)
+        self.index = index
+        self.model = f"{timeline.curve.model} (simulated)"
         self._counter_j = 0.0
-
-    @property
-    def uuid(self) -> str:
-        """Return the identity of the GPU."""
-        return self._uuid
-
-    @property
-    def index(self) -> int:
-        """Return its index on this node."""
-        return self._index
-
-    @property
-    def model(self) -> str:
-        """Return the model that the curve was measured on, marked as simulated."""
-        return f"{self.timeline.curve.model} (simulated)"
 
     async def read_range(self) -> LimitRange:
         """Return the range of the curve; the default is its top."""
@@ -113,17 +99,9 @@ class SimulatedBackend:
     """A node's simulated GPUs; obeys `controller.ports.Backend`."""
 
     def __init__(self, gpus: Sequence[SimulatedGpu]) -> None:
+        self.driver = "simulation of " + ", ".join(sorted({gpu.timeline.curve.name for gpu in gpus}))
+        self.faults: Sequence[GpuError] = ()
         self._gpus = tuple(gpus)
-
-    @property
-    def driver(self) -> str:
-        """Return what is simulated."""
-        return "simulation of " + ", ".join(sorted({gpu.timeline.curve.name for gpu in self._gpus}))
-
-    @property
-    def faults(self) -> Sequence[GpuError]:
-        """Return nothing: no simulated GPU fails at opening."""
-        return ()
 
     async def open(self) -> Sequence[SimulatedGpu]:
         """Return the GPUs."""

@@ -8,7 +8,7 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 _RECORD: Final = struct.Struct("<qqd")  # time [ns], kind, value
 _LIMIT, _LOAD = 1, 2
@@ -32,22 +32,6 @@ class LoadChanged:
 
 
 Event = LimitSet | LoadChanged
-
-
-class EventLog(Protocol):
-    """An append-only log of events."""
-
-    def append(self, event: Event) -> None:
-        """Add an event."""
-        ...
-
-    def read_new(self) -> list[Event]:
-        """Return the events since the last call, in the order in which they were written."""
-        ...
-
-    def close(self) -> None:
-        """Close it; a second call does nothing."""
-        ...
 
 
 class EventFile:
@@ -83,25 +67,6 @@ class EventFile:
     def _read_records(self) -> bytes:
         block = os.pread(self._fd, _RECORD.size * _RECORDS_AT_ONCE, self._offset)
         return block[: len(block) - len(block) % _RECORD.size]
-
-
-class EventList:
-    """An event log within one process."""
-
-    def __init__(self) -> None:
-        self._new: list[Event] = []
-
-    def append(self, event: Event) -> None:
-        """Add an event."""
-        self._new.append(event)
-
-    def read_new(self) -> list[Event]:
-        """Return the events since the last call."""
-        events, self._new = self._new, []
-        return events
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def _decode(time_ns: int, kind: int, value: float) -> Event:  # [W] or 0 and 1

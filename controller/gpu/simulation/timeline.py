@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controller.clock import NS_PER_S
-from controller.gpu.simulation.event_log import Event, EventFile, EventList, EventLog, LimitSet, LoadChanged
+from controller.gpu.simulation.event_log import Event, EventFile, LimitSet, LoadChanged
 from controller.gpu.simulation.measured_curve import MeasuredCurve
 from controller.gpu.simulation.noise import Noise
 
@@ -65,7 +65,7 @@ class GpuTimeline:
         self.curve = curve
         self.start_ns = start_ns
         self._noise = noise
-        self._log: EventLog = EventList() if path is None else EventFile(path)
+        self._file = None if path is None else EventFile(path)
         self._events: list[Event] = []
         self._starts_ns = [start_ns]
         limit_w = curve.max_power_limit_w if power_limit_w is None else power_limit_w
@@ -79,17 +79,21 @@ class GpuTimeline:
 
     def record(self, event: Event) -> None:
         """Append an event, for every process to read."""
-        self._log.append(event)
-        self.refresh()
+        if self._file is None:
+            self._insert(event)
+        else:
+            self._file.append(event)
+            self.refresh()
 
     def refresh(self) -> None:
         """Add the events that were written since, by this process and others."""
-        for event in self._log.read_new():
+        for event in self._file.read_new() if self._file else ():
             self._insert(event)
 
     def close(self) -> None:
         """Close the event file."""
-        self._log.close()
+        if self._file is not None:
+            self._file.close()
 
     def at(self, time_ns: int) -> Segment:
         """Return the segment that holds `time_ns`; the first one where that lies before the start."""
