@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from publishers.messages.codec import TopicRoot
-from publishers.mqtt.broker_address import BrokerAddress
+from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError
 from publishers.shared.secret_file import read_secret_file
 from publishers.shared.toml_config import Section, redacted_repr
 
@@ -24,8 +24,9 @@ def bus_faults(bus: BusConfig, *, is_optional: bool = False) -> Iterator[str]:
     try:
         if bus.url or not is_optional:
             BrokerAddress(url=bus.url)
-    except ValueError as error:
-        yield f"bus.url: {error}"
+    except BrokerAddressError as error:
+        settings = "; set bus.username and bus.password_file" if "@" in bus.url else ""
+        yield f"bus.url: {error}{settings}"
     if bus.password_file and not bus.username:
         yield 'bus.username = "": must be set, because bus.password_file is'
     if bus.ca_file and not bus.url.startswith("mqtts://"):
