@@ -1,1 +1,1 @@
-"""Shared."""
+"""Tests of the shared parts."""

@@ -1,0 +1,44 @@
+"""A file is replaced whole or not at all."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from publishers.shared.atomic_file import replace_file
+
+
+def test_the_content_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "on demand" / "state.json"
+    replace_file(path, b"old")
+    replace_file(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("call", ["fsync", "open"])
+def test_a_disk_that_refuses_leaves_the_old_content(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state.json"
+    replace_file(path, b"old")
+
+    def refuse(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    if call == "open":
+        path.with_name("state.json.new").mkdir()  # cannot be opened for writing
+    else:
+        monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match=r"No space left|directory"):
+        replace_file(path, b"new")
+    assert path.read_bytes() == b"old"
+
+
+def test_it_is_on_the_disk_before_it_moves_and_so_is_the_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, order = tmp_path / "state.json", []
+    fsync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (order.append(os.path.isdir(f"/proc/self/fd/{fd}")), fsync(fd)))  # noqa: PTH112
+    monkeypatch.setattr(Path, "replace", lambda self, target: (order.append("move"), replace(self, target))[1])
+    replace_file(path, b"content")
+    assert order == [False, "move", True]

@@ -1,0 +1,69 @@
+"""The house rules that no linter keeps: rooms of few entries, no import circle, short functions, names that can be read."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Final
+
+import grimp
+import pytest
+
+ROOT: Final = Path(__file__).parents[1]
+PACKAGES: Final = ("publishers", "policies", "controller")
+MAX_LINES: Final = 500
+MAX_FUNCTION_LINES: Final = 60
+MAX_TEST_NAME: Final = 79
+MAX_ENTRIES: Final = 12
+MAX_ENTRIES_OF_ONE_KIND: Final = 16
+OF_ONE_KIND: Final = {"controller", "controller/cli", "policies/providers/sources"}
+"""Workers of the shell, verbs, and providers."""
+MODULES: Final = [path for top in (*PACKAGES, "tests") for path in sorted((ROOT / top).rglob("*.py"))]
+FOLDERS: Final = sorted({path.parent for path in MODULES if path.relative_to(ROOT).parts[0] in PACKAGES})
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Return the name of each function, and how many lines it has without its docstring."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = node.body[0] if ast.get_docstring(node) else None
+            n_docstring = (docstring.end_lineno or 0) - docstring.lineno + 1 if docstring else 0
+            yield node.name, (node.end_lineno or 0) - node.lineno + 1 - n_docstring
+
+
+def test_every_module_of_the_house_is_looked_at() -> None:
+    assert {"controller/gpu/power_limiter.py", "publishers/messages/codec.py"} <= set(map(_name, MODULES))
+
+
+def test_no_module_is_long() -> None:
+    lengths = {_name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
+
+
+def test_every_module_tells_what_it_is_for() -> None:
+    assert [_name(path) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))] == []
+
+
+def test_no_function_is_long() -> None:
+    lengths = {f"{_name(path)}: {name}": length for path in MODULES for name, length in _functions(path)}
+    assert {name: length for name, length in lengths.items() if length > MAX_FUNCTION_LINES} == {}
+
+
+def test_the_name_of_a_test_fits_a_line() -> None:
+    tests = [name for path in MODULES for name, _ in _functions(path) if name.startswith("test_")]
+    assert [name for name in tests if len(name) > MAX_TEST_NAME] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=_name)
+def test_a_folder_has_few_entries(folder: Path) -> None:
+    entries = {path.name for path in folder.iterdir()} - {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
+    assert len(entries) <= (MAX_ENTRIES_OF_ONE_KIND if _name(folder) in OF_ONE_KIND else MAX_ENTRIES), sorted(entries)
+
+
+def test_no_import_goes_in_a_circle() -> None:
+    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
+    TopologicalSorter({name: graph.find_modules_directly_imported_by(name) for name in graph.modules}).prepare()
