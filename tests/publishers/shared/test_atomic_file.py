@@ -17,9 +17,7 @@ def test_the_content_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("call", ["fsync", "open"])
-def test_a_disk_that_refuses_leaves_the_old_content(
-    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_refuses_leaves_the_old_content(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state.json"
     replace_file(path, b"old")
 
