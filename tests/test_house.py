@@ -1,4 +1,4 @@
-"""The house rules that no linter keeps: rooms of few entries, no import circle, short functions, names that can be read."""
+"""The house rules that no linter keeps: few entries a folder, no import circle, short functions, readable names."""
 
 import ast
 from collections.abc import Iterator
