@@ -34,9 +34,19 @@ def test_a_disk_that_refuses_leaves_the_old_content(call: str, tmp_path: Path, m
 
 
 def test_it_is_on_the_disk_before_it_moves_and_so_is_the_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, order = tmp_path / "state.json", []
+    path = tmp_path / "state.json"
+    order: list[str] = []
     fsync, replace = os.fsync, Path.replace
-    monkeypatch.setattr(os, "fsync", lambda fd: (order.append(os.path.isdir(f"/proc/self/fd/{fd}")), fsync(fd)))  # noqa: PTH112
-    monkeypatch.setattr(Path, "replace", lambda self, target: (order.append("move"), replace(self, target))[1])
+
+    def note_fsync(descriptor: int) -> None:
+        order.append("directory" if Path(f"/proc/self/fd/{descriptor}").is_dir() else "file")
+        fsync(descriptor)
+
+    def note_move(self: Path, target: Path) -> Path:
+        order.append("move")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(Path, "replace", note_move)
     replace_file(path, b"content")
-    assert order == [False, "move", True]
+    assert order == ["file", "move", "directory"]
