@@ -18,7 +18,7 @@ from controller.ports import SignalSource, Target
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import energy_kwh
 from publishers.messages.codec import Message
-from publishers.messages.reports import PartEntry, PartProfile, ProfileEntry, ProfileReport, RunEnergy
+from publishers.messages.reports import NodeProfile, NodeProfileEntry, ProfileEntry, ProfileReport, RunEnergy
 from publishers.messages.training import RankStatus
 
 SUMMED = (
@@ -140,7 +140,7 @@ class RunReporter:
         self._ranks = ranks
         self._holding = holding
         self._curve: ProfileReport | None = None
-        self._part: PartProfile | None = None
+        self._part: NodeProfile | None = None
         self._energies: dict[str, RunEnergy] = {}
 
     def hear_energy(self, node: str, part: RunEnergy) -> None:
@@ -170,12 +170,12 @@ class RunReporter:
     def tell_part(
         self,
         wish: Target | Blocked,
-        points: list[PartEntry],
+        points: list[NodeProfileEntry],
         *,
         state: Literal["following", "waiting", "observing"],
     ) -> None:
         """Publish how this node follows another, and what it has measured."""
-        part = PartProfile(
+        part = NodeProfile(
             run=self._place.run,
             state=state,
             reason=wish.reason,
@@ -243,12 +243,12 @@ def _budgeted(part: RunEnergy, kind: str) -> float:
             return energy_kwh(part.energy_j)
 
 
-def _what(part: PartProfile) -> tuple[object, ...]:
+def _what(part: NodeProfile) -> tuple[object, ...]:
     """Return what must be the same for two words of a node to say the same, but for small changes of its curve."""
     return part.state, part.reason, part.n_gpus, part.n_ranks, tuple(entry.power_limit_w for entry in part.points)
 
 
-def _has_moved(points: list[PartEntry], told: list[PartEntry]) -> bool:
+def _has_moved(points: list[NodeProfileEntry], told: list[NodeProfileEntry]) -> bool:
     return any(
         abs(now.power_w / then.power_w - 1) > CHANGED_RATIO
         or abs(now.iterations_per_s / then.iterations_per_s - 1) > CHANGED_RATIO

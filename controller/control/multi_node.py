@@ -18,7 +18,7 @@ from controller.control.gpu_group import Blocked
 from controller.ports import Target
 from policies.vocabulary.profile import PowerProfile
 from publishers.messages.codec import Message
-from publishers.messages.reports import PartProfile, RunPlan
+from publishers.messages.reports import NodeProfile, RunPlan
 
 MAX_NODES = 1_024
 """Those that come first are planned with; what others draw counts as unknown."""
@@ -45,7 +45,7 @@ class NodeShare:
     host_power_w: float = 0.0
 
 
-def joint_profile(own: PowerProfile, share: NodeShare, parts: Iterable[PartProfile]) -> PowerProfile:
+def joint_profile(own: PowerProfile, share: NodeShare, parts: Iterable[NodeProfile]) -> PowerProfile:
     """Return the curve of all nodes at the limits of the leader's own: its power, and the rate of the slowest.
 
     A node's power is the leader's, times a ratio: what the two drew at the limits that both have measured, in between
@@ -80,7 +80,7 @@ def joint_profile(own: PowerProfile, share: NodeShare, parts: Iterable[PartProfi
     )
 
 
-def _ratios(own: PowerProfile, part: PartProfile, unmeasured_ratio: float) -> NDArray[np.float64]:
+def _ratios(own: PowerProfile, part: NodeProfile, unmeasured_ratio: float) -> NDArray[np.float64]:
     """Return a node's power over the leader's at each of the leader's limits, shape (n_points,)."""
     if not part.points:
         return np.full(len(own.points), unmeasured_ratio)
@@ -89,7 +89,7 @@ def _ratios(own: PowerProfile, part: PartProfile, unmeasured_ratio: float) -> ND
     return np.interp(own.power_limits_w, limits_w, ratios)
 
 
-def _rate_ratios(own: PowerProfile, part: PartProfile) -> NDArray[np.float64]:
+def _rate_ratios(own: PowerProfile, part: NodeProfile) -> NDArray[np.float64]:
     """Return a node's rate over the leader's at each of the leader's limits, 1 where it is no slower, (n_points,)."""
     limits_w = [entry.power_limit_w for entry in part.points if entry.iterations_per_s > 0]
     if not limits_w:
@@ -108,12 +108,12 @@ class PlanBroadcast:
     def __init__(self, place: RunIdentity, *, publish: Callable[[str, Message], None]) -> None:
         self._place = place
         self._publish = publish
-        self._parts: dict[str, PartProfile] = {}
+        self._parts: dict[str, NodeProfile] = {}
         self._said: RunPlan | None = None
         self._said_ns = 0
         self._n_said = 0
 
-    def hear(self, node: str, part: PartProfile) -> None:
+    def hear(self, node: str, part: NodeProfile) -> None:
         """Take a node's word; only the last one of each counts."""
         if node in self._parts or len(self._parts) < MAX_NODES:
             points = sorted(part.points, key=lambda entry: entry.power_limit_w)
@@ -147,7 +147,7 @@ class PlanBroadcast:
         plan = RunPlan(
             run=self._place.run,
             node=self._place.node,
-            beat=self._n_said,
+            seq=self._n_said,
             time_s=wall_s,
             heartbeat_s=HEARTBEAT_S,
             reason=wish.reason,

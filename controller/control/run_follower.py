@@ -20,7 +20,7 @@ from controller.config import Config
 from controller.control.gpu_group import Blocked, GpuGroup
 from controller.ports import Target
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
-from publishers.messages.reports import PartEntry, RunPlan
+from publishers.messages.reports import NodeProfileEntry, RunPlan
 
 BEATS_MISSED = 3
 """A leader is silent after so many heartbeats without a word, where they take longer than the lease."""
@@ -65,11 +65,11 @@ class NodeCurve:
             del self._sums[next(iter(self._sums))]
 
     @property
-    def entries(self) -> list[PartEntry]:
+    def entries(self) -> list[NodeProfileEntry]:
         """Return what was measured well enough, in ascending order of the limit."""
         return sorted(
             (
-                PartEntry(
+                NodeProfileEntry(
                     power_limit_w=limit_w,
                     power_w=energy_j / active_s,
                     iterations_per_s=n_iterations / active_s,
@@ -141,7 +141,7 @@ class RunFollower:
     def hear(self, plan: RunPlan, *, now_ns: int) -> bool:
         """Take the leader's word, at a monotonic time [ns]; return whether it says anything new."""
         former, self._plan = self._plan, plan
-        if former is None or (former.node, former.beat) == (plan.node, plan.beat):
+        if former is None or (former.node, former.seq) == (plan.node, plan.seq):
             return False
         is_new = self._alive_s is None or (former.node, former.power_limit_w) != (plan.node, plan.power_limit_w)
         self._alive_s = now_ns / NS_PER_S

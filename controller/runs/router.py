@@ -22,7 +22,7 @@ from controller.runs.retained_topics import RetainedTopics
 from controller.runs.run import TrainingRun
 from controller.runs.successor_buffer import SuccessorBuffer
 from publishers.messages.codec import DecodeError, Message, decode, encode
-from publishers.messages.reports import PartProfile, RunEnergy, RunPlan
+from publishers.messages.reports import NodeProfile, RunEnergy, RunPlan
 from publishers.messages.topics import ParsedTopic, Topics
 from publishers.messages.training import Iterations, Metric, RankStatus
 
@@ -153,7 +153,7 @@ class Router:
     def _hear_part(self, address: ParsedTopic, payload: bytes) -> None:
         job = self.jobs.get((address.job or "", address.run or ""))
         if payload and job is not None and job.is_leader and address.node and address.node != self._config.node.name:
-            kind: type[RunEnergy | PartProfile] = RunEnergy if address.leaf == "energy" else PartProfile
+            kind: type[RunEnergy | NodeProfile] = RunEnergy if address.leaf == "energy" else NodeProfile
             job.hear_part(address.node, decode(payload, kind))
 
     def _hear_plan(self, address: ParsedTopic, payload: bytes) -> None:

@@ -23,7 +23,7 @@ from controller.control.straggler_slack import StragglerSlack
 from controller.ports import EnergyMeter, Hold, PowerLimiter, SignalSource, Target
 from controller.runs.checkpoint import RunCheckpoints
 from publishers.messages.codec import Message
-from publishers.messages.reports import PartProfile, RunEnergy, RunPlan
+from publishers.messages.reports import NodeProfile, RunEnergy, RunPlan
 from publishers.messages.training import Iterations, RankStatus
 
 KEEP_PERIODS = 2
@@ -147,7 +147,7 @@ class TrainingRun:
             self._step(now_s)
         return is_good
 
-    def hear_part(self, node: str, part: RunEnergy | PartProfile) -> None:
+    def hear_part(self, node: str, part: RunEnergy | NodeProfile) -> None:
         """Take another node's part of the run: its energy, or how it follows."""
         if isinstance(part, RunEnergy):
             self._news.hear_energy(node, part)

@@ -1,4 +1,4 @@
-"""The messages that the controller publishes: JSON, flat, with units in the names, for dashboards and people."""
+"""The messages that the controller publishes, and the command of the policy service: flat JSON for dashboards."""
 
 from typing import Annotated, Literal
 
@@ -8,7 +8,7 @@ from publishers.messages.codec import MAX_ITEMS, Amount, Count, Message, Name, N
 
 
 class GpuDescription(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A GPU of a node, with its limits [W]; `prior_power_limit_w` is what it is given back."""
+    """A GPU of a node, with its limits [W]; `prior_power_limit_w` is restored in the end."""
 
     uuid: Name
     index: Count
@@ -28,7 +28,7 @@ class NodeStatus(Message, frozen=True, kw_only=True):
 
 
 class GpuEnergy(Message, frozen=True, kw_only=True):
-    """What one GPU draws and has used since the controller started."""
+    """The power of one GPU, and the energy it has used since the controller started."""
 
     time_s: TimeS
     energy_j: Amount
@@ -79,15 +79,15 @@ class ProfileReport(Message, frozen=True, kw_only=True):
 
 
 class RunPlan(Message, frozen=True, kw_only=True):
-    """The limit that a run on several nodes is to have: said by the node of rank 0, obeyed by the others.
+    """The limit of a run on several nodes, published by the node of rank 0, followed by the others.
 
-    It is said anew every `heartbeat_s`, each time with the next `beat`: one that was heard before, as a retained one
-    may have been, is no sign of life. Without `power_limit_w` nobody is to hold a limit.
+    It is repeated every `heartbeat_s` with the next `seq`; one that was received before, as a retained one may have
+    been, does not count as a heartbeat. Without `power_limit_w` no limit is to be held.
     """
 
     run: Name
     node: Name
-    beat: Count
+    seq: Count
     time_s: TimeS
     heartbeat_s: Annotated[float, Meta(ge=1, le=600)]
     reason: Name
@@ -99,8 +99,8 @@ class RunPlan(Message, frozen=True, kw_only=True):
     signal: Text | None = None
 
 
-class PartEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one node drew, and how fast its ranks were, while the plan of the run asked for a limit."""
+class NodeProfileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The power of a node, and the rate of its slowest rank, while the plan of the run asked for a limit."""
 
     power_limit_w: PowerW
     power_w: PowerW
@@ -108,7 +108,7 @@ class PartEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     active_s: Amount
 
 
-class PartProfile(Message, frozen=True, kw_only=True):
+class NodeProfile(Message, frozen=True, kw_only=True):
     """How one node follows the plan of a run, and what it measured meanwhile; `reason` is a stable code."""
 
     run: Name
@@ -118,17 +118,16 @@ class PartProfile(Message, frozen=True, kw_only=True):
     gpu_model: Text
     n_gpus: Count
     n_ranks: Count
-    points: Annotated[list[PartEntry], Meta(max_length=64)]
+    points: Annotated[list[NodeProfileEntry], Meta(max_length=64)]
     batch_size: Count | None = None
 
 
 class RunEnergy(Message, frozen=True, kw_only=True):
-    """What a run has used, beside what it would have used at the prior limit (`baseline_…`).
+    """What a run has used, and what the same work would have used at the prior limit (`baseline_…`).
 
-    `epochs` are those that its energy is of, from the first that was heard from its beginning (or most of it) on;
-    `epochs_missed` came before.
-    `n_gpus` = 0 means that the run never held a GPU and was not measured: its zeros are no energy and no duration.
-    `max_power_w` is the sum of its GPUs' prior power limits, over all nodes: what turns time into energy in the cost.
+    `epochs` are those that its energy covers, from the first that was received for the most part; `epochs_missed` came
+    before. `n_gpus` = 0 means that the run never held a GPU and was not measured: its zeros are no energy and no
+    duration. `max_power_w` is the sum of its GPUs' prior power limits, over all nodes.
     """
 
     run: Name
@@ -155,7 +154,7 @@ class RunEnergy(Message, frozen=True, kw_only=True):
 
 
 class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A value of the grid that holds from `starts_s` until the next one, with the 90 % band of a forecast."""
+    """A value of the grid, in force from `starts_s` until the next one, with the 90 % band of a forecast."""
 
     starts_s: TimeS
     value: Number
@@ -167,7 +166,7 @@ class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class GridSignal(Message, frozen=True, kw_only=True):
     """The grid of a zone: history and, from `forecast_from_s` on, forecast; and how far both can be trusted.
 
-    What the source told ended at `known_until_s`; what the values have after that is an estimate of ours.
+    The last value of the source ends at `known_until_s`; later values are our own estimates.
     """
 
     time_s: TimeS
@@ -185,7 +184,7 @@ class GridSignal(Message, frozen=True, kw_only=True):
 
 
 class Command(Message, frozen=True, kw_only=True):
-    """What the controller asks of a publisher."""
+    """A command to a run."""
 
     command: Literal["stop", "pause", "resume"]
     reason: Sentence

@@ -34,9 +34,8 @@ BatchSizes = Annotated[list[BatchSize], Meta(max_length=MAX_CANDIDATES)]
 class RankStatus(PackedMessage, frozen=True, kw_only=True):
     """A training process: retained, re-sent every `heartbeat_s`; also its last will, with state `lost`.
 
-    `total_iterations` is how many iterations this process will publish in all, counted as `Iterations.first` counts
-    them: those that a process before it has done are not among them. It may be an estimate, and changes when it turns
-    out wrong; None: nobody knows.
+    `total_iterations` is how many iterations this process will publish in all, as `Iterations.first` counts them,
+    without those of a process before it. It may be an estimate that is corrected; None: unknown.
     """
 
     run: Name
@@ -56,8 +55,8 @@ class RankStatus(PackedMessage, frozen=True, kw_only=True):
 class Iterations(PackedMessage, frozen=True, kw_only=True):
     """Consecutive iterations without a gap: iteration k lasted from end to end, the first from `begin_ns`.
 
-    `seq` numbers the messages and `first` the iterations, so that a gap shows; `dropped` counts the iterations lost so
-    far. A pause (validation, checkpoint) ends a message; the next one has its own `begin_ns`.
+    `seq` numbers the messages and `first` the iterations, so that a gap is seen; `dropped` counts the iterations lost
+    so far. A pause (validation, checkpoint) ends a message; the next one has its own `begin_ns`.
     """
 
     run: Name
@@ -115,7 +114,7 @@ class TrialAnswer(PackedMessage, frozen=True, kw_only=True):
     """The policy service's answer: the batch size of the run; `reason` is a stable code, `detail` a sentence.
 
     Without `lease_s` and `recurrence` nothing is learned from this run, and the reason says why.
-    `untimed` are the batch sizes whose speed the service would like to know: the run may time them, see `TrialTimes`.
+    `untimed` are the batch sizes whose speed the service does not know: the run may time them, see `TrialTimes`.
     """
 
     run: Name
@@ -130,10 +129,10 @@ class TrialAnswer(PackedMessage, frozen=True, kw_only=True):
 
 
 class TrialTimes(PackedMessage, frozen=True, kw_only=True):
-    """How long an iteration takes at some batch sizes: the run has timed them before its training.
+    """How long an iteration takes at some batch sizes, timed by the run before its training.
 
-    `too_large` is the least batch size that has turned out not to fit the memory; none from there on was timed. Where
-    the batch size of the answer is among those, `batch_size` is what the run goes on with.
+    `too_large` is the smallest batch size that did not fit the memory; larger ones were not timed. Where the batch size
+    of the answer is among those, `batch_size` is what the run uses instead.
     """
 
     run: Name
@@ -154,7 +153,7 @@ class TrialTimes(PackedMessage, frozen=True, kw_only=True):
 
 
 class TrialFailure(PackedMessage, frozen=True, kw_only=True):
-    """The run cannot run at its batch size, as for want of memory: that size is not proposed again."""
+    """The run cannot run at its batch size, for example because memory runs out: that size is not proposed again."""
 
     run: Name
     batch_size: BatchSize

@@ -12,7 +12,7 @@ import pytest
 from controller.app import NodeContext, run_controller
 from controller.control.multi_node import HEARTBEAT_S
 from publishers.messages.codec import Outgoing, decode
-from publishers.messages.reports import PartProfile, RunEnergy
+from publishers.messages.reports import NodeProfile, RunEnergy
 from publishers.messages.topics import Topics
 from publishers.mqtt.client import MqttClient
 from tests.fakes import FakeGpu
@@ -110,8 +110,8 @@ async def test_two_nodes_have_one_limit_and_both_get_theirs_back_when_the_leader
             await eventually(lambda: getattr(heard.last("run-1/energy", RunEnergy), "n_gpus", 0) == 2)
         await eventually(lambda: b.gpu.requested_power_limit_w == PRIOR_W)
         assert a.gpu.requested_power_limit_w == PRIOR_W
-        await eventually(lambda: heard.last("node-b/profile", PartProfile).reason == "controller_stopped")
-        assert heard.last("node-b/profile", PartProfile).state == "waiting"
+        await eventually(lambda: heard.last("node-b/profile", NodeProfile).reason == "controller_stopped")
+        assert heard.last("node-b/profile", NodeProfile).state == "waiting"
         found_s = delays_s(a.gpu, b.gpu)
         assert len(found_s) >= 3
         assert max(found_s) < HEARTBEAT_S - 1, "it was told at once, and not with the next heartbeat"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from controller.app import NodeContext
 from publishers.messages.codec import decode
-from publishers.messages.reports import LimitChange, PartProfile, RunPlan
+from publishers.messages.reports import LimitChange, NodeProfile, RunPlan
 from tests.fakes import MIDNIGHT_S, FakeBus, FakeGpu, LoopClock
 from tests.scenarios.site import POWER_RATIO, PRIOR_W, TOPICS, Site, Training
 
@@ -60,10 +60,10 @@ class FleetSite(Site):
         topic = TOPICS.gpu(self.name, gpu.uuid, "limit")
         return [decode(payload, LimitChange) for payload in self.bus.payloads(topic)]
 
-    def parts(self) -> list[PartProfile]:
+    def parts(self) -> list[NodeProfile]:
         """Return what this node told of how it follows."""
         topic = TOPICS.run_on_node("resnet50", "run-1", self.name, "profile")
-        return [decode(payload, PartProfile) for payload in self.bus.payloads(topic)]
+        return [decode(payload, NodeProfile) for payload in self.bus.payloads(topic)]
 
     def plans(self) -> list[RunPlan]:
         """Return what the leader said."""

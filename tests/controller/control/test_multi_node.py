@@ -10,7 +10,7 @@ from controller.control.gpu_group import Blocked
 from controller.control.multi_node import HEARTBEAT_S, MAX_NODES, NodeShare, PlanBroadcast, joint_profile
 from controller.ports import Target
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
-from publishers.messages.reports import PartEntry, PartProfile, RunPlan
+from publishers.messages.reports import NodeProfile, NodeProfileEntry, RunPlan
 from tests.controller.messages import ns
 
 LIMITS_W = (100.0, 200.0, 300.0)
@@ -24,9 +24,9 @@ ALONE = NodeShare(n_gpus=1, n_ranks=1, world_size=1)
 TARGET = Target(power_limit_w=200.0, reason="slowdown_static", detail="200 W", job="resnet50")
 
 
-def part(*points: tuple[float, float, float], state: str = "following", n_gpus: int = 1) -> PartProfile:
+def part(*points: tuple[float, float, float], state: str = "following", n_gpus: int = 1) -> NodeProfile:
     """Return what a node has told: (limit [W], power [W], rate [1/s]) of each point."""
-    return PartProfile(
+    return NodeProfile(
         run="run-1",
         state=state,  # type: ignore[arg-type]  # one of the three
         reason="slowdown_static",
@@ -34,7 +34,7 @@ def part(*points: tuple[float, float, float], state: str = "following", n_gpus: 
         gpu_model="Fake 300",
         n_gpus=n_gpus,
         n_ranks=n_gpus,
-        points=[PartEntry(power_limit_w=a, power_w=b, iterations_per_s=c, active_s=60.0) for a, b, c in points],
+        points=[NodeProfileEntry(power_limit_w=a, power_w=b, iterations_per_s=c, active_s=60.0) for a, b, c in points],
     )
 
 
@@ -120,7 +120,7 @@ def said(*steps: tuple[Target | Blocked, float]) -> list[RunPlan]:
 
 def test_the_same_word_is_said_again_every_heartbeat_under_a_new_number() -> None:
     words = said(*((TARGET, 0.5 * step) for step in range(21)))
-    assert [(word.beat, word.time_s - 1.7e9) for word in words] == [(0, 0.0), (1, HEARTBEAT_S), (2, 2 * HEARTBEAT_S)]
+    assert [(word.seq, word.time_s - 1.7e9) for word in words] == [(0, 0.0), (1, HEARTBEAT_S), (2, 2 * HEARTBEAT_S)]
 
 
 def test_something_new_is_said_at_once() -> None:

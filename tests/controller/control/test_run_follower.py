@@ -15,7 +15,7 @@ from controller.config import load_config
 from controller.control.gpu_group import Blocked, GpuGroup
 from controller.control.run_follower import MAX_ACTIVE_S, MAX_LIMITS, NodeCurve, RunFollower
 from controller.ports import Hold, Target
-from publishers.messages.reports import PartProfile, RunPlan
+from publishers.messages.reports import NodeProfile, RunPlan
 from tests.controller.messages import ns, rank_status
 from tests.controller.runs.router_bench import limit_state
 from tests.fakes import FakeGpu, FakeLimiter
@@ -24,7 +24,7 @@ PLACE = RunIdentity(job="resnet50", run="run-1", node="node-b")
 PLAN = RunPlan(
     run="run-1",
     node="node-a",
-    beat=0,
+    seq=0,
     time_s=1.7e9,
     heartbeat_s=5.0,
     reason="slowdown_static",
@@ -57,7 +57,7 @@ class Bench:
     def hear(self, at_s: float, **changes: Any) -> bool:  # noqa: ANN401 — the record checks them
         """Hear a new word of the leader."""
         self.n_said += 1
-        return self.following.hear(msgspec.structs.replace(PLAN, beat=self.n_said, **changes), now_ns=ns(at_s))
+        return self.following.hear(msgspec.structs.replace(PLAN, seq=self.n_said, **changes), now_ns=ns(at_s))
 
     def wish(self, at_s: float) -> Target | Blocked:
         return self.following.wish(now_ns=ns(at_s))
@@ -93,7 +93,7 @@ def test_before_a_word_nothing_is_asked_for() -> None:
 def test_one_word_may_be_an_old_one_and_a_second_number_is_a_sign_of_life() -> None:
     bench = Bench()
     assert not bench.hear(0.0)
-    assert not bench.following.hear(msgspec.structs.replace(PLAN, beat=1), now_ns=ns(1.0)), "the same word once more"
+    assert not bench.following.hear(msgspec.structs.replace(PLAN, seq=1), now_ns=ns(1.0)), "the same word once more"
     assert reason(bench.wish(1.0)) == ("Obstacle", "no_leader")
     assert bench.hear(2.0)
     assert reason(bench.wish(2.0)) == ("Target", "slowdown_static")
@@ -210,7 +210,7 @@ def test_how_a_node_follows_is_told_once_and_again_when_its_curve_moves() -> Non
     for begin_s in range(300):
         bench.observe(float(begin_s), energy_j=180.0 + 0.001 * (begin_s % 7))
         bench.following.tell(wish, is_barred=False)
-    (first, second) = [message for message in bench.told if isinstance(message, PartProfile)]
+    (first, second) = [message for message in bench.told if isinstance(message, NodeProfile)]
     assert (first.state, first.points, len(second.points)) == ("following", [], 1)
 
 
@@ -219,7 +219,7 @@ def test_a_node_without_a_limit_tells_why(is_barred: bool, state: str) -> None:
     bench = Bench()
     bench.following.tell(bench.wish(0.0), is_barred=is_barred)
     (told,) = bench.told
-    assert isinstance(told, PartProfile)
+    assert isinstance(told, NodeProfile)
     assert (told.state, told.reason, told.n_gpus, told.n_ranks) == (state, "no_leader", 1, 1)
 
 

@@ -19,7 +19,7 @@ import pytest
 from controller.accounting.ranks import LOST_GRACE_S
 from controller.runs.router import MAX_RANKS, MAX_RUNS
 from publishers.messages.codec import Message, decode, encode
-from publishers.messages.reports import PartProfile, RunEnergy, RunPlan
+from publishers.messages.reports import NodeProfile, RunEnergy, RunPlan
 from publishers.messages.training import Iterations, Metric, pack_ends
 from tests.controller.messages import iterations, rank_status, run_energy
 from tests.controller.runs.router_bench import NODE, TICK_S, TOPICS, RouterBench, limit_state
@@ -224,7 +224,7 @@ def plan(**changes: Any) -> RunPlan:  # noqa: ANN401 — the record checks them
     word = RunPlan(
         run="run-1",
         node="node-z",
-        beat=1,
+        seq=1,
         time_s=1.7e9,
         heartbeat_s=5.0,
         reason="slowdown_static",
@@ -242,8 +242,8 @@ async def hear_plans(bench: RouterBench, rank: int, **changes: Any) -> None:  # 
     bench.say("status", rank_status(world_size=2), rank=rank)
     await asyncio.sleep(6)
     bench.say("iterations", iterations(0, [1, 2]), rank=rank)
-    for beat in (1, 2):
-        bench.bus.publish(TOPICS.run("resnet50", "run-1", "plan"), encode(plan(beat=beat, **changes)), retain=True)
+    for seq in (1, 2):
+        bench.bus.publish(TOPICS.run("resnet50", "run-1", "plan"), encode(plan(seq=seq, **changes)), retain=True)
 
 
 async def test_a_plan_is_followed_where_rank_0_is_elsewhere(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ async def test_a_node_without_its_leader_publishes_why_and_no_curve(tmp_path: Pa
         await hear_plans(bench, rank=1, node=NODE)
         await asyncio.sleep(1)
     parts = bench.bus.payloads(TOPICS.run_on_node("resnet50", "run-1", NODE, "profile"))
-    assert [decode(part, PartProfile).reason for part in parts] == ["no_leader", "controller_stopped"]
+    assert [decode(part, NodeProfile).reason for part in parts] == ["no_leader", "controller_stopped"]
     assert bench.bus.payloads(TOPICS.run("resnet50", "run-1", "profile")) == []
 
 

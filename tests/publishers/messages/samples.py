@@ -14,9 +14,9 @@ from publishers.messages.reports import (
     GpuEnergy,
     GridSignal,
     LimitChange,
+    NodeProfile,
+    NodeProfileEntry,
     NodeStatus,
-    PartEntry,
-    PartProfile,
     ProfileEntry,
     ProfileReport,
     RunEnergy,
@@ -122,7 +122,7 @@ REPORTS: list[tuple[Message, bytes]] = [
         RunPlan(
             run="r1",
             node="node-1",
-            beat=7,
+            seq=7,
             time_s=1.7e9,
             heartbeat_s=5.0,
             reason="slowdown_signal",
@@ -134,13 +134,13 @@ REPORTS: list[tuple[Message, bytes]] = [
             signal="200 g/kWh",
         ),
         (
-            b'{"run":"r1","node":"node-1","beat":7,"time_s":1700000000.0,"heartbeat_s":5.0,"reason":"slowdown_s'
+            b'{"run":"r1","node":"node-1","seq":7,"time_s":1700000000.0,"heartbeat_s":5.0,"reason":"slowdown_s'
             b'ignal","detail":"225 W","gpu_model":"NVIDIA A40","max_power_limit_w":300.0,"power_limit_w":225.0,"'
             b'is_steady":true,"signal":"200 g/kWh"}'
         ),
     ),
     (
-        PartProfile(
+        NodeProfile(
             run="r1",
             state="following",
             reason="slowdown_signal",
@@ -148,7 +148,7 @@ REPORTS: list[tuple[Message, bytes]] = [
             gpu_model="NVIDIA A40",
             n_gpus=4,
             n_ranks=4,
-            points=[PartEntry(power_limit_w=225.0, power_w=880.5, iterations_per_s=4.25, active_s=30.0)],
+            points=[NodeProfileEntry(power_limit_w=225.0, power_w=880.5, iterations_per_s=4.25, active_s=30.0)],
             batch_size=256,
         ),
         (
