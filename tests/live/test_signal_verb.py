@@ -11,6 +11,11 @@ from typing import Any
 import pytest
 
 from controller.cli.main import main
+from controller.cli.wiring import opened_sources, opened_store
+from controller.clock import SystemClock
+from controller.config import load_config
+from controller.signal.feed import SignalFeed
+from controller.signal.source_state import BACKFILL_REACHES_S
 from tests.policies.providers.fakes.api import FakeApi, Fault
 from tests.policies.providers.fakes.energy_charts import FakeEnergyCharts
 from tests.policies.providers.fakes.neso import FakeNeso
@@ -85,17 +90,31 @@ async def test_the_series_the_forecast_and_their_provenance_are_shown(shell: She
         assert part in shown
 
 
-async def test_the_history_on_disk_outlives_an_outage(shell: Shell) -> None:
+async def run_feed(folder: Path, api: FakeApi) -> None:
+    """Fetch and save the history, as a controller does."""
+    table = f'{{name="neso", zone="GB", url="{api.url}"}}'
+    config = load_config(None, ["signal.kind=carbon", f"signal.provider=[{table}]", f"node.state_dir={folder}"])
+    async with opened_sources(config.signal) as sources:
+        with opened_store(config) as store:
+            feed = SignalFeed(sources, kind="carbon", clock=SystemClock(), period_s=300.0, store=store)
+            for _ in BACKFILL_REACHES_S:
+                await feed.refresh()
+
+
+async def test_the_saved_history_bridges_an_outage_and_is_not_changed(shell: Shell, tmp_path: Path) -> None:
     async with FakeNeso().running() as api:
         fill(api, days=10, late_s=3 * 3_600.0)
         api.grid.expected.clear()
-        await shell.run("signal", *neso(api))
+        await run_feed(tmp_path, api)
+        saved = {file: file.read_bytes() for file in (tmp_path / "signals").iterdir()}
         api.fault = Fault.BROKEN
         code, shown = await shell.run("signal", *neso(api))
     assert code == 0
     assert "HTTP 500" in shown
     assert "forecast" in shown
     assert "ended 3." in shown or "ended 2." in shown
+    assert saved
+    assert {file: file.read_bytes() for file in (tmp_path / "signals").iterdir()} == saved
 
 
 async def test_an_untrusted_signal_exits_with_1(shell: Shell) -> None:
