@@ -20,6 +20,7 @@ from controller.signal.source_state import SourceState
 from policies.providers.catalogue import Source
 from policies.vocabulary.freshness import CurrentSignal, Freshness
 from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import HOUR_S
 from publishers.messages.reports import GridSignal
 
 MIN_PRESENT_S: Final = 900.0
@@ -34,7 +35,6 @@ DEGRADED_REASONS: Final = {
     Freshness.ABSENT: "signal_absent",
 }
 """The reason of a decision while the signal is not fresh from the first provider."""
-_HOUR_S: Final = 3_600.0
 _FRESHNESS_ORDER: Final = list(Freshness)
 _ABSENT: Final = CurrentSignal(
     freshness=Freshness.ABSENT, age_s=math.inf, history=None, forecast=None, known_until_s=None
@@ -214,7 +214,7 @@ class SignalFeed:
 def _provenance(best: _Candidate, *, first: SourceState) -> Provenance:
     """Return which provider is used, and why no better one is."""
     current, name = best.current, best.state.name
-    age = f"{current.age_s / _HOUR_S:.1f} h"
+    age = f"{current.age_s / HOUR_S:.1f} h"
     extrapolated = f"forecast from {name}, last known {age} ago"
     source, instead = {
         Freshness.FRESH: (name, f"using {name} instead"),

@@ -16,9 +16,9 @@ from policies.providers.series import Point, check_clock, format_iso
 from policies.vocabulary.freshness import GRACE_S, CurrentSignal, assess_signal
 from policies.vocabulary.outliers import reject_spikes
 from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import DAY_S
 from publishers.shared.log_once import FaultLog
 
-DAY_S: Final = 86_400.0
 HISTORY_S: Final = 60 * DAY_S
 BACKFILL_REACHES_S: Final = (2 * DAY_S, 8 * DAY_S, 30 * DAY_S, HISTORY_S)
 """How far back each of the first polls reaches: the present must not wait for what is weeks old."""

@@ -102,6 +102,14 @@ class ProviderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return [*(_url_faults(url) if url.startswith(("http://", "https://")) else []), *self.faults()]
 
 
+class PriceSettings(ProviderSettings, frozen=True, kw_only=True):
+    """A `[[signal.provider]]` table of prices."""
+
+    def signal_kind(self) -> SignalKind:
+        """Return `price`."""
+        return "price"
+
+
 class SignalError(Exception):
     """A source of signals failed.
 

@@ -42,22 +42,22 @@ class RangeQueryProvider(ABC):
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
         """Return the values that hold after `since_s`, at most 60 days back, and start by `now_s`."""
         since_s = max(since_s, now_s - LOOK_BACK_S)
-        points = await self.query_past(since_s=since_s, now_s=now_s)
+        points = await self._query_past(since_s=since_s, now_s=now_s)
         step_s = self._step_s(points)
         return self._signal(past_points(points, since_s=since_s, now_s=now_s, step_s=step_s), step_s, now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return the known values that start between `now_s` and `until_s`."""
-        points = await self.query_future(now_s=now_s, until_s=until_s)
+        points = await self._query_future(now_s=now_s, until_s=until_s)
         step_s = self._step_s(points)
         return self._signal(future_points(points, now_s=now_s, until_s=until_s), step_s, now_s)
 
     @abstractmethod
-    async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
+    async def _query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         """Return the points from the one that holds at `since_s` to the one that holds at `now_s`."""
 
     @abstractmethod
-    async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
+    async def _query_future(self, *, now_s: float, until_s: float) -> list[Point]:
         """Return the points that start between `now_s` and `until_s`."""
 
     def _step_s(self, points: Sequence[Point]) -> float:

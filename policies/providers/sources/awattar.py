@@ -9,11 +9,10 @@ from typing import Final, Literal
 import aiohttp
 from msgspec import Struct, field
 
-from policies.providers.base import ProviderSettings, SignalDataError, UrlOrNone
+from policies.providers.base import PriceSettings, SignalDataError, UrlOrNone
 from policies.providers.http import HttpSource
 from policies.providers.range_query import RangeQueryProvider
 from policies.providers.series import Point
-from policies.vocabulary.signal import SignalKind
 from policies.vocabulary.units import price_per_kwh
 
 STEP_S: Final = 3_600.0
@@ -23,7 +22,7 @@ URLS: Final = {"DE": "https://api.awattar.de", "AT": "https://api.awattar.at"}
 SOURCE: Final = "aWATTar"
 
 
-class AwattarSettings(ProviderSettings, frozen=True, kw_only=True):
+class AwattarSettings(PriceSettings, frozen=True, kw_only=True):
     """Day-ahead prices of Germany or Austria.
 
     Attributes:
@@ -33,10 +32,6 @@ class AwattarSettings(ProviderSettings, frozen=True, kw_only=True):
 
     zone: Literal["DE", "AT"]
     url: UrlOrNone = ""
-
-    def signal_kind(self) -> SignalKind:
-        """Return `price`."""
-        return "price"
 
 
 class _Price(Struct):
@@ -50,12 +45,7 @@ class _Prices(Struct):
 
 
 class AwattarProvider(RangeQueryProvider):
-    """Hourly prices from aWATTar.
-
-    Args:
-        settings: the zone.
-        session: for the requests.
-    """
+    """Hourly prices from aWATTar."""
 
     def __init__(self, settings: AwattarSettings, session: aiohttp.ClientSession) -> None:
         zone, name = settings.zone, f"awattar {settings.zone}"
@@ -63,12 +53,10 @@ class AwattarProvider(RangeQueryProvider):
         self._url = f"{(settings.url or URLS[zone]).rstrip('/')}/v1/marketdata"
         self._http = HttpSource(session, name=name)
 
-    async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
-        """Return past prices."""
+    async def _query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         return await self._fetch(since_s, now_s, now_s=now_s)
 
-    async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
-        """Return the future prices that are settled."""
+    async def _query_future(self, *, now_s: float, until_s: float) -> list[Point]:
         return await self._fetch(now_s, until_s, now_s=now_s)
 
     async def _fetch(self, start_s: float, end_s: float, *, now_s: float) -> list[Point]:

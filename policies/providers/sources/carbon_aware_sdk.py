@@ -27,9 +27,8 @@ from policies.providers.series import (
     split_range_s,
 )
 from policies.vocabulary.signal import Signal, SignalKind
+from policies.vocabulary.units import DAY_S, HOUR_S
 
-HOUR_S: Final = 3_600.0
-DAY_S: Final = 86_400.0
 RANGE_S: Final = 10 * DAY_S
 """The longest range that every one of its sources accepts."""
 _UNAUTHORIZED: Final = 401

@@ -1,11 +1,11 @@
 """A signal that never changes: plain energy, a flat tariff, a grid's yearly mean."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
-from policies.providers.base import ProviderSettings
+from policies.providers.base import PriceSettings, ProviderSettings
 from policies.vocabulary.signal import Signal, SignalKind, constant_signal
 
 CARBON_UNIT = "g/kWh"
@@ -23,7 +23,7 @@ class ConstantSettings(ProviderSettings, frozen=True, kw_only=True):
     zone: Annotated[str, Meta(max_length=64)] = ""
 
 
-class ConstantPriceSettings(ProviderSettings, frozen=True, kw_only=True):
+class ConstantPriceSettings(PriceSettings, frozen=True, kw_only=True):
     """A price that never changes.
 
     Attributes:
@@ -35,10 +35,6 @@ class ConstantPriceSettings(ProviderSettings, frozen=True, kw_only=True):
     value: Annotated[float, Meta(ge=-1e6, le=1e6)]
     currency: Annotated[str, Meta(pattern=r"\A[A-Z]{3}\Z", description="three capitals, as EUR")] = "EUR"
     zone: Annotated[str, Meta(max_length=64)] = ""
-
-    def signal_kind(self) -> Literal["price"]:
-        """Return `price`."""
-        return "price"
 
 
 class ConstantProvider:

@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from policies.providers.base import ProviderSettings, SignalFileError, Zone
+from policies.providers.base import PriceSettings, ProviderSettings, SignalFileError, Zone
 from policies.providers.series import insert_gaps
 from policies.vocabulary.signal import Signal, SignalKind
 from policies.vocabulary.units import intensity_g_per_kwh, price_per_kwh
@@ -116,7 +116,7 @@ class CsvSettings(ProviderSettings, frozen=True, kw_only=True):
         return self.kind
 
 
-class CsvPriceSettings(ProviderSettings, frozen=True, kw_only=True):
+class CsvPriceSettings(PriceSettings, frozen=True, kw_only=True):
     """A CSV file of prices.
 
     Attributes:
@@ -126,10 +126,6 @@ class CsvPriceSettings(ProviderSettings, frozen=True, kw_only=True):
 
     path: Annotated[str, Meta(min_length=1)]
     zone: Zone
-
-    def signal_kind(self) -> SignalKind:
-        """Return `price`."""
-        return "price"
 
 
 class CsvProvider:

@@ -27,11 +27,10 @@ from policies.providers.http import HttpSource
 from policies.providers.series import Point, build_signal, check_clock
 from policies.providers.sources.generation_mix import intensities_g_per_kwh
 from policies.vocabulary.signal import Signal, SignalKind
-from policies.vocabulary.units import KWH_PER_MWH
+from policies.vocabulary.units import DAY_S, KWH_PER_MWH
 from publishers.shared.secret_file import read_secret
 
 STEP_S: Final = 3_600.0
-DAY_S: Final = 86_400.0
 CONTEXT_S: Final = DAY_S
 """Queries begin this much earlier: the hours before show which fuels an hour lacks."""
 MAX_LOOK_BACK_S: Final = 60 * DAY_S
@@ -85,10 +84,6 @@ class _Answer(Struct, frozen=True):
 
 class EiaProvider:
     """The carbon intensity of what a balancing authority generates: Σ generation·factor / Σ generation.
-
-    Args:
-        settings: its table of the configuration.
-        session: for the requests.
 
     Raises:
         ValueError: there is no API key.

@@ -1,19 +1,10 @@
-"""Electricity Maps: carbon intensity and day-ahead prices of many zones of the world.
+"""Electricity Maps: carbon intensity (API v3 or v4) and day-ahead prices (v4); a token is needed.
 
-What carbon intensity and price of Electricity Maps share: the token, the parameters, the checks of an answer.
-
-API: https://app.electricitymaps.com/docs. A zone that it does not know would be replaced by that of the caller's IP
-address; that is switched off here, by the parameter of each version.
-
-Average carbon intensity from Electricity Maps, API v3 or v4: many zones of the world; a token is needed.
-
-Data: Electricity Maps, under the terms of the token's plan; not to be passed on. A free token gives the last 24 hours,
-and may give forecasts; what is older (past-range) takes a commercial plan.
-
-Day-ahead prices from Electricity Maps, API v4: mostly Europe; a token is needed.
-
-Data: Electricity Maps, from the power exchanges, under the terms of the token's plan; not to be passed on. Only
-published prices are asked for (`price-day-ahead/actual`); the `combined` ones have modelled prices among them.
+Data: under the terms of the token's plan; not to be passed on. A free token gives the last 24 hours of carbon intensity
+and may give forecasts; older values (`past-range`) need a commercial plan. Of the prices only published ones are used
+(`price-day-ahead/actual`): the `combined` ones contain modelled prices. The API would replace an unknown zone by that
+of the caller's IP address; a parameter of each version switches this off.
+API: https://app.electricitymaps.com/docs
 """
 
 import math
@@ -48,10 +39,9 @@ from policies.providers.series import (
     split_range_s,
 )
 from policies.vocabulary.signal import Signal, SignalKind
-from policies.vocabulary.units import price_per_kwh
+from policies.vocabulary.units import DAY_S, price_per_kwh
 from publishers.shared.secret_file import read_secret
 
-DAY_S: Final = 86_400.0
 RANGE_S: Final = 10 * DAY_S
 """The longest range of one request, at hourly granularity."""
 SOURCE: Final = "Electricity Maps"

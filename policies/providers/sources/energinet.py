@@ -13,16 +13,14 @@ import aiohttp
 from msgspec import Struct, field
 from msgspec.structs import fields
 
-from policies.providers.base import Lateness, ProviderSettings, SignalDataError, Url, Zone
+from policies.providers.base import Lateness, PriceSettings, ProviderSettings, SignalDataError, Url, Zone
 from policies.providers.http import HttpSource
 from policies.providers.range_query import RangeQueryProvider
 from policies.providers.series import Point, check_clock, format_iso, parse_iso_s
-from policies.vocabulary.signal import SignalKind
-from policies.vocabulary.units import price_per_kwh
+from policies.vocabulary.units import HOUR_S, price_per_kwh
 
 CARBON_STEP_S: Final = 300.0
 PRICE_STEP_S: Final = 900.0
-HOUR_S: Final = 3_600.0
 URL: Final = "https://api.energidataservice.dk"
 SOURCE: Final = "Energinet (www.energidataservice.dk)"
 CARBON_AREAS: Final = ("DK1", "DK2")
@@ -48,7 +46,7 @@ class EnerginetSettings(ProviderSettings, frozen=True, kw_only=True):
         return _zone_faults(self.zone, CARBON_AREAS)
 
 
-class EnerginetPriceSettings(ProviderSettings, frozen=True, kw_only=True):
+class EnerginetPriceSettings(PriceSettings, frozen=True, kw_only=True):
     """Day-ahead prices of Denmark and its neighbours.
 
     Attributes:
@@ -60,10 +58,6 @@ class EnerginetPriceSettings(ProviderSettings, frozen=True, kw_only=True):
     zone: Zone
     currency: Currency = "EUR"
     url: Url = URL
-
-    def signal_kind(self) -> SignalKind:
-        """Return `price`."""
-        return "price"
 
     def faults(self) -> list[str]:
         """Return what is wrong with the zone."""
@@ -92,12 +86,7 @@ class _Prices(Struct):
 
 
 class EnerginetProvider(RangeQueryProvider):
-    """Carbon intensities from Energinet.
-
-    Args:
-        settings: the price area.
-        session: for the requests.
-    """
+    """Carbon intensities from Energinet."""
 
     def __init__(self, settings: EnerginetSettings, session: aiohttp.ClientSession) -> None:
         zone, name = settings.zone, f"energinet {settings.zone}"
@@ -105,14 +94,12 @@ class EnerginetProvider(RangeQueryProvider):
         self._url = f"{settings.url.rstrip('/')}/dataset"
         self._http = HttpSource(session, name=name)
 
-    async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
-        """Return the measured values."""
+    async def _query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         points = await self._fetch("CO2Emis", since_s, now_s=now_s, estimated=False)
         check_clock(points, source=self.name, now_s=now_s)
         return points
 
-    async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
-        """Return the forecast."""
+    async def _query_future(self, *, now_s: float, until_s: float) -> list[Point]:
         del until_s
         return await self._fetch("CO2EmisProg", now_s, now_s=now_s, estimated=True)
 
@@ -126,12 +113,7 @@ class EnerginetProvider(RangeQueryProvider):
 
 
 class EnerginetPriceProvider(RangeQueryProvider):
-    """Day-ahead prices from Energinet; the next day's are published in the afternoon.
-
-    Args:
-        settings: the price area and the currency.
-        session: for the requests.
-    """
+    """Day-ahead prices from Energinet; the next day's are published in the afternoon."""
 
     def __init__(self, settings: EnerginetPriceSettings, session: aiohttp.ClientSession) -> None:
         zone, name, unit = settings.zone, f"energinet {settings.zone}", f"{settings.currency}/kWh"
@@ -142,16 +124,14 @@ class EnerginetPriceProvider(RangeQueryProvider):
         self._in_dkk = settings.currency == "DKK"
         self._http = HttpSource(session, name=name)
 
-    async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
-        """Return the prices from then on, future ones included."""
+    async def _query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         params = _params(_Price, self._zone, since_s // HOUR_S * HOUR_S)
         answer = await self._http.get_json(self._url, _Prices, now_s=now_s, params=params)
         return [Point(_starts_s(record, self._zone, self.name), self._price(record)) for record in answer.records]
 
-    async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
-        """Return the future prices that are settled."""
+    async def _query_future(self, *, now_s: float, until_s: float) -> list[Point]:
         del until_s
-        return await self.query_past(since_s=now_s, now_s=now_s)
+        return await self._query_past(since_s=now_s, now_s=now_s)
 
     def _price(self, record: _Price) -> float | None:
         price_per_mwh = record.dkk_per_mwh if self._in_dkk else record.eur_per_mwh

@@ -12,16 +12,14 @@ from typing import Final
 import aiohttp
 from msgspec import Struct, field
 
-from policies.providers.base import ProviderSettings, SignalDataError, Url, Zone
+from policies.providers.base import PriceSettings, ProviderSettings, SignalDataError, Url, Zone
 from policies.providers.http import HttpSource
 from policies.providers.range_query import RangeQueryProvider
 from policies.providers.series import Point, check_clock
-from policies.vocabulary.signal import SignalKind
-from policies.vocabulary.units import price_per_kwh
+from policies.vocabulary.units import HOUR_S, price_per_kwh
 
 STEP_S: Final = 900.0
 """The usual step. Swiss prices are hourly, as all were until 2025-09-30, so the step is inferred from the data."""
-HOUR_S: Final = 3_600.0
 MARGIN_S: Final = 86_400.0
 """A query without any value is answered by 404, so each query includes one more day."""
 URL: Final = "https://api.energy-charts.info"
@@ -48,7 +46,7 @@ class EnergyChartsSettings(ProviderSettings, frozen=True, kw_only=True):
         return [f"zone = {self.zone!r}: must be a country of two letters, such as DE"]
 
 
-class EnergyChartsPriceSettings(ProviderSettings, frozen=True, kw_only=True):
+class EnergyChartsPriceSettings(PriceSettings, frozen=True, kw_only=True):
     """Day-ahead prices of a bidding zone in Europe.
 
     Attributes:
@@ -58,10 +56,6 @@ class EnergyChartsPriceSettings(ProviderSettings, frozen=True, kw_only=True):
 
     zone: Zone
     url: Url = URL
-
-    def signal_kind(self) -> SignalKind:
-        """Return `price`."""
-        return "price"
 
     def faults(self) -> list[str]:
         """Return what is wrong with the zone."""
@@ -85,12 +79,7 @@ class _Prices(Struct):
 
 
 class EnergyChartsProvider(RangeQueryProvider):
-    """Carbon intensities from Energy-Charts. Values not measured yet are forecasts, marked as estimates.
-
-    Args:
-        settings: the country.
-        session: for the requests.
-    """
+    """Carbon intensities from Energy-Charts. Values not measured yet are forecasts, marked as estimates."""
 
     def __init__(self, settings: EnergyChartsSettings, session: aiohttp.ClientSession) -> None:
         name = f"energy-charts {settings.zone}"
@@ -99,12 +88,10 @@ class EnergyChartsProvider(RangeQueryProvider):
         self._country = settings.zone.lower()
         self._http = HttpSource(session, name=name)
 
-    async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
-        """Return past values."""
+    async def _query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         return await self._fetch(since_s, now_s, now_s=now_s)
 
-    async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
-        """Return the forecast, and the day before it."""
+    async def _query_future(self, *, now_s: float, until_s: float) -> list[Point]:
         return await self._fetch(now_s - MARGIN_S, until_s, now_s=now_s)
 
     async def _fetch(self, start_s: float, end_s: float, *, now_s: float) -> list[Point]:
@@ -120,12 +107,7 @@ class EnergyChartsProvider(RangeQueryProvider):
 
 
 class EnergyChartsPriceProvider(RangeQueryProvider):
-    """Day-ahead prices from Energy-Charts; the next day's are published in the afternoon.
-
-    Args:
-        settings: the bidding zone.
-        session: for the requests.
-    """
+    """Day-ahead prices from Energy-Charts; the next day's are published in the afternoon."""
 
     def __init__(self, settings: EnergyChartsPriceSettings, session: aiohttp.ClientSession) -> None:
         name = f"energy-charts {settings.zone}"
@@ -142,12 +124,10 @@ class EnergyChartsPriceProvider(RangeQueryProvider):
         self._bidding_zone = settings.zone
         self._http = HttpSource(session, name=name)
 
-    async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
-        """Return past prices."""
+    async def _query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         return await self._fetch(since_s, now_s, now_s=now_s)
 
-    async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
-        """Return the future prices that are settled, and those of the day before."""
+    async def _query_future(self, *, now_s: float, until_s: float) -> list[Point]:
         return await self._fetch(now_s - MARGIN_S, until_s, now_s=now_s)
 
     async def _fetch(self, start_s: float, end_s: float, *, now_s: float) -> list[Point]:

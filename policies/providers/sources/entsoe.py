@@ -1,15 +1,11 @@
 """ENTSO-E's Transparency Platform: day-ahead prices of Europe's bidding zones.
 
-Europe's bidding zones, by the names in use, and their Energy Identification Codes (EIC).
-
->>> eic_of("DE-LU"), eic_of("10YFR-RTE------C"), eic_of("10YFR-RTE------D")
-('10Y1001A1001A82H', '10YFR-RTE------C', None)
-
-ENTSO-E's Transparency Platform: the day-ahead prices of Europe's bidding zones.
-
 A free token is needed: register at https://transparency.entsoe.eu, ask transparency@entsoe.eu for access to the
-"Restful API", and make a token in the account's settings. Source to be named: ENTSO-E Transparency Platform. Prices are
+"Restful API", and create a token in the account's settings. Source to name: ENTSO-E Transparency Platform. Prices are
 known until the end of the day, by the zone's own clock, and from about 13:00 CET until the end of the next one.
+
+>>> eic_code("DE-LU"), eic_code("10YFR-RTE------C"), eic_code("10YFR-RTE------D")
+('10Y1001A1001A82H', '10YFR-RTE------C', None)
 """
 
 import math
@@ -21,7 +17,7 @@ from typing import Final
 import aiohttp
 
 from policies.providers.base import (
-    ProviderSettings,
+    PriceSettings,
     SignalDataError,
     SignalError,
     SignalLimitedError,
@@ -33,7 +29,7 @@ from policies.providers.http import HttpSource
 from policies.providers.series import Point, build_signal, single_unit
 from policies.providers.sources.entsoe_document import PricePeriod, parse_day_ahead
 from policies.vocabulary.signal import Signal, SignalKind
-from policies.vocabulary.units import price_per_kwh
+from policies.vocabulary.units import DAY_S, price_per_kwh
 from publishers.shared.secret_file import read_secret
 
 EIC: Final[Mapping[str, str]] = {
@@ -102,7 +98,6 @@ def _check_character(code: str) -> str:
 
 STEP_S: Final = 3_600.0
 """New prices come once a day, at times late: polling once an hour is enough."""
-DAY_S: Final = 86_400.0
 MAX_LOOK_BACK_S: Final = 60 * DAY_S
 CHUNK_S: Final = 30 * DAY_S
 """An answer holds at most 100 series: one a day, and another if there is a second auction."""
@@ -112,7 +107,7 @@ BAN_S: Final = 600.0
 """More than 400 requests a minute are answered by a ban of ten minutes."""
 
 
-class EntsoeSettings(ProviderSettings, frozen=True, kw_only=True):
+class EntsoeSettings(PriceSettings, frozen=True, kw_only=True):
     """ENTSO-E: day-ahead prices.
 
     Attributes:
@@ -127,10 +122,6 @@ class EntsoeSettings(ProviderSettings, frozen=True, kw_only=True):
     token_file: str = ""
     token_env: Variable = "ENTSOE_TOKEN"  # noqa: S105 — the variable's name
 
-    def signal_kind(self) -> SignalKind:
-        """Return `price`."""
-        return "price"
-
     def faults(self) -> list[str]:
         """Return a fault if the zone is neither a known name nor a valid EIC code."""
         if eic_code(self.zone) is not None:
@@ -140,10 +131,6 @@ class EntsoeSettings(ProviderSettings, frozen=True, kw_only=True):
 
 class EntsoeProvider:
     """The day-ahead prices of a bidding zone.
-
-    Args:
-        settings: its table of the configuration.
-        session: for the requests.
 
     Raises:
         ValueError: there is no token, or no such zone.

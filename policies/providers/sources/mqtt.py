@@ -1,16 +1,12 @@
-"""A topic on an MQTT broker: a site's own meter, or what another gridchase controller publishes.
+"""A topic on an MQTT broker: a site's own meter or forecast, or the signal of another gridchase controller.
 
-Values as they come over a bus, early, late, twice or too often: one is kept for each step.
+No key; the terms of the data are between you and their publisher.
 
->>> readings = Readings(step_s=300.0, keep_s=3600.0)
+>>> readings = ReadingBuffer(step_s=300.0, keep_s=3600.0)
 >>> for time_s, value in ((0.0, 1.0), (299.0, 2.0), (100.0, 3.0)):
 ...     readings.add(time_s, value, now_s=300.0)
 >>> [(point.starts_s, point.value) for point in readings.holding_from(0.0)]
 [(0.0, 3.0), (299.0, 2.0)]
-
-A topic on an MQTT broker: a site's own meter, a neighbour's forecast, or what another gridchase controller tells.
-
-No key; whose data they are and what may be done with them is between you and whoever publishes them.
 """
 
 import asyncio
@@ -41,6 +37,7 @@ from policies.vocabulary.units import intensity_g_per_kwh, price_per_kwh
 from publishers.messages.reports import GridSignal
 from publishers.mqtt.broker_address import BrokerAddress, SettingNames
 from publishers.mqtt.client import MqttClient
+from publishers.shared.log_once import FaultLog
 from publishers.shared.secret_file import read_secret
 
 SAME_STEPS: Final = 0.9
@@ -164,7 +161,7 @@ class MqttProvider:
     """The values that arrive on a topic, as history; also forecasts, if another controller publishes them.
 
     Connected while used as an async context manager. A retained message without a time of its own is not used: its age
-    is unknown. Invalid messages are dropped, counted in `malformed`, and logged once.
+    is unknown. Invalid messages are dropped, counted in `n_invalid`, and logged once.
 
     Args:
         settings: its settings.
@@ -182,19 +179,19 @@ class MqttProvider:
         self._source = self.name if len(self.name) <= MAX_SOURCE else f"{self.name[: MAX_SOURCE - 1]}…"
         self.kind = settings.signal_kind()
         self.step_s = settings.step_s
-        self.malformed = 0
+        self.n_invalid = 0
         self._settings = settings
         self._unit, self._factor = _unit_and_factor(settings.unit)
         self._clock = clock
         self._bus = bus or _bus_of(settings)
-        self._bus.subscribe(settings.topic, self._take, qos=1, on_retained=self._take_kept)
+        self._bus.subscribe(settings.topic, self._receive, qos=1, on_retained=self._receive_retained)
         self._readings = ReadingBuffer(step_s=settings.step_s, keep_s=KEEP_S)
         self._grid: GridSignal | None = None
         self._arrived = asyncio.Event()
         self._has_waited = False
-        self._has_news = False
-        self._fault = ""
-        self._kept_told = False
+        self._has_new_value = False
+        self._message_log = FaultLog(_LOGGER, recovered=f"{self.name}: messages are valid again", log_changes=False)
+        self._is_retained_logged = False
 
     async def __aenter__(self) -> Self:
         """Start connecting, without waiting for the broker."""
@@ -215,9 +212,9 @@ class MqttProvider:
             SignalDataError: the last message was invalid, and no other arrived since the last poll.
         """
         await self._wait_once()
-        if not self._has_news:
+        if not self._has_new_value:
             self._raise_fault()
-        self._has_news = False
+        self._has_new_value = False
         if self._grid is not None:
             return grid_history(self._grid, source=self._source, step_s=self.step_s, since_s=since_s, now_s=now_s)
         return build_signal(
@@ -247,63 +244,53 @@ class MqttProvider:
     def _raise_fault(self) -> None:
         if not self._bus.connected:
             raise SignalUnavailableError(f"{self.name}: {self._bus.last_error or 'not connected yet'}")
-        if self._fault:
-            raise SignalDataError(f"{self.name}: {self._fault}")
+        if self._message_log.fault:
+            raise SignalDataError(self._message_log.fault)
 
-    def _take(self, _: str, payload: bytes) -> None:
-        self._handle(payload, is_retained=False)
+    def _receive_retained(self, topic: str, payload: bytes) -> None:
+        self._receive(topic, payload, is_retained=True)
 
-    def _take_kept(self, _: str, payload: bytes) -> None:
-        self._handle(payload, is_retained=True)
-
-    def _handle(self, payload: bytes, *, is_retained: bool) -> None:
-        """Take a message, or drop it and say why."""
+    def _receive(self, _: str, payload: bytes, *, is_retained: bool = False) -> None:
         if not payload:  # an empty payload clears a retained message
             return
         try:
             content = read_payload(payload, value_key=self._settings.value_key, time_key=self._settings.time_key)
             if isinstance(content, GridSignal):
-                self._learn_grid(content)
+                self._add_grid(content)
             elif is_retained and content.time_s is None:
-                self._skip_kept()
+                self._log_retained()
             else:
-                self._learn(content)
+                self._add_reading(content)
         except PayloadError as error:
-            self.malformed += 1
-            if not self._fault:
-                _LOGGER.warning("%s: dropped a message: %s", self.name, error)
-            self._fault = str(error)
+            self.n_invalid += 1
+            self._message_log.report(f"{self.name}: dropped a message: {error}")
         self._arrived.set()
 
-    def _learn(self, reading: Reading) -> None:
-        """Add a value to those that are kept: one for each step."""
+    def _add_reading(self, reading: Reading) -> None:
         now_s = self._clock()
         starts_s = now_s if reading.time_s is None else self._checked_s(reading.time_s, now_s)
         self._readings.add(starts_s, reading.value * self._factor, now_s=now_s)
-        self._grid = None
-        self._accept()
+        self._set_grid(None)
 
-    def _learn_grid(self, grid: GridSignal) -> None:
-        """Take what another controller tells in place of what it told before."""
+    def _add_grid(self, grid: GridSignal) -> None:
         settings = self._settings
-        told, wanted = (grid.kind, grid.zone, grid.unit), (settings.kind, settings.zone, self._unit)
-        if told != wanted:
-            raise PayloadError(f"tells of {' '.join(told)}, not of {' '.join(wanted)}")
+        content, wanted = (grid.kind, grid.zone, grid.unit), (settings.kind, settings.zone, self._unit)
+        if content != wanted:
+            raise PayloadError(f"is about {' '.join(content)}, not {' '.join(wanted)}")
         self._checked_s(grid.time_s, self._clock())
         if fault := grid_fault(grid):
             raise PayloadError(fault)
+        self._set_grid(grid)
+
+    def _set_grid(self, grid: GridSignal | None) -> None:
         self._grid = grid
-        self._accept()
+        self._message_log.clear()
+        self._has_new_value = True
 
-    def _accept(self) -> None:
-        if self._fault:
-            _LOGGER.info("%s: messages are understood again", self.name)
-        self._fault, self._has_news = "", True
-
-    def _skip_kept(self) -> None:
-        if not self._kept_told:
-            self._kept_told = True
-            _LOGGER.info("%s: the message that the broker had kept has no time of its own: not used", self.name)
+    def _log_retained(self) -> None:
+        if not self._is_retained_logged:
+            self._is_retained_logged = True
+            _LOGGER.info("%s: the retained message has no time of its own: not used", self.name)
 
     def _checked_s(self, time_s: float, now_s: float) -> float:
         """Return the time of a message, checked not to be in the future [Unix s]."""

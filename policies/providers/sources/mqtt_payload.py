@@ -1,16 +1,12 @@
-"""What a message on an MQTT topic says: a number, a number in a JSON object, or another controller's GridSignal.
+"""What an MQTT message contains: a number, a number in a JSON object, or another controller's `GridSignal`.
 
-What stands in a message on somebody's topic: a number, a number in a JSON object, or the grid as gridchase tells it.
+Only values of the other controller's source become history: values that it held or forecast itself would count as
+measured here, and two controllers that follow each other would keep a frozen value for ever.
 
 >>> read_payload(b"312.5", value_key="", time_key="")
 Reading(value=312.5, time_s=None)
 >>> read_payload(b'{"grid": {"co2": "312.5"}, "at": "2026-01-31T12:00Z"}', value_key="grid.co2", time_key="at")
 Reading(value=312.5, time_s=1769860800.0)
-
-What another gridchase controller tells of the grid, as signals: its history, and what it expects.
-
-Only what its source told is history: a value that it held, or forecast itself, would be taken for measured here, and
-two controllers that follow each other would keep a frozen value for ever.
 """
 
 import math

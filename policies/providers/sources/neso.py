@@ -67,10 +67,6 @@ class _Answer(Struct):
 class NesoProvider(RangeQueryProvider):
     """Half-hourly intensities from NESO. Missing measurements are replaced by the forecast, as estimates.
 
-    Args:
-        settings: the zone.
-        session: for the requests.
-
     Raises:
         ValueError: there is no such zone.
     """
@@ -84,16 +80,14 @@ class NesoProvider(RangeQueryProvider):
         self._place = _place(settings.zone)
         self._http = HttpSource(session, name=name)
 
-    async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
-        """Return past values."""
+    async def _query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         points: list[Point] = []
         for start_s, end_s in _spans(since_s, now_s + AHEAD_S):
             points += await self._fetch(start_s, format_iso(end_s), now_s=now_s)
         self._check_clock(points, now_s)
         return points
 
-    async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
-        """Return the forecast, which reaches 48 hours ahead."""
+    async def _query_future(self, *, now_s: float, until_s: float) -> list[Point]:
         del until_s
         points = await self._fetch(_slot_s(now_s), "fw48h", now_s=now_s)
         self._check_clock(points, now_s)

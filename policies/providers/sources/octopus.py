@@ -11,11 +11,10 @@ from typing import Annotated, Final, Literal
 import aiohttp
 from msgspec import Meta, Struct, field
 
-from policies.providers.base import ProviderSettings, SignalDataError, Url, Zone
+from policies.providers.base import PriceSettings, SignalDataError, Url, Zone
 from policies.providers.http import HttpSource
 from policies.providers.range_query import RangeQueryProvider
 from policies.providers.series import Point, format_iso, parse_iso_s
-from policies.vocabulary.signal import SignalKind
 from policies.vocabulary.units import price_pounds_per_kwh
 
 STEP_S: Final = 1_800.0
@@ -29,7 +28,7 @@ REGIONS: Final = "ABCDEFGHJKLMNP"
 SOURCE: Final = "Octopus Energy"
 
 
-class OctopusSettings(ProviderSettings, frozen=True, kw_only=True):
+class OctopusSettings(PriceSettings, frozen=True, kw_only=True):
     """Prices of a tariff of Octopus Energy.
 
     Attributes:
@@ -43,10 +42,6 @@ class OctopusSettings(ProviderSettings, frozen=True, kw_only=True):
     product: Annotated[str, Meta(pattern=r"\A[A-Z0-9-]{1,64}\Z", description="1 to 64 characters of A-Z 0-9 -")]
     vat: Literal["include", "exclude"] = "include"
     url: Url = "https://api.octopus.energy"
-
-    def signal_kind(self) -> SignalKind:
-        """Return `price`."""
-        return "price"
 
     def faults(self) -> list[str]:
         """Return what is wrong with the zone."""
@@ -71,12 +66,7 @@ class _Page(Struct):
 
 
 class OctopusProvider(RangeQueryProvider):
-    """Half-hourly prices from Octopus Energy; a price that holds for longer is repeated for each half hour.
-
-    Args:
-        settings: the tariff and the region.
-        session: for the requests.
-    """
+    """Half-hourly prices from Octopus Energy; a price that holds for longer is repeated for each half hour."""
 
     def __init__(self, settings: OctopusSettings, session: aiohttp.ClientSession) -> None:
         zone, product = settings.zone, settings.product
@@ -87,12 +77,10 @@ class OctopusProvider(RangeQueryProvider):
         self._has_vat = settings.vat == "include"
         self._http = HttpSource(session, name=name)
 
-    async def query_past(self, *, since_s: float, now_s: float) -> list[Point]:
-        """Return past prices."""
+    async def _query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         return await self._fetch(since_s, now_s + STEP_S, now_s=now_s)
 
-    async def query_future(self, *, now_s: float, until_s: float) -> list[Point]:
-        """Return the future prices that are settled."""
+    async def _query_future(self, *, now_s: float, until_s: float) -> list[Point]:
         return await self._fetch(now_s, min(until_s, now_s + LOOK_AHEAD_S) + STEP_S, now_s=now_s)
 
     async def _fetch(self, start_s: float, end_s: float, *, now_s: float) -> list[Point]:

@@ -158,7 +158,7 @@ async def test_invalid_messages_are_dropped_counted_and_logged_once(caplog: pyte
     site.tell(b"300", b"a lot", b"[", b"true")
     history = await site.history()
     assert history is not None
-    assert (history.values.tolist(), site.provider.malformed) == ([300.0], 3)
+    assert (history.values.tolist(), site.provider.n_invalid) == ([300.0], 3)
     with pytest.raises(SignalDataError, match="'True' is no number"):
         await site.history()
     site.tell(b"310")
