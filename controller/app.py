@@ -87,9 +87,9 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
             status = await _online_status(node, gpus)
             with (
                 ProfileStore(state_dir, driver=node.backend.driver) as profiles,
-                RunCheckpoints(state_dir, boot_id=node.boot_id, clock=node.clock) as run_books,
+                RunCheckpoints(state_dir, boot_id=node.boot_id, clock=node.clock) as checkpoints,
             ):
-                app = _App(node, gpus, journal, profiles, run_books)
+                app = _App(node, gpus, journal, profiles, checkpoints)
                 birth = Outgoing(topic=app.will.topic, payload=encode(status), qos=1, retain=True)
                 async with node.connect(app.will, lambda: [birth]) as bus:
                     await app.run(bus, stop)
@@ -104,13 +104,13 @@ class _App:
         gpus: Sequence[Gpu],
         journal: Journal,
         profiles: ProfileStore,
-        run_books: RunCheckpoints,
+        checkpoints: RunCheckpoints,
     ) -> None:
         self._node = node
         self._gpus = gpus
         self._journal = journal
         self._profiles = profiles
-        self._run_books = run_books
+        self._checkpoints = checkpoints
         self._topics = Topics(node.config.bus.root)
         status = NodeStatus(state="offline", version=node.version)
         self.will = Outgoing(
@@ -147,7 +147,7 @@ class _App:
             clock=clock,
             signal=feed,
             store=self._profiles,
-            run_books=self._run_books,
+            checkpoints=self._checkpoints,
             tick_s=tick_s,
         )
         health = Health(config.http, look=lambda: _snapshot(bus, self._node.backend, feed, units, router))
@@ -222,8 +222,8 @@ def _snapshot(
         signal_age_s=feed.age_s,
         signal_detail=feed.provenance().detail,
         providers={state.name: not state.fault for state in feed.sources if state.was_polled},
-        n_bad_messages=router.complaints.n_messages,
-        n_runs=len(router.jobs),
+        n_bad_messages=router.invalid_messages.n_messages,
+        n_runs=len(router.runs),
         gpus={uuid: (unit.limiter.state, unit.meter.energy_j, unit.meter.latest) for uuid, unit in units.items()},
     )
 

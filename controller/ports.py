@@ -6,7 +6,7 @@ A worker gets its ports as constructor arguments. It does not know what implemen
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from controller.errors import GpuError
 from policies.vocabulary.signal import Signal
@@ -173,6 +173,13 @@ class Target:
     signal: str | None = None
 
 
+class Blocked(NamedTuple):
+    """Why a run may have no limit: a stable code, and a sentence."""
+
+    reason: str
+    detail: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitState:
     """A GPU's power limit as its limiter knows it.
@@ -215,6 +222,10 @@ class PowerLimiter(Protocol):
 
 class EnergyMeter(Protocol):
     """The energy meter of one GPU, as a run sees it."""
+
+    @property
+    def latest(self) -> Sample | None:
+        """Return the newest sample; None before the first."""
 
     def samples_since(self, time_ns: int, *, until_ns: int | None = None) -> Sequence[Sample]:
         """Return the samples from one moment to another [ns], oldest first, with the nearest ones outside of them.

@@ -16,7 +16,7 @@ from controller.accounting import ranks
 from controller.cli.main import _parser
 from controller.control import profile_store
 from controller.gpu import journal, power_limiter
-from controller.runs import run as job
+from controller.runs import run
 from controller.signal import feed as signal_feed
 from controller.signal import grid_message as signal_news
 from policies.forecasting import MAX_LAG_S
@@ -130,7 +130,7 @@ def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:
     given = {reason for source in sources for reason in _reasons(ast.parse(source.read_text(encoding="utf-8")))}
     section = HOW_IT_WORKS.split("## Reason codes")[1]
     explained = {cells[0].strip("`") for cells in _rows(section) if cells[0].startswith("`")}
-    assert explained == given | set(job._RELEASES.values()) | set(signal_feed.DEGRADED_REASONS.values())
+    assert explained == given | set(run._END_REASONS.values()) | set(signal_feed.DEGRADED_REASONS.values())
 
 
 @pytest.mark.parametrize(

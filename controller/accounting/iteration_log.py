@@ -1,10 +1,6 @@
 """The iteration log of one rank: iterations as they arrive, ready to be counted between any two moments.
 
-A stretch of iterations of one training process: one right after the other, without a gap.
-
-The log of one training process: its iterations as they arrive, ready to be counted between any two moments.
-
-Times are the node's monotonic clock. Memory is bounded: the oldest stretches are forgotten, the totals are not.
+Times are the node's monotonic clock. Memory is bounded: the oldest spans are forgotten, the totals are not.
 """
 
 import math
@@ -17,65 +13,36 @@ from numpy.typing import NDArray
 from controller.clock import NS_PER_S
 from publishers.messages.training import Iterations
 
-
-@dataclass(frozen=True, slots=True)
-class IterationSpan:
-    """Iterations without a gap: `marks_ns[0]` is the beginning of the first, the others are ends [ns].
-
-    Before it lies a gap of `gap_ns`; before the first of a log, an endless one.
-    """
-
-    marks_ns: NDArray[np.int64]
-    gap_ns: int
-
-    @property
-    def begin_ns(self) -> int:
-        """Return when the first iteration began [ns]."""
-        return int(self.marks_ns[0])
-
-    @property
-    def end_ns(self) -> int:
-        """Return when the last one ended [ns]."""
-        return int(self.marks_ns[-1])
-
-    @property
-    def duration_s(self) -> float:
-        """Return how long they took [s]."""
-        return (self.end_ns - self.begin_ns) / NS_PER_S
-
-    def position(self, time_ns: int) -> float:
-        """Return how many iterations of this stretch had passed at a time, with the fraction of the one under way."""
-        return float(np.interp(time_ns, self.marks_ns, np.arange(len(self.marks_ns))))
-
-
-MAX_STRETCHES = 4_096
+MAX_SPANS = 4_096
 MAX_MARKS = 200_000
-"""What was counted is forgotten; this is for what cannot be counted yet, or never."""
+"""Counted iterations are forgotten; these bounds are for iterations that cannot be counted yet, or never."""
 LATEST_FUTURE_NS = 60 * NS_PER_S
-"""An iteration that ends more than a minute from now comes from another clock, or from nowhere."""
+"""An iteration that ends more than a minute from now was timed by another clock."""
 
 BRIDGE_NS = NS_PER_S
 """A shorter gap between iterations (the turn of an epoch) belongs to the rhythm of the job; a longer one is a pause."""
+PAUSE_ITERATIONS = 10
+"""A job is not paused before this many of its usual iteration times have passed."""
 
 SUSPENDED_ITERATIONS = 10
-"""An iteration during which nobody was heard for long was a pause, where it took more than this many times as long as
-usual: its process was suspended."""
+"""An iteration that ran while no controller listened was a suspension of its process, not work, if it took more than
+this many times as long as usual."""
 
 ENDLESS_NS = 1 << 62
-BELIEVED_RATIO = 2.0
-"""In a gap a job may have been this many times as fast as before; more lost iterations are not believed."""
+MAX_SPEEDUP_RATIO = 2.0
+"""A job cannot have been so many times as fast in a gap as before: lost iterations beyond it do not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationTotals:
-    """The totals of a log, and what the next message is measured by: enough to go on after a restart.
+    """The totals of a log, and what the next message is checked against: enough to resume after a restart.
 
     Attributes:
         n_iterations, active_s, running_s: as in `IterationLog`.
-        n_epochs, first_epoch, first_iteration: how epochs were counted.
+        n_epochs, first_epoch, first_iteration: the state of the epoch counter.
         seq: the number of the last message.
         next_iteration: the number that follows the last iteration.
-        end_ns: when that one ended [ns].
+        end_ns: when the last iteration ended [ns].
     """
 
     n_iterations: float
@@ -89,43 +56,73 @@ class IterationTotals:
     end_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class IterationSpan:
+    """Consecutive iterations without a gap.
+
+    Attributes:
+        marks_ns: the start of the first iteration, then the end of each, shape (n_iterations + 1,) [ns].
+        begin_ns, end_ns: the first and the last mark [ns].
+        gap_ns: the gap before the span [ns]; endless before the first span of a log.
+    """
+
+    marks_ns: NDArray[np.int64]
+    begin_ns: int
+    end_ns: int
+    gap_ns: int
+
+    def count(self, begin_ns: int, end_ns: int) -> float:
+        """Return how many iterations passed between two moments, with fractions at both ends."""
+        first, last = np.interp((begin_ns, end_ns), self.marks_ns, np.arange(len(self.marks_ns)))
+        return float(last - first)
+
+
 class IterationLog:
     """The iterations of one rank of a run.
 
     Args:
-        before: where they were left, by a former controller or before a long silence.
-        taken_up_ns: when they are taken up from there [ns].
-        lease_s: the least that counts as a long silence [s].
+        before: the totals to resume from, of a former controller or before a long silence.
+        resumed_ns: when the log is resumed [ns].
+        lease_s: the shortest silence that counts as long [s].
+
+    Attributes:
+        begin_ns: when the oldest remembered iteration began [ns].
+        end_ns: when the newest iteration ended [ns].
+        is_live: whether a message has come to this log, and not only to the one that it resumes.
+        n_iterations: iterations so far, lost ones included.
+        n_lost: iterations that ran but were never reported.
+        n_rejected: messages that were not accepted.
+        n_epochs: epochs that were begun, by the highest number reported.
+        active_s: time of iterations, with the short gaps between them [s].
+        running_s: time of iterations alone, which a power limit may change [s].
     """
 
     def __init__(
-        self, before: IterationTotals | None = None, *, taken_up_ns: int = 0, lease_s: float = math.inf
+        self, before: IterationTotals | None = None, *, resumed_ns: int = 0, lease_s: float = math.inf
     ) -> None:
-        self._taken_up_ns = taken_up_ns
+        self._resumed_ns = resumed_ns
         self._lease_s = lease_s
-        self._stretches: deque[IterationSpan] = deque()
+        self._spans: deque[IterationSpan] = deque()
         self._n_marks = 0
         self._last_seq = -1
         self._next_iteration: int | None = None
+        self.begin_ns: int | None = None
+        self.end_ns: int | None = None
         self.is_live = False
-        """Whether a message has come to this log, and not only to the one that it goes on from."""
         self.n_iterations = 0.0
         self.n_lost = 0
-        self.n_refused = 0
+        self.n_rejected = 0
         self.n_epochs = 0
-        """How many epochs were begun, counted by the highest number that was heard."""
         self._first_epoch = 0
         self._first_iteration: int | None = None
-        """Until it is known how much of the first epoch was heard."""
+        """Set until it is known how much of the first epoch was observed."""
         self.active_s = 0.0
-        """With the short gaps between iterations."""
         self.running_s = 0.0
-        """Without them: the time of iterations alone, which a limit may change."""
         if before is not None:
-            self._go_on_from(before)
+            self._resume(before)
 
-    def tally(self) -> IterationTotals | None:
-        """Return the totals, for a log that goes on from here; None while there are none."""
+    def totals(self) -> IterationTotals | None:
+        """Return the totals to resume from later; None while there are none."""
         if self.end_ns is None or self._next_iteration is None:
             return None
         return IterationTotals(
@@ -140,84 +137,86 @@ class IterationLog:
             end_ns=self.end_ns,
         )
 
-    def _go_on_from(self, before: IterationTotals) -> None:
-        """Take the totals over; what ran since counts as messages that were lost."""
+    def _resume(self, before: IterationTotals) -> None:
+        """Continue from former totals; iterations that ran since count as lost messages."""
         self.n_iterations, self.active_s, self.running_s = before.n_iterations, before.active_s, before.running_s
         self.n_epochs, self._first_epoch = before.n_epochs, before.first_epoch
         self._first_iteration = before.first_iteration
         self._last_seq, self._next_iteration = before.seq, before.next_iteration
-        self._remember(before.end_ns, np.empty(0, dtype=np.int64))
+        self._add_span(before.end_ns, np.empty(0, dtype=np.int64))
 
     @property
     def epochs(self) -> int:
-        """Return how many epochs were heard from their beginnings; of the first, half is enough."""
+        """Return how many epochs were observed from their beginning; of the first, half is enough."""
         return max(0, self.n_epochs - self._first_epoch)
 
-    @property
-    def begin_ns(self) -> int | None:
-        """Return when the oldest remembered iteration began [ns]."""
-        return self._stretches[0].begin_ns if self._stretches else None
-
-    @property
-    def end_ns(self) -> int | None:
-        """Return when the newest iteration ended [ns]."""
-        return self._stretches[-1].end_ns if self._stretches else None
-
-    def total_iterations(self, said: int | None) -> float | None:
-        """Return how many iterations there will be in all, counted as `n_iterations` counts: from the first one heard.
+    def total_iterations(self, announced: int | None) -> float | None:
+        """Return how many iterations there will be in all, counted as `n_iterations` counts: from the first observed.
 
         Args:
-            said: how many the process says that it will publish; None where it does not know.
+            announced: how many the process says that it will publish; None where it does not know.
         """
-        if said is None or self._next_iteration is None:
+        if announced is None or self._next_iteration is None:
             return None
-        return self.n_iterations + max(said - self._next_iteration, 0)
+        return self.n_iterations + max(announced - self._next_iteration, 0)
+
+    def is_paused(self, now_ns: int, *, after_s: float) -> bool:
+        """Return whether no iteration has come for `after_s`, and for several of the usual iteration times."""
+        if self.end_ns is None or not self.n_iterations:
+            return False
+        silent_s = (now_ns - self.end_ns) / NS_PER_S
+        return silent_s >= max(after_s, PAUSE_ITERATIONS * self.active_s / self.n_iterations)
 
     def append(self, message: Iterations, *, now_ns: int) -> bool:
         """Add a message; return False, and count it, where it repeats, goes backwards or comes from the future."""
         ends_ns = np.frombuffer(message.end_ns, dtype="<i8").astype(np.int64)
-        previous_end_ns = self.end_ns
         if (
             message.seq <= self._last_seq
             or (self._next_iteration is not None and message.first < self._next_iteration)
-            or (previous_end_ns is not None and message.begin_ns < previous_end_ns)
+            or (self.end_ns is not None and message.begin_ns < self.end_ns)
             or int(ends_ns[-1]) > now_ns + LATEST_FUTURE_NS
         ):
-            self.n_refused += 1
+            self.n_rejected += 1
             return False
         self._last_seq = message.seq
-        suspended = self._suspended(message.begin_ns, ends_ns)
+        suspended = None
+        if message.begin_ns < self._resumed_ns and self.n_iterations:
+            suspended = self._suspended_iteration(message.begin_ns, ends_ns)
         if suspended is None:
-            self._enter(message.first, message.begin_ns, ends_ns)
+            self._count(message.first, message.begin_ns, ends_ns)
         else:
-            self._enter(message.first, message.begin_ns, ends_ns[:suspended])
-            self._enter(message.first + suspended + 1, int(ends_ns[suspended]), ends_ns[suspended + 1 :])
-        self._count_epoch(message)
+            self._count(message.first, message.begin_ns, ends_ns[:suspended])
+            self._count(message.first + suspended + 1, int(ends_ns[suspended]), ends_ns[suspended + 1 :])
+        if message.epoch >= self.n_epochs:
+            self._count_epoch(message)
         return True
 
-    def _enter(self, first: int, begin_ns: int, ends_ns: NDArray[np.int64]) -> None:
+    def _count(self, first: int, begin_ns: int, ends_ns: NDArray[np.int64]) -> None:
         """Count iterations without a gap, from the one with the number `first` on, and those lost before them."""
-        n_lost = self._lost_before(first, begin_ns)
-        if self.end_ns is not None:
-            gap_s = (begin_ns - self.end_ns) / NS_PER_S
-            lost_s = self._lost_s(n_lost, gap_s)
-            self.active_s += lost_s if n_lost else gap_s if gap_s <= BRIDGE_NS / NS_PER_S else 0.0
-            self.running_s += lost_s
+        n_lost = 0
+        if self.end_ns is not None and self._next_iteration is not None:
+            gap_ns = begin_ns - self.end_ns
+            if first > self._next_iteration:
+                n_lost = self._n_lost(first - self._next_iteration, gap_ns / NS_PER_S)
+            if n_lost:
+                lost_s = self._lost_s(n_lost, gap_ns / NS_PER_S)
+                self.active_s += lost_s
+                self.running_s += lost_s
+            elif gap_ns <= BRIDGE_NS:
+                self.active_s += gap_ns / NS_PER_S
         self.is_live = True
         self._next_iteration = first + len(ends_ns)
         self.n_lost += n_lost
         self.n_iterations += len(ends_ns) + n_lost
-        self._remember(begin_ns, ends_ns)
-        ran_s = self._stretches[-1].duration_s
+        span = self._add_span(begin_ns, ends_ns)
+        ran_s = (span.end_ns - span.begin_ns) / NS_PER_S
         self.active_s += ran_s
         self.running_s += ran_s
 
-    def _suspended(self, begin_ns: int, ends_ns: NDArray[np.int64]) -> int | None:
-        """Return which iteration of a message its process was suspended in while nobody was heard; None: in none."""
-        if begin_ns >= self._taken_up_ns or not self.n_iterations:
-            return None
+    def _suspended_iteration(self, begin_ns: int, ends_ns: NDArray[np.int64]) -> int | None:
+        """Return the index of the iteration during which the process was suspended before the resumption, or None."""
         marks_ns = np.concatenate(([begin_ns], ends_ns))
-        times_ns = np.where(marks_ns[:-1] < self._taken_up_ns, np.diff(marks_ns), 0)
+        times_ns = np.where(marks_ns[:-1] < self._resumed_ns, np.diff(marks_ns), 0)
         longest = int(np.argmax(times_ns))
         usual_s = self.running_s / self.n_iterations
         is_pause = times_ns[longest] / NS_PER_S > max(self._lease_s, SUSPENDED_ITERATIONS * usual_s)
@@ -227,44 +226,43 @@ class IterationLog:
         """Count epochs, and find out with which of them the account begins.
 
         Iterations are numbered through all epochs: where the second epoch begins tells how long epochs are, and so how
-        much of the first one was heard. Until then the first of all counts, any other does not. A process that goes on
-        where another was broken off numbers its epochs on, and its iterations anew.
+        much of the first one was observed. Until then the first of all counts, any other does not. A process that goes
+        on where another was broken off numbers its epochs on, and its iterations anew.
         """
         if not self.n_epochs and not message.first:
             self._first_epoch = message.epoch
         elif not self.n_epochs:
             self._first_iteration = message.first
             self._first_epoch = message.epoch + 1 if message.epoch else 0
-        elif self._first_iteration is not None and message.epoch >= self.n_epochs:
-            n_heard = message.first - self._first_iteration
-            is_counted = 2 * n_heard * self.n_epochs >= message.first
+        elif self._first_iteration is not None:
+            n_observed = message.first - self._first_iteration
+            is_counted = 2 * n_observed * self.n_epochs >= message.first
             self._first_epoch = self.n_epochs - 1 if is_counted else self.n_epochs
             self._first_iteration = None
-        self.n_epochs = max(self.n_epochs, message.epoch + 1)
+        self.n_epochs = message.epoch + 1
 
     def forget_before(self, time_ns: int) -> None:
-        """Forget what was counted up to a moment: the stretches before the one that it lies in, or that it follows.
+        """Forget what was counted up to a moment: the spans before the one that it lies in, or that it follows.
 
-        A moment in a short gap follows the stretch before it, which tells that the gap was a short one.
+        A moment in a short gap follows the span before it, which tells that the gap was a short one.
         """
-        while len(self._stretches) > 1 and self._stretches[1].begin_ns <= time_ns:
-            self._n_marks -= len(self._stretches.popleft().marks_ns)
+        spans = self._spans
+        while len(spans) > 1 and spans[1].begin_ns <= time_ns:
+            self._n_marks -= len(spans.popleft().marks_ns)
+            self.begin_ns = spans[0].begin_ns
 
-    def _lost_before(self, first: int, begin_ns: int) -> int:
-        """Return how many iterations were lost on the way, as far as there was time for them."""
-        if self._next_iteration is None or self.end_ns is None:
-            return 0
-        gap_s = (begin_ns - self.end_ns) / NS_PER_S
-        believed = BELIEVED_RATIO * gap_s * self.n_iterations / self.active_s if self.active_s else 0.0
-        return min(first - self._next_iteration, math.ceil(believed))
+    def _n_lost(self, n_missing: int, gap_s: float) -> int:
+        """Return how many of the iterations missing before a message there was time for."""
+        possible = MAX_SPEEDUP_RATIO * gap_s * self.n_iterations / self.active_s if self.active_s else 0.0
+        return min(n_missing, math.ceil(possible))
 
     def _lost_s(self, n_lost: int, gap_s: float) -> float:
         """Return how long lost iterations took in a gap [s]: all of it, since they ran all the same.
 
-        While nobody listened, for minutes maybe, there may have been a pause as well: there they took what they do.
+        While no controller listened there may have been a pause as well: there they took their usual time.
         """
-        if not n_lost or (self.is_live and (self.end_ns or 0) >= self._taken_up_ns):
-            return gap_s if n_lost else 0.0
+        if self.is_live and (self.end_ns or 0) >= self._resumed_ns:
+            return gap_s
         return min(gap_s, n_lost * self.running_s / self.n_iterations)
 
     def covers(self, begin_ns: int, end_ns: int) -> bool:
@@ -274,22 +272,22 @@ class IterationLog:
         """
         if self.begin_ns is None or self.end_ns is None or begin_ns < self.begin_ns or end_ns > self.end_ns:
             return False
-        for stretch in reversed(self._stretches):
-            if stretch.end_ns <= begin_ns:
+        for span in reversed(self._spans):
+            if span.end_ns <= begin_ns:
                 break
-            begins_inside = begin_ns < stretch.begin_ns and stretch.begin_ns - stretch.gap_ns < end_ns
-            if begins_inside and stretch.gap_ns > BRIDGE_NS:
+            begins_inside = begin_ns < span.begin_ns and span.begin_ns - span.gap_ns < end_ns
+            if begins_inside and span.gap_ns > BRIDGE_NS:
                 return False
         return True
 
     def count(self, begin_ns: int, end_ns: int) -> float:
         """Return how many iterations passed between two moments, with fractions at both ends."""
-        return sum(stretch.position(end_ns) - stretch.position(begin_ns) for stretch in self._between(begin_ns, end_ns))
+        return sum(span.count(begin_ns, end_ns) for span in self._spans_between(begin_ns, end_ns))
 
     def gaps_s(self, begin_ns: int, end_ns: int) -> float:
         """Return for how much of the time between two moments no iteration ran [s]."""
         ran_ns = sum(
-            min(stretch.end_ns, end_ns) - max(stretch.begin_ns, begin_ns) for stretch in self._between(begin_ns, end_ns)
+            min(span.end_ns, end_ns) - max(span.begin_ns, begin_ns) for span in self._spans_between(begin_ns, end_ns)
         )
         return (end_ns - begin_ns - ran_ns) / NS_PER_S
 
@@ -299,27 +297,31 @@ class IterationLog:
         Of more than `at_most` iterations every second, third, … is left out, so that they still tell of the whole time.
         """
         ended = []
-        for stretch in self._between(begin_ns, end_ns):
-            first, last = np.searchsorted(stretch.marks_ns[1:], (begin_ns, end_ns), side="right")
-            ended.append(np.diff(stretch.marks_ns[first : last + 1]))
+        for span in self._spans_between(begin_ns, end_ns):
+            first, last = np.searchsorted(span.marks_ns[1:], (begin_ns, end_ns), side="right")
+            ended.append(np.diff(span.marks_ns[first : last + 1]))
         if not ended:
             return ()
         times_ns = np.concatenate(ended)
         return tuple((times_ns[:: max(1, math.ceil(len(times_ns) / at_most))] / NS_PER_S).tolist())
 
-    def _between(self, begin_ns: int, end_ns: int) -> list[IterationSpan]:
-        """Return the stretches that touch an interval, oldest first; looked for from the newest, where it lies."""
+    def _spans_between(self, begin_ns: int, end_ns: int) -> list[IterationSpan]:
+        """Return the spans that touch an interval, oldest first; searched from the newest, where it lies."""
         found = []
-        for stretch in reversed(self._stretches):
-            if stretch.end_ns <= begin_ns:
+        for span in reversed(self._spans):
+            if span.end_ns <= begin_ns:
                 break
-            if stretch.begin_ns < end_ns:
-                found.append(stretch)
+            if span.begin_ns < end_ns:
+                found.append(span)
         return found[::-1]
 
-    def _remember(self, begin_ns: int, ends_ns: NDArray[np.int64]) -> None:
+    def _add_span(self, begin_ns: int, ends_ns: NDArray[np.int64]) -> IterationSpan:
         gap_ns = ENDLESS_NS if self.end_ns is None else begin_ns - self.end_ns
-        self._stretches.append(IterationSpan(np.concatenate(([begin_ns], ends_ns)), gap_ns))
-        self._n_marks += len(ends_ns) + 1
-        while len(self._stretches) > MAX_STRETCHES or self._n_marks > MAX_MARKS:
-            self._n_marks -= len(self._stretches.popleft().marks_ns)
+        marks_ns = np.concatenate(([begin_ns], ends_ns))
+        span = IterationSpan(marks_ns, begin_ns, int(marks_ns[-1]), gap_ns)
+        self._spans.append(span)
+        self._n_marks += len(marks_ns)
+        while len(self._spans) > MAX_SPANS or self._n_marks > MAX_MARKS:
+            self._n_marks -= len(self._spans.popleft().marks_ns)
+        self.begin_ns, self.end_ns = (self._spans[0].begin_ns, span.end_ns) if self._spans else (None, None)
+        return span

@@ -1,26 +1,26 @@
-"""What is published about a run: its power curve, this node's part, and its energy.
+"""What is published about a run: its power curve, its plan, and its energy on this node and over all nodes."""
 
-What is published of a run: its curve, and its energy on this node and over all nodes.
-
-The news of a run: its curve, this node's part of it and its energy, published when there is something to tell.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Literal
 
 import msgspec
 
 from controller.accounting.iteration_log import IterationLog
-from controller.accounting.ranks import End, Ranks, RunIdentity
-from controller.control.gpu_group import Blocked, GpuGroup
-from controller.ports import SignalSource, Target
+from controller.accounting.ranks import Ranks, RunIdentity
+from controller.ports import Blocked, Bus, Target
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import energy_kwh
-from publishers.messages.codec import Message
-from publishers.messages.reports import NodeProfile, NodeProfileEntry, ProfileEntry, ProfileReport, RunEnergy
+from publishers.messages.codec import Message, encode
+from publishers.messages.reports import NodeProfile, NodeProfileEntry, ProfileEntry, ProfileReport, RunEnergy, RunPlan
+from publishers.messages.topics import Topics
 from publishers.messages.training import RankStatus
 
+MAX_NODES = 4_096
+"""A run is planned and summed over so many other nodes; what more of them use counts as unknown."""
+MAX_DETAIL = 1_024
+CHANGED_RATIO = 0.01
+"""A measurement is published again once it has changed by so much."""
 SUMMED = (
     "n_gpus",
     "max_power_w",
@@ -32,14 +32,109 @@ SUMMED = (
 )
 """What adds up over nodes; everything else the leader knows for all."""
 
+ProfileState = Literal["waiting", "profiling", "planned", "observing"]
+NodeState = Literal["following", "waiting", "observing"]
+
+
+class RunReporter:
+    """Publishes what this node knows about a run.
+
+    Args:
+        run: which run, on which node.
+        bus: where to publish.
+        topics: the topics below the configured root.
+        ranks: the training processes on this node.
+    """
+
+    def __init__(self, run: RunIdentity, *, bus: Bus, topics: Topics, ranks: Ranks) -> None:
+        self._run = run
+        self._bus = bus
+        self._ranks = ranks
+        self._profile_topic = topics.run(run.job, run.run, "profile")
+        self._plan_topic = topics.run(run.job, run.run, "plan")
+        self._energy_topic = topics.run(run.job, run.run, "energy")
+        self._node_profile_topic = topics.run_on_node(run.job, run.run, run.node, "profile")
+        self._node_energy_topic = topics.run_on_node(run.job, run.run, run.node, "energy")
+        self._node_profile: NodeProfile | None = None
+        self._energies: dict[str, RunEnergy] = {}
+
+    def on_node_energy(self, node: str, energy: RunEnergy) -> None:
+        """Record another node's part of the run's energy.
+
+        A final message of a node that was never heard before is of an earlier run of this name: the broker retains it.
+        """
+        if node in self._energies or (not energy.final and len(self._energies) < MAX_NODES):
+            self._energies[node] = energy
+
+    def publish_profile(
+        self, profile: PowerProfile | None, *, state: ProfileState, gpu_model: str, n_gpus: int
+    ) -> None:
+        """Publish the curve of a run that this node leads."""
+        report = profile_report(
+            profile, state=state, gpu_model=gpu_model, n_gpus=n_gpus, batch_size=self._ranks.status.batch_size
+        )
+        self._retain(self._profile_topic, report)
+
+    def publish_plan(self, plan: RunPlan) -> None:
+        """Publish the limit that the other nodes of the run are to set."""
+        self._retain(self._plan_topic, plan)
+
+    def publish_node_profile(
+        self, target: Target | Blocked, points: list[NodeProfileEntry], *, state: NodeState, gpu_model: str, n_gpus: int
+    ) -> None:
+        """Publish how this node follows another, and what it has measured, where that has changed."""
+        part = NodeProfile(
+            run=self._run.run,
+            state=state,
+            reason=target.reason,
+            detail=target.detail[:MAX_DETAIL],
+            gpu_model=gpu_model,
+            n_gpus=n_gpus,
+            n_ranks=len(self._ranks.members),
+            points=points,
+            batch_size=self._ranks.status.batch_size,
+        )
+        last = self._node_profile
+        if last is None or _essence(part) != _essence(last) or _has_moved(points, last.points):
+            self._node_profile = part
+            self._retain(self._node_profile_topic, part)
+
+    def publish_energy(self, part: RunEnergy) -> None:
+        """Publish this node's part and, where it has rank 0, the sum over all nodes."""
+        self._send_energy(self._node_energy_topic, part)
+        if 0 in self._ranks.members:
+            self._send_energy(self._energy_topic, summed(part, self._other_nodes()))
+
+    def spent_elsewhere(self, *, kind: str, host_power_w: float, pue: float) -> float:
+        """Return what a budget has paid on the other nodes: grams or money, or kWh for plain energy.
+
+        The rest of their machines is assumed to draw as much as here, at the same signal.
+
+        Args:
+            kind: the kind of the signal: `carbon`, `price` or `energy`.
+            host_power_w: what the rest of a machine draws all the time [W].
+            pue: what the building draws per watt of the machine.
+        """
+        return sum(
+            pue * (1 + host_power_w * part.duration_s / part.energy_j) * _budgeted(part, kind)
+            for part in self._other_nodes()
+            if part.energy_j > 0
+        )
+
+    def _other_nodes(self) -> Iterator[RunEnergy]:
+        """Return the parts of other nodes; there are none where every rank is here."""
+        parts = self._energies if self._ranks.is_multi_node else {}
+        return (part for node, part in parts.items() if node != self._run.node)
+
+    def _retain(self, topic: str, message: Message) -> None:
+        self._bus.publish(topic, encode(message), qos=1, retain=True)
+
+    def _send_energy(self, topic: str, energy: RunEnergy) -> None:
+        self._bus.publish(topic, encode(energy), qos=int(energy.final), retain=energy.final)
+
 
 def profile_report(
-    profile: PowerProfile | None,
-    *,
-    state: Literal["waiting", "profiling", "planned", "observing"],
-    gpu_model: str,
-    n_gpus: int,
-    batch_size: int | None,
+    profile: PowerProfile | None, *, state: ProfileState, gpu_model: str, n_gpus: int, batch_size: int | None
 ) -> ProfileReport:
     """Return the curve as far as it is measured."""
     return ProfileReport(
@@ -74,7 +169,7 @@ def energy_report(
     max_power_w: float | None = None,
 ) -> RunEnergy:
     """Return this node's part of a run's energy; the slowest rank counts the iterations."""
-    furthest = max(logs, key=lambda log: (log.n_epochs, log.epochs))
+    furthest = max(logs, key=_n_epochs)
     report = RunEnergy(
         run=status.run,
         state=state,
@@ -94,7 +189,7 @@ def energy_report(
     return msgspec.structs.replace(report, **totals)
 
 
-def joined(own: RunEnergy, others: Iterable[RunEnergy]) -> RunEnergy:
+def summed(own: RunEnergy, others: Iterable[RunEnergy]) -> RunEnergy:
     """Return the energy of the whole run: the leader's part and those of the other nodes."""
     return reduce(_plus, others, own)
 
@@ -109,7 +204,7 @@ def _plus(whole: RunEnergy, part: RunEnergy) -> RunEnergy:
 
 
 def _saved_ratio(total: RunEnergy, *parts: RunEnergy) -> float | None:
-    """Return what is saved of carbon, else of cost, else of energy; a baseline of cost stands only in the ratios."""
+    """Return the saved share of carbon, else of cost, else of energy; a baseline of cost stands only in the ratios."""
     if total.baseline_carbon_g and total.carbon_g is not None:
         return 1 - total.carbon_g / total.baseline_carbon_g
     if total.cost is not None:
@@ -123,115 +218,6 @@ def _saved_ratio(total: RunEnergy, *parts: RunEnergy) -> float | None:
     return 1 - total.energy_j / total.baseline_energy_j if total.baseline_energy_j else None
 
 
-MAX_NODES = 4_096
-MAX_DETAIL = 1_024
-CHANGED_RATIO = 0.01
-"""What was measured has to change by so much before it is told again."""
-
-
-class RunReporter:
-    """Tells of a run what has changed; the same twice is told once."""
-
-    def __init__(
-        self, place: RunIdentity, *, ranks: Ranks, holding: GpuGroup, publish: Callable[[str, Message], None]
-    ) -> None:
-        self.publish = publish
-        self._place = place
-        self._ranks = ranks
-        self._holding = holding
-        self._curve: ProfileReport | None = None
-        self._part: NodeProfile | None = None
-        self._energies: dict[str, RunEnergy] = {}
-
-    def hear_energy(self, node: str, part: RunEnergy) -> None:
-        """Take another node's part of the run's energy.
-
-        The last word of a node that has said nothing before is that of an earlier run of this name: the broker keeps
-        it.
-        """
-        if node in self._energies or (not part.final and len(self._energies) < MAX_NODES):
-            self._energies[node] = part
-
-    def tell_curve(
-        self, profile: PowerProfile | None, *, state: Literal["waiting", "profiling", "planned", "observing"]
-    ) -> None:
-        """Publish the curve of a run that this node leads."""
-        report = profile_report(
-            profile,
-            state=state,
-            gpu_model=self._holding.model,
-            n_gpus=len(self._holding.uuids),
-            batch_size=self._ranks.status.batch_size,
-        )
-        if report != self._curve:
-            self._curve = report
-            self.publish("profile", report)
-
-    def tell_part(
-        self,
-        wish: Target | Blocked,
-        points: list[NodeProfileEntry],
-        *,
-        state: Literal["following", "waiting", "observing"],
-    ) -> None:
-        """Publish how this node follows another, and what it has measured."""
-        part = NodeProfile(
-            run=self._place.run,
-            state=state,
-            reason=wish.reason,
-            detail=wish.detail[:MAX_DETAIL],
-            gpu_model=self._holding.model,
-            n_gpus=len(self._holding.uuids),
-            n_ranks=len(self._ranks.members),
-            points=points,
-            batch_size=self._ranks.status.batch_size,
-        )
-        if self._part is None or _what(part) != _what(self._part) or _has_moved(points, self._part.points):
-            self._part = part
-            self.publish("node/profile", part)
-
-    def tell_energy(
-        self, totals: Mapping[str, float | None], signal: SignalSource, *, ended: End | None, final: bool
-    ) -> None:
-        """Publish this node's part and, where it has rank 0, the sum; `final`: it is the last word."""
-        history = signal.history()
-        part = energy_report(
-            self._ranks.status,
-            self._ranks.logs,
-            totals,
-            state=ended or "running",
-            gpu_model=self._holding.model,
-            n_gpus=len(self._holding.uuids),
-            currency=history.unit.partition("/")[0] if history and signal.kind == "price" else None,
-            final=final,
-            max_power_w=self._holding.prior_power_limit_w,
-        )
-        self.publish("node/energy", part)
-        if 0 in self._ranks.members:
-            self.publish("energy", joined(part, self._others()))
-
-    def spent_elsewhere(self, *, kind: str, host_power_w: float, pue: float) -> float:
-        """Return what the other nodes have told that a budget has paid: grams or money, or kWh for plain energy.
-
-        What the rest of their machines draws is assumed to be as here, and to have been drawn at the same signal.
-
-        Args:
-            kind: the kind of the signal: `carbon`, `price` or `energy`.
-            host_power_w: what the rest of a machine draws all the time [W].
-            pue: what the building draws per watt of the machine.
-        """
-        return sum(
-            pue * (1 + host_power_w * part.duration_s / part.energy_j) * _budgeted(part, kind)
-            for part in self._others()
-            if part.energy_j > 0
-        )
-
-    def _others(self) -> Iterator[RunEnergy]:
-        """Return the parts of other nodes; there are none where every rank is here."""
-        parts = self._energies if self._ranks.are_elsewhere else {}
-        return (part for node, part in parts.items() if node != self._place.node)
-
-
 def _budgeted(part: RunEnergy, kind: str) -> float:
     """Return what a node's GPUs have used, in the unit that a budget has with this kind of signal."""
     match kind:
@@ -243,14 +229,18 @@ def _budgeted(part: RunEnergy, kind: str) -> float:
             return energy_kwh(part.energy_j)
 
 
-def _what(part: NodeProfile) -> tuple[object, ...]:
-    """Return what must be the same for two words of a node to say the same, but for small changes of its curve."""
+def _n_epochs(log: IterationLog) -> tuple[int, int]:
+    return log.n_epochs, log.epochs
+
+
+def _essence(part: NodeProfile) -> tuple[object, ...]:
+    """Return what must be equal for two messages of a node to say the same, but for small changes of its curve."""
     return part.state, part.reason, part.n_gpus, part.n_ranks, tuple(entry.power_limit_w for entry in part.points)
 
 
-def _has_moved(points: list[NodeProfileEntry], told: list[NodeProfileEntry]) -> bool:
+def _has_moved(points: list[NodeProfileEntry], published: list[NodeProfileEntry]) -> bool:
     return any(
         abs(now.power_w / then.power_w - 1) > CHANGED_RATIO
         or abs(now.iterations_per_s / then.iterations_per_s - 1) > CHANGED_RATIO
-        for now, then in zip(points, told, strict=True)
+        for now, then in zip(points, published, strict=True)
     )

@@ -1,11 +1,11 @@
-"""The nodes of a run, as their leader knows them: what it says to the others, and the curve of them all.
+"""The other nodes of a run, as the leader sees them: their power curves, and the plan broadcast to them.
 
-The leader is the controller of the node of rank 0. It measures its own curve; the others say what they drew under the
-limits that it asked for. A run's nodes wait for each other in every iteration, so the rate that the leader measures is
+The leader is the controller of the node of rank 0. It measures its own curve; the others publish what they drew under
+the limits of the plan. A run's nodes wait for each other in every iteration, so the rate that the leader measures is
 the rate of all of them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -13,29 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.accounting.ranks import RunIdentity
+from controller.accounting.reports import MAX_DETAIL, MAX_NODES, RunReporter
 from controller.clock import NS_PER_S
-from controller.control.gpu_group import Blocked
-from controller.ports import Target
+from controller.ports import Blocked, Target
 from policies.vocabulary.profile import PowerProfile
-from publishers.messages.codec import Message
 from publishers.messages.reports import NodeProfile, RunPlan
 
-MAX_NODES = 1_024
-"""Those that come first are planned with; what others draw counts as unknown."""
 HEARTBEAT_S = 5.0
-MAX_DETAIL = 1_024
 SLOWER_RATIO = 0.95
 """A rate this much below the leader's is slower, not noise: this node does not wait for the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeShare:
-    """What the leader's own node has of a run.
+    """The part of a run on the leader's own node.
 
     Attributes:
         n_gpus: how many GPUs.
         n_ranks: how many training processes.
-        world_size: how many there are on all nodes.
+        world_size: how many training processes there are on all nodes.
         host_power_w: what the rest of the machine draws, assumed to be the same on every node [W].
     """
 
@@ -50,12 +46,12 @@ def joint_profile(own: PowerProfile, share: NodeShare, parts: Iterable[NodeProfi
 
     A node's power is the leader's, times a ratio: what the two drew at the limits that both have measured, in between
     interpolated, and the ratio of their GPUs where there is no such limit. A node that does not follow, and training
-    processes that no controller tells of, draw all the time what they draw at the highest limit.
+    processes that no controller reports, draw all the time what they draw at the highest limit.
 
     Args:
         own: the leader's curve.
-        share: what it has of the run.
-        parts: what the other nodes have told.
+        share: its part of the run.
+        parts: what the other nodes have published.
     """
     power_w, slowest_ratio = own.power_w, np.ones(len(own.points))
     n_missing, n_nodes = share.world_size - share.n_ranks, 0
@@ -100,21 +96,21 @@ def _rate_ratios(own: PowerProfile, part: NodeProfile) -> NDArray[np.float64]:
 
 
 class PlanBroadcast:
-    """The other nodes of a run: what they have told, and what the leader says to them.
+    """The other nodes of a run: their curves, and the plan that the leader publishes for them.
 
-    It speaks at once where something has changed, and again every heartbeat.
+    It is published at once where something has changed, and again every heartbeat.
     """
 
-    def __init__(self, place: RunIdentity, *, publish: Callable[[str, Message], None]) -> None:
-        self._place = place
-        self._publish = publish
+    def __init__(self, run: RunIdentity, *, reporter: RunReporter) -> None:
+        self._run = run
+        self._reporter = reporter
         self._parts: dict[str, NodeProfile] = {}
-        self._said: RunPlan | None = None
-        self._said_ns = 0
-        self._n_said = 0
+        self._last: RunPlan | None = None
+        self._last_ns = 0
+        self._n_published = 0
 
-    def hear(self, node: str, part: NodeProfile) -> None:
-        """Take a node's word; only the last one of each counts."""
+    def on_node_profile(self, node: str, part: NodeProfile) -> None:
+        """Record what a node has published; only the newest of each counts."""
         if node in self._parts or len(self._parts) < MAX_NODES:
             points = sorted(part.points, key=lambda entry: entry.power_limit_w)
             self._parts[node] = msgspec.structs.replace(part, points=points)
@@ -123,9 +119,9 @@ class PlanBroadcast:
         """Return the curve of all nodes; see `joint_profile`."""
         return joint_profile(own, share, self._parts.values()) if share.n_gpus and share.n_ranks else own
 
-    def say(
+    def publish(
         self,
-        wish: Target | Blocked,
+        target: Target | Blocked,
         *,
         gpu_model: str,
         max_power_limit_w: float,
@@ -133,36 +129,36 @@ class PlanBroadcast:
         wall_s: float,
         now_ns: int,
     ) -> None:
-        """Tell the others what the run is to have, or why nothing.
+        """Publish the limit of the run, or why there is none.
 
         Args:
-            wish: what the leader asks of its own GPUs.
-            gpu_model: what these are.
+            target: the limit of the leader's own GPUs.
+            gpu_model: their model.
             max_power_limit_w: the highest limit that each of them may have [W].
             is_steady: whether the limit comes from the plan, and is not just being measured.
             wall_s: Unix time, for people [s].
             now_ns: monotonic time [ns].
         """
-        target = wish if isinstance(wish, Target) else None
+        power_limit_w, signal = (target.power_limit_w, target.signal) if isinstance(target, Target) else (None, None)
         plan = RunPlan(
-            run=self._place.run,
-            node=self._place.node,
-            seq=self._n_said,
+            run=self._run.run,
+            node=self._run.node,
+            seq=self._n_published,
             time_s=wall_s,
             heartbeat_s=HEARTBEAT_S,
-            reason=wish.reason,
-            detail=wish.detail[:MAX_DETAIL],
+            reason=target.reason,
+            detail=target.detail[:MAX_DETAIL],
             gpu_model=gpu_model,
             max_power_limit_w=max_power_limit_w,
-            power_limit_w=target.power_limit_w if target else None,
+            power_limit_w=power_limit_w,
             is_steady=is_steady,
-            signal=target.signal if target else None,
+            signal=signal,
         )
-        is_due = now_ns - self._said_ns >= HEARTBEAT_S * NS_PER_S
-        if self._said is None or is_due or _what(plan) != _what(self._said):
-            self._said, self._said_ns, self._n_said = plan, now_ns, self._n_said + 1
-            self._publish("plan", plan)
+        is_due = now_ns - self._last_ns >= HEARTBEAT_S * NS_PER_S
+        if self._last is None or is_due or _essence(plan) != _essence(self._last):
+            self._last, self._last_ns, self._n_published = plan, now_ns, self._n_published + 1
+            self._reporter.publish_plan(plan)
 
 
-def _what(plan: RunPlan) -> tuple[object, ...]:
+def _essence(plan: RunPlan) -> tuple[object, ...]:
     return plan.power_limit_w, plan.reason, plan.is_steady, plan.max_power_limit_w

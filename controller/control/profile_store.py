@@ -1,22 +1,14 @@
 """Power profiles that outlive a run: stored one file each, resumed, or used as a prior for a similar job.
 
-Measured curves as files, one for each of what a curve depends on: replaced whole, never edited.
+All of them are in memory, read once; a thread writes what is saved, and nobody waits for the disk. An unreadable file
+costs a profile, not the run. Files are replaced whole, never edited.
 
-Version 1 knew neither the GPUs nor the driver: what it kept is read, as a curve of unknown GPUs.
-
-Which known curve is nearest to the one that is wanted: it says where to look, and is checked before it is believed.
-
-In this order: the same batch size on other GPUs of the model, or under another driver; then other batch sizes. Between
-two of them the curve is interpolated over the logarithm of the batch size; beyond them the nearest one's shape is the
-better guess. On Zeus's curves of the A40 and the V100, each predicted from the others of its job and moved to what is
-measured at the highest limit, the worst error of rate and power above the energy-minimal limit is 5 % (median) between
-two neighbours, 7 % from the nearer of them alone; beyond the last one it is 4 to 7 % from the nearest and 7 to 10 %
-extrapolated from two.
-
-What is remembered from run to run: a job's curve is resumed where it was left, and a guess where it has none.
-
-All of it is in memory, read once; what is saved is written by a thread, and nobody waits for the disk. A file that
-cannot be read costs a profile, not the run.
+Which stored curve is most similar to the one that is wanted: in this order, the same batch size on other GPUs of the
+model, or under another driver; then other batch sizes. Between two of them the curve is interpolated over the logarithm
+of the batch size; beyond them the nearest one's shape is the better guess. On Zeus's curves of the A40 and the V100,
+each predicted from the others of its job and moved to what is measured at the highest limit, the worst error of rate
+and power above the energy-minimal limit is 5 % (median) between two neighbours, 7 % from the nearer of them alone;
+beyond the last one it is 4 to 7 % from the nearest and 7 to 10 % extrapolated from two.
 """
 
 import hashlib
@@ -25,6 +17,7 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Self
 
@@ -36,11 +29,13 @@ from controller.state_files import Content, FileWriter
 from policies.vocabulary.profile import SAME_POINT_W, PowerProfile, ProfilePoint
 
 VERSION: Final = 2
-_UNKNOWN_GPUS: Final = 1
-"""The version that kept curves without their GPUs and driver."""
-_SANE: Final = (1e-6, 1e9)
-"""Between these are all limits and powers [W] and rates [1/s] that there are."""
-_SANE_CI_RATIO: Final = (1e-6, 10.0)
+MAX_PROFILES: Final = 256
+"""Of more than these the one that was saved longest ago is dropped. They are 2 MB, and read in 0.2 s."""
+LEAST_POINTS: Final = 3
+"""A curve of fewer points has no shape."""
+_PLAUSIBLE: Final = (1e-6, 1e9)
+"""All limits and powers [W] and rates [1/s] lie between these."""
+_PLAUSIBLE_CI_RATIO: Final = (1e-6, 10.0)
 """And the half-widths of their intervals, over the value: of noisy powers they can be twice as wide as that."""
 _MOST_MEASURED: Final = 1e12
 """More iterations, or seconds, than any curve rests on."""
@@ -71,6 +66,91 @@ class ProfileKey:
     driver: str = ""
 
 
+Curves = dict[ProfileKey, tuple[Path, PowerProfile]]
+"""The curves and their files, the one that was saved longest ago first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredProfile:
+    """A curve that was measured before.
+
+    Attributes:
+        profile: the curve; one that was interrupted has the points that were measured.
+        kind: `exact`: measured for this job and batch size on these GPUs with this driver, so not to be measured again;
+            `prior`: of a similar job, to be checked.
+        origin: where it comes from, in words.
+    """
+
+    profile: PowerProfile
+    kind: Literal["exact", "prior"]
+    origin: str
+
+    @property
+    def exact(self) -> PowerProfile | None:
+        """Return the curve where it is exact."""
+        return self.profile if self.kind == "exact" else None
+
+    @property
+    def prior(self) -> PowerProfile | None:
+        """Return the curve where it is a prior."""
+        return self.profile if self.kind == "prior" else None
+
+
+class ProfileStore:
+    """The curves in a state directory.
+
+    As a context manager it reads them at the beginning, and waits at the end, 2 s at most, for pending writes.
+
+    Args:
+        state_dir: where the directory of the curves is, or will be made.
+        driver: the driver and its version, for the keys of this node's curves.
+    """
+
+    def __init__(self, state_dir: Path, *, driver: str = "") -> None:
+        self.driver = driver
+        self._folder = state_dir / "profiles"
+        self._curves: Curves | None = None
+        self._writer = FileWriter(self._folder, what="profiles")
+
+    def __enter__(self) -> Self:
+        """Read the curves."""
+        self._loaded()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Finish pending writes, within a bounded time."""
+        self._writer.close()
+
+    def load(self, key: ProfileKey) -> StoredProfile | None:
+        """Return a stored curve, or one of a similar job; None where there is neither."""
+        curves = self._loaded()
+        if key in curves:
+            return StoredProfile(profile=curves[key][1], kind="exact", origin="measured before")
+        same_job = {other: profile for other, (_, profile) in curves.items() if other.job == key.job}
+        similar = nearest_profile(key, same_job)
+        return None if similar is None else StoredProfile(profile=similar.profile, kind="prior", origin=similar.origin)
+
+    def save(self, key: ProfileKey, profile: PowerProfile) -> None:
+        """Save a curve; a disk that refuses is logged once."""
+        curves, path = self._loaded(), path_of(self._folder, key)
+        curves.pop(key, None)
+        curves[key] = path, profile
+        changes: dict[Path, Content | None] = {path: partial(content_of, key, profile)}
+        while len(curves) > MAX_PROFILES:
+            dropped, _ = curves.pop(next(iter(curves)))
+            changes[dropped] = None
+        self._writer.put(changes)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything is written, for `timeout_s` at most; return whether it is."""
+        return self._writer.flush(timeout_s)
+
+    def _loaded(self) -> Curves:
+        if self._curves is None:
+            self._curves = read_all(self._folder)
+        return self._curves
+
+
 class _Head(Struct, frozen=True, kw_only=True):
     version: int
 
@@ -80,76 +160,68 @@ class _File(_Head, frozen=True, kw_only=True):
     points: list[ProfilePoint]
 
 
-Curves = dict[ProfileKey, tuple[Path, PowerProfile]]
-"""The curves and where they are kept, the one that was kept longest ago first."""
-
-
 def read_all(folder: Path) -> Curves:
-    """Return what a directory keeps; what cannot be read is told and left alone, what a crash left half is removed."""
+    """Return the curves of a directory; an unreadable file is logged and left alone, a half-written one removed."""
     read = []
     for path in folder.glob("*.json"):
         try:
             read.append((path.stat().st_mtime_ns, path, *_read(path)))
         except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-            _LOGGER.warning("%s: not used, the job is profiled anew: %s", path, error)
+            _LOGGER.warning("%s: ignoring unreadable profile; the job is profiled anew: %s", path, error)
     for half in folder.glob("*.new"):
         with suppress(OSError):
             half.unlink()
     read.sort(key=lambda file: file[0])
-    if n_old := sum(version != VERSION for _, _, version, _, _ in read):
-        _LOGGER.info("%s: %d profiles are of version 1: they are checked before they are used", folder, n_old)
-    return {key: (path, profile) for _, path, _, key, profile in read}
+    return {key: (path, profile) for _, path, key, profile in read}
 
 
 def content_of(key: ProfileKey, profile: PowerProfile) -> bytes:
-    """Return the content of the file that keeps a curve."""
+    """Return the content of the file of a curve."""
     file = {"version": VERSION, "key": asdict(key), "points": [asdict(point) for point in profile.points]}
     return msgspec.json.format(msgspec.json.encode(file), indent=2)
 
 
 def path_of(folder: Path, key: ProfileKey) -> Path:
-    """Return where a curve is kept."""
+    """Return the file of a curve."""
     # Names of models hold spaces and slashes: the digest keeps two of them from meeting in one file.
     digest = hashlib.sha256(repr(key).encode()).hexdigest()[:12]
     return folder / f"{key.job}-{digest}.json"
 
 
-def _read(path: Path) -> tuple[int, ProfileKey, PowerProfile]:
+def _read(path: Path) -> tuple[ProfileKey, PowerProfile]:
     content = path.read_bytes()
     version = msgspec.json.decode(content, type=_Head).version
-    if version not in {_UNKNOWN_GPUS, VERSION}:
+    if version != VERSION:
         raise ValueError(f"version {version}: this gridchase reads version {VERSION}")
     file = msgspec.json.decode(content, type=_File)
-    if version == VERSION and path.name != path_of(path.parent, file.key).name:
+    if path.name != path_of(path.parent, file.key).name:
         raise ValueError(f"it is not the file of {file.key}")
     for point in file.points:
         _check(point)
     points = sorted(file.points, key=lambda point: point.power_limit_w)
-    return version, file.key, PowerProfile(points=tuple(points))
+    return file.key, PowerProfile(points=tuple(points))
 
 
 def _check(point: ProfilePoint) -> None:
-    """Raise ValueError where a point has what no measurement says: plans would be made on it."""
+    """Raise ValueError where a point has an implausible number: plans would be made on it."""
     for value, ci in (
         (point.power_limit_w, None),
         (point.power_w, point.power_ci_w),
         (point.iterations_per_s, point.iterations_per_s_ci),
     ):
-        if not _SANE[0] <= value <= _SANE[1]:
-            raise ValueError(f"{point}: {value:g} must be {_SANE[0]:g} to {_SANE[1]:g}")
-        if ci is not None and not _SANE_CI_RATIO[0] <= ci / value <= _SANE_CI_RATIO[1]:
-            raise ValueError(f"{point}: {ci:g} must be {_SANE_CI_RATIO[0]:g} to {_SANE_CI_RATIO[1]:g} times {value:g}")
+        if not _PLAUSIBLE[0] <= value <= _PLAUSIBLE[1]:
+            raise ValueError(f"{point}: {value:g} must be {_PLAUSIBLE[0]:g} to {_PLAUSIBLE[1]:g}")
+        if ci is not None and not _PLAUSIBLE_CI_RATIO[0] <= ci / value <= _PLAUSIBLE_CI_RATIO[1]:
+            raise ValueError(
+                f"{point}: {ci:g} must be {_PLAUSIBLE_CI_RATIO[0]:g} to {_PLAUSIBLE_CI_RATIO[1]:g} times {value:g}"
+            )
     for measured in (point.n, point.active_s):
         if not 0 <= measured <= _MOST_MEASURED:
             raise ValueError(f"{point}: {measured:g} must be 0 to {_MOST_MEASURED:g}")
 
 
-LEAST_POINTS: Final = 3
-"""A curve of fewer points has no shape."""
-
-
 class SimilarProfile(NamedTuple):
-    """A guess at a curve, and whose it is, in words."""
+    """A guess at a curve, and where it comes from, in words."""
 
     profile: PowerProfile
     origin: str
@@ -157,23 +229,23 @@ class SimilarProfile(NamedTuple):
 
 def nearest_profile(key: ProfileKey, known: Mapping[ProfileKey, PowerProfile]) -> SimilarProfile | None:
     """Return the best guess at the curve of `key`, or None; of two that are as near, the later in `known`."""
-    kin = {
+    similar = {
         other: profile
         for other, profile in known.items()
         if (other.job, other.gpu_model) == (key.job, key.gpu_model) and len(profile.points) >= LEAST_POINTS
     }
-    if same := _nearest((other for other in kin if other.batch_size == key.batch_size), key):
-        return SimilarProfile(_moved(kin[same], same, key), f"measured {_differently(same, key)}")
+    if same := _nearest((other for other in similar if other.batch_size == key.batch_size), key):
+        return SimilarProfile(_moved(similar[same], same, key), f"measured {_differently(same, key)}")
     if key.batch_size is None:
         return None
-    sizes = sorted({other.batch_size for other in kin if other.batch_size is not None})
+    sizes = sorted({other.batch_size for other in similar if other.batch_size is not None})
     below = [size for size in sizes if size < key.batch_size][-1:]
     above = [size for size in sizes if size > key.batch_size][:1]
-    ends = [end for size in (*below, *above) if (end := _nearest((o for o in kin if o.batch_size == size), key))]
+    ends = [end for size in (*below, *above) if (end := _nearest((o for o in similar if o.batch_size == size), key))]
     if below and above:
-        return _between(*((end, _moved(kin[end], end, key)) for end in ends), key=key)
+        return _between(*((end, _moved(similar[end], end, key)) for end in ends), key=key)
     return (
-        SimilarProfile(_moved(kin[ends[0]], ends[0], key), f"measured at batch size {ends[0].batch_size}")
+        SimilarProfile(_moved(similar[ends[0]], ends[0], key), f"measured at batch size {ends[0].batch_size}")
         if ends
         else None
     )
@@ -254,89 +326,3 @@ def _between(
 
 def _scaled_ci(half_width_ci: float | None, factor_ratio: float) -> float | None:
     return None if half_width_ci is None else half_width_ci * factor_ratio
-
-
-__all__ = ["ProfileKey", "ProfileStore", "StoredProfile"]
-
-MAX_PROFILES: Final = 256
-"""Of more than these the one that was saved longest ago is dropped. They are 2 MB, and read in 0.2 s."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredProfile:
-    """A curve from before.
-
-    Attributes:
-        profile: the curve; one that was interrupted has the points that were measured.
-        kind: `exact`: measured for this job and batch size on these GPUs with this driver, so not to be measured again;
-            `prior`: of something like it, to be checked.
-        origin: whose it is, in words.
-    """
-
-    profile: PowerProfile
-    kind: Literal["exact", "prior"]
-    origin: str
-
-    @property
-    def exact(self) -> PowerProfile | None:
-        """Return the curve where it is exact."""
-        return self.profile if self.kind == "exact" else None
-
-    @property
-    def prior(self) -> PowerProfile | None:
-        """Return the curve where it is a prior."""
-        return self.profile if self.kind == "prior" else None
-
-
-class ProfileStore:
-    """The curves in a state directory.
-
-    As a context manager it reads them at the beginning, and waits at the end, 2 s at most, for what is to be written.
-
-    Args:
-        state_dir: where the directory of the curves is, or will be made.
-        driver: the driver and its version, for the keys of this node's curves.
-    """
-
-    def __init__(self, state_dir: Path, *, driver: str = "") -> None:
-        self.driver = driver
-        self._folder = state_dir / "profiles"
-        self._curves: Curves | None = None
-        self._writer = FileWriter(self._folder, what="profiles")
-
-    def __enter__(self) -> Self:
-        """Read what there is."""
-        self._known()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Finish what is to be written, within a bounded time."""
-        self._writer.close()
-
-    def load(self, key: ProfileKey) -> StoredProfile | None:
-        """Return what is known of a curve, or None where there is nothing like it."""
-        curves = self._known()
-        if key in curves:
-            return StoredProfile(profile=curves[key][1], kind="exact", origin="measured before")
-        kin = nearest_profile(key, {other: profile for other, (_, profile) in curves.items() if other.job == key.job})
-        return None if kin is None else StoredProfile(profile=kin.profile, kind="prior", origin=kin.origin)
-
-    def save(self, key: ProfileKey, profile: PowerProfile) -> None:
-        """Keep a curve; a disk that refuses is told once and borne."""
-        curves, path = self._known(), path_of(self._folder, key)
-        curves.pop(key, None)
-        curves[key] = path, profile
-        changes: dict[Path, Content | None] = {path: lambda: content_of(key, profile)}
-        while len(curves) > MAX_PROFILES:
-            dropped, _ = curves.pop(next(iter(curves)))
-            changes[dropped] = None
-        self._writer.put(changes)
-
-    def flush(self, timeout_s: float) -> bool:
-        """Wait until everything is written, for `timeout_s` at most; return whether it is."""
-        return self._writer.flush(timeout_s)
-
-    def _known(self) -> Curves:
-        if self._curves is None:
-            self._curves = read_all(self._folder)
-        return self._curves

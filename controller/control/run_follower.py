@@ -1,8 +1,8 @@
-"""Following: what a node without rank 0 asks of its GPUs, and what it measures, while another node leads the run.
+"""Follows the power limit that another node plans for a run, and measures this node's part of it.
 
-The node of rank 0 says which limit the run is to have, again and again. A word that was heard before is no sign of
-life: the broker keeps the last one of a leader that is long gone. Time is what passes here between two words; the
-clocks of other nodes do not count.
+The node of rank 0 publishes the limit of the run, again and again. A plan that was received before is no sign of life:
+the broker retains the last one of a leader that is long gone. The time between two plans is measured by this node's own
+clock; those of other nodes do not count.
 
 A limit is followed in watts, as far as this node's own bounds allow. On GPUs of another model watts mean something
 else: there the same share of the highest limit is followed.
@@ -10,56 +10,55 @@ else: there the same share of the highest limit is followed.
 
 import logging
 from collections.abc import Iterable
-from typing import Literal
 
 from controller.accounting.energy_account import MeterInterval
 from controller.accounting.ranks import RunIdentity
-from controller.accounting.reports import RunReporter
+from controller.accounting.reports import NodeState, RunReporter
 from controller.clock import NS_PER_S
 from controller.config import Config
-from controller.control.gpu_group import Blocked, GpuGroup
-from controller.ports import Target
+from controller.control.gpu_group import GpuGroup
+from controller.ports import Blocked, Target
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from publishers.messages.reports import NodeProfileEntry, RunPlan
 
 BEATS_MISSED = 3
-"""A leader is silent after so many heartbeats without a word, where they take longer than the lease."""
+"""A leader is silent after so many heartbeats without a plan, where they take longer than the lease."""
 SAME_W = 1.0
 MIN_ITERATIONS = 3.0
 MIN_ACTIVE_S = 1.0
-"""Less says nothing about a limit."""
+"""Fewer iterations, or less time, say nothing about a limit."""
 MAX_LIMITS = 64
 MAX_ACTIVE_S = 600.0
 """What was measured before this much time at a limit weighs half, and half again: jobs change."""
 
-Sums = tuple[float, float, float, float]
+CurveSums = tuple[float, float, float, float]
 """A limit [W], and sums of time [s], iterations and energy [J] at it."""
 
 _LOGGER = logging.getLogger(__name__)
 
 
 class NodeCurve:
-    """What this node drew, and how fast it was, by the limit that the plan asked for; memory is bounded."""
+    """What this node drew, and how fast it was, at each limit of the plan; memory is bounded."""
 
-    def __init__(self, sums: Iterable[Sums] = ()) -> None:
+    def __init__(self, sums: Iterable[CurveSums] = ()) -> None:
         self._sums = {round(each[0] / SAME_W): each for each in sums}
-        """By watts; `sums`: those that a former controller has left."""
+        """By watts; `sums`: those of a former controller."""
 
     @property
-    def sums(self) -> list[Sums]:
+    def sums(self) -> list[CurveSums]:
         """Return what was measured, the limit that was in force longest ago first."""
         return list(self._sums.values())
 
-    def observe(self, piece: MeterInterval, *, power_limit_w: float) -> None:
-        """Add an active slice, throughout which the plan asked for a limit that was in force here."""
+    def observe(self, interval: MeterInterval, *, power_limit_w: float) -> None:
+        """Add an active interval, throughout which a limit of the plan was in force here."""
         key = round(power_limit_w / SAME_W)
         _, active_s, n_iterations, energy_j = self._sums.pop(key, (0.0, 0.0, 0.0, 0.0))
         weight = 0.5 if active_s > MAX_ACTIVE_S else 1.0
         self._sums[key] = (
             power_limit_w,
-            weight * active_s + piece.duration_s,
-            weight * n_iterations + piece.n_iterations,
-            weight * energy_j + piece.energy_j,
+            weight * active_s + interval.duration_s,
+            weight * n_iterations + interval.n_iterations,
+            weight * energy_j + interval.energy_j,
         )
         while len(self._sums) > MAX_LIMITS:  # the one that was in force longest ago
             del self._sums[next(iter(self._sums))]
@@ -106,22 +105,24 @@ class NodeCurve:
 class RunFollower:
     """A run that another node leads: its plan, and this node's part of it."""
 
-    def __init__(self, place: RunIdentity, *, config: Config, holding: GpuGroup, news: RunReporter) -> None:
-        self._job = place.job
+    has_begun = False
+
+    def __init__(self, run: RunIdentity, *, config: Config, gpus: GpuGroup, reporter: RunReporter) -> None:
+        self._job = run.job
         self._lease_s = config.job.lease_s
         self._settle_s = config.profiler.settle_s
-        self._holding = holding
-        self._news = news
+        self._gpus = gpus
+        self._reporter = reporter
         self._curve = NodeCurve()
         self._plan: RunPlan | None = None
-        self._alive_s: float | None = None
+        self._received_s: float | None = None
         self._changed_s = 0.0
-        self._told = ""
-        self._is_known = False
+        self._logged = ""
+        self._has_published = False
 
     @property
     def profile(self) -> PowerProfile | None:
-        """Return this node's curve, where it reaches up to the highest limit that the leader may ask for."""
+        """Return this node's curve, where it reaches up to the highest limit that the leader may set."""
         return self._curve.profile(self._plan.max_power_limit_w) if self._plan else None
 
     @property
@@ -130,77 +131,75 @@ class RunFollower:
         return self._plan is not None and self._plan.is_steady
 
     @property
-    def sums(self) -> list[Sums]:
+    def sums(self) -> list[CurveSums]:
         """Return what this node has measured."""
         return self._curve.sums
 
-    def reset(self, sums: Iterable[Sums] = ()) -> None:
-        """Forget the curve: the run's GPUs are others now; `sums`: what was measured with these before."""
+    def reset(self, sums: Iterable[CurveSums] = ()) -> None:
+        """Drop the curve: the run's GPUs are others now; `sums`: what was measured with these before."""
         self._curve = NodeCurve(sums)
 
-    def hear(self, plan: RunPlan, *, now_ns: int) -> bool:
-        """Take the leader's word, at a monotonic time [ns]; return whether it says anything new."""
+    def on_plan(self, plan: RunPlan, *, now_ns: int) -> bool:
+        """Accept the leader's plan at a monotonic time [ns]; return whether it is a new one."""
         former, self._plan = self._plan, plan
         if former is None or (former.node, former.seq) == (plan.node, plan.seq):
             return False
-        is_new = self._alive_s is None or (former.node, former.power_limit_w) != (plan.node, plan.power_limit_w)
-        self._alive_s = now_ns / NS_PER_S
+        is_new = self._received_s is None or (former.node, former.power_limit_w) != (plan.node, plan.power_limit_w)
+        self._received_s = now_ns / NS_PER_S
         if is_new:
-            self._changed_s = self._alive_s
+            self._changed_s = self._received_s
         return is_new
 
-    def observe(self, piece: MeterInterval) -> bool:
-        """Take an active slice; it counts where the plan's limit had settled here before it began.
-
-        Returns:
-            False: it makes no curve that would be kept.
-        """
-        begin_s = piece.begin_ns / NS_PER_S - self._settle_s
+    def observe(self, interval: MeterInterval) -> None:
+        """Learn from an active interval, where the plan's limit had settled here before it began."""
+        begin_s = interval.begin_ns / NS_PER_S - self._settle_s
         plan = self._plan
-        if plan is None or plan.power_limit_w is None or self._alive_s is None or self._changed_s > begin_s:
-            return False
-        if self._holding.enforced_w(int(begin_s * NS_PER_S)) is not None:
-            self._curve.observe(piece, power_limit_w=plan.power_limit_w)
-        return False
+        if plan is None or plan.power_limit_w is None or self._received_s is None or self._changed_s > begin_s:
+            return
+        if self._gpus.enforced_w(int(begin_s * NS_PER_S)) is not None:
+            self._curve.observe(interval, power_limit_w=plan.power_limit_w)
 
-    def wish(self, *, now_ns: int) -> Target | Blocked:
-        """Return what to ask of the GPUs at a monotonic time [ns], or why nothing; never above a prior limit."""
-        plan, alive_s, now_s = self._plan, self._alive_s, now_ns / NS_PER_S
-        if plan is None or alive_s is None:
-            return Blocked(reason="no_leader", detail="no controller on the node of rank 0 is heard")
-        if now_s - alive_s > max(self._lease_s, BEATS_MISSED * plan.heartbeat_s):
-            detail = f"nothing was heard of {plan.node}, which leads the run, for {now_s - alive_s:.3g} s"
+    def target(self, *, now_s: float, now_ns: int) -> Target | Blocked:
+        """Return the limit to set at a monotonic time [ns], or why none; never above a prior limit."""
+        del now_s
+        plan, received_s, monotonic_s = self._plan, self._received_s, now_ns / NS_PER_S
+        if plan is None or received_s is None:
+            return Blocked(reason="no_leader", detail="no plan is received from the node of rank 0")
+        if monotonic_s - received_s > max(self._lease_s, BEATS_MISSED * plan.heartbeat_s):
+            detail = f"no plan from {plan.node}, which leads the run, for {monotonic_s - received_s:.3g} s"
             return Blocked(reason="leader_silent", detail=detail)
         if plan.power_limit_w is None:
-            return Blocked(reason=plan.reason, detail=_said_by(plan))
+            return Blocked(reason=plan.reason, detail=_with_source(plan))
         return Target(
             power_limit_w=self._own_limit_w(plan, plan.power_limit_w),
             reason=plan.reason,
-            detail=_said_by(plan),
+            detail=_with_source(plan),
             job=self._job,
             signal=plan.signal,
         )
 
-    def tell(self, wish: Target | Blocked, *, is_barred: bool) -> None:
-        """Tell how this node follows, and what it has measured; `is_barred`: no limit may be set."""
-        if wish.reason == "not_gathered" and not self._is_known:
+    def publish(self, target: Target | Blocked | None, *, is_barred: bool, now_s: float, now_ns: int) -> None:
+        """Publish how this node follows, and what it has measured; `is_barred`: no limit may be set."""
+        del now_s, now_ns
+        if target is None or (target.reason == "not_gathered" and not self._has_published):
             return  # rank 0 may yet come to this node
-        self._is_known = True
-        state: Literal["following", "waiting", "observing"]
-        state = "observing" if is_barred else "following" if isinstance(wish, Target) else "waiting"
-        if state == "waiting" and wish.reason != self._told:
-            _LOGGER.info("%s: no limit is set: %s", self._job, wish.detail)
-        self._told = wish.reason if state == "waiting" else ""
-        self._news.tell_part(wish, self._curve.entries, state=state)
+        self._has_published = True
+        state: NodeState = "observing" if is_barred else "following" if isinstance(target, Target) else "waiting"
+        if state == "waiting" and target.reason != self._logged:
+            _LOGGER.info("%s: no limit is set: %s", self._job, target.detail)
+        self._logged = target.reason if state == "waiting" else ""
+        self._reporter.publish_node_profile(
+            target, self._curve.entries, state=state, gpu_model=self._gpus.model, n_gpus=len(self._gpus.uuids)
+        )
 
     def _own_limit_w(self, plan: RunPlan, power_limit_w: float) -> float:
         """Return what a limit of the plan means here [W]."""
-        floor_w, ceiling_w = self._holding.bounds_w()
-        ceiling_w = min(ceiling_w, self._holding.least_prior_power_limit_w)
-        if self._holding.model != plan.gpu_model:
+        floor_w, ceiling_w = self._gpus.bounds_w()
+        ceiling_w = min(ceiling_w, self._gpus.least_prior_power_limit_w)
+        if self._gpus.model != plan.gpu_model:
             power_limit_w *= ceiling_w / plan.max_power_limit_w
         return min(max(power_limit_w, floor_w), ceiling_w)
 
 
-def _said_by(plan: RunPlan) -> str:
-    return f"the plan of {plan.node}: {plan.detail}"
+def _with_source(plan: RunPlan) -> str:
+    return f"plan of {plan.node}: {plan.detail}"

@@ -1,54 +1,49 @@
 """Chooses the power limit of a run on the node that leads it: the node of rank 0.
 
-Steering one run: which limit it should have now, by what is known of its curve. No clock, no GPU, no bus.
-
-While the curve is measured it is the limit that is to be measured next; afterwards it is the limit of the plan: for the
-first blocks of time of a curious one, which tries out what may be best, then of the real one.
-
-Leading a run: the limit that follows from its curve on this node, and from what the other nodes tell of theirs.
-
-A run on one node is led there; one on several, by the node of rank 0. The curve is measured here, and kept on disk.
+A run on one node is led there. The curve is measured on this node and stored; the other nodes report theirs.
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from controller.accounting.energy_account import EnergyAccount, MeterInterval
+from controller.accounting.iteration_log import IterationLog
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import RunReporter
-from controller.config import Config, EnergyConfig, PlanConfig, ProfilerConfig
+from controller.config import Config, EnergyConfig, PlanRules, ProfilerConfig
 from controller.control.curve_learning import (
-    CurveLearning,
+    CurveState,
+    CurveUpdate,
     Planned,
     Profiling,
-    State,
     Waiting,
+    advance_curve,
+    begin_curve,
     measured_in,
     posterior_sample,
+    with_stalls,
 )
-from controller.control.gpu_group import Blocked, GpuGroup
+from controller.control.gpu_group import GpuGroup
 from controller.control.multi_node import NodeShare, PlanBroadcast
-from controller.control.plan import PlanInputs, PlannedTarget, alone
-from controller.control.profile_store import ProfileKey, ProfileStore, StoredProfile
-from controller.ports import Provenance, SignalSource, Target
+from controller.control.plan import PlanInputs, PlannedTarget
+from controller.control.profile_store import ProfileKey, ProfileStore
+from controller.ports import Blocked, SignalSource, Target
 from policies import profiling
 from policies.planning import Progress
 from policies.profiling import ProfilerSettings
 from policies.vocabulary.profile import PowerProfile
-from policies.vocabulary.signal import Signal
-
-__all__ = ["LimitControl", "Planned", "Profiling", "State", "TimeBudgetStart", "Waiting"]
 
 REFERENCE_BLOCKS = 4
 """Every fourth block measures the highest limit, until it is known well. The time that a run gains there it spends at
 lower limits."""
 
+_LOGGER = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBudgetStart:
-    """Where a run was when it left its curve: a new curve has a new ledger of time.
+    """Where a run was when its curve was dropped: a new curve has a new time budget.
 
     Attributes:
         n_iterations: how many iterations had passed.
@@ -60,33 +55,36 @@ class TimeBudgetStart:
 
 
 class LimitControl:
-    """The decisions for one run, in their order; `ledger`: where its ledger of time starts, None at its beginning."""
+    """The decisions for one run, in their order. No clock, no GPU, no bus.
+
+    While the curve is measured the limit is the one to measure next; then it is the limit of the plan: for the first
+    blocks of time made on a curve drawn from what is possible, which tries out what may be best, then on the probable
+    one.
+
+    Attributes:
+        state: what is known of the curve.
+        profile: the curve as it is published and accounted by, with its stalls; None before anything is known.
+        budget_start: where the time budget of the run starts; None: at its beginning.
+    """
 
     def __init__(
-        self, *, job: str, run: str = "", profiler: ProfilerConfig, plan: PlanConfig, energy: EnergyConfig
+        self, *, job: str, run: str = "", profiler: ProfilerConfig, rules: PlanRules, energy: EnergyConfig
     ) -> None:
+        self.state: CurveState = Waiting()
+        self.profile: PowerProfile | None = None
+        self.budget_start: TimeBudgetStart | None = None
         self._job = job
         self._run = run
         self._profiler = profiler
-        self._rules = plan.rules_of(job)
+        self._rules = rules
         self._energy = energy
-        self._learning = CurveLearning()
         self._plan: PlannedTarget | None = None
-        self._trial: tuple[int, float, Target] | None = None
-        """The block in which a limit is tried out, since when [Unix s], and its target."""
-        self.ledger: TimeBudgetStart | None = None
-        self._n_left = 0
-        self._opens_ledger = False
+        self._restarts_budget = False
         self._is_paused = False
         self._unsettled_s = 0.0
 
     @property
-    def state(self) -> State:
-        """Return what is known of the curve."""
-        return self._learning.state
-
-    @property
-    def name(self) -> Literal["waiting", "profiling", "planned"]:
+    def state_name(self) -> Literal["waiting", "profiling", "planned"]:
         """Return the state as it is published."""
         match self.state:
             case Waiting():
@@ -95,11 +93,6 @@ class LimitControl:
                 return "profiling"
             case Planned():
                 return "planned"
-
-    @property
-    def profile(self) -> PowerProfile | None:
-        """Return the curve as far as it is measured."""
-        return self._learning.profile
 
     def begin(
         self,
@@ -116,8 +109,8 @@ class LimitControl:
             floor_power_limit_w: the lowest limit that every GPU takes [W].
             ceiling_power_limit_w: the highest one, the reference of every promise [W].
             known: what this job has measured already; it is not measured again.
-            prior: the curve of something like it: it is checked, and adopted or forgotten.
-            n_gpus: how many GPUs the power of a slice is the sum of.
+            prior: the curve of a similar job: it is checked, and adopted or dropped.
+            n_gpus: how many GPUs the power of an interval is the sum of.
         """
         config = self._profiler
         settings = ProfilerSettings(
@@ -138,81 +131,77 @@ class LimitControl:
             bounds_w=(floor_power_limit_w, ceiling_power_limit_w),
             n_gpus=n_gpus,
         )
-        self._learning.begin(settings, known, prior)
+        self.state = begin_curve(settings, known, prior, n_drifts=self.state.n_drifts)
+        self._update_profile()
 
     def reset(self) -> None:
-        """Forget the curve: the run's GPUs or ranks are others now."""
-        self._learning.reset()
-        self._trial = None
+        """Drop the curve: the run's GPUs are others now."""
+        self.state, self.profile, self._plan = Waiting(n_drifts=self.state.n_drifts), None, None
 
-    def open_ledger(self) -> None:
-        """Let the ledger of time begin anew with the next decision."""
-        self._opens_ledger = True
+    def restart_time_budget(self) -> None:
+        """Let the time budget begin anew with the next decision."""
+        self._restarts_budget = True
 
-    def observe(self, piece: MeterInterval, *, enforced_power_limit_w: float) -> bool:
-        """Take an active slice at a limit that was in force all the time; return whether the curve is to be kept."""
+    def observe(self, interval: MeterInterval, *, enforced_power_limit_w: float) -> CurveUpdate | None:
+        """Learn from an active interval at a limit that was in force all the time; None where it does not count."""
         if self._is_paused:  # it came back at the highest limit, which is not the one that is measured
-            return False
+            return None
         if self._unsettled_s > 0:
-            self._unsettled_s -= piece.duration_s
-            return False
-        return self._learning.observe(piece, enforced_power_limit_w=enforced_power_limit_w)
+            self._unsettled_s -= interval.duration_s
+            return None
+        update = advance_curve(self.state, interval, enforced_power_limit_w=enforced_power_limit_w)
+        self.state = update.state
+        if update.is_new or update.dropped:
+            self._update_profile()
+        if update.dropped:
+            self._restarts_budget = True
+        return update
 
-    def take_left(self) -> PowerProfile | None:
-        """Return the curve that the job has just left, once."""
-        return self._learning.take_left()
-
-    def wait_at_the_top(self, why: str = "no iterations") -> Target | None:
+    def highest_while_paused(self, why: str = "no iterations") -> Target | None:
         """Return the highest limit, for a pause in mid-measurement: no validation must run at what was tried out."""
         match self.state:
             case Profiling(settings=settings):
                 what = "profile"
-            case Planned(settings=settings) if self._trial is not None:
+            case Planned(settings=settings) if self._plan is not None and self._plan.is_trying:
                 what = "trial"
             case _:
                 return None
         self._is_paused = True
         return self._highest(settings, "profiling_paused", f"{why}: the {what} waits at the highest limit")
 
-    def choose(
-        self,
-        *,
-        now_s: float,
-        history: Signal | None,
-        forecast: Signal | None,
-        progress: Progress,
-        provenance: Provenance,
-        joint: Callable[[PowerProfile], PowerProfile] = alone,
-    ) -> Target | None:
-        """Return the limit that the run should have now, with its reason; None while it has none to ask for."""
+    def current(self, now_s: float, n_iterations: float) -> Target | None:
+        """Return the target that still holds at a time [Unix s], or None where one is to be chosen."""
         if self._is_paused:
             self._is_paused, self._unsettled_s = False, self._profiler.settle_s
-        if self._opens_ledger or self._n_left != self._learning.n_left:
-            self._leave_curve(progress)
-        if self.ledger is not None and progress.n_iterations < self.ledger.n_iterations:
-            self.ledger = None  # the iterations are counted anew: another process has taken a rank's place
-        outlook = PlanInputs(
-            now_s=now_s,
-            history=history,
-            forecast=forecast,
-            progress=_since(self.ledger, progress) if self._rules.objective == "slowdown" else progress,
-            provenance=provenance,
-            joint=joint,
-        )
+        if self.budget_start is not None and n_iterations < self.budget_start.n_iterations:
+            self.budget_start = None  # the iterations are counted anew: another process has taken a rank's place
+        if self._restarts_budget or self._plan is None or not isinstance(self.state, Planned):
+            return None
+        return self._plan.current(now_s, self._trial_block(self.state))
+
+    def choose(self, inputs: PlanInputs) -> Target | None:
+        """Return the limit that the run should have now, with its reason; None while it has none to ask for."""
+        progress = inputs.progress
+        if self._restarts_budget:
+            self.budget_start = TimeBudgetStart(n_iterations=progress.n_iterations, active_s=progress.active_s)
+            self._restarts_budget = False
+            if self._plan is not None:
+                self._plan.reset()
+        if self._rules.objective == "slowdown":
+            inputs = replace(inputs, progress=_since(self.budget_start, progress))
         match self.state:
             case Profiling() as state:
                 return self._to_measure(state)
             case Planned() as state if self._plan is not None:
-                return self._planned(state, self._plan, outlook)
+                n_block = self._trial_block(state)
+                if n_block is None:
+                    return self._plan.choose(state.refinement.profile, inputs)
+                return self._trial(state, self._plan, inputs, n_block)
         return None
 
-    def _leave_curve(self, progress: Progress) -> None:
-        """Drop what was planned on the former curve, and open a new ledger."""
-        self._n_left, self._trial = self._learning.n_left, None
-        self.ledger = TimeBudgetStart(n_iterations=progress.n_iterations, active_s=progress.active_s)
-        self._opens_ledger = False
-        if self._plan is not None:
-            self._plan.reset()
+    def _update_profile(self) -> None:
+        measured = measured_in(self.state)
+        self.profile = with_stalls(measured) if measured else None
 
     def _to_measure(self, state: Profiling) -> Target:
         wanted_w = profiling.target_power_limit_w(state.sweep)
@@ -225,167 +214,143 @@ class LimitControl:
     def _highest(self, settings: ProfilerSettings, reason: str, detail: str) -> Target:
         return Target(power_limit_w=settings.prior_power_limit_w, reason=reason, detail=detail, job=self._job)
 
-    def _planned(self, state: Planned, plan: PlannedTarget, outlook: PlanInputs) -> Target:
-        """Return the target of the plan, or of the block in which something is tried out."""
-        measured, n_block = state.refinement.profile, state.refinement.n_blocks + 1
-        checks_reference = (
-            self._rules.objective == "slowdown" and n_block % REFERENCE_BLOCKS == 0 and not state.knows_its_reference
-        )
-        # In doubt nothing is learnt, so that a trial would last for as long as the doubt. At the highest limit it may:
-        # that costs no time, and a brake that has gone shows nowhere else.
-        if not checks_reference and (state.drift.is_suspected or not state.is_exploring):
-            self._trial = None
-            return plan.choose(measured, outlook)
-        if self._trial is not None:
-            n_tried, since_s, target = self._trial
-            if n_tried == n_block and since_s <= outlook.now_s < since_s + self._rules.period_s:
-                return target
+    def _measures_reference(self, state: Planned) -> bool:
+        """Return whether the next block measures the highest limit."""
+        is_its_turn = self._rules.objective == "slowdown" and (state.refinement.n_blocks + 1) % REFERENCE_BLOCKS == 0
+        return is_its_turn and not state.knows_its_reference
+
+    def _trial_block(self, state: Planned) -> int | None:
+        """Return the block in which a limit is tried out now, or None where the plan holds.
+
+        In doubt nothing is learnt, so that a trial would last for as long as the doubt. At the highest limit it may:
+        that costs no time, and a brake that has gone shows nowhere else.
+        """
+        if not self._measures_reference(state) and (state.drift.is_suspected or not state.is_exploring):
+            return None
+        return state.refinement.n_blocks + 1
+
+    def _trial(self, state: Planned, plan: PlannedTarget, inputs: PlanInputs, n_block: int) -> Target:
+        """Return the target of the block in which something is tried out."""
         which = f"measurement {n_block} of {state.settings.n_blocks} that refine the curve"
-        if checks_reference:
+        if self._measures_reference(state):
             target = self._highest(state.settings, "refining", f"the promise is relative to the highest limit: {which}")
-        else:
-            supposed = posterior_sample(measured, job=self._job, run=self._run, n_block=n_block)
-            target = plan.try_out(supposed, outlook, block_s=state.settings.block_s, which=which)
-        self._trial = n_block, outlook.now_s, target
-        return target
-
-
-def _since(start: TimeBudgetStart | None, progress: Progress) -> Progress:
-    """Return the progress since the ledger was opened."""
-    if start is None:
-        return progress
-    total_iterations = progress.total_iterations
-    return replace(
-        progress,
-        n_iterations=progress.n_iterations - start.n_iterations,
-        active_s=max(progress.active_s - start.active_s, 0.0),
-        total_iterations=None if total_iterations is None else total_iterations - start.n_iterations,
-    )
-
-
-_LOGGER = logging.getLogger(__name__)
+            return plan.try_target(target, n_block=n_block, now_s=inputs.now_s)
+        sample = posterior_sample(state.refinement.profile, job=self._job, run=self._run, n_block=n_block)
+        return plan.try_out(sample, inputs, n_block=n_block, block_s=state.settings.block_s, which=which)
 
 
 class RunLeader:
-    """The decisions for a run, and what they rest on."""
+    """Leads a run: decides on its limit, stores its curve, and broadcasts the plan to its other nodes.
+
+    Attributes:
+        limits: the decisions.
+        broadcast: the other nodes.
+    """
 
     def __init__(
         self,
-        place: RunIdentity,
+        run: RunIdentity,
         *,
         config: Config,
         signal: SignalSource,
         store: ProfileStore,
         ranks: Ranks,
-        holding: GpuGroup,
-        books: EnergyAccount,
-        news: RunReporter,
+        gpus: GpuGroup,
+        account: EnergyAccount,
+        reporter: RunReporter,
     ) -> None:
-        self._place = place
-        self._config = config
+        self._job = run.job
+        self._energy = config.energy
+        self._patience_s = config.profiler.patience_s
         self._signal = signal
         self._store = store
         self._ranks = ranks
-        self._holding = holding
-        self._books = books
-        self._news = news
-        self.fleet = PlanBroadcast(place, publish=news.publish)
-        self._steering = LimitControl(
-            job=place.job, run=place.run, profiler=config.profiler, plan=config.plan, energy=config.energy
+        self._gpus = gpus
+        self._account = account
+        self._reporter = reporter
+        self._published: tuple[object, ...] = ()
+        self.broadcast = PlanBroadcast(run, reporter=reporter)
+        self.limits = LimitControl(
+            job=run.job,
+            run=run.run,
+            profiler=config.profiler,
+            rules=config.plan.rules_of(run.job),
+            energy=config.energy,
         )
-
-    @property
-    def is_waiting(self) -> bool:
-        """Return whether nothing was decided yet."""
-        return isinstance(self._steering.state, Waiting)
-
-    @property
-    def is_steady(self) -> bool:
-        """Return whether the limit comes from the plan, and is not just being measured."""
-        state = self._steering.state
-        return isinstance(state, Planned) and not state.is_exploring
 
     @property
     def profile(self) -> PowerProfile | None:
         """Return this node's curve, as far as it is measured."""
-        return self._steering.profile
+        return self.limits.profile
 
     @property
-    def ledger(self) -> TimeBudgetStart | None:
-        """Return where the ledger of time starts that holds now; None: at the beginning of the run."""
-        return self._steering.ledger
+    def is_steady(self) -> bool:
+        """Return whether the limit comes from the plan, and is not just being measured."""
+        state = self.limits.state
+        return isinstance(state, Planned) and not state.is_exploring
 
-    def go_on_from(self, ledger: TimeBudgetStart | None) -> None:
-        """Take up the ledger of a former controller, before anything is decided."""
-        self._steering.ledger = ledger
+    @property
+    def has_begun(self) -> bool:
+        """Return whether anything was decided yet."""
+        return not isinstance(self.limits.state, Waiting)
 
-    def reset(self) -> None:
-        """Forget the curve: the run's GPUs are others now."""
-        self._steering.reset()
-
-    def settle(self, profile: PowerProfile | None) -> None:
-        """Settle what ran on a curve that holds no more: the baseline of it, and what time it has gained or lost."""
-        if self._books.account.n_iterations:
-            self._books.account.close_curve(profile)
-            self._steering.open_ledger()
-
-    def observe(self, piece: MeterInterval) -> bool:
-        """Take an active slice, if it ran at the limit asked for; return whether the curve has grown."""
-        enforced_w = self._holding.enforced_w(piece.begin_ns)
+    def observe(self, interval: MeterInterval) -> CurveUpdate | None:
+        """Learn from an active interval, if it ran at the requested limit; store a curve that is new."""
+        enforced_w = self._gpus.enforced_w(interval.begin_ns)
         if enforced_w is None:
-            return False
-        has_grown = self._steering.observe(piece, enforced_power_limit_w=enforced_w)
-        if left := self._steering.take_left():
-            self._books.account.close_curve(left)
-        return has_grown
+            return None
+        update = self.limits.observe(interval, enforced_power_limit_w=enforced_w)
+        if update is not None and update.is_new:
+            self._store_curve(update.state)
+        return update
 
-    def keep(self) -> None:
-        """Keep the curve on disk."""
-        measured = measured_in(self._steering.state)
-        if measured is not None:
-            self._store.save(self._key(), measured)
-            if not isinstance(self._steering.state, Profiling):
-                curve = ", ".join(
-                    f"{p.power_limit_w:g} W: {p.power_w:.0f} W {p.iterations_per_s:.4g}/s" for p in measured.points
-                )
-                _LOGGER.info("%s: profiled: %s", self._ranks.name, curve)
-
-    def wish(self, *, now_s: float, now_ns: int) -> Target | None:
+    def target(self, *, now_s: float, now_ns: int) -> Target | None:
         """Return the limit that the run should have now, at a Unix time [s] and a monotonic one [ns]."""
-        if self.is_waiting:
-            floor_w, ceiling_w = self._holding.bounds_w()
-            known = self._recalled()
-            self._steering.begin(
-                floor_power_limit_w=floor_w,
-                ceiling_power_limit_w=ceiling_w,
-                known=known.exact if known else None,
-                prior=known.prior if known else None,
-                n_gpus=len(self._holding.uuids),
-            )
-        is_paused = self._ranks.is_paused(now_ns, window_s=self._config.profiler.patience_s)
-        why = "a GPU cannot be read" if self._books.is_blind else "no iterations" if is_paused else ""
-        return (self._steering.wait_at_the_top(why) if why else None) or self._choose(now_s)
+        limits, slowest = self.limits, self._ranks.slowest
+        if isinstance(limits.state, Waiting):
+            self._begin()
+        is_paused = slowest.is_paused(now_ns, after_s=self._patience_s)
+        if self._account.is_blind or is_paused:
+            highest = limits.highest_while_paused("a GPU cannot be read" if self._account.is_blind else "no iterations")
+            if highest is not None:
+                return highest
+        return limits.current(now_s, slowest.n_iterations) or limits.choose(self._plan_inputs(now_s, slowest))
 
-    def tell_curve(self, *, is_barred: bool) -> None:
-        """Publish the curve and how far it is; `is_barred`: no limit may be set."""
-        self._news.tell_curve(self._steering.profile, state="observing" if is_barred else self._steering.name)
-
-    def tell(self, wish: Target | Blocked, *, now_s: float, now_ns: int) -> None:
-        """Tell the other nodes what the run is to have, or why nothing; where there are none, nobody is told."""
-        if self._ranks.are_elsewhere and self._holding.states:
-            is_steady = isinstance(wish, Target) and self.is_steady
-            self.fleet.say(
-                wish,
-                gpu_model=self._holding.model,
-                max_power_limit_w=self._holding.bounds_w()[1],
-                is_steady=is_steady,
+    def publish(self, target: Target | Blocked | None, *, is_barred: bool, now_s: float, now_ns: int) -> None:
+        """Publish the curve where it has changed; broadcast the target to the other nodes, if there are any."""
+        gpus, limits = self._gpus, self.limits
+        state = "observing" if is_barred else limits.state_name
+        current = state, limits.profile, len(gpus.uuids), self._ranks.status.batch_size
+        if current != self._published:
+            self._published = current
+            self._reporter.publish_profile(limits.profile, state=state, gpu_model=gpus.model, n_gpus=len(gpus.uuids))
+        if target is not None and self._ranks.is_multi_node and gpus.states():
+            self.broadcast.publish(
+                target,
+                gpu_model=gpus.model,
+                max_power_limit_w=gpus.bounds_w()[1],
+                is_steady=isinstance(target, Target) and self.is_steady,
                 wall_s=now_s,
                 now_ns=now_ns,
             )
 
-    def _choose(self, now_s: float) -> Target | None:
-        slowest, status = self._ranks.slowest, self._ranks.status
-        return self._steering.choose(
+    def _begin(self) -> None:
+        """Begin to learn the curve, from a stored one where there is one."""
+        floor_w, ceiling_w = self._gpus.bounds_w()
+        stored = self._store.load(self._key())
+        if stored is not None:
+            _LOGGER.info("%s: using a stored profile (%s): %s", self._ranks.name, stored.kind, stored.origin)
+        self.limits.begin(
+            floor_power_limit_w=floor_w,
+            ceiling_power_limit_w=ceiling_w,
+            known=stored.exact if stored else None,
+            prior=stored.prior if stored else None,
+            n_gpus=len(self._gpus.uuids),
+        )
+
+    def _plan_inputs(self, now_s: float, slowest: IterationLog) -> PlanInputs:
+        status = self._ranks.status
+        return PlanInputs(
             now_s=now_s,
             history=self._signal.history(),
             forecast=self._signal.forecast(),
@@ -402,39 +367,56 @@ class RunLeader:
 
     def _spent(self) -> float | None:
         """Return what a budget has paid for the run on all nodes; None while that is not known."""
-        kind, energy = self._signal.kind, self._config.energy
-        here = self._books.account.spent(kind=kind, host_power_w=energy.host_power_w, pue=energy.pue)
+        kind, energy = self._signal.kind, self._energy
+        here = self._account.totals.spent(kind=kind, host_power_w=energy.host_power_w, pue=energy.pue)
         if here is None:
             return None
-        return here + self._news.spent_elsewhere(kind=kind, host_power_w=energy.host_power_w, pue=energy.pue)
+        return here + self._reporter.spent_elsewhere(kind=kind, host_power_w=energy.host_power_w, pue=energy.pue)
 
     def _joint(self, own: PowerProfile) -> PowerProfile:
         """Return the curve of all nodes at the limits of this node's own."""
-        if not self._ranks.are_elsewhere:
+        if not self._ranks.is_multi_node:
             return own
         share = NodeShare(
-            n_gpus=len(self._holding.uuids),
+            n_gpus=len(self._gpus.uuids),
             n_ranks=len(self._ranks.members),
             world_size=self._ranks.status.world_size,
-            host_power_w=self._config.energy.host_power_w,
+            host_power_w=self._energy.host_power_w,
         )
-        return self.fleet.joint(own, share)
+        return self.broadcast.joint(own, share)
 
-    def _recalled(self) -> StoredProfile | None:
-        """Return what is remembered of the curve, or of one like it."""
-        known = self._store.load(self._key())
-        if known is not None:
-            _LOGGER.info("%s: a curve is known (%s): %s", self._ranks.name, known.kind, known.origin)
-        return known
+    def _store_curve(self, state: CurveState) -> None:
+        measured = measured_in(state)
+        if measured is None:
+            return
+        self._store.save(self._key(), measured)
+        if isinstance(state, Planned):
+            curve = ", ".join(
+                f"{p.power_limit_w:g} W: {p.power_w:.0f} W {p.iterations_per_s:.4g} it/s" for p in measured.points
+            )
+            _LOGGER.info("%s: power curve measured: %s", self._ranks.name, curve)
 
     def _key(self) -> ProfileKey:
         status = self._ranks.status
         return ProfileKey(
-            job=self._place.job,
-            gpu_model=self._holding.model,
-            n_gpus=len(self._holding.uuids),
+            job=self._job,
+            gpu_model=self._gpus.model,
+            n_gpus=len(self._gpus.uuids),
             world_size=status.world_size,
             batch_size=status.batch_size,
-            gpu_uuids=tuple(sorted(self._holding.uuids)),
+            gpu_uuids=tuple(sorted(self._gpus.uuids)),
             driver=self._store.driver,
         )
+
+
+def _since(start: TimeBudgetStart | None, progress: Progress) -> Progress:
+    """Return the progress since the time budget began."""
+    if start is None:
+        return progress
+    total_iterations = progress.total_iterations
+    return replace(
+        progress,
+        n_iterations=progress.n_iterations - start.n_iterations,
+        active_s=max(progress.active_s - start.active_s, 0.0),
+        total_iterations=None if total_iterations is None else total_iterations - start.n_iterations,
+    )

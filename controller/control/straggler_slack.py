@@ -1,6 +1,6 @@
-"""Sharing slack: which GPUs of a run get less than its limit here, because they wait for another one.
+"""Lowers the limit of GPUs that wait for a slower one of the same run.
 
-What is found out holds for one limit of the run; plans go back and forth between a few. The decision is
+What is learnt holds for one limit of the run; plans alternate between a few. The decision is
 `policies.planning.straggler_slack`; this keeps one of its states for each of the latest limits.
 """
 
@@ -22,56 +22,56 @@ from policies.planning.straggler_slack import (
 
 MAX_LIMITS = 8
 MAX_GAP_S = 1_800.0
-"""Away from a limit for longer, as when the plan follows the grid, a measurement is not taken up where it was left."""
+"""Away from a limit for longer, as when the plan follows the grid, a measurement is not resumed."""
 SAME_RATIO = 0.02
 """Limits of the run that differ by less are one: the share by which a GPU is lowered is the same."""
 
 
 class StragglerSlack:
-    """The slack of a run on this node."""
+    """The slack of a run on this node: which of its GPUs have a lower limit than the run."""
 
-    def __init__(self, holding: GpuGroup, *, settle_s: float) -> None:
-        self._holding = holding
+    def __init__(self, gpus: GpuGroup, *, settle_s: float) -> None:
+        self._gpus = gpus
         self._settle_s = settle_s
         self._uuids: tuple[str, ...] = ()
         self._known: OrderedDict[float, SlackState] = OrderedDict()
         self._present_w: float | None = None
-        self._is_asked = False
-        self._seen_ns = 0
+        self._is_requested = False
+        self._latest_ns = 0
         self._left_ns: dict[float, int] = {}
-        """When the latest slice ended, of all and at each limit [ns]."""
+        """When the latest interval ended, of all and at each limit [ns]."""
 
-    def lowered(self, target: Target, *, is_steady: bool) -> dict[str, float]:
-        """Return by what share each GPU's limit is to be below the run's now; nothing while a limit is measured.
+    def reductions(self, target: Target, *, is_steady: bool) -> dict[str, float]:
+        """Return by what share the limit of each GPU is to be below the run's now; empty while a limit is measured.
 
         Args:
-            target: what the run is to have.
+            target: the limit of the run.
             is_steady: whether that comes from the plan, and is not just being measured.
         """
         if not is_steady:
             self.pause()
             return {}
-        if self._uuids != (uuids := tuple(sorted(self._holding.uuids))):
+        if self._uuids != (uuids := tuple(sorted(self._gpus.uuids))):
             self._uuids, self._present_w = uuids, None
             self._known.clear()
             self._left_ns.clear()
         self._enter(target.power_limit_w)
-        self._is_asked = True
+        self._is_requested = True
         return dict(zip(uuids, limit_reductions(self._rules(target.power_limit_w), self._slack), strict=True))
 
     def pause(self) -> None:
         """Stop for now: something else decides on the limits."""
         self._present_w = None
 
-    def observe(self, piece: MeterInterval) -> None:
-        """Take an active slice, if every GPU had what it is to have."""
-        self._seen_ns = piece.end_ns
-        if self._present_w is None or not self._is_asked or not self._holding.is_in_force(piece.begin_ns):
+    def observe(self, interval: MeterInterval) -> None:
+        """Learn from an active interval, if every GPU had the limit requested of it."""
+        self._latest_ns = interval.end_ns
+        if self._present_w is None or not self._is_requested or not self._gpus.is_in_force(interval.begin_ns):
             return
-        self._left_ns[self._present_w] = piece.end_ns
+        self._left_ns[self._present_w] = interval.end_ns
         rules, before = self._rules(self._present_w), self._slack
-        self._slack = advance_slack(rules, before, active_s=piece.duration_s, n_iterations=piece.n_iterations)
-        self._is_asked = limit_reductions(rules, self._slack) == limit_reductions(rules, before)
+        self._slack = advance_slack(rules, before, active_s=interval.duration_s, n_iterations=interval.n_iterations)
+        self._is_requested = limit_reductions(rules, self._slack) == limit_reductions(rules, before)
 
     @property
     def _slack(self) -> SlackState:
@@ -84,12 +84,12 @@ class StragglerSlack:
         self._known[self._present_w] = slack
 
     def _enter(self, power_limit_w: float) -> None:
-        """Take up what is known at a limit of the run, or begin there."""
+        """Resume what is known at a limit of the run, or begin there."""
         if self._present_w is not None and _is_same(self._present_w, power_limit_w):
             return
         self._present_w = next((w for w in self._known if _is_same(w, power_limit_w)), power_limit_w)
         slack = self._known.pop(self._present_w, None) or begin_slack(len(self._uuids))
-        has_aged = self._seen_ns - self._left_ns.pop(self._present_w, self._seen_ns) > MAX_GAP_S * NS_PER_S
+        has_aged = self._latest_ns - self._left_ns.pop(self._present_w, self._latest_ns) > MAX_GAP_S * NS_PER_S
         self._known[self._present_w] = interrupted(slack) if has_aged else resumed(slack)
         while len(self._known) > MAX_LIMITS:
             self._left_ns.pop(self._known.popitem(last=False)[0], None)
@@ -97,7 +97,7 @@ class StragglerSlack:
     def _rules(self, power_limit_w: float) -> SlackRules:
         """Return the rules at a limit of the run: no GPU is lowered below the highest floor."""
         rules = SlackRules(settle_s=self._settle_s)
-        room_ratio = 1 - self._holding.bounds_w()[0] / power_limit_w
+        room_ratio = 1 - self._gpus.bounds_w()[0] / power_limit_w
         return SlackRules(settle_s=self._settle_s, max_ratio=min(rules.max_ratio, max(room_ratio, 0.0)))
 
 

@@ -1,4 +1,4 @@
-"""Housekeeping of the broker: the retained topics of runs that have ended are cleared.
+"""Clears the retained topics of runs that have ended from the broker.
 
 The leader of a run (the node of rank 0) clears them after an hour, any controller after a day, so that the broker of a
 busy site does not remember every run there ever was.
@@ -15,21 +15,21 @@ LEADER_AFTER_S = 3_600.0
 ANYBODY_AFTER_S = 86_400.0
 MAX_RUNS = 4_096
 MAX_RANKS = 131_072
-"""Of all runs together; what comes beyond lets go of the oldest run."""
+"""Of all runs together; beyond it the oldest run is forgotten."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _RetainedRun:
     """A run as its retained topics show it; `is_running` tells that of each rank."""
 
-    heard_s: float
+    last_status_s: float
     ours: bool = False
     led: bool = False
     is_running: dict[int, bool] = field(default_factory=dict)
 
 
 class RetainedTopics:
-    """What retained topics there are, and when they are to go."""
+    """Which retained topics there are, and when they are to be cleared."""
 
     def __init__(self, topics: Topics, bus: Bus, *, node: str) -> None:
         self._topics = topics
@@ -38,11 +38,11 @@ class RetainedTopics:
         self._runs: OrderedDict[tuple[str, str], _RetainedRun] = OrderedDict()
         self._n_ranks = 0
 
-    def note(self, address: ParsedTopic, status: RankStatus, *, now_s: float, ours: bool) -> None:
-        """Take note of a rank's status."""
-        rank = address.rank or 0
-        run = self._runs.setdefault((address.job or "", address.run or ""), _RetainedRun(heard_s=now_s))
-        run.heard_s = now_s
+    def record(self, topic: ParsedTopic, status: RankStatus, *, now_s: float, ours: bool) -> None:
+        """Record a rank's status."""
+        rank = topic.rank or 0
+        run = self._runs.setdefault((topic.job or "", topic.run or ""), _RetainedRun(last_status_s=now_s))
+        run.last_status_s = now_s
         run.ours = run.ours or ours
         run.led = run.led or (ours and rank == 0)
         self._n_ranks += rank not in run.is_running
@@ -51,12 +51,12 @@ class RetainedTopics:
             _, oldest = self._runs.popitem(last=False)
             self._n_ranks -= len(oldest.is_running)
 
-    def sweep(self, now_s: float) -> None:
-        """Clear what is due."""
+    def clear_due(self, now_s: float) -> None:
+        """Clear the topics of runs that ended long enough ago."""
         for key, run in list(self._runs.items()):
             has_ended = not any(run.is_running.values())
             after_s = LEADER_AFTER_S if run.led and has_ended else ANYBODY_AFTER_S
-            if now_s - run.heard_s >= after_s:
+            if now_s - run.last_status_s >= after_s:
                 del self._runs[key]
                 self._n_ranks -= len(run.is_running)
                 self._clear(*key, run)

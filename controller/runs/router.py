@@ -1,6 +1,6 @@
-"""The router: what arrives on the bus goes to the run it belongs to; runs start, get their GPUs, and are retired here.
+"""Routes bus messages to the runs of this node; starts runs, gives them their GPUs, and retires them.
 
-Bad messages are counted, logged once a topic and minute, and dropped. Runs of other nodes are left to their own
+Invalid messages are counted, logged once a topic and minute, and dropped. Runs of other nodes are left to their own
 controllers: a message is ours when it comes from this boot of this machine, because only then are its clocks ours.
 """
 
@@ -11,43 +11,49 @@ from dataclasses import dataclass
 
 from controller.accounting.ranks import RunIdentity
 from controller.clock import Clock
-from controller.complaints import Complaints
 from controller.config import Config
 from controller.control.profile_store import ProfileStore
 from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.ports import Bus, PowerLimiter, SignalSource
 from controller.runs.checkpoint import RunCheckpoints
-from controller.runs.gpu_claims import ClaimRejection, grant, resolve
+from controller.runs.gpu_claims import ClaimRejection, GpuClaims, RunKey
 from controller.runs.retained_topics import RetainedTopics
 from controller.runs.run import TrainingRun
 from controller.runs.successor_buffer import SuccessorBuffer
-from publishers.messages.codec import DecodeError, Message, decode, encode
+from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import NodeProfile, RunEnergy, RunPlan
 from publishers.messages.topics import ParsedTopic, Topics
 from publishers.messages.training import Iterations, Metric, RankStatus
+from publishers.shared.invalid_messages import InvalidMessages
 
 MAX_RUNS = 256
 """More runs than this at a time on one node is a flood, not a workload."""
 MAX_RANKS = 1_024
-HOUSEKEEPING_PERIOD_S = 60.0
+SWEEP_PERIOD_S = 60.0
 
 _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuWorkers:
-    """One GPU with the tasks that serve it."""
+    """The tasks that serve one GPU."""
 
     limiter: PowerLimiter
     meter: GpuEnergyMeter
 
 
 class Router:
-    """The runs of this node."""
+    """The runs of this node.
+
+    Attributes:
+        runs: the runs, by job and run.
+        claims: which of them owns which GPU.
+        invalid_messages: messages that were dropped.
+    """
 
     def __init__(
         self,
-        units: Mapping[str, GpuWorkers],
+        workers: Mapping[str, GpuWorkers],
         *,
         config: Config,
         boot_id: str,
@@ -55,209 +61,189 @@ class Router:
         clock: Clock,
         signal: SignalSource,
         store: ProfileStore,
-        run_books: RunCheckpoints,
+        checkpoints: RunCheckpoints,
         tick_s: float,
     ) -> None:
-        self.jobs: dict[tuple[str, str], TrainingRun] = {}
-        self.complaints = Complaints(clock)
-        self._units = units
+        self.runs: dict[RunKey, TrainingRun] = {}
+        self.claims = GpuClaims([each.limiter.gpu for each in workers.values()])
+        self.invalid_messages = InvalidMessages(clock.now_s)
+        self._workers = workers
         self._config = config
         self._boot_id = boot_id
         self._bus = bus
         self._clock = clock
         self._signal = signal
         self._store = store
-        self._run_books = run_books
+        self._checkpoints = checkpoints
         self._tick_s = tick_s
         self._topics = Topics(config.bus.root)
-        self._next_runs = SuccessorBuffer()
-        self._housekeeping = RetainedTopics(self._topics, bus, node=config.node.name)
+        self._successors = SuccessorBuffer()
+        self._retained = RetainedTopics(self._topics, bus, node=config.node.name)
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
         """Subscribe, and hold the tasks of the runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            self._bus.subscribe(self._topics.all_ranks("status"), self._on(self._hear_status), qos=1)
-            self._bus.subscribe(self._topics.all_ranks("iterations"), self._on(self._hear_iterations), qos=0)
-            self._bus.subscribe(self._topics.all_runs("metric"), self._on(self._hear_metric), qos=1)
-            self._bus.subscribe(self._topics.run_on_node("+", "+", "+"), self._on(self._hear_part), qos=0)
-            self._bus.subscribe(self._topics.run_on_node("+", "+", "+", "profile"), self._on(self._hear_part), qos=1)
-            self._bus.subscribe(self._topics.all_runs("plan"), self._on(self._hear_plan), qos=1)
+            self._bus.subscribe(self._topics.all_ranks("status"), self._handler(self._on_status), qos=1)
+            self._bus.subscribe(self._topics.all_ranks("iterations"), self._handler(self._on_iterations), qos=0)
+            self._bus.subscribe(self._topics.all_runs("metric"), self._handler(self._on_metric), qos=1)
+            self._bus.subscribe(self._topics.run_on_node("+", "+", "+"), self._handler(self._on_node_part), qos=0)
+            node_profiles = self._topics.run_on_node("+", "+", "+", "profile")
+            self._bus.subscribe(node_profiles, self._handler(self._on_node_part), qos=1)
+            self._bus.subscribe(self._topics.all_runs("plan"), self._handler(self._on_plan), qos=1)
             while True:
-                await self._clock.sleep_until(self._clock.now_s() + HOUSEKEEPING_PERIOD_S)
-                self._housekeeping.sweep(self._clock.now_s())
+                await self._clock.sleep_until(self._clock.now_s() + SWEEP_PERIOD_S)
+                self._retained.clear_due(self._clock.now_s())
 
-    def _on(self, hear: Callable[[ParsedTopic, bytes], None]) -> Callable[[str, bytes], None]:
-        """Return a handler that takes the topic apart and turns a bad message into a count."""
+    def _handler(self, on_message: Callable[[ParsedTopic, bytes], None]) -> Callable[[str, bytes], None]:
+        """Return a handler that parses the topic, and counts an invalid message."""
 
         def handle(topic: str, payload: bytes) -> None:
-            address = self._topics.parse(topic)
-            if address is None:
-                self.complaints.add("(foreign topics)", f"not one of ours: {topic[:80]!r}")
+            parsed = self._topics.parse(topic)
+            if parsed is None:
+                self.invalid_messages.add("(foreign topics)", f"not one of ours: {topic[:80]!r}")
                 return
             try:
-                hear(address, payload)
+                on_message(parsed, payload)
             except DecodeError as error:
-                self.complaints.add(topic, str(error))
+                self.invalid_messages.add(topic, str(error))
 
         return handle
 
-    def _hear_status(self, address: ParsedTopic, payload: bytes) -> None:
-        if not payload:  # a retained status that somebody has cleared
+    def _on_status(self, topic: ParsedTopic, payload: bytes) -> None:
+        if not payload:  # a retained status that was cleared
             return
         status = decode(payload, RankStatus)
-        job_name, run, rank = _of_a_rank(address, status.run)
-        self._housekeeping.note(address, status, now_s=self._clock.now_s(), ours=status.boot_id == self._boot_id)
-        if status.boot_id != self._boot_id:
-            return
-        self._take_status((job_name, run), rank, status)
+        key, rank = _sender(topic, status.run)
+        is_ours = status.boot_id == self._boot_id
+        self._retained.record(topic, status, now_s=self._clock.now_s(), ours=is_ours)
+        if is_ours:
+            self._route_status(key, rank, status)
 
-    def _take_status(self, key: tuple[str, str], rank: int, status: RankStatus) -> None:
-        """Start a run, or let it know; where one of this name has ended and is not retired yet, wait for that."""
-        job = self.jobs.get(key)
-        if job is not None and job.gives_way_to(rank, status):
-            self._next_runs.keep_status(key, rank, status)
+    def _route_status(self, key: RunKey, rank: int, status: RankStatus) -> None:
+        """Start a run, or update it; where one of this name has ended and is not retired yet, wait for that."""
+        run = self.runs.get(key)
+        if run is not None and run.is_succeeded_by(rank, status):
+            self._successors.keep_status(key, rank, status)
             return
-        if job is None and status.state == "running":
-            job = self._start(*key)
-        if job is None:
+        if run is None and status.state == "running":
+            run = self._start(key)
+        if run is None:
             return
-        if rank not in job.ranks.members and len(job.ranks.members) >= MAX_RANKS:
+        if rank not in run.ranks.members and len(run.ranks.members) >= MAX_RANKS:
             raise DecodeError(f"{MAX_RANKS} ranks on one node already")
-        if job.hear_status(rank, status) and not job.ended:
-            self._claim(job, rank, status)
+        if run.on_status(rank, status) and not run.ended:
+            self._claim(key, run, rank, status)
 
-    def _hear_iterations(self, address: ParsedTopic, payload: bytes) -> None:
-        key = (address.job or "", address.run or "")
-        job = self.jobs.get(key)
-        is_known = job is not None and (job.ended is not None or address.rank in job.ranks.members)
-        if not is_known:  # another node's, or one that said nothing yet
-            return
-        message = decode(payload, Iterations)
-        _, _, rank = _of_a_rank(address, message.run)
-        self._take_iterations(key, rank, message)
+    def _on_iterations(self, topic: ParsedTopic, payload: bytes) -> None:
+        run = self.runs.get((topic.job or "", topic.run or ""))
+        is_known = run is not None and (run.ended is not None or topic.rank in run.ranks.members)
+        if is_known:  # others are of another node, or of a process that has not said that it runs
+            message = decode(payload, Iterations)
+            key, rank = _sender(topic, message.run)
+            self._route_iterations(key, rank, message)
 
-    def _take_iterations(self, key: tuple[str, str], rank: int, message: Iterations) -> None:
-        job = self.jobs.get(key)
-        if job is not None and job.ended:
-            self._next_runs.keep_iterations(key, rank, message)
-        elif job is not None and not job.hear_iterations(rank, message):
+    def _route_iterations(self, key: RunKey, rank: int, message: Iterations) -> None:
+        run = self.runs.get(key)
+        if run is not None and run.ended:
+            self._successors.keep_iterations(key, rank, message)
+        elif run is not None and not run.on_iterations(rank, message):
             raise DecodeError("repeats, goes backwards, or comes from the future")
 
-    def _hear_metric(self, address: ParsedTopic, payload: bytes) -> None:
+    def _on_metric(self, topic: ParsedTopic, payload: bytes) -> None:
         metric = decode(payload, Metric)
-        if metric.run != address.run:
-            raise DecodeError(f"speaks of run {metric.run}")
+        if metric.run != topic.run:
+            raise DecodeError(f"names run {metric.run}")
 
-    def _hear_part(self, address: ParsedTopic, payload: bytes) -> None:
-        job = self.jobs.get((address.job or "", address.run or ""))
-        if payload and job is not None and job.is_leader and address.node and address.node != self._config.node.name:
-            kind: type[RunEnergy | NodeProfile] = RunEnergy if address.leaf == "energy" else NodeProfile
-            job.hear_part(address.node, decode(payload, kind))
+    def _on_node_part(self, topic: ParsedTopic, payload: bytes) -> None:
+        """Route another node's part of a run to the run, where this node leads it."""
+        run = self.runs.get((topic.job or "", topic.run or ""))
+        if not payload or run is None or not run.is_leader or topic.node in {None, self._config.node.name}:
+            return
+        if topic.leaf == "energy":
+            run.on_node_energy(topic.node or "", decode(payload, RunEnergy))
+        else:
+            run.on_node_profile(topic.node or "", decode(payload, NodeProfile))
 
-    def _hear_plan(self, address: ParsedTopic, payload: bytes) -> None:
-        job = self.jobs.get((address.job or "", address.run or ""))
-        if not payload or job is None:
+    def _on_plan(self, topic: ParsedTopic, payload: bytes) -> None:
+        run = self.runs.get((topic.job or "", topic.run or ""))
+        if not payload or run is None:
             return
         plan = decode(payload, RunPlan)
-        if plan.run != address.run:
-            raise DecodeError(f"speaks of run {plan.run}")
-        if job.is_follower and plan.node != self._config.node.name:
-            job.hear_plan(plan)
+        if plan.run != topic.run:
+            raise DecodeError(f"names run {plan.run}")
+        run.on_plan(plan)
 
-    def _start(self, job_name: str, run: str) -> TrainingRun | None:
-        """Start the task of a run that is heard of for the first time."""
-        if len(self.jobs) >= MAX_RUNS or self._tasks is None:
+    def _start(self, key: RunKey) -> TrainingRun:
+        """Start the task of a run that is new."""
+        if len(self.runs) >= MAX_RUNS or self._tasks is None:
             raise DecodeError(f"{MAX_RUNS} runs on one node already")
-        job = TrainingRun(
-            RunIdentity(job=job_name, run=run, node=self._config.node.name),
+        job, name = key
+        run = TrainingRun(
+            RunIdentity(job=job, run=name, node=self._config.node.name),
             config=self._config,
             clock=self._clock,
             signal=self._signal,
             store=self._store,
-            run_books=self._run_books,
-            publish=lambda leaf, message: self._publish(job_name, run, leaf, message),
-            give_up=self._take_back,
+            checkpoints=self._checkpoints,
+            bus=self._bus,
+            topics=self._topics,
+            on_release=self._release_gpus,
         )
-        self.jobs[job_name, run] = job
-        self._tasks.create_task(self._attend(job), name=f"job[{job_name}/{run}]")
-        _LOGGER.info("%s/%s: started", job_name, run)
-        return job
+        self.runs[key] = run
+        self._tasks.create_task(self._attend(key, run), name=f"run[{job}/{name}]")
+        _LOGGER.info("%s/%s: started", *key)
+        return run
 
-    async def _attend(self, job: TrainingRun) -> None:
-        """Run a run, then retire it, and let the next one of its name begin, where it is there already."""
-        await job.run(tick_s=self._tick_s)
-        key = job.place.job, job.place.run
-        self.jobs.pop(key)
-        _LOGGER.info("%s/%s: %s", *key, job.ended)
-        for rank, message in self._next_runs.take(key):
+    async def _attend(self, key: RunKey, run: TrainingRun) -> None:
+        """Control a run, then retire it, and let its successor of the same name begin, where there is one."""
+        await run.run(tick_s=self._tick_s)
+        self.runs.pop(key)
+        _LOGGER.info("%s/%s: %s", *key, run.ended)
+        for rank, message in self._successors.take(key):
             try:
                 if isinstance(message, RankStatus):
-                    self._take_status(key, rank, message)
+                    self._route_status(key, rank, message)
                 else:
-                    self._take_iterations(key, rank, message)
+                    self._route_iterations(key, rank, message)
             except DecodeError as error:
-                self.complaints.add(self._topics.rank(*key, rank, "status"), str(error))
+                self.invalid_messages.add(self._topics.rank(*key, rank, "status"), str(error))
 
-    def _take_back(self, uuids: set[str]) -> None:
-        """Free the GPUs of a run that has ended, and try again at once what was refused: the oldest run first."""
-        for uuid in uuids:
-            self._units[uuid].meter.job = None
-        for job in self.jobs.values():
-            for number in list(job.refusals):
-                rank = job.ranks.members[number]
-                if job.ended is None and rank.ended is None:
-                    self._claim(job, number, rank.status)
+    def _release_gpus(self, ended: TrainingRun) -> None:
+        """Free the GPUs of a run that has ended, and grant the claims that waited for them: the oldest run first."""
+        key = ended.identity.job, ended.identity.run
+        for uuid in self.claims.owned.get(key, ()):
+            self._workers[uuid].meter.job = None
+        for waiting_key, number in self.claims.release(key):
+            run = self.runs.get(waiting_key)
+            rank = run.ranks.members.get(number) if run is not None else None
+            if run is not None and rank is not None and run.ended is None and rank.ended is None:
+                self._claim(waiting_key, run, number, rank.status)
 
-    def _claim(self, job: TrainingRun, rank: int, status: RankStatus) -> None:
-        """Give a run the GPUs that one of its ranks names; each heartbeat, too, tries again what was refused."""
-        self._make_way(job, status)
-        owners = {
-            uuid: f"{other.place.job}/{other.place.run}" for other in self.jobs.values() for uuid in other.gpu_uuids
-        }
-        granted = grant(
-            status.gpus,
-            gpus=[unit.limiter.gpu for unit in self._units.values()],
-            owners=owners,
-            claimant=f"{job.place.job}/{job.place.run}",
-        )
+    def _claim(self, key: RunKey, run: TrainingRun, rank: int, status: RankStatus) -> None:
+        """Give a run the GPUs that one of its ranks names; each heartbeat, too, tries a rejected claim again."""
+        granted = self.claims.claim(key, rank, status.gpus)
+        while isinstance(granted, ClaimRejection) and granted.owner is not None:
+            # An owner whose processes are all gone waits only to be resumed, and ends where another run needs its GPUs.
+            if not self.runs[granted.owner].end_if_orphaned():
+                break
+            granted = self.claims.claim(key, rank, status.gpus)
         if isinstance(granted, ClaimRejection):
-            if job.refusals.get(rank) != granted.code:
-                _LOGGER.warning("%s/%s: no limit is set: %s", job.place.job, job.place.run, granted.detail)
-            job.refusals[rank] = granted.code
+            if run.rejections.get(rank) != granted.code:
+                _LOGGER.warning("%s/%s: no limit is set: %s", *key, granted.detail)
+            run.rejections[rank] = granted.code
             return
-        job.refusals.pop(rank, None)
+        run.rejections.pop(rank, None)
         for gpu in granted:
-            if gpu.uuid not in job.gpu_uuids:
-                unit = self._units[gpu.uuid]
-                job.add_gpu(unit.limiter, unit.meter)
-                unit.meter.job = job.place.job
-
-    def _make_way(self, job: TrainingRun, status: RankStatus) -> None:
-        """End the runs whose processes are all gone, and wait only to be taken up again, on GPUs that another needs."""
-        gpus = [unit.limiter.gpu for unit in self._units.values()]
-        wanted = {
-            gpu.uuid for gpu in (resolve(name, gpus) for name in status.gpus) if not isinstance(gpu, ClaimRejection)
-        }
-        for other in list(self.jobs.values()):
-            if other is not job and other.gpu_uuids & wanted:
-                other.make_way()
-
-    def _publish(self, job: str, run: str, leaf: str, message: Message) -> None:
-        """Publish what a run says of itself: its curve, its plan, its energy, or this node's part (`node/…`) of it."""
-        lasting = message.final if isinstance(message, RunEnergy) else True
-        place, _, part = leaf.rpartition("/")
-        topic = (
-            self._topics.run_on_node(job, run, self._config.node.name, part)
-            if place
-            else self._topics.run(job, run, leaf)
-        )
-        self._bus.publish(topic, encode(message), qos=1 if lasting else 0, retain=lasting)
+            if gpu.uuid not in run.gpus.uuids:
+                worker = self._workers[gpu.uuid]
+                run.add_gpu(worker.limiter, worker.meter)
+                worker.meter.job = key[0]
 
 
-def _of_a_rank(address: ParsedTopic, run: str) -> tuple[str, str, int]:
+def _sender(topic: ParsedTopic, run: str) -> tuple[RunKey, int]:
     """Return whose message it is; the run stands in the topic and in the message, and must be the same."""
-    if address.job is None or address.run is None or address.rank is None or address.run != run:
-        raise DecodeError(f"speaks of run {run}")
-    return address.job, address.run, address.rank
+    if topic.job is None or topic.run is None or topic.rank is None or topic.run != run:
+        raise DecodeError(f"names run {run}")
+    return (topic.job, topic.run), topic.rank

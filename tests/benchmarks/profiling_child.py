@@ -17,7 +17,7 @@ import numpy as np
 from zeus.monitor import ZeusMonitor
 from zeus.optimizer.power_limit import Done, GlobalPowerLimitOptimizer, ZeusCost
 
-from controller.accounting.energy_account import cut
+from controller.accounting.energy_account import meter_intervals
 from controller.accounting.iteration_log import IterationLog
 from controller.clock import NS_PER_S
 from controller.control.curve_learning import posterior_mean
@@ -71,6 +71,11 @@ class Meter:
         """Return the readings after a moment."""
         del until_ns  # more of them do no harm
         return [sample for sample in self.samples if sample.time_ns >= time_ns]
+
+    @property
+    def latest(self) -> Sample | None:
+        """Return the newest reading."""
+        return self.samples[-1] if self.samples else None
 
     def counter_at_j(self, time_ns: int) -> float | None:
         """Return None: no run outlives this process."""
@@ -137,7 +142,7 @@ async def control(gpu: NvmlGpu, log: IterationLog, profiler: Profiler) -> None:
     while not profiler.is_done:
         await asyncio.sleep(READING_S)
         meter.samples.append(await gpu.read_sample())
-        pieces = cut(logs=[log], meters=[meter], since_ns=since_ns, until_ns=log.end_ns or 0)
+        pieces = meter_intervals(logs=[log], meters=[meter], since_ns=since_ns, until_ns=log.end_ns or 0)
         for piece in pieces:
             since_ns = piece.end_ns
             if piece.active and piece.begin_ns >= changed_ns and profiler.wanted_w == present_w:

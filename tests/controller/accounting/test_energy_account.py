@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.accounting.energy_account import AccountSnapshot, EnergyAccount, EnergyTotals, MeterInterval, cut
+from controller.accounting.energy_account import (
+    AccountSnapshot,
+    EnergyAccount,
+    EnergyTotals,
+    MeterInterval,
+    meter_intervals,
+)
 from controller.accounting.iteration_log import IterationLog
 from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.ports import EnergyMeter, Sample
@@ -46,6 +52,10 @@ class FixedMeter:
         self.n_read += len(found)
         return found
 
+    @property
+    def latest(self) -> Sample | None:
+        return self.samples[-1] if self.samples else None
+
     def counter_at_j(self, time_ns: int) -> float | None:
         del time_ns
         return None
@@ -70,7 +80,7 @@ def piece(*, duration_s: float, n_iterations: float, energy_j: float, active: bo
 
 def test_time_is_cut_at_the_readings_and_energy_goes_with_it() -> None:
     log = log_of(0, [1, 2, 3, 4, 5, 6])
-    pieces = cut(logs=[log], meters=[FixedMeter((0, 0), (2, 100), (4, 400))], since_ns=0, until_ns=ns(6))
+    pieces = meter_intervals(logs=[log], meters=[FixedMeter((0, 0), (2, 100), (4, 400))], since_ns=0, until_ns=ns(6))
     assert [(p.duration_s, p.n_iterations, p.energy_j, p.active) for p in pieces] == [
         (2, 2, 100, True),
         (2, 2, 300, True),
@@ -79,19 +89,21 @@ def test_time_is_cut_at_the_readings_and_energy_goes_with_it() -> None:
 
 def test_a_cut_goes_no_further_than_the_iterations_are_known() -> None:
     log = log_of(0, [1, 2, 3])
-    pieces = cut(logs=[log], meters=[steady_meter(10, 0, 2, 4)], since_ns=0, until_ns=ns(3))
+    pieces = meter_intervals(logs=[log], meters=[steady_meter(10, 0, 2, 4)], since_ns=0, until_ns=ns(3))
     assert [p.end_ns for p in pieces] == [ns(2)]
 
 
 def test_the_end_of_a_run_is_cut_between_two_readings() -> None:
     log = log_of(0, [1, 2, 3])
-    pieces = cut(logs=[log], meters=[steady_meter(10, 0, 2, 4)], since_ns=0, until_ns=ns(3), to_the_end=True)
+    pieces = meter_intervals(
+        logs=[log], meters=[steady_meter(10, 0, 2, 4)], since_ns=0, until_ns=ns(3), to_the_end=True
+    )
     assert [(p.end_ns, p.energy_j) for p in pieces] == [(ns(2), 20), (ns(3), 10)]
 
 
 def test_a_cut_that_goes_on_from_the_last_one_begins_between_two_readings() -> None:
     log = log_of(0, [1, 2, 3, 4])
-    pieces = cut(logs=[log], meters=[steady_meter(10, 0, 2, 4)], since_ns=ns(1), until_ns=ns(4))
+    pieces = meter_intervals(logs=[log], meters=[steady_meter(10, 0, 2, 4)], since_ns=ns(1), until_ns=ns(4))
     assert [(p.begin_ns, p.end_ns, p.energy_j) for p in pieces] == [
         (ns(1), ns(2), 10),
         (ns(2), ns(4), 20),
@@ -100,84 +112,84 @@ def test_a_cut_that_goes_on_from_the_last_one_begins_between_two_readings() -> N
 
 def test_what_was_used_before_the_first_reading_is_not_guessed() -> None:
     log = log_of(0, [1, 2, 3, 4])
-    pieces = cut(logs=[log], meters=[steady_meter(10, 2, 4)], since_ns=0, until_ns=ns(4))
+    pieces = meter_intervals(logs=[log], meters=[steady_meter(10, 2, 4)], since_ns=0, until_ns=ns(4))
     assert [(p.begin_ns, p.end_ns) for p in pieces] == [(ns(2), ns(4))]
 
 
 def test_two_gpus_add_up_and_the_slowest_rank_counts() -> None:
     quick, slow = log_of(0, [1, 2, 3, 4]), log_of(0, [2, 4])
     meters = [steady_meter(100, 0, 2, 4), steady_meter(50, 0.5, 1.5, 4.5)]
-    pieces = cut(logs=[quick, slow], meters=meters, since_ns=ns(2), until_ns=ns(4))
+    pieces = meter_intervals(logs=[quick, slow], meters=meters, since_ns=ns(2), until_ns=ns(4))
     assert [(p.n_iterations, p.energy_j) for p in pieces] == [(1, 300)]
 
 
 def test_a_slice_in_which_one_rank_paused_is_a_pause() -> None:
     running, paused = log_of(0, [1, 2, 3, 4]), log_of(0, [1])
-    pieces = cut(logs=[running, paused], meters=[steady_meter(10, 0, 4)], since_ns=0, until_ns=ns(4))
+    pieces = meter_intervals(logs=[running, paused], meters=[steady_meter(10, 0, 4)], since_ns=0, until_ns=ns(4))
     assert [p.active for p in pieces] == [False]
 
 
 @pytest.mark.parametrize("meters", [[], [FixedMeter()], [steady_meter(1, 0, 9), FixedMeter()]])
 def test_without_a_reading_of_every_meter_there_is_no_slice(meters: list[FixedMeter]) -> None:
-    assert cut(logs=[log_of(0, [1])], meters=meters, since_ns=0, until_ns=ns(1)) == []
+    assert meter_intervals(logs=[log_of(0, [1])], meters=meters, since_ns=0, until_ns=ns(1)) == []
 
 
 def test_a_cut_with_nothing_new_is_empty() -> None:
-    assert cut(logs=[log_of(0, [1])], meters=[steady_meter(1, 0, 9)], since_ns=ns(1), until_ns=ns(1)) == []
+    assert meter_intervals(logs=[log_of(0, [1])], meters=[steady_meter(1, 0, 9)], since_ns=ns(1), until_ns=ns(1)) == []
 
 
 def test_a_pause_costs_no_more_to_read_the_longer_it_lasts() -> None:
     meters = [steady_meter(100, *range(3_000)), steady_meter(50, *(second + 0.5 for second in range(3_000)))]
-    assert cut(logs=[log_of(0, [1, 2, 3])], meters=meters, since_ns=ns(3), until_ns=ns(3)) == []
+    assert meter_intervals(logs=[log_of(0, [1, 2, 3])], meters=meters, since_ns=ns(3), until_ns=ns(3)) == []
     assert sum(meter.n_read for meter in meters) <= 2 * len(meters)
 
 
 def test_a_meter_that_has_read_as_far_as_iterations_are_known_is_not_given_up() -> None:
     log, meters = log_of(0, [1, 2, 3, 4]), [steady_meter(100, 0, 2, 4, 90), steady_meter(50, 0, 2, 4)]
-    pieces = cut(logs=[log], meters=meters, since_ns=0, until_ns=ns(4), patient_from_ns=ns(60))
+    pieces = meter_intervals(logs=[log], meters=meters, since_ns=0, until_ns=ns(4), patient_from_ns=ns(60))
     assert [p.energy_j for p in pieces] == [300, 300]
 
 
 def test_a_slice_tells_how_long_iterations_of_the_slowest_rank_took() -> None:
     quick, slow = log_of(0, [1, 2, 3, 4]), log_of(0, [2, 4])
-    pieces = cut(logs=[quick, slow], meters=[steady_meter(1, 0, 1.5, 4)], since_ns=0, until_ns=ns(4))
+    pieces = meter_intervals(logs=[quick, slow], meters=[steady_meter(1, 0, 1.5, 4)], since_ns=0, until_ns=ns(4))
     assert [piece.iteration_times_s for piece in pieces] == [(), (2.0, 2.0)]
 
 
 @pytest.mark.parametrize(("kind", "spent"), [("energy", 2 * 3_000 / J_PER_KWH), ("carbon", 2 * 3_000 * 50 / J_PER_KWH)])
 def test_what_a_budget_has_paid_counts_the_rest_of_the_machine_and_the_building(kind: str, spent: float) -> None:
-    account = EnergyTotals()
-    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 50.0)
-    assert account.spent(kind=kind, host_power_w=100.0, pue=2.0) == pytest.approx(spent)
+    totals = EnergyTotals()
+    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 50.0)
+    assert totals.spent(kind=kind, host_power_w=100.0, pue=2.0) == pytest.approx(spent)
 
 
 def test_what_a_budget_of_money_has_paid_is_not_known_before_the_price_is() -> None:
-    account = EnergyTotals()
-    account.add(piece(duration_s=10, n_iterations=8, energy_j=2 * J_PER_KWH), None)
-    assert account.spent(kind="price") is None
-    account.add(piece(duration_s=10, n_iterations=8, energy_j=2 * J_PER_KWH), 0.30)
-    account.add(piece(duration_s=10, n_iterations=8, energy_j=2 * J_PER_KWH), 0.60)
-    assert account.spent(kind="price") == pytest.approx(2 * (0.30 + 0.30 + 0.60))
+    totals = EnergyTotals()
+    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2 * J_PER_KWH), None)
+    assert totals.spent(kind="price") is None
+    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2 * J_PER_KWH), 0.30)
+    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2 * J_PER_KWH), 0.60)
+    assert totals.spent(kind="price") == pytest.approx(2 * (0.30 + 0.30 + 0.60))
     host_kwh = 360.0 * 10 / J_PER_KWH
-    assert account.spent(kind="price", host_power_w=360.0) == pytest.approx((2 + host_kwh) * (0.30 + 0.30 + 0.60))
+    assert totals.spent(kind="price", host_power_w=360.0) == pytest.approx((2 + host_kwh) * (0.30 + 0.30 + 0.60))
 
 
 def test_what_ran_before_the_signal_was_known_counts_with_its_first_value_on_both_sides() -> None:
     late, known = EnergyTotals(), EnergyTotals()
-    for account, first in ((late, None), (known, 200.0)):
-        account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), first)
-        account.close_curve(PROFILE)
-        account.add(piece(duration_s=10, n_iterations=9, energy_j=2_500), first)
-        account.add(piece(duration_s=5, n_iterations=0, energy_j=300, active=False), first)
-        account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 200.0)
-        account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 400.0)
+    for totals, first in ((late, None), (known, 200.0)):
+        totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), first)
+        totals.close_curve(PROFILE)
+        totals.add(piece(duration_s=10, n_iterations=9, energy_j=2_500), first)
+        totals.add(piece(duration_s=5, n_iterations=0, energy_j=300, active=False), first)
+        totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 200.0)
+        totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 400.0)
     assert late.report(kind="carbon", profile=PROFILE) == pytest.approx(known.report(kind="carbon", profile=PROFILE))
 
 
 def test_the_totals_of_an_unprofiled_run_have_no_baseline() -> None:
-    account = EnergyTotals()
-    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 360.0)
-    assert account.report(kind="carbon", profile=None) == {
+    totals = EnergyTotals()
+    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 360.0)
+    assert totals.report(kind="carbon", profile=None) == {
         "energy_j": 2_000,
         "duration_s": 10,
         "carbon_g": 2_000 * 360 / J_PER_KWH,
@@ -185,9 +197,9 @@ def test_the_totals_of_an_unprofiled_run_have_no_baseline() -> None:
 
 
 def test_the_baseline_is_the_same_work_at_the_highest_limit() -> None:
-    account = EnergyTotals()
-    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), None)
-    report = account.report(kind="energy", profile=PROFILE)
+    totals = EnergyTotals()
+    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), None)
+    report = totals.report(kind="energy", profile=PROFILE)
     assert report["baseline_energy_j"] == 8 * 300
     assert report["baseline_duration_s"] == 8
     assert report["slowdown_ratio"] == 1.25
@@ -195,103 +207,103 @@ def test_the_baseline_is_the_same_work_at_the_highest_limit() -> None:
 
 
 def test_carbon_is_saved_where_work_moves_to_a_clean_hour() -> None:
-    account = EnergyTotals()
-    account.add(piece(duration_s=10, n_iterations=10, energy_j=3_000), 100.0)
-    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 400.0)
-    report = account.report(kind="carbon", profile=PROFILE)
+    totals = EnergyTotals()
+    totals.add(piece(duration_s=10, n_iterations=10, energy_j=3_000), 100.0)
+    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 400.0)
+    report = totals.report(kind="carbon", profile=PROFILE)
     assert report["carbon_g"] == pytest.approx((3_000 * 100 + 2_000 * 400) / J_PER_KWH)
     assert report["baseline_carbon_g"] == pytest.approx((10 * 300 * 100 + 8 * 300 * 400) / J_PER_KWH)
     assert report["saved_ratio"] == pytest.approx(1 - (3_000 * 100 + 2_000 * 400) / (10 * 300 * 100 + 8 * 300 * 400))
 
 
 def test_a_price_makes_a_cost() -> None:
-    account = EnergyTotals()
-    account.add(piece(duration_s=10, n_iterations=8, energy_j=1_800_000), 0.30)
-    report = account.report(kind="price", profile=PROFILE)
+    totals = EnergyTotals()
+    totals.add(piece(duration_s=10, n_iterations=8, energy_j=1_800_000), 0.30)
+    report = totals.report(kind="price", profile=PROFILE)
     assert report["cost"] == pytest.approx(0.15)
     assert "carbon_g" not in report
 
 
 def test_a_pause_counts_the_same_on_both_sides() -> None:
-    account = EnergyTotals()
-    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 100.0)
-    account.add(piece(duration_s=100, n_iterations=0, energy_j=5_000, active=False), 100.0)
-    report = account.report(kind="carbon", profile=PROFILE)
+    totals = EnergyTotals()
+    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 100.0)
+    totals.add(piece(duration_s=100, n_iterations=0, energy_j=5_000, active=False), 100.0)
+    report = totals.report(kind="carbon", profile=PROFILE)
     assert report["baseline_energy_j"] == 2_400 + 5_000
     assert report["baseline_duration_s"] == 8 + 100
     assert report["baseline_carbon_g"] == pytest.approx((2_400 + 5_000) * 100 / J_PER_KWH)
 
 
 def test_a_missing_value_counts_as_the_last_that_was_known_or_else_as_the_first() -> None:
-    account = EnergyTotals()
-    account.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), None)
-    account.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), 200.0)
-    account.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), None)
-    account.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), 300.0)
-    assert account.report(kind="carbon", profile=None)["carbon_g"] == pytest.approx(200 + 200 + 200 + 300)
+    totals = EnergyTotals()
+    totals.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), None)
+    totals.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), 200.0)
+    totals.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), None)
+    totals.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), 300.0)
+    assert totals.report(kind="carbon", profile=None)["carbon_g"] == pytest.approx(200 + 200 + 200 + 300)
 
 
 def test_a_price_that_makes_the_baseline_free_saves_no_share_of_it() -> None:
-    account = EnergyTotals()
-    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 0.0)
-    assert account.report(kind="price", profile=PROFILE)["saved_ratio"] is None
+    totals = EnergyTotals()
+    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 0.0)
+    assert totals.report(kind="price", profile=PROFILE)["saved_ratio"] is None
 
 
 def test_the_turn_of_an_epoch_takes_as_long_at_any_limit() -> None:
-    account, log = EnergyTotals(), log_of(0, [1, 2])
+    totals, log = EnergyTotals(), log_of(0, [1, 2])
     assert log.append(iterations(2.5, [3.5], seq=1, first=2), now_ns=ns(9))
-    (turn,) = cut(logs=[log], meters=[steady_meter(300, 0, 3.5)], since_ns=0, until_ns=ns(3.5))
-    account.add(turn, None)
-    report = account.report(kind="energy", profile=PROFILE)
+    (turn,) = meter_intervals(logs=[log], meters=[steady_meter(300, 0, 3.5)], since_ns=0, until_ns=ns(3.5))
+    totals.add(turn, None)
+    report = totals.report(kind="energy", profile=PROFILE)
     assert (turn.active, report["slowdown_ratio"]) == (True, 1.0)
 
 
 def test_iterations_at_the_edge_of_a_pause_belong_to_the_pause() -> None:
-    account = EnergyTotals()
-    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), None)
-    account.add(piece(duration_s=5, n_iterations=2, energy_j=1_000, active=False), None)
-    report = account.report(kind="energy", profile=PROFILE)
+    totals = EnergyTotals()
+    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), None)
+    totals.add(piece(duration_s=5, n_iterations=2, energy_j=1_000, active=False), None)
+    report = totals.report(kind="energy", profile=PROFILE)
     assert report["baseline_energy_j"] == 8 * 300 + 1_000
     assert report["baseline_duration_s"] == 8 + 5
 
 
 def test_what_ran_without_a_curve_counts_as_it_was_once_another_one_holds() -> None:
-    account = EnergyTotals()
-    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 2.0)
-    account.add(piece(duration_s=5, n_iterations=0, energy_j=100, active=False), 2.0)
-    account.close_curve(None)
-    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 2.0)
-    report = account.report(kind="carbon", profile=PROFILE)
+    totals = EnergyTotals()
+    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 2.0)
+    totals.add(piece(duration_s=5, n_iterations=0, energy_j=100, active=False), 2.0)
+    totals.close_curve(None)
+    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 2.0)
+    report = totals.report(kind="carbon", profile=PROFILE)
     assert report["baseline_energy_j"] == pytest.approx(2_000 + 100 + 8 * 300)
     assert report["baseline_duration_s"] == pytest.approx(10 + 5 + 8)
     assert report["baseline_carbon_g"] == pytest.approx(2 * (2_000 + 100 + 8 * 300) / J_PER_KWH)
 
 
 def test_what_ran_before_the_signal_was_known_is_priced_where_it_has_no_curve_either() -> None:
-    account = EnergyTotals()
-    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), None)
-    account.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 3.0)
-    account.close_curve(None)
-    account.close_curve(None)
-    account.add(piece(duration_s=1, n_iterations=1, energy_j=300), 3.0)
-    assert account.report(kind="carbon", profile=PROFILE)["saved_ratio"] == pytest.approx(0.0)
+    totals = EnergyTotals()
+    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), None)
+    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 3.0)
+    totals.close_curve(None)
+    totals.close_curve(None)
+    totals.add(piece(duration_s=1, n_iterations=1, energy_j=300), 3.0)
+    assert totals.report(kind="carbon", profile=PROFILE)["saved_ratio"] == pytest.approx(0.0)
 
 
 def test_while_one_meter_fails_nothing_is_active_and_what_it_missed_is_entered_once_it_reads_again() -> None:
     log = log_of(0, list(range(1, 101)))
     good, failing = steady_meter(10, *range(101)), FixedMeter(*((second, 5.0 * second) for second in range(11)))
-    entered_j: dict[EnergyMeter, float] = {}
+    accounted_j: dict[EnergyMeter, float] = {}
     pieces: list[MeterInterval] = []
     for until_s in (10, 50, 100):
         if until_s == 100:
             failing.samples += steady_meter(5, 60, *range(61, 101)).samples
-        pieces += cut(
+        pieces += meter_intervals(
             logs=[log],
             meters=[good, failing],
             since_ns=pieces[-1].end_ns if pieces else 0,
             until_ns=ns(until_s),
             patient_from_ns=ns(until_s - 5),
-            entered_j=entered_j,
+            accounted_j=accounted_j,
         )
     assert sum(piece.energy_j for piece in pieces) == pytest.approx(1_500)
     assert sum(piece.duration_s for piece in pieces) == pytest.approx(100)
@@ -320,7 +332,7 @@ async def test_an_iteration_of_twelve_minutes_is_no_pause() -> None:
         assert log.begin_ns is not None
         assert log.end_ns is not None
         known_ns = log.begin_ns, log.end_ns
-        return [piece.active for piece in books.cut(known_ns, logs=[log], meters={gpu.uuid: meter}, tick_s=TICK_S)]
+        return [piece.active for piece in books.advance(known_ns, logs=[log], meters={gpu.uuid: meter}, tick_s=TICK_S)]
 
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(meter.run())
@@ -328,11 +340,11 @@ async def test_an_iteration_of_twelve_minutes_is_no_pause() -> None:
         assert all(hear(iterations(0, [1, 2])))
         await asyncio.sleep(720)
         known_ns = ns(0), ns(2)
-        assert list(books.cut(known_ns, logs=[log], meters={gpu.uuid: meter}, tick_s=TICK_S)) == []
+        assert list(books.advance(known_ns, logs=[log], meters={gpu.uuid: meter}, tick_s=TICK_S)) == []
         pieces = hear(iterations(2, [722], seq=1, first=2))
         reading.cancel()
     assert (len(pieces) > 7_000, all(pieces)) == (True, True)
-    assert books.account.energy_j > 0.99 * meter.energy_j
+    assert books.totals.energy_j > 0.99 * meter.energy_j
 
 
 async def running(gpu: FakeGpu, *, duration_s: float) -> GpuEnergyMeter:
@@ -358,11 +370,11 @@ def before(
     *,
     gpus: Sequence[str] = ("GPU-fake-0",),
     signal: tuple[str | None, str | None] = (None, None),
-    **totals: Any,  # noqa: ANN401 — the record checks them
+    **sums: Any,  # noqa: ANN401 — the record checks them
 ) -> AccountSnapshot:
     """Return the books of a former controller, of GPUs without a counter that drew 300 W."""
-    account = EnergyTotals(energy_j=300.0 * cut_s, duration_s=cut_s, **totals)
-    return AccountSnapshot(account=account, cut_ns=ns(cut_s), counters_j=dict.fromkeys(gpus), signal=signal)
+    totals = EnergyTotals(energy_j=300.0 * cut_s, duration_s=cut_s, **sums)
+    return AccountSnapshot(totals=totals, until_ns=ns(cut_s), counters_j=dict.fromkeys(gpus), signal=signal)
 
 
 async def test_each_part_of_the_time_without_a_controller_has_the_price_of_its_time() -> None:
@@ -374,12 +386,12 @@ async def test_each_part_of_the_time_without_a_controller_has_the_price_of_its_t
     await asyncio.sleep(4 * 3_600)
     meter = await running(gpu, duration_s=20.0)
     books, log = EnergyAccount(clock=gpu.clock, signal=signal), IterationLog()
-    books.go_on_from(before(10.0))
+    books.resume(before(10.0))
     assert log.append(iterations(4 * 3_600, [4 * 3_600 + 15]), now_ns=gpu.clock.monotonic_ns())
     known_ns = ns(4 * 3_600), ns(4 * 3_600 + 15)
-    list(books.cut(known_ns, logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
+    list(books.advance(known_ns, logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
     expected = 300.0 * (3_590 * 100.0 + (3 * 3_600 + 15) * 500.0)
-    assert books.account.signal_energy == pytest.approx(expected + 300.0 * 10 * 100.0, rel=0.03)
+    assert books.totals.signal_energy == pytest.approx(expected + 300.0 * 10 * 100.0, rel=0.03)
 
 
 async def test_former_books_wait_a_minute_for_the_signal_that_is_to_price_them() -> None:
@@ -387,11 +399,11 @@ async def test_former_books_wait_a_minute_for_the_signal_that_is_to_price_them()
     await asyncio.sleep(100)
     meter = await running(gpu, duration_s=20.0)
     books, log = EnergyAccount(clock=gpu.clock, signal=signal), IterationLog()
-    books.go_on_from(before(10.0, has_signal=True, last_value=100.0))
+    books.resume(before(10.0, has_signal=True, last_value=100.0))
     assert log.append(iterations(100, [115]), now_ns=gpu.clock.monotonic_ns())
 
     def pieces() -> list[MeterInterval]:
-        return list(books.cut((ns(100), ns(115)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
+        return list(books.advance((ns(100), ns(115)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
 
     assert pieces() == []
     await asyncio.sleep(59)
@@ -411,16 +423,16 @@ async def test_sums_of_another_signal_are_void_and_what_was_before_has_the_first
     names = ("energy", "time", "iterations")
     sums: dict[str, Any] = {f"signal_{name}": 9e9 for name in names} | {"last_value": 9e9}
     sums |= {"pause_signal_energy": 9e9, "open_signal_energy": 9e9}
-    books.go_on_from(before(10.0, signal=former, has_signal=True, **sums))
+    books.resume(before(10.0, signal=former, has_signal=True, **sums))
     assert log.append(iterations(10, [20, 25]), now_ns=gpu.clock.monotonic_ns())
-    list(books.cut((ns(10), ns(25)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
-    account = books.account
-    assert account.signal_energy == pytest.approx(100.0 * account.energy_j)
-    assert account.signal_time == pytest.approx(100.0 * account.duration_s)
-    assert account.signal_iterations == pytest.approx(100.0 * account.n_iterations)
-    assert account.pause_signal_energy == pytest.approx(100.0 * account.pause_energy_j)
-    assert account.open_signal_energy == pytest.approx(100.0 * account.open_energy_j)
-    balance = books.balance({gpu.uuid: meter})
+    list(books.advance((ns(10), ns(25)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
+    totals = books.totals
+    assert totals.signal_energy == pytest.approx(100.0 * totals.energy_j)
+    assert totals.signal_time == pytest.approx(100.0 * totals.duration_s)
+    assert totals.signal_iterations == pytest.approx(100.0 * totals.n_iterations)
+    assert totals.pause_signal_energy == pytest.approx(100.0 * totals.pause_energy_j)
+    assert totals.open_signal_energy == pytest.approx(100.0 * totals.open_energy_j)
+    balance = books.snapshot({gpu.uuid: meter})
     assert balance is not None
     assert balance.signal == ("carbon", "g/kWh")
 
@@ -433,10 +445,10 @@ async def test_sums_of_the_same_signal_are_kept_as_are_those_of_which_nobody_sai
     await asyncio.sleep(10)
     meter = await running(gpu, duration_s=20.0)
     books, log = EnergyAccount(clock=gpu.clock, signal=signal), IterationLog()
-    books.go_on_from(before(10.0, signal=former, has_signal=True, signal_energy=9e9))
+    books.resume(before(10.0, signal=former, has_signal=True, signal_energy=9e9))
     assert log.append(iterations(10, [20, 25]), now_ns=gpu.clock.monotonic_ns())
-    list(books.cut((ns(10), ns(25)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
-    assert books.account.signal_energy > 9e9
+    list(books.advance((ns(10), ns(25)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
+    assert books.totals.signal_energy > 9e9
 
 
 async def test_former_books_wait_three_heartbeats_for_the_gpus_that_they_are_of() -> None:
@@ -444,12 +456,12 @@ async def test_former_books_wait_three_heartbeats_for_the_gpus_that_they_are_of(
     await asyncio.sleep(100)
     meter = await running(gpu, duration_s=20.0)
     books, log = EnergyAccount(clock=gpu.clock, signal=FixedSignal(kind="energy")), IterationLog()
-    books.go_on_from(before(10.0, gpus=["GPU-fake-0", "GPU-fake-1"]))
+    books.resume(before(10.0, gpus=["GPU-fake-0", "GPU-fake-1"]))
     assert log.append(iterations(100, [115]), now_ns=gpu.clock.monotonic_ns())
 
     def pieces(*uuids: str) -> list[MeterInterval]:
         meters = dict.fromkeys(uuids, meter)
-        return list(books.cut((ns(100), ns(115)), logs=[log], meters=meters, tick_s=1.0))
+        return list(books.advance((ns(100), ns(115)), logs=[log], meters=meters, tick_s=1.0))
 
     await asyncio.sleep(29)
     assert pieces("GPU-fake-0") == []

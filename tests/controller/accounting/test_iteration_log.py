@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.accounting.iteration_log import LATEST_FUTURE_NS, MAX_STRETCHES, IterationLog
+from controller.accounting.iteration_log import LATEST_FUTURE_NS, MAX_SPANS, IterationLog
 from publishers.messages.training import Iterations
 from tests.controller.messages import iterations, ns
 
@@ -111,7 +111,7 @@ def test_a_run_that_was_joined_in_the_middle_has_lost_nothing() -> None:
 def test_what_repeats_or_goes_backwards_is_refused_and_changes_nothing(message: Iterations) -> None:
     log = log_of((0, [1, 2]), (2, [3]))
     assert not log.append(message, now_ns=LATE_NS)
-    assert (log.n_iterations, log.n_refused, log.end_ns) == (3, 1, ns(3))
+    assert (log.n_iterations, log.n_rejected, log.end_ns) == (3, 1, ns(3))
     assert log.append(iterations(3, [4], seq=2, first=3), now_ns=LATE_NS)
 
 
@@ -142,18 +142,18 @@ def test_a_log_that_begins_late_counts_the_epochs_that_it_has_heard(first: int, 
 
 
 def test_a_long_run_forgets_its_oldest_stretches_but_not_its_totals() -> None:
-    n = MAX_STRETCHES + 100
+    n = MAX_SPANS + 100
     log = log_of(*((float(i), [i + 0.5, i + 1.0]) for i in range(n)))
     assert log.n_iterations == 2 * n
     assert log.begin_ns == ns(100)
     assert log.count(ns(n - 10), ns(n)) == 20
-    assert len(log._stretches) == MAX_STRETCHES
+    assert len(log._spans) == MAX_SPANS
 
 
 def test_long_messages_are_forgotten_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.accounting.iteration_log.MAX_MARKS", 1_000)
     log = log_of(*((100.0 * i, [100 * i + k + 1.0 for k in range(99)]) for i in range(50)))
-    assert sum(len(stretch.marks_ns) for stretch in log._stretches) == log._n_marks <= 1_000
+    assert sum(len(stretch.marks_ns) for stretch in log._spans) == log._n_marks <= 1_000
     assert log.n_iterations == 99 * 50
 
 
@@ -202,21 +202,21 @@ def test_a_log_that_goes_on_from_a_tally_is_the_log_that_heard_it_all(n_before: 
     for seq in range(n_before):
         assert whole.append(message(seq), now_ns=LATE_NS)
         assert former.append(message(seq), now_ns=LATE_NS)
-    resumed = IterationLog(former.tally())
-    assert resumed.tally() == whole.tally()
+    resumed = IterationLog(former.totals())
+    assert resumed.totals() == whole.totals()
     for seq in range(n_before + n_lost, n_before + n_lost + n_after):
         assert whole.append(message(seq), now_ns=LATE_NS)
         assert resumed.append(message(seq), now_ns=LATE_NS)
-    assert resumed.tally() == whole.tally()
+    assert resumed.totals() == whole.totals()
     assert resumed.total_iterations(1_000) == whole.total_iterations(1_000) == 1_000
 
 
 def test_a_log_that_goes_on_counts_nothing_twice() -> None:
     former = log_of((0, [1, 2]), (2, [3, 4]))
-    resumed = IterationLog(former.tally())
+    resumed = IterationLog(former.totals())
     assert not resumed.append(iterations(2, [3, 4], seq=1, first=2), now_ns=LATE_NS)
-    assert (resumed.n_iterations, resumed.n_refused) == (4, 1)
-    assert IterationLog().tally() is None
+    assert (resumed.n_iterations, resumed.n_rejected) == (4, 1)
+    assert IterationLog().totals() is None
 
 
 def test_a_process_that_goes_on_with_a_later_epoch_has_heard_no_earlier_one() -> None:
@@ -233,7 +233,7 @@ def test_an_iteration_in_which_its_process_was_suspended_while_nobody_heard_it_i
 ) -> None:
     """It counts, and took as long as others do; a lease is 60 s."""
     former = log_of((0, [1, 2]), (2, [3, 4]))
-    log = IterationLog(former.tally(), taken_up_ns=ns(5 + length_s), lease_s=60.0)
+    log = IterationLog(former.totals(), resumed_ns=ns(5 + length_s), lease_s=60.0)
     end_s = 5 + length_s
     assert log.append(iterations(4, [5, end_s, end_s + 1], seq=2, first=4), now_ns=ns(end_s + 2))
     assert (log.n_iterations, log.total_iterations(10)) == (7, 10)
@@ -244,9 +244,9 @@ def test_an_iteration_in_which_its_process_was_suspended_while_nobody_heard_it_i
 
 
 def test_an_iteration_that_is_as_long_as_others_or_has_begun_since_is_none_in_which_its_process_was_suspended() -> None:
-    slow = IterationLog(log_of((0, [300, 600])).tally(), taken_up_ns=ns(700), lease_s=60.0)
+    slow = IterationLog(log_of((0, [300, 600])).totals(), resumed_ns=ns(700), lease_s=60.0)
     assert slow.append(iterations(600, [900], seq=2, first=4), now_ns=ns(900))
     assert slow.covers(ns(600), ns(900))
-    late = IterationLog(log_of((0, [1, 2])).tally(), taken_up_ns=ns(3), lease_s=60.0)
+    late = IterationLog(log_of((0, [1, 2])).totals(), resumed_ns=ns(3), lease_s=60.0)
     assert late.append(iterations(3, [900], seq=2, first=2), now_ns=ns(900))
     assert late.covers(ns(3), ns(900))

@@ -20,80 +20,80 @@ def test_a_run_without_ranks_has_not_ended() -> None:
 def test_a_rank_that_keeps_its_heartbeat_keeps_the_run() -> None:
     run = ranks()
     for now_s in range(0, 600, 10):
-        assert run.hear_status(0, rank_status(), now_s=float(now_s))
+        assert run.on_status(0, rank_status(), now_s=float(now_s))
         assert run.expire(float(now_s)) is None
 
 
 @pytest.mark.parametrize("state", ["finished", "lost"])
 def test_a_rank_that_says_so_ends_the_run(state: str) -> None:
     run = ranks()
-    run.hear_status(0, rank_status(), now_s=0)
-    assert not run.hear_status(0, rank_status(state=state), now_s=10)
-    assert run.are_gone
+    run.on_status(0, rank_status(), now_s=0)
+    assert not run.on_status(0, rank_status(state=state), now_s=10)
+    assert run.ending
     assert run.expire(10 + (LOST_GRACE_S if state == "lost" else 0)) == state
 
 
 def test_a_process_whose_last_will_was_a_blink_of_the_network_goes_on_where_it_was() -> None:
     run = ranks()
-    run.hear_status(0, rank_status(), now_s=0)
+    run.on_status(0, rank_status(), now_s=0)
     log = run.members[0].log
-    run.hear_status(0, rank_status(state="lost"), now_s=10)
+    run.on_status(0, rank_status(state="lost"), now_s=10)
     assert run.expire(10 + LOST_GRACE_S - 1) is None
-    assert run.hear_status(0, rank_status(), now_s=10 + LOST_GRACE_S - 1)
-    assert not run.are_gone
+    assert run.on_status(0, rank_status(), now_s=10 + LOST_GRACE_S - 1)
+    assert not run.ending
     assert run.members[0].log is log
 
 
 def test_a_heartbeat_rarer_than_the_lease_does_not_make_a_process_another_one() -> None:
     run = ranks()
-    run.hear_status(0, rank_status(), now_s=0)
+    run.on_status(0, rank_status(), now_s=0)
     log = run.members[0].log
-    run.hear_status(0, rank_status(), now_s=3 * LEASE_S)
+    run.on_status(0, rank_status(), now_s=3 * LEASE_S)
     assert run.members[0].log is log
 
 
 def test_a_rank_that_has_ended_does_not_hold_the_others_up() -> None:
     run = ranks()
     for rank in (0, 1):
-        run.hear_status(rank, rank_status(world_size=2, pid=rank), now_s=0)
-    run.hear_status(1, rank_status(state="finished", pid=1), now_s=1)
+        run.on_status(rank, rank_status(world_size=2, pid=rank), now_s=0)
+    run.on_status(1, rank_status(state="finished", pid=1), now_s=1)
     assert run.logs == [run.members[0].log]
     assert run.expire(1) is None
 
 
 def test_silence_for_the_lease_ends_the_run_and_not_before(caplog: pytest.LogCaptureFixture) -> None:
     run = ranks()
-    run.hear_status(0, rank_status(), now_s=0)
+    run.on_status(0, rank_status(), now_s=0)
     assert run.expire(LEASE_S) is None
     assert run.expire(LEASE_S + 1) == "silent"
-    assert "rank 0 is silent for 61 s" in caplog.text
+    assert "rank 0 silent for 61 s" in caplog.text
 
 
 def test_a_run_ends_with_its_last_rank_and_in_the_worst_way_of_any() -> None:
     run = ranks()
     for rank in (0, 1, 2):
-        run.hear_status(rank, rank_status(world_size=3, pid=rank), now_s=0)
-    run.hear_status(0, rank_status(state="finished", pid=0), now_s=1)
+        run.on_status(rank, rank_status(world_size=3, pid=rank), now_s=0)
+    run.on_status(0, rank_status(state="finished", pid=0), now_s=1)
     assert run.expire(1) is None
-    run.hear_status(1, rank_status(state="lost", pid=1), now_s=2)
+    run.on_status(1, rank_status(state="lost", pid=1), now_s=2)
     assert run.expire(2) is None
-    run.hear_status(2, rank_status(state="finished", pid=2), now_s=3)
+    run.on_status(2, rank_status(state="finished", pid=2), now_s=3)
     assert run.expire(3) is None
     assert run.expire(2 + LOST_GRACE_S) == "lost"
 
 
 def test_an_end_of_a_rank_that_never_began_is_nothing() -> None:
     run = ranks()
-    assert not run.hear_status(0, rank_status(state="finished"), now_s=0)
+    assert not run.on_status(0, rank_status(state="finished"), now_s=0)
     assert run.members == {}
 
 
 def test_two_processes_that_claim_one_rank_are_a_conflict_that_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     run = ranks()
-    run.hear_status(0, rank_status(pid=1), now_s=0)
+    run.on_status(0, rank_status(pid=1), now_s=0)
     for now_s in (1, 11, 21):
-        assert run.hear_status(0, rank_status(pid=1), now_s=now_s)
-        assert not run.hear_status(0, rank_status(pid=2), now_s=now_s)
+        assert run.on_status(0, rank_status(pid=1), now_s=now_s)
+        assert not run.on_status(0, rank_status(pid=2), now_s=now_s)
     assert run.in_conflict
     assert run.members[0].status.pid == 1
     assert caplog.text.count("two processes claim rank 0") == 1
@@ -102,9 +102,9 @@ def test_two_processes_that_claim_one_rank_are_a_conflict_that_is_told_once(capl
 @pytest.mark.parametrize("state", ["finished", "lost"])
 def test_a_conflict_ends_when_the_second_process_says_that_it_has_ended(state: str) -> None:
     run = ranks()
-    run.hear_status(0, rank_status(pid=1), now_s=0)
-    run.hear_status(0, rank_status(pid=2), now_s=1)
-    run.hear_status(0, rank_status(pid=2, state=state), now_s=2)
+    run.on_status(0, rank_status(pid=1), now_s=0)
+    run.on_status(0, rank_status(pid=2), now_s=1)
+    run.on_status(0, rank_status(pid=2, state=state), now_s=2)
     assert not run.in_conflict
     assert run.expire(2) is None, "the first one goes on"
 
@@ -112,42 +112,42 @@ def test_a_conflict_ends_when_the_second_process_says_that_it_has_ended(state: s
 def test_a_conflict_ends_when_the_second_process_is_silent() -> None:
     run = ranks()
     for now_s in range(0, 200, 10):
-        run.hear_status(0, rank_status(pid=1), now_s=now_s)
+        run.on_status(0, rank_status(pid=1), now_s=now_s)
         if now_s == 10:
-            run.hear_status(0, rank_status(pid=2), now_s=now_s)
+            run.on_status(0, rank_status(pid=2), now_s=now_s)
         run.expire(now_s)
         assert run.in_conflict == (10 <= now_s <= 70)
 
 
 def test_a_conflict_ends_with_the_first_process_and_the_second_takes_its_place() -> None:
     run = ranks()
-    run.hear_status(0, rank_status(pid=1), now_s=0)
-    run.hear_status(0, rank_status(pid=2), now_s=1)
-    run.hear_status(0, rank_status(pid=1, state="lost"), now_s=2)
-    assert run.hear_status(0, rank_status(pid=2), now_s=3)
+    run.on_status(0, rank_status(pid=1), now_s=0)
+    run.on_status(0, rank_status(pid=2), now_s=1)
+    run.on_status(0, rank_status(pid=1, state="lost"), now_s=2)
+    assert run.on_status(0, rank_status(pid=2), now_s=3)
     assert (run.in_conflict, run.members[0].status.pid) == (False, 2)
 
 
 @pytest.mark.parametrize("change", [{"pid": 2}, {"started_at_s": 1.0}, {"boot_id": "other"}])
 def test_a_process_is_told_by_its_boot_its_pid_and_its_start(change: dict[str, object]) -> None:
     run = ranks()
-    run.hear_status(0, rank_status(), now_s=0)
-    assert not run.hear_status(0, rank_status(**change), now_s=1)
+    run.on_status(0, rank_status(), now_s=0)
+    assert not run.on_status(0, rank_status(**change), now_s=1)
     assert run.in_conflict
 
 
 def test_a_new_process_after_a_silence_begins_a_new_log() -> None:
     run = ranks()
-    run.hear_status(0, rank_status(pid=1), now_s=0)
+    run.on_status(0, rank_status(pid=1), now_s=0)
     run.members[0].log.append(iterations(0, [1, 2]), now_ns=ns(2))
-    assert run.hear_status(0, rank_status(pid=2), now_s=LEASE_S + 1)
+    assert run.on_status(0, rank_status(pid=2), now_s=LEASE_S + 1)
     assert run.members[0].log.n_iterations == 0
 
 
 def test_all_ranks_have_gathered_when_the_world_is_complete_and_iterates() -> None:
     run = ranks()
-    run.hear_status(0, rank_status(world_size=2, pid=0), now_s=0)
-    run.hear_status(1, rank_status(world_size=2, pid=1), now_s=0)
+    run.on_status(0, rank_status(world_size=2, pid=0), now_s=0)
+    run.on_status(1, rank_status(world_size=2, pid=1), now_s=0)
     assert not run.have_gathered(0)
     run.members[0].log.append(iterations(0, [1]), now_ns=ns(1))
     assert not run.have_gathered(1)
@@ -157,7 +157,7 @@ def test_all_ranks_have_gathered_when_the_world_is_complete_and_iterates() -> No
 
 def test_ranks_on_other_nodes_are_waited_for_only_for_a_while() -> None:
     run = ranks()
-    run.hear_status(0, rank_status(world_size=2), now_s=0)
+    run.on_status(0, rank_status(world_size=2), now_s=0)
     run.members[0].log.append(iterations(0, [1]), now_ns=ns(1))
     assert not run.have_gathered(GATHER_S - 0.1)
     assert run.have_gathered(GATHER_S)
@@ -167,7 +167,7 @@ def test_what_every_rank_has_shown_is_known_and_no_more() -> None:
     run = ranks()
     assert run.known_ns() is None
     for rank in (0, 1):
-        run.hear_status(rank, rank_status(world_size=2, pid=rank), now_s=0)
+        run.on_status(rank, rank_status(world_size=2, pid=rank), now_s=0)
     run.members[0].log.append(iterations(1, [2, 3]), now_ns=ns(9))
     assert run.known_ns() is None
     run.members[1].log.append(iterations(2, [5, 9]), now_ns=ns(9))
@@ -177,43 +177,43 @@ def test_what_every_rank_has_shown_is_known_and_no_more() -> None:
 
 def test_the_lowest_rank_speaks_for_all() -> None:
     run = ranks()
-    run.hear_status(3, rank_status(batch_size=64), now_s=0)
-    run.hear_status(1, rank_status(batch_size=32), now_s=0)
+    run.on_status(3, rank_status(batch_size=64), now_s=0)
+    run.on_status(1, rank_status(batch_size=32), now_s=0)
     assert run.status.batch_size == 32
 
 
 def test_a_bookmark_is_gone_on_from_once_and_by_the_process_that_it_is_of() -> None:
     first = ranks()
-    first.hear_status(0, rank_status(), now_s=0)
+    first.on_status(0, rank_status(), now_s=0)
     assert first.members[0].log.append(iterations(0, [1, 2]), now_ns=ns(2))
-    run = Ranks(name="resnet50/run-1", lease_s=LEASE_S, bookmarks=first.bookmarks())
+    run = Ranks(name="resnet50/run-1", lease_s=LEASE_S, checkpoints=first.checkpoints())
     for now_s, pid, n_iterations in ((0, 1, 0), (100, rank_status().pid, 2), (200, 1, 0), (300, rank_status().pid, 0)):
-        assert run.hear_status(0, rank_status(pid=pid), now_s=now_s)
+        assert run.on_status(0, rank_status(pid=pid), now_s=now_s)
         assert run.members[0].log.n_iterations == n_iterations
 
 
 def test_the_bookmark_of_a_rank_that_is_yet_to_come_is_kept_where_another_goes_on() -> None:
     first = ranks()
     for rank in (0, 1):
-        first.hear_status(rank, rank_status(pid=rank, world_size=2), now_s=0)
+        first.on_status(rank, rank_status(pid=rank, world_size=2), now_s=0)
         assert first.members[rank].log.append(iterations(0, [1, 2]), now_ns=ns(2))
-    second = Ranks(name="resnet50/run-1", lease_s=LEASE_S, bookmarks=first.bookmarks())
-    assert second.bookmarks() == {}
-    second.hear_status(0, rank_status(pid=0, world_size=2), now_s=10)
-    assert second.bookmarks() == first.bookmarks()
+    second = Ranks(name="resnet50/run-1", lease_s=LEASE_S, checkpoints=first.checkpoints())
+    assert second.checkpoints() == {}
+    second.on_status(0, rank_status(pid=0, world_size=2), now_s=10)
+    assert second.checkpoints() == first.checkpoints()
 
 
 def test_a_run_is_succeeded_by_another_process_where_none_of_its_own_goes_on() -> None:
     run = ranks()
     for rank in (0, 1):
-        run.hear_status(rank, rank_status(pid=rank, world_size=2), now_s=0)
+        run.on_status(rank, rank_status(pid=rank, world_size=2), now_s=0)
 
     def is_succeeded(number: int, **changes: object) -> bool:
-        return run.are_succeeded_by(number, rank_status(**({"pid": 9} | changes)), now_s=2)
+        return run.is_succeeded_by(number, rank_status(**({"pid": 9} | changes)), now_s=2)
 
-    run.hear_status(0, rank_status(pid=0, world_size=2, state="lost"), now_s=1)
+    run.on_status(0, rank_status(pid=0, world_size=2, state="lost"), now_s=1)
     assert not is_succeeded(0), "the other one goes on"
-    run.hear_status(1, rank_status(pid=1, world_size=2, state="lost"), now_s=1)
+    run.on_status(1, rank_status(pid=1, world_size=2, state="lost"), now_s=1)
     assert is_succeeded(0)
     assert not is_succeeded(0, pid=0), "it is back"
     assert not is_succeeded(0, state="finished")
@@ -223,8 +223,8 @@ def test_a_run_is_succeeded_by_another_process_where_none_of_its_own_goes_on() -
 def test_a_run_is_succeeded_where_each_rank_that_is_not_seen_to_be_gone_has_a_rival() -> None:
     run = ranks()
     for rank in (0, 1):
-        run.hear_status(rank, rank_status(pid=rank, world_size=2), now_s=rank)
+        run.on_status(rank, rank_status(pid=rank, world_size=2), now_s=rank)
     for rank in (0, 1):
-        assert not run.hear_status(rank, rank_status(pid=9, world_size=2), now_s=5)
-    assert not run.are_succeeded_by(0, rank_status(pid=9), now_s=LEASE_S)
-    assert run.are_succeeded_by(0, rank_status(pid=9), now_s=LEASE_S + 0.5)
+        assert not run.on_status(rank, rank_status(pid=9, world_size=2), now_s=5)
+    assert not run.is_succeeded_by(0, rank_status(pid=9), now_s=LEASE_S)
+    assert run.is_succeeded_by(0, rank_status(pid=9), now_s=LEASE_S + 0.5)

@@ -9,13 +9,15 @@ import pytest
 
 from controller.accounting.iteration_log import IterationLog
 from controller.accounting.ranks import Ranks, RunIdentity
-from controller.accounting.reports import MAX_NODES, RunReporter, energy_report, joined, profile_report
-from controller.control.gpu_group import GpuGroup
+from controller.accounting.reports import MAX_NODES, RunReporter, energy_report, profile_report, summed
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import RunEnergy
+from publishers.messages.topics import Topics
 from tests.controller.messages import iterations, ns, rank_status, run_energy
+from tests.fakes import FakeBus
 
+TOPICS = Topics()
 POINT = ProfilePoint(
     power_limit_w=200.0, power_w=190.0, iterations_per_s=0.8, power_ci_w=1.5, iterations_per_s_ci=0.01, n=40
 )
@@ -62,13 +64,13 @@ def test_the_slowest_rank_counts_the_iterations_and_the_furthest_the_epochs() ->
 
 def test_a_run_on_one_node_is_its_own_sum() -> None:
     own = run_energy(saved_ratio=0.2, cost=1.0)
-    assert joined(own, []) == own
+    assert summed(own, []) == own
 
 
 def test_nodes_add_up_their_energy_and_the_leader_knows_the_rest() -> None:
     own = run_energy(energy_j=100.0, baseline_energy_j=120.0, duration_s=50.0, slowdown_ratio=1.02)
     other = run_energy(energy_j=300.0, baseline_energy_j=380.0, duration_s=49.0, n_gpus=4)
-    whole = joined(own, [other])
+    whole = summed(own, [other])
     assert (whole.energy_j, whole.baseline_energy_j, whole.n_gpus) == (400.0, 500.0, 5)
     assert (whole.duration_s, whole.slowdown_ratio) == (50.0, 1.02)
     assert whole.saved_ratio == pytest.approx(0.2)
@@ -76,41 +78,41 @@ def test_nodes_add_up_their_energy_and_the_leader_knows_the_rest() -> None:
 
 def test_the_prior_limits_of_all_nodes_add_up_where_all_are_known() -> None:
     own = run_energy(max_power_w=600.0)
-    assert joined(own, [run_energy(max_power_w=1_200.0)]).max_power_w == 1_800.0
-    assert joined(own, [run_energy()]).max_power_w is None
+    assert summed(own, [run_energy(max_power_w=1_200.0)]).max_power_w == 1_800.0
+    assert summed(own, [run_energy()]).max_power_w is None
 
 
 def test_the_saved_ratio_of_several_nodes_is_that_of_carbon_where_there_is_carbon() -> None:
     own = run_energy(energy_j=1.0, baseline_energy_j=1.0, carbon_g=60.0, baseline_carbon_g=100.0)
     other = run_energy(energy_j=1.0, baseline_energy_j=1.0, carbon_g=90.0, baseline_carbon_g=100.0)
-    assert joined(own, [other]).saved_ratio == pytest.approx(0.25)
+    assert summed(own, [other]).saved_ratio == pytest.approx(0.25)
 
 
 def test_a_node_that_has_no_baseline_yet_leaves_the_whole_without_one() -> None:
-    whole = joined(run_energy(baseline_energy_j=120.0), [run_energy()])
+    whole = summed(run_energy(baseline_energy_j=120.0), [run_energy()])
     assert (whole.baseline_energy_j, whole.saved_ratio) == (None, None)
 
 
 def test_the_saved_ratio_of_several_nodes_is_that_of_cost_where_there_is_a_price() -> None:
     # 6 of 10 and 9 of 10 are 15 of 20.
     own, other = run_energy(cost=6.0, saved_ratio=0.4), run_energy(cost=9.0, saved_ratio=0.1)
-    assert joined(own, [other]).saved_ratio == pytest.approx(0.25)
-    assert joined(own, [run_energy(cost=9.0)]).saved_ratio is None
+    assert summed(own, [other]).saved_ratio == pytest.approx(0.25)
+    assert summed(own, [run_energy(cost=9.0)]).saved_ratio is None
 
 
 def news_of(**parts_j: float) -> RunReporter:
     """Return the news of a run on node-a that has heard of other nodes' energy [J], used in 100 s."""
     ranks = Ranks(name="resnet50/run-1", lease_s=60.0)
-    ranks.hear_status(0, rank_status(world_size=2), now_s=0.0)
+    ranks.on_status(0, rank_status(world_size=2), now_s=0.0)
     news = RunReporter(
         RunIdentity(job="resnet50", run="run-1", node="node-a"),
         ranks=ranks,
-        holding=GpuGroup(),
-        publish=lambda *_: None,
+        bus=FakeBus(),
+        topics=TOPICS,
     )
     for node, used_j in parts_j.items():
         part = run_energy(energy_j=used_j, duration_s=100.0, carbon_g=used_j / 1e3, cost=used_j / 1e6)
-        news.hear_energy(node.replace("_", "-"), part)
+        news.on_node_energy(node.replace("_", "-"), part)
     return news
 
 
@@ -132,6 +134,6 @@ def test_a_flood_of_nodes_is_remembered_for_a_bounded_number_of_them() -> None:
 
 def test_a_last_word_counts_where_others_came_before_it() -> None:
     news = news_of(node_b=3.6e6)
-    news.hear_energy("node-b", run_energy(energy_j=7.2e6, final=True))
-    news.hear_energy("node-c", run_energy(energy_j=7.2e6, final=True))
+    news.on_node_energy("node-b", run_energy(energy_j=7.2e6, final=True))
+    news.on_node_energy("node-c", run_energy(energy_j=7.2e6, final=True))
     assert news.spent_elsewhere(kind="energy", host_power_w=0.0, pue=1.0) == pytest.approx(2.0), "of an earlier run"

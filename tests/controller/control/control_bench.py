@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from controller.accounting.energy_account import MeterInterval
 from controller.config import EnergyConfig, PlanConfig, ProfilerConfig
+from controller.control.curve_learning import CurveUpdate
+from controller.control.plan import PlanInputs
 from controller.control.run_leader import LimitControl
 from controller.ports import Provenance, Target
 from policies.planning import Progress
@@ -23,12 +25,13 @@ FULL = PowerProfile(
 LADDER_W = [300.0, 240.0, 200.0]
 
 
-def steering(*, plan: PlanConfig | None = None, energy: EnergyConfig | None = None, n_blocks: int = 0) -> LimitControl:
-    """Return the steering of a run that measures each limit for 10 s after 2 s, and then `n_blocks` of 4 s."""
+def limit_control(
+    *, run: str = "r1", plan: PlanConfig | None = None, energy: EnergyConfig | None = None, n_blocks: int = 0
+) -> LimitControl:
+    """Return the control of a run that measures each limit for 10 s after 2 s, and then `n_blocks` of 4 s."""
     profiler = ProfilerConfig(settle_s=2.0, window_s=10.0, block_s=4.0, n_blocks=n_blocks)
-    return LimitControl(
-        job="resnet50", run="r1", profiler=profiler, plan=plan or PlanConfig(), energy=energy or EnergyConfig()
-    )
+    rules = (plan or PlanConfig()).rules_of("resnet50")
+    return LimitControl(job="resnet50", run=run, profiler=profiler, rules=rules, energy=energy or EnergyConfig())
 
 
 def begin(run: LimitControl, known: PowerProfile | None = None, prior: PowerProfile | None = None) -> LimitControl:
@@ -46,13 +49,15 @@ def choose(
     progress: Progress | None = None,
 ) -> Target:
     """Return the limit that the run should have at a time."""
-    target = run.choose(
+    progress = progress or Progress(n_iterations=0.0, active_s=0.0, started_at_s=MIDNIGHT_S)
+    inputs = PlanInputs(
         now_s=MIDNIGHT_S + at_s,
         history=history,
         forecast=None,
-        progress=progress or Progress(n_iterations=0.0, active_s=0.0, started_at_s=MIDNIGHT_S),
+        progress=progress,
         provenance=provenance or Provenance(source="test"),
     )
+    target = run.current(inputs.now_s, progress.n_iterations) or run.choose(inputs)
     assert target is not None
     return target
 
@@ -62,8 +67,8 @@ def rate_per_s(limit_w: float) -> float:
     return 4.0 * math.pow(limit_w / 300.0, 0.3)
 
 
-def piece(power_w: float, iterations_per_s: float, *, duration_s: float = 1.0, gaps_s: float = 0.0) -> MeterInterval:
-    """Return an active slice."""
+def interval(power_w: float, iterations_per_s: float, *, duration_s: float = 1.0, gaps_s: float = 0.0) -> MeterInterval:
+    """Return an active interval."""
     n_iterations = iterations_per_s * (duration_s - gaps_s)
     return MeterInterval(
         begin_ns=0,
@@ -83,15 +88,26 @@ def train(
     begin_s: int = 0,
     rate: Callable[[float], float] = rate_per_s,
     gaps_s: float = 0.0,
+    dropped: list[PowerProfile] | None = None,
 ) -> list[Target]:
-    """Train second by second at whatever is asked for; return the targets, one for each second."""
+    """Train second by second at whatever is asked for; return the targets, one for each second.
+
+    Curves that the job drifts from are added to `dropped`.
+    """
     targets = []
     for second in range(duration_s):
         target = choose(run, at_s=begin_s + second)
         targets.append(target)
-        seen = piece(0.9 * target.power_limit_w, rate(target.power_limit_w), gaps_s=gaps_s)
-        run.observe(seen, enforced_power_limit_w=target.power_limit_w)
+        seen = interval(0.9 * target.power_limit_w, rate(target.power_limit_w), gaps_s=gaps_s)
+        update = run.observe(seen, enforced_power_limit_w=target.power_limit_w)
+        if update is not None and update.dropped is not None and dropped is not None:
+            dropped.append(update.dropped)
     return targets
+
+
+def is_new(update: CurveUpdate | None) -> bool:
+    """Return whether a curve is to be stored."""
+    return update is not None and update.is_new
 
 
 def limits_of(targets: list[Target], reason: str) -> list[float]:

@@ -1,9 +1,4 @@
-"""The power curve of a run in the making, and the curves that a plan is made on.
-
-The curves that a plan is made on: with the stalls of a run, and moved by what is not known of them.
-
-What is learnt of a curve and stored: the next run, which has the same stalls, finds its job on it.
-"""
+"""The power curve of a run: how it is learnt and stored, and the curves that a plan is made on."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +9,11 @@ import pytest
 from controller.accounting.energy_account import MeterInterval
 from controller.config import ProfilerConfig
 from controller.control.curve_learning import (
-    CurveLearning,
+    CurveState,
     Planned,
     Profiling,
+    advance_curve,
+    begin_curve,
     measured_in,
     n_measurements_in,
     posterior_mean,
@@ -49,25 +46,25 @@ def point(limit_w: float, rate_per_s: float, *, ci_ratio: float | None = WINDOW_
 CURVE = PowerProfile((point(150.0, 0.8), point(200.0, 0.93), point(250.0, 0.98), point(300.0, 1.0)))
 
 
-def test_a_run_without_stalls_lives_its_curve_as_it_was_measured() -> None:
-    lived = with_stalls(CURVE)
-    assert lived.iterations_per_s == pytest.approx(CURVE.iterations_per_s)
-    assert lived.power_w == pytest.approx(CURVE.power_w)
+def test_a_run_without_stalls_keeps_its_measured_rates() -> None:
+    average = with_stalls(CURVE)
+    assert average.iterations_per_s == pytest.approx(CURVE.iterations_per_s)
+    assert average.power_w == pytest.approx(CURVE.power_w)
 
 
-def test_stalls_slow_a_run_alike_at_every_limit_and_are_counted_once() -> None:
+def test_stalls_slow_a_run_alike_at_every_limit_and_count_once() -> None:
     stalled = PowerProfile(tuple(replace(p, active_s=1.02 * p.active_s) for p in CURVE.points))
-    lived = with_stalls(stalled)
-    assert lived.iterations_per_s == pytest.approx(CURVE.iterations_per_s / 1.02)
-    assert with_stalls(lived).iterations_per_s == pytest.approx(lived.iterations_per_s)
+    average = with_stalls(stalled)
+    assert average.iterations_per_s == pytest.approx(CURVE.iterations_per_s / 1.02)
+    assert with_stalls(average).iterations_per_s == pytest.approx(average.iterations_per_s)
 
 
-def test_points_of_another_run_say_nothing_of_the_stalls() -> None:
+def test_adopted_points_say_nothing_about_stalls() -> None:
     adopted = replace(point(100.0, 0.6), n=0, active_s=0.0)
     assert with_stalls(PowerProfile((adopted,))).points == (adopted,)
 
 
-def test_a_supposed_curve_is_another_in_each_block_and_the_same_in_the_same_block() -> None:
+def test_a_sampled_curve_differs_by_block_and_run_and_is_reproducible() -> None:
     first, again, second, other_run = (
         posterior_sample(CURVE, job="resnet50", run=run, n_block=n_block)
         for run, n_block in (("r1", 1), ("r1", 1), ("r1", 2), ("r2", 1))
@@ -76,14 +73,14 @@ def test_a_supposed_curve_is_another_in_each_block_and_the_same_in_the_same_bloc
     assert first not in (second, other_run)
 
 
-def test_what_is_supposed_leaves_the_reference_of_every_promise_alone() -> None:
+def test_a_sampled_curve_keeps_the_reference_of_every_promise() -> None:
     reference_per_s = posterior_mean(CURVE).fastest.iterations_per_s
     for n_block in range(20):
-        supposed = posterior_sample(CURVE, job="resnet50", run="r1", n_block=n_block)
-        assert supposed.fastest.iterations_per_s == pytest.approx(reference_per_s)
+        sample = posterior_sample(CURVE, job="resnet50", run="r1", n_block=n_block)
+        assert sample.fastest.iterations_per_s == pytest.approx(reference_per_s)
 
 
-def test_a_curve_tells_by_its_intervals_how_often_it_was_measured() -> None:
+def test_confidence_intervals_tell_how_often_a_curve_was_measured() -> None:
     assert n_measurements_in(CURVE) == 4
     refined = PowerProfile((point(200.0, 0.93, ci_ratio=WINDOW_CI_RATIO / 3), *CURVE.points[2:]))
     assert n_measurements_in(refined) == 9 + 2
@@ -98,11 +95,10 @@ STALL_S = 0.15
 """One iteration in fifty takes so much longer: 6 % of the time at the highest limit."""
 
 
-def live(learning: CurveLearning, *, duration_s: float, seed: int) -> None:
-    """Train for a time, at the limit that the first pass wants or else at the highest."""
+def train(state: CurveState, *, duration_s: float, seed: int) -> CurveState:
+    """Train for a time, at the limit that the first sweep wants or else at the highest."""
     dice, begin_s, n_iterations = np.random.default_rng(seed), 0.0, 0
     while begin_s < duration_s:
-        state = learning.state
         wanted_w = target_power_limit_w(state.sweep) if isinstance(state, Profiling) else None
         power_limit_w = wanted_w or TOP_W
         times_s = []
@@ -110,7 +106,7 @@ def live(learning: CurveLearning, *, duration_s: float, seed: int) -> None:
             n_iterations += 1
             steady_s = ITERATION_S * (TOP_W / power_limit_w) ** 0.3 * float(np.exp(dice.normal(0, 0.01)))
             times_s.append(steady_s + (STALL_S if n_iterations % 50 == 0 else 0.0))
-        piece = MeterInterval(
+        interval = MeterInterval(
             begin_ns=ns(begin_s),
             end_ns=ns(begin_s + sum(times_s)),
             active=True,
@@ -118,13 +114,13 @@ def live(learning: CurveLearning, *, duration_s: float, seed: int) -> None:
             energy_j=0.9 * power_limit_w * sum(times_s),
             iteration_times_s=tuple(times_s),
         )
-        learning.observe(piece, enforced_power_limit_w=power_limit_w)
-        begin_s += piece.duration_s
+        state = advance_curve(state, interval, enforced_power_limit_w=power_limit_w).state
+        begin_s += interval.duration_s
+    return state
 
 
-def begun(known: PowerProfile | None) -> CurveLearning:
-    """Return the learning of a run that has just begun."""
-    learning = CurveLearning()
+def begun(known: PowerProfile | None) -> CurveState:
+    """Return the state of a run that has just begun."""
     config = ProfilerConfig()
     settings = ProfilerSettings(
         prior_power_limit_w=TOP_W,
@@ -137,32 +133,26 @@ def begun(known: PowerProfile | None) -> CurveLearning:
         block_s=config.block_s,
         n_blocks=config.n_blocks,
     )
-    learning.begin(settings, known, None)
-    return learning
+    return begin_curve(settings, known)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_job_with_stalls_stays_on_the_curve_that_its_last_run_stored(tmp_path: Path, seed: int) -> None:
-    first = begun(None)
-    live(first, duration_s=600.0, seed=seed)
-    measured = measured_in(first.state)
+def test_a_job_with_stalls_keeps_to_the_curve_that_its_last_run_stored(tmp_path: Path, seed: int) -> None:
+    measured = measured_in(train(begun(None), duration_s=600.0, seed=seed))
     assert measured is not None
     with ProfileStore(tmp_path) as store:
         store.save(KEY, measured)
     with ProfileStore(tmp_path) as store:
-        known = store.load(KEY)
-    assert known is not None
-    again = begun(known.exact)
-    assert isinstance(again.state, Planned)
-    live(again, duration_s=600.0, seed=seed + 100)
-    assert (again.n_left, again.take_left()) == (0, None)
+        stored = store.load(KEY)
+    assert stored is not None
+    again = begun(stored.exact)
+    assert isinstance(again, Planned)
+    assert train(again, duration_s=600.0, seed=seed + 100).n_drifts == 0
 
 
-def test_the_curve_that_is_published_has_the_stalls_that_the_stored_one_has_not() -> None:
-    learning = begun(None)
-    live(learning, duration_s=600.0, seed=1)
-    measured, published = measured_in(learning.state), learning.profile
+def test_a_curve_is_measured_without_the_stalls() -> None:
+    measured = measured_in(train(begun(None), duration_s=600.0, seed=1))
     assert measured is not None
-    assert published == with_stalls(measured)
     assert measured.fastest.iterations_per_s == pytest.approx(1 / ITERATION_S, rel=0.01)
-    assert published.fastest.iterations_per_s == pytest.approx(50 / (50 * ITERATION_S + STALL_S), rel=0.015)
+    average_per_s = with_stalls(measured).fastest.iterations_per_s
+    assert average_per_s == pytest.approx(50 / (50 * ITERATION_S + STALL_S), rel=0.015)

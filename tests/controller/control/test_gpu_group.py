@@ -16,77 +16,77 @@ def target(power_limit_w: float) -> Target:
 
 def held(*requested_w: float) -> tuple[GpuGroup, list[FakeLimiter]]:
     """Return a run's GPUs, each with this limit on it since the moment 100 ns."""
-    holding, limiters = GpuGroup(), [FakeLimiter(FakeGpu(f"GPU-{n}")) for n in range(len(requested_w))]
+    gpus, limiters = GpuGroup(), [FakeLimiter(FakeGpu(f"GPU-{n}")) for n in range(len(requested_w))]
     for limiter, power_limit_w in zip(limiters, requested_w, strict=True):
         state = replace(limit_state(), hold=Hold.HELD, since_ns=100)
         limiter.state = replace(state, requested_power_limit_w=power_limit_w, enforced_power_limit_w=power_limit_w)
-        holding.add(limiter, None)  # type: ignore[arg-type]  # no meter is read here
-    return holding, limiters
+        gpus.add(limiter, None)  # type: ignore[arg-type]  # no meter is read here
+    return gpus, limiters
 
 
 def test_every_gpu_is_asked_for_the_same_limit_once() -> None:
-    holding, limiters = held(250.0, 250.0)
-    holding.ask(target(200.0))
-    holding.ask(target(200.0))
+    gpus, limiters = held(250.0, 250.0)
+    gpus.request(target(200.0))
+    gpus.request(target(200.0))
     assert [[t.power_limit_w for t in limiter.targets] for limiter in limiters] == [[200.0], [200.0]]
 
 
 def test_what_was_in_force_is_the_limit_asked_for_on_every_gpu_and_all_the_time() -> None:
-    holding, limiters = held(200.0, 200.0)
-    assert holding.enforced_w(100) is None  # nothing was asked
-    holding.ask(target(200.0))
-    assert holding.enforced_w(100) == 200.0
-    assert holding.enforced_w(99) is None  # not yet at the beginning
+    gpus, limiters = held(200.0, 200.0)
+    assert gpus.enforced_w(100) is None  # nothing was asked
+    gpus.request(target(200.0))
+    assert gpus.enforced_w(100) == 200.0
+    assert gpus.enforced_w(99) is None  # not yet at the beginning
     limiters[1].state = replace(limiters[1].state, requested_power_limit_w=225.0)  # type: ignore[type-var]
-    assert holding.enforced_w(100) is None
+    assert gpus.enforced_w(100) is None
 
 
 @pytest.mark.parametrize("hold", [Hold.FREE, Hold.YIELDED, Hold.OBSERVING, Hold.SUSPECT])
 def test_a_limit_that_is_not_held_is_not_in_force(hold: Hold) -> None:
-    holding, limiters = held(200.0)
-    holding.ask(target(200.0))
+    gpus, limiters = held(200.0)
+    gpus.request(target(200.0))
     limiters[0].state = replace(limiters[0].state, hold=hold)  # type: ignore[type-var]
-    assert holding.enforced_w(100) is None
+    assert gpus.enforced_w(100) is None
 
 
 def test_a_target_outside_the_bounds_is_in_force_at_the_bound() -> None:
-    holding, _ = held(limit_state().floor_power_limit_w)
-    holding.ask(target(1.0))
-    assert holding.enforced_w(100) == limit_state().floor_power_limit_w
+    gpus, _ = held(limit_state().floor_power_limit_w)
+    gpus.request(target(1.0))
+    assert gpus.enforced_w(100) == limit_state().floor_power_limit_w
 
 
 def test_the_limit_that_is_enforced_counts_and_the_lowest_of_several() -> None:
-    holding, limiters = held(200.0, 200.0)
-    holding.ask(target(200.0))
+    gpus, limiters = held(200.0, 200.0)
+    gpus.request(target(200.0))
     limiters[0].state = replace(limiters[0].state, enforced_power_limit_w=180.0)  # type: ignore[type-var]
-    assert holding.enforced_w(100) == 180.0
+    assert gpus.enforced_w(100) == 180.0
 
 
 def test_a_limit_that_lands_late_is_released_where_a_partner_is_not_ours() -> None:
-    holding, limiters = held(200.0, 200.0)
-    holding.ask(target(200.0))
+    gpus, limiters = held(200.0, 200.0)
+    gpus.request(target(200.0))
     limiters[0].state = replace(limiters[0].state, hold=Hold.OBSERVING)  # type: ignore[type-var]
     limiters[1].state = replace(limiters[1].state, hold=Hold.FREE)  # type: ignore[type-var]
-    holding.give_back("partner_not_ours", "its write is in mid-air", only=Hold.HELD)
+    gpus.release("partner_not_ours", "its write is in mid-air", only=Hold.HELD)
     limiters[1].state = replace(limiters[1].state, hold=Hold.HELD)  # type: ignore[type-var]
-    holding.give_back("partner_not_ours", "it has landed", only=Hold.HELD)
+    gpus.release("partner_not_ours", "it has landed", only=Hold.HELD)
     assert [limiter.releases for limiter in limiters] == [[], ["partner_not_ours"]]
 
 
 def test_the_end_releases_every_gpu_whatever_its_limit_looks_like() -> None:
-    holding, limiters = held(200.0, 200.0)
+    gpus, limiters = held(200.0, 200.0)
     limiters[1].state = replace(limiters[1].state, hold=Hold.FREE)  # type: ignore[type-var]
-    holding.end("run_finished", "a test")
+    gpus.release_all("run_finished", "a test")
     assert [limiter.releases for limiter in limiters] == [["run_finished"], ["run_finished"]]
 
 
 def test_the_prior_limits_add_up_once_every_gpu_has_answered() -> None:
-    holding, _ = held(200.0, 250.0)
-    assert holding.prior_power_limit_w == 2 * limit_state().prior_power_limit_w
+    gpus, _ = held(200.0, 250.0)
+    assert gpus.prior_power_limit_w == 2 * limit_state().prior_power_limit_w
 
 
 def test_the_prior_limits_are_unknown_while_a_gpu_has_not_answered() -> None:
-    holding, limiters = held(200.0, 250.0)
+    gpus, limiters = held(200.0, 250.0)
     limiters[1].state = None
-    assert holding.prior_power_limit_w is None
+    assert gpus.prior_power_limit_w is None
     assert GpuGroup().prior_power_limit_w is None

@@ -1,18 +1,15 @@
-"""Which limit a run gets: while its curve is measured, refined, and planned on.
-
-Steering: waiting, profiling, refining, planned, in this order; what is known already is not measured again.
-
-Steering between the plan and its trials: what ends a trial, and what of a plan does not outlive its curve.
-"""
+"""Which limit a run gets: while its curve is measured, while it is refined, and under the plan; what ends a trial."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from controller.config import EnergyConfig, JobPlan, PlanConfig, PlanRules, ProfilerConfig
-from controller.control import curve_learning as learning
-from controller.control.run_leader import LimitControl, Planned, TimeBudgetStart
+from controller.config import EnergyConfig, JobPlan, PlanConfig, PlanRules
+from controller.control import curve_learning
+from controller.control.curve_learning import Planned
+from controller.control.plan import PlanInputs
+from controller.control.run_leader import LimitControl, TimeBudgetStart
 from controller.ports import Provenance, Target
 from policies.planning import Progress
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
@@ -21,89 +18,88 @@ from tests.controller.control.control_bench import (
     LADDER_W,
     begin,
     choose,
+    interval,
+    is_new,
+    limit_control,
     limits_of,
-    piece,
     rate_per_s,
-    steering,
     train,
 )
 from tests.fakes import MIDNIGHT_S, flat_signal
 
 
 def test_a_run_that_has_not_begun_waits_and_asks_for_nothing() -> None:
-    run = steering()
+    run = limit_control()
     progress = Progress(n_iterations=0.0, active_s=0.0, started_at_s=MIDNIGHT_S)
-    nothing = run.choose(
-        now_s=MIDNIGHT_S, history=None, forecast=None, progress=progress, provenance=Provenance(source="test")
-    )
-    assert (run.name, run.profile, nothing) == ("waiting", None, None)
-    assert not run.observe(piece(1, 1), enforced_power_limit_w=300.0)
+    provenance = Provenance(source="test")
+    inputs = PlanInputs(now_s=MIDNIGHT_S, history=None, forecast=None, progress=progress, provenance=provenance)
+    assert (run.state_name, run.profile) == ("waiting", None)
+    assert (run.current(MIDNIGHT_S, 0.0), run.choose(inputs)) == (None, None)
+    assert not is_new(run.observe(interval(1, 1), enforced_power_limit_w=300.0))
 
 
 def test_the_first_pass_goes_from_the_prior_limit_down_and_ends_in_the_plan() -> None:
-    run = begin(steering())
+    run = begin(limit_control())
     first = choose(run)
     assert (first.power_limit_w, first.reason, first.detail) == (300.0, "profiling", "measures limit 1")
     targets = train(run, 60)
     assert limits_of(targets, "profiling") == LADDER_W
-    assert run.name == "planned"
+    assert run.state_name == "planned"
     assert run.profile is not None
     assert [point.power_limit_w for point in run.profile.points] == LADDER_W[::-1]
     assert targets[-1].reason == "slowdown_static"
 
 
 def test_a_curve_that_has_grown_is_to_be_kept_once_a_point() -> None:
-    run = begin(steering())
-    grown = [run.observe(piece(270.0, 4.0), enforced_power_limit_w=300.0) for _ in range(20)]
+    run = begin(limit_control())
+    grown = [is_new(run.observe(interval(270.0, 4.0), enforced_power_limit_w=300.0)) for _ in range(20)]
     assert grown.count(True) == 1
     assert run.profile is not None
     assert len(run.profile.points) == 1
 
 
 def test_a_stored_profile_spares_the_first_pass() -> None:
-    run = begin(steering(), FULL)
-    assert (run.name, run.profile) == ("planned", FULL)
+    run = begin(limit_control(), FULL)
+    assert (run.state_name, run.profile) == ("planned", FULL)
 
 
 def test_half_a_stored_profile_shortens_the_first_pass() -> None:
-    run = begin(steering(), PowerProfile((ProfilePoint(power_limit_w=300.0, power_w=270.0, iterations_per_s=4.0),)))
+    run = begin(
+        limit_control(), PowerProfile((ProfilePoint(power_limit_w=300.0, power_w=270.0, iterations_per_s=4.0),))
+    )
     assert limits_of(train(run, 60), "profiling") == LADDER_W[1:]
 
 
 def test_the_curve_of_a_neighbour_is_checked_at_few_limits_and_then_adopted() -> None:
     prior_w = (150.0, 175.0, 200.0, 225.0, 250.0, 275.0, 300.0)
     points = (ProfilePoint(power_limit_w=w, power_w=0.9 * w, iterations_per_s=rate_per_s(w)) for w in prior_w)
-    run = begin(steering(), prior=PowerProfile(tuple(points)))
+    run = begin(limit_control(), prior=PowerProfile(tuple(points)))
     assert len(limits_of(train(run, 60), "profiling")) == 3
     assert run.profile is not None
     assert len(run.profile.points) > 3
 
 
 def test_while_the_curve_is_refined_each_block_tries_out_what_may_be_best() -> None:
-    run = begin(steering(n_blocks=20, plan=PlanConfig(max_slowdown=1.1)))
+    run = begin(limit_control(n_blocks=20, plan=PlanConfig(max_slowdown=1.1)))
     targets = train(run, 400)
     tried = [target for target in targets if target.reason == "refining"]
     assert len({target.detail for target in tried}) == 20
     assert len(limits_of(tried, "refining")) > 1
     assert all(200 <= target.power_limit_w <= 300 for target in tried)
     assert targets[-1].reason != "refining"
-    assert run.name == "planned"
+    assert run.state_name == "planned"
 
 
 def test_the_same_run_tries_out_the_same_limits_and_another_run_others() -> None:
     plan = PlanConfig(max_slowdown=1.1)
-    profiler = ProfilerConfig(settle_s=2.0, window_s=10.0, block_s=4.0, n_blocks=20)
-    runs = [
-        begin(LimitControl(job="resnet50", run=name, profiler=profiler, plan=plan, energy=EnergyConfig()))
-        for name in ("r1", "r1", "r2")
-    ]
+    runs = [begin(limit_control(run=name, plan=plan, n_blocks=20)) for name in ("r1", "r1", "r2")]
     first, again, other = ([target.power_limit_w for target in train(run, 240)] for run in runs)
     assert first == again
     assert first != other
 
 
 def test_what_is_measured_under_the_plan_makes_the_curve_better() -> None:
-    run = begin(steering(n_blocks=20))
+    run = begin(limit_control(n_blocks=20))
     train(run, 60)
     assert run.profile is not None
     before = run.profile
@@ -113,39 +109,38 @@ def test_what_is_measured_under_the_plan_makes_the_curve_better() -> None:
 
 
 def test_a_refined_curve_is_not_shown_or_stored_with_every_measurement() -> None:
-    run = begin(steering(n_blocks=20))
+    run = begin(limit_control(n_blocks=20))
     train(run, 60)
     kept = []
     for second in range(600):
         target = choose(run, at_s=60 + second)
-        seen = piece(0.9 * target.power_limit_w, rate_per_s(target.power_limit_w))
-        kept.append(run.observe(seen, enforced_power_limit_w=target.power_limit_w))
+        seen = interval(0.9 * target.power_limit_w, rate_per_s(target.power_limit_w))
+        kept.append(is_new(run.observe(seen, enforced_power_limit_w=target.power_limit_w)))
     assert kept.count(True) == 1
 
 
 def test_a_block_in_which_nothing_runs_is_planned_anew_once_a_period() -> None:
-    run = begin(steering(n_blocks=20, plan=PlanConfig(period_s=300.0)), FULL)
+    run = begin(limit_control(n_blocks=20, plan=PlanConfig(period_s=300.0)), FULL)
     targets = [choose(run, at_s=at_s) for at_s in (0, 299, 300)]
     assert targets[1] is targets[0]
     assert targets[2] is not targets[0]
 
 
 def test_short_gaps_between_iterations_are_no_drift() -> None:
-    run = begin(steering())
+    run = begin(limit_control())
     train(run, 60)
     targets = train(run, 600, begin_s=60, gaps_s=0.4)
     assert limits_of(targets, "profiling") == []
 
 
-def test_a_job_that_has_become_another_is_profiled_anew_with_a_new_ledger() -> None:
-    run = begin(steering())
+def test_a_job_that_has_become_another_is_profiled_anew_with_a_new_time_budget() -> None:
+    run = begin(limit_control())
     train(run, 60)
-    targets = train(run, 1_200, begin_s=60, rate=lambda limit_w: 0.7 * rate_per_s(limit_w))
+    dropped: list[PowerProfile] = []
+    targets = train(run, 1_200, begin_s=60, rate=lambda limit_w: 0.7 * rate_per_s(limit_w), dropped=dropped)
     assert limits_of(targets, "profiling") == LADDER_W
-    left = run.take_left()
-    assert left is not None
-    assert left.fastest.iterations_per_s == pytest.approx(4.0)
-    assert run.take_left() is None
+    assert [curve.fastest.iterations_per_s for curve in dropped] == [pytest.approx(4.0)]
+    assert run.budget_start is not None
     assert run.profile is not None
     assert run.profile.fastest.iterations_per_s == pytest.approx(2.8, rel=1e-3)
 
@@ -155,24 +150,24 @@ def slowed(factor: float) -> Callable[[float], float]:
     return lambda limit_w: factor * rate_per_s(limit_w)
 
 
-def test_each_curve_that_a_job_leaves_opens_a_ledger_however_many_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "MAX_DOUBLINGS", 1)
-    run = begin(steering())
+def test_each_drift_is_counted_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curve_learning, "MAX_DOUBLINGS", 1)
+    run = begin(limit_control())
     for change in range(4):
         factor = 0.7 if change % 2 else 1.0
         train(run, 1_200, begin_s=1_200 * change, rate=slowed(factor))
         so_far = Progress(n_iterations=4_000.0 * (change + 1), active_s=1_200.0 * change, started_at_s=MIDNIGHT_S)
         choose(run, at_s=1_200.0 * (change + 1), progress=so_far)
-        assert run._n_left == change
+        assert run.state.n_drifts == change
 
 
-def test_where_iterations_are_counted_anew_the_ledger_begins_with_them() -> None:
-    run = begin(steering())
-    run.ledger = TimeBudgetStart(n_iterations=1_000.0, active_s=500.0)
+def test_where_iterations_are_counted_anew_the_time_budget_begins_with_them() -> None:
+    run = begin(limit_control())
+    run.budget_start = TimeBudgetStart(n_iterations=1_000.0, active_s=500.0)
     choose(run, progress=Progress(n_iterations=1_001.0, active_s=501.0, started_at_s=MIDNIGHT_S))
-    assert run.ledger == TimeBudgetStart(n_iterations=1_000.0, active_s=500.0)
+    assert run.budget_start == TimeBudgetStart(n_iterations=1_000.0, active_s=500.0)
     choose(run, progress=Progress(n_iterations=10.0, active_s=5.0, started_at_s=MIDNIGHT_S))
-    assert run.ledger is None
+    assert run.budget_start is None
 
 
 def test_a_limit_that_another_limiter_holds_down_is_asked_for_again_as_the_highest() -> None:
@@ -182,12 +177,12 @@ def test_a_limit_that_another_limiter_holds_down_is_asked_for_again_as_the_highe
             ProfilePoint(power_limit_w=250.0, power_w=240.0, iterations_per_s=1.0),
         )
     )
-    target = choose(begin(steering(), held))
+    target = choose(begin(limit_control(), held))
     assert target.power_limit_w == 300.0, "the brake may be gone by now"
 
 
 def test_the_plan_is_made_once_a_period() -> None:
-    run = begin(steering(plan=PlanConfig(period_s=300.0)), FULL)
+    run = begin(limit_control(plan=PlanConfig(period_s=300.0)), FULL)
     targets = [choose(run, at_s=at_s, history=flat_signal(100.0 + at_s)) for at_s in (0, 299, 300)]
     assert targets[0].signal == "100 g/kWh (test)"
     assert targets[1] is targets[0]
@@ -197,7 +192,7 @@ def test_the_plan_is_made_once_a_period() -> None:
 def test_the_second_limit_of_a_period_comes_in_force_without_a_new_plan() -> None:
     plan = PlanConfig(period_s=600.0, min_dwell_s=60.0, max_slowdown=1.03)
     steep = PowerProfile(tuple(replace(p, iterations_per_s=p.iterations_per_s**4) for p in FULL.points))
-    run = begin(steering(plan=plan), steep)
+    run = begin(limit_control(plan=plan), steep)
     progress = Progress(n_iterations=5e3, active_s=5e3, started_at_s=MIDNIGHT_S - 5e3, total_iterations=1e6)
     first, before, *after = (
         choose(run, at_s=at_s, history=flat_signal(100.0 + at_s), progress=progress) for at_s in (0, 59, 541, 599)
@@ -211,7 +206,7 @@ def test_the_second_limit_of_a_period_comes_in_force_without_a_new_plan() -> Non
 
 
 def test_a_doubt_about_the_signal_is_the_reason_of_what_is_decided_on_it() -> None:
-    run = begin(steering(), FULL)
+    run = begin(limit_control(), FULL)
     provenance = Provenance(source="a, held for 1.2 h", reason="signal_held", detail="a fails; its last value is held")
     target = choose(run, history=flat_signal(100.0), provenance=provenance)
     assert (target.reason, target.signal) == ("signal_held", "100 g/kWh (a, held for 1.2 h)")
@@ -219,19 +214,19 @@ def test_a_doubt_about_the_signal_is_the_reason_of_what_is_decided_on_it() -> No
 
 
 def test_a_plan_without_a_signal_tells_none() -> None:
-    target = choose(begin(steering(), FULL))
+    target = choose(begin(limit_control(), FULL))
     assert (target.reason, target.signal, target.power_limit_w) == ("slowdown_static", None, 200.0)
 
 
 @pytest.mark.parametrize(("eta", "limit_w"), [(1.0, 200.0), (0.0, 300.0)])
 def test_the_objective_is_the_configured_one(eta: float, limit_w: float) -> None:
-    target = choose(begin(steering(plan=PlanConfig(objective="eta", eta=eta)), FULL))
+    target = choose(begin(limit_control(plan=PlanConfig(objective="eta", eta=eta)), FULL))
     assert (target.reason, target.power_limit_w) == ("eta_static", limit_w)
 
 
 def test_a_job_with_a_table_of_its_own_is_planned_by_that() -> None:
     table = JobPlan(name="resnet*", rules=PlanRules(objective="eta", eta=0.0), keys=("objective", "eta"))
-    target = choose(begin(steering(plan=PlanConfig(job=(table,))), FULL))
+    target = choose(begin(limit_control(plan=PlanConfig(job=(table,))), FULL))
     assert (target.reason, target.power_limit_w) == ("eta_static", 300.0)
 
 
@@ -245,28 +240,29 @@ def test_a_costly_host_makes_slowing_down_not_worth_it() -> None:
     )
     plan = PlanConfig(objective="eta", eta=1.0)
     alone, within = (
-        choose(begin(steering(plan=plan, energy=EnergyConfig(host_power_w=host_w)), slow)) for host_w in (0.0, 500.0)
+        choose(begin(limit_control(plan=plan, energy=EnergyConfig(host_power_w=host_w)), slow))
+        for host_w in (0.0, 500.0)
     )
     assert (alone.power_limit_w, within.power_limit_w) == (200.0, 300.0)
 
 
 def test_a_change_of_gpus_begins_anew() -> None:
-    run = begin(steering(), FULL)
+    run = begin(limit_control(), FULL)
     run.reset()
-    assert (run.name, run.profile) == ("waiting", None)
+    assert (run.state_name, run.profile) == ("waiting", None)
 
 
 def test_a_gpu_without_room_below_its_prior_limit_is_measured_at_that_one() -> None:
-    run = steering()
+    run = limit_control()
     run.begin(floor_power_limit_w=300.0, ceiling_power_limit_w=300.0, known=None)
     assert limits_of(train(run, 60), "profiling") == [300.0]
-    assert run.name == "planned"
+    assert run.state_name == "planned"
 
 
 def test_a_run_of_which_no_limit_can_be_measured_keeps_its_highest_one() -> None:
-    run = begin(steering())
+    run = begin(limit_control())
     for flicker in range(100):
-        run.observe(piece(150.0, 1.0), enforced_power_limit_w=150.0 + 20 * (flicker % 2))
+        run.observe(interval(150.0, 1.0), enforced_power_limit_w=150.0 + 20 * (flicker % 2))
     target = choose(run)
     assert (target.power_limit_w, target.reason, run.profile) == (300.0, "not_profiled", None)
 
@@ -284,29 +280,30 @@ def flat_per_s(limit_w: float) -> float:
     return 4.4 if limit_w > 0 else 0.0
 
 
-def left(run: LimitControl, *, begin_s: int) -> int:
+def drifted(run: LimitControl, *, begin_s: int) -> int:
     """Let the job become one of a flat rate, and be profiled anew; return when it is planned again [s]."""
+    dropped: list[PowerProfile] = []
     for second in range(begin_s, begin_s + 1_200):
-        if second > begin_s and train(run, 1, begin_s=second, rate=flat_per_s) and run.take_left():
+        if train(run, 1, begin_s=second, rate=flat_per_s, dropped=dropped) and dropped:
             break
     for after in range(second + 1, second + 200):
-        if run.name == "planned":
+        if run.state_name == "planned":
             return after
         train(run, 1, begin_s=after, rate=flat_per_s)
     raise AssertionError("it is not planned again")
 
 
-def test_the_plan_of_a_curve_that_the_job_has_left_does_not_come_back() -> None:
-    run = begin(steering(plan=PlanConfig(period_s=86_400.0, max_slowdown=1.05)))
+def test_the_plan_of_a_dropped_curve_does_not_come_back() -> None:
+    run = begin(limit_control(plan=PlanConfig(period_s=86_400.0, max_slowdown=1.05)))
     train(run, 600, rate=lambda limit_w: 4.0 * limit_w / 300.0)
     before = choose(run, at_s=600)
     assert before.power_limit_w > 200.0
-    at_s = left(run, begin_s=601)
+    at_s = drifted(run, begin_s=601)
     assert choose(run, at_s=at_s).power_limit_w == 200.0, "a flat job loses nothing at the lowest limit"
 
 
 def test_a_trial_does_not_outlive_the_curve() -> None:
-    run = begin(steering(n_blocks=20, plan=PlanConfig(period_s=86_400.0)), STEEP)
+    run = begin(limit_control(n_blocks=20, plan=PlanConfig(period_s=86_400.0)), STEEP)
     tried = choose(run)
     assert tried.reason == "refining"
     run.reset()
@@ -325,7 +322,7 @@ def in_doubt(run: LimitControl, *, begin_s: int) -> int:
 
 
 def test_nothing_is_tried_out_while_the_job_may_be_leaving_its_curve() -> None:
-    run = begin(steering(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
+    run = begin(limit_control(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
     targets = train(run, 60)
     assert targets[-1].reason == "refining"
     at_s = in_doubt(run, begin_s=60)
@@ -334,7 +331,7 @@ def test_nothing_is_tried_out_while_the_job_may_be_leaving_its_curve() -> None:
 
 
 def test_the_highest_limit_is_measured_even_in_doubt() -> None:
-    run = begin(steering(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
+    run = begin(limit_control(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
     train(run, 60)
     at_s = 60
     while "highest" not in choose(run, at_s=at_s).detail:
@@ -347,11 +344,11 @@ def test_the_highest_limit_is_measured_even_in_doubt() -> None:
 
 def paused(run: LimitControl, *, at_s: float) -> Target:
     """Return what stands while no iteration comes."""
-    return run.wait_at_the_top() or choose(run, at_s=at_s)
+    return run.highest_while_paused() or choose(run, at_s=at_s)
 
 
 def test_no_trial_stands_for_a_whole_pause_and_it_goes_on_after_it() -> None:
-    run = begin(steering(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
+    run = begin(limit_control(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
     at_s = 60
     train(run, at_s)
     while choose(run, at_s=at_s).power_limit_w == 300.0:
@@ -366,19 +363,19 @@ def test_no_trial_stands_for_a_whole_pause_and_it_goes_on_after_it() -> None:
 
 
 def test_what_ran_at_the_highest_limit_before_a_trial_is_in_force_again_does_not_count_for_it() -> None:
-    run = begin(steering(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
+    run = begin(limit_control(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
     train(run, 60)
-    assert run.wait_at_the_top() is not None
+    assert run.highest_while_paused() is not None
     before = run.state
     target = choose(run, at_s=61)
     for _ in range(2):  # while the limit settles
-        run.observe(piece(270.0, 4.0), enforced_power_limit_w=target.power_limit_w)
+        run.observe(interval(270.0, 4.0), enforced_power_limit_w=target.power_limit_w)
     assert run.state is before
 
 
 @pytest.mark.parametrize("n_blocks", [0, 100])
 def test_the_plan_stands_in_a_pause_where_nothing_is_tried_out(n_blocks: int) -> None:
-    run = begin(steering(n_blocks=n_blocks))
+    run = begin(limit_control(n_blocks=n_blocks))
     train(run, 60)
     if n_blocks:
         in_doubt(run, begin_s=60)

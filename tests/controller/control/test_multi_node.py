@@ -1,18 +1,22 @@
-"""The curve of several nodes, and what their leader says: powers add up, the slowest counts, and words are numbered."""
+"""The curve of several nodes, and the leader's plan: powers add up, the slowest counts, and plans are numbered."""
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.accounting.ranks import RunIdentity
-from controller.control.gpu_group import Blocked
-from controller.control.multi_node import HEARTBEAT_S, MAX_NODES, NodeShare, PlanBroadcast, joint_profile
-from controller.ports import Target
+from controller.accounting.ranks import Ranks, RunIdentity
+from controller.accounting.reports import MAX_NODES, RunReporter
+from controller.control.multi_node import HEARTBEAT_S, NodeShare, PlanBroadcast, joint_profile
+from controller.ports import Blocked, Target
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from publishers.messages.codec import decode
 from publishers.messages.reports import NodeProfile, NodeProfileEntry, RunPlan
+from publishers.messages.topics import Topics
 from tests.controller.messages import ns
+from tests.fakes import FakeBus
 
+RUN = RunIdentity(job="resnet50", run="run-1", node="node-a")
+TOPICS = Topics()
 LIMITS_W = (100.0, 200.0, 300.0)
 OWN = PowerProfile(
     tuple(
@@ -83,47 +87,55 @@ def test_the_slowest_node_counts_and_noise_does_not() -> None:
 POINTS = st.tuples(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e18))
 
 
+def broadcast(bus: FakeBus | None = None) -> PlanBroadcast:
+    """Return the broadcast of a leader on node-a."""
+    ranks = Ranks(name="resnet50/run-1", lease_s=60.0)
+    return PlanBroadcast(RUN, reporter=RunReporter(RUN, bus=bus or FakeBus(), topics=TOPICS, ranks=ranks))
+
+
 @given(st.lists(st.lists(POINTS, max_size=8), max_size=4), st.integers(1, 65_536))
-def test_whatever_nodes_tell_there_is_a_curve_at_the_leaders_limits(
-    told: list[list[tuple[float, float, float]]], world_size: int
+def test_whatever_nodes_publish_there_is_a_curve_at_the_leaders_limits(
+    published: list[list[tuple[float, float, float]]], world_size: int
 ) -> None:
-    fleet = PlanBroadcast(RunIdentity(job="resnet50", run="run-1", node="node-a"), publish=lambda *_: None)
-    for number, points in enumerate(told):
-        fleet.hear(f"node-{number}", part(*points))
-    joint = fleet.joint(OWN, share(world_size))
+    others = broadcast()
+    for number, points in enumerate(published):
+        others.on_node_profile(f"node-{number}", part(*points))
+    joint = others.joint(OWN, share(world_size))
     assert joint.power_limits_w.tolist() == list(LIMITS_W)
     assert all(now.power_w >= own.power_w for now, own in zip(joint.points, OWN.points, strict=True))
     assert all(now.iterations_per_s <= own.iterations_per_s for now, own in zip(joint.points, OWN.points, strict=True))
 
 
-def test_no_more_nodes_are_remembered_than_there_is_room_for() -> None:
-    fleet = PlanBroadcast(RunIdentity(job="resnet50", run="run-1", node="node-a"), publish=lambda *_: None)
+def test_the_number_of_remembered_nodes_is_bounded() -> None:
+    others = broadcast()
     for number in range(MAX_NODES + 10):
-        fleet.hear(f"node-{number}", part())
-    fleet.hear("node-0", part(state="waiting"))
-    assert powers_w(fleet.joint(OWN, share(MAX_NODES + 11)))[0] == 90.0 * MAX_NODES + 270.0 * 11
+        others.on_node_profile(f"node-{number}", part())
+    others.on_node_profile("node-0", part(state="waiting"))
+    assert powers_w(others.joint(OWN, share(MAX_NODES + 11)))[0] == 90.0 * MAX_NODES + 270.0 * 11
 
 
-def said(*steps: tuple[Target | Blocked, float]) -> list[RunPlan]:
-    """Return what a leader publishes that is told to say something at monotonic times [s]."""
-    words: list[RunPlan] = []
-    fleet = PlanBroadcast(
-        RunIdentity(job="resnet50", run="run-1", node="node-a"),
-        publish=lambda _, plan: words.append(msgspec.convert(msgspec.to_builtins(plan), RunPlan)),
-    )
-    for wish, now_s in steps:
-        fleet.say(
-            wish, gpu_model="Fake 300", max_power_limit_w=300.0, is_steady=True, wall_s=1.7e9 + now_s, now_ns=ns(now_s)
+def published(*steps: tuple[Target | Blocked, float]) -> list[RunPlan]:
+    """Return what a leader publishes that has these targets at monotonic times [s]."""
+    bus = FakeBus()
+    leader = broadcast(bus)
+    for target, now_s in steps:
+        leader.publish(
+            target,
+            gpu_model="Fake 300",
+            max_power_limit_w=300.0,
+            is_steady=True,
+            wall_s=1.7e9 + now_s,
+            now_ns=ns(now_s),
         )
-    return words
+    return [decode(payload, RunPlan) for payload in bus.payloads(TOPICS.run("resnet50", "run-1", "plan"))]
 
 
-def test_the_same_word_is_said_again_every_heartbeat_under_a_new_number() -> None:
-    words = said(*((TARGET, 0.5 * step) for step in range(21)))
-    assert [(word.seq, word.time_s - 1.7e9) for word in words] == [(0, 0.0), (1, HEARTBEAT_S), (2, 2 * HEARTBEAT_S)]
+def test_the_same_plan_is_published_again_every_heartbeat_under_a_new_number() -> None:
+    plans = published(*((TARGET, 0.5 * step) for step in range(21)))
+    assert [(plan.seq, plan.time_s - 1.7e9) for plan in plans] == [(0, 0.0), (1, HEARTBEAT_S), (2, 2 * HEARTBEAT_S)]
 
 
-def test_something_new_is_said_at_once() -> None:
+def test_a_new_plan_is_published_at_once() -> None:
     nothing = Blocked(reason="not_gathered", detail="a rank has not come")
-    words = said((nothing, 0.0), (TARGET, 0.1), (TARGET, 0.2))
-    assert [(word.power_limit_w, word.reason) for word in words] == [(None, "not_gathered"), (200.0, "slowdown_static")]
+    plans = published((nothing, 0.0), (TARGET, 0.1), (TARGET, 0.2))
+    assert [(plan.power_limit_w, plan.reason) for plan in plans] == [(None, "not_gathered"), (200.0, "slowdown_static")]

@@ -7,7 +7,6 @@ The profiles and a disk that refuses, hangs or has no thread: nobody waits for i
 The nearest known curve: nearer in kind before nearer in batch size, and between two batch sizes where it can be.
 """
 
-import json
 import logging
 import os
 import threading
@@ -95,38 +94,6 @@ def test_a_profile_of_too_few_points_is_no_prior(tmp_path: Path) -> None:
     assert loaded(tmp_path, replace(KEY, driver="")) is None
 
 
-def version_1(state_dir: Path) -> Path:
-    """Write a file as version 1 did."""
-    folder = state_dir / "profiles"
-    folder.mkdir()
-    file = folder / "resnet50-0123456789ab.json"
-    key = {name: value for name, value in vars_of(KEY).items() if name not in {"gpu_uuids", "driver"}}
-    points = [vars_of(point) for point in PROFILE.points]
-    file.write_text(json.dumps({"version": 1, "key": key, "points": points}))
-    return file
-
-
-def vars_of(record: ProfileKey | ProfilePoint) -> dict[str, object]:
-    return {name: getattr(record, name) for name in record.__slots__}
-
-
-def test_what_version_1_kept_is_a_prior_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    file = version_1(tmp_path)
-    with opened(tmp_path) as store:
-        for _ in range(2):
-            known = store.load(KEY)
-            assert known is not None
-            assert (known.kind, known.profile) == ("prior", PROFILE)
-        store.save(KEY, OTHER)
-    assert [record.levelname for record in caplog.records] == ["INFO"]
-    assert "1 profiles are of version 1" in caplog.text
-    assert file in files(tmp_path)
-    known = loaded(tmp_path)
-    assert known is not None
-    assert known.profile == OTHER
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -159,7 +126,10 @@ def test_a_file_that_cannot_be_used_is_told_and_not_used_and_written_anew(
     file.write_text(text.replace(old, new, 1))
     with opened(tmp_path) as store:
         assert store.load(KEY) is None
-        assert [record.message.count(f"{file}: not used, the job is profiled anew") for record in caplog.records] == [1]
+        assert [
+            record.message.count(f"{file}: ignoring unreadable profile; the job is profiled anew")
+            for record in caplog.records
+        ] == [1]
         store.save(KEY, PROFILE)
     assert loaded(tmp_path) == StoredProfile(profile=PROFILE, kind="exact", origin="measured before")
 
@@ -199,7 +169,7 @@ def test_a_file_that_is_gone_costs_no_other(tmp_path: Path, caplog: pytest.LogCa
     kept(tmp_path, (KEY, PROFILE))
     (tmp_path / "profiles" / "gone.json").symlink_to(tmp_path / "nowhere")
     assert loaded(tmp_path) is not None
-    assert "gone.json: not used, the job is profiled anew: [Errno 2]" in caplog.text
+    assert "gone.json: ignoring unreadable profile; the job is profiled anew: [Errno 2]" in caplog.text
 
 
 def test_a_disk_that_refuses_is_told_once_and_borne_and_told_when_it_is_well(

@@ -12,15 +12,17 @@ from controller.accounting.energy_account import MeterInterval
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import RunReporter
 from controller.config import load_config
-from controller.control.gpu_group import Blocked, GpuGroup
+from controller.control.gpu_group import GpuGroup
 from controller.control.run_follower import MAX_ACTIVE_S, MAX_LIMITS, NodeCurve, RunFollower
-from controller.ports import Hold, Target
+from controller.ports import Blocked, Hold, Target
+from publishers.messages.codec import decode
 from publishers.messages.reports import NodeProfile, RunPlan
+from publishers.messages.topics import Topics
 from tests.controller.messages import ns, rank_status
 from tests.controller.runs.router_bench import limit_state
-from tests.fakes import FakeGpu, FakeLimiter
+from tests.fakes import FakeBus, FakeGpu, FakeLimiter
 
-PLACE = RunIdentity(job="resnet50", run="run-1", node="node-b")
+RUN = RunIdentity(job="resnet50", run="run-1", node="node-b")
 PLAN = RunPlan(
     run="run-1",
     node="node-a",
@@ -40,39 +42,42 @@ class Bench:
     """A follower with one GPU, 100 to 280 W."""
 
     def __init__(self, **state: Any) -> None:  # noqa: ANN401 — the record checks them
-        self.told: list[object] = []
+        self.bus = FakeBus()
         self.limiter = FakeLimiter(FakeGpu())
         self.limiter.state = replace(limit_state(Hold.HELD), **state)
-        self.holding = GpuGroup()
-        self.holding.add(self.limiter, None)  # type: ignore[arg-type]  # no meter is read here
+        self.gpus = GpuGroup()
+        self.gpus.add(self.limiter, None)  # type: ignore[arg-type]  # no meter is read here
         ranks = Ranks(name="resnet50/run-1", lease_s=60.0)
-        ranks.hear_status(1, rank_status(world_size=2), now_s=0.0)
-        news = RunReporter(
-            PLACE, ranks=ranks, holding=self.holding, publish=lambda _, message: self.told.append(message)
-        )
+        ranks.on_status(1, rank_status(world_size=2), now_s=0.0)
+        reporter = RunReporter(RUN, bus=self.bus, topics=Topics(), ranks=ranks)
         config = load_config(None, ["profiler.settle_s=2", "job.lease_s=60"])
-        self.following = RunFollower(PLACE, config=config, holding=self.holding, news=news)
-        self.n_said = 0
+        self.follower = RunFollower(RUN, config=config, gpus=self.gpus, reporter=reporter)
+        self.n_plans = 0
 
-    def hear(self, at_s: float, **changes: Any) -> bool:  # noqa: ANN401 — the record checks them
-        """Hear a new word of the leader."""
-        self.n_said += 1
-        return self.following.hear(msgspec.structs.replace(PLAN, seq=self.n_said, **changes), now_ns=ns(at_s))
+    def on_plan(self, at_s: float, **changes: Any) -> bool:  # noqa: ANN401 — the record checks them
+        """Receive a new plan of the leader."""
+        self.n_plans += 1
+        return self.follower.on_plan(msgspec.structs.replace(PLAN, seq=self.n_plans, **changes), now_ns=ns(at_s))
 
-    def wish(self, at_s: float) -> Target | Blocked:
-        return self.following.wish(now_ns=ns(at_s))
+    def target(self, at_s: float) -> Target | Blocked:
+        return self.follower.target(now_s=at_s, now_ns=ns(at_s))
 
     def lead(self, **changes: Any) -> "Bench":  # noqa: ANN401 — the record checks them
-        """Hear of a living leader: a word at 0 s and the next at 5 s."""
-        self.hear(0.0, **changes)
-        self.hear(5.0, **changes)
+        """Receive the plans of a living leader: one at 0 s and the next at 5 s."""
+        self.on_plan(0.0, **changes)
+        self.on_plan(5.0, **changes)
         return self
 
+    def published(self) -> list[NodeProfile]:
+        """Return what was published of how it follows."""
+        topic = Topics().run_on_node("resnet50", "run-1", "node-b", "profile")
+        return [decode(payload, NodeProfile) for payload in self.bus.payloads(topic)]
+
     def observe(self, begin_s: float, *, duration_s: float = 1.0, energy_j: float = 180.0) -> None:
-        self.following.observe(piece(begin_s, duration_s, energy_j))
+        self.follower.observe(interval(begin_s, duration_s, energy_j))
 
 
-def piece(begin_s: float, duration_s: float = 1.0, energy_j: float = 180.0) -> MeterInterval:
+def interval(begin_s: float, duration_s: float = 1.0, energy_j: float = 180.0) -> MeterInterval:
     return MeterInterval(
         begin_ns=ns(begin_s),
         end_ns=ns(begin_s + duration_s),
@@ -82,34 +87,34 @@ def piece(begin_s: float, duration_s: float = 1.0, energy_j: float = 180.0) -> M
     )
 
 
-def reason(wish: Target | Blocked) -> tuple[str, str]:
-    return type(wish).__name__, wish.reason
+def reason(target: Target | Blocked) -> tuple[str, str]:
+    return type(target).__name__, target.reason
 
 
 def test_before_a_word_nothing_is_asked_for() -> None:
-    assert reason(Bench().wish(100.0)) == ("Obstacle", "no_leader")
+    assert reason(Bench().target(100.0)) == ("Blocked", "no_leader")
 
 
 def test_one_word_may_be_an_old_one_and_a_second_number_is_a_sign_of_life() -> None:
     bench = Bench()
-    assert not bench.hear(0.0)
-    assert not bench.following.hear(msgspec.structs.replace(PLAN, seq=1), now_ns=ns(1.0)), "the same word once more"
-    assert reason(bench.wish(1.0)) == ("Obstacle", "no_leader")
-    assert bench.hear(2.0)
-    assert reason(bench.wish(2.0)) == ("Target", "slowdown_static")
+    assert not bench.on_plan(0.0)
+    assert not bench.follower.on_plan(msgspec.structs.replace(PLAN, seq=1), now_ns=ns(1.0)), "the same word once more"
+    assert reason(bench.target(1.0)) == ("Blocked", "no_leader")
+    assert bench.on_plan(2.0)
+    assert reason(bench.target(2.0)) == ("Target", "slowdown_static")
 
 
 def test_a_heartbeat_says_nothing_new_and_another_limit_does() -> None:
     bench = Bench().lead()
-    assert not bench.hear(10.0)
-    assert bench.hear(11.0, power_limit_w=180.0)
+    assert not bench.on_plan(10.0)
+    assert bench.on_plan(11.0, power_limit_w=180.0)
 
 
 def test_the_leaders_limit_is_asked_for_with_its_reason_and_whose_it_is() -> None:
-    assert Bench().lead(signal="200 g/kWh").wish(6.0) == Target(
+    assert Bench().lead(signal="200 g/kWh").target(6.0) == Target(
         power_limit_w=200.0,
         reason="slowdown_static",
-        detail="the plan of node-a: 200 W",
+        detail="plan of node-a: 200 W",
         job="resnet50",
         signal="200 g/kWh",
     )
@@ -118,14 +123,14 @@ def test_the_leaders_limit_is_asked_for_with_its_reason_and_whose_it_is() -> Non
 @pytest.mark.parametrize(("heartbeat_s", "patience_s"), [(5.0, 60.0), (30.0, 90.0)])
 def test_a_leader_is_silent_after_the_lease_or_three_heartbeats(heartbeat_s: float, patience_s: float) -> None:
     bench = Bench().lead(heartbeat_s=heartbeat_s)
-    assert reason(bench.wish(5.0 + patience_s)) == ("Target", "slowdown_static")
-    assert reason(bench.wish(5.1 + patience_s)) == ("Obstacle", "leader_silent")
-    bench.hear(200.0)
-    assert reason(bench.wish(200.0)) == ("Target", "slowdown_static")
+    assert reason(bench.target(5.0 + patience_s)) == ("Target", "slowdown_static")
+    assert reason(bench.target(5.1 + patience_s)) == ("Blocked", "leader_silent")
+    bench.on_plan(200.0)
+    assert reason(bench.target(200.0)) == ("Target", "slowdown_static")
 
 
 def test_a_plan_without_a_limit_is_a_reason_to_hold_none() -> None:
-    assert reason(Bench().lead(power_limit_w=None, reason="run_lost").wish(6.0)) == ("Obstacle", "run_lost")
+    assert reason(Bench().lead(power_limit_w=None, reason="run_lost").target(6.0)) == ("Blocked", "run_lost")
 
 
 @given(
@@ -143,33 +148,33 @@ def test_no_plan_leads_above_the_prior_limit_or_below_the_floor(
     bench = Bench(
         floor_power_limit_w=floor_w, ceiling_power_limit_w=ceiling_w, prior_power_limit_w=max(prior_w, floor_w)
     )
-    wish = bench.lead(power_limit_w=planned_w, max_power_limit_w=highest_w, gpu_model=model).wish(6.0)
-    assert isinstance(wish, Target)
-    assert floor_w <= wish.power_limit_w <= min(ceiling_w, max(prior_w, floor_w))
+    target = bench.lead(power_limit_w=planned_w, max_power_limit_w=highest_w, gpu_model=model).target(6.0)
+    assert isinstance(target, Target)
+    assert floor_w <= target.power_limit_w <= min(ceiling_w, max(prior_w, floor_w))
 
 
 def test_gpus_of_another_model_follow_by_the_share_of_the_highest_limit() -> None:
-    wish = Bench().lead(gpu_model="Other 700", power_limit_w=350.0, max_power_limit_w=700.0).wish(6.0)
-    assert isinstance(wish, Target)
-    assert wish.power_limit_w == 140.0
+    target = Bench().lead(gpu_model="Other 700", power_limit_w=350.0, max_power_limit_w=700.0).target(6.0)
+    assert isinstance(target, Target)
+    assert target.power_limit_w == 140.0
 
 
 def measured(bench: Bench) -> list[tuple[float, float, float]]:
-    return [(e.power_limit_w, e.power_w, e.iterations_per_s) for e in bench.following._curve.entries]
+    return [(e.power_limit_w, e.power_w, e.iterations_per_s) for e in bench.follower._curve.entries]
 
 
 def test_what_is_drawn_while_a_plan_is_in_force_is_measured_by_the_limit_of_the_plan() -> None:
     bench = Bench(requested_power_limit_w=200.0, enforced_power_limit_w=200.0).lead()
-    bench.holding.ask(bench.wish(5.0))  # type: ignore[arg-type]  # a target
+    bench.gpus.request(bench.target(5.0))  # type: ignore[arg-type]  # a target
     for begin_s in range(20):
         bench.observe(float(begin_s))
     assert measured(bench) == [pytest.approx((200.0, 180.0, 5.0))]
-    assert bench.following._curve.entries[0].active_s == pytest.approx(13.0), "from 7 s on: it was new at 5 s"
+    assert bench.follower._curve.entries[0].active_s == pytest.approx(13.0), "from 7 s on: it was new at 5 s"
 
 
 def test_what_is_drawn_while_the_limit_is_not_in_force_is_not_measured() -> None:
     bench = Bench(requested_power_limit_w=250.0, enforced_power_limit_w=250.0).lead()
-    bench.holding.ask(bench.wish(5.0))  # type: ignore[arg-type]  # a target
+    bench.gpus.request(bench.target(5.0))  # type: ignore[arg-type]  # a target
     for begin_s in range(20):
         bench.observe(float(begin_s))
     assert measured(bench) == []
@@ -178,10 +183,10 @@ def test_what_is_drawn_while_the_limit_is_not_in_force_is_not_measured() -> None
 def test_a_curve_is_a_reference_only_where_it_reaches_the_highest_limit_of_the_leader() -> None:
     curve = NodeCurve()
     for second in range(5):
-        curve.observe(piece(second), power_limit_w=200.0)
+        curve.observe(interval(second), power_limit_w=200.0)
     assert curve.profile(280.0) is None
     for second in range(5):
-        curve.observe(piece(second, energy_j=250.0), power_limit_w=280.0)
+        curve.observe(interval(second, energy_j=250.0), power_limit_w=280.0)
     profile = curve.profile(280.0)
     assert profile is not None
     assert [point.power_w for point in profile.points] == [180.0, 250.0]
@@ -191,12 +196,12 @@ def test_the_curve_is_bounded_and_forgets_slowly_what_a_limit_drew_long_ago() ->
     curve = NodeCurve()
     for limit_w in range(100, 100 + 2 * MAX_LIMITS):
         for _ in range(2):
-            curve.observe(piece(0.0), power_limit_w=float(limit_w))
+            curve.observe(interval(0.0), power_limit_w=float(limit_w))
     assert [entry.power_limit_w for entry in curve.entries] == [100.0 + n for n in range(MAX_LIMITS, 2 * MAX_LIMITS)]
     for _ in range(int(MAX_ACTIVE_S)):
-        curve.observe(piece(0.0, energy_j=100.0), power_limit_w=227.0)
+        curve.observe(interval(0.0, energy_j=100.0), power_limit_w=227.0)
     for _ in range(int(2 * MAX_ACTIVE_S)):
-        curve.observe(piece(0.0, energy_j=200.0), power_limit_w=227.0)
+        curve.observe(interval(0.0, energy_j=200.0), power_limit_w=227.0)
     (last,) = curve.entries[-1:]
     assert last.active_s <= MAX_ACTIVE_S + 2
     assert last.power_w == pytest.approx(200.0, rel=0.05)
@@ -204,26 +209,25 @@ def test_the_curve_is_bounded_and_forgets_slowly_what_a_limit_drew_long_ago() ->
 
 def test_how_a_node_follows_is_told_once_and_again_when_its_curve_moves() -> None:
     bench = Bench(requested_power_limit_w=200.0, enforced_power_limit_w=200.0).lead()
-    wish = bench.wish(5.0)
-    assert isinstance(wish, Target)
-    bench.holding.ask(wish)
+    target = bench.target(5.0)
+    assert isinstance(target, Target)
+    bench.gpus.request(target)
     for begin_s in range(300):
         bench.observe(float(begin_s), energy_j=180.0 + 0.001 * (begin_s % 7))
-        bench.following.tell(wish, is_barred=False)
-    (first, second) = [message for message in bench.told if isinstance(message, NodeProfile)]
+        bench.follower.publish(target, is_barred=False, now_s=0.0, now_ns=0)
+    (first, second) = bench.published()
     assert (first.state, first.points, len(second.points)) == ("following", [], 1)
 
 
 @pytest.mark.parametrize(("is_barred", "state"), [(True, "observing"), (False, "waiting")])
 def test_a_node_without_a_limit_tells_why(is_barred: bool, state: str) -> None:
     bench = Bench()
-    bench.following.tell(bench.wish(0.0), is_barred=is_barred)
-    (told,) = bench.told
-    assert isinstance(told, NodeProfile)
+    bench.follower.publish(bench.target(0.0), is_barred=is_barred, now_s=0.0, now_ns=0)
+    (told,) = bench.published()
     assert (told.state, told.reason, told.n_gpus, told.n_ranks) == (state, "no_leader", 1, 1)
 
 
 def test_nothing_is_told_while_rank_0_may_yet_come_to_this_node() -> None:
     bench = Bench()
-    bench.following.tell(Blocked(reason="not_gathered", detail="not yet"), is_barred=False)
-    assert bench.told == []
+    bench.follower.publish(Blocked(reason="not_gathered", detail="not yet"), is_barred=False, now_s=0.0, now_ns=0)
+    assert bench.published() == []

@@ -32,18 +32,18 @@ class Bench:
 
     def __init__(self) -> None:
         self.limiters = [ObedientLimiter(FakeGpu(f"GPU-{n}")) for n in range(2)]
-        self.holding = GpuGroup()
+        self.gpus = GpuGroup()
         for limiter in self.limiters:
             limiter.state = limit_state()
-            self.holding.add(limiter, None)  # type: ignore[arg-type]  # no meter is read here
-        self.sharing = StragglerSlack(self.holding, settle_s=0.0)
+            self.gpus.add(limiter, None)  # type: ignore[arg-type]  # no meter is read here
+        self.sharing = StragglerSlack(self.gpus, settle_s=0.0)
         self.now_s = 0.0
 
     def train(self, plan_w: float, duration_s: float, *, is_steady: bool = True) -> list[float]:
         """Train at a limit of the plan; return the GPUs' limits in the end [W]."""
         target = Target(power_limit_w=plan_w, reason="eta_static", detail="a test", job="resnet50")
         for _ in range(int(duration_s / BLOCK_S)):
-            self.holding.ask(target, self.sharing.lowered(target, is_steady=is_steady))
+            self.gpus.request(target, self.sharing.reductions(target, is_steady=is_steady))
             begin_s, self.now_s = self.now_s, self.now_s + BLOCK_S
             self.sharing.observe(
                 MeterInterval(
@@ -120,7 +120,7 @@ def test_only_the_latest_limits_are_remembered() -> None:
 def test_what_is_measured_of_a_run_with_lowered_gpus_is_not_taken_for_its_curve() -> None:
     bench = Bench()
     bench.train(200.0, 5)
-    assert bench.holding.enforced_w(ns(1.0)) == 200.0
+    assert bench.gpus.enforced_w(ns(1.0)) == 200.0
     bench.train(200.0, 300)
-    assert bench.holding.is_in_force(ns(1.0))
-    assert bench.holding.enforced_w(ns(1.0)) is None
+    assert bench.gpus.is_in_force(ns(1.0))
+    assert bench.gpus.enforced_w(ns(1.0)) is None

@@ -28,29 +28,29 @@ class RouterBench:
     def __init__(self, state_dir: Path, *uuids: str, gpus: Sequence[FakeGpu] = ()) -> None:
         self.clock = LoopClock()
         self.bus = FakeBus()
-        self.run_books = RunCheckpoints(state_dir, boot_id=BOOT_ID, clock=self.clock)
+        self.checkpoints = RunCheckpoints(state_dir, boot_id=BOOT_ID, clock=self.clock)
         self.store = ProfileStore(state_dir)
         self.gpus = gpus or [FakeGpu(uuid, index=index) for index, uuid in enumerate(uuids or ("GPU-fake-0",))]
         self.limiters = [FakeLimiter(gpu) for gpu in self.gpus]
-        self.units = {
+        self.workers = {
             limiter.gpu.uuid: GpuWorkers(limiter=limiter, meter=self._meter(limiter)) for limiter in self.limiters
         }
         self.router = Router(
-            self.units,
+            self.workers,
             config=load_config(None, [f"node.name={NODE}", f"node.state_dir={state_dir}"]),
             boot_id=BOOT_ID,
             bus=self.bus,
             clock=self.clock,
             signal=FixedSignal(kind="energy"),
             store=self.store,
-            run_books=self.run_books,
+            checkpoints=self.checkpoints,
             tick_s=TICK_S,
         )
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Run the router and the meters."""
-        with self.run_books:
+        with self.checkpoints:
             async with self._working():
                 yield
 
@@ -58,7 +58,7 @@ class RouterBench:
     async def _working(self) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(self.router.run())]
-            running += [tasks.create_task(unit.meter.run()) for unit in self.units.values()]
+            running += [tasks.create_task(unit.meter.run()) for unit in self.workers.values()]
             await asyncio.sleep(0)
             yield
             for task in running:
@@ -71,14 +71,14 @@ class RouterBench:
         payload = message if isinstance(message, bytes) else encode(message)
         self.bus.publish(TOPICS.rank(job, run, rank, leaf), payload, qos=1, retain=leaf == "status")
 
-    def job(self, job: str = "resnet50", run: str = "run-1") -> TrainingRun:
+    def training_run(self, job: str = "resnet50", run: str = "run-1") -> TrainingRun:
         """Return a run."""
-        return self.router.jobs[job, run]
+        return self.router.runs[job, run]
 
     @property
     def n_bad(self) -> int:
         """Return how many messages were dropped as bad."""
-        return self.router.complaints.n_messages
+        return self.router.invalid_messages.n_messages
 
     def _meter(self, limiter: FakeLimiter) -> GpuEnergyMeter:
         return GpuEnergyMeter(

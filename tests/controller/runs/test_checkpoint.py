@@ -14,7 +14,7 @@ from controller.accounting.iteration_log import IterationTotals
 from controller.accounting.ranks import RankCheckpoint, RunIdentity
 from controller.clock import NS_PER_S
 from controller.control.run_leader import TimeBudgetStart
-from controller.runs import checkpoint as run_books
+from controller.runs import checkpoint
 from controller.runs.checkpoint import MAX_AGE_S, RunCheckpoints
 from publishers.messages.codec import decode
 from publishers.messages.reports import RunEnergy
@@ -23,9 +23,9 @@ from tests.controller.messages import BOOT_ID, iterations, rank_status
 from tests.controller.runs.router_bench import TOPICS, RouterBench, limit_state
 from tests.fakes import FakeGpu, LoopClock
 
-PLACE = RunIdentity(job="resnet50", run="run-1", node="node-a")
-BALANCE = AccountSnapshot(account=EnergyTotals(energy_j=5.0, duration_s=2.0), cut_ns=0, counters_j={"GPU-fake-0": 7.0})
-TALLY = IterationTotals(
+RUN = RunIdentity(job="resnet50", run="run-1", node="node-a")
+ACCOUNT = AccountSnapshot(totals=EnergyTotals(energy_j=5.0, duration_s=2.0), until_ns=0, counters_j={"GPU-fake-0": 7.0})
+TOTALS = IterationTotals(
     n_iterations=4.0,
     active_s=2.0,
     running_s=2.0,
@@ -36,8 +36,8 @@ TALLY = IterationTotals(
     next_iteration=4,
     end_ns=0,
 )
-LEDGER = TimeBudgetStart(n_iterations=3.0, active_s=1.0)
-BOOKMARKS = {0: RankCheckpoint(pid=4_711, started_at_s=1_700_006_400.25, tally=TALLY)}
+BUDGET_START = TimeBudgetStart(n_iterations=3.0, active_s=1.0)
+RANKS = {0: RankCheckpoint(pid=4_711, started_at_s=1_700_006_400.25, totals=TOTALS)}
 
 
 class Running:
@@ -110,12 +110,12 @@ async def test_the_time_without_a_controller_is_neither_saved_nor_lost(tmp_path:
     running = Running(tmp_path)
     async with running.controller() as first:
         await running.train(60)
-        (account,) = (job._books.account for job in first.router.jobs.values())
+        (account,) = (run._account.totals for run in first.router.runs.values())
         n_iterations, active_s = account.n_iterations, account.active_s
     await running.train(100)
     async with running.controller() as second:
         await running.train(10)
-        (account,) = (job._books.account for job in second.router.jobs.values())
+        (account,) = (run._account.totals for run in second.router.runs.values())
         assert account.n_iterations == pytest.approx(n_iterations + 2 * 10, abs=3)
         assert account.active_s == pytest.approx(active_s + 10, abs=2)
         assert account.pause_s == pytest.approx(100, abs=2)
@@ -174,7 +174,7 @@ async def test_a_run_that_is_silent_before_and_after_a_restart_still_goes_on_fro
     async with running.controller() as bench:
         bench.say("status", running.status)
         await asyncio.sleep(100)
-        assert bench.router.jobs == {}
+        assert bench.router.runs == {}
         await running.train(10)
     assert last_energy(bench).energy_j == pytest.approx(170 * 300, rel=0.02)
     assert last_energy(bench).iterations == 140
@@ -184,111 +184,111 @@ async def test_a_controller_that_is_killed_has_kept_its_books_seconds_ago(tmp_pa
     running = Running(tmp_path)
     async with running.controller() as bench:
         await running.train(60)
-        assert bench.run_books._writer.flush(10)
-        (book,) = (tmp_path / "runs").glob("*.json")
-        kept = msgspec.json.decode(book.read_bytes(), type=run_books.RunCheckpoint)
-    assert kept.balance.account.duration_s == pytest.approx(50, abs=11)
+        assert bench.checkpoints._writer.flush(10)
+        (saved,) = (tmp_path / "runs").glob("*.json")
+        kept = msgspec.json.decode(saved.read_bytes(), type=checkpoint.RunCheckpoint)
+    assert kept.account.totals.duration_s == pytest.approx(50, abs=11)
 
 
 async def test_books_that_nobody_has_taken_up_for_a_day_are_of_no_use(tmp_path: Path) -> None:
     clock = LoopClock()
-    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=clock) as books:
-        books.keep(PLACE, BALANCE, BOOKMARKS)
+    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=clock) as checkpoints:
+        checkpoints.save(RUN, ACCOUNT, RANKS)
         await asyncio.sleep(MAX_AGE_S - 1)
-        assert books.load(PLACE) is not None
+        assert checkpoints.load(RUN) is not None
         await asyncio.sleep(2)
-        assert books.load(PLACE) is None
+        assert checkpoints.load(RUN) is None
 
 
 async def kept(state_dir: Path, *places: RunIdentity) -> list[Path]:
     """Keep books of runs; return their files."""
-    with RunCheckpoints(state_dir, boot_id=BOOT_ID, clock=LoopClock()) as books:
+    with RunCheckpoints(state_dir, boot_id=BOOT_ID, clock=LoopClock()) as checkpoints:
         for place in places:
-            books.keep(place, BALANCE, BOOKMARKS, ledger=LEDGER)
+            checkpoints.save(place, ACCOUNT, RANKS, time_budget_start=BUDGET_START)
     return sorted((state_dir / "runs").glob("*.json"))
 
 
 async def test_what_is_read_is_what_was_kept(tmp_path: Path) -> None:
-    await kept(tmp_path, PLACE)
-    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
-        book = books.load(PLACE)
-    assert book is not None
-    assert (book.balance, book.bookmarks, book.ledger) == (BALANCE, BOOKMARKS, LEDGER)
-    assert books.load(RunIdentity(job="resnet50", run="run-2", node="node-a")) is None
+    await kept(tmp_path, RUN)
+    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as checkpoints:
+        saved = checkpoints.load(RUN)
+    assert saved is not None
+    assert (saved.account, saved.ranks, saved.time_budget_start) == (ACCOUNT, RANKS, BUDGET_START)
+    assert checkpoints.load(RunIdentity(job="resnet50", run="run-2", node="node-a")) is None
 
 
 async def test_books_of_another_boot_of_the_day_before_or_of_a_later_clock_are_removed(tmp_path: Path) -> None:
-    late = AccountSnapshot(account=EnergyTotals(), cut_ns=3_600 * NS_PER_S, counters_j={})
+    late = AccountSnapshot(totals=EnergyTotals(), until_ns=3_600 * NS_PER_S, counters_j={})
     for name, boot_id, start_s, balance in (
-        ("boot", "former boot", 0.0, BALANCE),
-        ("old", BOOT_ID, -MAX_AGE_S - 1, BALANCE),
+        ("boot", "former boot", 0.0, ACCOUNT),
+        ("old", BOOT_ID, -MAX_AGE_S - 1, ACCOUNT),
         ("late", BOOT_ID, 0.0, late),
     ):
-        with RunCheckpoints(tmp_path / name, boot_id=boot_id, clock=LoopClock(1e9 + start_s)) as books:
-            books.keep(PLACE, balance, BOOKMARKS)
-        with RunCheckpoints(tmp_path / name, boot_id=BOOT_ID, clock=LoopClock(1e9)) as books:
-            assert books.load(PLACE) is None
+        with RunCheckpoints(tmp_path / name, boot_id=boot_id, clock=LoopClock(1e9 + start_s)) as checkpoints:
+            checkpoints.save(RUN, balance, RANKS)
+        with RunCheckpoints(tmp_path / name, boot_id=BOOT_ID, clock=LoopClock(1e9)) as checkpoints:
+            assert checkpoints.load(RUN) is None
         assert list((tmp_path / name / "runs").iterdir()) == []
 
 
 async def test_books_that_were_written_before_ledgers_and_units_were_kept_are_read(tmp_path: Path) -> None:
-    (path,) = await kept(tmp_path, PLACE)
-    book = msgspec.json.decode(path.read_bytes())
-    del book["ledger"], book["balance"]["signal"]
-    path.write_bytes(msgspec.json.encode(book))
-    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
-        read = books.load(PLACE)
+    (path,) = await kept(tmp_path, RUN)
+    saved = msgspec.json.decode(path.read_bytes())
+    del saved["time_budget_start"], saved["account"]["signal"]
+    path.write_bytes(msgspec.json.encode(saved))
+    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as checkpoints:
+        read = checkpoints.load(RUN)
     assert read is not None
-    assert (read.balance, read.ledger) == (BALANCE, None)
+    assert (read.account, read.time_budget_start) == (ACCOUNT, None)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"version": 1}', b'{"version": 9}', b"[" * 100_000, b"null"])
+@pytest.mark.parametrize("content", [b"", b"{", b'{"version": 2}', b'{"version": 9}', b"[" * 100_000, b"null"])
 async def test_a_file_that_is_none_costs_the_books_and_nothing_else(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (path,) = await kept(tmp_path, PLACE)
+    (path,) = await kept(tmp_path, RUN)
     path.write_bytes(content)
-    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
-        assert books.load(PLACE) is None
-    assert f"{path}: not used" in caplog.text
+    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as checkpoints:
+        assert checkpoints.load(RUN) is None
+    assert f"{path}: ignoring" in caplog.text
 
 
-def spoilt(book: dict[str, Any], path: str, value: float | dict[str, float]) -> bytes:
-    """Return the file of a book with one thing in it changed; `/` leads into it."""
+def spoilt(saved: dict[str, Any], path: str, value: float | dict[str, float]) -> bytes:
+    """Return the file of a saved with one thing in it changed; `/` leads into it."""
     *folders, name = path.split("/")
-    place = book
+    place = saved
     for folder in folders:
         place = place[folder]
     place[name] = value
-    return msgspec.json.encode(book)
+    return msgspec.json.encode(saved)
 
 
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("balance/counters_j", {}),
-        ("balance/cut_ns", -1),
-        ("balance/account/energy_j", 1e30),
-        ("balance/account/duration_s", -5.0),
-        ("ledger/active_s", -5.0),
-        ("ledger/n_iterations", 1e30),
-        ("bookmarks/0/tally/end_ns", 1 << 62),
-        ("bookmarks/0/tally/running_s", -5.0),
-        ("bookmarks/0/tally/n_iterations", 1e30),
+        ("account/counters_j", {}),
+        ("account/until_ns", -1),
+        ("account/totals/energy_j", 1e30),
+        ("account/totals/duration_s", -5.0),
+        ("time_budget_start/active_s", -5.0),
+        ("time_budget_start/n_iterations", 1e30),
+        ("ranks/0/totals/end_ns", 1 << 62),
+        ("ranks/0/totals/running_s", -5.0),
+        ("ranks/0/totals/n_iterations", 1e30),
     ],
 )
 async def test_books_of_which_something_is_impossible_are_not_used(
     tmp_path: Path, path: str, value: float | dict[str, float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    (file,) = await kept(tmp_path, PLACE)
+    (file,) = await kept(tmp_path, RUN)
     file.write_bytes(spoilt(msgspec.json.decode(file.read_bytes()), path, value))
-    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
-        assert books.load(PLACE) is None
-    assert f"{file}: not used" in caplog.text
+    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as checkpoints:
+        assert checkpoints.load(RUN) is None
+    assert f"{file}: ignoring" in caplog.text
 
 
 async def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
-    (file,) = await kept(tmp_path, PLACE)
+    (file,) = await kept(tmp_path, RUN)
     file.with_suffix(".new").write_bytes(b"{")
     with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()):
         pass
@@ -298,13 +298,13 @@ async def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
 async def test_of_too_many_books_the_ones_that_were_kept_longest_ago_are_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_books, "MAX_BOOKS", 5)
-    monkeypatch.setattr(run_books, "MAX_AGE_S", 9e9)
+    monkeypatch.setattr(checkpoint, "MAX_CHECKPOINTS", 5)
+    monkeypatch.setattr(checkpoint, "MAX_AGE_S", 9e9)
     places = [RunIdentity(job="resnet50", run=f"run-{n}", node="node-a") for n in range(8)]
     for start_s, place in zip((5e9, 4e9, 3e9, 2e9, 1e9, 6e9, 7e9, 8e9), places, strict=True):
         with RunCheckpoints(
             tmp_path, boot_id=BOOT_ID, clock=LoopClock(start_s)
-        ) as books:  # a start before each of them
-            books.keep(place, BALANCE, BOOKMARKS)
-    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as books:
-        assert [place.run[-1] for place in places if books.load(place) is not None] == ["0", "1", "5", "6", "7"]
+        ) as checkpoints:  # a start before each of them
+            checkpoints.save(place, ACCOUNT, RANKS)
+    with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as checkpoints:
+        assert [place.run[-1] for place in places if checkpoints.load(place) is not None] == ["0", "1", "5", "6", "7"]

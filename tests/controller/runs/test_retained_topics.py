@@ -34,83 +34,83 @@ def bus_with_a_run() -> FakeBus:
 
 def test_the_leader_clears_an_ended_run_after_an_hour() -> None:
     bus = bus_with_a_run()
-    housekeeping = RetainedTopics(TOPICS, bus, node=NODE)
+    retained = RetainedTopics(TOPICS, bus, node=NODE)
     for rank in (0, 1):
-        housekeeping.note(address(rank), rank_status(state="finished"), now_s=MIDNIGHT_S, ours=True)
-    housekeeping.sweep(MIDNIGHT_S + LEADER_AFTER_S - 1)
+        retained.record(address(rank), rank_status(state="finished"), now_s=MIDNIGHT_S, ours=True)
+    retained.clear_due(MIDNIGHT_S + LEADER_AFTER_S - 1)
     assert len(bus.retained) == 7
-    housekeeping.sweep(MIDNIGHT_S + LEADER_AFTER_S)
+    retained.clear_due(MIDNIGHT_S + LEADER_AFTER_S)
     assert bus.retained == {}
 
 
 def test_a_node_without_rank_0_waits_a_day() -> None:
     bus = bus_with_a_run()
-    housekeeping = RetainedTopics(TOPICS, bus, node=NODE)
-    housekeeping.note(address(0), rank_status(state="lost"), now_s=MIDNIGHT_S, ours=False)
-    housekeeping.note(address(1), rank_status(state="lost"), now_s=MIDNIGHT_S, ours=True)
-    housekeeping.sweep(MIDNIGHT_S + ANYBODY_AFTER_S - 1)
+    retained = RetainedTopics(TOPICS, bus, node=NODE)
+    retained.record(address(0), rank_status(state="lost"), now_s=MIDNIGHT_S, ours=False)
+    retained.record(address(1), rank_status(state="lost"), now_s=MIDNIGHT_S, ours=True)
+    retained.clear_due(MIDNIGHT_S + ANYBODY_AFTER_S - 1)
     assert len(bus.retained) == 7
-    housekeeping.sweep(MIDNIGHT_S + ANYBODY_AFTER_S)
+    retained.clear_due(MIDNIGHT_S + ANYBODY_AFTER_S)
     assert bus.retained == {}
 
 
 def test_a_run_that_still_sends_its_heartbeat_is_left_alone() -> None:
     bus = bus_with_a_run()
-    housekeeping = RetainedTopics(TOPICS, bus, node=NODE)
-    housekeeping.note(address(), rank_status(), now_s=MIDNIGHT_S, ours=True)
-    housekeeping.sweep(MIDNIGHT_S + 2 * LEADER_AFTER_S)
-    housekeeping.note(address(), rank_status(), now_s=MIDNIGHT_S + ANYBODY_AFTER_S, ours=True)
-    housekeeping.sweep(MIDNIGHT_S + ANYBODY_AFTER_S + 10)
+    retained = RetainedTopics(TOPICS, bus, node=NODE)
+    retained.record(address(), rank_status(), now_s=MIDNIGHT_S, ours=True)
+    retained.clear_due(MIDNIGHT_S + 2 * LEADER_AFTER_S)
+    retained.record(address(), rank_status(), now_s=MIDNIGHT_S + ANYBODY_AFTER_S, ours=True)
+    retained.clear_due(MIDNIGHT_S + ANYBODY_AFTER_S + 10)
     assert len(bus.retained) == 7
 
 
 def test_a_run_that_went_silent_without_a_word_is_cleared_after_a_day() -> None:
     bus = bus_with_a_run()
-    housekeeping = RetainedTopics(TOPICS, bus, node=NODE)
+    retained = RetainedTopics(TOPICS, bus, node=NODE)
     for rank in (0, 1):
-        housekeeping.note(address(rank), rank_status(), now_s=MIDNIGHT_S, ours=True)
-    housekeeping.sweep(MIDNIGHT_S + ANYBODY_AFTER_S)
+        retained.record(address(rank), rank_status(), now_s=MIDNIGHT_S, ours=True)
+    retained.clear_due(MIDNIGHT_S + ANYBODY_AFTER_S)
     assert bus.retained == {}
 
 
 def test_a_run_is_not_ended_while_one_of_its_ranks_runs() -> None:
     bus = bus_with_a_run()
-    housekeeping = RetainedTopics(TOPICS, bus, node=NODE)
-    housekeeping.note(address(0), rank_status(), now_s=MIDNIGHT_S, ours=True)
-    housekeeping.note(address(1), rank_status(state="finished"), now_s=MIDNIGHT_S, ours=True)
-    housekeeping.sweep(MIDNIGHT_S + LEADER_AFTER_S)
+    retained = RetainedTopics(TOPICS, bus, node=NODE)
+    retained.record(address(0), rank_status(), now_s=MIDNIGHT_S, ours=True)
+    retained.record(address(1), rank_status(state="finished"), now_s=MIDNIGHT_S, ours=True)
+    retained.clear_due(MIDNIGHT_S + LEADER_AFTER_S)
     assert len(bus.retained) == 7
 
 
 def test_a_run_is_cleared_once() -> None:
     bus = bus_with_a_run()
-    housekeeping = RetainedTopics(TOPICS, bus, node=NODE)
-    housekeeping.note(address(), rank_status(state="finished"), now_s=MIDNIGHT_S, ours=True)
-    housekeeping.sweep(MIDNIGHT_S + LEADER_AFTER_S)
+    retained = RetainedTopics(TOPICS, bus, node=NODE)
+    retained.record(address(), rank_status(state="finished"), now_s=MIDNIGHT_S, ours=True)
+    retained.clear_due(MIDNIGHT_S + LEADER_AFTER_S)
     n_sent = len(bus.sent)
-    housekeeping.sweep(MIDNIGHT_S + 2 * ANYBODY_AFTER_S)
+    retained.clear_due(MIDNIGHT_S + 2 * ANYBODY_AFTER_S)
     assert len(bus.sent) == n_sent
 
 
 def test_a_flood_of_runs_is_remembered_for_a_bounded_number_of_them() -> None:
-    housekeeping = RetainedTopics(TOPICS, FakeBus(), node=NODE)
+    retained = RetainedTopics(TOPICS, FakeBus(), node=NODE)
     for number in range(MAX_RUNS + 100):
-        housekeeping.note(address(run=f"run-{number}"), rank_status(), now_s=MIDNIGHT_S, ours=False)
-    assert len(housekeeping._runs) == MAX_RUNS
+        retained.record(address(run=f"run-{number}"), rank_status(), now_s=MIDNIGHT_S, ours=False)
+    assert len(retained._runs) == MAX_RUNS
 
 
 def test_a_flood_of_ranks_lets_go_of_the_oldest_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.runs.retained_topics.MAX_RANKS", 100)
-    housekeeping = RetainedTopics(TOPICS, FakeBus(), node=NODE)
+    retained = RetainedTopics(TOPICS, FakeBus(), node=NODE)
     for number in range(300):
-        housekeeping.note(address(number % 30, run=f"run-{number // 30}"), rank_status(), now_s=MIDNIGHT_S, ours=False)
-    assert [run for _, run in housekeeping._runs] == ["run-7", "run-8", "run-9"]
+        retained.record(address(number % 30, run=f"run-{number // 30}"), rank_status(), now_s=MIDNIGHT_S, ours=False)
+    assert [run for _, run in retained._runs] == ["run-7", "run-8", "run-9"]
 
 
 def test_the_part_of_a_node_that_had_no_rank_of_the_run_is_no_business_of_its() -> None:
     bus = bus_with_a_run()
-    housekeeping = RetainedTopics(TOPICS, bus, node=NODE)
+    retained = RetainedTopics(TOPICS, bus, node=NODE)
     for rank in (0, 1):
-        housekeeping.note(address(rank), rank_status(state="lost"), now_s=MIDNIGHT_S, ours=False)
-    housekeeping.sweep(MIDNIGHT_S + ANYBODY_AFTER_S)
+        retained.record(address(rank), rank_status(state="lost"), now_s=MIDNIGHT_S, ours=False)
+    retained.clear_due(MIDNIGHT_S + ANYBODY_AFTER_S)
     assert list(bus.retained) == [TOPICS.run_on_node("resnet50", "run-1", NODE, leaf) for leaf in ("energy", "profile")]

@@ -29,12 +29,12 @@ async def test_a_status_starts_a_run_and_its_end_retires_it(tmp_path: Path) -> N
     bench = RouterBench(tmp_path)
     async with bench.working():
         bench.say("status", rank_status())
-        assert list(bench.router.jobs) == [("resnet50", "run-1")]
-        assert [unit.meter.job for unit in bench.units.values()] == ["resnet50"]
+        assert list(bench.router.runs) == [("resnet50", "run-1")]
+        assert [unit.meter.job for unit in bench.workers.values()] == ["resnet50"]
         bench.say("status", rank_status(state="finished"))
         await asyncio.sleep(5)
-        assert bench.router.jobs == {}
-        assert [unit.meter.job for unit in bench.units.values()] == [None]
+        assert bench.router.runs == {}
+        assert [unit.meter.job for unit in bench.workers.values()] == [None]
     assert bench.n_bad == 0
 
 
@@ -42,7 +42,7 @@ async def test_a_retained_status_of_before_the_start_starts_the_run(tmp_path: Pa
     bench = RouterBench(tmp_path)
     bench.say("status", rank_status())
     async with bench.working():
-        assert list(bench.router.jobs) == [("resnet50", "run-1")]
+        assert list(bench.router.runs) == [("resnet50", "run-1")]
 
 
 @pytest.mark.parametrize("state", ["finished", "lost"])
@@ -50,7 +50,7 @@ async def test_a_retained_status_of_an_ended_run_starts_nothing(tmp_path: Path, 
     bench = RouterBench(tmp_path)
     bench.say("status", rank_status(state=state))
     async with bench.working():
-        assert bench.router.jobs == {}
+        assert bench.router.runs == {}
     assert bench.n_bad == 0
 
 
@@ -59,12 +59,13 @@ async def test_runs_of_one_job_may_overlap(tmp_path: Path) -> None:
     async with bench.working():
         bench.say("status", rank_status())
         bench.say("status", rank_status(run="run-2", gpus=["GPU-fake-1"]), run="run-2")
-        assert [bench.job(run=run).gpu_uuids for run in ("run-1", "run-2")] == [{"GPU-fake-0"}, {"GPU-fake-1"}]
+        owned = bench.router.claims.owned
+        assert owned == {("resnet50", "run-1"): {"GPU-fake-0"}, ("resnet50", "run-2"): {"GPU-fake-1"}}
 
 
 def owners(bench: RouterBench) -> list[str]:
     """Return the runs that have a GPU."""
-    return [run for (_, run), job in bench.router.jobs.items() if job.gpu_uuids]
+    return [run for (_, run), gpus in bench.router.claims.owned.items() if gpus]
 
 
 async def test_a_gpu_passes_to_whoever_was_refused_it_at_the_moment_in_which_its_run_has_finished(
@@ -82,8 +83,8 @@ async def test_a_gpu_passes_to_whoever_was_refused_it_at_the_moment_in_which_its
         n_releases = len(bench.limiters[0].releases)
         await asyncio.sleep(5)
         assert (owners(bench), len(bench.limiters[0].releases)) == (["run-2"], n_releases), "not taken from the next"
-        assert [unit.meter.job for unit in bench.units.values()] == ["bert"]
-        assert len(bench.router.jobs) == 2
+        assert [unit.meter.job for unit in bench.workers.values()] == ["bert"]
+        assert len(bench.router.runs) == 2
 
 
 async def test_a_gpu_of_a_run_that_is_lost_passes_on_once_nobody_may_come_back_and_not_at_a_heartbeat(
@@ -116,7 +117,7 @@ async def test_iterations_reach_the_log_of_their_rank(tmp_path: Path) -> None:
         await asyncio.sleep(10)
         bench.say("status", rank_status())
         bench.say("iterations", iterations(5, [6, 7, 8]))
-        assert bench.job().ranks.members[0].log.n_iterations == 3
+        assert bench.training_run().ranks.members[0].log.n_iterations == 3
 
 
 async def test_a_message_twice_is_harmless(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ async def test_a_message_twice_is_harmless(tmp_path: Path) -> None:
         for _ in range(2):
             bench.say("status", rank_status())
             bench.say("iterations", iterations(5, [6, 7, 8]))
-        assert bench.job().ranks.members[0].log.n_iterations == 3
+        assert bench.training_run().ranks.members[0].log.n_iterations == 3
     assert bench.n_bad == 1
 
 
@@ -160,15 +161,15 @@ async def test_a_run_that_has_ended_is_followed_at_once_by_the_next_one_of_its_n
         await asyncio.sleep(1)
         bench.say("iterations", iterations(0, [0.5, 1]))
         bench.say("status", rank_status(state="finished"))
-        ended = bench.job()
+        ended = bench.training_run()
         bench.say("status", rank_status(pid=2))
         bench.say("iterations", iterations(1, [1.1, 1.2, 1.3]))
-        assert bench.job() is ended
+        assert bench.training_run() is ended
         assert ended.ranks.slowest.n_iterations == 2
         await asyncio.sleep(5 * TICK_S)
-        assert bench.job() is not ended
-        assert bench.job().ranks.slowest.n_iterations == 3
-        assert bench.job().gpu_uuids == {"GPU-fake-0"}
+        assert bench.training_run() is not ended
+        assert bench.training_run().ranks.slowest.n_iterations == 3
+        assert bench.training_run().gpus.uuids == {"GPU-fake-0"}
     assert bench.n_bad == 0
 
 
@@ -183,7 +184,7 @@ async def test_what_was_wrong_with_the_next_run_is_told_as_for_any_other(
         bench.say("status", rank_status(pid=2))
         monkeypatch.setattr("controller.runs.router.MAX_RUNS", 0)
         await asyncio.sleep(5 * TICK_S)
-        assert bench.router.jobs == {}
+        assert bench.router.runs == {}
     assert bench.n_bad == 1
 
 
@@ -236,7 +237,7 @@ def plan(**changes: Any) -> RunPlan:  # noqa: ANN401 — the record checks them
     return msgspec.structs.replace(word, **changes)
 
 
-async def hear_plans(bench: RouterBench, rank: int, **changes: Any) -> None:  # noqa: ANN401 — the record checks them
+async def publish_plans(bench: RouterBench, rank: int, **changes: Any) -> None:  # noqa: ANN401 — the record checks them
     """Run a rank that iterates, and let two words of a plan come."""
     bench.limiters[0].state = limit_state()
     bench.say("status", rank_status(world_size=2), rank=rank)
@@ -249,14 +250,14 @@ async def hear_plans(bench: RouterBench, rank: int, **changes: Any) -> None:  # 
 async def test_a_plan_is_followed_where_rank_0_is_elsewhere(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     async with bench.working():
-        await hear_plans(bench, rank=1)
+        await publish_plans(bench, rank=1)
         assert [target.power_limit_w for target in bench.limiters[0].targets] == [200.0]
 
 
 async def test_a_plan_is_not_followed_by_the_node_of_rank_0(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     async with bench.working():
-        await hear_plans(bench, rank=0)
+        await publish_plans(bench, rank=0)
         await asyncio.sleep(20)
         assert 200.0 not in [target.power_limit_w for target in bench.limiters[0].targets]
 
@@ -264,16 +265,16 @@ async def test_a_plan_is_not_followed_by_the_node_of_rank_0(tmp_path: Path) -> N
 async def test_a_plan_for_another_run_is_bad_and_ones_own_is_no_leader(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     async with bench.working():
-        await hear_plans(bench, rank=1, run="run-2")
+        await publish_plans(bench, rank=1, run="run-2")
         assert bench.n_bad == 2
-        await hear_plans(bench, rank=1, node=NODE)
+        await publish_plans(bench, rank=1, node=NODE)
         assert bench.limiters[0].targets == []
 
 
 async def test_a_node_without_its_leader_publishes_why_and_no_curve(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     async with bench.working():
-        await hear_plans(bench, rank=1, node=NODE)
+        await publish_plans(bench, rank=1, node=NODE)
         await asyncio.sleep(1)
     parts = bench.bus.payloads(TOPICS.run_on_node("resnet50", "run-1", NODE, "profile"))
     assert [decode(part, NodeProfile).reason for part in parts] == ["no_leader", "controller_stopped"]
@@ -299,7 +300,7 @@ async def test_iterations_that_cannot_be_are_counted_told_and_dropped(
         bench.say("status", rank_status())
         bench.say("iterations", iterations(5, [6, 7, 8]))
         bench.say("iterations", message)
-        assert bench.job().ranks.members[0].log.n_iterations == 3
+        assert bench.training_run().ranks.members[0].log.n_iterations == 3
     assert bench.n_bad == 1
     assert "dropped" in caplog.text
 
@@ -336,7 +337,7 @@ async def test_a_status_that_is_none_is_counted_told_and_dropped(
     bench = RouterBench(tmp_path)
     async with bench.working():
         bench.say("status", payload)
-        assert bench.router.jobs == {}
+        assert bench.router.runs == {}
     assert bench.n_bad == 1
     assert "rank/0/status: dropped" in caplog.text
 
@@ -361,7 +362,7 @@ async def test_iterations_that_are_none_are_counted_and_dropped(tmp_path: Path, 
         await asyncio.sleep(10)
         bench.say("status", rank_status())
         bench.say("iterations", payload)
-        assert bench.job().ranks.members[0].log.n_iterations == 0
+        assert bench.training_run().ranks.members[0].log.n_iterations == 0
     assert bench.n_bad == 1
 
 
@@ -381,7 +382,7 @@ async def test_a_status_that_somebody_cleared_is_no_bad_message(tmp_path: Path) 
         bench.say("status", rank_status())
         bench.say("status", b"")
         bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", "node-b"), b"", retain=True)
-        assert list(bench.router.jobs) == [("resnet50", "run-1")]
+        assert list(bench.router.runs) == [("resnet50", "run-1")]
     assert bench.n_bad == 0
 
 
@@ -401,10 +402,10 @@ async def test_a_flood_of_runs_is_cut_off(tmp_path: Path, caplog: pytest.LogCapt
     async with bench.working():
         for number in range(MAX_RUNS + 50):
             bench.say("status", rank_status(run=f"r{number}"), run=f"r{number}")
-        assert len(bench.router.jobs) == MAX_RUNS
+        assert len(bench.router.runs) == MAX_RUNS
         assert "256 runs on one node already" in caplog.text
         await asyncio.sleep(70)
-        assert bench.router.jobs == {}, "silent for the lease"
+        assert bench.router.runs == {}, "silent for the lease"
     assert bench.n_bad == 50
 
 
@@ -413,5 +414,5 @@ async def test_a_flood_of_ranks_is_cut_off(tmp_path: Path) -> None:
     async with bench.working():
         for rank in range(MAX_RANKS + 50):
             bench.say("status", rank_status(pid=rank, world_size=65_536), rank=rank)
-        assert len(bench.job().ranks.members) == MAX_RANKS
+        assert len(bench.training_run().ranks.members) == MAX_RANKS
     assert bench.n_bad == 50

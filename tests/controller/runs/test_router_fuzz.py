@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controller.complaints import MAX_TOPICS
 from controller.ports import Hold
 from controller.runs.router import MAX_RUNS
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import RunEnergy
 from publishers.messages.training import pack_ends
+from publishers.shared.invalid_messages import MAX_TOPICS
 from tests.controller.messages import iterations, rank_status, run_energy
 from tests.controller.runs.router_bench import TOPICS, RouterBench, limit_state
 
@@ -81,7 +81,7 @@ def test_whatever_arrives_neither_raises_nor_stops_the_runs(messages: list[tuple
                 for topic, payload, pause_s in messages:
                     bench.bus.publish(topic, payload)
                     await asyncio.sleep(pause_s)
-                assert len(bench.router.jobs) <= MAX_RUNS
+                assert len(bench.router.runs) <= MAX_RUNS
             for payload in bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy")):
                 decode(payload, RunEnergy)  # what we publish stays within the format
 
@@ -97,9 +97,9 @@ def test_the_handlers_themselves_never_raise(messages: list[tuple[str, bytes]]) 
             router = bench.router
             async with bench.working():
                 bench.say("status", rank_status())
-                for hear in (router._hear_status, router._hear_iterations, router._hear_metric, router._hear_part):
+                for on_message in (router._on_status, router._on_iterations, router._on_metric, router._on_node_part):
                     for topic, payload in messages:
-                        router._on(hear)(topic, payload)
+                        router._handler(on_message)(topic, payload)
 
     on_virtual_time(receive())
 
@@ -111,8 +111,8 @@ async def test_a_flood_of_topics_grows_nothing(tmp_path: Path) -> None:
             bench.say("status", b"\xc1", job=f"job-{number}", run=f"run-{number}")
             bench.say("iterations", b"\xc1", job=f"job-{number}", run=f"run-{number}")
             bench.bus.publish(TOPICS.run(f"job-{number}", "run-1", "metric"), b"\xc1")
-        assert bench.router.jobs == {}
-        assert len(bench.router.complaints._next_s) == MAX_TOPICS
+        assert bench.router.runs == {}
+        assert len(bench.router.invalid_messages._logged_at_s) == MAX_TOPICS
     assert bench.n_bad == 4_000, "iterations of nobody's rank are another node's"
 
 

@@ -105,7 +105,7 @@ async def test_a_gpu_that_recovers_is_asked_again(tmp_path: Path) -> None:
         bench.limiters[0].state = limit_state(Hold.FREE)
         await train(bench, 20, seq=20)
     assert len(bench.limiters[0].targets) == 1
-    assert states(bench) == ["observing", "waiting", "profiling"]
+    assert states(bench) == ["observing", "profiling"]
 
 
 async def test_a_run_on_gpus_of_unlike_range_is_swept_where_both_can_follow(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_iterations_without_a_heartbeat_keep_the_lease(tmp_path: Path) -> 
             await asyncio.sleep(1)
             end_s = bench.clock.monotonic_ns() / 1e9
             bench.say("iterations", iterations(end_s - 1, [end_s], seq=second, first=second))
-        assert bench.job().ended is None
+        assert bench.training_run().ended is None
 
 
 async def test_silence_for_the_lease_releases_the_gpu(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """What waits for a run to be retired: the newest status of each rank, and the iterations that belong to it."""
 
-from controller.runs.successor_buffer import MAX_WAITING, SuccessorBuffer
+from controller.runs.successor_buffer import MAX_BUFFERED, SuccessorBuffer
 from tests.controller.messages import iterations, rank_status
 
 RUN = ("resnet50", "run-1")
@@ -39,9 +39,9 @@ def test_a_process_that_has_ended_again_leaves_nothing() -> None:
 
 def test_a_flood_is_remembered_in_bounds() -> None:
     runs = SuccessorBuffer()
-    for number in range(2 * MAX_WAITING):
+    for number in range(2 * MAX_BUFFERED):
         runs.keep_status(RUN, number, rank_status())
         runs.keep_iterations(RUN, 0, iterations(number, [number + 1], seq=number))
     kept = runs.take(RUN)
-    assert len(kept) == 2 * MAX_WAITING
-    assert kept[-1] == (0, iterations(2 * MAX_WAITING - 1, [2 * MAX_WAITING], seq=2 * MAX_WAITING - 1))
+    assert len(kept) == 2 * MAX_BUFFERED
+    assert kept[-1] == (0, iterations(2 * MAX_BUFFERED - 1, [2 * MAX_BUFFERED], seq=2 * MAX_BUFFERED - 1))

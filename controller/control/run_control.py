@@ -1,0 +1,42 @@
+"""How a node controls the power limit of a run: as its leader, or as a follower of another node."""
+
+from typing import Protocol
+
+from controller.accounting.energy_account import MeterInterval
+from controller.control.curve_learning import CurveUpdate
+from controller.ports import Blocked, Target
+from policies.vocabulary.profile import PowerProfile
+
+
+class RunControl(Protocol):
+    """What leader and follower have in common; which of them controls a run follows from where its rank 0 is."""
+
+    @property
+    def profile(self) -> PowerProfile | None:
+        """Return the curve that the run is accounted by, as far as this node has measured it."""
+        ...
+
+    @property
+    def is_steady(self) -> bool:
+        """Return whether the limit comes from the plan, and is not just being measured."""
+        ...
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the run is under way, so that a rank without iterations does not hold it up."""
+        ...
+
+    def observe(self, interval: MeterInterval) -> CurveUpdate | None:
+        """Learn from an active interval; return what it has changed, or None where it was not measured."""
+        ...
+
+    def target(self, *, now_s: float, now_ns: int) -> Target | Blocked | None:
+        """Return the limit that the run should have at a Unix time [s] and a monotonic one [ns], or why none.
+
+        None: the limit stays as it is.
+        """
+        ...
+
+    def publish(self, target: Target | Blocked | None, *, is_barred: bool, now_s: float, now_ns: int) -> None:
+        """Publish what has changed: the curve, the plan, or how this node follows; `is_barred`: no limit may be set."""
+        ...
