@@ -30,7 +30,7 @@ async def test_both_nodes_have_the_limit_that_the_node_of_rank_0_decides_on(tmp_
         assert len({limit_w for _, limit_w in fleet.gpu_b.history}) >= 3, "the whole first pass"
         assert fleet.gpu_b.requested_power_limit_w < PRIOR_W
         leader, follower = fleet.a.limits(fleet.gpu_a)[-1], fleet.b.limits(fleet.gpu_b)[-1]
-        assert (follower.reason, follower.detail) == (leader.reason, f"the plan of node-a: {leader.detail}")
+        assert (follower.reason, follower.detail) == (leader.reason, f"plan of node-a: {leader.detail}")
 
 
 async def test_the_leader_alone_tells_of_the_run_and_adds_up_what_both_have_used(tmp_path: Path) -> None:
