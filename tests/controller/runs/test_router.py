@@ -339,7 +339,7 @@ async def test_a_status_that_is_none_is_counted_told_and_dropped(
         bench.say("status", payload)
         assert bench.router.runs == {}
     assert bench.n_bad == 1
-    assert "rank/0/status: dropped" in caplog.text
+    assert "rank/0/status: invalid message dropped" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ async def test_bad_messages_are_told_once_a_minute(tmp_path: Path, caplog: pytes
             bench.say("status", b"bad")
             await asyncio.sleep(1)
     assert bench.n_bad == 120
-    assert caplog.text.count("rank/0/status: dropped") == 2
+    assert caplog.text.count("rank/0/status: invalid message dropped") == 2
 
 
 async def test_a_status_that_somebody_cleared_is_no_bad_message(tmp_path: Path) -> None:
