@@ -176,7 +176,7 @@ def test_numbers_in_words_are_those_of_the_code() -> None:
 
 
 def test_every_metric_that_is_mentioned_is_served() -> None:
-    source = (ROOT / "controller" / "health.py").read_text(encoding="utf-8")
+    source = (ROOT / "controller" / "http.py").read_text(encoding="utf-8")
     mentioned = {name for page in PAGES for name in re.findall(r"`(gridchase_\w+)`", page.read_text(encoding="utf-8"))}
     assert mentioned
     assert {name for name in mentioned if f'"{name.removesuffix("_total")}"' not in source} == set()
@@ -268,7 +268,7 @@ def _values_of_reason(node: ast.AST) -> list[ast.expr]:
     match node:
         case (
             ast.keyword(arg="reason", value=value)
-            | ast.Call(func=ast.Name(id="_decided"), args=[_, _, _, value, _])
+            | ast.Call(func=ast.Name(id="_decision"), args=[_, _, _, value, _])
             | ast.Assign(targets=[ast.Name(id="reason")], value=value)
             | ast.Call(func=ast.Attribute(attr="_highest"), args=[_, value, _])
             | ast.Call(
