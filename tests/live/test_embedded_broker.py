@@ -50,7 +50,7 @@ def child_brokers() -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_it_carries_messages_and_says_what_it_is(kind: Literal["mosquitto", "amqtt"]) -> None:
+async def test_it_delivers_messages_and_reports_its_kind(kind: Literal["mosquitto", "amqtt"]) -> None:
     async with embedded_broker(prefer=kind) as broker:
         assert await probe_broker(broker.url) is None
         assert broker.kind == kind
@@ -60,13 +60,13 @@ async def test_it_carries_messages_and_says_what_it_is(kind: Literal["mosquitto"
 
 
 @needs_mosquitto
-async def test_mosquitto_is_taken_where_it_is_installed() -> None:
+async def test_mosquitto_is_preferred_if_installed() -> None:
     async with embedded_broker() as broker:
         assert broker.kind == "mosquitto"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_it_listens_at_the_port_that_was_asked_for(kind: Literal["mosquitto", "amqtt"]) -> None:
+async def test_it_listens_at_the_given_port(kind: Literal["mosquitto", "amqtt"]) -> None:
     port = free_port()
     async with embedded_broker(host="localhost", port=port, prefer=kind) as broker:
         assert (broker.host, broker.port) == ("127.0.0.1", port)
@@ -74,7 +74,7 @@ async def test_it_listens_at_the_port_that_was_asked_for(kind: Literal["mosquitt
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_it_listens_at_the_loopback_of_ip_version_6(kind: Literal["mosquitto", "amqtt"]) -> None:
+async def test_it_listens_at_the_ipv6_loopback(kind: Literal["mosquitto", "amqtt"]) -> None:
     try:
         with socket.socket(socket.AF_INET6) as test:
             test.bind(("::1", 0))
@@ -86,14 +86,14 @@ async def test_it_listens_at_the_loopback_of_ip_version_6(kind: Literal["mosquit
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_port_that_a_broker_holds_says_that_it_can_be_used(kind: Literal["mosquitto", "amqtt"]) -> None:
+async def test_a_port_of_another_broker_is_an_error_that_suggests_it(kind: Literal["mosquitto", "amqtt"]) -> None:
     async with embedded_broker(prefer=kind) as broker:
         with pytest.raises(BrokerError, match=f"a broker already runs at 127.0.0.1:{broker.port}: use it"):
             async with embedded_broker(port=broker.port, prefer=kind):
                 pass
 
 
-async def test_a_port_that_another_program_holds_says_so() -> None:
+async def test_a_port_of_another_program_is_an_error() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -104,20 +104,20 @@ async def test_a_port_that_another_program_holds_says_so() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])  # noqa: S104 — refused
-async def test_it_does_not_listen_to_other_machines_without_a_password(host: str) -> None:
+async def test_it_refuses_to_listen_beyond_the_loopback(host: str) -> None:
     with pytest.raises(BrokerError, match=r"the loopback \(127.0.0.1\) only.*allow_remote"):
         async with embedded_broker(host=host):
             pass
 
 
-async def test_it_listens_to_other_machines_where_that_is_meant() -> None:
+async def test_it_listens_beyond_the_loopback_if_allowed() -> None:
     async with embedded_broker(host="0.0.0.0", allow_remote=True) as broker:  # noqa: S104 — meant
         assert broker.url == f"mqtt://127.0.0.1:{broker.port}"
         assert await probe_broker(broker.url) is None
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no address"])
-async def test_a_host_that_is_no_address_of_this_machine_says_so(host: str) -> None:
+async def test_a_host_that_is_no_local_address_is_an_error(host: str) -> None:
     with pytest.raises(BrokerError, match=r"cannot listen at 192\.0\.2\.1|must be an IP address"):
         async with embedded_broker(host=host, allow_remote=True):
             pass
@@ -132,7 +132,7 @@ async def test_mosquitto_does_not_run_as_root() -> None:
 
 
 @needs_mosquitto
-async def test_the_end_of_the_child_is_noticed_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_end_of_the_child_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with embedded_broker(prefer="mosquitto") as broker, asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(broker.wait())
         for process_id, _ in child_brokers():
@@ -143,7 +143,7 @@ async def test_the_end_of_the_child_is_noticed_and_logged(caplog: pytest.LogCapt
 
 @needs_mosquitto
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can end a child with its parent")
-def test_mosquitto_ends_when_its_parent_is_killed() -> None:
+def test_mosquitto_ends_with_its_killed_parent() -> None:
     with subprocess.Popen([sys.executable, "-c", _CHILD], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         port = int(parent.stdout.readline())
@@ -161,9 +161,7 @@ def shipped_conf(tmp_path: Path) -> str:
     return conf.replace("/etc/mosquitto/", f"{tmp_path}/")
 
 
-async def test_the_shipped_configuration_of_mosquitto_starts_and_carries_messages(
-    tmp_path: Path, shipped_conf: str
-) -> None:
+async def test_the_shipped_mosquitto_configuration_works(tmp_path: Path, shipped_conf: str) -> None:
     broker = Mosquitto(tmp_path, shipped_conf.replace("\nlistener 1883 ", "\nlistener {port} "))
     broker.start()
     try:
@@ -219,7 +217,7 @@ REFUSED = {
 }
 
 
-async def test_the_shipped_access_rules_let_everybody_speak_for_himself_only(
+async def test_the_shipped_access_rules_let_users_publish_for_themselves_only(
     guarded_broker: Mosquitto, tmp_path: Path
 ) -> None:
     def bus(username: str) -> MqttClient:

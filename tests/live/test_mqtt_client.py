@@ -27,7 +27,7 @@ pytestmark = pytest.mark.live
 
 
 @both
-async def test_what_was_published_before_the_connection_arrives_in_its_order(kind: Kind) -> None:
+async def test_messages_published_before_the_connection_arrive_in_order(kind: Kind) -> None:
     async with running(kind) as url, subscribed(url, "day/#") as inbox:
         bus = MqttClient(url=url)
         for number in range(300):
@@ -39,7 +39,7 @@ async def test_what_was_published_before_the_connection_arrives_in_its_order(kin
 
 
 @both
-async def test_a_late_subscriber_sees_the_retained_state(kind: Kind) -> None:
+async def test_a_late_subscriber_gets_the_retained_message(kind: Kind) -> None:
     async with running(kind) as url:
         async with MqttClient(url=url) as bus:
             bus.publish("node/a/status", b"old", qos=1, retain=True)
@@ -51,7 +51,7 @@ async def test_a_late_subscriber_sees_the_retained_state(kind: Kind) -> None:
 
 
 @both
-async def test_what_the_broker_had_kept_is_told_from_what_is_published_now(kind: Kind) -> None:
+async def test_retained_and_live_messages_are_told_apart(kind: Kind) -> None:
     kept, live = Inbox(), Inbox()
     async with running(kind) as url, MqttClient(url=url) as publisher, MqttClient(url=url) as bus:
         publisher.publish("state", b"old", qos=1, retain=True)
@@ -64,7 +64,7 @@ async def test_what_the_broker_had_kept_is_told_from_what_is_published_now(kind:
 
 
 @both
-async def test_a_subscription_made_while_connected_counts_at_once(kind: Kind) -> None:
+async def test_a_subscription_made_while_connected_works_at_once(kind: Kind) -> None:
     inbox = Inbox()
     async with running(kind) as url, MqttClient(url=url) as bus:
         await eventually(lambda: bus.connected)
@@ -75,7 +75,7 @@ async def test_a_subscription_made_while_connected_counts_at_once(kind: Kind) ->
 
 
 @both
-async def test_the_broker_publishes_the_will_when_the_wire_is_cut(kind: Kind) -> None:
+async def test_the_will_is_published_when_the_connection_is_cut(kind: Kind) -> None:
     will = Outgoing(topic="node/a/status", payload=b"offline", qos=1, retain=True)
     async with (
         running(kind) as url,
@@ -88,7 +88,7 @@ async def test_the_broker_publishes_the_will_when_the_wire_is_cut(kind: Kind) ->
         await eventually(lambda: b"offline" in inbox.payloads)
 
 
-async def test_a_clean_leave_publishes_no_will() -> None:
+async def test_a_clean_disconnect_publishes_no_will() -> None:
     # With mosquitto only: amqtt sends a will after about one clean leave in forty, a race of its own.
     async with running("mosquitto") as url, subscribed(url, "node/#") as inbox:
         async with MqttClient(
@@ -103,7 +103,7 @@ async def test_a_clean_leave_publishes_no_will() -> None:
 
 
 @both
-async def test_the_birth_message_comes_at_each_connection_and_before_everything_else(kind: Kind) -> None:
+async def test_the_birth_message_comes_first_at_each_connection(kind: Kind) -> None:
     birth = Outgoing(topic="node/a/status", payload=b"online", qos=1, retain=True)
     async with running(kind) as url, subscribed(url, "node/#") as inbox, proxied(url) as proxy:
         bus = MqttClient(url=proxy.url, birth=lambda: [birth])
@@ -116,7 +116,7 @@ async def test_the_birth_message_comes_at_each_connection_and_before_everything_
 
 
 @both
-async def test_what_nobody_asked_for_reaches_no_handler(kind: Kind) -> None:
+async def test_unrequested_messages_reach_no_handler(kind: Kind) -> None:
     inbox = Inbox()
     async with running(kind) as url, subscribed(url, "secret/#"):
         async with MqttClient(url=url) as bus:
@@ -131,7 +131,7 @@ async def test_what_nobody_asked_for_reaches_no_handler(kind: Kind) -> None:
 
 
 @both
-async def test_a_handler_that_raises_does_not_end_the_bus(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handler_that_raises_does_not_end_the_connection(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
     inbox = Inbox()
 
     def broken(topic: str, payload: bytes) -> None:
@@ -162,7 +162,7 @@ async def test_a_payload_over_one_mebibyte_never_reaches_a_handler(kind: Kind) -
 
 
 @both
-async def test_no_message_at_qos_1_is_lost_when_the_wire_is_cut_under_it(kind: Kind) -> None:
+async def test_no_qos_1_message_is_lost_when_the_connection_is_cut(kind: Kind) -> None:
     async with running(kind) as url, subscribed(url, "numbers") as inbox, proxied(url) as proxy:
         async with MqttClient(url=proxy.url) as bus:
             await eventually(lambda: bus.connected)
@@ -174,7 +174,7 @@ async def test_no_message_at_qos_1_is_lost_when_the_wire_is_cut_under_it(kind: K
         await eventually(lambda: {int(payload) for payload in inbox.payloads} == set(range(1_000)))
 
 
-async def test_a_subscription_that_the_broker_refuses_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_subscription_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     # Of the two only amqtt refuses a subscription; mosquitto accepts it and delivers nothing.
     port = free_port()
     plugins = {
@@ -192,7 +192,7 @@ async def test_a_subscription_that_the_broker_refuses_is_reported(caplog: pytest
     assert caplog.text.count("refuses the subscription") == 1
 
 
-async def test_leaving_takes_no_long_time_when_there_is_no_broker(caplog: pytest.LogCaptureFixture) -> None:
+async def test_disconnecting_without_a_broker_is_quick(caplog: pytest.LogCaptureFixture) -> None:
     began_s = asyncio.get_running_loop().time()
     async with MqttClient(url="mqtt://127.0.0.1:1") as bus:
         bus.publish("topic", b"never sent")
@@ -203,7 +203,7 @@ async def test_leaving_takes_no_long_time_when_there_is_no_broker(caplog: pytest
     assert "nothing listens at 127.0.0.1:1" in bus.last_error
 
 
-async def test_leaving_ends_also_where_an_acknowledgement_comes_together_with_it(
+async def test_disconnecting_survives_a_simultaneous_acknowledgement(
     broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish, published = aiomqtt.Client.publish, asyncio.Event()
@@ -219,7 +219,7 @@ async def test_leaving_ends_also_where_an_acknowledgement_comes_together_with_it
         await published.wait()
 
 
-async def test_the_body_of_a_bus_raises_what_it_raises() -> None:
+async def test_an_exception_of_the_body_passes_through() -> None:
     with pytest.raises(ZeroDivisionError):
         async with MqttClient(url="mqtt://127.0.0.1:1"):
             raise ZeroDivisionError
@@ -235,7 +235,7 @@ async def test_a_bug_in_the_birth_messages_ends_the_body(broker: Mosquitto) -> N
     assert raised.group_contains(ZeroDivisionError)
 
 
-async def test_after_a_crash_of_the_broker_everything_is_there_again(
+async def test_after_a_crash_of_the_broker_everything_is_restored(
     broker: Mosquitto, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -276,7 +276,9 @@ async def test_tls_with_a_password_works(secure_broker: SecureMosquitto) -> None
         await eventually(lambda: inbox.payloads == [bytes(500_000)])
 
 
-async def test_a_wrong_password_says_so_once(secure_broker: SecureMosquitto, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_wrong_password_is_logged_once(
+    secure_broker: SecureMosquitto, caplog: pytest.LogCaptureFixture
+) -> None:
     async with MqttClient(
         url=secure_broker.url, username="node", password="wrong", ca_file=secure_broker.ca_file
     ) as bus:
@@ -292,7 +294,7 @@ async def test_a_wrong_password_says_so_once(secure_broker: SecureMosquitto, cap
 
 # paho leaves the socket of a failed handshake to the garbage collector.
 @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
-async def test_an_authority_that_did_not_sign_the_broker_says_so(
+async def test_an_untrusted_certificate_is_reported(
     secure_broker: SecureMosquitto, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     stranger = tmp_path_factory.mktemp("stranger")
@@ -306,7 +308,7 @@ async def test_an_authority_that_did_not_sign_the_broker_says_so(
     assert "bus.ca_file" in bus.last_error
 
 
-async def test_a_client_that_comes_back_under_its_name_has_the_last_word(broker: Mosquitto) -> None:
+async def test_a_reconnection_publishes_its_birth_after_the_old_will(broker: Mosquitto) -> None:
     # The broker has not noticed yet that the first connection is dead: its will must not come after the second birth.
     will, birth = (
         Outgoing(topic="status", payload=b"offline", qos=1, retain=True),
@@ -338,7 +340,7 @@ async def silence() -> AsyncIterator[tuple[str, list[asyncio.StreamWriter]]]:
         writer.close()
 
 
-async def test_a_probe_finds_nothing_wrong_where_nothing_is(broker: Mosquitto, secure_broker: SecureMosquitto) -> None:
+async def test_a_probe_of_a_working_broker_finds_no_fault(broker: Mosquitto, secure_broker: SecureMosquitto) -> None:
     assert await probe_broker(broker.url) is None
     password, ca_file = secure_broker.password, secure_broker.ca_file
     assert await probe_broker(secure_broker.url, username="node", password=password, ca_file=ca_file) is None
@@ -352,12 +354,12 @@ async def test_a_probe_finds_nothing_wrong_where_nothing_is(broker: Mosquitto, s
         ("http://127.0.0.1", "must be mqtt://host[:port]"),
     ],
 )
-async def test_a_probe_says_why_nobody_answers(url: str, sentence: str) -> None:
+async def test_a_probe_says_why_there_is_no_connection(url: str, sentence: str) -> None:
     assert sentence in str(await probe_broker(url))
 
 
 @failed_handshake
-async def test_a_probe_tells_what_a_broker_with_tls_and_passwords_misses(secure_broker: SecureMosquitto) -> None:
+async def test_a_probe_names_missing_credentials_and_certificates(secure_broker: SecureMosquitto) -> None:
     url, ca_file = secure_broker.url, secure_broker.ca_file
     assert "asks for a user name and a password" in str(await probe_broker(url, ca_file=ca_file))
     assert "is not trusted" in str(await probe_broker(url))
@@ -367,16 +369,16 @@ async def test_a_probe_tells_what_a_broker_with_tls_and_passwords_misses(secure_
 
 
 @failed_handshake
-async def test_a_probe_with_tls_of_a_plain_broker_says_so(broker: Mosquitto) -> None:
+async def test_a_probe_with_tls_of_a_broker_without_is_explained(broker: Mosquitto) -> None:
     assert "does it speak TLS at this port" in str(await probe_broker(broker.url.replace("mqtt://", "mqtts://")))
 
 
-async def test_a_probe_of_something_that_is_no_broker_ends_in_time() -> None:
+async def test_a_probe_of_a_silent_server_ends_in_time() -> None:
     async with silence() as (url, _):
         assert "does not answer in time" in str(await probe_broker(url, timeout_s=0.5))
 
 
-async def test_leaving_in_the_middle_of_an_attempt_to_connect_takes_no_long_time() -> None:
+async def test_disconnecting_during_an_attempt_to_connect_is_quick() -> None:
     began_s = asyncio.get_running_loop().time()
     async with silence() as (url, writers), MqttClient(url=url) as bus:
         bus.publish("topic", b"never sent")
@@ -384,7 +386,7 @@ async def test_leaving_in_the_middle_of_an_attempt_to_connect_takes_no_long_time
     assert asyncio.get_running_loop().time() - began_s < OPERATION_TIMEOUT_S - 1.0
 
 
-async def test_a_late_call_to_watch_a_closed_socket_is_no_news_but_a_bug_is(broker: Mosquitto) -> None:
+async def test_the_exception_handler_drops_known_noise_and_passes_bugs_on(broker: Mosquitto) -> None:
     reported: list[str] = []
 
     def report(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ class Connections:
             connection.retry_now()
 
 
-def test_a_broker_that_is_killed_and_comes_back_costs_the_training_nothing_but_counted_iterations(
+def test_a_restart_of_the_broker_costs_only_counted_iterations(
     broker: Mosquitto, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     connections = Connections(monkeypatch)
@@ -72,7 +72,7 @@ def test_a_broker_that_is_killed_and_comes_back_costs_the_training_nothing_but_c
     assert len(caplog.records) == 1
 
 
-def test_iterations_that_go_on_while_the_broker_is_killed_leave_only_visible_gaps(
+def test_iterations_during_a_restart_of_the_broker_leave_only_visible_gaps(
     broker: Mosquitto, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     connections = Connections(monkeypatch)
@@ -108,7 +108,7 @@ def _last_number(subscriber: Subscriber) -> int:
     return last.first + len(last.ends_ns()) - 1
 
 
-def test_a_broker_that_hangs_blocks_neither_the_training_nor_its_end(broker: Mosquitto) -> None:
+def test_a_hanging_broker_blocks_neither_the_training_nor_its_end(broker: Mosquitto) -> None:
     publisher = Publisher(job="toy", run="r1", rank=0, world_size=1, broker=broker.url, flush_s=0.01)
     with listening(broker.port) as subscriber:
         list(PublishedSized(range(10), publisher))
@@ -145,7 +145,7 @@ async def _last_status(broker: SecureMosquitto, topic: str) -> RankStatus:
     raise AssertionError("the connection ended")
 
 
-def test_password_and_tls_let_the_publisher_in(secure_broker: SecureMosquitto) -> None:
+def test_the_publisher_connects_with_password_and_tls(secure_broker: SecureMosquitto) -> None:
     with Publisher(
         job="toy",
         run="r1",
@@ -170,7 +170,7 @@ def test_password_and_tls_let_the_publisher_in(secure_broker: SecureMosquitto) -
     ],
     ids=["password", "certificate"],
 )
-def test_who_is_not_let_in_is_told_why_and_trains_on(
+def test_a_refused_connection_is_explained_and_the_training_goes_on(
     secure_broker: SecureMosquitto, changes: dict[str, str | None], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "publishers")

@@ -87,7 +87,7 @@ def assert_complete(messages: list[Iterations], n_iterations: int) -> None:
         assert after.begin_ns >= before.ends_ns()[-1]
 
 
-def test_every_iteration_arrives_exactly_once_and_the_end_is_said_at_exit(broker: Mosquitto) -> None:
+def test_every_iteration_arrives_once_and_the_end_is_published_at_exit(broker: Mosquitto) -> None:
     with listening(broker.port) as subscriber, training(SHORT, broker.url) as child:
         _, stderr = child.communicate(timeout=60.0)
         wait_until(lambda: subscriber.statuses() and subscriber.statuses()[-1].state == "finished")
@@ -98,7 +98,7 @@ def test_every_iteration_arrives_exactly_once_and_the_end_is_said_at_exit(broker
         assert {message.epoch for message in subscriber.iterations()} == {0, 1, 2}
 
 
-def test_a_publisher_of_a_function_is_collected_at_its_end_and_says_all_the_same(broker: Mosquitto) -> None:
+def test_a_publisher_local_to_a_function_publishes_its_end(broker: Mosquitto) -> None:
     with listening(broker.port) as subscriber, training(IN_A_FUNCTION, broker.url) as child:
         _, stderr = child.communicate(timeout=60.0)
         wait_until(lambda: subscriber.statuses() and subscriber.statuses()[-1].state != "running")
@@ -107,7 +107,7 @@ def test_a_publisher_of_a_function_is_collected_at_its_end_and_says_all_the_same
         assert_complete(subscriber.iterations(), 3 * 999)  # the first call of an epoch begins its first iteration
 
 
-def test_the_status_is_retained_for_those_who_come_later(broker: Mosquitto) -> None:
+def test_the_status_is_retained(broker: Mosquitto) -> None:
     with training(SHORT, broker.url) as child:
         child.communicate(timeout=60.0)
     with listening(broker.port) as late:
@@ -117,7 +117,7 @@ def test_the_status_is_retained_for_those_who_come_later(broker: Mosquitto) -> N
         assert late.iterations() == []
 
 
-def test_a_training_that_fails_says_that_it_is_lost_and_prints_only_its_own_fault(broker: Mosquitto) -> None:
+def test_a_failing_training_is_lost_and_prints_only_its_own_error(broker: Mosquitto) -> None:
     with listening(broker.port) as subscriber, training(FAILING, broker.url) as child:
         _, stderr = child.communicate(timeout=60.0)
         wait_until(lambda: subscriber.statuses() and subscriber.statuses()[-1].state == "lost")
@@ -127,7 +127,7 @@ def test_a_training_that_fails_says_that_it_is_lost_and_prints_only_its_own_faul
         assert subscriber.statuses()[-1].reached is None
 
 
-def test_the_last_will_says_lost_when_the_training_is_killed(broker: Mosquitto) -> None:
+def test_the_last_will_of_a_killed_training_is_lost(broker: Mosquitto) -> None:
     with listening(broker.port) as subscriber, training(ENDLESS, broker.url) as child:
         wait_until(lambda: subscriber.n_iterations() > 50, timeout_s=30.0)
         child.kill()
@@ -135,7 +135,7 @@ def test_the_last_will_says_lost_when_the_training_is_killed(broker: Mosquitto) 
         assert subscriber.statuses()[-1].pid == child.pid
 
 
-def test_sigterm_ends_the_training_as_ever_because_no_handler_is_installed(broker: Mosquitto) -> None:
+def test_sigterm_still_ends_the_training(broker: Mosquitto) -> None:
     with listening(broker.port) as subscriber, training(ENDLESS, broker.url) as child:
         wait_until(lambda: subscriber.n_iterations() > 50, timeout_s=30.0)
         child.terminate()
@@ -144,7 +144,7 @@ def test_sigterm_ends_the_training_as_ever_because_no_handler_is_installed(broke
         wait_until(lambda: subscriber.statuses()[-1].state == "lost")
 
 
-def test_the_will_comes_though_a_forked_worker_lives_on_and_the_worker_may_publish_itself(broker: Mosquitto) -> None:
+def test_a_forked_worker_holds_no_will_back_and_may_publish_itself(broker: Mosquitto) -> None:
     with listening(broker.port) as subscriber, training(FORKING, broker.url) as child:
         wait_until(
             lambda: subscriber.statuses("child") and subscriber.statuses("child")[-1].state == "finished",
@@ -171,7 +171,7 @@ def test_a_metric_arrives(broker: Mosquitto) -> None:
         assert decode(payload, Metric) == Metric(run="r1", epoch=0, value=0.76, reached=True)
 
 
-def test_a_process_with_more_than_1024_open_files_publishes_all_the_same(broker: Mosquitto) -> None:
+def test_a_process_with_more_than_1024_open_files_publishes(broker: Mosquitto) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4_096)), hard))
     with listening(broker.port) as subscriber, ExitStack() as files:

@@ -44,7 +44,7 @@ publisher.batch_size([8, 16, 32, 64], default=32)
 """
 
 
-def test_a_training_asks_trains_is_told_to_stop_and_says_its_end(broker: Mosquitto) -> None:
+def test_a_training_asks_for_a_batch_size_and_obeys_a_stop(broker: Mosquitto) -> None:
     with serving(broker.port) as service:
         with publisher_at(broker.url) as publisher:
             begin_s = time.monotonic()
@@ -63,7 +63,7 @@ def test_a_training_asks_trains_is_told_to_stop_and_says_its_end(broker: Mosquit
         assert 1 <= len(service.payloads("/trial/request")) <= 1 + asked_s, "not again once it is answered"
 
 
-def test_the_embedded_broker_carries_answers_and_commands() -> None:
+def test_the_embedded_broker_delivers_answers_and_commands() -> None:
     with subprocess.Popen([sys.executable, "-c", AMQTT], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         try:
@@ -77,7 +77,7 @@ def test_the_embedded_broker_carries_answers_and_commands() -> None:
             child.kill()
 
 
-def test_a_run_hears_its_own_answers_and_commands_only(broker: Mosquitto) -> None:
+def test_a_run_gets_only_its_own_answers_and_commands(broker: Mosquitto) -> None:
     sizes = {"r1": 16, "r2": 64}
     with (
         serving(broker.port, lambda request: [answer(request, batch_size=sizes[request.run])]) as service,
@@ -109,13 +109,13 @@ def hostile(request: TrialRequest) -> Iterable[bytes]:
     yield answer(request, batch_size=64)
 
 
-def test_hostile_answers_are_passed_over(broker: Mosquitto, caplog: pytest.LogCaptureFixture) -> None:
+def test_hostile_answers_are_ignored(broker: Mosquitto, caplog: pytest.LogCaptureFixture) -> None:
     with serving(broker.port, hostile), publisher_at(broker.url) as publisher:
         assert publisher.batch_size(SIZES, default=32, timeout_s=30.0) == 64
     assert caplog.records == []
 
 
-def test_a_flood_of_answers_and_commands_does_not_hold_up_the_right_ones(broker: Mosquitto) -> None:
+def test_a_flood_does_not_delay_the_right_answers_and_commands(broker: Mosquitto) -> None:
     with serving(broker.port, lambda request: [*[b"x" * 100] * 1_000, answer(request)]) as service:
         with publisher_at(broker.url, flush_s=0.02) as publisher:
             assert publisher.batch_size(SIZES, default=32) == 16
@@ -135,7 +135,7 @@ def test_a_flood_of_answers_and_commands_does_not_hold_up_the_right_ones(broker:
     ],
     ids=["uncaught", "context", "by hand"],
 )
-def test_want_of_memory_arrives_before_the_end(broker: Mosquitto, how: str) -> None:
+def test_out_of_memory_is_published_before_the_end(broker: Mosquitto, how: str) -> None:
     with serving(broker.port) as service:
         result = subprocess.run(
             [sys.executable, "-c", OUT_OF_MEMORY.format(how=how), broker.url],
@@ -154,7 +154,7 @@ def test_want_of_memory_arrives_before_the_end(broker: Mosquitto, how: str) -> N
     assert "gridchase" not in result.stderr
 
 
-def test_the_publishers_side_of_a_question_takes_less_than_60_ms(broker: Mosquitto) -> None:
+def test_the_publishers_side_of_a_request_takes_less_than_60_ms(broker: Mosquitto) -> None:
     times_s = []
     with serving(broker.port), publisher_at(broker.url) as publisher:
         for _ in range(200):
@@ -164,7 +164,7 @@ def test_the_publishers_side_of_a_question_takes_less_than_60_ms(broker: Mosquit
     assert statistics.median(times_s) < 0.06  # a machine that others use now and then takes its time
 
 
-def test_without_a_service_the_default_comes_when_the_patience_has_ended(
+def test_without_a_service_the_default_is_used_after_the_timeout(
     broker: Mosquitto, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(broker.port, lambda _: []) as service:
@@ -178,7 +178,7 @@ def test_without_a_service_the_default_comes_when_the_patience_has_ended(
     assert [record.message.partition(":")[0] for record in caplog.records] == ["the batch size is the default, 32"]
 
 
-def test_a_service_that_comes_late_is_heard(broker: Mosquitto) -> None:
+def test_a_service_that_starts_late_is_asked(broker: Mosquitto) -> None:
     with publisher_at(broker.url) as publisher:
         asked = threading.Thread(target=publisher.batch_size, args=(SIZES,), kwargs={"default": 32, "timeout_s": 30.0})
         asked.start()
@@ -189,9 +189,7 @@ def test_a_service_that_comes_late_is_heard(broker: Mosquitto) -> None:
         assert publisher.trial is not None
 
 
-def test_a_broker_that_is_killed_meanwhile_and_comes_back_is_asked_again_at_once(
-    broker: Mosquitto, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_restarted_broker_gets_the_request_again_at_once(broker: Mosquitto, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "publishers")
     is_mute = True
     with (
@@ -210,7 +208,7 @@ def test_a_broker_that_is_killed_meanwhile_and_comes_back_is_asked_again_at_once
         assert len(service.payloads("/trial/request")) >= 2
 
 
-def test_a_broker_that_dies_for_good_costs_no_more_than_the_patience(broker: Mosquitto) -> None:
+def test_a_broker_that_dies_costs_no_more_than_the_timeout(broker: Mosquitto) -> None:
     with publisher_at(broker.url) as publisher:
         wait_until(lambda: publisher._worker and publisher._worker._connections)
         broker.kill()
@@ -219,7 +217,7 @@ def test_a_broker_that_dies_for_good_costs_no_more_than_the_patience(broker: Mos
         assert time.monotonic() - begin_s < 10.0, "without an end it would ask for ever"
 
 
-def test_a_broker_that_starts_a_moment_after_the_training_is_found(
+def test_a_broker_that_starts_just_after_the_training_is_found(
     broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -236,9 +234,7 @@ def test_a_broker_that_starts_a_moment_after_the_training_is_found(
         assert publisher.trial is not None
 
 
-def test_what_is_subscribed_to_is_heard_again_after_a_reconnection(
-    broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_subscriptions_are_renewed_at_a_reconnection(broker: Mosquitto, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("publishers.training.paho_client.FIRST_RETRY_DELAY_S", 0.05)
     heard: list[bytes] = []
     connection = PahoConnection(

@@ -51,7 +51,7 @@ def packed_ends(*ends_ns: int) -> bytes:
     numbers=st.tuples(COUNTS, COUNTS, COUNTS, COUNTS),
     ends_ns=st.lists(st.integers(0, 1 << 62), min_size=1, max_size=50).map(sorted),
 )
-def test_iterations_survive_the_journey(run: str, numbers: tuple[int, int, int, int], ends_ns: list[int]) -> None:
+def test_iterations_round_trip(run: str, numbers: tuple[int, int, int, int], ends_ns: list[int]) -> None:
     seq, first, epoch, dropped = numbers
     message = Iterations(
         run=run, seq=seq, first=first, begin_ns=ends_ns[0], end_ns=packed_ends(*ends_ns), epoch=epoch, dropped=dropped
@@ -69,7 +69,7 @@ def test_iterations_survive_the_journey(run: str, numbers: tuple[int, int, int, 
     reached=st.none() | st.booleans(),
     batch_size=st.none() | st.integers(1, 1 << 31),
 )
-def test_a_status_survives_the_journey(
+def test_a_status_round_trips(
     run: str, host: str, gpus: list[str | int], started_at_s: float, reached: bool | None, batch_size: int | None
 ) -> None:
     message = RankStatus(
@@ -89,12 +89,12 @@ def test_a_status_survives_the_journey(
 
 
 @given(run=NAMES, epoch=COUNTS, value=st.floats(-1e18, 1e18), reached=st.booleans())
-def test_a_metric_survives_the_journey(run: str, epoch: int, value: float, reached: bool) -> None:
+def test_a_metric_round_trips(run: str, epoch: int, value: float, reached: bool) -> None:
     message = Metric(run=run, epoch=epoch, value=value, reached=reached)
     assert decode(encode(message), Metric) == message
 
 
-def test_the_ends_travel_as_little_endian_int64() -> None:
+def test_the_ends_are_packed_as_little_endian_int64() -> None:
     assert packed_ends(1, 258) == b"\x01\0\0\0\0\0\0\0\x02\x01\0\0\0\0\0\0"
 
 
@@ -107,14 +107,14 @@ def test_the_ends_travel_as_little_endian_int64() -> None:
 @example(b"\xc6\xff\xff\xff\xff")
 @example(b"\xc7\x00\x05")
 @example(b"\xd6\xff\x00\x00\x00\x00")
-def test_arbitrary_bytes_raise_nothing_but_wire_errors(payload: bytes) -> None:
+def test_arbitrary_bytes_raise_only_decode_errors(payload: bytes) -> None:
     for kind in KINDS:
         with pytest.raises(DecodeError):
             decode(payload, kind)
 
 
 @given(TREES)
-def test_arbitrary_messagepack_and_json_raise_nothing_but_wire_errors(tree: object) -> None:
+def test_arbitrary_messagepack_and_json_raise_only_decode_errors(tree: object) -> None:
     for kind in KINDS:
         payload = msgpack.packb(tree) if kind.packed else json.dumps(tree, default=repr, skipkeys=True).encode()
         with pytest.raises(DecodeError):
@@ -122,7 +122,7 @@ def test_arbitrary_messagepack_and_json_raise_nothing_but_wire_errors(tree: obje
 
 
 @given(st.sampled_from(GOLDEN), st.data())
-def test_a_damaged_message_is_refused_or_still_valid(golden: tuple[Message, bytes], data: st.DataObject) -> None:
+def test_a_corrupted_message_is_rejected_or_still_valid(golden: tuple[Message, bytes], data: st.DataObject) -> None:
     message, payload = golden
     damaged = bytearray(payload)
     for place in data.draw(st.lists(st.integers(0, len(payload) - 1), min_size=1, max_size=4)):
@@ -131,7 +131,7 @@ def test_a_damaged_message_is_refused_or_still_valid(golden: tuple[Message, byte
 
 
 @given(st.sampled_from(KINDS), st.data(), TREES)
-def test_a_message_with_one_strange_field_is_refused_or_still_valid(
+def test_a_message_with_one_random_field_is_rejected_or_still_valid(
     kind: type[Message], data: st.DataObject, value: object
 ) -> None:
     fields = fields_of(kind)
@@ -150,12 +150,12 @@ def _decode_if_valid(payload: bytes, kind: type[Message]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_unknown_fields_are_ignored_so_that_versions_can_meet(kind: type[Message]) -> None:
+def test_unknown_fields_are_ignored_so_that_versions_can_differ(kind: type[Message]) -> None:
     assert decoded(kind, from_the_future={"a": [1]}) == decoded(kind)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_a_message_that_is_too_long_is_refused_unread(kind: type[Message]) -> None:
+def test_a_message_that_is_too_long_is_rejected_unread(kind: type[Message]) -> None:
     with pytest.raises(DecodeError, match="must be at most"):
         decode(b" " * (MAX_MESSAGE_BYTES + 1), kind)
 
@@ -184,7 +184,7 @@ def test_a_message_that_is_too_long_is_refused_unread(kind: type[Message]) -> No
     ],
     ids=str,
 )
-def test_iterations_out_of_bounds_are_refused(changes: dict[str, object]) -> None:
+def test_iterations_out_of_bounds_are_rejected(changes: dict[str, object]) -> None:
     with pytest.raises(DecodeError):
         decoded(Iterations, **changes)
 
@@ -208,13 +208,13 @@ def test_iterations_out_of_bounds_are_refused(changes: dict[str, object]) -> Non
     ],
     ids=str,
 )
-def test_a_status_out_of_bounds_is_refused(changes: dict[str, object]) -> None:
+def test_a_status_out_of_bounds_is_rejected(changes: dict[str, object]) -> None:
     with pytest.raises(DecodeError):
         decoded(RankStatus, **changes)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300, "0.5", None])
-def test_a_metric_that_is_no_finite_number_is_refused(value: object) -> None:
+def test_a_metric_that_is_not_a_finite_number_is_rejected(value: object) -> None:
     with pytest.raises(DecodeError):
         decoded(Metric, value=value)
 
@@ -238,25 +238,25 @@ def test_a_metric_that_is_no_finite_number_is_refused(value: object) -> None:
     ],
     ids=lambda changes: str(changes)[:60],
 )
-def test_times_that_are_none_are_refused(changes: dict[str, object]) -> None:
+def test_invalid_times_are_rejected(changes: dict[str, object]) -> None:
     with pytest.raises(DecodeError):
         decoded(TrialTimes, **changes)
 
 
 @pytest.mark.parametrize("time_s", [0.0, -1.0, math.nan, math.inf])
-def test_times_that_are_none_are_not_even_made(time_s: float) -> None:
+def test_invalid_times_cannot_be_constructed(time_s: float) -> None:
     with pytest.raises(ValueError, match="must be finite, and above 0"):
         TrialTimes(run="r1", batch_sizes=[8], iteration_times_s=[time_s])
 
 
 @pytest.mark.parametrize("untimed", [[0], [8.5], ["8"], [8] * 257, 8])
-def test_batch_sizes_to_time_that_are_none_are_refused(untimed: object) -> None:
+def test_invalid_untimed_batch_sizes_are_rejected(untimed: object) -> None:
     with pytest.raises(DecodeError):
         decoded(TrialAnswer, untimed=untimed)
 
 
 @pytest.mark.parametrize("name", sorted(fields_of(Iterations)))
-def test_a_missing_field_is_refused_by_its_name(name: str) -> None:
+def test_a_missing_field_is_named(name: str) -> None:
     fields = fields_of(Iterations)
     del fields[name]
     with pytest.raises(DecodeError, match=name):

@@ -9,12 +9,12 @@ NAMES = [type(message).__name__ for message, _ in GOLDEN]
 
 
 @pytest.mark.parametrize(("message", "payload"), GOLDEN, ids=NAMES)
-def test_a_message_is_encoded_as_it_always_was(message: Message, payload: bytes) -> None:
+def test_the_encoding_has_not_changed(message: Message, payload: bytes) -> None:
     assert encode(message) == payload
 
 
 @pytest.mark.parametrize(("message", "payload"), GOLDEN, ids=NAMES)
-def test_a_message_of_old_is_still_understood(message: Message, payload: bytes) -> None:
+def test_old_messages_are_still_decoded(message: Message, payload: bytes) -> None:
     assert decode(payload, type(message)) == message
 
 

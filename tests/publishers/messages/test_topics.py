@@ -20,7 +20,7 @@ def test_arbitrary_text_is_never_an_error(text: str) -> None:
 
 
 @given(st.lists(LEVELS | NAMES, max_size=10))
-def test_what_is_almost_a_topic_is_never_an_error(levels: list[str]) -> None:
+def test_near_topics_are_never_an_error(levels: list[str]) -> None:
     address = TOPICS.parse("/".join([TOPICS.root, *levels]))
     assert address is None or all(
         name is None or is_name(name)
@@ -29,7 +29,7 @@ def test_what_is_almost_a_topic_is_never_an_error(levels: list[str]) -> None:
 
 
 @given(NAMES, NAMES, st.integers(0, MAX_RANK), st.sampled_from(["status", "iterations"]))
-def test_a_ranks_topic_is_taken_apart_again(job: str, run: str, rank: int, leaf: str) -> None:
+def test_a_ranks_topic_is_parsed_back(job: str, run: str, rank: int, leaf: str) -> None:
     assert TOPICS.parse(TOPICS.rank(job, run, rank, leaf)) == ParsedTopic(leaf=leaf, job=job, run=run, rank=rank)
 
 
@@ -50,12 +50,12 @@ def test_a_ranks_topic_is_taken_apart_again(job: str, run: str, rank: int, leaf:
         ]
     ),
 )
-def test_a_runs_topic_is_taken_apart_again(job: str, run: str, leaf: str) -> None:
+def test_a_runs_topic_is_parsed_back(job: str, run: str, leaf: str) -> None:
     assert TOPICS.parse(TOPICS.run(job, run, leaf)) == ParsedTopic(leaf=leaf, job=job, run=run)
 
 
 @given(NAMES, NAMES, NAMES)
-def test_the_topics_of_nodes_and_grids_are_taken_apart_again(node: str, other: str, third: str) -> None:
+def test_the_topics_of_nodes_and_grids_are_parsed_back(node: str, other: str, third: str) -> None:
     assert TOPICS.parse(TOPICS.node_status(node)) == ParsedTopic(leaf="status", node=node)
     for leaf in ("energy", "limit"):
         assert TOPICS.parse(TOPICS.gpu(node, other, leaf)) == ParsedTopic(leaf=leaf, node=node, gpu_uuid=other)
@@ -88,11 +88,11 @@ def test_the_topics_of_nodes_and_grids_are_taken_apart_again(node: str, other: s
         f"gridchase/v1/{'x/' * 300}",
     ],
 )
-def test_what_is_none_of_ours_is_none(topic: str) -> None:
+def test_foreign_topics_are_none(topic: str) -> None:
     assert TOPICS.parse(topic) is None
 
 
-def test_another_root_is_another_bus() -> None:
+def test_topics_of_another_root_are_foreign() -> None:
     other = Topics("site/a")
     assert other.parse("site/a/node/n/status") == ParsedTopic(leaf="status", node="n")
     assert other.parse(TOPICS.node_status("n")) is None

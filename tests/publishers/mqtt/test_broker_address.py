@@ -14,7 +14,7 @@ from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError, Co
         ("mqtts://[::1]:18883", "::1", 18883, True),
     ],
 )
-def test_a_url_is_taken_apart(url: str, host: str, port: int, tls: bool) -> None:
+def test_a_url_is_parsed(url: str, host: str, port: int, tls: bool) -> None:
     endpoint = BrokerAddress(url=url)
     assert (endpoint.host, endpoint.port, endpoint.tls) == (host, port, tls)
 
@@ -35,24 +35,24 @@ def test_a_url_is_taken_apart(url: str, host: str, port: int, tls: bool) -> None
         "mqtt://[::1",
     ],
 )
-def test_a_url_that_is_none_is_refused(url: str) -> None:
+def test_a_malformed_url_is_rejected(url: str) -> None:
     with pytest.raises(ValueError, match="is no broker's URL"):
         BrokerAddress(url=url)
 
 
 @pytest.mark.parametrize("secret", ["secret", "sec/ret", "sec:ret", "sec#ret", "s@cret", "secret@broker:99999 "])
-def test_credentials_in_a_url_are_refused_without_showing_them(secret: str) -> None:
+def test_credentials_in_a_url_are_rejected_without_showing_them(secret: str) -> None:
     with pytest.raises(ValueError, match="must hold no user name") as caught:
         BrokerAddress(url=f"mqtt://ada:{secret}@broker")
     assert "ret" not in str(caught.value)
 
 
-def test_a_password_is_in_no_representation() -> None:
+def test_the_password_is_not_in_the_representation() -> None:
     assert "secret" not in repr(BrokerAddress(url="mqtt://broker", username="a", password="secret"))
 
 
 @pytest.mark.parametrize("secret", ["secret", "sec%2Fret", "s%40cret", "sec:ret"])
-def test_where_they_are_allowed_credentials_are_read_from_the_url_and_not_shown(secret: str) -> None:
+def test_allowed_credentials_are_read_from_the_url_and_not_shown(secret: str) -> None:
     address = BrokerAddress(url=f"mqtts://ada:{secret}@broker", allow_credentials=True)
     assert (address.url, address.username) == ("mqtts://broker:8883", "ada")
     assert address.password == secret.replace("%2F", "/").replace("%40", "@")

@@ -16,7 +16,7 @@ ADDRESS = BrokerAddress(url="mqtt://broker.example")
 NAMES = SettingNames.of_table("bus")
 
 
-async def test_a_bus_without_a_broker_takes_messages_and_counts_what_it_loses() -> None:
+async def test_without_a_broker_messages_are_kept_and_losses_counted() -> None:
     bus = MqttClient(url="mqtt://127.0.0.1:1")
     for number in range(OUTBOX_SIZE + 10):
         bus.publish("events", b"%d" % number)
@@ -25,7 +25,7 @@ async def test_a_bus_without_a_broker_takes_messages_and_counts_what_it_loses() 
 
 
 @pytest.mark.parametrize("topic", ["", "job/+/status", "job/#"])
-async def test_a_topic_to_which_nobody_can_publish_is_refused_at_once(topic: str) -> None:
+async def test_a_topic_with_wildcards_is_refused_by_publish(topic: str) -> None:
     with pytest.raises(ValueError, match="Invalid topic"):
         MqttClient(url="mqtt://127.0.0.1:1").publish(topic, b"")
 
@@ -46,14 +46,14 @@ async def test_qos_2_is_refused() -> None:
         ("node/a", "node/A", False),
     ],
 )
-def test_a_handler_gets_what_matches_its_filter_and_nothing_else(topic_filter: str, topic: str, matches: bool) -> None:
+def test_a_handler_gets_only_what_matches_its_filter(topic_filter: str, topic: str, matches: bool) -> None:
     dispatcher, seen = Dispatcher(), list[str]()
     dispatcher.add(topic_filter, lambda topic, _: seen.append(topic), qos=0)
     dispatcher.dispatch(topic, b"")
     assert seen == [topic] * matches
 
 
-def test_a_message_goes_once_to_each_subscription_that_it_matches() -> None:
+def test_a_message_goes_once_to_each_matching_subscription() -> None:
     dispatcher, seen = Dispatcher(), list[str]()
     dispatcher.add("job/#", lambda _, __: seen.append("job/#"), qos=0)
     dispatcher.add("job/+", lambda _, __: seen.append("job/+"), qos=0)
@@ -63,7 +63,7 @@ def test_a_message_goes_once_to_each_subscription_that_it_matches() -> None:
 
 
 @pytest.mark.parametrize(("retained", "seen"), [(False, ["live", "any"]), (True, ["kept", "any"])])
-def test_who_asks_for_it_is_told_what_the_broker_had_kept(retained: bool, seen: list[str]) -> None:
+def test_retained_messages_go_to_their_own_handler_if_there_is_one(retained: bool, seen: list[str]) -> None:
     dispatcher, told = Dispatcher(), list[str]()
     dispatcher.add("a", lambda _, __: told.append("live"), qos=0, on_retained=lambda _, __: told.append("kept"))
     dispatcher.add("a", lambda _, __: told.append("any"), qos=0)
@@ -71,7 +71,7 @@ def test_who_asks_for_it_is_told_what_the_broker_had_kept(retained: bool, seen: 
     assert told == seen
 
 
-def test_a_subscription_that_comes_later_gets_topics_that_were_seen_before() -> None:
+def test_a_later_subscription_gets_topics_seen_before() -> None:
     dispatcher, seen = Dispatcher(), list[str]()
     dispatcher.dispatch("job/a", b"")
     dispatcher.add("job/a", lambda topic, _: seen.append(topic), qos=0)
@@ -79,7 +79,7 @@ def test_a_subscription_that_comes_later_gets_topics_that_were_seen_before() -> 
     assert seen == ["job/a"]
 
 
-def test_one_filter_of_two_handlers_is_asked_for_once_with_the_higher_qos() -> None:
+def test_one_filter_of_two_handlers_is_requested_once_at_the_higher_qos() -> None:
     dispatcher = Dispatcher()
     dispatcher.add("a", lambda _, __: None, qos=1)
     dispatcher.add("b", lambda _, __: None, qos=0)
@@ -88,7 +88,7 @@ def test_one_filter_of_two_handlers_is_asked_for_once_with_the_higher_qos() -> N
     assert dispatcher.filters(since=2) == {"a": 1}
 
 
-def test_a_message_that_is_too_long_is_dropped_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_oversized_message_is_dropped_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     dispatcher, seen = Dispatcher(), list[int]()
     dispatcher.add("a", lambda _, payload: seen.append(len(payload)), qos=0)
     for n_bytes in (MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES + 1, MAX_MESSAGE_BYTES + 1):
@@ -98,7 +98,7 @@ def test_a_message_that_is_too_long_is_dropped_counted_and_logged_once(caplog: p
     assert caplog.text.count("too long") == 1
 
 
-def test_a_handler_that_always_raises_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_handler_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     dispatcher, numbers = Dispatcher(), list[int]()
     dispatcher.add("a", lambda _, payload: numbers.append(int(payload)), qos=0)
     for _ in range(3):
@@ -108,7 +108,7 @@ def test_a_handler_that_always_raises_is_logged_once_a_minute(caplog: pytest.Log
 
 
 @pytest.mark.parametrize("topic_filter", ["", "job/#/status", "job+"])
-def test_a_filter_that_mqtt_forbids_is_refused_at_once(topic_filter: str) -> None:
+def test_an_invalid_topic_filter_is_refused(topic_filter: str) -> None:
     with pytest.raises(ValueError, match="Invalid wildcard"):
         Dispatcher().add(topic_filter, lambda _, __: None, qos=0)
 
@@ -126,14 +126,14 @@ def test_a_filter_that_mqtt_forbids_is_refused_at_once(topic_filter: str) -> Non
         (MqttConnectError(135), FaultKind.CREDENTIALS, "set bus.username and bus.password_file"),
     ],
 )
-def test_every_failure_says_what_it_means(error: Exception, kind: FaultKind, words: str) -> None:
+def test_every_error_is_explained(error: Exception, kind: FaultKind, words: str) -> None:
     fault = explain(ADDRESS, error)
     assert fault.kind is kind
     assert words in fault.sentence(NAMES)
     assert "broker.example" in fault.sentence(NAMES)
 
 
-def test_what_an_error_of_the_client_hides_is_explained_instead() -> None:
+def test_the_cause_of_a_client_error_is_explained() -> None:
     hidden = aiomqtt.MqttError("[Errno 111] Connection refused")
     hidden.__context__ = ConnectionRefusedError(111, "Connection refused")
     assert explain(ADDRESS, hidden).kind is FaultKind.REFUSED

@@ -24,7 +24,7 @@ async def drain(outbox: Outbox) -> list[tuple[str, int]]:
     return taken
 
 
-async def test_messages_leave_the_outbox_in_their_order() -> None:
+async def test_messages_leave_the_outbox_in_order() -> None:
     outbox = Outbox(10)
     for message in (event(1), state("limit", 2), event(3), state("power", 4)):
         outbox.put(message, latest_only=True)
@@ -39,7 +39,7 @@ async def test_a_full_outbox_drops_its_oldest_event_and_counts_it() -> None:
     assert await drain(outbox) == [("events", 2), ("events", 3), ("events", 4)]
 
 
-async def test_a_full_outbox_keeps_its_state_as_long_as_there_are_events_to_drop() -> None:
+async def test_a_full_outbox_drops_events_before_retained_messages() -> None:
     outbox = Outbox(3)
     outbox.put(state("limit", 250), latest_only=True)
     for number in range(5):
@@ -47,7 +47,7 @@ async def test_a_full_outbox_keeps_its_state_as_long_as_there_are_events_to_drop
     assert await drain(outbox) == [("limit", 250), ("events", 3), ("events", 4)]
 
 
-async def test_more_state_than_the_outbox_holds_drops_the_oldest() -> None:
+async def test_a_full_outbox_of_retained_messages_drops_the_oldest() -> None:
     outbox = Outbox(3)
     for number in range(5):
         outbox.put(state(f"node/{number}", number), latest_only=True)
@@ -55,7 +55,7 @@ async def test_more_state_than_the_outbox_holds_drops_the_oldest() -> None:
     assert await drain(outbox) == [("node/2", 2), ("node/3", 3), ("node/4", 4)]
 
 
-async def test_while_the_broker_is_away_only_the_latest_state_of_a_topic_is_kept() -> None:
+async def test_while_the_broker_is_away_only_the_latest_retained_message_is_kept() -> None:
     outbox = Outbox(10)
     for message in (state("limit", 1), event(2), state("limit", 3)):
         outbox.put(message, latest_only=True)
@@ -63,14 +63,14 @@ async def test_while_the_broker_is_away_only_the_latest_state_of_a_topic_is_kept
     assert outbox.dropped == 0
 
 
-async def test_while_the_broker_is_there_every_change_of_state_is_sent() -> None:
+async def test_while_the_broker_is_there_every_retained_message_is_sent() -> None:
     outbox = Outbox(10)
     outbox.put(state("limit", 1), latest_only=False)
     outbox.put(state("limit", 2), latest_only=False)
     assert await drain(outbox) == [("limit", 1), ("limit", 2)]
 
 
-async def test_what_was_on_its_way_when_the_connection_ended_goes_first() -> None:
+async def test_messages_in_flight_at_a_loss_go_first() -> None:
     outbox = Outbox(10)
     for number in range(3):
         outbox.put(event(number), latest_only=False)
@@ -80,7 +80,7 @@ async def test_what_was_on_its_way_when_the_connection_ended_goes_first() -> Non
     assert await drain(outbox) == [("events", 0), ("events", 1), ("events", 2)]
 
 
-async def test_state_that_was_on_its_way_gives_way_to_a_later_one() -> None:
+async def test_a_retained_message_in_flight_is_replaced_by_a_later_one() -> None:
     outbox = Outbox(10)
     outbox.put(state("limit", 1), latest_only=False)
     await outbox.get()
@@ -89,7 +89,7 @@ async def test_state_that_was_on_its_way_gives_way_to_a_later_one() -> None:
     assert await drain(outbox) == [("limit", 2)]
 
 
-async def test_after_a_loss_the_latest_delivered_state_is_sent_again_but_births_and_cleared_topics() -> None:
+async def test_after_a_loss_retained_messages_are_sent_again_except_births() -> None:
     outbox = Outbox(10)
     cleared = Outgoing(topic="run", payload=b"", retain=True)
     for message in (state("limit", 1), state("status", 2), state("run", 3), state("limit", 4), cleared, event(5)):

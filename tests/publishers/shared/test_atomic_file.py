@@ -33,7 +33,7 @@ def test_a_disk_that_refuses_leaves_the_old_content(call: str, tmp_path: Path, m
     assert path.read_bytes() == b"old"
 
 
-def test_it_is_on_the_disk_before_it_moves_and_so_is_the_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_and_rename_are_synced_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state.json"
     order: list[str] = []
     fsync, replace = os.fsync, Path.replace

@@ -34,7 +34,7 @@ def test_a_log_does_not_show_it(caplog: pytest.LogCaptureFixture) -> None:
     assert "asked with …, [Secret(…)]" in caplog.text
 
 
-def test_it_is_revealed_to_those_who_ask() -> None:
+def test_reveal_returns_it() -> None:
     assert Secret(WORD).reveal() == copy.copy(Secret(WORD)).reveal() == WORD
 
 
@@ -51,7 +51,7 @@ def test_it_is_revealed_to_those_who_ask() -> None:
         "https:\\/\\/a\\/" + WORD.replace("/", "\\/"),
     ],
 )
-def test_every_form_in_which_a_source_may_repeat_it_is_masked(form: str) -> None:
+def test_every_encoded_form_is_masked(form: str) -> None:
     masked = Secret(WORD).masked(f"you sent {form} and {form}")
     assert "s3cr3t" not in masked
     assert masked.count("…") == 2
@@ -59,12 +59,12 @@ def test_every_form_in_which_a_source_may_repeat_it_is_masked(form: str) -> None
 
 
 @given(st.text(min_size=1), st.text(), st.text())
-def test_no_text_that_was_masked_holds_it(word: str, before: str, after: str) -> None:
+def test_no_masked_text_contains_it(word: str, before: str, after: str) -> None:
     assume("…" not in word)
     assert word not in Secret(word).masked(before + word + after)
 
 
-def test_a_secret_that_is_empty_masks_nothing() -> None:
+def test_an_empty_secret_masks_nothing() -> None:
     assert Secret("").masked("as it is") == "as it is"
 
 
@@ -73,7 +73,7 @@ def test_it_is_read_from_a_file_without_the_end_of_the_line(tmp_path: Path) -> N
     assert read_secret(key="token", file=file, variable="T", environment={"T": "another"}).reveal() == "tok-en"
 
 
-def test_it_is_read_from_a_variable_where_no_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_read_from_a_variable_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_secret(key="token", file="", variable="T", environment={"T": " abc "}).reveal() == "abc"
     monkeypatch.setenv("GRIDCHASE_TEST_TOKEN", "of the process")
     assert read_secret(key="token", file="", variable="GRIDCHASE_TEST_TOKEN").reveal() == "of the process"
@@ -89,7 +89,7 @@ def test_it_is_read_from_a_variable_where_no_file_is_named(monkeypatch: pytest.M
         (b"\xff\xfe\x00", "is not UTF-8 text"),
     ],
 )
-def test_a_file_that_holds_something_else_is_named_and_not_shown(tmp_path: Path, content: bytes, fault: str) -> None:
+def test_a_file_with_other_content_is_named_but_not_shown(tmp_path: Path, content: bytes, fault: str) -> None:
     file = written(tmp_path, content)
     with pytest.raises(ValueError, match=fault) as caught:
         read_secret(key="token", file=file, variable="T", environment={"T": "the file counts"})
@@ -105,7 +105,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", ["", "s3cr3t-t0ken", "eyJhbGciOi"])
-def test_what_looks_like_the_secret_and_not_like_a_variable_is_not_repeated(variable: str) -> None:
+def test_a_secret_in_place_of_a_variable_name_is_not_repeated(variable: str) -> None:
     with pytest.raises(
         ValueError, match=r"^token_file is not set, and the variable that token_env names: holds no token$"
     ):

@@ -21,7 +21,7 @@ def test_wrong_settings_turn_publishing_off_with_one_warning(caplog: pytest.LogC
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("ca.crt"), RuntimeError("a bug")])
-def test_a_connection_that_cannot_be_made_turns_publishing_off(
+def test_a_connection_that_cannot_be_created_turns_publishing_off(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_broker: BrokerAddress, _will: Outgoing) -> FakeConnection:
@@ -56,7 +56,7 @@ class Failing:
     ],
     ids=["numpy", "array", "comparison", "int", "nothing", "two", "failing"],
 )
-def test_whatever_says_that_the_target_was_reached_the_end_is_finished(
+def test_any_value_of_reached_still_ends_the_run(
     given: bool | None, said: bool | None, n_warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = FakeConnection()
@@ -69,7 +69,7 @@ def test_whatever_says_that_the_target_was_reached_the_end_is_finished(
     assert len(caplog.records) == n_warnings
 
 
-def test_metrics_of_numpy_are_published_and_what_is_no_number_is_not(caplog: pytest.LogCaptureFixture) -> None:
+def test_numpy_metrics_are_published_and_non_numbers_are_not(caplog: pytest.LogCaptureFixture) -> None:
     connection = FakeConnection()
     with publisher_on(connection) as publisher:
         publisher.metric(np.float32(0.5), reached=np.bool_(True))  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def test_metrics_of_numpy_are_published_and_what_is_no_number_is_not(caplog: pyt
     assert len(caplog.records) == 5
 
 
-def test_arguments_and_clocks_of_numpy_are_published_like_plain_ones(caplog: pytest.LogCaptureFixture) -> None:
+def test_numpy_arguments_and_clocks_are_taken(caplog: pytest.LogCaptureFixture) -> None:
     connection = FakeConnection()
     clock_ns = itertools.count(0, 1_000).__next__
     publisher = publisher_on(
@@ -110,7 +110,7 @@ def test_arguments_and_clocks_of_numpy_are_published_like_plain_ones(caplog: pyt
     ["job", "run", "broker", "rank", "world_size", "gpus", "batch_size", "username", "password", "root", "flush_s",
      "heartbeat_s", "boot_id"],
 )  # fmt: skip
-def test_what_cannot_be_used_at_all_turns_publishing_off_with_one_warning(
+def test_an_unusable_argument_turns_publishing_off_with_one_warning(
     argument: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
@@ -121,14 +121,14 @@ def test_what_cannot_be_used_at_all_turns_publishing_off_with_one_warning(
 
 
 @pytest.mark.parametrize("time_s", [float("nan"), -1.0, "now", None], ids=str)
-def test_a_time_of_day_that_is_none_turns_publishing_off(time_s: float, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_time_of_day_turns_publishing_off(time_s: float, caplog: pytest.LogCaptureFixture) -> None:
     publisher = publisher_on(FakeConnection(), clock_s=lambda: time_s)
     assert list(PublishedSized(range(3), publisher)) == [0, 1, 2]
     assert publisher.closed
     assert len(caplog.records) == 1
 
 
-def test_a_batch_size_that_is_none_is_not_said_and_the_end_is_finished(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_batch_size_is_not_published(caplog: pytest.LogCaptureFixture) -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection, batch_size=32)
     publisher.set_batch_size(0)
@@ -141,7 +141,7 @@ def test_a_batch_size_that_is_none_is_not_said_and_the_end_is_finished(caplog: p
     assert len(caplog.records) == 1
 
 
-def test_a_message_that_cannot_be_encoded_costs_itself_only(
+def test_a_message_that_cannot_be_encoded_is_the_only_one_lost(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def encode_all_but_metrics(message: Message) -> bytes:

@@ -53,7 +53,7 @@ class Gpu:
         return time_batch_sizes(self.train, sizes, budget_s=budget_s, clock_s=self.clock_s)
 
 
-def test_the_smallest_comes_first_and_the_median_counts() -> None:
+def test_sizes_are_timed_in_ascending_order_and_the_median_counts() -> None:
     gpu = Gpu(lambda size, call: 50.0 if call in {0, 1, 2, 9} else size / 1000)
     timings = gpu.timed(16, 8)
     assert timings.iteration_times_s == {8: pytest.approx(0.008), 16: pytest.approx(0.016)}
@@ -65,13 +65,13 @@ def test_the_smallest_comes_first_and_the_median_counts() -> None:
     ("time_s", "n"),
     [(0.001, MAX_CALLS), (ENOUGH_S / 10, 10), (1.0, MIN_CALLS), (20.0, MIN_CALLS)],
 )
-def test_fast_ones_are_called_often_and_slow_ones_a_few_times(time_s: float, n: int) -> None:
+def test_fast_sizes_are_called_often_and_slow_ones_a_few_times(time_s: float, n: int) -> None:
     gpu = Gpu(lambda *_: time_s)
     assert gpu.timed(8).iteration_times_s == {8: pytest.approx(time_s)}
     assert gpu.calls[8] == pytest.approx(N_WARM_UPS + n, abs=1 if n not in {MIN_CALLS, MAX_CALLS} else 0)
 
 
-def test_when_the_time_is_over_those_that_are_known_count() -> None:
+def test_what_was_timed_before_the_time_is_over_counts() -> None:
     gpu = Gpu(lambda *_: 1.0)
     timings = gpu.timed(8, 16, 32, budget_s=14.0)
     assert timings.iteration_times_s == {8: 1.0, 16: 1.0}
@@ -87,14 +87,14 @@ def test_when_the_time_is_over_those_that_are_known_count() -> None:
 
 
 @pytest.mark.parametrize("error", [OutOfMemoryError("CUDA"), MemoryError()])
-def test_without_memory_nothing_larger_is_tried(error: BaseException) -> None:
+def test_after_out_of_memory_nothing_larger_is_tried(error: BaseException) -> None:
     gpu = Gpu(lambda *_: 1.0, memory=16)
     gpu.error = error
     assert gpu.timed(*SIZES) == BatchTimings(iteration_times_s={8: 1.0, 16: 1.0}, too_large=32)
     assert max(gpu.order) == 32
 
 
-def test_another_exception_ends_it() -> None:
+def test_another_exception_ends_the_timing() -> None:
     gpu = Gpu(lambda *_: 1.0, memory=8)
     gpu.error = ValueError("shapes do not match")
     timings = gpu.timed(*SIZES)
@@ -103,14 +103,14 @@ def test_another_exception_ends_it() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()])
-def test_what_ends_the_process_goes_on(error: BaseException) -> None:
+def test_an_exception_that_ends_the_process_passes_through(error: BaseException) -> None:
     gpu = Gpu(lambda *_: 1.0, memory=8)
     gpu.error = error
     with pytest.raises(type(error)):
         gpu.timed(*SIZES)
 
 
-def test_a_clock_that_stands_still_gives_times_that_the_bus_takes() -> None:
+def test_a_clock_that_stands_still_gives_valid_times() -> None:
     assert 0 < Gpu(lambda *_: 0.0).timed(8).iteration_times_s[8] < 1e-6
 
 
@@ -125,7 +125,7 @@ def test_a_clock_that_stands_still_gives_times_that_the_bus_takes() -> None:
         (32, (8, 16, 32, 64), 8, 32),  # there is nothing smaller
     ],
 )
-def test_a_batch_size_that_does_not_fit_makes_room_for_the_largest_that_does(
+def test_a_batch_size_that_does_not_fit_is_replaced_by_the_largest_that_does(
     chosen: int, untimed: tuple[int, ...], too_large: int | None, used: int
 ) -> None:
     trial = BatchSizeTrial(batch_size=chosen, reason="explored", detail="", cost_bound=5.0, untimed=untimed)
@@ -144,7 +144,7 @@ def answering(**changes: object) -> FakeConnection:
     return FakeConnection(answers=answer)
 
 
-def test_what_the_answer_asks_for_is_timed_and_told() -> None:
+def test_untimed_batch_sizes_are_timed_and_published() -> None:
     connection, gpu = answering(), Gpu(lambda *_: 0.0)
     with publisher_on(connection) as publisher:
         assert publisher.batch_size(SIZES, default=32, probe=gpu.train) == 32
@@ -157,7 +157,7 @@ def test_what_the_answer_asks_for_is_timed_and_told() -> None:
     assert connection.n_iterations() == 0
 
 
-def test_a_run_whose_batch_size_does_not_fit_goes_on_with_another_and_says_so(
+def test_a_run_whose_batch_size_does_not_fit_uses_another(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     connection, gpu = answering(), Gpu(lambda *_: 0.0, memory=16)
@@ -174,7 +174,7 @@ def test_a_run_whose_batch_size_does_not_fit_goes_on_with_another_and_says_so(
     ]
 
 
-def test_a_probe_that_fails_costs_a_warning_and_no_training(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_probe_costs_only_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     connection, gpu = answering(), Gpu(lambda *_: 0.0, memory=8)
     gpu.error = ValueError("shapes do not match")
     with publisher_on(connection) as publisher:
@@ -186,7 +186,7 @@ def test_a_probe_that_fails_costs_a_warning_and_no_training(caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("untimed", [[], [48]])
-def test_where_everything_is_known_nothing_is_timed(untimed: list[int]) -> None:
+def test_without_untimed_candidates_nothing_is_timed(untimed: list[int]) -> None:
     connection, gpu = answering(untimed=untimed), Gpu(lambda *_: 0.0)
     with publisher_on(connection) as publisher:
         assert publisher.batch_size(SIZES, default=32, probe=gpu.train) == 32
@@ -211,7 +211,7 @@ def test_only_the_first_rank_times() -> None:
     ],
     ids=str,
 )
-def test_arguments_that_are_none_cost_a_warning_and_no_training(
+def test_invalid_probe_arguments_cost_only_a_warning(
     arguments: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = answering()
@@ -229,7 +229,7 @@ def test_without_a_service_nothing_is_timed() -> None:
     assert gpu.order == []
 
 
-def test_the_time_for_all_of_it_is_bounded() -> None:
+def test_the_total_time_is_bounded() -> None:
     trial = BatchSizeTrial(batch_size=32, reason="explored", detail="", untimed=(8, 16, 32, 64))
 
     def timed(gpu: Gpu) -> TrialTimes | None:
@@ -243,7 +243,7 @@ def test_the_time_for_all_of_it_is_bounded() -> None:
     assert timed(Gpu(lambda *_: 1e6)) is None
 
 
-def test_a_clock_that_fails_ends_the_timing_and_not_the_training() -> None:
+def test_a_failing_clock_ends_the_timing_but_not_the_training() -> None:
     def broken() -> float:
         raise OSError("no clock")
 

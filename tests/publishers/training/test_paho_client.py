@@ -16,7 +16,7 @@ def unused_port() -> int:
     return int(unused_broker().rpartition(":")[2])
 
 
-def test_it_comes_back_after_1_2_4_up_to_30_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_reconnects_after_1_2_4_up_to_30_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1_000.0
     monkeypatch.setattr("publishers.training.paho_client.time", SimpleNamespace(monotonic=lambda: now_s))
     connection = PahoConnection(BrokerAddress(url=f"mqtt://127.0.0.1:{unused_port()}"), WILL)
@@ -30,7 +30,7 @@ def test_it_comes_back_after_1_2_4_up_to_30_seconds(monkeypatch: pytest.MonkeyPa
     connection.close()
 
 
-def test_in_a_hurry_it_tries_at_once_and_then_a_second_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_now_connects_at_once_and_shortens_the_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1_000.0
     monkeypatch.setattr("publishers.training.paho_client.time", SimpleNamespace(monotonic=lambda: now_s))
     connection = PahoConnection(BrokerAddress(url=f"mqtt://127.0.0.1:{unused_port()}"), WILL)
@@ -48,7 +48,7 @@ def test_in_a_hurry_it_tries_at_once_and_then_a_second_later(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid", "a" * 64 + ".example", "two..dots"])
-def test_why_there_is_no_connection_is_said_and_not_raised(host: str) -> None:
+def test_a_failed_connection_is_reported_and_not_raised(host: str) -> None:
     connection = PahoConnection(BrokerAddress(url=f"mqtt://{host}:{unused_port()}"), WILL)
     connection.work()
     assert connection.failure
@@ -56,6 +56,6 @@ def test_why_there_is_no_connection_is_said_and_not_raised(host: str) -> None:
     connection.close()
 
 
-def test_a_file_that_holds_no_authorities_is_an_os_error() -> None:
+def test_a_file_without_certificates_is_an_os_error() -> None:
     with pytest.raises(OSError, match=r"PEM|CRL|NO_CERTIFICATE"):
         PahoConnection(BrokerAddress(url="mqtts://127.0.0.1:1", ca_file=__file__), WILL)

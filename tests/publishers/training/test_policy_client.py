@@ -38,7 +38,7 @@ def requests(asked: BatchSizeQuery, *times: tuple[float, int]) -> Iterator[Trial
     return (asked.next_request(now_s, connection) for now_s, connection in times)
 
 
-def test_the_answer_is_the_batch_size_and_the_status_says_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_answer_is_returned_and_published_in_the_status(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "publishers")
     connection = answering()
     with publisher_on(connection, heartbeat_s=1_000.0) as publisher:
@@ -58,7 +58,7 @@ def test_the_answer_is_the_batch_size_and_the_status_says_it(caplog: pytest.LogC
     assert all(qos == 1 for topic, _, qos, _ in connection.sent if "trial" in topic)
 
 
-def test_an_answer_from_whose_run_nothing_is_learned_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_without_a_recurrence_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     connection = answering(reason="run_has_ended", detail="give it another id", recurrence=None, lease_s=None)
     with publisher_on(connection) as publisher:
         assert publisher.batch_size(SIZES, default=32) == 16
@@ -67,14 +67,14 @@ def test_an_answer_from_whose_run_nothing_is_learned_is_a_warning(caplog: pytest
     ]
 
 
-def test_the_status_comes_before_the_first_question() -> None:
+def test_the_status_is_published_before_the_first_request() -> None:
     connection = answering()
     with publisher_on(connection) as publisher:
         publisher.batch_size(SIZES, default=32)
     assert [topic.rpartition("/")[2] for topic, *_ in connection.sent][:2] == ["status", "request"]
 
 
-def test_a_question_is_asked_again_each_second_and_at_once_on_a_new_connection() -> None:
+def test_a_request_is_repeated_each_second_and_at_each_connection() -> None:
     asked = question()
     seen = list(requests(asked, (5.0, 1), (5.9, 1), (6.0, 1), (6.1, 2), (6.2, 2), (7.1, 2)))
     assert [request is not None for request in seen] == [True, False, True, True, False, True]
@@ -84,7 +84,7 @@ def test_a_question_is_asked_again_each_second_and_at_once_on_a_new_connection()
     assert asked.next_request(100.0, 3) is None
 
 
-def test_the_answer_to_any_of_its_questions_counts() -> None:
+def test_the_answer_to_any_request_counts() -> None:
     asked = question()
     first, *_ = requests(asked, (0.0, 1), (1.0, 1), (2.0, 1))
     assert first is not None
@@ -94,7 +94,7 @@ def test_the_answer_to_any_of_its_questions_counts() -> None:
     assert trial.batch_size == 16
 
 
-def test_the_first_answer_counts_and_a_late_one_changes_nothing() -> None:
+def test_the_first_answer_counts() -> None:
     asked = question()
     (request,) = requests(asked, (0.0, 1))
     assert request is not None
@@ -130,7 +130,7 @@ def test_the_first_answer_counts_and_a_late_one_changes_nothing() -> None:
     ],
     ids=str,
 )
-def test_answers_for_others_or_malformed_ones_are_passed_over(changes: dict[str, object]) -> None:
+def test_foreign_and_malformed_answers_are_ignored(changes: dict[str, object]) -> None:
     asked = question()
     (request,) = requests(asked, (0.0, 1))
     assert request is not None
@@ -142,7 +142,7 @@ def test_answers_for_others_or_malformed_ones_are_passed_over(changes: dict[str,
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x91" * 100_000, b"x" * (2 << 20), b"{}"], ids=len)
-def test_bytes_that_are_no_answer_are_passed_over(payload: bytes) -> None:
+def test_bytes_that_are_no_answer_are_ignored(payload: bytes) -> None:
     connection = FakeConnection(answers=lambda request: [payload, encode(answer(request))])
     with publisher_on(connection) as publisher:
         assert publisher.batch_size(SIZES, default=32) == 16
@@ -153,7 +153,7 @@ def test_every_fault_is_named_at_once() -> None:
     assert [fault.partition(" ")[0] for fault in faults] == ["candidates", "default", "timeout_s"]
 
 
-def test_the_later_of_two_questions_counts_and_the_earlier_one_ends() -> None:
+def test_the_later_of_two_queries_counts_and_the_earlier_one_ends() -> None:
     connection = FakeConnection()
     sizes: list[int] = []
     with publisher_on(connection) as publisher:
@@ -167,14 +167,14 @@ def test_the_later_of_two_questions_counts_and_the_earlier_one_ends() -> None:
     assert len(connection.subscriptions) == 2
 
 
-def test_a_second_question_of_a_run_is_asked_on_its_own() -> None:
+def test_a_second_query_of_a_run_is_sent_on_its_own() -> None:
     connection = answering()
     with publisher_on(connection) as publisher:
         assert [publisher.batch_size(SIZES, default=32) for _ in range(3)] == [16, 16, 16]
     assert len({request.correlation for request in connection.requests()}) == 3
 
 
-def test_an_answer_that_is_no_candidate_ends_in_the_default_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_that_is_no_candidate_gives_the_default(caplog: pytest.LogCaptureFixture) -> None:
     with publisher_on(answering(batch_size=48)) as publisher:
         assert publisher.batch_size(SIZES, default=32, timeout_s=0.1) == 32
         assert publisher.trial is None
@@ -183,7 +183,7 @@ def test_an_answer_that_is_no_candidate_ends_in_the_default_and_says_so(caplog: 
     ]
 
 
-def test_without_a_service_the_default_comes_back_in_time_with_one_warning(
+def test_without_a_service_the_default_is_returned_in_time(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("publishers.training.policy_client.ASK_AGAIN_S", 0.02)
@@ -202,7 +202,7 @@ def test_without_a_service_the_default_comes_back_in_time_with_one_warning(
     assert "no policy service answers at mqtt://127.0.0.1:1883 within 0.2 s" in caplog.text
 
 
-def test_a_broker_that_was_never_there_is_tried_twice_and_costs_no_more(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_that_was_never_there_is_tried_twice(caplog: pytest.LogCaptureFixture) -> None:
     publisher = Publisher(job="alone", rank=0, world_size=1, broker=unused_broker(), heartbeat_s=5.0)
     begin_s = time.monotonic()
     assert publisher.batch_size(SIZES, default=32) == 32
@@ -211,7 +211,7 @@ def test_a_broker_that_was_never_there_is_tried_twice_and_costs_no_more(caplog: 
     assert [("no connection to" in record.message) for record in caplog.records] == [True, True]
 
 
-def test_a_broker_that_was_there_is_waited_for_and_asked_at_once_when_it_is_back() -> None:
+def test_a_broker_that_returns_gets_the_request_at_once() -> None:
     connection = answering()
     with publisher_on(connection) as publisher:
         wait_until(connection.statuses)
@@ -227,7 +227,7 @@ def test_a_broker_that_was_there_is_waited_for_and_asked_at_once_when_it_is_back
         assert publisher.trial is not None
 
 
-def test_closing_meanwhile_ends_the_wait_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_ends_the_wait_at_once(caplog: pytest.LogCaptureFixture) -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection)
     begin_s = time.monotonic()
@@ -247,7 +247,7 @@ def test_closing_meanwhile_ends_the_wait_at_once(caplog: pytest.LogCaptureFixtur
     ]
 
 
-def test_a_publisher_that_is_closed_off_or_a_copy_returns_the_default_at_once(
+def test_a_publisher_that_is_closed_off_or_copied_returns_the_default(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     closed = publisher_on(FakeConnection())
@@ -261,7 +261,7 @@ def test_a_publisher_that_is_closed_off_or_a_copy_returns_the_default_at_once(
     assert [record.message for record in caplog.records][-1].endswith("publishing is off, or closed")
 
 
-def test_a_publisher_whose_thread_has_ended_by_a_fault_returns_the_default_at_once() -> None:
+def test_a_publisher_whose_thread_has_ended_returns_the_default() -> None:
     def fail(_broker: object, _will: object) -> FakeConnection:
         raise RuntimeError("broken")
 
@@ -316,7 +316,7 @@ class Failing:
     ],
     ids=range(26),
 )
-def test_whatever_the_arguments_are_the_default_comes_back_as_it_is_at_once_with_one_warning(
+def test_invalid_arguments_return_the_default_with_one_warning(
     candidates: object, default: object, changes: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = answering()
@@ -332,7 +332,7 @@ def test_whatever_the_arguments_are_the_default_comes_back_as_it_is_at_once_with
     [(8, 16, 32), range(8, 40, 8), np.array([8, 16, 32]), {8: "a", 16: "b", 32: "c"}, iter([8, 16, 32]), ["8", 16, 32]],
     ids=lambda candidates: type(candidates).__name__,
 )
-def test_candidates_of_any_kind_are_taken(candidates: Iterable[int]) -> None:
+def test_any_iterable_of_candidates_is_accepted(candidates: Iterable[int]) -> None:
     with publisher_on(answering()) as publisher:
         batch_size = publisher.batch_size(candidates, default=np.int64(32), timeout_s=np.float32(5.0))  # type: ignore[arg-type]
     assert batch_size == 16

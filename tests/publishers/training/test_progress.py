@@ -33,20 +33,20 @@ from tests.publishers.training.fake_connection import (
 )
 
 
-def test_what_the_training_says_is_published_from_the_first_status_on() -> None:
+def test_a_given_total_is_published_from_the_first_status_on() -> None:
     connection = FakeConnection()
     publisher_on(connection, total_iterations=np.int64(450_000)).close()
     assert set(totals(connection)) == {450_000}
 
 
-def test_what_nobody_knows_is_not_published() -> None:
+def test_an_unknown_total_is_not_published() -> None:
     connection = FakeConnection()
     with publisher_on(connection) as publisher:
         passes(publisher.iterations(range(10)))
     assert set(totals(connection)) == {None}
 
 
-def test_the_epochs_and_the_loaders_length_tell_at_once() -> None:
+def test_epochs_and_the_loaders_length_give_the_total_at_once() -> None:
     connection = FakeConnection()
     with publisher_on(connection) as publisher:
         wait_until(connection.statuses)
@@ -59,7 +59,7 @@ def test_the_epochs_and_the_loaders_length_tell_at_once() -> None:
             break
 
 
-def test_a_run_is_exactly_as_long_as_it_said() -> None:
+def test_the_published_total_is_exact() -> None:
     connection = FakeConnection()
     with publisher_on(connection) as publisher:
         for _ in publisher.epochs(3):
@@ -67,7 +67,7 @@ def test_a_run_is_exactly_as_long_as_it_said() -> None:
     assert connection.n_iterations() == totals(connection)[-1] == 30
 
 
-def test_a_validation_that_is_published_counts_from_when_it_was_seen() -> None:
+def test_a_published_validation_counts_once_it_was_seen() -> None:
     publisher = publisher_on(FakeConnection())
     seen = []
     for _ in publisher.epochs(4):
@@ -79,7 +79,7 @@ def test_a_validation_that_is_published_counts_from_when_it_was_seen() -> None:
     publisher.close()
 
 
-def test_an_epoch_that_is_always_left_early_is_counted_as_it_is_after_two() -> None:
+def test_epochs_that_are_left_early_are_counted_as_they_are_after_two() -> None:
     publisher = publisher_on(FakeConnection())
     seen = []
     for _ in publisher.epochs(10):
@@ -90,7 +90,7 @@ def test_an_epoch_that_is_always_left_early_is_counted_as_it_is_after_two() -> N
     publisher.close()
 
 
-def test_a_run_resumed_between_epochs_counts_only_what_is_left() -> None:
+def test_a_run_resumed_between_epochs_counts_the_remaining_ones() -> None:
     publisher = publisher_on(FakeConnection())
     for epoch in publisher.epochs(90):
         if epoch < 30:
@@ -100,7 +100,7 @@ def test_a_run_resumed_between_epochs_counts_only_what_is_left() -> None:
     publisher.close()
 
 
-def test_a_run_resumed_within_an_epoch_does_not_take_the_rest_of_it_for_a_whole_one() -> None:
+def test_a_run_resumed_within_an_epoch_does_not_underestimate() -> None:
     publisher = publisher_on(FakeConnection())
     seen = []
     for epoch in publisher.epochs(5):
@@ -111,7 +111,7 @@ def test_a_run_resumed_within_an_epoch_does_not_take_the_rest_of_it_for_a_whole_
 
 
 @pytest.mark.parametrize("iterations", [iter, lambda batches: (batch for batch in batches)])
-def test_a_loader_without_a_length_is_known_from_the_second_epoch_on(
+def test_a_loader_without_a_length_gives_a_total_from_the_second_epoch_on(
     iterations: Callable[[range], Iterator[int]],
 ) -> None:
     publisher = publisher_on(FakeConnection())
@@ -123,7 +123,7 @@ def test_a_loader_without_a_length_is_known_from_the_second_epoch_on(
     publisher.close()
 
 
-def test_a_loop_that_is_no_loader_is_known_from_the_second_epoch_on() -> None:
+def test_a_loop_without_a_loader_gives_a_total_from_the_second_epoch_on() -> None:
     publisher = publisher_on(FakeConnection())
     seen = []
     for _ in publisher.epochs(3):
@@ -136,7 +136,7 @@ def test_a_loop_that_is_no_loader_is_known_from_the_second_epoch_on() -> None:
 
 
 @pytest.mark.parametrize("n_epochs", [None, float("inf"), "many"])
-def test_epochs_without_an_end_tell_nothing(n_epochs: float | None) -> None:
+def test_endless_epochs_give_no_total(n_epochs: float | None) -> None:
     publisher = publisher_on(FakeConnection())
     for _ in itertools.islice(publisher.epochs(n_epochs), 3):
         passes(publisher.iterations(range(10)))
@@ -144,7 +144,7 @@ def test_epochs_without_an_end_tell_nothing(n_epochs: float | None) -> None:
     publisher.close()
 
 
-def test_what_came_before_the_epochs_is_added() -> None:
+def test_iterations_before_the_epochs_are_added() -> None:
     publisher = publisher_on(FakeConnection())
     passes(publisher.iterations(range(7)))
     for _ in publisher.epochs(2):
@@ -156,7 +156,7 @@ def test_what_came_before_the_epochs_is_added() -> None:
     publisher.close()
 
 
-def test_the_trainings_own_word_counts_more_than_the_epochs() -> None:
+def test_a_given_total_wins_over_the_epochs() -> None:
     connection = FakeConnection()
     with publisher_on(connection, total_iterations=25) as publisher:
         for _ in publisher.epochs(2):
@@ -164,7 +164,7 @@ def test_the_trainings_own_word_counts_more_than_the_epochs() -> None:
     assert totals(connection)[-1] == 25
 
 
-def test_a_length_that_the_run_has_gone_beyond_is_forgotten() -> None:
+def test_a_total_that_the_run_has_exceeded_is_withdrawn() -> None:
     connection = FakeConnection()
     with publisher_on(connection, total_iterations=9) as publisher:
         wait_until(connection.statuses)
@@ -172,7 +172,7 @@ def test_a_length_that_the_run_has_gone_beyond_is_forgotten() -> None:
     assert totals(connection) == [9, None]
 
 
-def test_a_correction_waits_for_the_heartbeat_however_short_the_epochs_are() -> None:
+def test_corrections_wait_for_the_heartbeat() -> None:
     connection = FakeConnection()
     with publisher_on(connection) as publisher:
         for epoch in publisher.epochs(50):
@@ -183,9 +183,7 @@ def test_a_correction_waits_for_the_heartbeat_however_short_the_epochs_are() -> 
 
 
 @pytest.mark.parametrize("total", [0, -1, 1.5, float("nan"), "many", 1 << 60, object(), np.zeros(2)])
-def test_a_length_that_is_none_is_warned_of_once_and_publishing_goes_on(
-    total: object, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_total_costs_one_warning(total: object, caplog: pytest.LogCaptureFixture) -> None:
     connection = FakeConnection()
     for _ in range(2):
         publisher_on(connection, total_iterations=total).close()
@@ -193,7 +191,7 @@ def test_a_length_that_is_none_is_warned_of_once_and_publishing_goes_on(
     assert [record.levelname for record in caplog.records if "total_iterations" in record.message] == ["WARNING"]
 
 
-def test_a_length_beyond_what_the_bus_takes_is_not_published() -> None:
+def test_a_total_beyond_the_bounds_is_not_published() -> None:
     publisher = publisher_on(FakeConnection())
     for _ in publisher.epochs(1 << 52):
         passes(publisher.iterations(range(10)))
@@ -215,7 +213,7 @@ counts = st.integers(0, 50)
         )
     )
 )
-def test_whatever_a_loop_does_its_length_is_unknown_or_a_count_of_the_bus(calls: list[tuple[str, int]]) -> None:
+def test_any_loop_gives_no_total_or_a_valid_one(calls: list[tuple[str, int]]) -> None:
     n_ended = 0
     length = RunProgress(None, lambda: n_ended)
     for what, *numbers in calls:
@@ -233,7 +231,7 @@ def test_whatever_a_loop_does_its_length_is_unknown_or_a_count_of_the_bus(calls:
 
 
 @given(st.integers(0, 20), st.lists(st.integers(1, 50), min_size=1), st.integers(1, 50))
-def test_two_epochs_alike_are_enough_to_know_the_rest(begun: int, before: list[int], each: int) -> None:
+def test_two_equal_epochs_give_the_total(begun: int, before: list[int], each: int) -> None:
     n_ended, n_left = begun, 5
     length = RunProgress(None, lambda: n_ended)
     for n in [*before, each, each]:
@@ -249,7 +247,7 @@ def wrapped(batches: object, *, run: str, epochs: object = None, **more: object)
 
 
 @pytest.mark.parametrize("is_wrapped_anew", [True, False])
-def test_the_number_of_passes_may_be_told_where_there_are_no_epochs(is_wrapped_anew: bool) -> None:
+def test_the_number_of_passes_gives_the_total(is_wrapped_anew: bool) -> None:
     run = f"passes-{is_wrapped_anew}"
     loader = wrapped(range(10), run=run, epochs=4)
     seen = []
@@ -262,7 +260,7 @@ def test_the_number_of_passes_may_be_told_where_there_are_no_epochs(is_wrapped_a
     assert seen == [40, 48, 48, 48]
 
 
-def test_of_two_loaders_with_a_number_of_passes_none_is_believed(caplog: pytest.LogCaptureFixture) -> None:
+def test_two_loaders_with_a_number_of_passes_give_no_total(caplog: pytest.LogCaptureFixture) -> None:
     loader, other = (wrapped(range(n), run="two", epochs=4) for n in (10, 3))
     passes(loader)
     for _ in range(3):
@@ -276,7 +274,7 @@ def test_of_two_loaders_with_a_number_of_passes_none_is_believed(caplog: pytest.
     ]
 
 
-def test_more_passes_than_were_told_are_of_a_length_that_nobody_knows() -> None:
+def test_more_passes_than_given_have_no_total() -> None:
     loader = wrapped(range(10), run="more", epochs=2)
     for total in (20, 20, None, None):
         passes(loader)
@@ -284,7 +282,7 @@ def test_more_passes_than_were_told_are_of_a_length_that_nobody_knows() -> None:
     loader.finish()
 
 
-def test_a_shared_publisher_takes_the_trainings_word_whenever_it_comes() -> None:
+def test_a_shared_publisher_takes_a_total_at_any_time() -> None:
     passes(wrapped(range(10), run="late", epochs=2))
     loader = wrapped(range(10), run="late", epochs=2, total_iterations="35")
     passes(loader)
@@ -292,7 +290,7 @@ def test_a_shared_publisher_takes_the_trainings_word_whenever_it_comes() -> None
     loader.finish()
 
 
-def test_a_number_of_passes_that_is_none_is_warned_of_and_the_loader_is_as_good_as_ever(
+def test_an_invalid_number_of_passes_costs_only_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     loader = wrapped(range(10), run="bad", epochs="many")
@@ -325,7 +323,7 @@ class Broken:
         raise ValueError("not yet")
 
 
-def test_the_length_of_a_loader_is_what_it_knows_and_never_a_fault() -> None:
+def test_the_length_of_a_loader_never_raises() -> None:
     guessing = Loader(sampler=object())
     loaders = [range(7), Loader(sampler=range(9)), Loader(sampler=None), guessing, iter([]), Broken()]
     assert [length_of(loader) for loader in loaders] == [7, 10, 10, None, None, None]
@@ -336,7 +334,7 @@ class OutOfMemoryError(RuntimeError):
     """As PyTorch's."""
 
 
-def test_epochs_go_on_where_another_process_was_broken_off() -> None:
+def test_epochs_resume_at_the_given_number() -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection)
     numbers = []
@@ -352,11 +350,11 @@ def test_epochs_go_on_where_another_process_was_broken_off() -> None:
 
 
 @pytest.mark.parametrize("first", [10, 11])
-def test_a_run_that_has_trained_all_its_epochs_has_none_left(first: int) -> None:
+def test_a_run_that_has_trained_all_epochs_has_none_left(first: int) -> None:
     assert list(publisher_on(FakeConnection()).epochs(10, first=first)) == []
 
 
-def test_loops_of_another_form_go_on_at_their_first_epoch() -> None:
+def test_loops_without_epochs_resume_at_first_epoch() -> None:
     connection = FakeConnection()
     with publisher_on(connection, first_epoch=8) as publisher:
         for _ in range(2):
@@ -369,7 +367,7 @@ def test_loops_of_another_form_go_on_at_their_first_epoch() -> None:
     assert epochs(connection) == {8: 5, 9: 7, 10: 2}
 
 
-def test_a_first_epoch_that_lies_behind_changes_nothing() -> None:
+def test_an_earlier_first_epoch_changes_nothing() -> None:
     connection = FakeConnection()
     with publisher_on(connection) as publisher:
         for _ in publisher.epochs(3):
@@ -380,12 +378,12 @@ def test_a_first_epoch_that_lies_behind_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("first", [-1, 1.5, "eight", None])
-def test_a_first_epoch_that_is_none_is_said_and_not_used(first: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_first_epoch_costs_a_warning(first: int, caplog: pytest.LogCaptureFixture) -> None:
     assert list(publisher_on(FakeConnection()).epochs(2, first=first)) == [0, 1]
     assert "must be a whole number from 0" in caplog.text
 
 
-def test_epochs_of_another_process_do_not_show_that_the_batch_size_fits_this_ones_memory() -> None:
+def test_epochs_of_another_process_do_not_prove_that_the_batch_size_fits() -> None:
     def train(publisher: Publisher) -> None:
         for _ in publisher.epochs(10, first=8):
             for _ in publisher.iterations(range(3)):

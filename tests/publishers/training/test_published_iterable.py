@@ -27,7 +27,7 @@ from tests.publishers.training.fake_connection import (
 )
 
 
-def test_every_batch_is_handed_on_and_every_iteration_arrives_with_its_times() -> None:
+def test_every_batch_is_passed_on_and_every_iteration_published() -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection)
     assert list(PublishedSized(range(1_000), publisher)) == list(range(1_000))
@@ -46,7 +46,7 @@ def test_a_pass_has_as_many_iterations_as_batches(n_batches: int) -> None:
     assert connection.n_iterations() == n_batches
 
 
-def test_messages_are_numbered_and_follow_each_other_without_a_gap() -> None:
+def test_messages_are_numbered_without_a_gap() -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection)
     for batch in PublishedSized(range(600), publisher):
@@ -61,7 +61,7 @@ def test_messages_are_numbered_and_follow_each_other_without_a_gap() -> None:
         assert after.begin_ns == before.ends_ns()[-1]
 
 
-def test_a_long_buffer_is_cut_into_messages_of_8192() -> None:
+def test_a_long_buffer_is_split_into_messages_of_8192() -> None:
     connection = FakeConnection(up=False)
     publisher = publisher_on(connection)
     for _ in PublishedSized(range(20_000), publisher):
@@ -157,7 +157,7 @@ def test_an_iterator_that_has_ended_is_not_asked_again() -> None:
     publisher.close()
 
 
-def test_an_iterator_is_not_asked_again_though_the_publisher_itself_was_paused_within_the_pass() -> None:
+def test_a_pause_of_the_publisher_does_not_ask_an_ended_iterator_again() -> None:
     publisher = publisher_on(FakeConnection())
     for batch in PublishedIterable(Once(250), publisher):
         if batch % 20 == 10:
@@ -165,7 +165,7 @@ def test_an_iterator_is_not_asked_again_though_the_publisher_itself_was_paused_w
     publisher.close()
 
 
-def test_a_look_at_one_batch_is_neither_an_iteration_nor_an_epoch() -> None:
+def test_fetching_one_batch_is_neither_an_iteration_nor_an_epoch() -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection)
     batches = PublishedSized(range(600), publisher)
@@ -177,7 +177,7 @@ def test_a_look_at_one_batch_is_neither_an_iteration_nor_an_epoch() -> None:
     assert epochs(connection) == {0: 600}
 
 
-def test_a_pass_within_a_pass_leaves_the_numbers_without_overlap() -> None:
+def test_nested_passes_do_not_overlap() -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection)
     for batch in PublishedSized(range(1_000), publisher):
@@ -191,7 +191,7 @@ def test_a_pass_within_a_pass_leaves_the_numbers_without_overlap() -> None:
     assert 700 <= connection.n_iterations() <= 1_010
 
 
-def test_a_pause_within_a_pass_ends_the_iteration_and_the_message() -> None:
+def test_a_pause_ends_the_iteration_and_the_message() -> None:
     now_ns = 0
     connection = FakeConnection()
     publisher = publisher_on(connection, clock_ns=lambda: now_ns)
@@ -211,7 +211,7 @@ def test_a_pause_within_a_pass_ends_the_iteration_and_the_message() -> None:
     assert times_ns == {1_000}
 
 
-def test_the_first_call_of_iteration_begins_and_each_further_one_ends_an_iteration() -> None:
+def test_the_first_call_of_iteration_begins_and_later_ones_end_one() -> None:
     connection = FakeConnection()
     with publisher_on(connection) as publisher:
         step = publisher.iteration
@@ -236,7 +236,7 @@ def test_after_a_pause_the_first_call_begins_again() -> None:
     assert messages[-1].begin_ns == 3 * TICK_NS
 
 
-def test_begin_after_a_pause_misses_no_iteration() -> None:
+def test_begin_after_a_pause_loses_no_iteration() -> None:
     connection = FakeConnection()
     with publisher_on(connection) as publisher:
         publisher.begin()
@@ -249,7 +249,7 @@ def test_begin_after_a_pause_misses_no_iteration() -> None:
     assert connection.n_iterations() == 6
 
 
-def test_epochs_of_a_loop_that_is_no_iterable_are_counted() -> None:
+def test_epochs_without_an_iterable_are_counted() -> None:
     connection = FakeConnection()
     with publisher_on(connection) as publisher:
         for _ in range(3):
@@ -275,21 +275,21 @@ class Loader:
         return iter(range(self.n_batches))
 
 
-def test_the_length_is_kept_where_there_is_one() -> None:
+def test_the_length_of_the_loader_is_kept() -> None:
     sized = publish_iterations(Loader(7), job="a job")
     unsized = publish_iterations(iter(range(7)), job="a job")
     assert len(sized) == 7
     assert not hasattr(unsized, "__len__")
 
 
-def test_the_attributes_of_the_loader_stay_reachable() -> None:
+def test_the_attributes_of_the_loader_stay_accessible() -> None:
     published = publish_iterations(Loader(1), job="a job")
     assert published.sampler == ["sampler"]
     with pytest.raises(AttributeError, match="collate"):
         _ = published.collate
 
 
-def test_wrapping_a_loader_anew_in_each_epoch_is_one_run() -> None:
+def test_wrapping_a_loader_in_each_epoch_is_one_run() -> None:
     where = unused_broker()
     first = publish_iterations(Loader(2), job="anew", rank=0, world_size=1, broker=where).publisher
     second = publish_iterations(Loader(2), job="anew", rank=0, world_size=1, broker=where).publisher
@@ -314,7 +314,7 @@ def test_a_copy_in_another_process_iterates_and_publishes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, 32), (48, 48)])
-def test_the_batch_size_is_the_loaders_own_unless_it_is_given(given: int | None, expected: int) -> None:
+def test_the_batch_size_is_the_loaders_unless_given(given: int | None, expected: int) -> None:
     published = publish_iterations(Loader(1), job="own", rank=0, world_size=1, broker=unused_broker(), batch_size=given)
     sender = published.publisher._worker
     published.finish()
@@ -335,17 +335,17 @@ class BadLoader(Loader):
 
 
 @pytest.mark.parametrize(("own", "expected"), [(np.int64(48), 48), (0, None), (1 << 40, None), (None, None)], ids=str)
-def test_a_batch_size_of_the_loader_that_cannot_be_used_is_left_out(own: object, expected: int | None) -> None:
+def test_an_invalid_batch_size_of_the_loader_is_ignored(own: object, expected: int | None) -> None:
     loader = Loader(1)
     loader.batch_size = own  # type: ignore[assignment]  # loaders may say anything
     assert batch_size_of(loader) == expected
 
 
-def test_a_loader_that_fails_to_say_its_batch_size_is_published_without() -> None:
+def test_a_failing_batch_size_of_the_loader_is_ignored() -> None:
     assert batch_size_of(BadLoader(1)) is None
 
 
-def test_a_new_batch_size_is_said_at_once() -> None:
+def test_a_new_batch_size_is_published_at_once() -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection, batch_size=32, heartbeat_s=1_000.0)
     wait_until(connection.statuses)

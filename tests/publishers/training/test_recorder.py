@@ -71,7 +71,7 @@ def do(operation: str, recorder: Recorder, model: Model, now_ns: int) -> None:
 
 
 @given(OPERATIONS)
-def test_what_is_recorded_is_what_is_taken(operations: list[tuple[str, int]]) -> None:
+def test_what_is_recorded_is_drained(operations: list[tuple[str, int]]) -> None:
     time_ns = 0
     recorder, model, taken = Recorder(lambda: time_ns), Model(), list[Segment]()
     for operation, n_times in operations:
@@ -89,7 +89,7 @@ def test_what_is_recorded_is_what_is_taken(operations: list[tuple[str, int]]) ->
 
 @settings(max_examples=15)
 @given(st.integers(MAX_KEPT, 3 * MAX_KEPT), st.integers(0, 5_000))
-def test_the_newest_are_kept_and_their_numbers_show_what_was_dropped(n_marks: int, taken_before: int) -> None:
+def test_the_newest_are_kept_and_a_gap_shows_the_dropped_ones(n_marks: int, taken_before: int) -> None:
     recorder = Recorder(lambda: 0)
     for k in range(taken_before):
         mark(recorder, k)
@@ -126,7 +126,7 @@ def test_memory_stays_bounded_when_every_iteration_is_followed_by_an_epoch() -> 
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_memory_stays_bounded_and_nothing_is_lost_when_calls_are_repeated_without_an_iteration(
+def test_memory_stays_bounded_when_calls_repeat_without_an_iteration(
     call: Callable[[Recorder], None], n_kept: int
 ) -> None:
     recorder = Recorder(itertools.count().__next__)

@@ -31,7 +31,7 @@ def last_state(connection: FakeConnection) -> str | None:
 
 
 @pytest.mark.parametrize("run", [None, "r1"])
-def test_a_publisher_that_is_collected_ends_its_run(run: str | None) -> None:
+def test_a_garbage_collected_publisher_ends_its_run(run: str | None) -> None:
     connection = FakeConnection()
     publisher = begun(connection, run=run)
     publisher.iteration()
@@ -42,7 +42,7 @@ def test_a_publisher_that_is_collected_ends_its_run(run: str | None) -> None:
     assert last_state(connection) == "finished"
 
 
-def test_what_still_publishes_keeps_its_publisher() -> None:
+def test_a_published_iterable_keeps_its_publisher_alive() -> None:
     connection = FakeConnection()
     loader = begun(connection).iterations(range(5))
     gc.collect()
@@ -52,7 +52,7 @@ def test_what_still_publishes_keeps_its_publisher() -> None:
     loader.publisher.close()
 
 
-def test_another_run_of_the_job_ends_the_one_before_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_run_of_the_job_replaces_the_one_before(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     first, second = FakeConnection(), FakeConnection()
     before, after = begun(first), begun(second)
@@ -66,12 +66,12 @@ def test_another_run_of_the_job_ends_the_one_before_it(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("changes", [{"run": "r2"}, {"job": "other"}, {"gpus": [1]}])
-def test_a_run_that_may_be_beside_another_leaves_it_alone(changes: dict[str, object]) -> None:
+def test_a_run_that_may_run_beside_another_does_not_end_it(changes: dict[str, object]) -> None:
     with begun(FakeConnection()) as before, begun(FakeConnection(), **changes) as after:
         assert (before.closed, after.closed) == (False, False)
 
 
-def test_a_run_of_another_thread_is_left_alone() -> None:
+def test_a_run_of_another_thread_is_not_ended() -> None:
     with begun(FakeConnection()) as before:
         thread = threading.Thread(target=lambda: begun(FakeConnection()).close())
         thread.start()
@@ -79,7 +79,7 @@ def test_a_run_of_another_thread_is_left_alone() -> None:
         assert not before.closed
 
 
-def test_a_thread_that_is_gone_is_not_the_next_one_though_it_may_have_its_number() -> None:
+def test_a_reused_thread_id_is_not_the_same_thread() -> None:
     made: list[Publisher] = []
     for _ in range(2):
         thread = threading.Thread(target=lambda: made.append(begun(FakeConnection())))
@@ -90,7 +90,7 @@ def test_a_thread_that_is_gone_is_not_the_next_one_though_it_may_have_its_number
         publisher.close()
 
 
-def test_a_run_that_an_exception_at_the_prompt_broke_off_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_ended_by_an_exception_at_the_prompt_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "last_value", ValueError("of long ago"), raising=False)
     for error, state in ((None, "finished"), (KeyboardInterrupt(), "lost")):
         connection = FakeConnection()
@@ -128,7 +128,7 @@ def last_states(connection: FakeConnection) -> tuple[str, bool | None]:
     ],
     ids=repr,
 )
-def test_an_exception_breaks_a_run_off_unless_it_is_a_way_to_end(error: BaseException, state: str) -> None:
+def test_a_run_ended_by_an_exception_is_lost_unless_it_is_orderly(error: BaseException, state: str) -> None:
     def train(publisher: Publisher) -> None:
         publisher.metric(0.2)
         raise error
@@ -140,7 +140,7 @@ def test_an_exception_breaks_a_run_off_unless_it_is_a_way_to_end(error: BaseExce
     assert connection.closed
 
 
-def test_a_run_that_has_reached_its_target_is_finished_whatever_comes_then() -> None:
+def test_a_run_that_reached_its_target_is_finished_despite_an_exception() -> None:
     def train(publisher: Publisher) -> None:
         publisher.metric(0.9)
         raise ValueError("plot")
@@ -151,7 +151,7 @@ def test_a_run_that_has_reached_its_target_is_finished_whatever_comes_then() -> 
     assert last_states(connection) == ("finished", True)
 
 
-def test_a_run_that_was_told_to_stop_is_finished_though_it_stops_by_an_exception() -> None:
+def test_a_run_that_was_told_to_stop_is_finished_despite_an_exception() -> None:
     def train(publisher: Publisher) -> None:
         assert not publisher.should_stop
         connection.command(Command(command="stop", reason="too dear"))
@@ -165,7 +165,7 @@ def test_a_run_that_was_told_to_stop_is_finished_though_it_stops_by_an_exception
 
 
 @pytest.mark.parametrize(("error", "state"), [(KeyboardInterrupt(), "lost"), (None, "finished")])
-def test_an_interpreter_that_an_exception_ends_breaks_its_runs_off(
+def test_runs_of_an_interpreter_ended_by_an_exception_are_lost(
     error: BaseException | None, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "last_value", error, raising=False)
@@ -176,7 +176,7 @@ def test_an_interpreter_that_an_exception_ends_breaks_its_runs_off(
     assert last_states(connection) == (state, None)
 
 
-def test_a_run_that_was_closed_before_the_exception_stays_finished() -> None:
+def test_a_run_closed_before_an_exception_stays_finished() -> None:
     def train(publisher: Publisher) -> None:
         publisher.close()
         raise ValueError("bad")
@@ -203,9 +203,7 @@ class DeviceOutOfMemoryError(OutOfMemoryError):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_want_of_memory_is_reported_with_the_batch_size_and_the_exception_goes_on(
-    error: Exception, detail: str
-) -> None:
+def test_out_of_memory_is_published_and_the_exception_passes_through(error: Exception, detail: str) -> None:
     connection = service()
     with pytest.raises(type(error)), aimed(connection, 0.84):
         raise error
@@ -215,7 +213,7 @@ def test_want_of_memory_is_reported_with_the_batch_size_and_the_exception_goes_o
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), MemoryError("of the host")], ids=repr)
-def test_other_exceptions_are_no_failure_of_the_batch_size(error: Exception) -> None:
+def test_other_exceptions_are_not_a_failure_of_the_batch_size(error: Exception) -> None:
     connection = service()
     with pytest.raises(type(error)), aimed(connection, 0.84):
         raise error
@@ -223,9 +221,7 @@ def test_other_exceptions_are_no_failure_of_the_batch_size(error: Exception) -> 
 
 
 @pytest.mark.parametrize(("batch_size", "n_failures"), [(None, 0), (16, 0), (64, 1)])
-def test_a_size_at_which_an_epoch_was_trained_fits_the_memory_and_another_may_not(
-    batch_size: int | None, n_failures: int
-) -> None:
+def test_a_batch_size_fits_the_memory_after_a_whole_epoch(batch_size: int | None, n_failures: int) -> None:
     def train(publisher: Publisher) -> None:
         for epoch in publisher.epochs(2):
             list(publisher.iterations(range(3)))
@@ -240,7 +236,7 @@ def test_a_size_at_which_an_epoch_was_trained_fits_the_memory_and_another_may_no
     assert [failure.batch_size for failure in connection.trial_failures()] == [64] * n_failures
 
 
-def test_want_of_memory_within_the_first_epoch_is_reported() -> None:
+def test_out_of_memory_within_the_first_epoch_is_published() -> None:
     def train(publisher: Publisher) -> None:
         for _ in publisher.epochs(2):
             for _ in publisher.iterations(range(3)):
@@ -252,7 +248,7 @@ def test_want_of_memory_within_the_first_epoch_is_reported() -> None:
     assert len(connection.trial_failures()) == 1
 
 
-def test_by_hand_a_failure_is_published_whatever_was_trained() -> None:
+def test_fail_publishes_a_failure_at_any_time() -> None:
     connection = service()
     with aimed(connection, 0.84) as publisher:
         list(publisher.epochs(2))
@@ -271,7 +267,7 @@ def test_by_hand_a_failure_is_published_whatever_was_trained() -> None:
     ],
     ids=range(5),
 )
-def test_whatever_the_reason_of_a_failure_is_it_is_published(reason: str, code: str, detail: str) -> None:
+def test_any_reason_of_a_failure_is_published(reason: str, code: str, detail: str) -> None:
     connection = FakeConnection()
     with publisher_on(connection, batch_size=64) as publisher:
         publisher.fail(reason, "why")
@@ -279,7 +275,7 @@ def test_whatever_the_reason_of_a_failure_is_it_is_published(reason: str, code: 
     assert (failure.batch_size, failure.reason, failure.detail) == (64, code, detail)
 
 
-def test_a_failure_of_a_batch_size_that_nobody_knows_is_not_published(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_of_an_unknown_batch_size_is_not_published(caplog: pytest.LogCaptureFixture) -> None:
     connection = FakeConnection()
     with publisher_on(connection) as publisher:
         publisher.fail()
@@ -291,7 +287,7 @@ def test_a_failure_of_a_batch_size_that_nobody_knows_is_not_published(caplog: py
     ("last", "is_prompt"),
     [(OutOfMemoryError(), False), (OutOfMemoryError(), True), (ValueError(), False), (None, False)],
 )
-def test_only_what_ends_the_interpreter_is_taken_for_its_end(
+def test_only_the_error_that_ends_the_interpreter_counts(
     last: BaseException | None, is_prompt: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "last_value", last, raising=False)

@@ -28,7 +28,7 @@ def faults_in(environ: Mapping[str, str], **arguments: Any) -> str:  # noqa: ANN
     return "\n".join(caught.value.faults)
 
 
-def test_with_nothing_but_a_job_there_are_defaults_that_work() -> None:
+def test_a_job_is_all_that_must_be_given() -> None:
     settings = settings_in({})
     assert (settings.broker.url, settings.broker.tls) == ("mqtt://127.0.0.1:1883", False)
     assert (settings.rank, settings.world_size, settings.gpus) == (0, 1, (0,))
@@ -38,7 +38,7 @@ def test_with_nothing_but_a_job_there_are_defaults_that_work() -> None:
     assert settings.host
 
 
-def test_the_environment_says_what_the_arguments_leave_open() -> None:
+def test_the_environment_supplies_missing_arguments() -> None:
     environ = {
         "GRIDCHASE_BROKER": "mqtts://bus.example:18883",
         "GRIDCHASE_JOB": "resnet50",
@@ -73,11 +73,11 @@ def test_arguments_win_over_the_environment() -> None:
         ({"GRIDCHASE_RUN": "own", "TORCHELASTIC_RUN_ID": "t1"}, "own"),
     ],
 )
-def test_the_run_is_named_by_the_launcher_unless_somebody_names_it(environ: dict[str, str], run: str) -> None:
+def test_the_run_is_named_by_the_launcher_unless_given(environ: dict[str, str], run: str) -> None:
     assert settings_in(environ | {"WORLD_SIZE": "2"}).run == run
 
 
-def test_slurm_says_rank_and_size_where_torchrun_does_not() -> None:
+def test_slurm_gives_rank_and_size_where_torchrun_does_not() -> None:
     settings = settings_in({"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "5"})
     assert (settings.rank, settings.world_size) == (2, 4)
     settings = settings_in(
@@ -113,13 +113,13 @@ def test_a_rank_knows_its_gpus(environ: dict[str, str], gpus: tuple[str | int, .
     assert settings.gpus_are_guessed == ("CUDA_VISIBLE_DEVICES" not in environ)
 
 
-def test_gpus_that_are_guessed_are_not_claimed_before_cuda_is_there_and_named_ones_are() -> None:
+def test_guessed_gpus_are_claimed_only_after_cuda_is_loaded() -> None:
     assert settings_in({"LOCAL_RANK": "3"}).status(started_at_s=0.0).gpus == []
     assert settings_in({"LOCAL_RANK": "3"}, gpus=[0]).status(started_at_s=0.0).gpus == [0]
     assert settings_in({"CUDA_VISIBLE_DEVICES": "2"}).status(started_at_s=0.0).gpus == [2]
 
 
-def test_cuda_is_loaded_where_its_driver_library_is_mapped_or_nobody_can_tell(tmp_path: Path) -> None:
+def test_cuda_counts_as_loaded_if_its_driver_is_mapped_or_unknown(tmp_path: Path) -> None:
     maps = tmp_path / "maps"
     assert has_loaded_cuda(maps)
     maps.write_text(ON_THE_CPU)
@@ -128,12 +128,12 @@ def test_cuda_is_loaded_where_its_driver_library_is_mapped_or_nobody_can_tell(tm
     assert has_loaded_cuda(maps)
 
 
-def test_this_process_has_a_map_of_its_memory_without_cuda() -> None:
+def test_the_memory_map_of_this_process_has_no_cuda() -> None:
     assert b"python" in MAPS.read_bytes()
     assert not has_loaded_cuda(MAPS)
 
 
-def test_a_url_may_hold_user_and_password_which_are_never_shown() -> None:
+def test_a_url_may_hold_credentials_which_are_never_shown() -> None:
     settings = settings_in({}, broker="mqtt://me:p%40ss@bus:1884")
     assert (settings.broker.username, settings.broker.password) == ("me", "p@ss")
     assert "p@ss" not in repr(settings)
@@ -143,7 +143,7 @@ def test_a_url_may_hold_user_and_password_which_are_never_shown() -> None:
     assert settings_in({}, broker="mqtts://bus").broker.port == 8883
 
 
-def test_the_password_may_stand_in_a_file(tmp_path: Path) -> None:
+def test_the_password_may_be_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("correct horse\n")
     environ = {"GRIDCHASE_PASSWORD_FILE": str(file)}
@@ -155,7 +155,7 @@ def test_the_password_may_stand_in_a_file(tmp_path: Path) -> None:
     assert "GRIDCHASE_PASSWORD_FILE" in faults_in(environ, username="me")
 
 
-def test_authorities_need_tls_and_a_file(tmp_path: Path) -> None:
+def test_certificate_authorities_need_tls_and_a_file(tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
     assert "no such file" in faults_in({"GRIDCHASE_CA_FILE": str(file)}, broker="mqtts://bus")
     file.touch()
@@ -192,7 +192,7 @@ def test_authorities_need_tls_and_a_file(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_wrong_setting_is_refused_with_value_and_rule(arguments: dict[str, Any], fault: str) -> None:
+def test_an_invalid_setting_is_refused_with_value_and_rule(arguments: dict[str, Any], fault: str) -> None:
     assert fault in faults_in({}, **arguments)
 
 

@@ -44,7 +44,7 @@ def stops(publisher: Publisher) -> bool:
         ("min", [float("-inf"), float("nan"), 0.9], [False]),
     ],
 )
-def test_the_target_tells_whether_a_metric_has_reached_it(mode: str, values: list[float], reached: list[bool]) -> None:
+def test_a_metric_reaches_its_target(mode: str, values: list[float], reached: list[bool]) -> None:
     connection = service()
     publisher = aimed(connection, 0.84, mode)
     for value in values:
@@ -55,7 +55,7 @@ def test_the_target_tells_whether_a_metric_has_reached_it(mode: str, values: lis
     assert connection.statuses()[-1].reached is any(reached)
 
 
-def test_why_the_training_may_stop_is_said_with_its_numbers() -> None:
+def test_the_stop_reason_has_the_numbers() -> None:
     publisher = aimed(service(), 0.84)
     before = publisher.stop_reason
     publisher.metric(0.9)
@@ -65,7 +65,7 @@ def test_why_the_training_may_stop_is_said_with_its_numbers() -> None:
     publisher.close()
 
 
-def test_the_trainings_own_word_comes_first() -> None:
+def test_the_trainings_own_verdict_wins() -> None:
     connection = service()
     publisher = aimed(connection, 0.84)
     publisher.metric(0.9, reached=False)
@@ -79,7 +79,7 @@ def test_the_trainings_own_word_comes_first() -> None:
 @pytest.mark.parametrize(
     ("said", "end"), [([], None), ([None], None), ([False], None), ([True], True), ([True, False], True)]
 )
-def test_without_a_target_only_the_trainings_own_word_counts(said: list[bool | None], end: bool | None) -> None:
+def test_without_a_target_only_the_trainings_own_verdict_counts(said: list[bool | None], end: bool | None) -> None:
     connection = FakeConnection()
     with publisher_on(connection) as publisher:
         for reached in said:
@@ -88,7 +88,7 @@ def test_without_a_target_only_the_trainings_own_word_counts(said: list[bool | N
     assert connection.statuses()[-1].reached is end
 
 
-def test_what_close_is_told_counts_more_than_the_metrics_and_no_metric_means_not_known() -> None:
+def test_the_verdict_given_to_close_wins_over_the_metrics() -> None:
     for reached, values, end in ((True, [0.1], True), (False, [0.9], False), (None, [], None)):
         connection = service()
         publisher = aimed(connection, 0.84)
@@ -98,7 +98,7 @@ def test_what_close_is_told_counts_more_than_the_metrics_and_no_metric_means_not
         assert connection.statuses()[-1].reached is end
 
 
-def test_the_target_holds_where_nothing_is_published() -> None:
+def test_the_target_works_where_nothing_is_published() -> None:
     publisher = publisher_on(FakeConnection(), job="two words")
     publisher.batch_size(SIZES, default=32, target=0.84)
     seen = []
@@ -147,7 +147,7 @@ def test_epochs_count_where_no_iteration_is_published() -> None:
     ("job", "world_size", "variable"),
     [("toy", 2, "1"), ("toy", None, "2"), ("two words", 2, "1"), ("two words", None, "2")],
 )
-def test_one_of_several_ranks_does_not_leave_the_others_alone(
+def test_one_of_several_ranks_does_not_stop_by_itself(
     job: str, world_size: int | None, variable: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", variable)
@@ -173,7 +173,7 @@ def test_epochs_never_raise(n: int, count: int) -> None:
 @pytest.mark.parametrize(
     ("n", "n_warnings"), [(None, 0), (float("inf"), 0), ("x", 1), (float("nan"), 1), (object(), 1)]
 )
-def test_epochs_whose_number_is_none_have_no_end_but_the_target(
+def test_epochs_without_a_valid_number_end_at_the_target(
     n: float | None, n_warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with aimed(service(), 0.84) as publisher:
@@ -184,7 +184,7 @@ def test_epochs_whose_number_is_none_have_no_end_but_the_target(
     assert len([record for record in caplog.records if "epochs have no end" in record.message]) == n_warnings
 
 
-def test_a_command_to_stop_ends_the_epochs_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stop_command_ends_the_epochs_and_gives_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "publishers")
     connection = FakeConnection()
     seen = []
@@ -220,7 +220,7 @@ def test_a_command_to_stop_ends_the_epochs_and_says_why(caplog: pytest.LogCaptur
     ],
     ids=range(10),
 )
-def test_other_commands_and_what_is_none_are_ignored(payload: Command | bytes) -> None:
+def test_other_and_malformed_commands_are_ignored(payload: Command | bytes) -> None:
     connection = FakeConnection()
     with publisher_on(connection) as publisher:
         assert not publisher.should_stop
@@ -232,7 +232,7 @@ def test_other_commands_and_what_is_none_are_ignored(payload: Command | bytes) -
         assert not publisher.should_stop
 
 
-def test_who_asks_nothing_hears_nothing() -> None:
+def test_a_run_that_asks_nothing_subscribes_to_nothing() -> None:
     connection = FakeConnection()
     with publisher_on(connection) as publisher:
         list(publisher.iterations(range(10)))
@@ -240,7 +240,7 @@ def test_who_asks_nothing_hears_nothing() -> None:
         assert connection.subscriptions == {}
 
 
-def test_a_loader_tells_its_batch_size_where_nobody_else_has() -> None:
+def test_the_loaders_batch_size_is_used_unless_one_was_chosen() -> None:
     class Loader:
         batch_size = 48
 
@@ -259,7 +259,7 @@ def test_a_loader_tells_its_batch_size_where_nobody_else_has() -> None:
         assert connection.statuses()[-1].batch_size == expected
 
 
-def test_a_copy_in_another_process_asks_and_hears_nothing() -> None:
+def test_a_copy_in_another_process_asks_nothing() -> None:
     publisher = aimed(service(), 0.84)
     for twin in (pickle.loads(pickle.dumps(publisher)), copy.deepcopy(publisher)):  # noqa: S301 — our own bytes
         assert (twin.trial, twin.should_stop, twin.batch_size(SIZES, default=32)) == (None, False, 32)
@@ -269,7 +269,7 @@ def test_a_copy_in_another_process_asks_and_hears_nothing() -> None:
 
 
 @pytest.mark.live
-def test_a_forked_child_waits_for_no_answer_and_the_parent_prints_nothing() -> None:
+def test_a_forked_child_does_not_wait_for_an_answer() -> None:
     script = f"""
 import os, sys, time
 from publishers import Publisher

@@ -21,7 +21,7 @@ from publishers.training.worker import CLOSE_TIMEOUT_S
 from tests.publishers.training.fake_connection import TIMEOUT_S, FakeConnection, publisher_on, unused_broker, wait_until
 
 
-def test_what_does_not_fit_is_dropped_counted_and_published_later() -> None:
+def test_iterations_beyond_the_buffer_are_dropped_and_counted() -> None:
     connection = FakeConnection(up=False)
     publisher = publisher_on(connection)
     assert sum(1 for _ in PublishedSized(range(100_000), publisher)) == 100_000
@@ -41,7 +41,7 @@ def _span(connection: FakeConnection) -> tuple[int, int]:
     return last.first, len(last.ends_ns())
 
 
-def test_messages_that_did_not_leave_go_again_in_their_order() -> None:
+def test_lost_messages_are_sent_again_in_order() -> None:
     connection = FakeConnection(lossy=True)
     publisher = publisher_on(connection)
     list(PublishedSized(range(10), publisher))
@@ -58,7 +58,7 @@ def test_messages_that_did_not_leave_go_again_in_their_order() -> None:
     assert [message.seq for message in connection.messages()] == list(range(len(connection.messages())))
 
 
-def test_a_clock_that_goes_backwards_drops_and_does_not_raise() -> None:
+def test_a_clock_that_goes_backwards_drops_iterations_and_does_not_raise() -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection, clock_ns=itertools.count(1_000_000, -1).__next__)
     list(PublishedSized(range(100), publisher))
@@ -67,7 +67,7 @@ def test_a_clock_that_goes_backwards_drops_and_does_not_raise() -> None:
     assert connection.statuses()[-1].state == "finished"
 
 
-def test_the_status_runs_then_is_finished_and_the_will_says_lost() -> None:
+def test_the_status_is_running_then_finished_and_the_will_lost() -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection, batch_size=64, gpus=["GPU-1"], clock_s=lambda: 1.5e9, boot_id="boot")
     list(PublishedSized(range(3), publisher))
@@ -84,7 +84,7 @@ def test_the_status_runs_then_is_finished_and_the_will_says_lost() -> None:
     assert connection.closed
 
 
-def test_a_broker_that_is_away_at_the_end_and_comes_back_hears_of_it() -> None:
+def test_a_broker_that_returns_at_the_end_gets_the_last_status() -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection)
     wait_until(connection.statuses)
@@ -98,7 +98,7 @@ def test_a_broker_that_is_away_at_the_end_and_comes_back_hears_of_it() -> None:
     assert connection.statuses()[-1].state == "finished"
 
 
-def test_a_broker_that_is_away_at_the_end_is_waited_for_as_long_as_a_close_may_take() -> None:
+def test_closing_waits_for_a_broker_that_is_away_no_longer_than_allowed() -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection)
     wait_until(connection.statuses)
@@ -110,7 +110,7 @@ def test_a_broker_that_is_away_at_the_end_is_waited_for_as_long_as_a_close_may_t
     wait_until(lambda: connection.closed)
 
 
-def test_the_status_comes_again_every_heartbeat_and_after_every_reconnection() -> None:
+def test_the_status_is_repeated_every_heartbeat_and_reconnection() -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection, heartbeat_s=0.01)
     wait_until(lambda: len(connection.statuses()) >= 3)
@@ -125,7 +125,7 @@ def test_the_status_comes_again_every_heartbeat_and_after_every_reconnection() -
     publisher.close()
 
 
-def test_a_metric_is_published_with_its_epoch_and_nonsense_is_not() -> None:
+def test_a_metric_is_published_with_its_epoch() -> None:
     connection = FakeConnection()
     with publisher_on(connection) as publisher:
         list(PublishedSized(range(3), publisher))
@@ -136,7 +136,7 @@ def test_a_metric_is_published_with_its_epoch_and_nonsense_is_not() -> None:
     assert [(metric.epoch, metric.value, metric.reached) for metric in connection.metrics()] == [(1, 0.76, True)]
 
 
-def test_closing_waits_for_a_broker_that_does_not_acknowledge_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_waits_a_bounded_time_for_an_acknowledgement(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("publishers.training.worker", "publishers.training.publisher"):
         monkeypatch.setattr(f"{module}.CLOSE_TIMEOUT_S", 0.1)
     connection = FakeConnection(acknowledges=False)
@@ -146,7 +146,7 @@ def test_closing_waits_for_a_broker_that_does_not_acknowledge_but_not_for_ever(m
     assert 0.09 < time.monotonic() - begin_s < 1.0
 
 
-def test_without_a_broker_training_goes_on_one_warning_is_logged_and_the_end_comes_at_once(
+def test_without_a_broker_the_training_goes_on_with_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "publishers")
@@ -175,7 +175,7 @@ def maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 LIBCUDA = "7f3a30000000-7f3a30021000 r--p 00000000 08:01 1313 /usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15\n"
 
 
-def test_a_process_that_names_no_gpu_claims_the_first_one_as_soon_as_it_has_loaded_cuda(maps: Path) -> None:
+def test_the_first_gpu_is_claimed_as_soon_as_cuda_is_loaded(maps: Path) -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection, heartbeat_s=1_000.0)
     wait_until(connection.statuses)
@@ -190,7 +190,7 @@ def test_a_process_that_names_no_gpu_claims_the_first_one_as_soon_as_it_has_load
     ]
 
 
-def test_a_process_without_cuda_claims_nothing_to_its_end(maps: Path) -> None:
+def test_a_process_without_cuda_claims_no_gpu(maps: Path) -> None:
     connection = FakeConnection()
     with publisher_on(connection, heartbeat_s=0.001):
         wait_until(lambda: len(connection.statuses()) >= 20)
@@ -199,7 +199,7 @@ def test_a_process_without_cuda_claims_nothing_to_its_end(maps: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [LIBCUDA, None], ids=["with CUDA", "unreadable"])
-def test_a_process_that_has_loaded_cuda_or_cannot_tell_claims_its_gpu_from_the_first_status(
+def test_a_gpu_is_claimed_at_once_if_cuda_is_loaded_or_unknown(
     content: str | None, maps: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", "3")
@@ -211,7 +211,7 @@ def test_a_process_that_has_loaded_cuda_or_cannot_tell_claims_its_gpu_from_the_f
     assert decode(connection.will.payload, RankStatus).gpus == [3]
 
 
-def test_gpus_that_are_named_are_claimed_whatever_is_loaded(maps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_gpus_are_claimed_whatever_is_loaded(maps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
     for changes, gpus in (({}, [2]), ({"gpus": [0]}, [0]), ({"gpus": []}, [])):
         connection = FakeConnection()
@@ -220,9 +220,7 @@ def test_gpus_that_are_named_are_claimed_whatever_is_loaded(maps: Path, monkeypa
     assert maps.exists()
 
 
-def test_after_a_minute_a_process_without_cuda_is_looked_at_once_a_heartbeat(
-    maps: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_minute_cuda_is_looked_for_once_a_heartbeat(maps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("publishers.training.worker._SEEK_OFTEN_S", 0.0)
     connection = FakeConnection()
     publisher = publisher_on(connection, heartbeat_s=1_000.0)
