@@ -1,7 +1,5 @@
-"""Forecasts of a signal from its own history, with bands, and beside what a provider forecasts."""
+"""Forecasts of a signal from its own history, with prediction intervals, combined with the provider's forecast."""
 
-from policies.forecasting.forecast import MAX_LAG_S, Forecast
-from policies.forecasting.forecaster import ForecasterState, advance, begin
-from policies.forecasting.persistence import MAX_AGE_S, persistence
+from policies.forecasting.forecaster import MAX_LAG_S, Forecast, ForecasterState, advance, persistence
 
-__all__ = ["MAX_AGE_S", "MAX_LAG_S", "Forecast", "ForecasterState", "advance", "begin", "persistence"]
+__all__ = ["MAX_LAG_S", "Forecast", "ForecasterState", "advance", "persistence"]

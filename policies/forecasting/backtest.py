@@ -1,6 +1,6 @@
-"""Errors at once: what the models would have forecast in the last days, fitted to what was known before them.
+"""Backtest: the errors that models fitted to the first part of a history would have made in its last days.
 
-A forecaster that starts with weeks of history need not wait a day to know how wrong it is.
+So a forecaster that starts with weeks of history has weights and intervals at once.
 """
 
 from dataclasses import replace
@@ -8,33 +8,34 @@ from typing import Final
 
 import numpy as np
 
-from policies.forecasting.bands import N_ERRORS, Bands, no_bands
-from policies.forecasting.blend import Skill, mixed, unknown_skill, weights_of
-from policies.forecasting.models import N_MEMBERS, Models, fit, hindcast
-from policies.forecasting.series import HOUR_S, Series
+from policies.forecasting.ensemble import Skill, member_weights, unknown_skill, weighted_mean
+from policies.forecasting.models import N_MEMBERS, FittedModels, fit_models, hindcast
+from policies.forecasting.prediction_intervals import N_ERRORS, PredictionIntervals, no_intervals
+from policies.forecasting.series import Series
+from policies.vocabulary.units import HOUR_S
 
 SHARE: Final = 3
 """One third of the history is forecast from the rest."""
 MAX_DAYS: Final = 14
 MAX_ROWS: Final = 500
-"""Errors need no fit of the last precision."""
+"""A less precise fit suffices for errors."""
 
 
-def backtest(series: Series, models: Models, *, is_carbon: bool) -> tuple[Skill, Bands]:
+def backtest(series: Series, models: FittedModels, *, is_carbon: bool) -> tuple[Skill, PredictionIntervals]:
     """Return the errors of the models and of their mean, from a forecast an hour in the last third of a history.
 
     Args:
-        series: the past.
-        models: what was fitted to it, of which only the rung and the leads are used.
+        series: the history.
+        models: fitted to all of it; only the tier and the leads are used.
         is_carbon: as for the fit.
     """
     n, day = len(series.values), series.day
     n_leads = len(models.leads)
     n_days = min(MAX_DAYS, n // day // SHARE)
-    if models.recursion is None or n_days < 1:
-        return unknown_skill(N_MEMBERS, n_leads), no_bands(n_leads)
+    if models.autoregression is None or n_days < 1:
+        return unknown_skill(N_MEMBERS, n_leads), no_intervals(n_leads)
     cut = n - n_days * day
-    before = fit(series.until(cut), rung=models.name, is_carbon=is_carbon, max_rows=MAX_ROWS)
+    before = fit_models(series.until(cut), tier=models.tier, is_carbon=is_carbon, max_rows=MAX_ROWS)
     origins = np.arange(cut - 1, n - 1, round(HOUR_S / series.step_s))
     targets = origins[:, None] + models.leads
     known = (targets < n) & series.known[np.minimum(targets, n - 1)]
@@ -44,12 +45,14 @@ def backtest(series: Series, models: Models, *, is_carbon: bool) -> tuple[Skill,
     misses = np.where(known, np.abs(np.nan_to_num(members - actual)), 0.0).sum(axis=1)
     skill = replace(
         unknown_skill(N_MEMBERS, n_leads),
-        members=np.where(counts > 0, misses / np.maximum(counts, 1), np.nan),
+        member_errors=np.where(counts > 0, misses / np.maximum(counts, 1), np.nan),
         n_members=counts,
     )
-    weights = np.broadcast_to(weights_of(skill)[:, None], members.shape)
-    errors = actual - mixed(weights.reshape(N_MEMBERS, -1), members.reshape(N_MEMBERS, -1)).reshape(actual.shape)
+    weights = np.broadcast_to(member_weights(skill)[:, None], members.shape)
+    errors = actual - weighted_mean(weights.reshape(N_MEMBERS, -1), members.reshape(N_MEMBERS, -1)).reshape(
+        actual.shape
+    )
     first = np.argsort(np.isnan(errors), axis=0, kind="stable")
     ring = np.full((n_leads, N_ERRORS), np.nan)
     ring[:, : len(origins)] = np.take_along_axis(errors, first, axis=0).T
-    return skill, replace(no_bands(n_leads), errors=ring, n_errors=known.sum(axis=0))
+    return skill, replace(no_intervals(n_leads), errors=ring, n_errors=known.sum(axis=0))

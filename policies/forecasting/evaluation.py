@@ -1,11 +1,13 @@
-"""How good the forecasts are: a walk forward through a series, with the very code that the controller runs.
+"""Evaluates forecasts by a walk forward through a series, with the very code that the controller runs.
 
-At each origin the forecaster is told the last 60 days up to then and nothing else, as it would have been: it refits
-daily, learns from what has come true, and is compared with what comes. The first 60 days of a series, or a third of it
-where it is shorter, are history only. Errors are those of hourly means, so that series of any step compare: a horizon
-of 1 h is the mean of the hour after the last known value, of an hourly series the next value. The bands are of single
-values: those that end with the hour. Each step is an origin; of steps under 30 min about every half hour has one, at
-all its minutes in turn.
+At each origin the forecaster gets the last 60 days up to then and nothing else: it refits daily, verifies its earlier
+forecasts, and is compared with what comes. The first 60 days of a series, or a third of it if it is shorter, are
+history only. Errors are those of hourly means, so that series of any step compare: a horizon of 1 h is the mean of the
+hour after the last known value, of an hourly series the next value. The intervals are of single values: those that end
+with the hour. Each step is an origin; of steps under 30 min about every half hour has one, at all its minutes in turn.
+
+The baselines are persistence, yesterday's values, and the regression of Chase. A baseline gets the series on its grid
+and the number of steps to look ahead, and returns that many values; gaps are filled as for the forecaster itself.
 """
 
 import math
@@ -16,16 +18,70 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.forecasting.baselines import BASELINES, Baseline
-from policies.forecasting.forecast import Forecast, Values
-from policies.forecasting.forecaster import ForecasterState, advance, begin
-from policies.forecasting.series import DAY_S, HOUR_S, past_of, sample, series_of
+from policies.forecasting.forecaster import Forecast, ForecasterState, advance
+from policies.forecasting.models import forecast_bounds
+from policies.forecasting.regression import ridge_regression
+from policies.forecasting.series import Series, build_series, history_extent, sample
 from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import DAY_S, HOUR_S, Values
+
+Baseline = Callable[[Series, int], Values]
+
+
+def last_value(series: Series, n_leads: int) -> Values:
+    """Return the last value at each lead, shape (n_leads,)."""
+    return np.full(n_leads, series.values[-1])
+
+
+def same_time_yesterday(series: Series, n_leads: int) -> Values:
+    """Return the value of the same time on the last day, shape (n_leads,)."""
+    return np.resize(series.values[-series.day :], n_leads)
+
+
+def chase_linear(series: Series, n_leads: int) -> Values:
+    """Return Chase's linear forecast, iterated, shape (n_leads,).
+
+    The next value is regressed on sine and cosine of the time of the day and on the value now, over the last 24 h
+    (Yang, Meng, Chung and Chowdhury 2023, "Chasing Low-Carbon Electricity for Practical and Sustainable DNN Training").
+    Chase fits once and looks one step ahead; here it is fitted anew at each origin, which is in its favour, and its
+    forecasts are kept within the bounds of the forecaster.
+    """
+    targets = np.arange(max(1, len(series.values) - series.day), len(series.values))
+    features = chase_features(series, targets, series.values[targets - 1])
+    weights = (series.known[targets] & series.known[targets - 1]).astype(np.float64)
+    coefficients = ridge_regression(features, series.values[targets], weights, penalty_ratio=0.0)
+    return iterate_chase(coefficients, series, n_leads)
+
+
+def chase_features(series: Series, targets: NDArray[np.int_], before: Values) -> Values:
+    """Return sine and cosine of the time of the day of steps, and the values before them, shape (n, 3)."""
+    phase = series.phase(targets)
+    return np.column_stack([np.sin(phase), np.cos(phase), before])
+
+
+def iterate_chase(coefficients: Values, series: Series, n_leads: int) -> Values:
+    """Return the values that follow from coefficients on 1, sine, cosine and the value before, shape (n_leads,)."""
+    phase = series.phase(len(series.values) + np.arange(n_leads))
+    driven = coefficients[0] + coefficients[1] * np.sin(phase) + coefficients[2] * np.cos(phase)
+    low, high = forecast_bounds(series, is_carbon=bool(series.values.min() > 0))
+    value, share, values = float(series.values[-1]), float(coefficients[3]), []
+    for part in driven.tolist():
+        value = min(max(part + share * value, low), high)
+        values.append(value)
+    return np.array(values)
+
+
+BASELINES: Final[Mapping[str, Baseline]] = {
+    "persistence": last_value,
+    "seasonal": same_time_yesterday,
+    "chase_linear": chase_linear,
+}
+
 
 HISTORY_S: Final = 60 * DAY_S
 HISTORY_SHARE: Final = 3
 LOOK_BACK_DAYS: Final = 30
-"""What a baseline is told."""
+"""The history that a baseline gets."""
 N_HOURS: Final = 24
 HORIZONS_H: Final = (1, 3, 6, 12, 24)
 MEAN: Final = "mean_1_24h"
@@ -37,18 +93,18 @@ ByHorizon = dict[str, float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """How good forecasts were on one series.
+class ForecastEvaluation:
+    """The quality of forecasts on one series.
 
     Attributes:
         step_s: the step of the series [s].
-        n_origins: how many forecasts were compared.
-        mape_ratio: the mean absolute relative error of hourly means, by method and horizon; None where a
-            value is not above 0.
-        mae: the mean absolute error of them in the unit of the series, by method and horizon.
-        coverage_90_ratio: how often the 90 % band had the value in it, by horizon.
-        fit_s: the median time of a forecast with a refit [s], or None where there was none.
-        forecast_s: the median time of one without, over a whole day, learning included [s].
+        n_origins: the number of forecasts.
+        mape_ratio: the mean absolute relative error of hourly means, by method and horizon; None if a value is not
+            above 0.
+        mae: their mean absolute error in the unit of the series, by method and horizon.
+        coverage_90_ratio: the share of values within the 90 % interval, by horizon.
+        fit_s: the median time of a forecast with a refit [s], or None if there was none.
+        forecast_s: the median time of one without, over a whole day, verification included [s].
     """
 
     step_s: float
@@ -61,11 +117,11 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Walk:
-    """What was said at each origin, by method, of 24 hourly means, and what came; and whether bands held, (n, 24)."""
+class _WalkForward:
+    """Forecasts by method, and actual values, of 24 hourly means at each origin; interval hits, (n, 24)."""
 
-    said: dict[str, list[Values]]
-    came: list[Values]
+    forecasts: dict[str, list[Values]]
+    actuals: list[Values]
     covered: list[Values]
     fits_s: list[float]
     forecasts_s: list[float]
@@ -78,38 +134,40 @@ def evaluate(
     since_s: float | None = None,
     baselines: Mapping[str, Baseline] = BASELINES,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
-) -> Evaluation | None:
-    """Return how good the forecasts of a series are, beside baselines, or None where it is too short for any.
+) -> ForecastEvaluation | None:
+    """Return the quality of the forecasts of a series, beside baselines, or None if it is too short.
 
     Args:
         series: the whole series, NaN where missing, of steps from 5 to 60 minutes.
-        stopwatch_s: tells a time to measure durations with [s].
-        since_s: when the first forecast is made [Unix s]; what is before is history only. By default as said above.
+        stopwatch_s: a clock to measure durations [s].
+        since_s: the first origin [Unix s]; what is before is history only. By default as described above.
         baselines: other methods, by name.
-        progress: told how many of how many steps are done.
+        progress: called with the number of completed and of all steps.
     """
-    past = past_of(series, math.inf)
-    if past is None:
+    extent = history_extent(series, math.inf)
+    if extent is None:
         return None
-    walk = _Walk(said={name: [] for name in (OURS, *baselines)}, came=[], covered=[], fits_s=[], forecasts_s=[])
+    walk = _WalkForward(
+        forecasts={name: [] for name in (OURS, *baselines)}, actuals=[], covered=[], fits_s=[], forecasts_s=[]
+    )
     stops_s = np.append(series.starts_s[1:], series.ends_s)
-    compared_from_s = _compared_from_s(float(series.starts_s[0]), past.end_s) if since_s is None else since_s
+    compared_from_s = _compared_from_s(float(series.starts_s[0]), extent.end_s) if since_s is None else since_s
     first = int(np.searchsorted(stops_s, compared_from_s))
-    last = int(np.searchsorted(stops_s, past.end_s - DAY_S, side="right"))
-    state = begin()
-    for index in range(first, last, _stride(round(DAY_S / past.step_s))):
+    last = int(np.searchsorted(stops_s, extent.end_s - DAY_S, side="right"))
+    state: ForecasterState | None = None
+    for index in range(first, last, _stride(round(DAY_S / extent.step_s))):
         state = _visit(walk, state, series, index, float(stops_s[index]), stopwatch_s, baselines)
         progress(index - first + 1, last - first)
-    return _judged(walk, past.step_s, is_ratio=bool(np.nanmin(series.values) > 0)) if walk.came else None
+    return _summary(walk, extent.step_s, is_ratio=bool(np.nanmin(series.values) > 0)) if walk.actuals else None
 
 
 def _compared_from_s(start_s: float, end_s: float) -> float:
-    """Return from when on a series is forecast [Unix s]: after 60 days, or a third of it."""
+    """Return the first origin of a series [Unix s]: after 60 days, or a third of it."""
     return start_s + min(HISTORY_S, (end_s - start_s) / HISTORY_SHARE)
 
 
 def _stride(day: int) -> int:
-    """Return every how many steps a forecast is made: prime to a day, so that all its times are visited."""
+    """Return the number of steps between origins: prime to a day, so that all its times occur."""
     stride = max(1, day // MAX_STEPS_WALKED)
     while math.gcd(stride, day) != 1:
         stride += 1
@@ -117,15 +175,15 @@ def _stride(day: int) -> int:
 
 
 def _visit(
-    walk: _Walk,
-    state: ForecasterState,
+    walk: _WalkForward,
+    state: ForecasterState | None,
     series: Signal,
     index: int,
     now_s: float,
     stopwatch_s: Callable[[], float],
     baselines: Mapping[str, Baseline],
-) -> ForecasterState:
-    """Forecast at one step as if nothing were known beyond it, and note what was said and what came."""
+) -> ForecasterState | None:
+    """Forecast from one origin as if nothing were known beyond it, and record forecasts and actual values."""
     begins = int(np.searchsorted(series.starts_s, now_s - HISTORY_S))
     history = replace(
         series,
@@ -136,45 +194,46 @@ def _visit(
         issued_at_s=now_s,
     )
     began_s = stopwatch_s()
-    after, forecast = advance(state, history=history, given=None, now_s=now_s)
+    after, forecast = advance(state, history=history, provider_forecast=None, now_s=now_s)
     lasted_s = stopwatch_s() - began_s
-    (walk.forecasts_s if after.fitted_s == state.fitted_s else walk.fits_s).append(lasted_s)
-    past = past_of(history, now_s)
-    if forecast is None or past is None or np.isnan(series.values[index]):
+    is_refit = after is not None and (state is None or after.fitted_s != state.fitted_s)
+    (walk.fits_s if is_refit else walk.forecasts_s).append(lasted_s)
+    extent = history_extent(history, now_s)
+    if forecast is None or extent is None or np.isnan(series.values[index]):
         return after
-    n_leads = N_HOURS * round(HOUR_S / past.step_s)
-    times_s = past.end_s + (np.arange(n_leads, dtype=np.float64) + 0.5) * past.step_s
-    came = sample(series, times_s)
-    walk.came.append(_hourly(came))
-    walk.said[OURS].append(_hourly(sample(forecast.signal, times_s)))
-    walk.covered.append(_covered(forecast, came, times_s))
-    told = series_of(history, past, max_days=LOOK_BACK_DAYS)
+    n_leads = N_HOURS * round(HOUR_S / extent.step_s)
+    times_s = extent.end_s + (np.arange(n_leads, dtype=np.float64) + 0.5) * extent.step_s
+    actual = sample(series, times_s)
+    walk.actuals.append(_hourly(actual))
+    walk.forecasts[OURS].append(_hourly(sample(forecast.signal, times_s)))
+    walk.covered.append(_covered(forecast, actual, times_s))
+    series_so_far = build_series(history, extent, max_days=LOOK_BACK_DAYS)
     for name, baseline in baselines.items():
-        walk.said[name].append(_hourly(baseline(told, n_leads)))
+        walk.forecasts[name].append(_hourly(baseline(series_so_far, n_leads)))
     return after
 
 
 def _hourly(values: Values) -> Values:
-    """Return the means of 24 hours, shape (24,); NaN where a value of the hour is missing."""
+    """Return the means of 24 hours, shape (24,); NaN if a value of the hour is missing."""
     return np.asarray(values.reshape(N_HOURS, -1).mean(axis=1), dtype=np.float64)
 
 
-def _covered(forecast: Forecast, came: Values, times_s: NDArray[np.float64]) -> Values:
-    """Return whether the last value of each hour lay in its band, 1 or 0, shape (24,); NaN where that is not known."""
+def _covered(forecast: Forecast, actual: Values, times_s: NDArray[np.float64]) -> Values:
+    """Return whether the last value of each hour lay in its interval, 1 or 0, shape (24,); NaN if unknown."""
     lower, upper = (sample(replace(forecast.signal, values=end), times_s) for end in (forecast.lower, forecast.upper))
-    is_known = ~np.isnan(came) & ~np.isnan(lower)
-    covered = np.where(is_known, (lower <= came) & (came <= upper), np.nan)
+    is_known = ~np.isnan(actual) & ~np.isnan(lower)
+    covered = np.where(is_known, (lower <= actual) & (actual <= upper), np.nan)
     return np.asarray(covered.reshape(N_HOURS, -1)[:, -1], dtype=np.float64)
 
 
-def _judged(walk: _Walk, step_s: float, *, is_ratio: bool) -> Evaluation:
-    came, covered = np.array(walk.came), np.array(walk.covered)
-    misses = {name: np.abs(np.array(said) - came) for name, said in walk.said.items()}
+def _summary(walk: _WalkForward, step_s: float, *, is_ratio: bool) -> ForecastEvaluation:
+    actual, covered = np.array(walk.actuals), np.array(walk.covered)
+    misses = {name: np.abs(np.array(forecast_values) - actual) for name, forecast_values in walk.forecasts.items()}
     none: ByHorizon = dict.fromkeys([*(f"{hours}h" for hours in HORIZONS_H), MEAN])
-    return Evaluation(
+    return ForecastEvaluation(
         step_s=step_s,
-        n_origins=len(came),
-        mape_ratio={name: _by_horizon(miss / came) if is_ratio else none for name, miss in misses.items()},
+        n_origins=len(actual),
+        mape_ratio={name: _by_horizon(miss / actual) if is_ratio else none for name, miss in misses.items()},
         mae={name: _by_horizon(miss) for name, miss in misses.items()},
         coverage_90_ratio={name: mean for name, mean in _by_horizon(covered).items() if name != MEAN},
         fit_s=_median_s(walk.fits_s),
@@ -183,7 +242,7 @@ def _judged(walk: _Walk, step_s: float, *, is_ratio: bool) -> Evaluation:
 
 
 def _by_horizon(values: Values) -> ByHorizon:
-    """Return the means of values (n, 24) at some horizons, and of the means at all; what is missing counts nowhere."""
+    """Return the means of values (n, 24) at some horizons, and the mean over all; missing values do not count."""
     known = ~np.isnan(values)
     counts = known.sum(axis=0)
     means = np.where(known, values, 0.0).sum(axis=0) / np.where(counts > 0, counts, np.nan)

@@ -1,10 +1,9 @@
-"""The models that a forecast is made of, all linear: fitted by (ridge) least squares, evaluated by a few products.
+"""The models that a forecast combines, all linear: fitted by (ridge) least squares, evaluated by a few products.
 
-- persistence: the last value stays;
-- autoregression: on the last three steps, the same time yesterday and the step before it, with two daily harmonics
-  (`recursion`);
-- climatology: what was usual at the time of the day, plus today's anomaly, damped by its own correlation;
-- three regressions of the anomaly (`anomaly`), from what was usual of late, in the last month, and yesterday.
+- persistence: the last value;
+- autoregression: on the last three steps, the same time yesterday and the step before it, with two daily harmonics;
+- climatology: the usual value at the time of the day, plus today's anomaly, damped by its own correlation;
+- three regressions of the anomaly, from the climatologies of two weeks, of a month, and of yesterday.
 """
 
 from dataclasses import dataclass, replace
@@ -13,97 +12,106 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.forecasting import anomaly, recursion
-from policies.forecasting.climatology import N_USUALS, climate_of
-from policies.forecasting.forecast import Values
-from policies.forecasting.series import HOUR_S, Series
+from policies.forecasting.climatology import N_CLIMATOLOGIES, fit_climatologies
+from policies.forecasting.regression import (
+    Autoregression,
+    extrapolate_autoregression,
+    fit_anomaly_damping,
+    fit_anomaly_regressions,
+    fit_autoregression,
+    predict_anomalies,
+    predict_autoregression,
+)
+from policies.forecasting.series import Series
+from policies.vocabulary.units import HOUR_S, Values
 
 PERSISTENCE, AUTOREGRESSION, CLIMATOLOGY, FIRST_ANOMALY = range(4)
-N_MEMBERS: Final = FIRST_ANOMALY + N_USUALS
-USUAL_OF: Final = (0, *range(N_USUALS))
-"""The climatology of each member from `CLIMATOLOGY` on."""
+N_MEMBERS: Final = FIRST_ANOMALY + N_CLIMATOLOGIES
+CLIMATOLOGY_OF: Final = (0, *range(N_CLIMATOLOGIES))
+"""The index of the climatology of each member from `CLIMATOLOGY` on."""
 MIN_DAYS: Final = 3
-"""With less history than this nothing beats persistence reliably."""
+"""With less history nothing beats persistence reliably."""
 FULL_DAYS: Final = 14
-"""With less than this, changes are shrunk to none."""
+"""With less history, changes are shrunk to none."""
 LOOK_BACK_DAYS: Final = 3
-"""No feature is older."""
+"""The oldest feature."""
 MAX_ROWS: Final = 1_500
-"""Finer steps than an hour add rows that say the same again."""
-MAX_LEAD_S: Final = 86_400.0
+"""Finer steps than an hour add rows with little new information."""
 LEADS_WITHIN_HOUR: Final = (1, 2, 3, 4, 6, 9)
 MARGIN_RATIO: Final = 0.3
-"""A forecast leaves the range of the window by this much at most: of its ends for carbon, of its width for a price."""
+"""The most that a forecast leaves the range of the window: of its ends for carbon, of its width for a price."""
 LEAST_G_PER_KWH: Final = 1e-3
 LEAST_LEVEL_RATIO: Final = 0.3
-"""Relative errors count, but values below this share of the median no more than it."""
+"""Relative errors are weighted as at this share of the median, where values are below it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Models:
-    """What was fitted.
+class FittedModels:
+    """The fitted models.
 
     Attributes:
-        name: how far the history reached: `persistence`, `ridge` or `regression`.
-        leads: the leads at which errors are remembered and anomalies forecast, in steps, shape (c,).
-        recursion: the autoregression, or None.
-        damping: of the climatology's anomaly, shape (c,); NaN where too little is known.
-        anomaly: the coefficients of the anomaly for each climatology, shape (u, c, p), or None.
-        bounds: the least and the greatest that may be forecast, shape (2,).
+        tier: by the length of the history: `persistence`, `ridge` or `regression`.
+        leads: the leads of errors and anomaly regressions [steps], shape (c,).
+        autoregression: the autoregression, or None.
+        damping: of the climatology's anomaly at each lead, shape (c,); NaN with too little history.
+        anomaly: the coefficients of the anomaly regressions, shape (u, c, p), or None.
+        bounds: the least and the greatest value that may be forecast, shape (2,).
     """
 
-    name: str
+    tier: str
     leads: NDArray[np.int_]
-    recursion: recursion.Recursion | None
+    autoregression: Autoregression | None
     damping: Values
     anomaly: Values | None
     bounds: Values
 
 
-def leads_of(step_s: float) -> NDArray[np.int_]:
+def lead_steps(step_s: float) -> NDArray[np.int_]:
     """Return the leads of the models [steps]: some within the first hour, then each hour of a day."""
     hour = round(HOUR_S / step_s)
     early = [lead for lead in LEADS_WITHIN_HOUR if lead < hour]
-    return np.array([*early, *range(hour, round(MAX_LEAD_S / step_s) + 1, hour)])
+    return np.array([*early, *range(hour, round(DAY_S / step_s) + 1, hour)])
 
 
-def rung_of(series: Series) -> str:
-    """Return which models the known part of a history can bear."""
+def model_tier(series: Series) -> str:
+    """Return the tier of models that the known part of a history supports."""
     n_days = int(series.known.sum()) / series.day
     return "persistence" if n_days < MIN_DAYS else "ridge" if n_days < FULL_DAYS else "regression"
 
 
-def fit(series: Series, *, rung: str, is_carbon: bool, max_rows: int = MAX_ROWS) -> Models:
-    """Return the models of a rung of the ladder, fitted to a series.
+def fit_models(series: Series, *, tier: str, is_carbon: bool, max_rows: int = MAX_ROWS) -> FittedModels:
+    """Return the models of a tier, fitted to a series.
 
     Args:
-        series: the past; all of it is used, but by the autoregression the last 28 days.
-        rung: `persistence`, `ridge` or `regression`.
-        is_carbon: values are above 0 and their relative errors count; else differences alone have a meaning.
-        max_rows: about how many origins the regressions of the anomaly look at.
+        series: the history; all of it is used, but by the autoregression the last 28 days.
+        tier: `persistence`, `ridge` or `regression`.
+        is_carbon: whether values are above 0 and relative errors are minimised, rather than absolute ones.
+        max_rows: about how many origins the anomaly regressions use.
     """
-    leads = leads_of(series.step_s)
+    leads = lead_steps(series.step_s)
     weights = _weights(series, is_carbon=is_carbon)
-    models = Models(
-        name=rung,
+    models = FittedModels(
+        tier=tier,
         leads=leads,
-        recursion=None,
+        autoregression=None,
         damping=np.full(len(leads), np.nan),
         anomaly=None,
-        bounds=bounds_of(series, is_carbon=is_carbon),
+        bounds=forecast_bounds(series, is_carbon=is_carbon),
     )
-    if rung == "persistence":
+    if tier == "persistence":
         return models
-    climate = climate_of(series)
+    climatologies = fit_climatologies(series)
     return replace(
         models,
-        recursion=recursion.fit(series, weights, is_shrunk=rung == "ridge"),
-        damping=anomaly.fit_damping(series, climate, leads, max_rows=max_rows),
-        anomaly=anomaly.fit(series, climate, leads, weights, max_rows=max_rows) if rung == "regression" else None,
+        autoregression=fit_autoregression(series, weights, is_shrunk=tier == "ridge"),
+        damping=fit_anomaly_damping(series, climatologies, leads, max_rows=max_rows),
+        anomaly=fit_anomaly_regressions(series, climatologies, leads, weights, max_rows=max_rows)
+        if tier == "regression"
+        else None,
     )
 
 
-def bounds_of(series: Series, *, is_carbon: bool) -> Values:
+def forecast_bounds(series: Series, *, is_carbon: bool) -> Values:
     """Return the least and the greatest value that may be forecast after a series, shape (2,)."""
     known = series.values[series.known]
     least, greatest = known.min(), known.max()
@@ -114,64 +122,68 @@ def bounds_of(series: Series, *, is_carbon: bool) -> Values:
     return np.array([least - margin, greatest + margin])
 
 
-def widened(bounds: Values, series: Series, *, is_carbon: bool) -> Values:
-    """Return bounds that also hold for a series, shape (2,)."""
-    low, high = bounds_of(series, is_carbon=is_carbon)
+def widen_bounds(bounds: Values, series: Series, *, is_carbon: bool) -> Values:
+    """Return bounds widened to those of a series, shape (2,)."""
+    low, high = forecast_bounds(series, is_carbon=is_carbon)
     return np.array([min(low, bounds[0]), max(high, bounds[1])])
 
 
-def outlook(models: Models, series: Series, n_leads: int) -> Values:
-    """Return what each model forecasts from the end of a series, shape (`N_MEMBERS`, n_leads); NaN where it cannot."""
+def forecast_members(models: FittedModels, series: Series, n_leads: int) -> Values:
+    """Return the forecast of each model from the end of a series, shape (`N_MEMBERS`, n_leads); NaN where it has none."""
     values = np.full((N_MEMBERS, n_leads), np.nan)
     values[PERSISTENCE] = series.values[-1]
-    if models.recursion is None:
+    if models.autoregression is None:
         return values
-    climate = climate_of(series, n_last_days=LOOK_BACK_DAYS)
+    climatologies = fit_climatologies(series, n_last_days=LOOK_BACK_DAYS)
     series = series.last(LOOK_BACK_DAYS)
-    values[AUTOREGRESSION] = recursion.continued(models.recursion, series, n_leads)
-    now = climate.anomaly[:, -1:]
+    values[AUTOREGRESSION] = extrapolate_autoregression(models.autoregression, series, n_leads)
+    now = climatologies.anomaly[:, -1:]
     then = [models.damping * now[0]]
     if models.anomaly is not None:
         origin = np.array([len(series.values) - 1])
-        then += list(anomaly.predict(models.anomaly, series, climate, origin, models.leads)[:, 0])
-    usual = climate.ahead(n_leads)
-    for row, index in zip(range(CLIMATOLOGY, CLIMATOLOGY + len(then)), USUAL_OF, strict=False):
-        values[row] = usual[index] + _between(now[index], then[row - CLIMATOLOGY], models.leads, n_leads)
+        then += list(predict_anomalies(models.anomaly, series, climatologies, origin, models.leads)[:, 0])
+    usual = climatologies.ahead(n_leads)
+    for row, index in zip(range(CLIMATOLOGY, CLIMATOLOGY + len(then)), CLIMATOLOGY_OF, strict=False):
+        values[row] = usual[index] + _interpolated(now[index], then[row - CLIMATOLOGY], models.leads, n_leads)
     return values
 
 
-def hindcast(models: Models, series: Series, origins: NDArray[np.int_]) -> Values:
+def hindcast(models: FittedModels, series: Series, origins: NDArray[np.int_]) -> Values:
     """Return what each model would have forecast at its leads from past steps, shape (`N_MEMBERS`, n_origins, c).
 
     Args:
         models: fitted to what was known before the origins.
-        series: the past.
-        origins: indices of the last step that is looked at, shape (n_origins,).
+        series: the history.
+        origins: indices of the last known step, shape (n_origins,).
     """
     values = np.full((N_MEMBERS, len(origins), len(models.leads)), np.nan)
     values[PERSISTENCE] = series.values[origins][:, None]
-    if models.recursion is not None:
-        values[AUTOREGRESSION] = recursion.predict(models.recursion, series, series.values, origins, models.leads)
+    if models.autoregression is not None:
+        values[AUTOREGRESSION] = predict_autoregression(
+            models.autoregression, series, series.values, origins, models.leads
+        )
         targets = origins[:, None] + models.leads
-        climate = climate_of(series)
-        usual = climate.values[:, targets]
-        values[CLIMATOLOGY] = usual[0] + models.damping * climate.anomaly[0, origins][:, None]
+        climatologies = fit_climatologies(series)
+        usual = climatologies.values[:, targets]
+        values[CLIMATOLOGY] = usual[0] + models.damping * climatologies.anomaly[0, origins][:, None]
         if models.anomaly is not None:
-            values[FIRST_ANOMALY:] = usual + anomaly.predict(models.anomaly, series, climate, origins, models.leads)
+            values[FIRST_ANOMALY:] = usual + predict_anomalies(
+                models.anomaly, series, climatologies, origins, models.leads
+            )
     low, high = models.bounds
     return np.asarray(np.clip(values, low, high), dtype=np.float64)
 
 
 def _weights(series: Series, *, is_carbon: bool) -> Values:
-    """Return how much an error counts at each step, shape (n,): the relative one for carbon, else each the same."""
+    """Return the weight of each step's error, shape (n,): of the relative error for carbon, else 1."""
     if not is_carbon:
         return np.ones(len(series.values))
     usual = max(float(np.median(series.values[series.known])), LEAST_G_PER_KWH)
     return np.asarray(usual / np.maximum(series.values, LEAST_LEVEL_RATIO * usual), dtype=np.float64)
 
 
-def _between(now: Values, then: Values, leads: NDArray[np.int_], n_leads: int) -> Values:
-    """Return an anomaly that runs in lines from now (1,) over the leads (c,), shape (n_leads,)."""
+def _interpolated(now: Values, then: Values, leads: NDArray[np.int_], n_leads: int) -> Values:
+    """Return an anomaly interpolated from now (1,) over the leads (c,), shape (n_leads,)."""
     if len(leads) == n_leads == leads[-1]:
         return then
     return np.interp(np.arange(1, n_leads + 1), np.concatenate(([0], leads)), np.concatenate((now, then)))

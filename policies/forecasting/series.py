@@ -1,8 +1,8 @@
-"""A signal's past on a regular grid of steps that ends where the last known value ceases to hold.
+"""A signal's history on a regular grid of steps that ends where the last known value ends.
 
-Models want equal steps and no gaps; signals have neither. The step is the median difference of two starts, rounded so
-that an hour is a whole number of steps; each step has the value that holds at its middle. What is missing is bridged,
-so that every feature is finite, and remembered, so that nothing is learned from what was made up.
+Models need equal steps and no gaps; signals have neither. The step is the median difference of two starts, rounded so
+that an hour is a whole number of steps; each step has the value at its middle. Missing values are interpolated, so that
+every feature is finite, and flagged, so that nothing is fitted to them.
 """
 
 from dataclasses import dataclass, replace
@@ -11,29 +11,27 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.forecasting.forecast import Values
 from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import DAY_S, HOUR_S, Values
 
-HOUR_S: Final = 3_600.0
-DAY_S: Final = 86_400.0
 MAX_STEPS_PER_HOUR: Final = 12
 """Finer steps than five minutes are sampled."""
 SAME_S: Final = 1.0
-"""Times that differ by less are the same."""
+"""Times that differ by less are equal."""
 MAX_DIFFERENCES: Final = 1_000
-"""The step is that of late."""
-MAX_BRIDGED_S: Final = 3 * HOUR_S
-"""A shorter gap is bridged by a line, a longer one by what is usual at the time of the day."""
+"""The step is the median of the last so many differences."""
+MAX_INTERPOLATED_S: Final = 3 * HOUR_S
+"""A shorter gap is interpolated linearly, a longer one filled with the mean at the time of the day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Past:
-    """What a forecast may look at.
+class HistoryExtent:
+    """The known part of a history at a moment.
 
     Attributes:
-        n_known: how many starts, missing values included, lie not after now.
+        n_known: the number of starts, missing values included, up to now.
         last: the index of the last known value.
-        end_s: when the last known value ceases to hold [Unix s].
+        end_s: when the last known value ends [Unix s].
         step_s: the step of the grid [s].
     """
 
@@ -45,14 +43,14 @@ class Past:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Series:
-    """The past on the grid; the last of the n steps is known.
+    """A history on the grid; the last of the n steps is known.
 
     Attributes:
         step_s: the step [s].
         end_s: where the last step ends [Unix s].
         day: the number of steps in a day, S.
         known: whether the values are known, shape (n,).
-        values: the values, bridged where missing, shape (n,).
+        values: the values, filled where missing, shape (n,).
     """
 
     step_s: float
@@ -67,7 +65,7 @@ class Series:
         return replace(self, end_s=end_s, known=self.known[:n], values=self.values[:n])
 
     def last(self, n_days: int) -> "Series":
-        """Return the last days, or all where there are fewer; it starts where a day does that ends with the series."""
+        """Return the last days, or all if there are fewer."""
         n = min(len(self.values), n_days * self.day)
         return replace(self, known=self.known[-n:], values=self.values[-n:])
 
@@ -77,8 +75,8 @@ class Series:
         return np.asarray(middles_s % DAY_S * (2 * np.pi / DAY_S), dtype=np.float64)
 
 
-def past_of(history: Signal, now_s: float) -> Past | None:
-    """Return what is known of a history at a time, or None where nothing is."""
+def history_extent(history: Signal, now_s: float) -> HistoryExtent | None:
+    """Return the known part of a history at a time, or None if nothing is known."""
     n_known = int(np.searchsorted(history.starts_s, now_s, side="right"))
     known = np.flatnonzero(~np.isnan(history.values[:n_known]))
     if not len(known):
@@ -88,33 +86,33 @@ def past_of(history: Signal, now_s: float) -> Past | None:
     differences_s = np.diff(history.starts_s[max(0, n_known - MAX_DIFFERENCES) : n_known])
     median_s = float(np.sort(differences_s)[len(differences_s) // 2]) if len(differences_s) else HOUR_S
     n_per_hour = min(max(round(HOUR_S / median_s), 1), MAX_STEPS_PER_HOUR)
-    return Past(n_known=n_known, last=last, end_s=end_s, step_s=HOUR_S / n_per_hour)
+    return HistoryExtent(n_known=n_known, last=last, end_s=end_s, step_s=HOUR_S / n_per_hour)
 
 
-def series_of(history: Signal, past: Past, *, max_days: int) -> Series:
-    """Return at most the last `max_days` of the past on the grid."""
-    day = round(DAY_S / past.step_s)
-    span_s = past.end_s - float(history.starts_s[0])
-    n = max(1, min(int(span_s / past.step_s + 0.5), max_days * day))
-    values = _gridded(history, past, n)
+def build_series(history: Signal, extent: HistoryExtent, *, max_days: int) -> Series:
+    """Return at most the last `max_days` of a history on the grid."""
+    day = round(DAY_S / extent.step_s)
+    span_s = extent.end_s - float(history.starts_s[0])
+    n = max(1, min(int(span_s / extent.step_s + 0.5), max_days * day))
+    values = _gridded(history, extent, n)
     known = ~np.isnan(values)
-    values = _bridged(values, known, day, max_bridged=max(1, round(MAX_BRIDGED_S / past.step_s)))
-    return Series(step_s=past.step_s, end_s=past.end_s, day=day, known=known, values=values)
+    values = _filled(values, known, day, max_interpolated=max(1, round(MAX_INTERPOLATED_S / extent.step_s)))
+    return Series(step_s=extent.step_s, end_s=extent.end_s, day=day, known=known, values=values)
 
 
-def _gridded(history: Signal, past: Past, n: int) -> Values:
-    """Return the last n values of the past on the grid, shape (n,)."""
-    edges_s = np.append(history.starts_s[max(0, past.last + 1 - n) : past.last + 1], past.end_s)
-    if len(edges_s) == n + 1 and (np.abs(np.diff(edges_s) - past.step_s) < SAME_S).all():
-        return history.values[past.last + 1 - n : past.last + 1]  # it is on the grid as it stands
-    middles_s = past.end_s - (np.arange(n, 0, -1, dtype=np.float64) - 0.5) * past.step_s
+def _gridded(history: Signal, extent: HistoryExtent, n: int) -> Values:
+    """Return the last n values on the grid, shape (n,)."""
+    edges_s = np.append(history.starts_s[max(0, extent.last + 1 - n) : extent.last + 1], extent.end_s)
+    if len(edges_s) == n + 1 and (np.abs(np.diff(edges_s) - extent.step_s) < SAME_S).all():
+        return history.values[extent.last + 1 - n : extent.last + 1]  # the history is on the grid already
+    middles_s = extent.end_s - (np.arange(n, 0, -1, dtype=np.float64) - 0.5) * extent.step_s
     values = sample(history, middles_s)
-    values[-1] = history.values[past.last]  # irregular starts may leave a gap in the middle of the last step
+    values[-1] = history.values[extent.last]  # irregular starts may leave a gap in the middle of the last step
     return values
 
 
 def sample(signal: Signal, times_s: NDArray[np.float64]) -> Values:
-    """Return the values that hold at times, shape (n,); NaN where none does."""
+    """Return the values at times, shape (n,); NaN where there is none."""
     if not len(signal):
         return np.full(len(times_s), np.nan)
     index = np.searchsorted(signal.starts_s, times_s, side="right") - 1
@@ -123,8 +121,8 @@ def sample(signal: Signal, times_s: NDArray[np.float64]) -> Values:
     return values
 
 
-def _bridged(values: Values, known: NDArray[np.bool_], day: int, *, max_bridged: int) -> Values:
-    """Return the values with lines over short gaps, and over long ones what is usual at the time of the day."""
+def _filled(values: Values, known: NDArray[np.bool_], day: int, *, max_interpolated: int) -> Values:
+    """Return the values with short gaps interpolated, and long ones filled with the mean at the time of the day."""
     missing = np.flatnonzero(~known)
     if not len(missing):
         return values
@@ -133,7 +131,7 @@ def _bridged(values: Values, known: NDArray[np.bool_], day: int, *, max_bridged:
     values[missing] = np.interp(missing, there, values[there])
     after = np.searchsorted(there, missing)
     lengths = there[np.minimum(after, len(there) - 1)] - there[np.maximum(after - 1, 0)] - 1
-    long = missing[(lengths > max_bridged) | (after == 0)]
+    long = missing[(lengths > max_interpolated) | (after == 0)]
     if len(long):
         sums = np.bincount(there % day, values[there], minlength=day)
         counts = np.bincount(there % day, minlength=day)
