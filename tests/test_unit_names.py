@@ -70,6 +70,7 @@ ALLOWED: Final = {
     "beta": "the bound of Zeus, in units of the best cost; above 1",
     "horizon": "how many recurrences a finding is worth",
     "epochs": "passes over the data; a mean has a fraction",
+    "epochs_needed": "the same, to the target",
     "epochs_lower": "the lower end of their credible interval",
     "epochs_upper": "the upper end",
     "noise_variance": "of a natural logarithm",

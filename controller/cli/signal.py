@@ -28,7 +28,7 @@ from controller.ports import Provenance
 from controller.signal.feed import SignalFeed
 from controller.signal.source_state import BACKFILL_REACHES_S
 from policies.forecasting import Forecast
-from policies.forecasting.evaluation import Evaluation, evaluate
+from policies.forecasting.evaluation import ForecastEvaluation, evaluate
 from policies.providers.catalogue import CATALOGUE
 from policies.vocabulary.freshness import Freshness
 from policies.vocabulary.signal import Signal
@@ -128,7 +128,7 @@ class SignalReport:
     known: Signal | None
     forecast: Forecast | None
     age_s: float
-    scores: Evaluation | None
+    scores: ForecastEvaluation | None
     faults: Sequence[str]
 
 
@@ -193,7 +193,7 @@ async def _look(config: Config) -> SignalReport:
     )
 
 
-def _scores(known: Signal | None, now_s: float) -> Evaluation | None:
+def _scores(known: Signal | None, now_s: float) -> ForecastEvaluation | None:
     """Return the errors of forecasts made again for the last week; None where less than ten days are known."""
     if known is None or not len(known) or known.starts_s[0] > now_s - EVALUATED_S - WARM_S:
         return None
@@ -283,7 +283,7 @@ def _print_forecast(report: SignalReport, console: Console) -> None:
         console.print(_table(report.scores), highlight=False)
 
 
-def _table(scores: Evaluation) -> Table:
+def _table(scores: ForecastEvaluation) -> Table:
     """Return the errors of the last week, relative where that can be said."""
     relative = scores.mape_ratio["gridchase"]["1h"] is not None
     errors = scores.mape_ratio if relative else scores.mae

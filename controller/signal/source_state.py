@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from controller.signal.history_store import HistoryStore, is_same_series
-from policies.forecasting import Forecast, advance, begin
+from policies.forecasting import Forecast, ForecasterState, advance
 from policies.providers.catalogue import Source
 from policies.providers.poll_schedule import PollSchedule, RateLimit
 from policies.providers.series import Point, check_clock, format_iso
@@ -59,7 +59,7 @@ class SourceState:
         self._store = store if source.is_persistent else None
         self._is_loaded = False
         self._plausible: Signal | None = None
-        self._forecaster = begin()
+        self._forecaster: ForecasterState | None = None
         self._logged_spikes_s: frozenset[float] = frozenset()
         self._history_log, self._forecast_log = (
             FaultLog(_LOGGER, recovered=f"{self.name}: the {what} is available again", log_changes=False)
@@ -107,7 +107,7 @@ class SourceState:
             self._forecaster, self.forecast = advance(
                 self._forecaster,
                 history=known,
-                given=given if settled is None else None,
+                provider_forecast=given if settled is None else None,
                 now_s=now_s,
                 horizon_s=HORIZON_S,
             )

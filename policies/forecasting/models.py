@@ -23,7 +23,7 @@ from policies.forecasting.regression import (
     predict_autoregression,
 )
 from policies.forecasting.series import Series
-from policies.vocabulary.units import HOUR_S, Values
+from policies.vocabulary.units import DAY_S, HOUR_S, Values
 
 PERSISTENCE, AUTOREGRESSION, CLIMATOLOGY, FIRST_ANOMALY = range(4)
 N_MEMBERS: Final = FIRST_ANOMALY + N_CLIMATOLOGIES
@@ -129,7 +129,7 @@ def widen_bounds(bounds: Values, series: Series, *, is_carbon: bool) -> Values:
 
 
 def forecast_members(models: FittedModels, series: Series, n_leads: int) -> Values:
-    """Return the forecast of each model from the end of a series, shape (`N_MEMBERS`, n_leads); NaN where it has none."""
+    """Return the forecast of each model from the end of a series, shape (`N_MEMBERS`, n_leads), or NaN."""
     values = np.full((N_MEMBERS, n_leads), np.nan)
     values[PERSISTENCE] = series.values[-1]
     if models.autoregression is None:

@@ -6,9 +6,9 @@ them to none, that is to persistence. Both are one recursion. Its iteration is l
 each lead is a product with the impulse response, and no lead waits for the one before it.
 
 The anomaly h steps ahead is regressed, for each lead, on the anomaly now, its mean over the last day, its changes over
-one and two steps and over one and two hours, and yesterday's anomaly at the target time. How the anomaly and its changes
-persist depends on the time of the day (a lack of sunshine ends at sunset), so both enter also multiplied by sine and
-cosine of it.
+one and two steps and over one and two hours, and yesterday's anomaly at the target time. How the anomaly and its
+changes persist depends on the time of the day (a lack of sunshine ends at sunset), so both enter also multiplied by
+sine and cosine of it.
 """
 
 import math
@@ -74,7 +74,7 @@ def ridge_regressions(
 
 
 def _solve_moments(moments: Values, cross: Values, penalty_ratio: float) -> Values:
-    """Return the coefficients from weighted means of products (c, k, k) and with targets (c, k, 1); k counts the constant."""
+    """Return the coefficients from weighted means of products (c, k, k), and with targets (c, k, 1)."""
     means, target_means = moments[:, 0, 1:], cross[:, 0, 0]
     squares = np.diagonal(moments, axis1=1, axis2=2)[:, 1:]
     products = moments[:, 1:, 1:] - means[:, :, None] * means[:, None, :]
@@ -84,7 +84,7 @@ def _solve_moments(moments: Values, cross: Values, penalty_ratio: float) -> Valu
     diagonal = np.arange(matrix.shape[1])
     matrix[:, diagonal, diagonal] = 1.0 + penalty_ratio + TINY_RATIO
     right = (cross[:, 1:, 0] - means * target_means[:, None]) / scales
-    coefficients = np.linalg.ridge_regression(matrix, right[..., None])[..., 0] / scales
+    coefficients = np.linalg.solve(matrix, right[..., None])[..., 0] / scales
     intercepts = target_means - (means * coefficients).sum(axis=1)
     return np.concatenate((intercepts[:, None], coefficients), axis=1)
 

@@ -9,7 +9,7 @@ import argparse
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,18 +18,25 @@ from typing import Final
 import numpy as np
 
 from controller.cli.verb import VERSION
-from policies.forecasting import ForecasterState, advance, begin
-from policies.forecasting.anomaly import fit_damping
-from policies.forecasting.baselines import BASELINES, Baseline, chase_features, iterated
-from policies.forecasting.climatology import climate_of
-from policies.forecasting.evaluation import ByHorizon, Evaluation, evaluate
-from policies.forecasting.forecast import Values
-from policies.forecasting.models import leads_of
-from policies.forecasting.series import DAY_S, HOUR_S, Series
+from policies.forecasting import ForecasterState, advance
+from policies.forecasting.climatology import fit_climatologies
+from policies.forecasting.evaluation import (
+    BASELINES,
+    Baseline,
+    ByHorizon,
+    ForecastEvaluation,
+    chase_features,
+    evaluate,
+    iterate_chase,
+)
+from policies.forecasting.models import lead_steps
+from policies.forecasting.regression import fit_anomaly_damping
+from policies.forecasting.series import Series
 from policies.providers.sources.csv_file import CARBON_UNIT, read_trace
 from policies.vocabulary.signal import Signal, SignalKind
+from policies.vocabulary.units import DAY_S, HOUR_S, Values
 from tests.policies.forecasting.grids import START_S, grid, until, weather
-from tests.policies.forecasting.memory import size
+from tests.policies.forecasting.state_size import size
 
 try:
     import sklearn
@@ -47,18 +54,18 @@ FIVE_MINUTES_S: Final = 300.0
 
 def climatology(series: Series, n_leads: int) -> Values:
     """Return what is usual of late plus the anomaly now, damped by its correlation, shape (n_leads,)."""
-    climate, leads = climate_of(series), leads_of(series.step_s)
-    shares = fit_damping(series, climate, leads, max_rows=500)
+    climate, leads = fit_climatologies(series), lead_steps(series.step_s)
+    shares = fit_anomaly_damping(series, climate, leads, max_rows=500)
     every = np.interp(np.arange(1, n_leads + 1), np.concatenate(([0], leads)), np.concatenate(([1.0], shares)))
     return np.asarray(climate.ahead(n_leads)[0] + every * climate.anomaly[0, -1], dtype=np.float64)
 
 
 def chase_svr(series: Series, n_leads: int) -> Values:
-    """Return Chase's forecast by support vectors (linear kernel, scikit-learn's defaults), iterated."""
+    """Return Chase's forecast by support vectors (linear kernel, scikit-learn's defaults), iterate_chase."""
     targets = np.arange(max(1, len(series.values) - series.day), len(series.values))
     features = chase_features(series, targets, series.values[targets - 1])
     fitted = SVR(kernel="linear").fit(features, series.values[targets])
-    return iterated(np.concatenate((fitted.intercept_, fitted.coef_[0])), series, n_leads)
+    return iterate_chase(np.concatenate((fitted.intercept_, fitted.coef_[0])), series, n_leads)
 
 
 def methods() -> dict[str, Baseline]:
@@ -101,7 +108,7 @@ def hourly(signal: Signal) -> Signal:
     )
 
 
-def judge(named: tuple[str, Signal]) -> tuple[str, Evaluation | None]:
+def judge(named: tuple[str, Signal]) -> tuple[str, ForecastEvaluation | None]:
     """Evaluate one series."""
     name, signal = named
     return name, evaluate(signal, stopwatch_s=time.perf_counter, baselines=methods())
@@ -119,12 +126,13 @@ class Cost:
     n_bytes_after_a_year: int
 
 
-def timed(state: ForecasterState, history: Signal, now_s: float, told: Callable[[float], None]) -> ForecasterState:
-    """Advance once, and tell how long it took [s]."""
+def advanced(state: ForecasterState | None, history: Signal, now_s: float) -> tuple[ForecasterState, float]:
+    """Advance once; return the state and the duration [s]."""
     began_s = time.perf_counter()
-    state, _ = advance(state, history=history, given=None, now_s=now_s)
-    told(time.perf_counter() - began_s)
-    return state
+    after, _ = advance(state, history=history, provider_forecast=None, now_s=now_s)
+    duration_s = time.perf_counter() - began_s
+    assert after is not None
+    return after, duration_s
 
 
 def cost() -> Cost:
@@ -134,19 +142,20 @@ def cost() -> Cost:
     refits: list[float] = []
     forecasts: list[float] = []
     same: list[float] = []
-    state = begin()
+    state: ForecasterState | None = None
     for step in range(N_REFITS * 288):
         now_s = START_S + 28 * DAY_S + step * FIVE_MINUTES_S
-        history, before = until(whole, now_s, days=28), state.fitted_s
-        lasted: list[float] = []
-        state = timed(state, history, now_s, lasted.append)
-        (first if before is None else forecasts if state.fitted_s == before else refits).extend(lasted)
-        state = timed(state, history, now_s + 5, same.append)
+        history, fitted_s = until(whole, now_s, days=28), None if state is None else state.fitted_s
+        state, duration_s = advanced(state, history, now_s)
+        (first if fitted_s is None else forecasts if state.fitted_s == fitted_s else refits).append(duration_s)
+        state, duration_s = advanced(state, history, now_s + 5)
+        same.append(duration_s)
+    assert state is not None
     n_bytes = size(state)
     year = grid(np.tile(weather(73, step_s=FIVE_MINUTES_S), 6), step_s=FIVE_MINUTES_S)
     for hour in range(36 * 24, 36 * 24 + 365 * 24, 7):
         now_s = START_S + hour * HOUR_S
-        state, _ = advance(state, history=until(year, now_s, days=28), given=None, now_s=now_s)
+        state, _ = advanced(state, until(year, now_s, days=28), now_s)
     return Cost(
         first_s=first[0],
         refit_s=statistics.median(refits),
@@ -163,7 +172,7 @@ def row(name: str, values: ByHorizon, factor: float, n_digits: int) -> str:
     return f"| {name} | {' | '.join(cells)} |"
 
 
-def table(name: str, found: Evaluation) -> Iterator[str]:
+def table(name: str, found: ForecastEvaluation) -> Iterator[str]:
     """Yield the lines of the table of one series."""
     has_ratios = found.mape_ratio["gridchase"]["1h"] is not None
     columns = list(found.mae["gridchase"])

@@ -23,7 +23,7 @@ from controller.cli.replay import batch_size as replay_batch_size
 from controller.cli.replay import plan as replay_plan
 from controller.cli.replay import profile as replay_profile
 from controller.errors import ConfigError
-from policies.forecasting.evaluation import Evaluation, evaluate
+from policies.forecasting.evaluation import ForecastEvaluation, evaluate
 from policies.providers.base import SignalFileError
 from policies.providers.sources.csv_file import Trace, read_trace
 from policies.vocabulary.signal import Signal
@@ -113,7 +113,7 @@ def _progress() -> Iterator[Callable[[str], Callable[[int, int], None]]]:
         yield told
 
 
-def _print(results: Sequence[tuple[str, Evaluation]]) -> None:
+def _print(results: Sequence[tuple[str, ForecastEvaluation]]) -> None:
     console = Console()
     for series, result in results:
         has_ratios = any(ratio is not None for ratio in result.mape_ratio["gridchase"].values())

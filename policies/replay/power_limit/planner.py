@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from policies.forecasting import ForecasterState, advance, begin
-from policies.forecasting.persistence import persistence
+from policies.forecasting import ForecasterState, advance, persistence
 from policies.planning import Objective, SwitchingRules, choose_power_limit
 from policies.replay.power_limit.simulation import Policy, PolicyInput, Setpoint
 from policies.vocabulary.signal import ESTIMATED, Signal
@@ -67,14 +66,14 @@ class CachedForecaster:
     """
 
     def __init__(self) -> None:
-        self._state: ForecasterState = begin()
+        self._state: ForecasterState | None = None
         self._forecasts: dict[float, Signal | None] = {}
 
     def __call__(self, inputs: PolicyInput) -> Signal | None:
         """Return the forecast for the next day; the last value where there is none."""
         if inputs.now_s not in self._forecasts:
             self._state, forecast = advance(
-                self._state, history=inputs.history, given=None, now_s=inputs.now_s, horizon_s=HORIZON_S
+                self._state, history=inputs.history, provider_forecast=None, now_s=inputs.now_s, horizon_s=HORIZON_S
             )
             self._forecasts[inputs.now_s] = persistence_forecast(inputs) if forecast is None else forecast.signal
         return self._forecasts[inputs.now_s]

@@ -4,9 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.vocabulary.signal import Signal, SignalKind
+from policies.vocabulary.units import DAY_S, HOUR_S
 
-HOUR_S = 3_600.0
-DAY_S = 86_400.0
 START_S = 1_600_000_000.0 // DAY_S * DAY_S
 
 

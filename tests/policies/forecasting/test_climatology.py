@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from policies.forecasting.climatology import Climate, climate_of
-from policies.forecasting.series import Series, past_of, series_of
+from policies.forecasting.climatology import Climatologies, fit_climatologies
+from policies.forecasting.series import Series, build_series, history_extent
 from tests.policies.forecasting.grids import grid, weather
 
 OF_LATE, OF_A_MONTH, YESTERDAY = range(3)
@@ -13,13 +13,13 @@ OF_LATE, OF_A_MONTH, YESTERDAY = range(3)
 
 def series(values: NDArray[np.float64]) -> Series:
     signal = grid(values)
-    past = past_of(signal, signal.ends_s)
+    past = history_extent(signal, signal.ends_s)
     assert past is not None
-    return series_of(signal, past, max_days=60)
+    return build_series(signal, past, max_days=60)
 
 
-def climate(values: NDArray[np.float64]) -> Climate:
-    return climate_of(series(values))
+def climate(values: NDArray[np.float64]) -> Climatologies:
+    return fit_climatologies(series(values))
 
 
 def test_of_days_that_repeat_all_is_usual_tomorrow_too() -> None:
@@ -52,6 +52,6 @@ def test_it_looks_at_no_day_but_earlier_ones() -> None:
 
 def test_the_last_days_are_those_of_all() -> None:
     told = series(weather(9.5))
-    whole, last = climate_of(told), climate_of(told, n_last_days=3)
+    whole, last = fit_climatologies(told), fit_climatologies(told, n_last_days=3)
     assert last.values == pytest.approx(whole.values[:, -4 * 24 :])
     assert last.anomaly == pytest.approx(whole.anomaly[:, -3 * 24 :])

@@ -1,4 +1,4 @@
-"""The walk forward: protocol, figures, and that it never looks ahead."""
+"""The walk forward: protocol, figures, baselines, and that it never looks ahead."""
 
 from collections.abc import Iterator
 
@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from policies.forecasting.evaluation import OURS, Evaluation, _compared_from_s, _stride, evaluate
-from policies.forecasting.series import Series
-from tests.policies.forecasting.grids import DAY_S, grid, weather
+from policies.forecasting.evaluation import (
+    OURS,
+    ForecastEvaluation,
+    _compared_from_s,
+    _stride,
+    chase_linear,
+    evaluate,
+    last_value,
+    same_time_yesterday,
+)
+from policies.forecasting.series import Series, build_series, history_extent
+from policies.vocabulary.units import DAY_S
+from tests.policies.forecasting.grids import grid, weather
 
 
 def ticks() -> Iterator[float]:
@@ -19,7 +29,7 @@ def ticks() -> Iterator[float]:
         yield time_s
 
 
-def evaluated(values: NDArray[np.float64], **changes: object) -> Evaluation:
+def evaluated(values: NDArray[np.float64], **changes: object) -> ForecastEvaluation:
     clock = ticks()
     found = evaluate(grid(values, **changes), stopwatch_s=lambda: next(clock))  # type: ignore[arg-type]
     assert found is not None
@@ -115,3 +125,34 @@ def test_the_progress_is_told() -> None:
     evaluate(grid(weather(8)), stopwatch_s=lambda: 0.0, progress=lambda done, total: told.append((done, total)))
     assert told[0][0] == 1
     assert told[-1][0] == told[-1][1] == len(told)
+
+
+def series(values: NDArray[np.float64]) -> Series:
+    signal = grid(values)
+    past = history_extent(signal, signal.ends_s)
+    assert past is not None
+    return build_series(signal, past, max_days=30)
+
+
+def test_the_last_value_is_held() -> None:
+    assert last_value(series(np.array([1.0, 2.0])), 3).tolist() == [2.0, 2.0, 2.0]
+
+
+def test_yesterday_comes_again() -> None:
+    values = weather(3)
+    assert same_time_yesterday(series(values), 30).tolist() == [*values[-24:], *values[-24:-18]]
+
+
+def test_the_regression_of_chase_finds_what_is_linear() -> None:
+    told = series(np.zeros(25))
+    phase = told.phase(np.arange(60))
+    values = [200.0]
+    for step in range(1, 60):
+        values.append(100 + 20 * np.sin(phase[step]) - 10 * np.cos(phase[step]) + 0.5 * values[-1])
+    told = series(np.array(values[:36]))
+    assert chase_linear(told, 24) == pytest.approx(values[36:], rel=1e-3)
+
+
+def test_the_regression_of_chase_stays_within_bounds() -> None:
+    values = 100 * 1.1 ** np.arange(30, dtype=np.float64)
+    assert chase_linear(series(values), 24).max() <= 1.3 * values.max()

@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from policies.forecasting import MAX_LAG_S, Forecast, ForecasterState, advance, begin
+from policies.forecasting import MAX_LAG_S, Forecast, ForecasterState, advance, persistence
 from policies.vocabulary.signal import Signal
-from tests.policies.forecasting.grids import DAY_S, HOUR_S, START_S, grid, until, weather
+from policies.vocabulary.units import DAY_S, HOUR_S
+from tests.policies.forecasting.grids import START_S, grid, until, weather
 
 NAN = float("nan")
 
 
-def forecast(history: Signal, now_s: float | None = None, given: Signal | None = None) -> Forecast:
-    _, made = advance(begin(), history=history, given=given, now_s=history.ends_s if now_s is None else now_s)
+def forecast(history: Signal, now_s: float | None = None, provided: Signal | None = None) -> Forecast:
+    _, made = advance(
+        None, history=history, provider_forecast=provided, now_s=history.ends_s if now_s is None else now_s
+    )
     assert made is not None
     return made
 
@@ -23,11 +26,13 @@ def walked(
     whole: Signal, first_day: float, n_hours: int, given: dict[float, Signal] | None = None
 ) -> list[tuple[float, ForecasterState, Forecast]]:
     """Forecast each hour from a day on; return the times, states and forecasts."""
-    state, seen = begin(), []
+    state: ForecasterState | None = None
+    seen = []
     for hour in range(n_hours):
         now_s = START_S + first_day * DAY_S + hour * HOUR_S
         told = (given or {}).get(now_s)
-        state, made = advance(state, history=until(whole, now_s), given=told, now_s=now_s)
+        state, made = advance(state, history=until(whole, now_s), provider_forecast=told, now_s=now_s)
+        assert state is not None
         assert made is not None
         seen.append((now_s, state, made))
     return seen
@@ -55,7 +60,7 @@ def test_it_reaches_from_the_last_known_value_to_a_day_from_now(step_s: float, d
 
 def test_it_can_reach_further() -> None:
     history = grid(weather(20))
-    _, made = advance(begin(), history=history, given=None, now_s=history.ends_s, horizon_s=3 * DAY_S)
+    _, made = advance(None, history=history, provider_forecast=None, now_s=history.ends_s, horizon_s=3 * DAY_S)
     assert made is not None
     assert len(made.signal) == len(made.lower) == len(made.upper) == 72
 
@@ -63,15 +68,15 @@ def test_it_can_reach_further() -> None:
 @pytest.mark.parametrize(("lag_s", "is_some"), [(0.0, True), (MAX_LAG_S, True), (MAX_LAG_S + 1, False)])
 def test_an_old_value_is_no_ground(lag_s: float, is_some: bool) -> None:
     history = grid(weather(20))
-    _, made = advance(begin(), history=history, given=None, now_s=history.ends_s + lag_s)
+    _, made = advance(None, history=history, provider_forecast=None, now_s=history.ends_s + lag_s)
     assert (made is not None) == is_some
 
 
 def test_where_nothing_is_known_or_a_value_holds_for_ever_nothing_is_forecast() -> None:
     for history in (grid([]), grid([NAN, NAN]), replace(grid([5.0]), ends_s=float("inf"))):
-        state, made = advance(begin(), history=history, given=None, now_s=START_S + HOUR_S)
+        state, made = advance(None, history=history, provider_forecast=None, now_s=START_S + HOUR_S)
         assert made is None
-        assert state.memory is None
+        assert state is None
 
 
 def test_what_starts_after_now_changes_nothing() -> None:
@@ -137,7 +142,7 @@ def test_a_history_of_which_little_is_left_is_forecast_by_what_is_left() -> None
     values = weather(31)
     state = walked(grid(values), 30, 3)[-1][1]
     now_s = START_S + 30 * DAY_S + 3 * HOUR_S
-    _, made = advance(state, history=until(grid(values), now_s, days=1), given=None, now_s=now_s)
+    _, made = advance(state, history=until(grid(values), now_s, days=1), provider_forecast=None, now_s=now_s)
     assert made is not None
     assert made.signal.source == "persistence"
 
@@ -153,30 +158,30 @@ def test_nine_of_ten_values_come_within_the_bands() -> None:
 
 def test_a_second_look_at_the_same_changes_nothing() -> None:
     history = grid(weather(30))
-    state, one = advance(begin(), history=history, given=None, now_s=history.ends_s)
-    again, other = advance(state, history=history, given=None, now_s=history.ends_s + 10)
+    state, one = advance(None, history=history, provider_forecast=None, now_s=history.ends_s)
+    again, other = advance(state, history=history, provider_forecast=None, now_s=history.ends_s + 10)
     assert one is not None
     assert other is not None
-    assert again.memory is state.memory
+    assert again is state
     assert other.signal.values[:24].tolist() == one.signal.values.tolist()
 
 
 def test_a_window_that_moves_on_over_the_same_values_is_the_same_history() -> None:
     whole = grid(weather(61))
-    state = begin()
-    memories = []
+    state = None
+    states = []
     for late_s in (5, 10, 15):
         now_s = whole.ends_s + late_s
-        state, _ = advance(state, history=until(whole, now_s), given=None, now_s=now_s)
-        memories.append(state.memory)
-    assert memories[0] is memories[1] is memories[2]
+        state, _ = advance(state, history=until(whole, now_s), provider_forecast=None, now_s=now_s)
+        states.append(state)
+    assert states[0] is states[1] is states[2]
 
 
 def test_a_revision_is_seen() -> None:
     values = weather(30)
-    state, one = advance(begin(), history=grid(values), given=None, now_s=START_S + 30 * DAY_S)
+    state, one = advance(None, history=grid(values), provider_forecast=None, now_s=START_S + 30 * DAY_S)
     values[-1] += 20
-    _, other = advance(state, history=grid(values), given=None, now_s=START_S + 30 * DAY_S)
+    _, other = advance(state, history=grid(values), provider_forecast=None, now_s=START_S + 30 * DAY_S)
     assert one is not None
     assert other is not None
     assert other.signal.values[0] > one.signal.values[0] + 10
@@ -199,29 +204,30 @@ def test_it_refits_daily(hours: int, is_refitted: bool) -> None:
 )
 def test_another_series_is_begun_anew(changed: Signal) -> None:
     state = walked(grid(weather(31)), 30, 24)[-1][1]
-    after, made = advance(state, history=changed, given=None, now_s=changed.ends_s)
-    _, fresh = advance(begin(), history=changed, given=None, now_s=changed.ends_s)
+    after, made = advance(state, history=changed, provider_forecast=None, now_s=changed.ends_s)
+    _, fresh = advance(None, history=changed, provider_forecast=None, now_s=changed.ends_s)
     assert made is not None
     assert fresh is not None
     assert made.signal.values.tolist() == fresh.signal.values.tolist()
+    assert after is not None
     assert after.fitted_s == changed.ends_s
 
 
 def test_what_is_learned_does_not_depend_on_how_often_it_is_called() -> None:
     whole = grid(weather(33))
     hourly = walked(whole, 30, 49)[-1][2]
-    state, made = begin(), None
+    state, made = None, None
     for minute in range(0, 48 * 60 + 1, 7):
         now_s = START_S + 30 * DAY_S + minute * 60
-        state, made = advance(state, history=until(whole, now_s), given=None, now_s=now_s)
+        state, made = advance(state, history=until(whole, now_s), provider_forecast=None, now_s=now_s)
     now_s = START_S + 32 * DAY_S
-    state, made = advance(state, history=until(whole, now_s), given=None, now_s=now_s)
+    state, made = advance(state, history=until(whole, now_s), provider_forecast=None, now_s=now_s)
     assert made is not None
     assert made.signal.values == pytest.approx(hourly.signal.values, rel=0.02)
     assert made.upper == pytest.approx(hourly.upper, rel=0.05)
 
 
-def provided(values: NDArray[np.float64], error: float) -> dict[float, Signal]:
+def oracle_forecasts(values: NDArray[np.float64], error: float) -> dict[float, Signal]:
     """Return what a provider forecasts at each hour: the truth, and an error of that standard deviation."""
     rng = np.random.default_rng(7)
     told = {}
@@ -245,11 +251,11 @@ def test_an_unproven_provider_counts_beyond_three_hours() -> None:
 @pytest.mark.parametrize(("error", "is_better"), [(1.0, True), (150.0, False)])
 def test_a_provider_counts_by_its_errors(error: float, is_better: bool) -> None:
     values = weather(36)
-    seen = walked(grid(values), 30, 24 * 4, provided(values, error))
+    seen = walked(grid(values), 30, 24 * 4, oracle_forecasts(values, error))
     now_s, state, _ = seen[-1]
     told = grid(np.full(25, 222.0), start_s=now_s, source="oracle")
-    _, made = advance(state, history=until(grid(values), now_s), given=told, now_s=now_s)
-    _, alone = advance(state, history=until(grid(values), now_s), given=None, now_s=now_s)
+    _, made = advance(state, history=until(grid(values), now_s), provider_forecast=told, now_s=now_s)
+    _, alone = advance(state, history=until(grid(values), now_s), provider_forecast=None, now_s=now_s)
     assert made is not None
     assert alone is not None
     share = (made.signal.values - alone.signal.values) / (222.0 - alone.signal.values)
@@ -258,25 +264,50 @@ def test_a_provider_counts_by_its_errors(error: float, is_better: bool) -> None:
 
 def test_what_a_provider_is_worth_is_not_forgotten_when_more_history_is_known() -> None:
     values = weather(18)
-    seen = walked(grid(values), 12, 24 * 3, provided(values, 1.0))
+    seen = walked(grid(values), 12, 24 * 3, oracle_forecasts(values, 1.0))
     assert seen[0][2].signal.source == "ridge+oracle"
     assert seen[-1][2].signal.source == "regression+oracle"
-    memory = seen[-1][1].memory
-    assert memory is not None
-    assert memory.skill.n_given[0] > 24 * 3 - 5
+    assert seen[-1][1].skill.n_paired[0] > 24 * 3 - 5
 
 
 @pytest.mark.parametrize("changes", [{"kind": "marginal"}, {"unit": "%"}])
 def test_a_provider_that_speaks_of_something_else_is_not_heard(changes: dict[str, str]) -> None:
     history = grid(weather(20))
     told = replace(grid(np.full(25, 222.0), start_s=history.ends_s), **changes)  # type: ignore[arg-type]
-    assert forecast(history, given=told).signal.source == "regression"
+    assert forecast(history, provided=told).signal.source == "regression"
 
 
 def test_where_the_provider_is_silent_our_own_stands() -> None:
     history = grid(weather(20))
     told = grid([222.0] * 6 + [NAN] * 3 + [222.0] * 3, start_s=history.ends_s, source="oracle")
-    made, alone = forecast(history, given=told).signal, forecast(history).signal
+    made, alone = forecast(history, provided=told).signal, forecast(history).signal
     assert made.values[6:9].tolist() == alone.values[6:9].tolist()
     assert made.values[12:].tolist() == alone.values[12:].tolist()
     assert made.values[9:12].tolist() == [222.0] * 3
+
+
+def held(values: list[float], now_s: float) -> Signal | None:
+    return persistence(
+        grid(values, start_s=0.0, kind="marginal"), now_s=now_s, horizon_s=6 * HOUR_S, step_s=HOUR_S, max_age_s=HOUR_S
+    )
+
+
+def test_persistence_holds_the_last_value_over_the_horizon() -> None:
+    made = held([100.0, 200.0], now_s=1.5 * HOUR_S)
+    assert made is not None
+    assert made.values.tolist() == [200.0] * 6
+    assert (made.starts_s[0], made.ends_s) == (1.5 * HOUR_S, 7.5 * HOUR_S)
+    assert (made.source, bool(made.estimated.all()), made.issued_at_s) == ("persistence", True, 1.5 * HOUR_S)
+    assert (made.kind, made.zone, made.unit) == ("marginal", "DE", "g/kWh")
+
+
+@pytest.mark.parametrize(("values", "now_s"), [([100.0, 999.0], 0.5 * HOUR_S), ([100.0, NAN], 1.5 * HOUR_S)])
+def test_persistence_ignores_future_and_missing_values(values: list[float], now_s: float) -> None:
+    made = held(values, now_s)
+    assert made is not None
+    assert set(made.values) == {100.0}
+
+
+@pytest.mark.parametrize("values", [[100.0, 200.0], [NAN]])
+def test_persistence_needs_a_recent_value(values: list[float]) -> None:
+    assert held(values, now_s=3.5 * HOUR_S) is None

@@ -5,10 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from policies.forecasting import ForecasterState, advance, begin
+from policies.forecasting import ForecasterState, advance
 from policies.vocabulary.signal import Signal, SignalKind
-from tests.policies.forecasting.grids import DAY_S, HOUR_S, START_S, grid, until, weather
-from tests.policies.forecasting.memory import size
+from policies.vocabulary.units import DAY_S, HOUR_S
+from tests.policies.forecasting.grids import START_S, grid, until, weather
+from tests.policies.forecasting.state_size import size
 
 STEPS_S = (60.0, 300.0, 600.0, 900.0, 1_800.0, 3_600.0, 7_200.0)
 
@@ -57,15 +58,15 @@ def histories(draw: st.DrawFn) -> Signal:
     )
 
 
-def check(state: ForecasterState, history: Signal, told: Signal | None, now_s: float) -> ForecasterState:
-    state, made = advance(state, history=history, given=told, now_s=now_s)
+def check(state: ForecasterState | None, history: Signal, told: Signal | None, now_s: float) -> ForecasterState | None:
+    state, made = advance(state, history=history, provider_forecast=told, now_s=now_s)
     if made is None:
         return state
     values, seen = made.signal.values, history.values[(history.starts_s <= now_s) & ~np.isnan(history.values)]
     assert np.isfinite(values).all()
-    assert state.memory is not None
-    least, greatest = state.memory.bounds
-    said = state.memory.outlook[~np.isnan(state.memory.outlook)]
+    assert state is not None
+    least, greatest = state.bounds
+    said = state.members[~np.isnan(state.members)]
     assert ((least <= said) & (said <= greatest)).all()
     has_band = ~np.isnan(made.lower)
     assert (made.lower[has_band] <= values[has_band]).all()
@@ -82,7 +83,7 @@ def check(state: ForecasterState, history: Signal, told: Signal | None, now_s: f
 @settings(max_examples=150)
 @given(histories(), st.data())
 def test_any_history_can_be_walked_through(history: Signal, data: st.DataObject) -> None:
-    state = begin()
+    state: ForecasterState | None = None
     span_s = history.ends_s - START_S
     times_s = sorted(START_S + data.draw(st.floats(0, 1.2)) * span_s for _ in range(data.draw(st.integers(1, 5))))
     for now_s in times_s:
@@ -93,7 +94,7 @@ def test_any_history_can_be_walked_through(history: Signal, data: st.DataObject)
 @settings(max_examples=50)
 @given(histories(), histories(), st.data())
 def test_any_history_may_become_any_other(one: Signal, other: Signal, data: st.DataObject) -> None:
-    state = begin()
+    state: ForecasterState | None = None
     for history in (one, other, one):
         now_s = data.draw(st.floats(START_S, START_S + 50 * DAY_S))
         state = check(state, history, None, now_s)
@@ -103,7 +104,8 @@ def test_any_history_may_become_any_other(one: Signal, other: Signal, data: st.D
 @given(st.integers(0, 10_000), st.floats(0, 0.5))
 def test_old_values_may_be_revised_at_any_time(seed: int, share: float) -> None:
     rng = np.random.default_rng(seed)
-    state, values = begin(), weather(25, seed=seed)
+    state: ForecasterState | None = None
+    values = weather(25, seed=seed)
     for hour in range(20 * 24, 24 * 25, 5):
         revised = np.where(rng.uniform(size=hour) < share, np.nan, values[:hour] * rng.uniform(0.9, 1.1, size=hour))
         state = check(state, grid(revised), None, START_S + hour * HOUR_S)
@@ -111,11 +113,12 @@ def test_old_values_may_be_revised_at_any_time(seed: int, share: float) -> None:
 
 def test_a_year_does_not_make_the_memory_grow() -> None:
     whole = grid(np.tile(weather(73), 5))
-    state, sizes = begin(), []
+    state, sizes = None, []
     for hour in range(60 * 24, 365 * 24, 7):
         now_s = START_S + hour * HOUR_S
-        state, made = advance(state, history=until(whole, now_s), given=None, now_s=now_s)
+        state, made = advance(state, history=until(whole, now_s), provider_forecast=None, now_s=now_s)
         assert made is not None
+        assert state is not None
         sizes.append(size(state))
     assert max(sizes[1:]) == min(sizes[1:])
     assert max(sizes) < 1_000_000

@@ -3,24 +3,25 @@
 import numpy as np
 import pytest
 
-from policies.forecasting.series import Series, past_of, sample, series_of
+from policies.forecasting.series import Series, build_series, history_extent, sample
 from policies.vocabulary.signal import Signal
-from tests.policies.forecasting.grids import DAY_S, HOUR_S, START_S, grid, weather
+from policies.vocabulary.units import DAY_S, HOUR_S
+from tests.policies.forecasting.grids import START_S, grid, weather
 
 NAN = float("nan")
 
 
 def series(signal: Signal, now_s: float | None = None, *, days: int = 60) -> Series:
-    past = past_of(signal, signal.ends_s if now_s is None else now_s)
+    past = history_extent(signal, signal.ends_s if now_s is None else now_s)
     assert past is not None
-    return series_of(signal, past, max_days=days)
+    return build_series(signal, past, max_days=days)
 
 
 @pytest.mark.parametrize(
     ("step_s", "expected_s"), [(60.0, 300.0), (300.0, 300.0), (301.0, 300.0), (900.0, 900.0), (7200.0, 3600.0)]
 )
 def test_an_hour_is_a_whole_number_of_steps(step_s: float, expected_s: float) -> None:
-    past = past_of(grid([1.0] * 9, step_s=step_s), START_S + DAY_S)
+    past = history_extent(grid([1.0] * 9, step_s=step_s), START_S + DAY_S)
     assert past is not None
     assert past.step_s == expected_s
 
@@ -36,8 +37,8 @@ def test_the_past_ends_where_the_last_known_value_ceases_to_hold() -> None:
 
 
 def test_nothing_known_is_no_past() -> None:
-    assert past_of(grid([NAN, NAN]), START_S + DAY_S) is None
-    assert past_of(grid([1.0]), START_S - 1) is None
+    assert history_extent(grid([NAN, NAN]), START_S + DAY_S) is None
+    assert history_extent(grid([1.0]), START_S - 1) is None
 
 
 def test_only_the_last_days_are_kept() -> None:
