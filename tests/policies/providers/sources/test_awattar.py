@@ -43,8 +43,7 @@ async def test_one_request_covers_two_months_and_no_more() -> None:
     async with opened(AwattarBench()) as case:
         first_s = case.last_s - 61 * DAY_S
         case.api.grid.measured |= {first_s + i * HOUR_S: 0.1 for i in range(61 * 24)}
-        history = await case.provider.fetch_history(since_s=first_s, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=first_s)
     assert len(case.api.requests) == 1
     assert (len(history), history.starts_s[0]) == (60 * 24 + 1, case.last_s - 60 * DAY_S)
     assert np.diff(history.starts_s).tolist() == [HOUR_S] * (60 * 24)
@@ -56,7 +55,7 @@ async def test_prices_in_another_unit_are_refused() -> None:
     async with opened(bench) as case:
         bench.api.unit = "Cent/kWh"
         with pytest.raises(SignalDataError, match="in Cent/kWh, not in EUR/MWh"):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()
 
 
 @pytest.mark.live
@@ -74,19 +73,7 @@ async def test_the_zone_chooses_the_host(zone: Literal["DE", "AT"], host: str) -
     assert provider._url == f"https://{host}/v1/marketdata"
 
 
-@pytest.mark.live
-async def test_published_prices_are_not_estimates() -> None:
-    async with opened(AwattarBench()) as case:
-        forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
-    assert forecast is not None
-    assert not forecast.estimated.any()
-
-
 @pytest.mark.parametrize("settings", [{"zone": "CH"}, {}, {"zone": "DE", "url": "https://me:secret@example.org"}])
 def test_invalid_settings_are_refused(settings: dict[str, str]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(settings, AwattarSettings)
-
-
-def test_its_values_are_prices() -> None:
-    assert AwattarSettings(zone="DE").signal_kind() == "price"

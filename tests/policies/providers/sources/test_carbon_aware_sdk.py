@@ -71,8 +71,7 @@ async def test_the_step_is_inferred_from_the_data(bench: SdkBench) -> None:
 async def test_the_step_of_a_sparse_answer_is_that_of_its_closest_values(hours: list[float], step_s: float) -> None:
     async with opened(SdkBench()) as case:
         case.api.grid.measured = {case.last_s - i * HOUR_S: 200.0 for i in hours}
-        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history()
     assert (case.provider.step_s, history.ends_s) == (step_s, case.last_s - hours[-1] * HOUR_S + step_s)
 
 
@@ -80,15 +79,14 @@ async def test_the_step_of_a_sparse_answer_is_that_of_its_closest_values(hours: 
 async def test_a_problem_report_is_quoted_without_its_url() -> None:
     async with opened(SdkBench("atlantis")) as case:
         with pytest.raises(SignalRefusedError, match="LocationConversionException: Location: 'atlantis' is not known"):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()
 
 
 @pytest.mark.live
 async def test_negative_values_are_missing() -> None:
     async with opened(SdkBench()) as case:
         case.api.grid.measured[case.last_s] = -1.0
-        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history()
     assert history.value_at(NOW_S) is None
 
 
@@ -105,12 +103,11 @@ async def test_a_forecast_for_another_location_is_refused_whatever_its_case() ->
     bench = SdkBench("EastUS")
     async with opened(bench) as case:
         case.api.grid.zone = "eastus"
-        forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
-        assert forecast is not None
+        forecast = await case.forecast()
         assert forecast.issued_at_s == case.last_s
         case.api.grid.zone = "westus"
         with pytest.raises(SignalDataError, match="answers for westus, asked for EastUS"):
-            await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
+            await case.forecast()
 
 
 @pytest.mark.live
@@ -118,8 +115,7 @@ async def test_sixty_days_take_requests_of_ten_days() -> None:
     bench = SdkBench()
     async with opened(bench) as case:
         case.api.grid.measured |= {s: value_at(bench, s) for s in (case.last_s - i * HOUR_S for i in range(62 * 24))}
-        history = await case.provider.fetch_history(since_s=NOW_S - 90 * DAY_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=NOW_S - 90 * DAY_S)
     assert len(history) == 60 * 24 + 1
     assert len(case.api.requests) == 7
 
@@ -135,8 +131,7 @@ async def test_a_data_source_with_one_day_is_not_asked_for_more_again(status: in
             await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
             bench.api.requests.clear()
         for n_requests in (2, 3):
-            history = await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=NOW_S)
-            assert history is not None
+            history = await case.history(since_s=NOW_S - 2 * DAY_S)
             assert len(history) == 24
             assert len(case.api.requests) == n_requests
 
@@ -147,14 +142,13 @@ async def test_a_refusal_of_the_last_day_raises_and_the_next_poll_is_complete() 
     bench.api.keeps_after_s = NOW_S
     async with opened(bench) as case:
         with pytest.raises(SignalRefusedError, match="unauthorized"):
-            await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=NOW_S)
+            await case.history(since_s=NOW_S - 2 * DAY_S)
         bench.api.requests.clear()
         with pytest.raises(SignalRefusedError, match="unauthorized"):
-            await case.provider.fetch_history(since_s=NOW_S - HOUR_S, now_s=NOW_S)
+            await case.history(since_s=NOW_S - HOUR_S)
         assert len(bench.api.requests) == 1, "there is nothing less to ask for"
         bench.api.keeps_after_s = 0.0
-        history = await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=NOW_S - 2 * DAY_S)
     assert len(history) == 49
 
 
@@ -164,4 +158,4 @@ async def test_a_wrong_clock_is_reported() -> None:
     async with opened(bench) as case:
         case.api.grid.measured[case.last_s + 2 * HOUR_S] = 9.0
         with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()

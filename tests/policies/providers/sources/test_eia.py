@@ -86,16 +86,14 @@ async def test_an_hour_that_lacks_an_important_fuel_is_missing_and_not_wrong(ben
             starts_s = case.last_s - i * HOUR_S
             case.api.grid.measured.pop(starts_s)
             bench.api.generated[starts_s] = {"WND": 700, "COL": None if i == 4 else "n/a"}
-        history = await case.provider.fetch_history(since_s=case.last_s - 4 * HOUR_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=case.last_s - 4 * HOUR_S)
     assert [math.isnan(value) for value in history.values] == [True, True, False, False, False]
 
 
 @pytest.mark.live
 async def test_all_but_the_last_day_is_settled(bench: EiaBench) -> None:
     async with opened(bench) as case:
-        history = await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=NOW_S - 2 * DAY_S)
     settled_s = history.starts_s[~history.estimated]
     assert settled_s.max() + HOUR_S <= NOW_S - DAY_S < settled_s.max() + 2 * HOUR_S
 
@@ -105,7 +103,7 @@ async def test_a_wrong_clock_is_reported(bench: EiaBench) -> None:
     async with opened(bench) as case:
         case.api.now_s = NOW_S - 6 * HOUR_S
         with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S - 6 * HOUR_S)
+            await case.history(since_s=NOW_S - DAY_S, now_s=NOW_S - 6 * HOUR_S)
 
 
 @pytest.mark.live

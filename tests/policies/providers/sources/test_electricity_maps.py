@@ -62,7 +62,7 @@ async def test_each_api_version_is_asked_not_to_guess_the_zone(bench: Electricit
     bench.settings["zone"] = UNKNOWN
     async with opened(bench) as case:
         with pytest.raises(SignalRefusedError, match="No data for zone"):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()
         assert case.api.requests[0].path == f"/{bench.settings['version']}/carbon-intensity/history"
 
 
@@ -86,8 +86,7 @@ async def test_older_values_come_in_ranges_of_ten_days() -> None:
     bench = ElectricityMapsBench()
     async with opened(bench) as case:
         case.api.grid.measured |= {s: value_at(bench, s) for s in (case.last_s - i * HOUR_S for i in range(62 * 24))}
-        history = await case.provider.fetch_history(since_s=NOW_S - 90 * DAY_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=NOW_S - 90 * DAY_S)
     assert [request.path.rpartition("/")[2] for request in case.api.requests] == ["history", *["past-range"] * 6]
     assert len(history) == 60 * 24 + 1, "sixty days, and the hour that held when they began"
     assert history.values.tolist() == [value_at(bench, s) for s in history.starts_s]
@@ -99,8 +98,7 @@ async def test_a_plan_without_a_past_is_not_asked_for_more_again() -> None:
     bench.api.plan.remove("past-range")
     async with opened(bench) as case:
         for _ in range(2):
-            history = await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=NOW_S)
-            assert history is not None
+            history = await case.history(since_s=NOW_S - 2 * DAY_S)
             assert len(history) == 24
     assert [request.path.rpartition("/")[2] for request in case.api.requests] == ["history", "past-range", "history"]
 
@@ -112,7 +110,7 @@ async def test_a_plan_without_forecasts_says_so_and_its_history_goes_on() -> Non
         bench.api.plan.remove("forecast")
         await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
         with pytest.raises(SignalRefusedError, match=r"the history works without.*requestType=forecast"):
-            await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
+            await case.forecast()
         assert await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
 
 
@@ -121,7 +119,7 @@ async def test_other_forecast_failures_do_not_mean_a_plan_without_forecasts() ->
     async with opened(ElectricityMapsBench()) as case:
         case.api.fault = Fault.TOO_MANY
         with pytest.raises(SignalLimitedError):
-            await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
+            await case.forecast()
 
 
 @pytest.mark.live
@@ -130,7 +128,7 @@ async def test_a_401_after_accepted_requests_may_be_a_rate_limit() -> None:
         await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
         case.api.fault = Fault.UNAUTHORIZED
         with pytest.raises(SignalLimitedError, match="asked too often, or it was revoked"):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()
 
 
 @pytest.mark.live
@@ -144,8 +142,7 @@ async def test_the_smallest_sufficient_horizon_is_requested(n_hours: float, hori
 @pytest.mark.live
 async def test_a_forecast_starts_after_now_and_has_the_source_s_issue_time() -> None:
     async with opened(ElectricityMapsBench()) as case:
-        forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + 12 * HOUR_S)
-    assert forecast is not None
+        forecast = await case.forecast(until_s=NOW_S + 12 * HOUR_S)
     assert forecast.starts_s[0] == case.last_s + HOUR_S
     assert forecast.issued_at_s == case.last_s
 
@@ -157,8 +154,7 @@ async def test_estimates_are_marked_and_can_be_left_out(*, disabled: bool) -> No
     async with opened(bench) as case:
         bench.api.estimated = {case.last_s, case.last_s - HOUR_S}
         bench.api.estimated.add(case.last_s - 30 * HOUR_S)
-        history = await case.provider.fetch_history(since_s=case.last_s - 31 * HOUR_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=case.last_s - 31 * HOUR_S)
     assert history.starts_s[history.estimated].tolist() == ([] if disabled else sorted(bench.api.estimated))
     assert (history.value_at(case.last_s - 30 * HOUR_S) is None) is disabled
 
@@ -171,8 +167,7 @@ async def test_of_two_revisions_the_one_that_was_updated_later_wins() -> None:
             {"datetime": iso(case.last_s), "carbonIntensity": 11.0, "updatedAt": iso(case.last_s - 1.0)},
             {"datetime": iso(case.last_s - HOUR_S), "carbonIntensity": 22.0, "updatedAt": iso(case.last_s + 1.0)},
         ]
-        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history()
     assert history.value_at(NOW_S) == value_at(bench, case.last_s)
     assert history.value_at(NOW_S - HOUR_S) == 22.0
     assert history.issued_at_s == case.last_s + 1.0
@@ -195,7 +190,7 @@ async def test_an_answer_to_another_request_is_refused(
     bench.api.row, bench.api.envelope = row, envelope
     async with opened(bench) as case:
         with pytest.raises(SignalDataError, match=words):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()
 
 
 @pytest.mark.live
@@ -204,7 +199,7 @@ async def test_an_answer_without_a_list_of_values_is_refused() -> None:
     bench.api.key = "results"
     async with opened(bench) as case:
         with pytest.raises(SignalDataError, match="has no history, no data and no forecast"):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()
 
 
 @pytest.mark.live
@@ -213,4 +208,4 @@ async def test_an_error_with_status_200_is_reported() -> None:
     bench.api.envelope = {"error": 'No recent data for zone "DE"'}
     async with opened(bench) as case:
         with pytest.raises(SignalUnavailableError, match='No recent data for zone "DE"'):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()

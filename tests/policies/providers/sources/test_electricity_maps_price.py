@@ -37,18 +37,12 @@ class TestElectricityMapsPrice(ProviderContract):
     """The contract."""
 
 
-def test_prices_have_the_kind_price() -> None:
-    assert ElectricityMapsPriceSettings(zone="DK-DK1").signal_kind() == "price"
-
-
 @pytest.mark.live
 async def test_future_prices_are_settled_and_in_the_exchange_s_currency(bench: PriceBench) -> None:
     async with opened(bench) as case:
         bench.api.currency = "GBP"
-        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
-        forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
-    assert history is not None
-    assert forecast is not None
+        history = await case.history()
+        forecast = await case.forecast()
     assert history.unit == forecast.unit == "GBP/kWh"
     assert not forecast.estimated.any()
     assert history.starts_s[-1] + HOUR_S == history.ends_s == forecast.starts_s[0], "no gap, and nothing twice"
@@ -58,8 +52,7 @@ async def test_future_prices_are_settled_and_in_the_exchange_s_currency(bench: P
 async def test_sixty_days_take_requests_of_ten_days(bench: PriceBench) -> None:
     async with opened(bench) as case:
         case.api.grid.measured |= {case.last_s - i * HOUR_S: 0.1 for i in range(62 * 24)}
-        history = await case.provider.fetch_history(since_s=NOW_S - 90 * DAY_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=NOW_S - 90 * DAY_S)
     assert len(history) == 60 * 24 + 1
     assert len(case.api.requests) == 7
 
@@ -70,8 +63,7 @@ async def test_of_two_revisions_the_one_that_was_updated_later_wins(bench: Price
         bench.api.extra = [
             {"datetime": iso(case.last_s), "value": 9.0, "unit": "EUR/MWh", "updatedAt": iso(case.last_s - 1.0)}
         ]
-        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history()
     assert history.value_at(NOW_S) == pytest.approx(value_at(bench, case.last_s))
 
 
@@ -84,17 +76,15 @@ async def test_mixed_or_unknown_price_units_are_refused(bench: PriceBench, unit:
     async with opened(bench) as case:
         bench.api.extra = [{"datetime": iso(case.last_s), "value": 1.0, "unit": unit}]
         with pytest.raises(SignalDataError, match=words):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()
 
 
 @pytest.mark.live
 async def test_a_change_of_currency_starts_another_series(bench: PriceBench) -> None:
     async with opened(bench) as case:
         bench.api.currencies = {case.last_s - 5 * HOUR_S: "BGN", case.last_s + 6 * HOUR_S: "CHF"}
-        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
-        forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
-    assert history is not None
-    assert forecast is not None
+        history = await case.history()
+        forecast = await case.forecast()
     assert (history.unit, history.starts_s[0], history.starts_s[-1]) == (
         "BGN/kWh",
         case.last_s - 5 * HOUR_S,

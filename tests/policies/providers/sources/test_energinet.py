@@ -65,8 +65,7 @@ class TestPrice(ProviderContract):
 async def test_the_repeated_hour_of_danish_time_has_two_values(bench: CarbonBench) -> None:
     turn_s = datetime(2026, 10, 25, 1, tzinfo=UTC).timestamp()
     async with opened(bench) as case:
-        history = await case.provider.fetch_history(since_s=turn_s - HOUR_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=turn_s - HOUR_S)
     assert history.starts_s[0] == turn_s - HOUR_S
     assert np.diff(history.starts_s).tolist() == [bench.step_s] * (len(history) - 1)
     for starts_s in (turn_s - HOUR_S, turn_s):
@@ -79,8 +78,7 @@ async def test_two_months_are_not_cut_to_the_default_of_a_hundred_records() -> N
     async with opened(bench) as case:
         first_s = case.last_s - 61 * DAY_S
         case.api.grid.measured |= {first_s + i * 300.0: 100.0 for i in range(61 * 288)}
-        history = await case.provider.fetch_history(since_s=first_s, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=first_s)
     (request,) = case.api.requests
     assert (request.query["start"], request.query["timezone"]) == ("2026-08-26T11:50", "UTC")
     assert (len(history), history.starts_s[0]) == (60 * 288 + 1, case.last_s - 60 * DAY_S)
@@ -91,15 +89,14 @@ async def test_measured_values_from_the_future_are_refused() -> None:
     async with opened(CarbonBench()) as case:
         case.api.now_s = NOW_S - HOUR_S
         with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S - HOUR_S)
+            await case.history(since_s=NOW_S - DAY_S, now_s=NOW_S - HOUR_S)
 
 
 @pytest.mark.live
 async def test_measured_values_are_not_estimates_and_late_ones_are_missing() -> None:
     async with opened(CarbonBench()) as case:
         case.api.grid.measured.pop(case.last_s)
-        history = await case.provider.fetch_history(since_s=NOW_S - HOUR_S + 60.0, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=NOW_S - HOUR_S + 60.0)
     assert history.starts_s[0] == NOW_S - HOUR_S
     assert not history.estimated.any()
     assert history.ends_s == case.last_s
@@ -110,8 +107,7 @@ async def test_measured_values_are_not_estimates_and_late_ones_are_missing() -> 
 async def test_values_far_apart_do_not_hold_until_the_next(hours_ago: Sequence[int]) -> None:
     async with opened(CarbonBench()) as case:
         case.api.grid.measured = {case.last_s - i * HOUR_S: 200.0 for i in hours_ago}
-        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history()
     assert history.ends_s == case.last_s - hours_ago[-1] * HOUR_S + 300.0
     assert history.value_at(case.last_s - hours_ago[0] * HOUR_S + 300.0) is None
 
@@ -121,8 +117,7 @@ async def test_prices_in_kroner_have_their_unit() -> None:
     bench = PriceBench()
     bench.currency = "DKK"
     async with opened(bench) as case:
-        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history()
     assert history.unit == "DKK/kWh"
     assert history.value_at(NOW_S) == pytest.approx(DKK_PER_EUR * value_at(bench, case.last_s))
 
@@ -130,10 +125,8 @@ async def test_prices_in_kroner_have_their_unit() -> None:
 @pytest.mark.live
 async def test_future_prices_are_not_part_of_the_history() -> None:
     async with opened(PriceBench()) as case:
-        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
-        forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=math.inf)
-    assert history is not None
-    assert forecast is not None
+        history = await case.history()
+        forecast = await case.forecast(until_s=math.inf)
     assert history.ends_s == forecast.starts_s[0] == case.last_s + 900.0
     assert not forecast.estimated.any()
     assert [request.query["start"] for request in case.api.requests] == ["2026-10-24T11:00", "2026-10-25T11:00"]

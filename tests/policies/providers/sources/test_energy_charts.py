@@ -63,8 +63,7 @@ async def test_missing_measurements_are_replaced_by_the_forecast_as_estimates() 
         late_s = [case.last_s - i * 900.0 for i in range(3)]
         case.api.grid.measured |= dict.fromkeys(late_s)
         case.api.grid.expected |= dict.fromkeys(late_s, 77.0)
-        history = await case.provider.fetch_history(since_s=NOW_S - HOUR_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=NOW_S - HOUR_S)
     assert history.values.tolist() == [value_at(bench, case.last_s - i * 900.0) for i in (4, 3)] + [77.0] * 3
     assert history.estimated.tolist() == [False, False, True, True, True]
 
@@ -74,7 +73,7 @@ async def test_measured_values_from_the_future_are_refused() -> None:
     async with opened(CarbonBench()) as case:
         case.api.now_s = NOW_S - DAY_S
         with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
-            await case.provider.fetch_forecast(now_s=NOW_S - DAY_S, until_s=NOW_S)
+            await case.forecast(now_s=NOW_S - DAY_S, until_s=NOW_S)
 
 
 @pytest.mark.live
@@ -92,8 +91,7 @@ async def test_a_forecast_ends_with_the_last_known_value() -> None:
     bench = CarbonBench()
     async with opened(bench) as case:
         case.api.grid.expected |= {s: None for s in case.api.grid.expected if s > NOW_S + 6 * HOUR_S}
-        forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
-    assert forecast is not None
+        forecast = await case.forecast()
     assert forecast.ends_s == NOW_S + 6 * HOUR_S + 600.0
     assert np.isfinite(forecast.values).all()
 
@@ -104,14 +102,14 @@ async def test_columns_of_different_lengths_are_refused(bench: CarbonBench) -> N
     async with opened(bench) as case:
         bench.api.n_lost = 1
         with pytest.raises(SignalDataError, match="must be as many each"):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()
 
 
 @pytest.mark.live
 async def test_an_unknown_country_is_refused_in_the_words_of_the_api() -> None:
     async with opened(CarbonBench("GB")) as case:
         with pytest.raises(SignalRefusedError, match="'gb' is not the code for an available country"):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()
 
 
 @pytest.mark.live
@@ -120,15 +118,7 @@ async def test_prices_in_another_unit_are_refused() -> None:
     async with opened(bench) as case:
         bench.api.unit = "GBP / MWh"
         with pytest.raises(SignalDataError, match="in 'GBP / MWh', not in EUR/MWh"):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
-
-
-@pytest.mark.live
-async def test_settled_prices_are_not_estimates() -> None:
-    async with opened(PriceBench()) as case:
-        forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
-    assert forecast is not None
-    assert not forecast.estimated.any()
+            await case.history()
 
 
 @pytest.mark.live

@@ -64,8 +64,7 @@ async def test_a_repeated_price_that_is_left_out_is_filled_in(bench: EntsoeBench
     async with opened(bench) as case:
         for i in range(3, 9):
             bench.api.grid.measured[case.last_s - 900.0 * i] = 0.25
-        history = await case.provider.fetch_history(since_s=case.last_s - 10 * 900.0, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=case.last_s - 10 * 900.0)
     assert history.values[2:8].tolist() == pytest.approx([0.25] * 6)
     assert history.value_at(case.last_s - 900.0) == pytest.approx(value_at(bench, case.last_s - 900.0))
 
@@ -93,13 +92,11 @@ async def test_of_two_auctions_only_the_first_counts(bench: EntsoeBench) -> None
     intraday = Auction(contract="A07", factor=3.0)
     async with opened(bench) as case:
         bench.api.auctions = (other, Auction(is_held=False), intraday)
-        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
-        forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
+        history = await case.history()
+        forecast = await case.forecast()
         bench.api.auctions = (other, intraday)
         alone = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
-    assert history is not None
     assert history.value_at(NOW_S) == pytest.approx(value_at(bench, case.last_s))
-    assert forecast is not None
     assert forecast.ends_s == MIDNIGHT_S + 25 * HOUR_S, "the price of tomorrow is not known yet"
     assert alone is None, "prices of another exchange are not those of this market"
 
@@ -108,8 +105,7 @@ async def test_of_two_auctions_only_the_first_counts(bench: EntsoeBench) -> None
 async def test_hours_and_quarters_in_one_document_become_one_series_of_quarters(bench: EntsoeBench) -> None:
     async with opened(bench) as case:
         bench.api.auctions = (Auction(is_held=False), Auction(resolution="PT60M"))
-        forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S - HOUR_S)
-    assert forecast is not None
+        forecast = await case.forecast(until_s=NOW_S + DAY_S - HOUR_S)
     assert np.diff(forecast.starts_s).tolist() == [900.0] * (len(forecast) - 1)
     today_s, tomorrow_s = MIDNIGHT_S + 20 * HOUR_S, MIDNIGHT_S + 30 * HOUR_S
     assert forecast.value_at(today_s + 900.0) == pytest.approx(value_at(bench, today_s + 900.0))
@@ -120,13 +116,10 @@ async def test_hours_and_quarters_in_one_document_become_one_series_of_quarters(
 async def test_a_change_of_currency_starts_another_series(bench: EntsoeBench) -> None:
     async with opened(bench) as case:
         bench.api.currencies = {date(2026, 10, 25): "BGN", date(2026, 10, 26): "CHF"}
-        history = await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=NOW_S)
-        forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
+        history = await case.history(since_s=NOW_S - 2 * DAY_S)
+        forecast = await case.forecast()
         bench.api.now_s = MIDNIGHT_S
-        before = await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=MIDNIGHT_S - 60.0)
-    assert history is not None
-    assert forecast is not None
-    assert before is not None
+        before = await case.history(since_s=NOW_S - 2 * DAY_S, now_s=MIDNIGHT_S - 60.0)
     assert (history.unit, history.starts_s[0]) == ("BGN/kWh", MIDNIGHT_S)
     assert (forecast.unit, forecast.ends_s) == ("BGN/kWh", MIDNIGHT_S + 25 * HOUR_S), "what goes on from the history"
     assert before.unit == "EUR/kWh", "what is not there yet does not count"
@@ -149,8 +142,7 @@ async def test_sixty_days_with_two_auctions_take_several_requests(bench: EntsoeB
 async def test_the_currency_is_that_of_the_document(bench: EntsoeBench) -> None:
     async with opened(bench) as case:
         bench.api.currency = "PLN"
-        history = await case.provider.fetch_history(since_s=NOW_S - HOUR_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=NOW_S - HOUR_S)
     assert history.unit == "PLN/kWh"
 
 
@@ -177,7 +169,7 @@ async def test_other_documents_raise_the_right_error(
         for name, value in change.items():
             setattr(bench.api, name, value)
         with pytest.raises(error, match=words) as caught:
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()
     assert TOKEN not in str(caught.value)
 
 
@@ -187,7 +179,7 @@ async def test_a_rate_limit_waits_out_the_ban(bench: EntsoeBench) -> None:
         await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
         bench.api.fault = Fault.UNAUTHORIZED
         with pytest.raises(SignalLimitedError) as caught:
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()
     assert caught.value.retry_after_s == 600.0
 
 

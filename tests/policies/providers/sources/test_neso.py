@@ -41,8 +41,7 @@ async def test_missing_measurements_are_replaced_by_the_forecast_as_estimates() 
     async with opened(bench) as case:
         case.api.grid.measured |= {case.last_s: None, case.last_s - 1_800.0: 0.0}
         case.api.grid.expected |= {case.last_s - i * 1_800.0: 77.0 for i in range(4)}
-        history = await case.provider.fetch_history(since_s=NOW_S - HOUR_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=NOW_S - HOUR_S)
     assert history.values.tolist() == [value_at(bench, case.last_s - 3_600.0), 77.0, 77.0]
     assert history.estimated.tolist() == [False, True, True]
 
@@ -50,8 +49,7 @@ async def test_missing_measurements_are_replaced_by_the_forecast_as_estimates() 
 @pytest.mark.live
 async def test_a_region_is_never_measured() -> None:
     async with opened(NesoBench("GB-3")) as case:
-        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history()
     assert history.estimated.all()
     assert [request.path.rpartition("/intensity/")[0] for request in case.api.requests] == ["/regional"]
 
@@ -62,7 +60,7 @@ async def test_the_values_of_another_region_are_refused() -> None:
     async with opened(bench) as case:
         bench.api.region = 13
         with pytest.raises(SignalDataError, match="regionid 13, not 3"):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()
 
 
 @pytest.mark.live
@@ -71,7 +69,7 @@ async def test_a_region_is_not_the_country() -> None:
     async with opened(bench) as case:
         bench.api.mixes_up = True
         with pytest.raises(SignalDataError, match="another shape"):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()
 
 
 @pytest.mark.live
@@ -81,8 +79,7 @@ async def test_two_months_take_requests_within_the_api_s_limit() -> None:
         first_s = case.last_s - 61 * DAY_S
         starts_s = [first_s + i * 1_800.0 for i in range(61 * 48)]
         case.api.grid.measured |= {s: value_at(bench, s) for s in starts_s}
-        history = await case.provider.fetch_history(since_s=first_s, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=first_s)
     assert len(case.api.requests) == 5
     assert history.starts_s[0] == case.last_s - 60 * DAY_S
     assert len(history) == 60 * 48 + 1, "no slot is missing, and none is there twice"
@@ -101,9 +98,9 @@ async def test_measured_values_from_the_future_are_refused() -> None:
     async with opened(NesoBench("GB")) as case:
         case.api.now_s = NOW_S - DAY_S
         with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
-            await case.provider.fetch_forecast(now_s=NOW_S - DAY_S, until_s=NOW_S)
+            await case.forecast(now_s=NOW_S - DAY_S, until_s=NOW_S)
         with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
-            await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=NOW_S - DAY_S)
+            await case.history(since_s=NOW_S - 2 * DAY_S, now_s=NOW_S - DAY_S)
 
 
 @pytest.mark.parametrize("zone", ["GB", "GB-1", "GB-17", "GB-RG10", "GB-E1", "GB-EC1A"])

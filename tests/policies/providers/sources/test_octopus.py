@@ -45,8 +45,7 @@ async def test_two_months_come_page_by_page_from_our_own_url() -> None:
     async with opened(bench) as case:
         first_s = case.last_s - 60 * DAY_S
         case.api.grid.measured |= {first_s + i * STEP_S: 0.2 for i in range(60 * 48)}
-        history = await case.provider.fetch_history(since_s=0.0, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=0.0)
     assert [request.query["page"] for request in case.api.requests] == ["1", "2"]
     assert (len(history), history.starts_s[0]) == (60 * 48 + 1, first_s)
 
@@ -57,7 +56,7 @@ async def test_endless_pages_are_refused() -> None:
     async with opened(bench) as case:
         bench.api.is_endless = True
         with pytest.raises(SignalDataError, match="more than 4 pages"):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()
     assert len(case.api.requests) == 4
 
 
@@ -65,8 +64,7 @@ async def test_endless_pages_are_refused() -> None:
 async def test_prices_without_vat_are_named_so() -> None:
     bench = OctopusBench(vat="exclude")
     async with opened(bench) as case:
-        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history()
     assert history.value_at(NOW_S) == pytest.approx(value_at(bench, case.last_s) / VAT_RATIO)
     assert case.provider.name == f"octopus {PRODUCT} H without VAT"
 
@@ -80,16 +78,13 @@ async def test_a_price_until_further_notice_fills_the_range() -> None:
             rate(changed_s, 0.30, valid_to=None),
             rate(0.0, 0.20, ends_s=changed_s, valid_from="2026-04-01T00:00:00+01:00"),
         ]
-        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
-        forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
-        longest = await case.provider.fetch_forecast(now_s=NOW_S, until_s=math.inf)
-    assert history is not None
+        history = await case.history()
+        forecast = await case.forecast()
+        longest = await case.forecast(until_s=math.inf)
     assert [history.value_at(s) for s in (NOW_S - DAY_S, changed_s - 1.0, changed_s, NOW_S)] == [0.2, 0.2, 0.3, 0.3]
     assert np.isfinite(history.values).all()
-    assert forecast is not None
     assert forecast.ends_s >= NOW_S + DAY_S
     assert set(forecast.values.tolist()) == {0.3}
-    assert longest is not None
     assert longest.ends_s < NOW_S + 4 * DAY_S
 
 
@@ -98,8 +93,7 @@ async def test_a_price_without_a_beginning_fills_the_range() -> None:
     bench = OctopusBench()
     async with opened(bench) as case:
         bench.api.rates = [rate(0.0, 0.20, valid_from=None, valid_to=None)]
-        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history()
     assert history.value_at(NOW_S - DAY_S) == pytest.approx(0.2)
 
 
@@ -111,17 +105,8 @@ async def test_of_two_prices_for_one_time_direct_debit_counts() -> None:
             rate(NOW_S - DAY_S, 0.20, valid_to=None, payment_method="DIRECT_DEBIT"),
             rate(NOW_S - DAY_S, 0.25, valid_to=None, payment_method="NON_DIRECT_DEBIT"),
         ]
-        history = await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history()
     assert set(history.values.tolist()) == {0.2}
-
-
-@pytest.mark.live
-async def test_published_prices_are_not_estimates() -> None:
-    async with opened(OctopusBench()) as case:
-        forecast = await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S)
-    assert forecast is not None
-    assert not forecast.estimated.any()
 
 
 @pytest.mark.live

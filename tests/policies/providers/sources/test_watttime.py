@@ -80,7 +80,7 @@ async def test_a_wrong_password_is_not_retried(monkeypatch: pytest.MonkeyPatch) 
     bench = WattTimeBench()
     async with opened(bench) as case:
         with pytest.raises(SignalRefusedError, match="HTTP 403: '403 Forbidden nginx': the user 'trainer' or"):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()
     assert paths(bench) == ["/login"]
 
 
@@ -89,7 +89,7 @@ async def test_a_region_beyond_the_plan_costs_one_login() -> None:
     bench = WattTimeBench("PJM_DC")
     async with opened(bench) as case:
         with pytest.raises(SignalRefusedError, match=r"Invalid scope\. Access not authorized for …"):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()
     assert paths(bench) == ["/login", "/v3/historical"]
 
 
@@ -102,7 +102,7 @@ async def test_neither_the_token_nor_the_password_in_any_form_is_shown(caplog: p
         for n_requests in (1, 2):
             case.api.fault = Fault.UNAUTHORIZED
             with pytest.raises(SignalRefusedError) as caught:
-                await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+                await case.history()
             told.append(str(caught.value))
             case.api.fault = None
             await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S + n_requests)
@@ -138,8 +138,7 @@ async def test_two_months_take_requests_of_thirty_days() -> None:
     async with opened(bench) as case:
         starts_s = [case.last_s - i * 300.0 for i in range(61 * 288)]
         case.api.grid.measured |= {s: value_at(bench, s) for s in starts_s}
-        history = await case.provider.fetch_history(since_s=NOW_S - 90 * DAY_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=NOW_S - 90 * DAY_S)
     assert len(history) == 60 * 288 + 1
     assert paths(bench) == ["/login", *["/v3/historical"] * 3]
 
@@ -158,11 +157,9 @@ async def test_imputed_values_are_estimates_and_a_forecast_is_as_old_as_it_says(
     bench = WattTimeBench()
     async with opened(bench) as case:
         bench.api.imputed = {case.last_s - 300.0}
-        history = await case.provider.fetch_history(since_s=case.last_s - 600.0, now_s=NOW_S + 60.0)
-        forecast = await case.provider.fetch_forecast(now_s=NOW_S + 60.0, until_s=NOW_S + HOUR_S)
-    assert history is not None
+        history = await case.history(since_s=case.last_s - 600.0, now_s=NOW_S + 60.0)
+        forecast = await case.forecast(now_s=NOW_S + 60.0, until_s=NOW_S + HOUR_S)
     assert history.estimated.tolist() == [False, True, False]
-    assert forecast is not None
     assert (forecast.issued_at_s, forecast.starts_s[0]) == (case.last_s, case.last_s + 300.0)
 
 
@@ -172,8 +169,7 @@ async def test_the_step_comes_from_the_answer() -> None:
     bench.api.meta = {"data_point_period_seconds": 3_600}
     async with opened(bench) as case:
         case.api.grid.measured = {NOW_S // HOUR_S * HOUR_S - i * HOUR_S: 100.0 for i in range(24)}
-        history = await case.provider.fetch_history(since_s=NOW_S - 5 * HOUR_S, now_s=NOW_S)
-    assert history is not None
+        history = await case.history(since_s=NOW_S - 5 * HOUR_S)
     assert case.provider.step_s == HOUR_S
     assert len(history) == 6
     assert history.value_at(NOW_S) == pytest.approx(100.0)
@@ -185,7 +181,7 @@ async def test_a_wrong_clock_is_reported() -> None:
     async with opened(bench) as case:
         case.api.grid.measured[case.last_s + HOUR_S] = 100.0
         with pytest.raises(SignalDataError, match=r"gives a measured value for .* one clock is wrong"):
-            await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
+            await case.history()
 
 
 @pytest.mark.parametrize("username", ["", "with:colon"])
