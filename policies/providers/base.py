@@ -1,5 +1,6 @@
 """The interface of a signal provider, its settings, and its errors."""
 
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Final, Protocol
 
@@ -122,6 +123,11 @@ class SignalError(Exception):
         self.retry_after_s = retry_after_s
         self.status = status
         super().__init__(_one_line(message))
+
+    @property
+    def is_refusal(self) -> bool:
+        """Return whether the source refuses the request itself; a plan may refuse an endpoint by 401."""
+        return isinstance(self, SignalRefusedError) or self.status == HTTPStatus.UNAUTHORIZED
 
 
 class SignalUnavailableError(SignalError):

@@ -31,11 +31,11 @@ DATE_TOLERANCE_S: Final = 3_600.0
 """A larger difference between the server's clock and ours shows that one of them is wrong."""
 MAX_BODY_BYTES: Final = 8 << 20
 MAX_REDIRECTS: Final = 3
-MAX_REMEMBERED: Final = 8
+MAX_CACHED: Final = 8
 """How many answers are cached for conditional requests, per source, and how long each may be."""
-MAX_REMEMBERED_BYTES: Final = 1 << 20
+MAX_CACHED_BYTES: Final = 1 << 20
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-_HINT_CHARACTERS: Final = 160
+_QUOTE_CHARACTERS: Final = 160
 _USER_AGENT: Final = "gridchase (+https://pypi.org/project/gridchase)"
 
 Shape = TypeVar("Shape")
@@ -50,7 +50,7 @@ class _Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Remembered:
+class _CachedAnswer:
     tag: str
     since: str
     body: bytes
@@ -62,7 +62,7 @@ class _Problem(msgspec.Struct):
     errors: dict[str, list[str]] = msgspec.field(default_factory=dict)
 
 
-class HttpSource:
+class HttpClient:
     """HTTP client of one provider.
 
     Args:
@@ -85,7 +85,7 @@ class HttpSource:
         self._secrets = secrets
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._accepted = False
-        self._remembered: OrderedDict[str, _Remembered] = OrderedDict()
+        self._cache: OrderedDict[str, _CachedAnswer] = OrderedDict()
 
     async def get_json(
         self,
@@ -106,8 +106,8 @@ class HttpSource:
         try:
             return msgspec.json.decode(body or b"[]", type=shape)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            why = self._masked(str(error))
-            raise SignalDataError(f"{self.name}: {why}; the answer begins {self._hint(body)}") from error
+            why = self._mask(str(error))
+            raise SignalDataError(f"{self.name}: {why}; the answer begins {self._quote(body)}") from error
 
     async def get(
         self,
@@ -132,27 +132,27 @@ class HttpSource:
             SignalDataError: the answer is too long, redirects elsewhere, or has another time than `now_s`.
         """
         target = self._target(url, params)
-        remembered = self._remembered.get(str(target))
+        cached = self._cache.get(str(target))
         conditions = {"User-Agent": _USER_AGENT, **(headers or {})}
-        if remembered is not None:
-            conditions |= {"If-None-Match": remembered.tag} if remembered.tag else {}
-            conditions |= {"If-Modified-Since": remembered.since} if remembered.since else {}
+        if cached is not None:
+            conditions |= {"If-None-Match": cached.tag} if cached.tag else {}
+            conditions |= {"If-Modified-Since": cached.since} if cached.since else {}
         answer = await self._follow(target, conditions)
-        is_unchanged = answer.status == HTTPStatus.NOT_MODIFIED and remembered is not None
+        is_unchanged = answer.status == HTTPStatus.NOT_MODIFIED and cached is not None
         if not is_unchanged and answer.status not in {HTTPStatus.OK, HTTPStatus.NO_CONTENT}:
             raise self._refusal(answer)
         self._check_clock(answer, now_s)
-        if remembered is not None and is_unchanged:
-            return remembered.body
+        if cached is not None and is_unchanged:
+            return cached.body
         self._accepted = True
-        self._remember(str(target), answer)
+        self._store(str(target), answer)
         return answer.body
 
     def _target(self, url: str, params: Params) -> URL:
         try:
             return URL(url).update_query(list(params.items()) if isinstance(params, Mapping) else list(params))
         except ValueError as error:
-            raise SignalRefusedError(f"{self.name}: its address is none: {self._masked(str(error))}") from error
+            raise SignalRefusedError(f"{self.name}: invalid URL: {self._mask(str(error))}") from error
 
     async def _follow(self, target: URL, headers: Mapping[str, str]) -> _Answer:
         """Return the answer, after redirects within the same host: no token is ever sent to another one."""
@@ -161,10 +161,10 @@ class HttpSource:
             if answer.status not in _REDIRECTS:
                 return answer
             location = answer.headers.get("Location", "")
-            there = _joined(target, location)
-            if there is None or _leads_elsewhere(target, there):
+            there = _redirect_target(target, location)
+            if there is None or _leaves_server(target, there):
                 moved = location if there is None else there.with_query(None)
-                raise SignalDataError(self._masked(f"{self.name}: has moved to {moved}; set `url` if that is right"))
+                raise SignalDataError(self._mask(f"{self.name}: has moved to {moved}; set `url` if that is right"))
             target = there
         raise SignalDataError(f"{self.name}: leads from one address to the next, without end")
 
@@ -177,7 +177,7 @@ class HttpSource:
         except TimeoutError as error:
             raise SignalUnavailableError(f"{self.name}: no answer in {self._timeout.total:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            why = self._masked(str(error) or type(error).__name__)
+            why = self._mask(str(error) or type(error).__name__)
             raise SignalUnavailableError(f"{self.name}: cannot be reached at {target.host}: {why}") from error
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
@@ -195,52 +195,52 @@ class HttpSource:
 
         Caches say in `Age` how long they have kept an answer (RFC 9111, section 4.2.3).
         """
-        said_s = _date_s(answer.headers)
-        if now_s is None or said_s is None or abs(said_s - now_s) <= DATE_TOLERANCE_S:
+        server_s = _date_s(answer.headers)
+        if now_s is None or server_s is None or abs(server_s - now_s) <= DATE_TOLERANCE_S:
             return
         raise SignalDataError(
-            f"{self.name}: its clock says {format_iso(said_s)}, and here it is {format_iso(now_s)}: "
+            f"{self.name}: its clock says {format_iso(server_s)}, and here it is {format_iso(now_s)}: "
             f"one clock is wrong by"
-            f" {abs(said_s - now_s) / 3600:.1f} h"
+            f" {abs(server_s - now_s) / 3600:.1f} h"
         )
 
     def _refusal(self, answer: _Answer) -> SignalError:
         """Return the error of a status."""
         status, retry_after_s = answer.status, _retry_after_s(answer.headers)
-        said = f"{self.name}: HTTP {status}: {self._hint(answer.body)}"
+        problem = f"{self.name}: HTTP {status}: {self._quote(answer.body)}"
         if status == HTTPStatus.TOO_MANY_REQUESTS:
-            return SignalLimitedError(f"{said} (asked too often)", retry_after_s=retry_after_s, status=status)
+            return SignalLimitedError(f"{problem} (asked too often)", retry_after_s=retry_after_s, status=status)
         if status == HTTPStatus.UNAUTHORIZED and self._accepted:
             why = "the token was good before: asked too often, or it was revoked"
-            return SignalLimitedError(f"{said} ({why})", retry_after_s=retry_after_s, status=status)
+            return SignalLimitedError(f"{problem} ({why})", retry_after_s=retry_after_s, status=status)
         if status == HTTPStatus.UNAUTHORIZED:
-            return SignalRefusedError(f"{said} (the token is wrong, or missing)", status=status)
+            return SignalRefusedError(f"{problem} (the token is wrong, or missing)", status=status)
         if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.REQUEST_TIMEOUT:
-            return SignalRefusedError(said, retry_after_s=retry_after_s, status=status)
-        return SignalUnavailableError(said, retry_after_s=retry_after_s, status=status)
+            return SignalRefusedError(problem, retry_after_s=retry_after_s, status=status)
+        return SignalUnavailableError(problem, retry_after_s=retry_after_s, status=status)
 
-    def _remember(self, target: str, answer: _Answer) -> None:
+    def _store(self, target: str, answer: _Answer) -> None:
         """Cache an answer with a validator (ETag or Last-Modified)."""
         tag, since = answer.headers.get("ETag", ""), answer.headers.get("Last-Modified", "")
-        self._remembered.pop(target, None)
-        if (tag or since) and len(answer.body) <= MAX_REMEMBERED_BYTES:
-            self._remembered[target] = _Remembered(tag=tag, since=since, body=answer.body)
-        while len(self._remembered) > MAX_REMEMBERED:
-            self._remembered.popitem(last=False)
+        self._cache.pop(target, None)
+        if (tag or since) and len(answer.body) <= MAX_CACHED_BYTES:
+            self._cache[target] = _CachedAnswer(tag=tag, since=since, body=answer.body)
+        while len(self._cache) > MAX_CACHED:
+            self._cache.popitem(last=False)
 
-    def _hint(self, body: bytes) -> str:
+    def _quote(self, body: bytes) -> str:
         """Return the beginning of an answer, without markup, in quotes."""
-        text = self._masked(body.decode("utf-8", "replace"))  # masked before it is cut: half a token is a secret, too
-        words = " ".join(re.sub(r"<[^>]*>", " ", _told(text)[:4_096]).split())
-        return repr(words if len(words) <= _HINT_CHARACTERS else f"{words[:_HINT_CHARACTERS]}…")
+        text = self._mask(body.decode("utf-8", "replace"))  # masked before it is cut: half a token is a secret, too
+        words = " ".join(re.sub(r"<[^>]*>", " ", _problem_text(text)[:4_096]).split())
+        return repr(words if len(words) <= _QUOTE_CHARACTERS else f"{words[:_QUOTE_CHARACTERS]}…")
 
-    def _masked(self, text: str) -> str:
+    def _mask(self, text: str) -> str:
         for secret in self._secrets:
             text = secret.masked(text)
         return text
 
 
-def _joined(target: URL, location: str) -> URL | None:
+def _redirect_target(target: URL, location: str) -> URL | None:
     """Return the target of a redirect, or None if it is no address."""
     try:
         return target.join(URL(location))
@@ -248,7 +248,7 @@ def _joined(target: URL, location: str) -> URL | None:
         return None
 
 
-def _leads_elsewhere(target: URL, there: URL) -> bool:
+def _leaves_server(target: URL, there: URL) -> bool:
     """Return whether a redirect leaves the server; its own change to HTTPS does not."""
     return there.host != target.host or (there.scheme, there.port) not in {(target.scheme, target.port), ("https", 443)}
 
@@ -276,7 +276,7 @@ def _date_s(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def _told(text: str) -> str:
+def _problem_text(text: str) -> str:
     """Return the text of a problem report (RFC 7807, with ASP.NET's lists of errors); any other text as it is."""
     try:
         problem = msgspec.json.decode(text, type=_Problem)

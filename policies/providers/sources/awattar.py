@@ -10,7 +10,7 @@ import aiohttp
 from msgspec import Struct, field
 
 from policies.providers.base import PriceSettings, SignalDataError, UrlOrNone
-from policies.providers.http import HttpSource
+from policies.providers.http import HttpClient
 from policies.providers.range_query import RangeQueryProvider
 from policies.providers.series import Point
 from policies.vocabulary.units import price_per_kwh
@@ -51,7 +51,7 @@ class AwattarProvider(RangeQueryProvider):
         zone, name = settings.zone, f"awattar {settings.zone}"
         super().__init__(name=name, kind="price", zone=zone, source=SOURCE, unit="EUR/kWh", step_s=STEP_S)
         self._url = f"{(settings.url or URLS[zone]).rstrip('/')}/v1/marketdata"
-        self._http = HttpSource(session, name=name)
+        self._http = HttpClient(session, name=name)
 
     async def _query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         return await self._fetch(since_s, now_s, now_s=now_s)

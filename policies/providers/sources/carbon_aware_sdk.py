@@ -4,14 +4,15 @@ API: https://carbon-aware-sdk.greensoftware.foundation. Data: from the source th
 with (WattTime, Electricity Maps, files), under that source's terms; the answers do not say what kind they are.
 """
 
+from http import HTTPStatus
 from itertools import pairwise
 from typing import Final, Literal
 
 import aiohttp
 from msgspec import Struct, field
 
-from policies.providers.base import ProviderSettings, SignalDataError, SignalError, SignalRefusedError, UrlOrNone, Zone
-from policies.providers.http import HttpSource
+from policies.providers.base import ProviderSettings, SignalDataError, SignalError, UrlOrNone, Zone
+from policies.providers.http import HttpClient
 from policies.providers.series import (
     AHEAD_S,
     CLOCK_TOLERANCE_S,
@@ -31,8 +32,6 @@ from policies.vocabulary.units import DAY_S, HOUR_S
 
 RANGE_S: Final = 10 * DAY_S
 """The longest range that every one of its sources accepts."""
-_UNAUTHORIZED: Final = 401
-_NOT_IMPLEMENTED: Final = 501
 
 
 class CarbonAwareSdkSettings(ProviderSettings, frozen=True, kw_only=True):
@@ -84,7 +83,7 @@ class CarbonAwareSdkProvider:
         self._zone = settings.zone
         self._root = f"{settings.url.rstrip('/')}/emissions"
         self._keeps_s = LOOK_BACK_S
-        self._http = HttpSource(session, name=self.name)
+        self._http = HttpClient(session, name=self.name)
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
         """Return the values since then, or since 24 hours ago if the data source has no more."""
@@ -106,7 +105,7 @@ class CarbonAwareSdkProvider:
                 f"{self._root}/forecasts/current", list[_Forecast], now_s=now_s, params={"location": self._zone}
             )
         except SignalError as error:
-            if error.status == _NOT_IMPLEMENTED:
+            if error.status == HTTPStatus.NOT_IMPLEMENTED:
                 return None
             raise
         others = {forecast.location for forecast in forecasts if forecast.location.casefold() != self._zone.casefold()}
@@ -127,7 +126,7 @@ class CarbonAwareSdkProvider:
         try:
             return await self._emissions(start_s, end_s, now_s=now_s)
         except SignalError as error:
-            if not _is_refused(error):
+            if not error.is_refusal:
                 raise
             self._keeps_s = DAY_S
             return []
@@ -163,7 +162,3 @@ def _finest_step_s(points: list[Point]) -> float:
     """Return the smallest distance between two starts [s], at most an hour."""
     starts_s = sorted({point.starts_s for point in points})
     return min([HOUR_S, *(after_s - before_s for before_s, after_s in pairwise(starts_s))])
-
-
-def _is_refused(error: SignalError) -> bool:
-    return isinstance(error, SignalRefusedError) or error.status == _UNAUTHORIZED

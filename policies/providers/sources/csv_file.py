@@ -164,18 +164,18 @@ class CsvProvider:
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
         """Return the values that hold after `since_s` and start by `now_s`, or None if the file has none."""
         whole = self._signal
-        n_told = int(np.searchsorted(whole.starts_s, now_s, side="right"))
+        n_known = int(np.searchsorted(whole.starts_s, now_s, side="right"))
         n_before = max(int(np.searchsorted(whole.starts_s, since_s, side="right")) - 1, 0)
-        if not n_told or since_s >= whole.ends_s:
+        if not n_known or since_s >= whole.ends_s:
             return None
-        ends_s = float(whole.starts_s[n_told]) if n_told < len(whole) else whole.ends_s
+        ends_s = float(whole.starts_s[n_known]) if n_known < len(whole) else whole.ends_s
         return Signal(
             kind=whole.kind,
             zone=whole.zone,
             source=whole.source,
             unit=whole.unit,
-            starts_s=whole.starts_s[n_before:n_told],
-            values=whole.values[n_before:n_told],
+            starts_s=whole.starts_s[n_before:n_known],
+            values=whole.values[n_before:n_known],
             ends_s=ends_s,
             issued_at_s=now_s,
         )

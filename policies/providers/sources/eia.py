@@ -8,6 +8,7 @@ counted. There is no forecast.
 
 import math
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Annotated, Final
 
 import aiohttp
@@ -23,7 +24,7 @@ from policies.providers.base import (
     Url,
     Variable,
 )
-from policies.providers.http import HttpSource
+from policies.providers.http import HttpClient
 from policies.providers.series import Point, build_signal, check_clock
 from policies.providers.sources.generation_mix import intensities_g_per_kwh
 from policies.vocabulary.signal import Signal, SignalKind
@@ -40,7 +41,6 @@ PAGE: Final = 5_000
 """The API's largest page [rows]."""
 MAX_PAGES: Final = 8
 _PERIOD: Final = "%Y-%m-%dT%H"
-_SERVER_ERROR: Final = 500
 
 Respondent = Annotated[str, Meta(pattern=r"\A[A-Z0-9]{2,5}\Z", description="2 to 5 characters of A-Z 0-9")]
 
@@ -97,7 +97,7 @@ class EiaProvider:
         self._zone = settings.zone
         self._url = f"{settings.url.rstrip('/')}/electricity/rto/fuel-type-data/data/"
         self._key = read_secret(key="token", file=settings.token_file, variable=settings.token_env)
-        self._http = HttpSource(session, name=self.name, secrets=[self._key])
+        self._http = HttpClient(session, name=self.name, secrets=[self._key])
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
         """Return the hours from the one at `since_s` on, of at most 60 days, or None if there are none.
@@ -162,13 +162,13 @@ class EiaProvider:
 
     def _refusal(self, answer: _Answer) -> SignalError:
         """Return the error in an answer without data, which may come with status 200."""
-        said = self._key.masked(bytes(answer.error).decode("utf-8", "replace"))[:200] or "no data, and no error"
+        reason = self._key.masked(bytes(answer.error).decode("utf-8", "replace"))[:200] or "no data, and no error"
         code = str(answer.code)
         if not bytes(answer.error):
-            return SignalDataError(f"{self.name}: {said}")
-        if code.isdecimal() and int(code) >= _SERVER_ERROR:
-            return SignalUnavailableError(f"{self.name}: error {code}: {said}")
-        return SignalRefusedError(f"{self.name}: error {code}: {said}")
+            return SignalDataError(f"{self.name}: {reason}")
+        if code.isdecimal() and int(code) >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return SignalUnavailableError(f"{self.name}: error {code}: {reason}")
+        return SignalRefusedError(f"{self.name}: error {code}: {reason}")
 
     def _starts_s(self, row: _Row) -> float:
         """Return when a row's hour starts [Unix s]; the EIA names it by its end, in UTC."""

@@ -25,7 +25,7 @@ from policies.providers.base import (
     Variable,
     Zone,
 )
-from policies.providers.http import HttpSource
+from policies.providers.http import HttpClient
 from policies.providers.series import (
     LOOK_BACK_S,
     Point,
@@ -93,7 +93,7 @@ class ElectricityMapsApi:
         granularity: str,
     ) -> None:
         token = read_secret(key="token", file=access.token_file, variable=access.token_env)
-        self._http = HttpSource(session, name=name, secrets=[token])
+        self._http = HttpClient(session, name=name, secrets=[token])
         self._headers = {"auth-token": token.reveal()}
         self._root = f"{access.url.rstrip('/')}/{version}"
         self._common = dict([("zone", access.zone), ("temporalGranularity", granularity), _NO_CALLER_LOOKUP[version]])
@@ -114,14 +114,13 @@ class ElectricityMapsApi:
             self._check("temporalGranularity", answer.temporal_granularity)
         return answer
 
-    def _check(self, key: str, said: str) -> None:
-        if said != self._common[key]:
-            raise SignalDataError(f"{self._http.name}: answers for {key} {said!r}, asked for {self._common[key]!r}")
+    def _check(self, key: str, answered: str) -> None:
+        if answered != self._common[key]:
+            raise SignalDataError(f"{self._http.name}: answers for {key} {answered!r}, asked for {self._common[key]!r}")
 
 
 HORIZONS_H: Final = (6, 24, 48, 72)
 """How far a forecast may reach [h]."""
-_UNAUTHORIZED: Final = 401
 
 
 class ElectricityMapsSettings(ElectricityMapsAccess, frozen=True, kw_only=True):
@@ -200,7 +199,7 @@ class ElectricityMapsProvider:
         try:
             answer = await self._ask("forecast", {"horizonHours": str(horizon_h)}, now_s=now_s)
         except SignalError as error:
-            if not _is_refused(error):
+            if not error.is_refusal:
                 raise
             why = f"the history works without a forecast, which the plan has not where the token is good: {error}"
             raise SignalRefusedError(why, status=error.status) from error
@@ -220,7 +219,7 @@ class ElectricityMapsProvider:
             try:
                 points += self._points(await self._ask("past-range", params, now_s=now_s))
             except SignalError as error:
-                if not _is_refused(error):
+                if not error.is_refusal:
                     raise
                 self._has_past = False
                 break
@@ -264,11 +263,6 @@ class ElectricityMapsProvider:
             now_s=now_s,
             issued_at_s=issued_at_s,
         )
-
-
-def _is_refused(error: SignalError) -> bool:
-    """Return whether the plan lacks an endpoint, which the API may answer by 401 to a valid token."""
-    return isinstance(error, SignalRefusedError) or error.status == _UNAUTHORIZED
 
 
 _UNIT: Final = re.compile(r"[A-Z]{3}/MWh")
@@ -353,11 +347,11 @@ class ElectricityMapsPriceProvider:
             updated_at_s=parse_iso_s(price.updated_at, source=self.name) if price.updated_at else 0.0,
         )
 
-    def _unit(self, said: str) -> str:
+    def _unit(self, unit: str) -> str:
         """Return the unit per kWh of prices in a unit per MWh."""
-        if not _UNIT.fullmatch(said):
-            raise SignalDataError(f"{self.name}: gives prices in {said!r}; must be money per MWh, such as EUR/MWh")
-        return said.replace("/MWh", "/kWh")
+        if not _UNIT.fullmatch(unit):
+            raise SignalDataError(f"{self.name}: gives prices in {unit!r}; must be money per MWh, such as EUR/MWh")
+        return unit.replace("/MWh", "/kWh")
 
     def _signal(self, points: list[Point], *, unit: str, now_s: float) -> Signal | None:
         return build_signal(

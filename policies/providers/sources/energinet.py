@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import fields
 
 from policies.providers.base import Lateness, PriceSettings, ProviderSettings, SignalDataError, Url, Zone
-from policies.providers.http import HttpSource
+from policies.providers.http import HttpClient
 from policies.providers.range_query import RangeQueryProvider
 from policies.providers.series import Point, check_clock, format_iso, parse_iso_s
 from policies.vocabulary.units import HOUR_S, price_per_kwh
@@ -92,7 +92,7 @@ class EnerginetProvider(RangeQueryProvider):
         zone, name = settings.zone, f"energinet {settings.zone}"
         super().__init__(name=name, kind="average", zone=zone, source=SOURCE, unit="g/kWh", step_s=CARBON_STEP_S)
         self._url = f"{settings.url.rstrip('/')}/dataset"
-        self._http = HttpSource(session, name=name)
+        self._http = HttpClient(session, name=name)
 
     async def _query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         points = await self._fetch("CO2Emis", since_s, now_s=now_s, estimated=False)
@@ -122,7 +122,7 @@ class EnerginetPriceProvider(RangeQueryProvider):
         )
         self._url = f"{settings.url.rstrip('/')}/dataset/DayAheadPrices"
         self._in_dkk = settings.currency == "DKK"
-        self._http = HttpSource(session, name=name)
+        self._http = HttpClient(session, name=name)
 
     async def _query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         params = _params(_Price, self._zone, since_s // HOUR_S * HOUR_S)

@@ -13,7 +13,7 @@ import aiohttp
 from msgspec import Struct, field
 
 from policies.providers.base import PriceSettings, ProviderSettings, SignalDataError, Url, Zone
-from policies.providers.http import HttpSource
+from policies.providers.http import HttpClient
 from policies.providers.range_query import RangeQueryProvider
 from policies.providers.series import Point, check_clock
 from policies.vocabulary.units import HOUR_S, price_per_kwh
@@ -86,7 +86,7 @@ class EnergyChartsProvider(RangeQueryProvider):
         super().__init__(name=name, kind="average", zone=settings.zone, source=SOURCE, unit="g/kWh", step_s=STEP_S)
         self._url = f"{settings.url.rstrip('/')}/co2eq"
         self._country = settings.zone.lower()
-        self._http = HttpSource(session, name=name)
+        self._http = HttpClient(session, name=name)
 
     async def _query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         return await self._fetch(since_s, now_s, now_s=now_s)
@@ -122,7 +122,7 @@ class EnergyChartsPriceProvider(RangeQueryProvider):
         )
         self._url = f"{settings.url.rstrip('/')}/price"
         self._bidding_zone = settings.zone
-        self._http = HttpSource(session, name=name)
+        self._http = HttpClient(session, name=name)
 
     async def _query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         return await self._fetch(since_s, now_s, now_s=now_s)

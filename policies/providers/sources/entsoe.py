@@ -25,7 +25,7 @@ from policies.providers.base import (
     Variable,
     Zone,
 )
-from policies.providers.http import HttpSource
+from policies.providers.http import HttpClient
 from policies.providers.series import Point, build_signal, single_unit
 from policies.providers.sources.entsoe_document import PricePeriod, parse_day_ahead
 from policies.vocabulary.signal import Signal, SignalKind
@@ -148,7 +148,7 @@ class EntsoeProvider:
         self._eic = eic
         self._url = settings.url
         self._token = read_secret(key="token", file=settings.token_file, variable=settings.token_env)
-        self._http = HttpSource(session, name=self.name, secrets=[self._token])
+        self._http = HttpClient(session, name=self.name, secrets=[self._token])
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
         """Return the prices from the one that holds at `since_s` to the one that holds now, of at most 60 days.
@@ -157,10 +157,10 @@ class EntsoeProvider:
             SignalError: the API failed, refused, or answered for another zone.
         """
         since_s = max(since_s, now_s - MAX_LOOK_BACK_S)
-        told: list[PricePeriod] = []
+        periods: list[PricePeriod] = []
         for start_s, end_s in _chunks(since_s, now_s):
-            told += await self._prices(start_s, end_s, now_s=now_s)
-        return self._signal(told, since_s=since_s, until_s=math.nextafter(now_s, math.inf), now_s=now_s, latest=True)
+            periods += await self._prices(start_s, end_s, now_s=now_s)
+        return self._signal(periods, since_s=since_s, until_s=math.nextafter(now_s, math.inf), now_s=now_s, latest=True)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return the published prices from the current one up to `until_s`.
@@ -168,8 +168,8 @@ class EntsoeProvider:
         Raises:
             SignalError: the API failed, refused, or answered for another zone.
         """
-        told = await self._prices(now_s, until_s, now_s=now_s)
-        return self._signal(told, since_s=now_s, until_s=until_s, now_s=now_s, latest=False)
+        periods = await self._prices(now_s, until_s, now_s=now_s)
+        return self._signal(periods, since_s=now_s, until_s=until_s, now_s=now_s, latest=False)
 
     async def _prices(self, start_s: float, end_s: float, *, now_s: float) -> list[PricePeriod]:
         """Return the prices of all days that a time range touches: the API returns whole days."""
@@ -193,7 +193,7 @@ class EntsoeProvider:
             return parse_day_ahead(masked.encode(), eic=self._eic, source=self.name)
 
     def _signal(
-        self, told: list[PricePeriod], *, since_s: float, until_s: float, now_s: float, latest: bool
+        self, periods: list[PricePeriod], *, since_s: float, until_s: float, now_s: float, latest: bool
     ) -> Signal | None:
         """Return the prices that hold after `since_s` and start before `until_s` as one signal, or None.
 
@@ -202,24 +202,27 @@ class EntsoeProvider:
         The step is the finest of all periods: hourly prices are repeated for each quarter where some periods have
         quarters, so that a zone that changes to quarters keeps one series.
         """
-        told = [
-            prices
-            for prices in told
-            if prices.sequence == MARKET_SEQUENCE and prices.ends_s > since_s and prices.starts_s < until_s
+        periods = [
+            period
+            for period in periods
+            if period.sequence == MARKET_SEQUENCE and period.ends_s > since_s and period.starts_s < until_s
         ]
-        if not told:
+        if not periods:
             return None
-        currency = single_unit(((prices.starts_s, prices.currency) for prices in told), source=self.name, latest=latest)
+        currency = single_unit(
+            ((period.starts_s, period.currency) for period in periods), source=self.name, latest=latest
+        )
         if not currency:
             raise SignalDataError(f"{self.name}: prices in no currency")
-        told = [prices for prices in told if prices.currency == currency]
-        step_s = min(prices.step_s for prices in told)
-        coarse_first = sorted(told, key=lambda prices: -prices.step_s)  # of two prices for one time, the later one wins
+        periods = [period for period in periods if period.currency == currency]
+        step_s = min(period.step_s for period in periods)
+        # Of two prices for one time, the later one wins: the finer one.
+        coarse_first = sorted(periods, key=lambda period: -period.step_s)
         return build_signal(
             (
                 point
-                for prices in coarse_first
-                for point in _points(prices, step_s)
+                for period in coarse_first
+                for point in _points(period, step_s)
                 if point.starts_s + step_s > since_s and point.starts_s < until_s
             ),
             kind=self.kind,

@@ -55,10 +55,10 @@ def parse_day_ahead(body: bytes, *, eic: str, source: str) -> list[PricePeriod]:
     """
     root = _read_xml(body, source)
     if root.tag == "Acknowledgement_MarketDocument":
-        said = " ".join((root.findtext("Reason/text") or "gives no reason").split())[:200]
-        if NO_DATA in said:
+        reason = " ".join((root.findtext("Reason/text") or "gives no reason").split())[:200]
+        if NO_DATA in reason:
             return []
-        raise SignalRefusedError(f"{source}: {root.findtext('Reason/code')}: {said}")
+        raise SignalRefusedError(f"{source}: {root.findtext('Reason/code')}: {reason}")
     if root.tag != "Publication_MarketDocument":
         raise SignalDataError(f"{source}: sends a {root.tag[:60]!r} instead of prices")
     return [
@@ -113,12 +113,12 @@ def _read_period(series: Element, period: Element, source: str) -> PricePeriod:
     n_positions = round((ends_s - starts_s) / step_s)
     if not 0 < n_positions <= MAX_POSITIONS:
         raise ValueError(f"a period of {n_positions} prices")
-    told = dict(_read_points(period, n_positions))
+    known = dict(_read_points(period, n_positions))
     is_filled = series.findtext("curveType") == VARIABLE_BLOCKS
     by_position: list[float | None] = []
     for position in range(n_positions):
         before = by_position[-1] if is_filled and by_position else None
-        by_position.append(told.get(position, before))
+        by_position.append(known.get(position, before))
     return PricePeriod(
         currency=series.findtext("currency_Unit.name", ""),
         sequence=int(series.findtext("classificationSequence_AttributeInstanceComponent.position", "1")),

@@ -76,13 +76,13 @@ def intensities_g_per_kwh(mixes: Mapping[float, Mix]) -> dict[float, float | Non
 def _lacking(mixes: Mapping[float, Mix], order: Iterable[float]) -> set[float]:
     """Return the hours that lack a fuel which mattered when it was last reported, in the given order of hours."""
     lacking: set[float] = set()
-    told: dict[str, tuple[float, float]] = {}
+    reported: dict[str, tuple[float, float]] = {}
     for starts_s in order:
         shares = _shares(mixes[starts_s])
-        for fuel, (told_s, share_ratio) in told.items():
-            if fuel not in shares and share_ratio >= MIN_SHARE_RATIO and abs(starts_s - told_s) <= REACH_S:
+        for fuel, (reported_s, share_ratio) in reported.items():
+            if fuel not in shares and share_ratio >= MIN_SHARE_RATIO and abs(starts_s - reported_s) <= REACH_S:
                 lacking.add(starts_s)
-        told |= {fuel: (starts_s, share_ratio) for fuel, share_ratio in shares.items()}
+        reported |= {fuel: (starts_s, share_ratio) for fuel, share_ratio in shares.items()}
     return lacking
 
 
@@ -95,4 +95,4 @@ def _shares(mix: Mix) -> dict[str, float]:
 
 def _generated(mix: Mix) -> dict[str, float]:
     """Return the generation of each reported fuel [kWh], without storage."""
-    return {fuel: max(told, 0.0) for fuel, told in mix.items() if told is not None and fuel not in STORAGE}
+    return {fuel: max(reported, 0.0) for fuel, reported in mix.items() if reported is not None and fuel not in STORAGE}

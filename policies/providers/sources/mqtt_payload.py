@@ -100,7 +100,7 @@ LONGEST_STEP_S: Final = 3_600.0
 def grid_fault(grid: GridSignal) -> str:
     """Return why a message cannot be used, or "": old controllers do not say which values were held."""
     if grid.known_until_s is None and grid.state != "fresh":
-        return f"is {grid.state}, and does not say until when its values were told: update that controller"
+        return f"is {grid.state}, and does not say until when its values were known: update that controller"
     return ""
 
 
@@ -114,15 +114,15 @@ def grid_history(grid: GridSignal, *, source: str, step_s: float, since_s: float
         since_s: start of the range [Unix s].
         now_s: the time [Unix s].
     """
-    step_s, told_until_s = _step_s(grid, step_s), _told_until_s(grid)
-    last_s = min(now_s, math.nextafter(told_until_s, -math.inf))
+    step_s, known_until_s = _step_s(grid, step_s), _known_until_s(grid)
+    last_s = min(now_s, math.nextafter(known_until_s, -math.inf))
     history = _signal(
         (value for value in grid.values if since_s - step_s < value.starts_s <= last_s),
         grid,
         source=source,
         step_s=step_s,
     )
-    return history.between(-math.inf, told_until_s) if history is not None else None
+    return history.between(-math.inf, known_until_s) if history is not None else None
 
 
 def grid_forecast(grid: GridSignal, *, source: str, step_s: float, now_s: float, until_s: float) -> Signal | None:
@@ -133,14 +133,14 @@ def grid_forecast(grid: GridSignal, *, source: str, step_s: float, now_s: float,
     """
     if grid.state != "fresh":
         return None
-    step_s, told_until_s = _step_s(grid, step_s), _told_until_s(grid)
-    if _repeats(grid, told_until_s):
+    step_s, known_until_s = _step_s(grid, step_s), _known_until_s(grid)
+    if _repeats(grid, known_until_s):
         return None
     return _signal(
         (
             value
             for value in grid.values
-            if (told_until_s <= value.starts_s or now_s < value.starts_s)
+            if (known_until_s <= value.starts_s or now_s < value.starts_s)
             and now_s - step_s < value.starts_s < until_s
             and not _is_held(grid, value)
         ),
@@ -168,27 +168,27 @@ def _signal(
     )
 
 
-def _told_until_s(grid: GridSignal) -> float:
+def _known_until_s(grid: GridSignal) -> float:
     """Return until when the values are the source's own [Unix s]; infinite if all are."""
     ends_s = (grid.known_until_s, grid.forecast_from_s)
     return min((end_s for end_s in ends_s if end_s is not None), default=math.inf)
 
 
-def _repeats(grid: GridSignal, told_until_s: float) -> bool:
+def _repeats(grid: GridSignal, known_until_s: float) -> bool:
     """Return whether the forecast only repeats the last known value; a price may well be the same all day."""
     last = max(
-        (value for value in grid.values if value.starts_s < told_until_s),
+        (value for value in grid.values if value.starts_s < known_until_s),
         key=lambda value: value.starts_s,
         default=None,
     )
-    expected = {value.value for value in grid.values if value.starts_s >= told_until_s}
+    expected = {value.value for value in grid.values if value.starts_s >= known_until_s}
     return grid.kind != "price" and last is not None and expected == {last.value}
 
 
 def _is_held(grid: GridSignal, value: SignalValue) -> bool:
     """Return whether a value was held: neither known nor forecast."""
     is_before_forecast = grid.forecast_from_s is None or value.starts_s < grid.forecast_from_s
-    return value.estimated and value.starts_s >= _told_until_s(grid) and is_before_forecast
+    return value.estimated and value.starts_s >= _known_until_s(grid) and is_before_forecast
 
 
 def _step_s(grid: GridSignal, fallback_s: float) -> float:

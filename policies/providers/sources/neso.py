@@ -13,7 +13,7 @@ import aiohttp
 from msgspec import Struct, field
 
 from policies.providers.base import ProviderSettings, SignalDataError, Url, Zone
-from policies.providers.http import HttpSource
+from policies.providers.http import HttpClient
 from policies.providers.range_query import RangeQueryProvider
 from policies.providers.series import AHEAD_S, Point, check_clock, format_iso, parse_iso_s
 
@@ -77,12 +77,12 @@ class NesoProvider(RangeQueryProvider):
         name = f"neso {settings.zone}"
         super().__init__(name=name, kind="average", zone=settings.zone, source=SOURCE, unit="g/kWh", step_s=STEP_S)
         self._url = settings.url.rstrip("/")
-        self._place = _place(settings.zone)
-        self._http = HttpSource(session, name=name)
+        self._region = _region(settings.zone)
+        self._http = HttpClient(session, name=name)
 
     async def _query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         points: list[Point] = []
-        for start_s, end_s in _spans(since_s, now_s + AHEAD_S):
+        for start_s, end_s in _query_ranges(since_s, now_s + AHEAD_S):
             points += await self._fetch(start_s, format_iso(end_s), now_s=now_s)
         self._check_clock(points, now_s)
         return points
@@ -98,9 +98,9 @@ class NesoProvider(RangeQueryProvider):
 
     async def _fetch(self, start_s: float, end: str, *, now_s: float) -> list[Point]:
         """Return the slots of a query. The first one ends at its start; `past_points` drops it."""
-        where = "/intensity" if self._place is None else "/regional/intensity"
-        place = "" if self._place is None else f"/{'/'.join(self._place)}"
-        url = f"{self._url}{where}/{format_iso(start_s)}/{end}{place}"
+        where = "/intensity" if self._region is None else "/regional/intensity"
+        region_path = "" if self._region is None else f"/{'/'.join(self._region)}"
+        url = f"{self._url}{where}/{format_iso(start_s)}/{end}{region_path}"
         answer = await self._http.get_json(url, _Answer, now_s=now_s)
         return [self._point(slot) for slot in self._slots(answer)]
 
@@ -111,14 +111,14 @@ class NesoProvider(RangeQueryProvider):
             SignalDataError: they are of another zone.
         """
         region = answer.data if isinstance(answer.data, _Region) else None
-        if (region is None) != (self._place is None):
+        if (region is None) != (self._region is None):
             raise SignalDataError(f"{self.name}: the answer has another shape than this zone's")
-        if region is None or self._place is None:
+        if region is None or self._region is None:
             return answer.data if isinstance(answer.data, list) else []
-        what, wanted = self._place
-        said = str(region.regionid if what == "regionid" else region.postcode).upper()
-        if said != wanted:
-            raise SignalDataError(f"{self.name}: the answer is for {what} {said}, not {wanted}")
+        what, wanted = self._region
+        answered = str(region.regionid if what == "regionid" else region.postcode).upper()
+        if answered != wanted:
+            raise SignalDataError(f"{self.name}: the answer is for {what} {answered}, not {wanted}")
         return region.data
 
     def _point(self, slot: _Slot) -> Point:
@@ -129,7 +129,7 @@ class NesoProvider(RangeQueryProvider):
         return Point(starts_s, slot.intensity.forecast_g_per_kwh, estimated=True)
 
 
-def _place(zone: str) -> tuple[str, str] | None:
+def _region(zone: str) -> tuple[str, str] | None:
     """Return the part of the country that a zone is, in the API's terms, or None for the whole."""
     part = zone.removeprefix("GB").removeprefix("-")
     return ("regionid" if part.isdecimal() else "postcode", part) if part else None
@@ -139,7 +139,7 @@ def _slot_s(time_s: float) -> float:
     return time_s // STEP_S * STEP_S
 
 
-def _spans(since_s: float, until_s: float) -> Iterator[tuple[float, float]]:
+def _query_ranges(since_s: float, until_s: float) -> Iterator[tuple[float, float]]:
     """Yield (start, end) of queries that cover the slots from `since_s` to `until_s`, both included [Unix s]."""
     first_s, end_s = _slot_s(since_s), _slot_s(until_s) + STEP_S
     for i in range(math.ceil((end_s - first_s) / MAX_SPAN_S)):

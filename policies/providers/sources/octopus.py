@@ -12,7 +12,7 @@ import aiohttp
 from msgspec import Meta, Struct, field
 
 from policies.providers.base import PriceSettings, SignalDataError, Url, Zone
-from policies.providers.http import HttpSource
+from policies.providers.http import HttpClient
 from policies.providers.range_query import RangeQueryProvider
 from policies.providers.series import Point, format_iso, parse_iso_s
 from policies.vocabulary.units import price_pounds_per_kwh
@@ -75,7 +75,7 @@ class OctopusProvider(RangeQueryProvider):
         tariffs = f"{settings.url.rstrip('/')}/v1/products/{product}/electricity-tariffs"
         self._url = f"{tariffs}/E-1R-{product}-{zone}/standard-unit-rates/"
         self._has_vat = settings.vat == "include"
-        self._http = HttpSource(session, name=name)
+        self._http = HttpClient(session, name=name)
 
     async def _query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         return await self._fetch(since_s, now_s + STEP_S, now_s=now_s)

@@ -20,7 +20,7 @@ from policies.providers.base import (
     Variable,
     Zone,
 )
-from policies.providers.http import HttpSource
+from policies.providers.http import HttpClient
 from policies.providers.series import (
     AHEAD_S,
     LOOK_BACK_S,
@@ -113,7 +113,7 @@ class WattTimeProvider:
         self._session = session
         self._root = settings.url.rstrip("/")
         self._password = read_secret(key="password", file=settings.password_file, variable=settings.password_env)
-        self._client: HttpSource | None = None
+        self._client: HttpClient | None = None
         self._bearer = ""
         self._renew_at_s = -math.inf
 
@@ -133,20 +133,20 @@ class WattTimeProvider:
         horizon_h = min(math.ceil((until_s - now_s) / 3_600.0), MAX_HORIZON_H)
         answer = await self._ask("forecast", {"horizon_hours": str(horizon_h)}, now_s=now_s)
         points = [point._replace(estimated=True) for point in self._points(answer)]
-        said_at = answer.meta.generated_at
+        issued_at = answer.meta.generated_at
         return self._signal(
             future_points(points, now_s=now_s, until_s=until_s),
             now_s=now_s,
-            issued_at_s=parse_iso_s(said_at, source=self.name) if said_at else None,
+            issued_at_s=parse_iso_s(issued_at, source=self.name) if issued_at else None,
         )
 
     async def _ask(self, endpoint: str, params: dict[str, str], *, now_s: float) -> _Answer:
         """Return an answer, checked to be for the region, signal and unit asked for."""
         wanted = {"region": self._settings.zone, "signal_type": self._settings.signal_type}
         answer = await self._get(f"{self._root}/v3/{endpoint}", _Answer, wanted | params, now_s=now_s)
-        for key, said in (("region", answer.meta.region), ("signal_type", answer.meta.signal_type)):
-            if said != wanted[key]:
-                raise SignalDataError(f"{self.name}: answers for {key} {said!r}, asked for {wanted[key]!r}")
+        for key, answered in (("region", answer.meta.region), ("signal_type", answer.meta.signal_type)):
+            if answered != wanted[key]:
+                raise SignalDataError(f"{self.name}: answers for {key} {answered!r}, asked for {wanted[key]!r}")
         if answer.meta.units != UNITS:
             raise SignalDataError(f"{self.name}: gives values in {answer.meta.units!r}; must be {UNITS!r}")
         self.step_s = answer.meta.step_s
@@ -168,12 +168,12 @@ class WattTimeProvider:
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._bearer}"}
 
-    async def _log_in(self, now_s: float) -> HttpSource:
+    async def _log_in(self, now_s: float) -> HttpClient:
         """Get a token, and return an HTTP client that masks it."""
         self._client = None
         user = f"{self._settings.username}:{self._password.reveal()}"
         basic = Secret(base64.b64encode(user.encode()).decode("ascii"))
-        door = HttpSource(self._session, name=self.name, secrets=[self._password, basic])
+        door = HttpClient(self._session, name=self.name, secrets=[self._password, basic])
         try:
             login = await door.get_json(
                 f"{self._root}/login", _Login, now_s=now_s, headers={"Authorization": f"Basic {basic.reveal()}"}
@@ -185,7 +185,7 @@ class WattTimeProvider:
             raise SignalRefusedError(why, status=error.status) from error
         self._bearer = login.token
         self._renew_at_s = now_s + TOKEN_LASTS_S
-        self._client = HttpSource(self._session, name=self.name, secrets=[self._password, Secret(login.token)])
+        self._client = HttpClient(self._session, name=self.name, secrets=[self._password, Secret(login.token)])
         return self._client
 
     def _points(self, answer: _Answer) -> list[Point]:

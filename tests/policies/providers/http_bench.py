@@ -12,7 +12,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from policies.providers.base import SignalError
-from policies.providers.http import HttpSource
+from policies.providers.http import HttpClient
 from publishers.shared.secret_file import Secret
 from tests.policies.providers.fakes.api import FakeApi
 
@@ -44,7 +44,7 @@ class ScriptedApi(FakeApi):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     api: ScriptedApi
-    source: HttpSource
+    source: HttpClient
 
     async def get(self, path: str = "/v", **arguments: Any) -> bytes:  # noqa: ANN401 — any argument of get
         return await self.source.get(f"{self.api.url}{path}", **arguments)
@@ -59,7 +59,7 @@ async def asking(
 ) -> AsyncIterator[Case]:
     """Serve, and ask with a secret that no message may show."""
     async with ScriptedApi(reply).running() as api, aiohttp.ClientSession() as session:
-        yield Case(api=api, source=HttpSource(session, name="here", secrets=[Secret(TOKEN)], timeout_s=timeout_s))
+        yield Case(api=api, source=HttpClient(session, name="here", secrets=[Secret(TOKEN)], timeout_s=timeout_s))
 
 
 async def error_of(reply: Callable[[web.Request, int], web.StreamResponse | None], path: str = "/v") -> SignalError:

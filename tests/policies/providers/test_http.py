@@ -23,7 +23,7 @@ from policies.providers.base import (
     SignalRefusedError,
     SignalUnavailableError,
 )
-from policies.providers.http import MAX_BODY_BYTES, MAX_REMEMBERED, MAX_REMEMBERED_BYTES, HttpSource, _leads_elsewhere
+from policies.providers.http import MAX_BODY_BYTES, MAX_CACHED, MAX_CACHED_BYTES, HttpClient, _leaves_server
 from tests.policies.providers.fakes.api import NGINX_403
 from tests.policies.providers.http_bench import TOKEN, ScriptedApi, answering, asking, error_of
 
@@ -64,7 +64,7 @@ async def test_the_time_out_includes_the_last_byte() -> None:
 
     async with Slow(answering()).running() as api, aiohttp.ClientSession() as session:
         with pytest.raises(SignalUnavailableError, match=r"no answer in 0\.05 s"):
-            await HttpSource(session, name="here", timeout_s=0.05).get(api.url)
+            await HttpClient(session, name="here", timeout_s=0.05).get(api.url)
 
 
 async def test_a_broken_connection_is_unavailable() -> None:
@@ -110,10 +110,10 @@ async def test_a_304_without_a_cached_answer_is_an_error() -> None:
 
 async def test_the_cache_is_bounded() -> None:
     def reply(request: web.Request, _: int) -> web.Response:
-        n_bytes = MAX_REMEMBERED_BYTES + 1 if request.path == "/long" else 1
+        n_bytes = MAX_CACHED_BYTES + 1 if request.path == "/long" else 1
         return web.Response(body=b"x" * n_bytes, headers={"ETag": '"v1"'})
 
-    paths = ["/long", *[f"/{number}" for number in range(MAX_REMEMBERED + 1)]]
+    paths = ["/long", *[f"/{number}" for number in range(MAX_CACHED + 1)]]
     async with asking(reply) as case:
         for path in (*paths, "/long", "/1", "/0"):
             await case.get(path)
@@ -233,8 +233,8 @@ async def test_no_content_is_an_empty_list() -> None:
 @pytest.mark.parametrize("url", ["http://localhost:99999", "http://[::1", "http://\u2603..de"])
 async def test_an_invalid_url_is_refused(url: str) -> None:
     async with aiohttp.ClientSession() as session:
-        with pytest.raises(SignalRefusedError, match=r"^here: its address is none: "):
-            await HttpSource(session, name="here").get(url)
+        with pytest.raises(SignalRefusedError, match=r"^here: invalid URL: "):
+            await HttpClient(session, name="here").get(url)
 
 
 @pytest.mark.parametrize("status", [200, 401, 403, 429, 500])
@@ -331,12 +331,12 @@ async def test_a_redirect_to_another_server_gets_no_token_and_is_refused(host: s
     ],
 )
 def test_https_redirects_stay_on_https_host_and_port(there: str, *, elsewhere: bool) -> None:
-    assert _leads_elsewhere(URL("https://a.org/v"), URL(there)) is elsewhere
+    assert _leaves_server(URL("https://a.org/v"), URL(there)) is elsewhere
 
 
 def test_http_may_redirect_to_https() -> None:
-    assert not _leads_elsewhere(URL("http://a.org/v"), URL("https://a.org/v"))
-    assert not _leads_elsewhere(URL("http://a.org:8080/v"), URL("https://a.org/v"))
+    assert not _leaves_server(URL("http://a.org/v"), URL("https://a.org/v"))
+    assert not _leaves_server(URL("http://a.org:8080/v"), URL("https://a.org/v"))
 
 
 @pytest.mark.parametrize(

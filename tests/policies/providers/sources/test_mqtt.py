@@ -241,7 +241,7 @@ async def test_a_held_message_without_known_until_is_refused() -> None:
     site.bus.deliver(grid(state="held"))
     history = await site.history()
     assert history is not None, "what was told before is not lost"
-    with pytest.raises(SignalDataError, match="is held, and does not say until when its values were told"):
+    with pytest.raises(SignalDataError, match="is held, and does not say until when its values were known"):
         await site.history()
 
 
