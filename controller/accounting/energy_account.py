@@ -408,7 +408,7 @@ class EnergyAccount:
         for interval in intervals:
             self._until_ns = interval.end_ns
             at_s = now_s - (now_ns - interval.begin_ns) / NS_PER_S
-            self.totals.add(interval, None if history is None else history.value_at(at_s))
+            self.totals.add(interval, self._signal.value_at(at_s))
             yield interval
 
     def _span_ns(self, known_ns: tuple[int, int], *, least_until_ns: int) -> tuple[int, int]:

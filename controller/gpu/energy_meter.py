@@ -5,7 +5,6 @@ A counter that falls was reset with the driver: there too the power stands in. T
 """
 
 import logging
-from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -57,7 +56,6 @@ class GpuEnergyMeter:
         self._raw: Sample | None = None
         self._carbon_g = 0.0
         self._cost = 0.0
-        self._last_value: float | None = None
         self._fault_log = FaultLog(_LOGGER, recovered=f"{gpu.uuid}: can be read again", log_changes=False)
 
     @property
@@ -67,10 +65,14 @@ class GpuEnergyMeter:
 
     def samples_since(self, time_ns: int, *, until_ns: int | None = None) -> Sequence[Sample]:
         """Return the samples from the last one at or before `time_ns` to the first at or past `until_ns` [ns]."""
-        first, end = bisect_right(self._samples, time_ns, key=_time_ns) - 1, len(self._samples)
-        if until_ns is not None:
-            end = min(bisect_left(self._samples, until_ns, key=_time_ns) + 1, end)
-        return [self._samples[i] for i in range(max(first, 0), end)]
+        found: list[Sample] = []
+        for sample in reversed(self._samples):  # what a run asks for lies at the end
+            if until_ns is not None and sample.time_ns >= until_ns:
+                found.clear()
+            found.append(sample)
+            if sample.time_ns <= time_ns:
+                break
+        return found[::-1]
 
     def counter_at_j(self, time_ns: int) -> float | None:
         """Return the value of the GPU's own counter at a moment within the samples [J]; None where it has none."""
@@ -96,7 +98,7 @@ class GpuEnergyMeter:
         sample = self._samples[-1]
         state = self._limiter.state
         history = self._signal.history()
-        value = history.value_at(now_s) if history else None
+        value = None if history is None else history.value_at(now_s)
         priced, carbon = self._signal.kind == "price", self._signal.kind == "carbon"
         return GpuEnergy(
             time_s=now_s,
@@ -106,7 +108,7 @@ class GpuEnergyMeter:
             carbon_g=self._carbon_g if carbon else None,
             carbon_intensity_g_per_kwh=value if carbon else None,
             cost=self._cost if priced else None,
-            currency=history.unit.partition("/")[0] if priced and history else None,
+            currency=history.unit.partition("/")[0] if priced and history is not None else None,
             utilization_ratio=sample.utilization_ratio,
             temperature_c=sample.temperature_c,
             job=self.job,
@@ -130,22 +132,11 @@ class GpuEnergyMeter:
         used_j = _used_j(before, raw) if before else 0.0
         self.energy_j += used_j
         self._samples.append(replace(raw, energy_j=self.energy_j))
-        value = self._signal_value()
+        value = self._signal.value_at(self._clock.now_s())
         if value is not None and self._signal.kind == "carbon":
             self._carbon_g += carbon_g(used_j, value)
         elif value is not None and self._signal.kind == "price":
             self._cost += cost(used_j, value)
-
-    def _signal_value(self) -> float | None:
-        """Return the value of the signal; the last known one stands in for a missing one."""
-        history = self._signal.history()
-        value = history.value_at(self._clock.now_s()) if history else None
-        self._last_value = self._last_value if value is None else value
-        return self._last_value
-
-
-def _time_ns(sample: Sample) -> int:
-    return sample.time_ns
 
 
 def _used_j(before: Sample, after: Sample) -> float:

@@ -66,6 +66,9 @@ class SignalFeed:
         period_s: how often it checks which provider is due [s].
         store: keeps histories on disk, or None.
         jitter_ratio: 0 to 1, how late within its window this process polls.
+
+    Attributes:
+        kind: `carbon`, `price` or `energy`.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class SignalFeed:
         jitter_ratio: float = 0.0,
     ) -> None:
         self._sources = [SourceState(source, store=store, jitter_ratio=jitter_ratio) for source in sources]
-        self._kind = kind
+        self.kind = kind
         self._clock = clock
         self._period_s = period_s
         self._jitter_ratio = jitter_ratio
@@ -89,11 +92,7 @@ class SignalFeed:
         self._fresh_since_s: dict[int, float] = {}
         self._logged: tuple[Freshness, int] | None = None
         self._published: object = None
-
-    @property
-    def kind(self) -> str:
-        """Return `carbon`, `price` or `energy`."""
-        return self._kind
+        self._last_value: float | None = None
 
     @property
     def freshness(self) -> Freshness:
@@ -119,6 +118,13 @@ class SignalFeed:
     def history(self) -> Signal | None:
         """Return the signal up to now, the present value included; None while none is known."""
         return self._best.current.history if self._best else None
+
+    def value_at(self, time_s: float) -> float | None:
+        """Return the value at a time [Unix s]; the last known one stands in for a missing one."""
+        history = self.history()
+        if history is not None and (value := history.last_value_at(time_s)) is not None:
+            self._last_value = value
+        return self._last_value
 
     def forecast(self) -> Signal | None:
         """Return the forecast from now on, or None if none can be trusted."""
@@ -152,13 +158,15 @@ class SignalFeed:
                 break
         self._best = min(candidates, key=self._rank)
         if self._best.current.history is not None and (not self._best.position or not self._unit):
+            if self._best.current.history.unit != self._unit:
+                self._last_value = None
             self._unit = self._best.current.history.unit
         self._log_transition(self._best)
 
     def new_message(self) -> GridSignal | None:
         """Return the message for dashboards after a new value or a transition, else None."""
         best = self._best
-        if best is None or self._kind == "energy":
+        if best is None or self.kind == "energy":
             return None
         known = best.state.known
         newest = None if known is None else (known.starts_s[-1:].tobytes(), known.values[-1:].tobytes())
@@ -204,7 +212,7 @@ class SignalFeed:
         if transition == self._logged:
             return
         is_well = transition == (Freshness.FRESH, 0)
-        if is_well and self._kind != "energy":
+        if is_well and self.kind != "energy":
             _LOGGER.info("signal: fresh from %s", best.state.name)
         elif not is_well:
             _LOGGER.warning("signal: %s", self.provenance().detail)

@@ -77,6 +77,13 @@ class Signal:
             return None
         return float(self.values[index])
 
+    def last_value_at(self, now_s: float) -> float | None:
+        """Return the value that holds at a time, or the last known one before it; None where none is known."""
+        index = int(np.searchsorted(self.starts_s, now_s, side="right")) - 1
+        while index >= 0 and np.isnan(self.values[index]):
+            index -= 1
+        return float(self.values[index]) if index >= 0 else None
+
     def age_s(self, now_s: float) -> float:
         """Return the time since the last known value ended: 0 while one holds, infinite if there is none [s]."""
         known = ~np.isnan(self.values) & (self.starts_s <= now_s)

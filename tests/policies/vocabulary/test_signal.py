@@ -227,3 +227,14 @@ def test_revising_prefers_what_is_newer_and_makes_nothing_up(older: Signal, newe
     again = revised.revised(newer)
     assert (again.starts_s.tolist(), again.ends_s) == (revised.starts_s.tolist(), revised.ends_s)
     assert np.array_equal(again.values, revised.values, equal_nan=True)
+
+
+def test_the_last_known_value_stands_in_for_a_missing_one() -> None:
+    series = signal([0.0, 3_600.0, 7_200.0], [100.0, 200.0, NAN], 10_800.0)
+    assert [series.last_value_at(time_s) for time_s in (-1.0, 0.0, 3_600.0, 7_200.0, 99_999.0)] == [
+        None,
+        100.0,
+        200.0,
+        200.0,
+        200.0,
+    ]
