@@ -7,6 +7,7 @@ rules.
 
 import asyncio
 import errno
+import gc
 import ipaddress
 import logging
 import os
@@ -16,12 +17,12 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from publishers.errors import BrokerError
 from publishers.mqtt.client import probe_broker
@@ -193,19 +194,58 @@ async def _amqtt(host: str, port: int) -> AsyncIterator[EmbeddedBroker]:
             "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
         }
     )
-    try:
-        await broker.start()
-    except StartError as error:
-        raise BrokerError(f"amqtt did not start at {host}:{chosen}: {error}") from error
-    try:
-        version = metadata.version("amqtt")
-        yield EmbeddedBroker(kind="amqtt", version=version, host=host, port=chosen, ended=_never_ends)
-    finally:
+    with _lost_clients_are_no_fault():
         try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await broker.shutdown()
-        except TimeoutError:
-            _LOGGER.warning("amqtt did not stop within %g s", STOP_TIMEOUT_S)
+            await broker.start()
+        except StartError as error:
+            raise BrokerError(f"amqtt did not start at {host}:{chosen}: {error}") from error
+        try:
+            version = metadata.version("amqtt")
+            yield EmbeddedBroker(kind="amqtt", version=version, host=host, port=chosen, ended=_never_ends)
+        finally:
+            try:
+                async with asyncio.timeout(STOP_TIMEOUT_S):
+                    await broker.shutdown()
+            except TimeoutError:
+                _LOGGER.warning("amqtt did not stop within %g s", STOP_TIMEOUT_S)
+            await _cancel_amqtt_tasks()
+
+
+@contextmanager
+def _lost_clients_are_no_fault() -> Iterator[None]:
+    """Keep from stderr what amqtt's own tasks raise when a client vanishes or the broker shuts down; it awaits none."""
+    loop = asyncio.get_running_loop()
+    previous = loop.get_exception_handler()
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        task = context.get("task") or context.get("future")
+        if isinstance(task, asyncio.Task) and _is_of_amqtt(task):
+            _LOGGER.debug("amqtt: %s: %r", context.get("message"), context.get("exception"))
+        elif previous is not None:
+            previous(loop, context)
+        else:
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(handle)
+    try:
+        yield
+    finally:
+        gc.collect()  # a task that nobody awaited is reported when it is collected: now, not without the handler
+        loop.set_exception_handler(previous)
+
+
+async def _cancel_amqtt_tasks() -> None:
+    """End what its shutdown has left running, so that the end of the loop finds nothing to report."""
+    tasks = {task for task in asyncio.all_tasks() if _is_of_amqtt(task)}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S)
+
+
+def _is_of_amqtt(task: "asyncio.Task[Any]") -> bool:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return code is not None and "amqtt" in Path(code.co_filename).parts
 
 
 async def _never_ends() -> str:

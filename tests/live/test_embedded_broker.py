@@ -1,6 +1,7 @@
 """The broker that needs no set-up, really started: both kinds, and everything that keeps it from starting."""
 
 import asyncio
+import gc
 import os
 import re
 import shutil
@@ -10,12 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from publishers.mqtt.client import MqttClient, probe_broker
-from publishers.mqtt.embedded_broker import BrokerError, embedded_broker, find_mosquitto
+from publishers.mqtt.embedded_broker import BrokerError, _is_of_amqtt, embedded_broker, find_mosquitto
 from tests.live.conftest import Mosquitto, add_user, eventually, free_port, make_certificates, wait_until
 
 pytestmark = pytest.mark.live
@@ -26,6 +27,7 @@ needs_mosquitto = pytest.mark.skipif(
 KINDS = [pytest.param("mosquitto", marks=needs_mosquitto), "amqtt"]
 _CHILD = """
 import asyncio
+import gc
 from publishers.mqtt.embedded_broker import embedded_broker
 
 async def main():
@@ -242,3 +244,18 @@ async def test_the_shipped_access_rules_let_users_publish_for_themselves_only(
             guarded_broker.url, username=username, password="secret", ca_file=str(tmp_path / "ca.crt")
         )
         assert wrong is None
+
+
+async def test_what_amqtt_leaves_behind_is_neither_reported_nor_left_running() -> None:
+    from amqtt.broker import Broker  # noqa: PLC0415 — where it is installed
+
+    reported: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    async with embedded_broker(prefer="amqtt"):
+        failing = loop.create_task(Broker._broadcast_loop(None))  # type: ignore[arg-type]  # fails at once
+        await asyncio.wait({failing})
+        del failing
+    gc.collect()
+    assert reported == []
+    assert [task for task in asyncio.all_tasks() if _is_of_amqtt(task)] == []
