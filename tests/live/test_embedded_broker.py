@@ -253,7 +253,7 @@ async def test_what_amqtt_leaves_behind_is_neither_reported_nor_left_running() -
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: reported.append(context))
     async with embedded_broker(prefer="amqtt"):
-        failing = loop.create_task(Broker._broadcast_loop(None))  # type: ignore[arg-type]  # fails at once
+        failing = loop.create_task(Broker._broadcast_loop(None))  # fails at once
         await asyncio.wait({failing})
         del failing
     gc.collect()
