@@ -27,14 +27,14 @@ class AbsentBackend(FakeBackend):
 
 
 class HangingBackend(FakeBackend):
-    """A node whose driver never lets go."""
+    """A node whose driver hangs while it is closed."""
 
     async def close(self) -> None:
         await asyncio.Event().wait()
 
 
 class HealthProbe:
-    """Stands in the place of the HTTP server, and looks at what it would tell."""
+    """Replaces the HTTP server, and gives access to what it would show."""
 
     look: Callable[[], Snapshot]
 
@@ -45,7 +45,7 @@ class HealthProbe:
         await asyncio.Event().wait()
 
 
-async def test_a_node_without_a_driver_is_an_error_and_frees_its_lock(tmp_path: Path) -> None:
+async def test_a_node_without_a_driver_is_an_error_and_releases_its_lock(tmp_path: Path) -> None:
     site = Site(tmp_path, [])
     site.backend = AbsentBackend([])
     with pytest.raises(ExceptionGroup) as caught:
@@ -55,14 +55,14 @@ async def test_a_node_without_a_driver_is_an_error_and_frees_its_lock(tmp_path: 
         pass
 
 
-async def test_a_node_without_gpus_runs_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_node_without_gpus_runs_and_logs_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     site = Site(tmp_path, [])
     async with site.controlled():
         assert decode(site.bus.retained[TOPICS.node_status(NODE)], NodeStatus).gpus == []
     assert "there is no GPU on this node: nothing is measured" in caplog.text
 
 
-async def test_a_driver_that_hangs_at_closing_does_not_spoil_a_clean_stop(
+async def test_a_driver_that_hangs_while_closing_does_not_fail_a_clean_stop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     gpu = prior_gpu()
@@ -76,7 +76,7 @@ async def test_a_driver_that_hangs_at_closing_does_not_spoil_a_clean_stop(
         pass
 
 
-async def test_readiness_is_told_what_the_gpus_and_the_bus_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readiness_reflects_gpus_and_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.app.Health", HealthProbe)
     site = Site(tmp_path, [prior_gpu()])
     site.backend.faults = [GpuLostError("it fell off the bus", gpu_uuid="GPU 1", operation="open")]
@@ -123,7 +123,7 @@ async def test_real_gpus_of_another_controller_are_not_touched(tmp_path: Path) -
     assert (gpu.history, site.bus.sent, site.backend.is_open) == ([], [], False)
 
 
-async def test_a_gpu_that_does_not_tell_its_limits_is_described_without_them(tmp_path: Path) -> None:
+async def test_a_gpu_whose_limits_cannot_be_read_is_described_without_them(tmp_path: Path) -> None:
     gpu = prior_gpu()
     gpu.errors = {"read_range": GpuLostError("gone", gpu_uuid=gpu.uuid, operation="read_range")}
     site = Site(tmp_path, [gpu])
@@ -148,7 +148,7 @@ async def test_a_gpu_in_the_journal_that_is_not_on_the_node_keeps_its_entry(
     assert "GPU GPU-away has a journal entry but is not present" in caplog.text
 
 
-async def test_the_last_messages_tell_the_limits_then_offline(tmp_path: Path) -> None:
+async def test_the_last_messages_are_the_limits_then_offline(tmp_path: Path) -> None:
     site = Site(tmp_path, [prior_gpu()])
     async with site.controlled():
         await Training(site).train(500)
@@ -169,7 +169,7 @@ async def test_the_signal_is_published_under_its_zone(tmp_path: Path, kind: str,
         assert decode(site.bus.retained[topic], GridSignal).values[-1].value == 300.0
 
 
-async def test_what_providers_tell_is_kept(tmp_path: Path) -> None:
+async def test_what_providers_return_is_stored(tmp_path: Path) -> None:
     store, provider = FakeHistoryStore(), FixedProvider(flat_signal(300.0))
     site = Site(tmp_path, [], "signal.kind=carbon", ANY_PROVIDER, providers=[provider], store=store)
     async with site.controlled():
@@ -196,7 +196,7 @@ async def test_an_energy_message_comes_every_period_from_every_gpu(tmp_path: Pat
         assert times_s[-1] - times_s[0] == pytest.approx(100)
 
 
-async def test_being_cancelled_from_outside_gives_limits_back_too(tmp_path: Path) -> None:
+async def test_being_cancelled_from_outside_restores_limits_too(tmp_path: Path) -> None:
     gpu = prior_gpu()
     site = Site(tmp_path, [gpu])
     with pytest.raises(TimeoutError):

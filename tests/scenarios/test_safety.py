@@ -1,4 +1,4 @@
-"""The promises about limits, kept by the whole controller: whatever ends, every GPU has its prior limit back."""
+"""The promises about limits, kept by the whole controller: whatever ends, every prior limit is restored."""
 
 import asyncio
 import shutil
@@ -23,7 +23,7 @@ def two_gpus() -> list[FakeGpu]:
 
 
 def node_state(site: Site) -> str:
-    """Return what the broker says of the node."""
+    """Return the retained state of the node."""
     return decode(site.bus.retained[TOPICS.node_status(NODE)], NodeStatus).state
 
 
@@ -36,7 +36,7 @@ async def train_both(site: Site, duration_s: float) -> list[Training]:
     return trainings
 
 
-async def test_a_stopped_controller_has_given_every_limit_back_and_says_that_it_is_offline(tmp_path: Path) -> None:
+async def test_a_stopped_controller_has_restored_every_limit_and_is_offline(tmp_path: Path) -> None:
     site = Site(tmp_path, two_gpus())
     async with site.controlled():
         assert node_state(site) == "online"
@@ -48,7 +48,7 @@ async def test_a_stopped_controller_has_given_every_limit_back_and_says_that_it_
     assert (node_state(site), site.backend.is_open) == ("offline", False)
 
 
-async def test_the_node_tells_its_gpus_with_their_limits(tmp_path: Path) -> None:
+async def test_the_node_publishes_its_gpus_with_their_limits(tmp_path: Path) -> None:
     site = Site(tmp_path, two_gpus())
     async with site.controlled():
         status = decode(site.bus.retained[TOPICS.node_status(NODE)], NodeStatus)
@@ -81,13 +81,13 @@ def break_the_meter(site: Site) -> None:
     site.gpus[1].bug = "read_sample"  # type: ignore[attr-defined]
 
 
-def break_the_actuator(site: Site) -> None:
-    """Let the actuator of the second GPU fail, and its restoration with it."""
+def break_the_limiter(site: Site) -> None:
+    """Let the limiter of the second GPU fail, and its restore with it."""
     site.gpus[1].bug = "read_limit"  # type: ignore[attr-defined]
 
 
 def break_a_job(site: Site) -> None:
-    """Let the task of a run fail: the bus has a bug that its energy brings out."""
+    """Let the task of a run fail: the bus has a bug that its energy triggers."""
 
     def publish(topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> None:
         if topic.endswith("/run-2/energy"):
@@ -97,8 +97,8 @@ def break_a_job(site: Site) -> None:
     site.bus.publish = publish  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("break_it", [break_the_meter, break_the_actuator, break_a_job])
-async def test_a_bug_in_any_worker_ends_the_controller_and_the_limits_are_given_back(
+@pytest.mark.parametrize("break_it", [break_the_meter, break_the_limiter, break_a_job])
+async def test_a_bug_in_any_worker_ends_the_controller_and_limits_are_restored(
     tmp_path: Path, break_it: Callable[[Site], None]
 ) -> None:
     gpus = [prior_gpu(), BuggyGpu("GPU-fake-1", index=1)]
@@ -109,7 +109,7 @@ async def test_a_bug_in_any_worker_ends_the_controller_and_the_limits_are_given_
     assert caught.group_contains(ZeroDivisionError)
     assert gpus[0].requested_power_limit_w == PRIOR_W
     kept = Journal.read(tmp_path).entries
-    assert (gpus[1].requested_power_limit_w == PRIOR_W) != (gpus[1].uuid in kept), "given back, or still on record"
+    assert (gpus[1].requested_power_limit_w == PRIOR_W) != (gpus[1].uuid in kept), "restored, or still in the journal"
     assert (node_state(site), site.backend.is_open) == ("offline", False)
 
 
@@ -120,7 +120,7 @@ async def _train_and_break(site: Site, break_it: Callable[[Site], None]) -> None
         await train_both(site, 600)
 
 
-async def test_a_gpu_that_fails_at_the_end_does_not_keep_the_others_from_their_limits(
+async def test_a_gpu_that_fails_at_the_end_does_not_keep_the_others_limited(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = Site(tmp_path, two_gpus())
@@ -133,7 +133,7 @@ async def test_a_gpu_that_fails_at_the_end_does_not_keep_the_others_from_their_l
 
 
 def lost(gpu: FakeGpu) -> GpuError:
-    """Return what a GPU that fell off the bus says."""
+    """Return the error of a GPU that fell off the bus."""
     return GpuLostError("fell off the bus", gpu_uuid=gpu.uuid, operation="set_power_limit", code=15)
 
 
@@ -143,7 +143,7 @@ def leave_behind(folder: Path) -> None:
     shutil.copytree(folder / "state", folder / "killed", ignore=half_written)
 
 
-async def test_after_sigkill_the_next_start_gives_back_first_and_then_plans_the_run_anew(
+async def test_after_sigkill_the_next_start_restores_first_and_then_plans_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     gpu = prior_gpu()
@@ -178,7 +178,7 @@ async def test_after_sigkill_a_limit_of_somebody_else_is_left_alone(tmp_path: Pa
     assert (gpu.requested_power_limit_w, gpu.history) == (222.0, [])
 
 
-async def test_a_gpu_that_was_away_at_the_start_is_given_back_when_it_answers(tmp_path: Path) -> None:
+async def test_a_gpu_that_failed_at_the_start_is_restored_when_it_answers(tmp_path: Path) -> None:
     gpu = prior_gpu()
     site = Site(tmp_path / "state", [gpu])
     async with site.controlled():
@@ -197,7 +197,7 @@ async def test_a_gpu_that_was_away_at_the_start_is_given_back_when_it_answers(tm
 
 
 @pytest.mark.parametrize("state", ["finished", "lost", None], ids=["finished", "last will", "silence"])
-async def test_the_end_of_a_run_gives_its_gpu_back(tmp_path: Path, state: str | None) -> None:
+async def test_the_end_of_a_run_restores_its_gpu(tmp_path: Path, state: str | None) -> None:
     site = Site(tmp_path, two_gpus())
     async with site.controlled():
         first, _ = await train_both(site, 600)
@@ -215,7 +215,7 @@ async def test_the_end_of_a_run_gives_its_gpu_back(tmp_path: Path, state: str | 
     )
 
 
-async def test_a_silent_run_that_comes_back_is_taken_up_again(tmp_path: Path) -> None:
+async def test_a_silent_run_that_comes_back_is_limited_again(tmp_path: Path) -> None:
     gpu = prior_gpu()
     site = Site(tmp_path, [gpu])
     training = Training(site)
@@ -262,7 +262,7 @@ async def test_with_a_journal_that_cannot_be_understood_no_gpu_is_touched(tmp_pa
     assert (tmp_path / FILE_NAME).read_bytes() == content
 
 
-async def test_with_a_state_directory_that_cannot_be_written_no_gpu_is_touched(tmp_path: Path) -> None:
+async def test_without_a_writable_state_directory_no_gpu_is_touched(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     gpu = prior_gpu()
     gpu.errors = {"read_limit": lost(gpu)}
@@ -271,7 +271,7 @@ async def test_with_a_state_directory_that_cannot_be_written_no_gpu_is_touched(t
     assert site.bus.sent == []
 
 
-async def test_a_second_controller_on_a_node_is_refused_and_touches_nothing(tmp_path: Path) -> None:
+async def test_a_second_controller_on_a_node_is_rejected_and_touches_nothing(tmp_path: Path) -> None:
     gpu = prior_gpu()
     site = Site(tmp_path, [gpu])
     with NodeLock(tmp_path):
