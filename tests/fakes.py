@@ -1,4 +1,4 @@
-"""Fakes that obey the ports of the controller and remember what was done to them. Each is usable in five lines."""
+"""Fakes that obey the ports of the controller and record what was done to them. Each is usable in five lines."""
 
 import asyncio
 import math
@@ -18,7 +18,7 @@ from publishers.messages.codec import Outgoing
 from publishers.messages.topics import DEFAULT_ROOT, Topics
 
 MIDNIGHT_S = 1_700_006_400.0
-NAP_S = 60.0
+MAX_SLEEP_S = 60.0
 
 
 class LoopClock:
@@ -34,17 +34,17 @@ class LoopClock:
         return int(asyncio.get_running_loop().time() * NS_PER_S)
 
     async def sleep_until(self, time_s: float) -> None:
-        # The virtual loop takes one sleep of a day for a deadlock, so it naps.
+        # The virtual loop takes one sleep of a day for a deadlock, so it sleeps a minute at a time.
         while (left_s := time_s - self.now_s()) > 1e-6:  # noqa: ASYNC110 — a time is waited for, not an event
-            await asyncio.sleep(min(left_s, NAP_S))
+            await asyncio.sleep(min(left_s, MAX_SLEEP_S))
         await asyncio.sleep(0)
 
 
 class FakeGpu:
-    """A GPU that checks limits as hardware does, and remembers every one it accepted in `history`.
+    """A GPU that checks limits as hardware does, and records every one it accepted in `history`.
 
     `errors[operation]` is raised by that operation (`read_range`, `read_limit`, `set_power_limit`, `read_sample`);
-    `hold` keeps a write in mid-air until it is set.
+    a write waits for `write_gate`.
     """
 
     def __init__(self, uuid: str = "GPU-fake-0", *, index: int = 0, clock: LoopClock | None = None) -> None:
@@ -57,7 +57,7 @@ class FakeGpu:
         self.out_of_band_power_limit_w = 1_000.0
         self.history: list[tuple[float, float]] = []
         self.errors: dict[str, GpuError] = {}
-        self.hold: asyncio.Event | None = None
+        self.write_gate: asyncio.Event | None = None
         self.mig = False
         self.pids: frozenset[int] | None = None
         self.has_counter = True
@@ -75,8 +75,8 @@ class FakeGpu:
         return LiveLimit(requested_power_limit_w=self.requested_power_limit_w, enforced_power_limit_w=enforced_w)
 
     async def set_power_limit(self, power_limit_w: float) -> None:
-        if self.hold is not None:
-            await self.hold.wait()
+        if self.write_gate is not None:
+            await self.write_gate.wait()
         self._fail("set_power_limit")
         if not self.range.min_power_limit_w <= power_limit_w <= self.range.max_power_limit_w:
             raise GpuLimitError(f"{power_limit_w:g} W", gpu_uuid=self.uuid, operation="set_power_limit", code=2)
@@ -144,9 +144,9 @@ class FakeBackend:
 
 
 class FakeBus:
-    """A bus in one process: what is published is remembered in `sent`, and delivered to who subscribed.
+    """A bus in one process: messages are recorded in `sent`, and delivered to subscribers.
 
-    As an async context manager it plays the broker too: it keeps what is retained, and publishes the birth on entering.
+    As an async context manager it is the broker too: it retains messages, and publishes the birth on entering.
     """
 
     def __init__(self, will: Outgoing | None = None, birth: Callable[[], Iterable[Outgoing]] | None = None) -> None:
@@ -201,7 +201,7 @@ def _matches(levels: list[str], topic: str) -> bool:
 
 
 class FakeLimiter:
-    """An actuator that only remembers what it was asked; `state` is set by the test."""
+    """A power limiter that only records its orders; `state` is set by the test."""
 
     def __init__(self, gpu: FakeGpu) -> None:
         self.gpu = gpu
@@ -218,7 +218,7 @@ class FakeLimiter:
 
 
 class FixedSignal:
-    """A signal that is what the test says."""
+    """A signal that the test sets."""
 
     def __init__(self, value: float | None = None, *, kind: str = "carbon") -> None:
         self.kind = kind

@@ -255,13 +255,13 @@ async def test_a_limit_that_is_being_given_back_when_the_next_run_begins_is_not_
     async with site.controlled():
         await folds[0].train(180)
         lowered_w = gpu.requested_power_limit_w
-        gpu.hold = asyncio.Event()
+        gpu.write_gate = asyncio.Event()
         folds[0].tell("finished")
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(folds[1].train(180))
             await asyncio.sleep(stuck_s)
             assert lowered_w == gpu.requested_power_limit_w < PRIOR_W
-            gpu.hold.set()
+            gpu.write_gate.set()
         assert gpu.history[-1][1] < PRIOR_W, "it is planned"
         folds[1].tell("finished")
         await asyncio.sleep(20)

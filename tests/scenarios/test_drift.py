@@ -94,12 +94,12 @@ async def test_a_write_in_mid_air_is_released_when_it_lands_beside_a_partner_tha
     gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
     error = GpuPermissionError("needs CAP_SYS_ADMIN", gpu_uuid=gpus[0].uuid, operation="set_power_limit")
     gpus[0].errors["set_power_limit"] = error
-    gpus[1].hold = asyncio.Event()
+    gpus[1].write_gate = asyncio.Event()
     site = Site(tmp_path, gpus)
     async with site.controlled():
         job = Training(site, gpus)
         await job.train(700)
-        gpus[1].hold.set()
+        gpus[1].write_gate.set()
         await job.train(60)
         assert gpus[1].requested_power_limit_w == PRIOR_W
         job.tell("finished")

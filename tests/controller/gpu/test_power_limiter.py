@@ -45,10 +45,10 @@ async def test_a_kill_between_journal_and_write_is_repaired_at_the_next_start(tm
     bench = LimiterBench(tmp_path)
     async with bench.running():
         await bench.request(250.0)
-        bench.gpu.hold = asyncio.Event()
+        bench.gpu.write_gate = asyncio.Event()
         await bench.request(200.0)
         assert bench.gpu.requested_power_limit_w == 250.0, "the write is under way"
-    bench.gpu.hold = None
+    bench.gpu.write_gate = None
     result = await restore_prior_limit(bench.gpu, Journal.open(tmp_path))
     assert result is not None
     assert result.code == "restored"

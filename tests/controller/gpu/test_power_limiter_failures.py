@@ -168,7 +168,7 @@ async def test_a_suspect_gpu_that_is_released_gets_its_limit_when_it_answers(tmp
 
 def hang(gpu: FakeGpu) -> None:
     """Let writes hang."""
-    gpu.hold = asyncio.Event()
+    gpu.write_gate = asyncio.Event()
 
 
 def be_busy(gpu: FakeGpu) -> None:
