@@ -17,7 +17,7 @@ from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import cost
 from publishers.messages.codec import decode
 from publishers.messages.reports import GpuEnergy
-from tests.fakes import MIDNIGHT_S, NAP_S, FixedProvider, LoopClock
+from tests.fakes import MIDNIGHT_S, MAX_SLEEP_S, FixedProvider, LoopClock
 from tests.scenarios.fleet import Fleet
 from tests.scenarios.site import (
     ANY_PROVIDER,
@@ -190,7 +190,7 @@ class SteppedClock(LoopClock):
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + time_s - self.now_s()
         while (left_s := min(time_s - self.now_s(), deadline_s - loop.time())) > 1e-6:  # noqa: ASYNC110 — see `LoopClock`
-            await asyncio.sleep(min(left_s, NAP_S))
+            await asyncio.sleep(min(left_s, MAX_SLEEP_S))
         await asyncio.sleep(0)
 
 
