@@ -17,7 +17,7 @@ from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import cost
 from publishers.messages.codec import decode
 from publishers.messages.reports import GpuEnergy
-from tests.fakes import MIDNIGHT_S, MAX_SLEEP_S, FixedProvider, LoopClock
+from tests.fakes import MAX_SLEEP_S, MIDNIGHT_S, FixedProvider, LoopClock
 from tests.scenarios.fleet import Fleet
 from tests.scenarios.site import (
     ANY_PROVIDER,
