@@ -1,7 +1,7 @@
 """The arguments of `gridchase`, and the way from an error to an exit code.
 
 Exit codes: 0 done, or stopped on request; 1 failed; 2 the configuration or the arguments are wrong, or another
-controller is at work here.
+controller runs on this node.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from publishers.errors import BrokerError
 
 EXPECTED = (ControllerError, BrokerError, PolicyError)
 WRONG = (ConfigError, JournalError, NodeLockedError, RequestError)
-"""Errors that end with 2: what was asked is wrong, or must not be done now."""
+"""Errors that end with 2: the request is wrong, or not allowed now."""
 EPILOG = "Try `gridchase demo` first: it needs no GPU, no broker and no configuration."
 
 
@@ -42,13 +42,13 @@ _VERBS: Final = (
     _Entry(
         "policy",
         "policy.main",
-        "the policy service: batch sizes of recurring jobs, learned from run to run; and what it has learned",
+        "the policy service, which learns batch sizes of recurring jobs; and what it has learned",
     ),
-    _Entry("broker", "broker", "a broker alone: mosquitto where it is installed, else the built-in one"),
+    _Entry("broker", "broker", "only a broker: mosquitto if it is installed, else the built-in one"),
     _Entry("check", "check", "GPUs, broker, signal, permissions: what is wrong with each; changes nothing"),
-    _Entry("signal", "signal", "the signal of the grid: series, forecast with its band, source, age, errors"),
-    _Entry("replay", "replay.main", "policies on files: how good the forecasts are, how well batch sizes are learned"),
-    _Entry("restore", "restore", "give every power limit back that a killed controller left"),
+    _Entry("signal", "signal", "the signal of the grid: series, forecast with its interval, source, age, errors"),
+    _Entry("replay", "replay.main", "policies on files: forecasts, batch sizes, power limits, profiles"),
+    _Entry("restore", "restore", "restore every power limit that a killed controller left"),
 )
 
 
@@ -61,39 +61,40 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options.
 
     Raises:
-        SystemExit: help or the version was asked for (0), or the arguments are not understood (2).
+        SystemExit: the arguments ask for help or the version (0), or are invalid (2).
         ModuleNotFoundError: only the training side is installed.
     """
     return _parser().parse_args(arguments)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what the options say and return the exit code."""
+    """Run the verb of the options and return the exit code."""
     logging.basicConfig(
         level=(options.log_level or options.default_log_level).upper(),
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # the store says in a line of its own what it has migrated
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # the store logs its migrations itself
     try:
         code: int = options.do(options)
-    except KeyboardInterrupt:  # before the event loop could take it
+    except KeyboardInterrupt:  # of a verb without an event loop, or before that could handle it
+        print("stopped on request", file=sys.stderr if getattr(options, "json", False) else sys.stdout)
         return 0
-    except BrokenPipeError:  # the reader, such as `head`, has had enough; nor may the interpreter flush at its end
+    except BrokenPipeError:  # the reader, such as `head`, has ended; the interpreter must not flush at its end either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except EXPECTED as error:
-        return _complain([error])
+        return _print_errors([error])
     except ExceptionGroup as group:
         expected, rest = group.split(EXPECTED)
         if expected is None or rest is not None:
             raise  # a bug: its traceback is what is needed
-        return _complain(leaf_errors(expected))
+        return _print_errors(leaf_errors(expected))
     return code
 
 
-def _complain(errors: Sequence[BaseException]) -> int:
-    """Print what is wrong, a line each, and return the exit code."""
+def _print_errors(errors: Sequence[BaseException]) -> int:
+    """Print each error on a line, and return the exit code."""
     for error in errors:
         for line in str(error).splitlines():
             print(f"gridchase: {line}", file=sys.stderr)

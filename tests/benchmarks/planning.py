@@ -16,7 +16,14 @@ from typing import Final
 
 import numpy as np
 
-from controller.cli.replay.plan_inputs import CurveSelection, NamedCurve, Overhead, read_curve, read_signals, scene_of
+from controller.cli.replay.plan_inputs import (
+    CurveSelection,
+    NamedCurve,
+    Overhead,
+    read_curve,
+    read_signals,
+    scenario_of,
+)
 from controller.cli.replay.processes import replay_each
 from controller.cli.verb import VERSION
 from policies.planning import Progress, SlowdownObjective, SwitchingRules, choose_power_limit
@@ -142,32 +149,26 @@ def tasks_of(curves: Sequence[NamedCurve], paths: Sequence[Path]) -> Iterator[Ta
     if faults:
         raise SystemExit("\n".join(faults))
     for curve in curves:
-        scenes = [scene_of(curve, reading, Overhead(host_power_w=0.0, pue=1.0), HOUR_S) for reading in readings]
         for hours in HOURS:
             is_whole = curve.name == ALL_OF and hours == HOURS[0]
             comparison = Comparison(policies=ALL_POLICIES if is_whole else BY_SIGNAL, max_slowdowns=BUDGETS)
-            for scene in scenes:
-                base_duration_s = HOUR_S * hours
-                jobs = run_specs(
-                    scene.scenario,
-                    comparison,
-                    base_duration_s=base_duration_s,
-                    n_starts=N_STARTS,
-                    period_s=scene.period_s,
-                )
-                for spec in jobs:
+            for reading in readings:
+                scenario = scenario_of(curve, reading.signal, Overhead(host_power_w=0.0, pue=1.0))
+                for spec in run_specs(
+                    scenario, comparison, base_duration_s=HOUR_S * hours, n_starts=N_STARTS, period_s=HOUR_S
+                ):
                     yield Task(
                         trace=curve.name,
                         hours=hours,
-                        signal=scene.name,
-                        scenario=scene.scenario,
+                        signal=reading.signal.zone,
+                        scenario=scenario,
                         spec=spec,
                         comparison=comparison,
                     )
 
 
 def totals(task: Task) -> TotalsByVariant:
-    """Play a run by everyone."""
+    """Replay a run under all policies."""
     return replay_totals(task.scenario, task.spec, task.comparison)
 
 

@@ -1,16 +1,14 @@
-"""A job of the policy service as a page for the browser: one file with everything in it, that asks no server."""
+"""A job of the policy service as a page for the browser."""
 
 from collections.abc import Iterable
 from html import escape
 from typing import Any, Final
 
-from bokeh.embed import components
-from bokeh.layouts import column
 from bokeh.models import ColumnDataSource, HoverTool, Range1d
 from bokeh.models.annotations import Whisker
 from bokeh.plotting import figure
-from bokeh.resources import INLINE
 
+from controller.cli.page import new_figure, render_document, render_table
 from controller.cli.policy.view import (
     NO_COST,
     JobView,
@@ -28,7 +26,6 @@ from controller.cli.policy.view import (
 )
 from policies.service.trials.records import Trial
 
-_WIDTH, _HEIGHT = 920, 330
 _BLUE: Final = "#2b6cb0"
 _ENDS: Final = {
     "reached": ("circle", "#2f855a"),
@@ -39,82 +36,71 @@ _ENDS: Final = {
     "open": ("circle", "#cbd5e0"),
 }
 _STYLE: Final = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1a202c; background: #fff; margin: 2rem auto; max-width: 940px;
-       padding: 0 1rem }
 h1 { font-size: 1.5rem; margin: 0 } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
-th, td { text-align: right; padding: .2rem .7rem; border-bottom: 1px solid #e2e8f0;
-         white-space: nowrap }
 th { font-weight: 600 } td:last-child, th:last-child { text-align: left; white-space: normal }
 tr.pruned td { color: #a0aec0 } tr.next td { background: #ebf8ff }
 p.next { background: #ebf8ff; border-left: 4px solid #2b6cb0; padding: .6rem 1rem }
 p.note { color: #4a5568; font-size: .85rem }
 """
+_TOOLS: Final = "pan,wheel_zoom,box_zoom,reset,save"
 
 
 def render_page(view: JobView) -> str:
     """Return the page, HTML."""
-    figures = [plot for plot in (_costs(view), _epochs(view), _history(view)) if plot is not None]
-    script, plots = components(column(*figures, sizing_mode="scale_width")) if figures else ("", "")
     name = escape(view.job.name)
-    eta = view.posterior.eta
-    return "\n".join(
+    return render_document(
+        f"{view.job.name}: batch sizes",
+        _STYLE,
         [
-            '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
-            f"<title>{name}: batch sizes</title>",
-            INLINE.render() if figures else "",
-            f"<style>{_STYLE}</style></head><body>",
             f"<h1>{name}</h1>",
             f"<p>{ends_text(view)}; policy {view.posterior.policy}; default {view.job.default_batch_size}.</p>",
             f'<p class="next"><b>Next:</b> {escape(next_text(view))}</p>',
-            "<h2>What is believed of each batch size</h2>",
+            "<h2>Estimates for each batch size</h2>",
             _beliefs_table(view),
-            f'<p class="note">Costs in {view.scale.unit}: {escape(cost_text(eta))}. ~: inferred, not measured.</p>',
-            plots,
+            f'<p class="note">Costs in {view.scale.unit}: {escape(cost_text(view.posterior.eta))}. ~: inferred.</p>',
+        ],
+        [plot for plot in (_costs(view), _epochs(view), _history(view)) if plot is not None],
+        [
             "<h2>Runs</h2>",
             _trials_table(view),
-            f'<p class="note">All is to the target, energy and cost in {view.scale.unit}; times of day are UTC.</p>',
+            f'<p class="note">To the target; energy and cost in {view.scale.unit}; times of day in UTC.</p>',
             f'<p class="note">{escape(NO_COST)}.</p>' if cost_is_missing(view) else "",
-            script,
-            "</body></html>",
-        ]
+        ],
     )
 
 
 def _costs(view: JobView) -> figure | None:
-    """Return the cost of a run by batch size: the posterior with its band, and what past runs have cost."""
+    """Return the cost of a run by batch size: the posterior with its interval, and the costs of past runs."""
     rows = _rows(view, ("cost", "cost_lower", "cost_upper"), size_j=view.scale.size_j)
     if not rows["x"]:
         return None
-    plot = _figure(view, "Cost of a run to the target, and its 90 % band", f"cost [{view.scale.unit}]")
+    plot = _figure(view, "Cost of a run to the target, and its 90 % interval", f"cost [{view.scale.unit}]")
     _draw_posterior(plot, rows)
     _draw_runs(plot, view)
     return plot
 
 
 def _epochs(view: JobView) -> figure | None:
-    """Return the epochs to the target by batch size: what is learned, whatever an epoch costs."""
+    """Return the epochs to the target by batch size."""
     rows = _rows(view, ("epochs", "epochs_lower", "epochs_upper"), size_j=1.0)
     if not rows["x"]:
         return None
-    plot = _figure(view, "Epochs to the target, and their 90 % band", "epochs")
+    plot = _figure(view, "Epochs to the target, and their 90 % interval", "epochs")
     _draw_posterior(plot, rows)
     return plot
 
 
 def _history(view: JobView) -> figure | None:
-    """Return the batch sizes of the runs, one after the other; the colour tells how they ended."""
+    """Return the batch sizes of the runs over time; the colour is that of their end."""
     if not view.trials:
         return None
-    plot = figure(
-        title="Batch sizes of the runs, oldest first",
-        x_axis_label="recurrence",
-        y_axis_label="batch size",
+    plot = new_figure(
+        "Batch sizes of the runs, oldest first",
+        "recurrence",
+        "batch size",
         y_axis_type="log",
-        width=_WIDTH,
-        height=_HEIGHT,
         sizing_mode="scale_width",
-        tools="pan,wheel_zoom,box_zoom,reset,save",
+        tools=_TOOLS,
     )
     plot.toolbar.logo = None
     plot.yaxis.ticker = list(view.job.batch_sizes)
@@ -128,17 +114,15 @@ def _history(view: JobView) -> figure | None:
 
 def _figure(view: JobView, title: str, label: str) -> figure:
     sizes = view.job.batch_sizes
-    plot = figure(
-        title=title,
-        x_axis_label="batch size",
-        y_axis_label=label,
+    plot = new_figure(
+        title,
+        "batch size",
+        label,
         x_axis_type="log",
         y_axis_type="log",
         x_range=Range1d(start=sizes[0] / 1.2, end=sizes[-1] * 1.2),
-        width=_WIDTH,
-        height=_HEIGHT,
         sizing_mode="scale_width",
-        tools="pan,wheel_zoom,box_zoom,reset,save",
+        tools=_TOOLS,
     )
     plot.toolbar.logo = None
     plot.xaxis.ticker = list(sizes)
@@ -147,7 +131,7 @@ def _figure(view: JobView, title: str, label: str) -> figure:
 
 
 def _rows(view: JobView, names: tuple[str, str, str], *, size_j: float) -> dict[str, list[Any]]:
-    """Return what is believed as columns: the median `y` and its interval; batch sizes that cannot run are left out."""
+    """Return the posterior as columns: the median `y` and its interval, without batch sizes that cannot run."""
     rows: dict[str, list[Any]] = {"x": [], "y": [], "lower": [], "upper": [], "runs": []}
     for belief in view.posterior.beliefs:
         values = [getattr(belief, name) for name in names]
@@ -178,7 +162,7 @@ def _draw_runs(plot: figure, view: JobView) -> None:
 
 
 def _draw_ends(plot: figure, view: JobView, points: Iterable[tuple[Trial, float, float]]) -> None:
-    """Draw runs where they stand; colour and form tell how they have ended."""
+    """Draw runs as points; colour and marker are those of their end."""
     drawn = list(points)
     for state, (marker, colour) in _ENDS.items():
         ends = [point for point in drawn if point[0].state == state]
@@ -211,48 +195,39 @@ def _draw_ends(plot: figure, view: JobView, points: Iterable[tuple[Trial, float,
 
 
 def _beliefs_table(view: JobView) -> str:
-    scale, rows = view.scale, []
+    scale, rows, classes = view.scale, [], []
     for belief in view.posterior.beliefs:
         inferred = "" if belief.epoch_cost_is_known or belief.epoch_cost is None else "~"
         marks = marks_of(view, belief)
-        cells = [
-            str(belief.batch_size),
-            str(belief.n_reached),
-            str(belief.n_stopped),
-            epochs_text(belief),
-            inferred + scale.text(belief.epoch_cost),
-            scale.range_text(belief.cost, belief.cost_lower, belief.cost_upper),
-            marks,
-        ]
-        kind = "pruned" if belief.is_pruned else "next" if "next" in marks else ""
-        rows.append((kind, cells))
-    return _table(("batch size", "reached", "stopped", "epochs (90 %)", "an epoch", "a run (90 %)", ""), rows)
+        classes.append("pruned" if belief.is_pruned else "next" if "next" in marks else "")
+        rows.append(
+            (
+                str(belief.batch_size),
+                str(belief.n_reached),
+                str(belief.n_stopped),
+                epochs_text(belief),
+                inferred + scale.text(belief.epoch_cost),
+                scale.range_text(belief.cost, belief.cost_lower, belief.cost_upper),
+                marks,
+            )
+        )
+    headings = ("batch size", "reached", "stopped", "epochs (90 %)", "an epoch", "a run (90 %)", "")
+    return render_table(headings, rows, classes)
 
 
 def _trials_table(view: JobView) -> str:
-    rows = [
+    rows = (
         (
-            "",
-            [
-                str(trial.recurrence),
-                time_text(trial.requested_at_s),
-                str(trial.batch_size),
-                end_text(trial),
-                str(epochs_of(trial) or "-"),
-                view.scale.text(spent_of(trial)[0]),
-                duration_text(spent_of(trial)[1]),
-                view.scale.text(view.costs.get(trial.run)),
-                trial.detail,
-            ],
+            str(trial.recurrence),
+            time_text(trial.requested_at_s),
+            str(trial.batch_size),
+            end_text(trial),
+            str(epochs_of(trial) or "-"),
+            view.scale.text(spent_of(trial)[0]),
+            duration_text(spent_of(trial)[1]),
+            view.scale.text(view.costs.get(trial.run)),
+            trial.detail,
         )
         for trial in view.trials
-    ]
-    return _table(("#", "asked", "batch size", "end", "epochs", "energy", "time", "cost", "why"), rows)
-
-
-def _table(headings: Iterable[str], rows: Iterable[tuple[str, list[str]]]) -> str:
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join(
-        f'<tr class="{kind}">{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>\n' for kind, cells in rows
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
+    return render_table(("#", "asked", "batch size", "end", "epochs", "energy", "time", "cost", "why"), rows)

@@ -1,15 +1,13 @@
-"""How good the policies of batch sizes are, as a page for the browser: one file, which asks no server."""
+"""How good policies of batch sizes are, as a page for the browser."""
 
 from collections.abc import Sequence
 from html import escape
 from typing import Final
 
 import numpy as np
-from bokeh.embed import components
-from bokeh.layouts import column
 from bokeh.plotting import figure
-from bokeh.resources import INLINE
 
+from controller.cli.page import FIRST_TWO_LEFT, new_figure, render_document, render_table
 from controller.cli.replay.batch_size_view import grouped
 from policies.replay.batch_size.evaluation import BatchSizeEvaluation, Conditions
 
@@ -20,40 +18,28 @@ COLOURS: Final = {
     "zeus": "#c05621",
     "oracle": "#a0aec0",
 }
-"""A grid search, and staying with the default, are far above the others: they are in the table."""
-_STYLE: Final = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1a202c; background: #fff; margin: 2rem auto; max-width: 940px;
-       padding: 0 1rem }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
-th, td { text-align: right; padding: .2rem .7rem; border-bottom: 1px solid #e2e8f0; white-space: nowrap }
-td:nth-child(-n+2), th:nth-child(-n+2) { text-align: left }
-"""
+"""The grid search and the default are far above these; they are only in the table."""
 _HEAD: Final = ("workload", "policy", "regret", "±", "energy", "time", "energy, last 5", "time, last 5")
 
 
 def render_page(results: Sequence[BatchSizeEvaluation], conditions: Conditions) -> str:
     """Return the page, HTML."""
-    script, plots = components(
-        column(*(_plot(workload, rows) for workload, rows in grouped(results).items()), sizing_mode="scale_width")
-    )
-    return "\n".join(
+    title = "Batch sizes: policies compared"
+    return render_document(
+        title,
+        FIRST_TWO_LEFT,
         [
-            '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Batch sizes: policies compared</title>',
-            INLINE.render(),
-            f"<style>{_STYLE}</style></head><body><h1>Batch sizes: policies compared</h1>",
+            f"<h1>{title}</h1>",
             f"<p>{escape(_conditions_text(results, conditions))}</p>",
-            f"<table><tr>{''.join(f'<th>{name}</th>' for name in _HEAD)}</tr>",
-            *(_row(result) for result in results),
-            "</table>",
-            plots,
-            script,
-            "</body></html>",
-        ]
+            render_table(_HEAD, map(_cells, results)),
+        ],
+        [_plot(workload, rows) for workload, rows in grouped(results).items()],
+        [],
     )
 
 
 def _conditions_text(results: Sequence[BatchSizeEvaluation], conditions: Conditions) -> str:
-    """Return how the jobs recurred, in sentences."""
+    """Return the conditions as text."""
     parts = [f"η = {conditions.eta:g}; {results[0].n_seeds} seeds"]
     if conditions.noise_ratio:
         parts.append(f"run-to-run noise of {conditions.noise_ratio:g} (log)")
@@ -63,26 +49,20 @@ def _conditions_text(results: Sequence[BatchSizeEvaluation], conditions: Conditi
         parts.append(f"{conditions.concurrency} recurrences at a time")
     return (
         "; ".join(parts)
-        + ". Regret is what is paid beyond an oracle, in runs of the oracle; energy and time are compared "
-        "with the default batch size at the highest power limit."
+        + ". Regret is the cost beyond an oracle's, in runs of the oracle; energy and time are relative to the default "
+        "batch size at the highest power limit."
     )
 
 
-def _row(result: BatchSizeEvaluation) -> str:
+def _cells(result: BatchSizeEvaluation) -> tuple[str, ...]:
     ratios = (result.energy_ratio, result.duration_ratio, result.last_energy_ratio, result.last_duration_ratio)
-    cells = (
-        escape(result.workload),
-        result.policy,
-        f"{result.regret:.2f}",
-        f"{result.regret_sd:.2f}",
-        *("-" if ratio is None else f"{100 * (ratio - 1):+.1f} %" for ratio in ratios),
-    )
-    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+    changes = ("-" if ratio is None else f"{100 * (ratio - 1):+.1f} %" for ratio in ratios)
+    return (result.workload, result.policy, f"{result.regret:.2f}", f"{result.regret_sd:.2f}", *changes)
 
 
 def _plot(workload: str, rows: Sequence[BatchSizeEvaluation]) -> figure:
     """Return the regret of each policy by recurrence."""
-    plot = figure(title=workload, x_axis_label="recurrence", y_axis_label="regret", width=920, height=330)
+    plot = new_figure(workload, "recurrence", "regret")
     for row in rows:
         if row.policy in COLOURS:
             places = np.arange(1.0, row.n_recurrences + 1)

@@ -1,15 +1,14 @@
-"""How good the policies of batch sizes are, as tables and as a plot of the terminal."""
+"""How good policies of batch sizes are, as tables and a plot of the terminal."""
 
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
-import plotille
 from numpy.typing import NDArray
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from controller.cli.output import plain_table, terminal_plot
 from policies.replay.batch_size.evaluation import BatchSizeEvaluation
 
 LEARNERS: Final = {
@@ -18,18 +17,18 @@ LEARNERS: Final = {
     "gridchase-profiled": ("blue", "p"),
     "zeus": ("yellow", "z"),
 }
-"""What is drawn: the others are a line at zero, or far above. Each has its colour, and its letter."""
+"""The curves of the plot with colour and letter; the other policies are a line at zero, or far above."""
 WIDTH: Final = 50
-"""Characters; the ticks of the axis are ten apart, which makes 20 %."""
+"""Columns; ticks are ten apart, which is 20 %."""
 HEIGHT: Final = 14
 MANY: Final = 100.0
-"""Of such numbers nobody needs decimals."""
+"""From there on numbers have no decimals."""
 TWICE: Final = 2.0
-"""From there on a factor says more than a percentage."""
+"""From there on a factor is shown instead of a percentage."""
 N_PLACES: Final = 101
-"""How many shares of a workload's recurrences are drawn."""
+"""The number of points of a curve."""
 _MARKED: Final = 10
-"""Every tenth of them bears the letter of its curve."""
+"""Every tenth point has the letter of its curve."""
 COLUMNS: Final = ("regret", "±", "energy", "time", "energy 5", "time 5", "missed")
 
 
@@ -56,7 +55,7 @@ def grouped(results: Sequence[BatchSizeEvaluation]) -> dict[str, list[BatchSizeE
 
 
 def _table(title: str, rows: Sequence[tuple[str, list[BatchSizeEvaluation]]]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = plain_table(title)
     table.add_column("policy", no_wrap=True)
     for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
@@ -75,13 +74,13 @@ def _table(title: str, rows: Sequence[tuple[str, list[BatchSizeEvaluation]]]) ->
 
 
 def _number(values: Sequence[float]) -> str:
-    """Return a mean, for people."""
+    """Return the text of a mean."""
     mean = statistics.fmean(values)
     return f"{mean:.2f}" if abs(mean) < MANY else f"{mean:,.0f}"
 
 
 def _change(ratios: Sequence[float | None]) -> str:
-    """Return what a mean of ratios is more or less than 1, for people."""
+    """Return the text of the change that a mean of ratios means."""
     known = [ratio for ratio in ratios if ratio is not None]
     if not known:
         return "-"
@@ -90,19 +89,19 @@ def _change(ratios: Sequence[float | None]) -> str:
 
 
 def draw_regrets(results: Sequence[BatchSizeEvaluation], *, in_colour: bool) -> str:
-    """Return the regret of the policies that learn as a plot, the mean over workloads; nothing where there is none."""
+    """Return the plot of the mean regret of the policies that learn; "" where there is none."""
     curves = {name: curve for name in LEARNERS if (curve := mean_regret_ratios(results, name)) is not None}
     if not curves:
         return ""
-    figure = plotille.Figure()
-    figure.width, figure.height = WIDTH, HEIGHT
-    figure.with_colors, figure.color_mode, figure.origin = in_colour, "names", False
-    figure.x_label, figure.y_label = "[%]", "regret"
-    figure.x_ticks_fkt = lambda low, _: f"{low:.0f}"
-    figure.y_ticks_fkt = lambda low, _: f"{low:.1f}"
     top = max(float(curve.max()) for curve in curves.values())
-    figure.set_x_limits(min_=0.0, max_=100.0)
-    figure.set_y_limits(min_=min(0.0, *(float(curve.min()) for curve in curves.values())), max_=max(1.05 * top, 0.1))
+    figure = terminal_plot(
+        size=(WIDTH, HEIGHT),
+        labels=("[%]", "regret"),
+        x_limits=(0.0, 100.0),
+        y_limits=(min(0.0, *(float(curve.min()) for curve in curves.values())), max(1.05 * top, 0.1)),
+        tick_texts=("{:.0f}".format, "{:.1f}".format),
+        in_colour=in_colour,
+    )
     places = np.linspace(0, 100, N_PLACES).tolist()
     for name, curve in curves.items():
         colour, letter = LEARNERS[name]
@@ -113,7 +112,7 @@ def draw_regrets(results: Sequence[BatchSizeEvaluation], *, in_colour: bool) -> 
 
 
 def mean_regret_ratios(results: Sequence[BatchSizeEvaluation], policy: str) -> NDArray[np.float64] | None:
-    """Return the regret of a policy by the share of the recurrences that are over, the mean over workloads."""
+    """Return the regret of a policy over the share of recurrences, mean over workloads."""
     found = [result.regret_by_recurrence for result in results if result.policy == policy]
     if not found:
         return None

@@ -2,27 +2,26 @@
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
 from rich.console import Console
 
+from controller.cli.output import print_json, write_drawing
+from controller.cli.replay.options import PROCESSES, Bounds, add_output, add_policies, n_processes, out_of_bounds
 from controller.cli.replay.plan_inputs import (
     CurveSelection,
     NamedCurve,
     Overhead,
-    Scene,
     SignalFile,
     read_curve,
     read_signals,
-    scene_of,
+    scenario_of,
 )
 from controller.cli.replay.plan_view import SavingsReport, tables
 from controller.cli.replay.processes import replay_each
@@ -41,53 +40,61 @@ from policies.replay.power_limit.evaluation import (
 from policies.replay.power_limit.example import example_run
 from policies.replay.power_limit.scenario import RunSpec, Scenario
 
+if TYPE_CHECKING:
+    from controller.cli.replay.options import Verbs
+
 MAX_STARTS: Final = 10_000
 MIN_HOURS: Final = 0.1
 MAX_HOURS: Final = 10_000
 MAX_PERIOD_MINUTES: Final = 1_440
 MAX_SLOWDOWN: Final = 10.0
+MAX_PERIOD_S: Final = 3_600.0
 N_FRONT: Final = 24
-"""Budgets along the front of the plots; it bends where they are tight, so there they are dense."""
+"""The number of budgets along the fronts of the plots; they are dense where budgets are tight and the front bends."""
 FRONT_ETAS: Final = tuple(step / 20 for step in range(21))
 FRONT_POLICIES: Final[tuple[PolicyName, ...]] = ("static-mix", "chase", "offline")
 
-_Verbs = argparse._SubParsersAction  # noqa: SLF001 — argparse has no public name for it
+Replay = tuple[Scenario, list[RunSpec]]
 _Task = tuple[Scenario, RunSpec, Comparison]
 
 
-def add_part(parts: "_Verbs[argparse.ArgumentParser]") -> None:
+def add_part(parts: "Verbs") -> None:
     """Add `plan` to what can be replayed."""
     part = parts.add_parser(
         "plan",
         help="run jobs on a measured curve and signals and compare policies of power limits",
-        description="Lets a job run on a measured curve of power and speed, from many starts all over a signal of "
-        "carbon intensity or price, under policies of power limits, and compares what they save with what they take: "
-        "the best single limit, a mix of two, Zeus, Chase, ours (as it is; not knowing how long the run is; with a "
-        "forecast; with a perfect one), and the optimum in hindsight. Only what was measured is taken for true.",
+        description="Runs a job on a measured curve of power and speed, with starts spread over a signal of carbon "
+        "intensity or price, and compares savings and slowdown of policies of power limits: the best single limit, a "
+        "mix of two, Zeus, Chase, ours (as it is; without knowing the length of the run; with a forecast; with a "
+        "perfect one), and the optimum with perfect foresight. Only measured limits are used.",
     )
     part.add_argument("--power", required=True, type=Path, metavar="FILE", help="CSV of power, as Zeus's traces")
-    part.add_argument("--workload", metavar="DATASET/NETWORK", help="which of it; not needed where there is one")
-    part.add_argument("--batch-size", type=int, metavar="N", help="which of it; not needed where there is one")
-    part.add_argument("--optimizer", metavar="NAME", help="which of it; not needed where there is one")
+    for option, kind, metavar in (
+        ("workload", str, "DATASET/NETWORK"),
+        ("batch-size", int, "N"),
+        ("optimizer", str, "NAME"),
+    ):
+        part.add_argument(
+            f"--{option}", type=kind, metavar=metavar, help="of the curve; not needed if there is only one"
+        )
     part.add_argument(
         "--signal", nargs="+", action="extend", required=True, type=Path, metavar="FILE", help="CSV: timestamp,<unit>"
     )
     _add_conditions(part)
-    part.add_argument("--policy", nargs="+", action="extend", choices=POLICIES, help="which to compare; all by default")
-    part.add_argument("--json", action="store_true", help="for scripts")
-    part.add_argument("--png", type=Path, metavar="FILE", help="draw what is saved, and a run, as a picture, too")
+    add_policies(part, POLICIES)
+    add_output(part)
+    part.add_argument("--png", type=Path, metavar="FILE", help="also draw the savings and a run as a picture")
     part.add_argument("--html", type=Path, metavar="FILE", help="the same as a page for the browser")
-    part.add_argument("--processes", type=int, metavar="N", help="at a time; as many as there are cores by default")
     part.set_defaults(default_log_level="warning", do=replay_plan)
 
 
 def _add_conditions(part: argparse.ArgumentParser) -> None:
-    """Add what says how the job runs."""
+    """Add the options of how the job runs."""
     part.add_argument(
         "--max-slowdown", nargs="+", action="extend", type=float, metavar="RATIO",
         help="how much longer a run may take than at the highest limit, 1 or more (1.05)",
     )  # fmt: skip
-    part.add_argument("--hours", type=float, default=240.0, help="of the run at the highest limit (240)")
+    part.add_argument("--hours", type=float, default=240.0, help="the duration of the run at the highest limit (240)")
     part.add_argument("--starts", type=int, default=20, metavar="N", help="runs, spread evenly over each signal (20)")
     part.add_argument("--eta", nargs="+", action="extend", type=float, help="the weights for Chase, 0 to 1 (0.5)")
     part.add_argument(
@@ -104,24 +111,21 @@ def replay_plan(options: argparse.Namespace) -> int:
         ConfigError: with every fault of the arguments and of the files.
     """
     faults = list(_faults(options))
-    is_fine = not faults
-    wanted = CurveSelection(workload=options.workload, batch_size=options.batch_size, optimizer=options.optimizer)
-    curve = read_curve(options.power, wanted, faults)
-    readings = read_signals(options.signal, faults)
-    comparison = _contest(options)
-    scenes = _scenes(curve, readings, options) if is_fine and curve is not None else []
-    jobs = list(_jobs(scenes, comparison, options, faults))
+    is_valid = not faults
+    selection = CurveSelection(workload=options.workload, batch_size=options.batch_size, optimizer=options.optimizer)
+    curve = read_curve(options.power, selection, faults)
+    files = read_signals(options.signal, faults)
+    comparison = _comparison(options)
+    replays = list(_replays(curve, files, comparison, options, faults)) if is_valid and curve is not None else []
     if faults or curve is None:
         raise ConfigError(faults)
-    _say_what_is_lost(readings)
-    try:
-        report = _report(f"{curve.name}, {options.hours:g} h", scenes, jobs, _with_svr(comparison), options)
-    except KeyboardInterrupt:
-        print("stopped on request", file=sys.stderr if options.json else sys.stdout)
-        return 0
+    for file in files:
+        if file.losses:
+            print(f"{file.signal.zone}: {file.losses}; gaps are interpolated linearly", file=sys.stderr)
+    report = _report(f"{curve.name}, {options.hours:g} h", replays, _with_svr(comparison), options)
     _draw(report, options)
     if options.json:
-        print(msgspec.json.format(msgspec.json.encode([asdict(row) for row in report.rows])).decode())
+        print_json([asdict(row) for row in report.rows])
     else:
         _print(report)
     return 0
@@ -129,39 +133,27 @@ def replay_plan(options: argparse.Namespace) -> int:
 
 def _faults(options: argparse.Namespace) -> Iterator[str]:
     """Yield what is wrong with the arguments."""
-    limits: tuple[tuple[str, Sequence[float | None], float, float, str], ...] = (
-        ("max-slowdown", options.max_slowdown or (), 1, MAX_SLOWDOWN, "from 1 to 10 (1.05 is 5 % slower)"),
-        ("eta", options.eta or (), 0, 1, "from 0 (only time counts) to 1 (only carbon counts)"),
-        ("hours", [options.hours], MIN_HOURS, MAX_HOURS, f"from {MIN_HOURS} to {MAX_HOURS:,}"),
-        ("starts", [options.starts], 1, MAX_STARTS, f"from 1 to {MAX_STARTS:,}"),
-        ("period-minutes", [options.period_minutes], 1, MAX_PERIOD_MINUTES, f"from 1 to {MAX_PERIOD_MINUTES:,}"),
-        ("host-power-w", [options.host_power_w], 0, math.inf, "at least 0 W, and finite"),
-        ("pue", [options.pue], 1, math.inf, "at least 1, and finite"),
-        ("processes", [options.processes], 1, math.inf, "at least 1"),
+    yield from out_of_bounds(
+        options,
+        Bounds("max-slowdown", 1, MAX_SLOWDOWN, "from 1 to 10 (1.05 is 5 % slower)"),
+        Bounds("eta", 0, 1, "from 0 (only time counts) to 1 (only carbon counts)"),
+        Bounds("hours", MIN_HOURS, MAX_HOURS, f"from {MIN_HOURS} to {MAX_HOURS:,}"),
+        Bounds("starts", 1, MAX_STARTS, f"from 1 to {MAX_STARTS:,}"),
+        Bounds("period-minutes", 1, MAX_PERIOD_MINUTES, f"from 1 to {MAX_PERIOD_MINUTES:,}"),
+        Bounds("host-power-w", 0, math.inf, "at least 0 W, and finite"),
+        Bounds("pue", 1, math.inf, "at least 1, and finite"),
+        PROCESSES,
     )
-    for name, values, least, most, what in limits:
-        for value in values:
-            if value is not None and not (least <= value <= most and value < math.inf):
-                yield f"--{name} {value:g}: must be {what}"
     for name, path in (("png", options.png), ("html", options.html)):
         if path is not None and not path.parent.is_dir():
             yield f"--{name} {path}: there is no folder {path.parent}"
     if set(options.policy or ()) == {"chase-svr"} and find_spec("sklearn") is None:
-        yield "--policy chase-svr: needs scikit-learn, which is not installed; name another policy, too"
+        yield "--policy chase-svr: needs scikit-learn, which is not installed; add another policy"
     if options.png is not None and find_spec("matplotlib") is None:
         yield "--png: needs matplotlib, which is not installed: pip install 'gridchase[plots]'"
 
 
-def _say_what_is_lost(readings: Sequence[SignalFile]) -> None:
-    for reading in readings:
-        if reading.losses:
-            print(
-                f"{reading.signal.zone}: {reading.losses}; lines between the values around them stand for the truth",
-                file=sys.stderr,
-            )
-
-
-def _contest(options: argparse.Namespace) -> Comparison:
+def _comparison(options: argparse.Namespace) -> Comparison:
     return Comparison(
         policies=tuple(name for name in POLICIES if name in (options.policy or POLICIES)),
         max_slowdowns=tuple(dict.fromkeys(options.max_slowdown or (1.05,))),
@@ -170,40 +162,45 @@ def _contest(options: argparse.Namespace) -> Comparison:
 
 
 def _with_svr(comparison: Comparison) -> Comparison:
-    """Return what is compared with Chase's own regression, where that is wanted and there is one."""
+    """Return the comparison with Chase's own forecast, if that is compared and installed."""
     if "chase-svr" not in comparison.policies:
         return comparison
     if find_spec("sklearn") is None:
         print("chase-svr is left out: it needs scikit-learn, which is not installed", file=sys.stderr)
         return comparison
-    # It takes seconds to import: only those who want it wait.
-    return replace(comparison, svr=import_module("policies.replay.power_limit.chase_svr").expect_by_regression)
+    # scikit-learn takes seconds to import, so it is imported only for this policy.
+    chase_svr = import_module("policies.replay.power_limit.chase_svr")
+    return replace(comparison, svr=chase_svr.expect_by_regression)
 
 
-def _scenes(curve: NamedCurve, readings: Sequence[SignalFile], options: argparse.Namespace) -> list[Scene]:
-    """Return each signal with the curve, as the building sees it."""
-    building = Overhead(host_power_w=options.host_power_w, pue=options.pue)
-    period_s = None if options.period_minutes is None else 60 * options.period_minutes
-    return [scene_of(curve, reading, building, period_s) for reading in readings]
+def _replays(
+    curve: NamedCurve,
+    files: Sequence[SignalFile],
+    comparison: Comparison,
+    options: argparse.Namespace,
+    faults: list[str],
+) -> Iterator[Replay]:
+    """Yield each signal with the curve and its runs; add to `faults` which signals are too short.
 
-
-def _jobs(
-    scenes: Sequence[Scene], comparison: Comparison, options: argparse.Namespace, faults: list[str]
-) -> Iterator[list[RunSpec]]:
-    """Yield the runs on each signal; tell which signals are too short for those who play, or are drawn."""
+    Without `--period-minutes` the period is the step of the signal, at most an hour.
+    """
+    overhead = Overhead(host_power_w=options.host_power_w, pue=options.pue)
     if _is_drawn(options):
         comparison = replace(comparison, policies=(*comparison.policies, *FRONT_POLICIES))
-    for scene in scenes:
+    for file in files:
+        scenario = scenario_of(curve, file.signal, overhead)
         try:
-            yield run_specs(
-                scene.scenario,
+            specs = run_specs(
+                scenario,
                 comparison,
                 base_duration_s=3_600 * options.hours,
                 n_starts=options.starts,
-                period_s=scene.period_s,
+                period_s=60 * options.period_minutes if options.period_minutes else min(file.step_s, MAX_PERIOD_S),
             )
         except ValueError as error:
-            faults.append(f"--signal {scene.name}: {error}")
+            faults.append(f"--signal {file.signal.zone}: {error}")
+        else:
+            yield scenario, specs
 
 
 def _is_drawn(options: argparse.Namespace) -> bool:
@@ -211,68 +208,57 @@ def _is_drawn(options: argparse.Namespace) -> bool:
 
 
 def _report(
-    title: str,
-    scenes: Sequence[Scene],
-    jobs: Sequence[list[RunSpec]],
-    comparison: Comparison,
-    options: argparse.Namespace,
+    title: str, replays: Sequence[Replay], comparison: Comparison, options: argparse.Namespace
 ) -> SavingsReport:
-    """Return what was found, and what is drawn of it where a drawing is asked for."""
-    n_processes = options.processes or os.cpu_count() or 1
-    rows = _rows(scenes, jobs, comparison, n_processes, "runs")
+    """Return the savings, and the plots' data if there are plots."""
+    rows = _rows(replays, comparison, n_processes(options), "runs")
     if not _is_drawn(options):
-        return SavingsReport(title=title, rows=rows, n_signals=len(scenes))
+        return SavingsReport(title=title, rows=rows, n_signals=len(replays))
     budgets = tuple(1 + (max(comparison.max_slowdowns) - 1) * (n / (N_FRONT - 1)) ** 2 for n in range(N_FRONT))
     fronts = Comparison(policies=FRONT_POLICIES, max_slowdowns=budgets, etas=FRONT_ETAS)
-    scene, spec = scenes[0], jobs[0][len(jobs[0]) // 2]
+    scenario, specs = replays[0]
     max_slowdown = comparison.max_slowdowns[len(comparison.max_slowdowns) // 2]
     return SavingsReport(
         title=title,
         rows=rows,
-        n_signals=len(scenes),
-        fronts=_rows(scenes, jobs, fronts, n_processes, "fronts"),
-        example=example_run(scene.name, scene.scenario, spec, max_slowdown),
+        n_signals=len(replays),
+        fronts=_rows(replays, fronts, n_processes(options), "fronts"),
+        example=example_run(scenario.signal.zone, scenario, specs[len(specs) // 2], max_slowdown),
     )
 
 
-def _rows(
-    scenes: Sequence[Scene], jobs: Sequence[list[RunSpec]], comparison: Comparison, n_processes: int, what: str
-) -> list[SavingsRow]:
-    """Return the rows of each signal, and their means where there are several."""
-    tasks = [(scene.scenario, spec, comparison) for scene, runs in zip(scenes, jobs, strict=True) for spec in runs]
-    totals = iter(replay_each(_play, tasks, n_processes=n_processes, what=what))
+def _rows(replays: Sequence[Replay], comparison: Comparison, n_processes: int, what: str) -> list[SavingsRow]:
+    """Return the rows of each signal, and their means if there are several."""
+    tasks = [(scenario, spec, comparison) for scenario, specs in replays for spec in specs]
+    totals = iter(replay_each(_replay_totals, tasks, n_processes=n_processes, what=what))
     rows = [
         row
-        for scene, runs in zip(scenes, jobs, strict=True)
-        for row in savings_rows(scene.name, runs, [next(totals) for _ in runs], comparison)
+        for scenario, specs in replays
+        for row in savings_rows(scenario.signal.zone, specs, [next(totals) for _ in specs], comparison)
     ]
-    return rows + (mean_savings_rows(rows) if len(scenes) > 1 else [])
+    return rows + (mean_savings_rows(rows) if len(replays) > 1 else [])
 
 
-def _play(task: _Task) -> TotalsByVariant:
+def _replay_totals(task: _Task) -> TotalsByVariant:
     return replay_totals(*task)
 
 
 def _draw(report: SavingsReport, options: argparse.Namespace) -> None:
-    """Write the picture and the page that were asked for; raise `ConfigError` where that is not possible."""
-    # Matplotlib and Bokeh take longer to import than everything else here: only those who want them wait for them.
-    for what, path in (("png", options.png), ("html", options.html)):
+    """Write the picture and the page, if they are wanted."""
+    # Matplotlib and Bokeh take longer to import than everything else here, so they are imported only for a drawing.
+    for option, path, module in (("--png", options.png, "plan_png"), ("--html", options.html, "plan_page")):
         if path is not None:
-            drawn: bytes = import_module(f"controller.cli.replay.plan_{what}").render(report)
-            try:
-                path.write_bytes(drawn)
-            except OSError as error:
-                raise ConfigError([f"--{what} {path}: {error.strerror}"]) from error
-            print(path.resolve().as_uri(), file=sys.stderr if options.json else sys.stdout)
+            drawing: bytes = import_module(f"controller.cli.replay.{module}").render(report)
+            write_drawing(option, path, drawing, as_json=options.json)
 
 
 def _print(report: SavingsReport) -> None:
-    console = Console(emoji=False)  # a name may hold what looks like the code of one
+    console = Console(emoji=False)  # names may look like emoji codes
     for table in tables(report, console.width):
         console.print(table, crop=False)
         console.print()
     console.print(
-        "saved: of the carbon (or money) at the highest limit, the mean over runs; slower: the mean; worst: the worst "
-        "run. chase and zeus know no budget; chase-best-eta is the best eta that hindsight finds within it, for each "
-        "run; offline knows the future, and no plan can save more."
+        "saved: share of the carbon (or money) at the highest limit, mean over runs; slower: mean; worst: slowest run. "
+        "chase and zeus have no budget; chase-best-eta takes the best eta within the budget for each run, chosen in "
+        "hindsight; offline knows the future: no schedule saves more."
     )

@@ -1,4 +1,4 @@
-"""What plans are replayed on: a measured curve of a trace of power, and signals from files; every fault at once."""
+"""What plans are replayed on: a measured curve from a trace of power, and signals from files."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from controller.demo.recurrences.trace_files import read_power
+from controller.demo.recurrences.trace_files import read_power, repeated_names
 from policies.providers.base import SignalFileError
 from policies.providers.sources.csv_file import CARBON_UNIT, Trace, read_trace
 from policies.replay.power_limit.scenario import Scenario
@@ -18,14 +18,13 @@ from policies.vocabulary.signal import Signal
 
 SAMPLES: Final = {spec.dataset: spec.n_samples for spec in JOBS}
 ASSUMED_ITERATIONS: Final = 1_000.0
-"""In an epoch, where nobody knows; only the length of a sweep hangs on it."""
-MAX_PERIOD_S: Final = 3_600.0
+"""Per epoch, if unknown; only the length of a sweep depends on it."""
 MIN_LIMITS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveSelection:
-    """Which curve of a trace of power: the workload (dataset/network), and more where that is not enough."""
+    """Which curve of a trace of power: the workload (dataset/network), and more if that is ambiguous."""
 
     workload: str | None
     batch_size: int | None
@@ -34,7 +33,7 @@ class CurveSelection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """What stands around the GPU: the rest of the machine [W], and what the building draws per watt of it."""
+    """Power beside the GPU: that of the rest of the machine [W], and the building's per watt of the machine (PUE)."""
 
     host_power_w: float
     pue: float
@@ -42,7 +41,7 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalFile:
-    """A signal of a file, with its usual step [s], and what its file lost, for people; empty where that is nothing."""
+    """The signal of a file, its usual step [s], and a description of its gaps, "" if there are none."""
 
     signal: Signal
     step_s: float
@@ -50,37 +49,30 @@ class SignalFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """A signal with its name, the curve, and how often a run is planned [s]."""
-
-    name: str
-    scenario: Scenario
-    period_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NamedCurve:
-    """A measured curve, and what people call it."""
+    """A measured curve with a readable name."""
 
     name: str
     profile: PowerProfile
 
 
-def read_curve(path: Path, wanted: CurveSelection, faults: list[str]) -> NamedCurve | None:
-    """Return the curve that is wanted of a file; tell what is wrong with either."""
+def read_curve(path: Path, selection: CurveSelection, faults: list[str]) -> NamedCurve | None:
+    """Return the selected curve of a file; None, with the reason added to `faults`, if there is not exactly one."""
     trace = read_power(path, faults)
     if trace is None:
         return None
-    found = [key for key in _keys(trace) if _matches(key, wanted)]
+    found = [key for key in _keys(trace) if _matches(key, selection)]
     if len(found) != 1:
         what = "is more than one" if found else "is not there"
-        way_out = f"; say which with {_telling_apart(found)}" if found else ""
-        faults.append(f"{path}: {_asked(wanted)} {what}; there are {_listed(found or list(_keys(trace)))}{way_out}")
+        way_out = f"; say which with {_distinguishing_options(found)}" if found else ""
+        faults.append(
+            f"{path}: {_selection_text(selection)} {what}; there are {_listed(found or list(_keys(trace)))}{way_out}"
+        )
         return None
     (identity, batch_size) = found[0]
     profile = _profile(trace, identity, batch_size)
     if len(profile.points) < MIN_LIMITS:
-        faults.append(f"{path}: {_asked(wanted)} has 1 power limit: must be at least {MIN_LIMITS}")
+        faults.append(f"{path}: {_selection_text(selection)} has 1 power limit: must be at least {MIN_LIMITS}")
     return NamedCurve(name=f"{'/'.join(identity[:2])}, batch size {batch_size}, {trace.name}", profile=profile)
 
 
@@ -89,25 +81,25 @@ def _keys(trace: PowerTrace) -> Iterator[tuple[Identity, int]]:
         yield from ((identity, size) for size in sorted({size for size, _ in times_s}))
 
 
-def _matches(key: tuple[Identity, int], wanted: CurveSelection) -> bool:
+def _matches(key: tuple[Identity, int], selection: CurveSelection) -> bool:
     (dataset, network, optimizer), size = key
     return (
-        wanted.workload in {None, f"{dataset}/{network}"}
-        and wanted.batch_size in {None, size}
-        and wanted.optimizer in {None, optimizer}
+        selection.workload in {None, f"{dataset}/{network}"}
+        and selection.batch_size in {None, size}
+        and selection.optimizer in {None, optimizer}
     )
 
 
 def _listed(keys: Sequence[tuple[Identity, int]]) -> str:
-    """Return workloads with their optimizer and batch sizes, for people."""
+    """Return the text of workloads with their optimizer and batch sizes."""
     sizes: dict[Identity, list[str]] = {}
     for identity, size in keys:
         sizes.setdefault(identity, []).append(str(size))
     return "; ".join(f"{'/'.join(key[:2])} ({key[2]}) at {', '.join(texts)}" for key, texts in sizes.items())
 
 
-def _telling_apart(keys: Sequence[tuple[Identity, int]]) -> str:
-    """Return the fewest options that name one of some curves, whichever it is."""
+def _distinguishing_options(keys: Sequence[tuple[Identity, int]]) -> str:
+    """Return the fewest options that tell some curves apart."""
     values = {
         "--workload": [identity[:2] for identity, _ in keys],
         "--batch-size": [size for _, size in keys],
@@ -119,12 +111,12 @@ def _telling_apart(keys: Sequence[tuple[Identity, int]]) -> str:
     )
 
 
-def _asked(wanted: CurveSelection) -> str:
-    """Return what was asked for, for people."""
+def _selection_text(selection: CurveSelection) -> str:
+    """Return the text of a selection."""
     parts = (
-        wanted.workload and f"--workload {wanted.workload}",
-        wanted.batch_size and f"--batch-size {wanted.batch_size}",
-        wanted.optimizer and f"--optimizer {wanted.optimizer}",
+        selection.workload and f"--workload {selection.workload}",
+        selection.batch_size and f"--batch-size {selection.batch_size}",
+        selection.optimizer and f"--optimizer {selection.optimizer}",
     )
     return " ".join(part for part in parts if part) or "a workload without --workload"
 
@@ -147,7 +139,7 @@ def _profile(trace: PowerTrace, identity: Identity, batch_size: int) -> PowerPro
 
 
 def read_signals(paths: Sequence[Path], faults: list[str]) -> list[SignalFile]:
-    """Return the signals in files; tell every fault of every one."""
+    """Return the signals in files; add the faults of all files to `faults`."""
     readings = []
     for path in paths:
         try:
@@ -158,40 +150,34 @@ def read_signals(paths: Sequence[Path], faults: list[str]) -> list[SignalFile]:
         if np.isnan(trace.values).all():
             faults.append(f"{path}: has no value at all")
             continue
-        readings.append(SignalFile(signal=trace.as_signal(path), step_s=trace.step_s, losses=_losses(trace)))
+        readings.append(SignalFile(signal=trace.as_signal(path), step_s=trace.step_s, losses=_losses_text(trace)))
     faults += _mixed(paths, readings)
     return readings
 
 
-def _losses(trace: Trace) -> str:
-    """Return what is not there, with its share of the time: one gap may be an hour, or a year."""
+def _losses_text(trace: Trace) -> str:
+    """Return the text of missing values, with their share of the time: a gap may be an hour, or a year."""
     if not trace.losses:
         return ""
-    # Sources write 0 where they do not know; who sees no empty cell in the file shall know what was counted.
+    # Some sources write 0 for unknown values. A reader who finds no empty cell in the file must know what was counted.
     what = " (carbon that is not above 0 is missing)" if trace.n_missing and trace.unit == CARBON_UNIT else ""
     spans_s = np.diff(np.append(trace.starts_s, trace.ends_s))
     share_ratio = spans_s[np.isnan(trace.values)].sum() / spans_s.sum()
     return f"{trace.losses}{what}, {100 * share_ratio:.3g} % of its time"
 
 
-def scene_of(curve: NamedCurve, reading: SignalFile, building: Overhead, period_s: float | None) -> Scene:
-    """Return a signal with the curve as the building sees it.
-
-    Without a period a run is planned at each step of its signal, at most an hour.
-    """
-    scenario = Scenario(
-        profile=curve.profile.with_overhead(building.host_power_w, building.pue),
-        signal=reading.signal,
-        limit_power_w=building.pue * (curve.profile.fastest.power_limit_w + building.host_power_w),
+def scenario_of(curve: NamedCurve, signal: Signal, overhead: Overhead) -> Scenario:
+    """Return the curve and a signal as the building sees them; the scenario's name is the signal's zone."""
+    return Scenario(
+        profile=curve.profile.with_overhead(overhead.host_power_w, overhead.pue),
+        signal=signal,
+        limit_power_w=overhead.pue * (curve.profile.fastest.power_limit_w + overhead.host_power_w),
     )
-    return Scene(name=reading.signal.zone, scenario=scenario, period_s=period_s or min(reading.step_s, MAX_PERIOD_S))
 
 
 def _mixed(paths: Sequence[Path], readings: Sequence[SignalFile]) -> Iterator[str]:
-    """Yield why signals cannot stand side by side."""
+    """Yield why signals cannot be compared."""
     units = sorted({reading.signal.unit for reading in readings})
     if len(units) > 1:
-        yield f"--signal: {' and '.join(units)} have no mean: replay them apart"
-    for index, path in enumerate(paths):
-        if path.stem in {other.stem for other in paths[:index]}:
-            yield f"{path}: another file has this name, by which reports tell them apart: rename one"
+        yield f"--signal: {' and '.join(units)} have no common mean: replay them separately"
+    yield from repeated_names(paths)

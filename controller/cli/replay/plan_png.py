@@ -20,14 +20,14 @@ def render(report: SavingsReport) -> bytes:
     figure.suptitle(f"{report.title}; {report.where}")
     _draw_front(front, report)
     if report.example is not None:
-        _draw_course(limits, rates, report.example)
+        _draw_example(limits, rates, report.example)
     picture = BytesIO()
     figure.savefig(picture, format="png", dpi=120)
     return picture.getvalue()
 
 
 def _draw_front(axes: Any, report: SavingsReport) -> None:  # noqa: ANN401 — matplotlib is optional
-    """Draw what is saved over how much slower it is, with the front of the optimum."""
+    """Draw savings over slowdown, with the Pareto front of the optimum."""
     for policy, dash in CURVES.items():
         slower, saved = report.curve(policy)
         axes.plot(slower, saved, _STYLES[dash], color=COLOURS[policy], label=f"{policy}, all")
@@ -40,22 +40,22 @@ def _draw_front(axes: Any, report: SavingsReport) -> None:  # noqa: ANN401 — m
     axes.legend(fontsize="small", ncols=2)
 
 
-def _draw_course(limits: Any, rates: Any, example: ExampleRun) -> None:  # noqa: ANN401 — matplotlib is optional
-    """Draw how a run goes: limits with the signal behind them, and rates below."""
+def _draw_example(limits: Any, rates: Any, example: ExampleRun) -> None:  # noqa: ANN401 — matplotlib is optional
+    """Draw an example run: limits with the signal behind them, and rates below."""
     behind = limits.twinx()
     behind.stairs(example.values, example.edges_s / _HOUR_S, color="#a0aec0", linewidth=2, baseline=None)
     behind.set_ylabel(example.unit)
-    for policy, course in example.timelines.items():
+    for policy, timeline in example.timelines.items():
         style = {"color": COLOURS[policy], "alpha": 0.8, "baseline": None}
-        limits.stairs(course.limits_w, course.edges_s / _HOUR_S, label=policy, **style)
-        rates.stairs(100 * course.rate_ratios, course.edges_s / _HOUR_S, **style)
+        limits.stairs(timeline.limits_w, timeline.edges_s / _HOUR_S, label=policy, **style)
+        rates.stairs(100 * timeline.rate_ratios, timeline.edges_s / _HOUR_S, **style)
     at_most = f"at most {percent(example.max_slowdown - 1, n_digits=1)} % slower"
     limits.set(
         ylabel="limit [W]", title=f"a run on {example.signal}, {at_most}: mean limits by period, and the signal (grey)"
     )
     limits.set_zorder(behind.get_zorder() + 1)
     limits.patch.set_visible(False)
-    rates.set(xlabel="hours", ylabel="rate, of the\nhighest limit's [%]")
+    rates.set(xlabel="hours", ylabel="rate relative to\nthe highest limit [%]")
     rates.set_ylim(top=max(100.5, float(np.max(rates.get_ylim()))))
     below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.3), "ncols": len(example.timelines), "fontsize": "small"}
     rates.legend(*limits.get_legend_handles_labels(), **below)  # beside the curves, which fill the panels

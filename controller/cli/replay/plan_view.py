@@ -1,23 +1,22 @@
-"""What policies of power limits save, as tables of the terminal, and the report that all the views show."""
+"""What policies of power limits save: the report of all views, and tables of the terminal."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from controller.cli.output import plain_table
 from policies.replay.power_limit.evaluation import SavingsRow
 from policies.replay.power_limit.example import ExampleRun
 
 MEAN: Final = "mean"
 N_RATIOS: Final = 3
 """Columns of a budget: saved, slower, worst."""
-_UNHEMMED: Final = 10_000
+_UNBOUNDED: Final = 10_000
 BY_SIGNAL: Final = {
     "best-static": "single",
     "static-mix": "mix",
@@ -25,10 +24,10 @@ BY_SIGNAL: Final = {
     "gridchase": "gridchase",
     "offline": "offline",
 }
-"""The policies that are told apart by signal, and how their columns are headed."""
+"""The columns of the table by signal, with their headings."""
 MAX_NAME: Final = 30
 MIN_NAME: Final = 8
-"""Names of signals go on in another line beyond so many characters; the least, where the numbers need the room."""
+"""The widths at which names of signals are folded: usually, and at least, if the numbers need the space."""
 COLOURS: Final = {
     "max": "#718096",
     "best-static": "#d69e2e",
@@ -44,21 +43,21 @@ COLOURS: Final = {
     "gridchase-perfect": "#4299e1",
     "offline": "#1a202c",
 }
-"""One for each policy."""
+"""The colour of each policy."""
 CURVES: Final = {"offline": "solid", "static-mix": "dashed", "chase": "dotted"}
-"""What is drawn at every budget or eta, as a line."""
+"""The policies drawn as a line over all budgets or etas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingsReport:
-    """What was found.
+    """The savings of all policies.
 
     Attributes:
         title: the curve and the length of the runs.
-        rows: what each policy saved, with means over the signals where there are several.
-        n_signals: how many there are.
-        fronts: the same at more budgets and etas, for plots; empty where nothing is drawn.
-        example: one run, the same way.
+        rows: the savings of each policy, with means if there are several signals.
+        n_signals: the number of signals.
+        fronts: rows for more budgets and etas, for plots; empty without plots.
+        example: an example run, for plots.
     """
 
     title: str
@@ -69,7 +68,7 @@ class SavingsReport:
 
     @property
     def overall(self) -> list[SavingsRow]:
-        """Return the rows of the mean over signals, or of the only one."""
+        """Return the rows of the mean over signals, or of the only signal."""
         return self.overall_of(self.rows)
 
     def by_policy(self) -> dict[str, list[SavingsRow]]:
@@ -80,7 +79,7 @@ class SavingsReport:
         return groups
 
     def curve(self, policy: str) -> tuple[list[float], list[float]]:
-        """Return how much slower a policy is [%] and what it saves [%], at each of its budgets or etas."""
+        """Return slowdown [%] and savings [%] of a policy at each of its budgets or etas."""
         rows = {
             row.max_slowdown if row.eta is None else row.eta: row
             for row in self.overall_of(self.fronts)
@@ -90,39 +89,39 @@ class SavingsReport:
         return [100 * (slowdown - 1) for slowdown, _ in places], [100 * saved for _, saved in places]
 
     def overall_of(self, rows: Sequence[SavingsRow]) -> list[SavingsRow]:
-        """Return those of some rows that are of the mean over signals, or of the only one."""
+        """Return the rows of the mean over signals, or of the only signal."""
         return [row for row in rows if self.n_signals == 1 or row.signal == MEAN]
 
     @property
     def where(self) -> str:
-        """Return what the overall rows are of, for people."""
+        """Return the text of what the overall rows are for."""
         return f"mean of {self.n_signals} signals" if self.n_signals > 1 else self.rows[0].signal
 
 
 def label(row: SavingsRow) -> str:
-    """Return what a policy is called, with the eta that it was given."""
+    """Return the name of a policy, with its eta."""
     return row.policy if row.eta is None else f"{row.policy} {row.eta:.12g}"
 
 
 def tables(report: SavingsReport, width: int) -> Iterator[Table]:
-    """Yield the tables: what is saved over all, and by signal where there are several.
+    """Yield the tables: savings overall, and by signal if there are several.
 
-    Each is at most so many characters wide, unless its numbers need more: they are never cut.
+    Each is at most `width` characters wide, unless its numbers need more: they are never cut.
     """
     budgets = list(dict.fromkeys(row.max_slowdown for row in report.rows))
     first = 0
     while first < len(budgets):
         table = _side_by_side(report, budgets[first:], width)
-        yield _at_least_whole(table, width)
+        yield _never_cut(table, width)
         first += (len(table.columns) - 1) // N_RATIOS
     if report.n_signals > 1:
         for max_slowdown in budgets:
             rows = [row for row in report.rows if row.max_slowdown == max_slowdown]
-            yield _at_least_whole(_by_signal(rows, max_slowdown, width), width)
+            yield _never_cut(_by_signal(rows, max_slowdown, width), width)
 
 
 def _side_by_side(report: SavingsReport, slowdown_ratios: Sequence[float], width: int) -> Table:
-    """Return the table of as many of the budgets as fit; it has one at least."""
+    """Return a table of as many budgets as fit, at least one."""
     table = _overall(report, slowdown_ratios[:1])
     for n_budgets in range(2, len(slowdown_ratios) + 1):
         wider = _overall(report, slowdown_ratios[:n_budgets])
@@ -133,12 +132,12 @@ def _side_by_side(report: SavingsReport, slowdown_ratios: Sequence[float], width
 
 
 def _width(table: Table) -> int:
-    """Return how wide a table is where nothing hems it in [characters]."""
-    return Console(width=_UNHEMMED).measure(table).maximum
+    """Return the width that a table needs [characters]."""
+    return Console(width=_UNBOUNDED).measure(table).maximum
 
 
-def _at_least_whole(table: Table, width: int) -> Table:
-    """Return the table, told to be as wide as its numbers need where that is more than there is."""
+def _never_cut(table: Table, width: int) -> Table:
+    """Return the table, widened to what its numbers need if that is more than there is."""
     needed = _width(table)
     table.width = needed if needed > width else None
     return table
@@ -146,7 +145,7 @@ def _at_least_whole(table: Table, width: int) -> Table:
 
 def _overall(report: SavingsReport, slowdown_ratios: Sequence[float]) -> Table:
     n_runs = report.overall[0].n_starts
-    table = _table(f"{report.title}\n{report.where}, runs: {n_runs}; saved, slower, worst [%]")
+    table = plain_table(f"{report.title}\n{report.where}, runs: {n_runs}; saved, slower, worst [%]")
     table.add_column("at most slower", no_wrap=True)
     for max_slowdown in slowdown_ratios:
         for text in (percent(max_slowdown - 1, n_digits=1), "", ""):
@@ -163,7 +162,7 @@ def _overall(report: SavingsReport, slowdown_ratios: Sequence[float]) -> Table:
 
 def _by_signal(rows: Sequence[SavingsRow], max_slowdown: float, width: int) -> Table:
     columns = [policy for policy in BY_SIGNAL if any(row.policy == policy for row in rows)]
-    table = _table(f"at most {percent(max_slowdown - 1, n_digits=1)} % slower: saved [%]")
+    table = plain_table(f"at most {percent(max_slowdown - 1, n_digits=1)} % slower: saved [%]")
     # Folded, not cut: two names may differ in their last character.
     table.add_column("signal", max_width=MAX_NAME, overflow="fold")
     for policy in columns:
@@ -176,11 +175,7 @@ def _by_signal(rows: Sequence[SavingsRow], max_slowdown: float, width: int) -> T
     return table
 
 
-def _table(title: str) -> Table:
-    return Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-
-
 def percent(share_ratio: float, *, n_digits: int = 2) -> str:
-    """Return a share in percent, for people; nothing is no less than nothing."""
+    """Return the text of a share in percent, without the sign of -0."""
     text = f"{100 * share_ratio:.{n_digits}f}"
     return text.removeprefix("-") if float(text) == 0 else text

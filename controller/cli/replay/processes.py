@@ -1,4 +1,4 @@
-"""Long replays on every core: processes of their own, progress on a terminal, and an end at once on Ctrl-C."""
+"""Long replays on every core: worker processes, progress on a terminal, and an immediate end on Ctrl-C."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -17,30 +17,31 @@ Result = TypeVar("Result")
 def replay_each(
     replay: Callable[[Task], Result], tasks: Sequence[Task], *, n_processes: int, what: str
 ) -> list[Result]:
-    """Return what `replay` makes of each task, in their order.
+    """Return the result of `replay` for each task, in order.
 
     Args:
         replay: a function of a module; what it takes and returns can be pickled.
-        tasks: what there is to do.
-        n_processes: how many work at a time; one means: this process.
-        what: what the tasks are called beside the progress bar.
+        tasks: its arguments.
+        n_processes: how many processes work at a time; 1: this one.
+        what: the name of the tasks beside the progress bar.
 
     Raises:
-        KeyboardInterrupt: the user wants no more; the processes have ended, whatever they were at.
+        KeyboardInterrupt: Ctrl-C was pressed; the processes have been ended in the middle of their work.
     """
-    with _progress(len(tasks), what) as advance:
+    with progress_bars() as progress:
+        bar = progress.add_task(what, total=len(tasks))
         if n_processes == 1 or len(tasks) <= 1:
             results = []
             for task in tasks:
                 results.append(replay(task))
-                advance()
+                progress.advance(bar)
             return results
         with ProcessPoolExecutor(min(n_processes, len(tasks)), mp_context=get_context("spawn")) as pool:
             try:
-                with deaf_children():
+                with sigint_blocked():
                     futures = [pool.submit(replay, task) for task in tasks]
                 for _ in as_completed(futures):
-                    advance()
+                    progress.advance(bar)
             except KeyboardInterrupt:
                 _stop(pool)
                 raise
@@ -48,36 +49,35 @@ def replay_each(
 
 
 @contextmanager
-def deaf_children() -> Iterator[None]:
-    """Let processes that are started here not hear Ctrl-C, from their first moment on: it is this one that ends them.
+def sigint_blocked() -> Iterator[None]:
+    """Start the processes of the body with SIGINT blocked, since this process ends them.
 
-    A Ctrl-C that comes meanwhile is raised at the end, also where it reaches another thread than this one. Children
-    inherit the signals that this thread blocks, but not a handler; ignoring the signal instead would lose it here.
+    A Ctrl-C during the body is raised at its end, even if another thread receives it. Children inherit the signals
+    that this thread blocks, but no handlers; ignoring the signal instead would lose it here.
     """
     resource_tracker.ensure_running()  # the first child would start it, which unblocks the signal
-    heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    received: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         signal.signal(signal.SIGINT, before)
-        if heard:
+        if received:
             raise KeyboardInterrupt
 
 
 def _stop(pool: ProcessPoolExecutor) -> None:
-    """End the processes in the middle of their work, which may be a minute's, and give up what waits."""
+    """End the processes in the middle of their work, which may take minutes, and cancel waiting tasks."""
     pool.shutdown(wait=False, cancel_futures=True)
     for child in active_children():
         child.terminate()
 
 
 @contextmanager
-def _progress(n_tasks: int, what: str) -> Iterator[Callable[[], None]]:
-    """Give what is told of each task that is done; shown on a terminal, and quiet in a pipe."""
+def progress_bars() -> Iterator[Progress]:
+    """Yield progress bars on a terminal; in a pipe they stay silent."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task(what, total=n_tasks)
-        yield lambda: progress.advance(bar)
+        yield progress

@@ -1,4 +1,4 @@
-"""`gridchase replay profile`: how soon, and how well, the profiler finds a job's curve and limit, under noise."""
+"""`gridchase replay profile`: how soon and how well the profiler finds a job's curve and limit, under noise."""
 
 import argparse
 import os
@@ -7,17 +7,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
 from rich.console import Console
+from rich.table import Table
 
+from controller.cli.output import plain_table, print_json
+from controller.cli.replay.options import (
+    ETA,
+    PROCESSES,
+    SEEDS,
+    add_output,
+    add_policies,
+    n_processes,
+    out_of_bounds,
+)
 from controller.cli.replay.processes import replay_each
-from controller.cli.replay.profile_view import EXPLAINED, tables
-from controller.demo.recurrences.trace_files import CARRIED, read_power
+from controller.demo.recurrences.trace_files import INCLUDED, read_power, repeated_names
 from controller.errors import ConfigError
 from policies.replay.profiling.curves import TrueCurve, true_curves
 from policies.replay.profiling.evaluation import (
+    JOB_LENGTHS,
     ProfilingEvaluation,
     ProfilingRow,
     evaluate,
@@ -27,39 +37,48 @@ from policies.replay.profiling.evaluation import (
 from policies.replay.profiling.noise import LEVELS, NoiseName
 from policies.replay.profiling.policies import POLICIES, PolicyName
 
-MAX_SEEDS: Final = 1_000
-SOME: Final = 5
-"""So many names are shown where there are many."""
-BLAS_THREADS: Final = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
-"""A process for each core has no use for threads; the matrices are small, and threads would wait for one another."""
+if TYPE_CHECKING:
+    from controller.cli.replay.options import Verbs
 
-_Verbs = argparse._SubParsersAction  # noqa: SLF001 — argparse has no public name for it
+SOME: Final = 5
+"""How many names are shown where there are many."""
+BLAS_THREADS: Final = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+"""With a process for each core, threads would only wait for one another; the matrices are small."""
+MAX_TABLES: Final = 12
+"""With more curves than this only the summaries are shown."""
+N_NAME: Final = 19
+COLUMNS: Final = ("to plan", *(f"{length:,}" for length in JOB_LENGTHS), "error", "good", "t err", "P err")
+EXPLAINED: Final = (
+    "to plan: iterations before the first plan (median); 1,000 …: cost of a job of that length beyond the optimum, in "
+    "iterations at the best limit; error: extra cost of the kept limit against the best one; good: share within 1 %; "
+    "t err, P err: errors of the curve in iteration time and power, at the limits that may be chosen"
+)
+
 _Task = tuple[TrueCurve, PolicyName, NoiseName, float, int]
 
 
-def add_part(parts: "_Verbs[argparse.ArgumentParser]") -> None:
+def add_part(parts: "Verbs") -> None:
     """Add `profile` to what can be replayed."""
     part = parts.add_parser(
         "profile",
         help="measure power profiles on known curves, under noise, and compare with Zeus's sweep",
-        description="Lets jobs train on measured curves of power and speed, under noise, and the profiler find their "
-        "limits: the controller's own (with the measurements that go on while the job trains, and without them), and "
-        "Zeus's sweep, all with the same noise. Counts what is wasted on the way, in iterations of the best limit. "
-        "Every dataset, network, optimizer and batch size of a file is a curve. Without files it takes three jobs "
-        "that come along, of a V100.",
+        description="Lets jobs train on measured curves of power and speed, under noise, and compares how policies "
+        "find limits: the controller's own (with the measurements that go on while the job trains, and without them), "
+        "and Zeus's sweep, all with the same noise. Counts the waste, in iterations at the best limit. Every dataset, "
+        "network, optimizer and batch size of a file is a curve. Without files it uses three included jobs, measured "
+        "on a V100.",
     )
     part.add_argument(
-        "--power", nargs="+", action="extend", type=Path, metavar="FILE", help="CSV of power: one a kind of GPU"
+        "--power", nargs="+", action="extend", type=Path, metavar="FILE", help="CSV of power: one for each GPU model"
     )
     part.add_argument(
-        "--curve", nargs="+", action="extend", metavar="TEXT", help="only curves with one of these in their names"
+        "--curve", nargs="+", action="extend", metavar="TEXT", help="only curves whose names contain one of these"
     )
-    part.add_argument("--noise", choices=tuple(LEVELS), default="realistic", help="how noisy it is (realistic)")
+    part.add_argument("--noise", choices=tuple(LEVELS), default="realistic", help="the level of noise (realistic)")
     part.add_argument("--eta", type=float, default=0.5, help="the weight of energy in the cost, 0 to 1 (0.5)")
-    part.add_argument("--seeds", type=int, default=5, metavar="N", help="how often each policy is played (5)")
-    part.add_argument("--policy", nargs="+", action="extend", choices=POLICIES, help="which to compare; all by default")
-    part.add_argument("--json", action="store_true", help="for scripts")
-    part.add_argument("--processes", type=int, metavar="N", help="at a time; as many as there are cores by default")
+    part.add_argument("--seeds", type=int, default=5, metavar="N", help="repetitions for each policy (5)")
+    add_policies(part, POLICIES)
+    add_output(part)
     part.set_defaults(default_log_level="warning", do=replay_profile)
 
 
@@ -69,55 +88,37 @@ def replay_profile(options: argparse.Namespace) -> int:
     Raises:
         ConfigError: with every fault of the arguments, and of the files.
     """
-    faults = list(_faults(options))
-    curves = _read(options.power or [CARRIED / "v100.csv"], options.curve, faults)
+    faults = list(out_of_bounds(options, ETA, SEEDS, PROCESSES))
+    curves = _read(options.power or [INCLUDED / "v100.csv"], options.curve, faults)
     if faults:
         raise ConfigError(faults)
-    _say_what_is_assumed(curves)
+    _print_assumptions(curves)
     names: list[PolicyName] = [name for name in POLICIES if name in (options.policy or POLICIES)]
     for variable in BLAS_THREADS:
         os.environ.setdefault(variable, "1")
-    try:
-        evaluations: list[ProfilingEvaluation] = replay_each(
-            _evaluate,
-            [(curve, name, options.noise, options.eta, options.seeds) for curve, name in product(curves, names)],
-            n_processes=options.processes or os.cpu_count() or 1,
-            what="policies on curves",
-        )
-    except KeyboardInterrupt:
-        print("stopped on request", file=sys.stderr if options.json else sys.stdout)
-        return 0
+    evaluations: list[ProfilingEvaluation] = replay_each(
+        _evaluate,
+        [(curve, name, options.noise, options.eta, options.seeds) for curve, name in product(curves, names)],
+        n_processes=n_processes(options),
+        what="policies on curves",
+    )
     rows = profiling_rows(evaluations)
     if options.json:
-        report = [as_row(row) for row in (*rows, *summary_rows(rows))]
-        print(msgspec.json.format(msgspec.json.encode(report)).decode())
-    else:
-        _print(rows)
+        print_json([asdict(row) for row in (*rows, *summary_rows(rows))])
+        return 0
+    console = Console()
+    for table in tables(rows):
+        console.print(table)
+        console.print()
+    console.print(EXPLAINED)
     return 0
 
 
-def as_row(row: ProfilingRow) -> dict[str, Any]:
-    """Return a row for scripts."""
-    return asdict(row)
-
-
-def _faults(options: argparse.Namespace) -> Iterator[str]:
-    """Yield what is wrong with the arguments."""
-    if not 0 <= options.eta <= 1:
-        yield f"--eta {options.eta:g}: must be from 0 (only time counts) to 1 (only energy counts)"
-    if not 1 <= options.seeds <= MAX_SEEDS:
-        yield f"--seeds {options.seeds}: must be from 1 to {MAX_SEEDS:,}"
-    if options.processes is not None and options.processes < 1:
-        yield f"--processes {options.processes}: must be at least 1"
-
-
 def _read(paths: Sequence[Path], wanted: Sequence[str] | None, faults: list[str]) -> list[TrueCurve]:
-    """Return the curves of files whose names are wanted; tell every fault of every file."""
+    """Return the curves of files whose names are wanted; add the faults of all files to `faults`."""
+    faults += repeated_names(paths)
     curves: list[TrueCurve] = []
-    for index, path in enumerate(paths):
-        if path.stem in {other.stem for other in paths[:index]}:
-            faults.append(f"{path}: another file has this name, by which reports tell them apart: rename one")
-            continue
+    for path in paths:
         trace = read_power(path, faults)
         if trace is None:
             continue
@@ -127,16 +128,16 @@ def _read(paths: Sequence[Path], wanted: Sequence[str] | None, faults: list[str]
         curves += found
     chosen = [curve for curve in curves if wanted is None or any(text in curve.name for text in wanted)]
     if curves and not chosen:
-        faults.append(f"--curve {' '.join(wanted or ())}: no name has it in it; there are {_some(curves)}")
+        faults.append(f"--curve {' '.join(wanted or ())}: no name contains it; there are {_some(curves)}")
     return chosen
 
 
-def _say_what_is_assumed(curves: Sequence[TrueCurve]) -> None:
-    """Tell which curves have iterations of a length that nobody knows."""
+def _print_assumptions(curves: Sequence[TrueCurve]) -> None:
+    """Print the curves whose iteration time is assumed."""
     assumed = [curve for curve in curves if curve.is_assumed]
     if assumed:
         print(
-            "how many samples an epoch has is not known for these datasets; their iterations are taken to last "
+            "the number of samples per epoch of these datasets is unknown; their iterations are assumed to take "
             f"{assumed[0].iteration_time_s:g} s at the highest limit: {_some(assumed)}",
             file=sys.stderr,
         )
@@ -153,9 +154,55 @@ def _evaluate(task: _Task) -> ProfilingEvaluation:
     return evaluate(curve, name, noise, eta=eta, n_seeds=n_seeds)
 
 
-def _print(rows: Sequence[ProfilingRow]) -> None:
-    console = Console()
-    for table in tables(rows):
-        console.print(table)
-        console.print()
-    console.print(EXPLAINED)
+def tables(rows: Sequence[ProfilingRow]) -> Iterator[Table]:
+    """Yield a table for each curve if there are few, then one over the power-bound curves, and one over all."""
+    by_curve: dict[str, list[ProfilingRow]] = {}
+    for row in rows:
+        by_curve.setdefault(row.curve, []).append(row)
+    if len(by_curve) <= MAX_TABLES:
+        for curve, found in by_curve.items():
+            bound = "" if found[0].is_power_bound else ", not power-bound"
+            yield _table(f"{curve}{bound}", [(row, row) for row in found])
+    if len(by_curve) > 1:
+        yield from _summaries(rows)
+
+
+def _summaries(rows: Sequence[ProfilingRow]) -> Iterator[Table]:
+    summaries = {(row.curve, row.policy): row for row in summary_rows(rows)}
+    for over, name in (("power-bound", "power-bound curves"), ("all", "curves, power-bound or not")):
+        means = [row for row in summaries.values() if row.curve == f"mean over {over}"]
+        if not means:
+            continue
+        pairs = [(mean, summaries[f"median over {over}", mean.policy]) for mean in means]
+        first = means[0]
+        table = _table(f"mean of {first.n_curves} {name}, {first.noise} noise, seeds: {first.n_seeds}", pairs)
+        table.caption = "; ".join(_against(mean) for mean in means if mean.policy == "gridchase")
+        table.caption_justify = "left"
+        yield table
+
+
+def _table(title: str, pairs: Sequence[tuple[ProfilingRow, ProfilingRow]]) -> Table:
+    """Return a table of means; iterations to the plan are those of the second row of each pair."""
+    table = plain_table(title)
+    table.add_column("policy", no_wrap=True, min_width=N_NAME)
+    for column in COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    for mean, middle in pairs:
+        table.add_row(
+            mean.policy,
+            f"{middle.iterations_to_plan:,.0f}",
+            *(f"{mean.excess_iterations[str(length)]:,.1f}" for length in JOB_LENGTHS),
+            f"{100 * mean.selection_error_ratio:.2f}%",
+            f"{100 * mean.good_selections_ratio:.0f}%",
+            f"{100 * mean.curve_time_error_ratio:.1f}%",
+            f"{100 * mean.curve_power_error_ratio:.1f}%",
+        )
+    return table
+
+
+def _against(row: ProfilingRow) -> str:
+    """Return the comparison with Zeus's sweep on the worst curve."""
+    if row.selection_against_zeus_ratio is None:
+        return ""
+    ratio = row.selection_against_zeus_ratio
+    return f"gridchase against Zeus's sweep, on its worst curve: cost of the kept limit {100 * ratio:+.2f} %"

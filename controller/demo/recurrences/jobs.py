@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from controller.demo.recurrences.trace_files import CARRIED, carried_workloads
+from controller.demo.recurrences.trace_files import INCLUDED, included_workloads
 from policies.replay.batch_size.workload import FixedChoice, Workload, fixed_choice, optimum
 from policies.replay.traces import JOBS
 
@@ -62,12 +62,12 @@ def sources() -> list[str]:
 
 
 def _first_note(file: str) -> str:
-    return (CARRIED / file).read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
+    return (INCLUDED / file).read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
 
 
 def _load() -> list[RecurringJob]:
     targets = {job.name: job.target for job in JOBS}
-    return [_job(workload, targets) for workload in carried_workloads()]
+    return [_job(workload, targets) for workload in included_workloads()]
 
 
 def _job(workload: Workload, targets: dict[str, float]) -> RecurringJob:

@@ -1,7 +1,7 @@
-"""Recurring jobs from trace files: those that come along (`recurring/`), and any other in the format of Zeus's."""
+"""Recurring jobs from trace files: the included ones (`recurring/`), and others in the format of Zeus."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -9,16 +9,16 @@ from controller.errors import ConfigError
 from policies.replay.batch_size.workload import Workload
 from policies.replay.traces import PowerTrace, TraceError, TrainTrace, parse_power, parse_train, workloads_of
 
-CARRIED: Final = Path(__file__).parent / "recurring"
+INCLUDED: Final = Path(__file__).parent / "recurring"
 
 
-def carried_workloads() -> list[Workload]:
-    """Return the three jobs that come along, measured on a V100: CIFAR-100, LibriSpeech, MovieLens-1M."""
-    return read_workloads(CARRIED / "train.csv", [CARRIED / "v100.csv"])
+def included_workloads() -> list[Workload]:
+    """Return the three included jobs, measured on a V100: CIFAR-100, LibriSpeech, MovieLens-1M."""
+    return read_workloads(INCLUDED / "train.csv", [INCLUDED / "v100.csv"])
 
 
 def read_workloads(train: Path, powers: Sequence[Path]) -> list[Workload]:
-    """Return the jobs that are in the trace of training runs and in each of those of power; their names say which.
+    """Return the jobs that are in the trace of training runs and in a trace of power, one for each such pair.
 
     Raises:
         ConfigError: with every fault of every file.
@@ -26,10 +26,7 @@ def read_workloads(train: Path, powers: Sequence[Path]) -> list[Workload]:
     faults: list[str] = []
     trained = _read_train(train, faults)
     measured = [read_power(path, faults) for path in powers]
-    faults += [
-        f"{path}: another file has this name, by which reports tell them apart: rename one"
-        for path in _repeated(powers)
-    ]
+    faults += repeated_names(powers)
     workloads: list[Workload] = []
     for power in measured:
         if trained is None or power is None:
@@ -53,7 +50,10 @@ def _read_train(path: Path, faults: list[str]) -> TrainTrace | None:
 
 
 def read_power(path: Path, faults: list[str]) -> PowerTrace | None:
-    """Return the trace of power in a file, or None after telling its faults; say on stderr what is left out."""
+    """Return the trace of power in a file; None, with its faults added to `faults`, if it is wrong.
+
+    Rows without a measurement are left out, which is printed to standard error.
+    """
     text = _read(path, faults)
     if text is None:
         return None
@@ -64,7 +64,7 @@ def read_power(path: Path, faults: list[str]) -> PowerTrace | None:
         return None
     if trace.n_unmeasured:
         rows = "1 row has" if trace.n_unmeasured == 1 else f"{trace.n_unmeasured:,} rows have"
-        print(f"{path}: {rows} no time_per_epoch or average_power and cannot be used: left out", file=sys.stderr)
+        print(f"{path}: {rows} no time_per_epoch or average_power and are left out", file=sys.stderr)
     return trace
 
 
@@ -79,6 +79,8 @@ def _read(path: Path, faults: list[str]) -> str | None:
     return None
 
 
-def _repeated(paths: Sequence[Path]) -> list[Path]:
-    """Return the paths whose stem is that of an earlier one: their workloads would have one name."""
-    return [path for index, path in enumerate(paths) if path.stem in {other.stem for other in paths[:index]}]
+def repeated_names(paths: Sequence[Path]) -> Iterator[str]:
+    """Yield a fault for each file that has the name of an earlier one, since reports name workloads by file."""
+    for index, path in enumerate(paths):
+        if path.stem in {earlier.stem for earlier in paths[:index]}:
+            yield f"{path}: another file has this name, which reports use to tell them apart: rename one"

@@ -1,11 +1,12 @@
 """The command line in this process: its verbs explain themselves, and every class of error has its exit code."""
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from controller.cli.main import main
+from controller.cli.main import main, run
 from controller.cli.up import _look_command
 from controller.config import Config, NodeConfig, load_config
 from controller.errors import (
@@ -194,6 +195,18 @@ def test_a_secret_in_the_wrong_place_is_not_shown(key: str, tmp_path: Path, caps
     shown = capsys.readouterr()
     assert f"signal.provider[0].{key}" in shown.err
     assert "s3cr3t" not in shown.out + shown.err
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ctrl_c_in_a_verb_ends_with_0(capsys: pytest.CaptureFixture[str], *, as_json: bool) -> None:
+    def stopped(_: argparse.Namespace) -> int:
+        raise KeyboardInterrupt
+
+    options = argparse.Namespace(do=stopped, json=as_json, log_level=None, default_log_level="warning")
+    assert run(options) == 0
+    captured = capsys.readouterr()
+    assert (captured.err if as_json else captured.out) == "stopped on request\n"
+    assert (captured.out if as_json else captured.err) == ""
 
 
 def test_restoring_where_nothing_is_on_record_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from controller.cli.replay import main as replay
-from controller.demo.recurrences.trace_files import CARRIED
+from controller.demo.recurrences.trace_files import INCLUDED
 from controller.errors import ConfigError
 from policies.replay.batch_size.evaluation import POLICIES
 from tests.live.conftest import wait_until
@@ -38,7 +38,7 @@ def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 def test_a_row_for_each_policy_on_each_workload(capsys: pytest.CaptureFixture[str]) -> None:
-    files = ("--train", CARRIED / "train.csv", "--power", CARRIED / "v100.csv")
+    files = ("--train", INCLUDED / "train.csv", "--power", INCLUDED / "v100.csv")
     assert replayed(*files, "--eta", "0.5", *QUICK, "--json") == 0
     found = rows(capsys)
     assert [(row["workload"], row["policy"]) for row in found] == [(job, name) for job in NAMES for name in POLICIES]
@@ -91,7 +91,7 @@ def test_every_fault_of_the_arguments_is_told_at_once() -> None:
             "--train", "x.csv", "--eta", "nan", "--beta", "1", "--noise", "2", "--seeds", "0", "--concurrency", "0"
         )
     assert caught.value.faults == [
-        "--train without --power: name both files, or neither for the jobs that come along",
+        "--train without --power: name both files, or neither for the included jobs",
         "--eta nan: must be from 0 (only time counts) to 1 (only energy counts)",
         "--beta 1: must be finite and above 1",
         "--noise 2: must be from 0 to 1",

@@ -11,13 +11,13 @@ import pytest
 
 from controller.cli.replay import main as replay
 from controller.cli.replay import plan as replay_plan
-from controller.demo.recurrences.trace_files import CARRIED
+from controller.demo.recurrences.trace_files import INCLUDED
 from controller.errors import ConfigError
 from policies.replay.power_limit.evaluation import POLICIES
 from policies.vocabulary.units import DAY_S
 from tests.policies.forecasting.grids import weather
 
-POWER = CARRIED / "v100.csv"
+POWER = INCLUDED / "v100.csv"
 NO_SVR = [name for name in POLICIES if name != "chase-svr"]
 """Scikit-learn takes long to import."""
 JOB = ("--power", POWER, "--workload", "librispeech/deepspeech2", "--batch-size", "64")
@@ -122,7 +122,7 @@ def test_a_signal_with_gaps_is_played(tmp_path: Path, wind: Path, capsys: pytest
     (told,) = captured.err.splitlines()
     assert told == (
         "holed: 1 gap, 3 missing values (carbon that is not above 0 is missing), 13 % of its time; "
-        "lines between the values around them stand for the truth"
+        "gaps are interpolated linearly"
     )
 
 
@@ -224,7 +224,7 @@ def test_a_signal_that_is_too_short_or_of_another_kind_is_told(tmp_path: Path, w
         replayed(*JOB, "--hours", "96", "--signal", wind, short, price, twin)
     told = str(caught.value)
     assert "--signal short: spans 2.0 days: must be at least" in told
-    assert "--signal: EUR/kWh and g/kWh have no mean" in told
+    assert "--signal: EUR/kWh and g/kWh have no common mean" in told
     assert f"{twin}: another file has this name" in told
 
 
@@ -234,7 +234,7 @@ def test_a_signal_need_only_be_long_enough_for_who_plays(tmp_path: Path, capsys:
     found = rows(capsys, *asked, "--policy", "best-static", "gridchase", "offline")
     assert [row["policy"] for row in found] == ["best-static", "gridchase", "offline"]
     for others in (("--policy", "gridchase", "zeus"), ("--policy", "gridchase", "--html", tmp_path / "page.html"), ()):
-        with pytest.raises(ConfigError, match=r"--signal w: spans 1\.2 days: must be at least 1\.3 for such a run"):
+        with pytest.raises(ConfigError, match=r"--signal w: spans 1\.2 days: must be at least 1\.3 days"):
             replayed(*asked, *others)
 
 
@@ -259,18 +259,6 @@ def test_what_is_not_installed_is_said(
     captured = capsys.readouterr()
     assert captured.err == "chase-svr is left out: it needs scikit-learn, which is not installed\n"
     assert [row["policy"] for row in json.loads(captured.out)] == ["max"]
-
-
-def test_stopped_on_request_it_ends_with_0(
-    wind: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def stopped(*arguments: object, **settings: object) -> None:
-        del arguments, settings
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(replay_plan, "replay_each", stopped)
-    assert replayed(*QUICK, "--signal", wind) == 0
-    assert capsys.readouterr().out == "stopped on request\n"
 
 
 def test_support_vectors_expect_what_a_day_repeats(tmp_path: Path) -> None:

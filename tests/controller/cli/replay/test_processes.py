@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
-from controller.cli.replay.processes import deaf_children, replay_each
+from controller.cli.replay.processes import replay_each, sigint_blocked
 
 
 def test_ctrl_c_while_processes_start_is_raised_afterwards() -> None:
-    with pytest.raises(KeyboardInterrupt), deaf_children():
+    with pytest.raises(KeyboardInterrupt), sigint_blocked():
         os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -21,7 +21,7 @@ def test_it_is_raised_where_another_thread_catches_it() -> None:
     other = threading.Thread(target=enough.wait)
     other.start()
     try:
-        with pytest.raises(KeyboardInterrupt), deaf_children():
+        with pytest.raises(KeyboardInterrupt), sigint_blocked():
             os.kill(os.getpid(), signal.SIGINT)  # this thread blocks it, the other one does not
     finally:
         enough.set()
@@ -30,7 +30,7 @@ def test_it_is_raised_where_another_thread_catches_it() -> None:
 
 def test_without_ctrl_c_everything_is_as_before() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with deaf_children():
+    with sigint_blocked():
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -38,7 +38,7 @@ def test_without_ctrl_c_everything_is_as_before() -> None:
 
 def test_a_process_that_is_started_meanwhile_has_it_blocked() -> None:
     ask = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))"
-    with deaf_children():
+    with sigint_blocked():
         answer = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True, timeout=30)
     assert answer.stdout == "True\n"
 

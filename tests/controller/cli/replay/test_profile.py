@@ -9,7 +9,7 @@ import pytest
 
 from controller.cli.replay import main as replay
 from controller.cli.replay import profile as replay_profile
-from controller.demo.recurrences.trace_files import CARRIED
+from controller.demo.recurrences.trace_files import INCLUDED
 from controller.errors import ConfigError
 from policies.replay.profiling.policies import POLICIES
 from policies.replay.traces import POWER_COLUMNS
@@ -45,7 +45,7 @@ def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 def test_a_row_for_each_policy_on_each_curve_then_the_summaries(capsys: pytest.CaptureFixture[str]) -> None:
     curve = "librispeech/deepspeech2/adamw/32@v100"
-    assert replayed("--power", CARRIED / "v100.csv", "--noise", "realistic", "--curve", curve, *QUICK, "--json") == 0
+    assert replayed("--power", INCLUDED / "v100.csv", "--noise", "realistic", "--curve", curve, *QUICK, "--json") == 0
     found = rows(capsys)
     overs = [f"{kind} over {over}" for over in ("power-bound", "all") for kind in ("mean", "median")]
     assert [(row["curve"], row["policy"]) for row in found[:3]] == [(curve, name) for name in POLICIES]
@@ -97,7 +97,7 @@ def test_what_is_assumed_is_said_aloud(tmp_path: Path, capsys: pytest.CaptureFix
     file.write_text(MINE)
     assert replayed("--power", file, *QUICK, "--policy", "zeus", "--json") == 0
     captured = capsys.readouterr()
-    assert "taken to last 0.2 s at the highest limit: mine/net/sgd/8@gpu" in captured.err
+    assert "assumed to take 0.2 s at the highest limit: mine/net/sgd/8@gpu" in captured.err
     assert all(row["is_assumed"] for row in json.loads(captured.out))
 
 
@@ -113,7 +113,7 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
 
 
 def test_a_curve_that_is_not_there_is_told_with_some_that_are() -> None:
-    with pytest.raises(ConfigError, match=r"--curve alexnet: no name has it in it; there are .* and 33 more"):
+    with pytest.raises(ConfigError, match=r"--curve alexnet: no name contains it; there are .* and 33 more"):
         replayed("--curve", "alexnet")
 
 

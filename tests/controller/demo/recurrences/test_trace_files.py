@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from controller.demo.recurrences.trace_files import CARRIED, carried_workloads, read_workloads
+from controller.demo.recurrences.trace_files import INCLUDED, included_workloads, read_workloads
 from controller.errors import ConfigError
 from policies.replay.batch_size.workload import optimum
 
 
 def test_three_jobs_come_along() -> None:
-    jobs = carried_workloads()
+    jobs = included_workloads()
     assert [job.name for job in jobs] == [
         "cifar100/shufflenetv2@v100",
         "librispeech/deepspeech2@v100",
@@ -23,7 +23,7 @@ def test_three_jobs_come_along() -> None:
 
 def test_their_best_batch_sizes_are_the_papers_and_not_their_defaults() -> None:
     """Zeus, fig. 6 and table 1: smaller for CIFAR-100 and LibriSpeech, larger for MovieLens."""
-    jobs = carried_workloads()
+    jobs = included_workloads()
     assert [optimum(job, eta=0.5).batch_size for job in jobs] == [128, 48, 16384]
     assert [job.default for job in jobs] == [1024, 192, 1024]
 
@@ -42,9 +42,9 @@ def test_every_fault_of_every_file_is_told(tmp_path: Path) -> None:
 
 def test_two_files_of_one_name_could_not_be_told_apart(tmp_path: Path) -> None:
     other = tmp_path / "v100.csv"
-    other.write_bytes((CARRIED / "v100.csv").read_bytes())
+    other.write_bytes((INCLUDED / "v100.csv").read_bytes())
     with pytest.raises(ConfigError, match="rename one"):
-        read_workloads(CARRIED / "train.csv", [CARRIED / "v100.csv", other])
+        read_workloads(INCLUDED / "train.csv", [INCLUDED / "v100.csv", other])
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_rows_that_nobody_measured_are_said_to_be_left_out(
 ) -> None:
     power = tmp_path / "gpu.csv"
     rows = [f"cifar100,shufflenetv2,1024,adam,{100 + i},nan,80\n" for i in range(n)]
-    power.write_text((CARRIED / "v100.csv").read_text(encoding="utf-8") + "".join(rows), encoding="utf-8")
-    workloads = read_workloads(CARRIED / "train.csv", [power])
-    assert [job.time_per_epoch_s for job in workloads] == [job.time_per_epoch_s for job in carried_workloads()]
+    power.write_text((INCLUDED / "v100.csv").read_text(encoding="utf-8") + "".join(rows), encoding="utf-8")
+    workloads = read_workloads(INCLUDED / "train.csv", [power])
+    assert [job.time_per_epoch_s for job in workloads] == [job.time_per_epoch_s for job in included_workloads()]
     err = capsys.readouterr().err
     assert err.startswith(f"{power}: {told}") if told else not err

@@ -1,0 +1,73 @@
+"""How verbs print and write: JSON for scripts, files, tables, and plots of the terminal."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+import plotille
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from controller.errors import ConfigError
+
+
+def print_json(report: object) -> None:
+    """Print a report for scripts."""
+    print(msgspec.json.format(msgspec.json.encode(report)).decode())
+
+
+def note_stream(*, as_json: bool) -> TextIO:
+    """Return where remarks beside the report go: standard output must hold nothing but the JSON."""
+    return sys.stderr if as_json else sys.stdout
+
+
+def write_drawing(option: str, path: Path, content: bytes, *, as_json: bool) -> None:
+    """Write a picture or a page, and print its URL.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise ConfigError([f"{option} {path}: {error.strerror}"]) from error
+    print(path.resolve().as_uri(), file=note_stream(as_json=as_json))
+
+
+def plain_table(title: str | None = None) -> Table:
+    """Return an empty table without frame."""
+    title = None if title is None else escape(title)
+    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+
+
+def terminal_plot(
+    *,
+    size: tuple[int, int],
+    labels: tuple[str, str],
+    x_limits: tuple[float, float],
+    y_limits: tuple[float, float],
+    tick_texts: tuple[Callable[[float], str], Callable[[float], str]],
+    in_colour: bool,
+) -> plotille.Figure:
+    """Return an empty plot of the terminal; each pair is for x and y.
+
+    Args:
+        size: columns and rows.
+        labels: the names of the axes.
+        x_limits: where the x axis begins and ends.
+        y_limits: where the y axis begins and ends.
+        tick_texts: the text at a tick, from its value.
+        in_colour: whether the terminal shows colours.
+    """
+    figure = plotille.Figure()
+    figure.width, figure.height = size
+    figure.with_colors, figure.color_mode, figure.origin = in_colour, "names", False
+    figure.x_label, figure.y_label = labels
+    figure.x_ticks_fkt = lambda tick, _: tick_texts[0](tick)
+    figure.y_ticks_fkt = lambda tick, _: tick_texts[1](tick)
+    figure.set_x_limits(min_=x_limits[0], max_=x_limits[1])
+    figure.set_y_limits(min_=y_limits[0], max_=y_limits[1])
+    return figure
