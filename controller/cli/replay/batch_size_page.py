@@ -8,8 +8,7 @@ import numpy as np
 from bokeh.plotting import figure
 
 from controller.cli.page import FIRST_TWO_LEFT, new_figure, render_document, render_table
-from controller.cli.replay.batch_size_view import grouped
-from policies.replay.batch_size.evaluation import BatchSizeEvaluation, Conditions
+from policies.replay.batch_size.evaluation import BatchSizeEvaluation, Conditions, by_workload
 
 COLOURS: Final = {
     "gridchase": "#2f855a",
@@ -33,7 +32,7 @@ def render_page(results: Sequence[BatchSizeEvaluation], conditions: Conditions) 
             f"<p>{escape(_conditions_text(results, conditions))}</p>",
             render_table(_HEAD, map(_cells, results)),
         ],
-        [_plot(workload, rows) for workload, rows in grouped(results).items()],
+        [_plot(workload, rows) for workload, rows in by_workload(results).items()],
         [],
     )
 

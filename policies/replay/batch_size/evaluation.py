@@ -226,6 +226,14 @@ def summarize_histories(
     )
 
 
+def by_workload(results: Sequence[BatchSizeEvaluation]) -> dict[str, list[BatchSizeEvaluation]]:
+    """Return the evaluations by workload."""
+    groups: dict[str, list[BatchSizeEvaluation]] = {}
+    for result in results:
+        groups.setdefault(result.workload, []).append(result)
+    return groups
+
+
 def _ratio(ours: Floats, theirs: Floats) -> float | None:
     """Return the ratio of two sums, or None where the second is not finite."""
     total = float(theirs.sum())
