@@ -1,4 +1,4 @@
-"""The batch size of a recurring job: what its runs tell, what is believed of each size, and which one is next."""
+"""The batch size of a recurring job: observations of its runs, the posterior of each size, and the next choice."""
 
 from policies.batch_size.choose import choose_batch_size, describe
 from policies.batch_size.study import Belief, Choice, LearningSettings, Observation, Outcome, Study

@@ -1,8 +1,8 @@
-"""Which batch size the next run of a job should use, and what is believed of each: one entry for every policy."""
+"""Chooses the batch size of the next run, and describes the posterior, by either policy."""
 
 import numpy as np
 
-from policies.batch_size import beliefs, knowledge_gradient, zeus
+from policies.batch_size import knowledge_gradient, zeus
 from policies.batch_size.study import Belief, Choice, LearningSettings, Study
 
 
@@ -10,9 +10,9 @@ def choose_batch_size(study: Study, settings: LearningSettings, *, rng: np.rando
     """Return the batch size of the next run.
 
     Args:
-        study: what is known of the job.
-        settings: how it is learned.
-        rng: the dice, for policies that need them.
+        study: the job.
+        settings: the policy and its settings.
+        rng: the random generator, for policies that sample.
     """
     if settings.policy == "zeus":
         return zeus.choose(study, settings, rng=rng)
@@ -20,7 +20,7 @@ def choose_batch_size(study: Study, settings: LearningSettings, *, rng: np.rando
 
 
 def describe(study: Study, settings: LearningSettings) -> list[Belief]:
-    """Return what is believed of each candidate, in their order."""
+    """Return the posterior of each candidate, in their order."""
     if settings.policy == "zeus":
         return zeus.describe(study, settings)
-    return beliefs.describe(study, settings)
+    return knowledge_gradient.describe(study, settings)

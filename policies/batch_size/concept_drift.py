@@ -1,16 +1,12 @@
-"""Non-stationary jobs: change detection by CUSUM, and forgetting factors for old runs.
+"""Non-stationary jobs: detection of sudden changes, and forgetting of old runs.
 
-Whether a job has changed at once: a batch size that needed so many epochs needs far more, run after run.
+A job has changed if a batch size suddenly needs far more epochs, run after run: detected by a cumulative sum of how far
+each run lies above the mean at its batch size (E. S. Page, Biometrika 41 (1954)), in standard deviations from run to
+run. Runs before a change count little after it, at every batch size: the best must be found anew.
 
-A cumulative sum of how far each run lay above what is usual at its batch size (E. S. Page, Biometrika 41 (1954)), in
-standard deviations from run to run. What was learned before such a change counts little after it, of every batch size:
-which is the best must be found anew.
-
-How much an old observation still weighs: jobs drift, as their data do, and some change at once.
-
-Where no rate is given, the data choose it: each run is predicted, at each of a few rates, from the earlier runs at its
-batch size (prequentially: A. P. Dawid, J. R. Stat. Soc. A 147 (1984)), and the rate that has predicted best is taken.
-Forgetting is not free, so it must have shown its worth. What is older than a change (`change.py`) says little at all.
+Jobs also drift slowly. Unless a forgetting factor is given, the data choose it: each run is predicted, with each of a
+few factors, from the earlier runs at its batch size (prequentially: A. P. Dawid, J. R. Stat. Soc. A 147 (1984)), and
+the best predictor is taken, if it is clearly better than no forgetting.
 """
 
 import math
@@ -20,21 +16,28 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.batch_size.study import Floats
+from policies.vocabulary.units import Values
 
 NOISE_LOG: Final = 0.15
 NOISE_WEIGHT: Final = 4.0
-"""The prior of the noise from run to run, a standard deviation of the logarithm, and how many runs it is worth."""
+"""The prior of the noise from run to run: a standard deviation of the logarithm, and the number of runs it is worth."""
 CHANGE_LOG: Final = math.log(2.0)
-"""The change that is looked for: twice as many epochs. What is less than half of it adds nothing to the sum."""
+"""The change to detect: twice as many epochs. Less than half of it adds nothing to the sum."""
 CHANGE_SD: Final = 2.0
-"""The same, where the noise is large, in standard deviations."""
+"""The same in standard deviations, if the noise is large."""
 ALARM_SD: Final = 5.0
-"""The sum that is a change; once in 100,000 runs of normal noise that is known well (D. Siegmund, 1985)."""
-MOST_SD: Final = 3.0
-"""What a single run adds at most: one alone, however long, is no change."""
+"""The sum that is a change; once in 100,000 runs of known normal noise (D. Siegmund, 1985)."""
+MAX_RUN_SD: Final = 3.0
+"""A single run adds at most so much: one alone, however long, is no change."""
 LEAST_RUNS: Final = 5
-"""Of a batch size, before anything is usual there."""
+"""The runs of a batch size before its mean counts as known."""
+FACTORS: Final = (1.0, 0.95)
+MIN_GAIN_NATS: Final = 2.0
+"""The least gain in log-likelihood that justifies forgetting."""
+JUMP_LOG: Final = 0.7
+"""How far the epochs of a batch size may jump at a change: a standard deviation of a logarithm."""
+MAX_RUNS: Final = 200
+"""The newest runs that are used."""
 
 
 @dataclass(slots=True)
@@ -46,56 +49,56 @@ class _Noise:
 
 
 @dataclass(slots=True)
-class _Usual:
-    """What is usual at a batch size since the last change, and the runs that may be the beginning of the next."""
+class _Baseline:
+    """The runs of a batch size since the last change, and those that may be the beginning of the next."""
 
     n: int = 0
     mean: float = 0.0
-    excess_ratio: float = 0.0
-    """The sum, in standard deviations."""
+    sum_ratio: float = 0.0
+    """The cumulative sum, in standard deviations."""
     pending: list[int] = field(default_factory=list)
 
     def add(self, value: float, noise: _Noise) -> None:
-        """Take a run for a usual one."""
-        apart = value - self.mean
+        """Add a run to the baseline."""
+        deviation = value - self.mean
         self.n += 1
-        self.mean += apart / self.n
+        self.mean += deviation / self.n
         if self.n > 1:
-            noise.sum_log2 += apart**2 * (self.n - 1) / self.n
+            noise.sum_log2 += deviation**2 * (self.n - 1) / self.n
             noise.n_degrees += 1
 
-    def added_ratio(self, value: float, noise: _Noise) -> float:
-        """Return what a run adds to the sum: how far it lies above the usual; little may be known of the noise."""
+    def increment_ratio(self, value: float, noise: _Noise) -> float:
+        """Return what a run adds to the sum: its excess over the baseline, with the uncertainty of the noise."""
         if self.n < LEAST_RUNS:
             return 0.0
         sd = math.sqrt(noise.sum_log2 / noise.n_degrees * (1 + 1 / self.n))
         t = (value - self.mean) / sd
         z = math.copysign(math.sqrt(noise.n_degrees * math.log1p(t * t / noise.n_degrees)), t)
         allowance = max(CHANGE_SD, CHANGE_LOG / sd) / 2
-        return min(z - allowance, MOST_SD)
+        return min(z - allowance, MAX_RUN_SD)
 
 
-def changed_at(index: NDArray[np.intp], log_epochs: Floats, reached: NDArray[np.bool_]) -> int:
-    """Return the number of the first run after the last change; 0: there was none.
+def first_run_after_change(index: NDArray[np.intp], log_epochs: Values, reached: NDArray[np.bool_]) -> int:
+    """Return the index of the first run after the last change, or 0 without one.
 
     Args:
-        index: which candidate each run is of, shape (n_runs,), in the order in which they were made.
+        index: the candidate of each run, shape (n_runs,), in the order of the runs.
         log_epochs: the logarithm of the epochs that each trained, shape (n_runs,).
-        reached: whether that was to the target, shape (n_runs,). One that was stopped needed more, nobody knows how
-            many: it may be dearer than usual, and is never a usual one.
+        reached: whether it reached the target, shape (n_runs,). A stopped run needs more epochs, unknown
+            how many: it may exceed the baseline, and is never part of it.
     """
     values = log_epochs.tolist()
-    began, noise, usual = 0, _Noise(), dict[int, _Usual]()
+    began, noise, baselines = 0, _Noise(), dict[int, _Baseline]()
     for number, (candidate, got_there) in enumerate(zip(index.tolist(), reached.tolist(), strict=True)):
-        own = usual.setdefault(candidate, _Usual())
-        excess = own.added_ratio(values[number], noise)
+        own = baselines.setdefault(candidate, _Baseline())
+        excess = own.increment_ratio(values[number], noise)
         if not got_there and excess <= 0:
             continue
-        own.excess_ratio = max(0.0, own.excess_ratio + excess)
+        own.sum_ratio = max(0.0, own.sum_ratio + excess)
         own.pending.append(number)
-        if own.excess_ratio > ALARM_SD:
-            began, usual = own.pending[0], {}
-        elif own.excess_ratio == 0.0:
+        if own.sum_ratio > ALARM_SD:
+            began, baselines = own.pending[0], {}
+        elif own.sum_ratio == 0.0:
             for each in own.pending:
                 if reached[each]:
                     own.add(values[each], noise)
@@ -103,45 +106,36 @@ def changed_at(index: NDArray[np.intp], log_epochs: Floats, reached: NDArray[np.
     return began
 
 
-RATES: Final = (1.0, 0.95)
-PROOF_NATS: Final = 2.0
-"""How much better, in the logarithm of the likelihood, the past must have been predicted by forgetting."""
-JUMP_LOG: Final = 0.7
-"""How far the epochs of a batch size may have jumped where the job changed: a standard deviation, of a logarithm."""
-MOST: Final = 200
-"""Runs that are looked at, the newest."""
-
-
 def observation_weights(
-    index: NDArray[np.intp], log_epochs: Floats, forgetting_ratio: float | None, *, n_before: int = 0
-) -> Floats:
-    """Return the weight of each observation, shape (n_observations,), in the order in which they were made.
+    index: NDArray[np.intp], log_epochs: Values, forgetting_ratio: float | None, *, n_before: int = 0
+) -> Values:
+    """Return the weight of each observation, shape (n_observations,), in their order.
 
     Args:
-        index: which candidate each is of, shape (n_observations,).
+        index: the candidate of each, shape (n_observations,).
         log_epochs: the logarithm of its epochs, shape (n_observations,).
-        forgetting_ratio: what an observation weighs after each further one; None: as predicts best.
-        n_before: how many were made before the job changed.
+        forgetting_ratio: the weight of an observation after each further one; None: the best predictor.
+        n_before: the number of observations before the job changed.
     """
-    looked_at = slice(max(n_before, len(index) - MOST), None)
-    ratio = _best_rate(index[looked_at], log_epochs[looked_at]) if forgetting_ratio is None else forgetting_ratio
-    weights: Floats = ratio ** np.arange(len(index) - 1, -1, -1, dtype=np.float64)
-    weights[:n_before] *= _left_of_a_jump(index[:n_before], weights[:n_before])
+    recent = slice(max(n_before, len(index) - MAX_RUNS), None)
+    ratio = _best_factor(index[recent], log_epochs[recent]) if forgetting_ratio is None else forgetting_ratio
+    weights: Values = ratio ** np.arange(len(index) - 1, -1, -1, dtype=np.float64)
+    weights[:n_before] *= _jump_discount(index[:n_before], weights[:n_before])
     return weights
 
 
-def _left_of_a_jump(index: NDArray[np.intp], weights: Floats) -> Floats:
-    """Return the factors by which the runs at a batch size, however many, tell no more than a jump leaves of them.
+def _jump_discount(index: NDArray[np.intp], weights: Values) -> Values:
+    """Return the factors by which the runs at a batch size tell no more than a jump leaves of them.
 
-    Their mean, with the variance s²/w of the noise, has that of the jump in addition: s²/w' = s²/w + jump².
+    Their mean, with the noise variance s²/w, has the variance of the jump in addition: s²/w' = s²/w + jump².
     """
     total = np.bincount(index, weights)
-    left: Floats = 1 / (1 + total[index] * (JUMP_LOG / NOISE_LOG) ** 2)
+    left: Values = 1 / (1 + total[index] * (JUMP_LOG / NOISE_LOG) ** 2)
     return left
 
 
-def _best_rate(index: NDArray[np.intp], log_epochs: Floats) -> float:
-    """Return the rate that has predicted best."""
+def _best_factor(index: NDArray[np.intp], log_epochs: Values) -> float:
+    """Return the forgetting factor that has predicted best."""
     n = len(index)
     same = np.tril(index[:, None] == index[None, :], -1)
     before = same.sum(axis=1)
@@ -149,23 +143,25 @@ def _best_rate(index: NDArray[np.intp], log_epochs: Floats) -> float:
         return 1.0
     ages = np.arange(n)[:, None] - np.arange(n)[None, :] - 1
     noise_variance = _noise_variance(same, log_epochs)
-    evidence = {rate: _log_likelihood(same * rate ** np.maximum(ages, 0), log_epochs, noise_variance) for rate in RATES}
-    best = max(RATES, key=lambda rate: evidence[rate])
-    return best if evidence[best] > evidence[1.0] + PROOF_NATS else 1.0
+    evidence = {
+        factor: _log_likelihood(same * factor ** np.maximum(ages, 0), log_epochs, noise_variance) for factor in FACTORS
+    }
+    best = max(FACTORS, key=lambda factor: evidence[factor])
+    return best if evidence[best] > evidence[1.0] + MIN_GAIN_NATS else 1.0
 
 
-def _log_likelihood(weights: Floats, log_epochs: Floats, noise_variance: float) -> float:
-    """Return the logarithm of the likelihood of each run given the weighed ones before it, summed."""
+def _log_likelihood(weights: Values, log_epochs: Values, noise_variance: float) -> float:
+    """Return the log-likelihood of all runs, each given the weighted ones before it."""
     total = weights.sum(axis=1)
-    told = total > 0
-    mean = weights[told] @ log_epochs / total[told]
-    variance = noise_variance * (1 + 1 / total[told])
-    return float(-0.5 * np.sum((log_epochs[told] - mean) ** 2 / variance + np.log(variance)))
+    has_past = total > 0
+    mean = weights[has_past] @ log_epochs / total[has_past]
+    variance = noise_variance * (1 + 1 / total[has_past])
+    return float(-0.5 * np.sum((log_epochs[has_past] - mean) ** 2 / variance + np.log(variance)))
 
 
-def _noise_variance(same: NDArray[np.bool_], log_epochs: Floats) -> float:
-    """Return the variance from run to run by the differences of successors, in which a drift shows but once."""
+def _noise_variance(same: NDArray[np.bool_], log_epochs: Values) -> float:
+    """Return the variance from run to run, by the differences of successive runs, which a drift affects least."""
     last = np.where(same.any(axis=1), same.shape[1] - 1 - np.argmax(same[:, ::-1], axis=1), -1)
-    told = last >= 0
-    squares = (log_epochs[told] - log_epochs[last[told]]) ** 2 / 2
+    has_past = last >= 0
+    squares = (log_epochs[has_past] - log_epochs[last[has_past]]) ** 2 / 2
     return (NOISE_WEIGHT * NOISE_LOG**2 + float(np.sum(squares))) / (NOISE_WEIGHT + len(squares))

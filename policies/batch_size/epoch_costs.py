@@ -1,9 +1,9 @@
-"""What an epoch costs at each batch size: exact where it was measured, inferred where it was not.
+"""The cost of an epoch at each batch size: exact where it was measured, inferred where it was not.
 
-The cost of an epoch is nothing random: it follows from the GPU, its power and its speed. Where a batch size has not
-run yet, the time of an epoch is the best guide (the power of a training GPU changes little beside it). Where nobody has
-timed it either, an iteration takes a fixed time and a time for each sample, so that an epoch takes 1 + h/b: nobody
-knows h, but it lies within a few powers of ten.
+The cost of an epoch is not random: it follows from the GPU, its power and its speed. Where a batch size has not run
+yet, the time of an epoch is the best predictor (the power of a training GPU changes little beside it). Without a time,
+an iteration takes a fixed time and a time for each sample, so that an epoch takes 1 + h/b: h is unknown, but lies
+within a few powers of ten.
 """
 
 from dataclasses import dataclass
@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.batch_size.gaussian_process import Gaussian, kernel, regress
-from policies.batch_size.study import Floats, Study
+from policies.batch_size.study import Study
+from policies.vocabulary.units import Values
 
 OVERHEADS: Final = np.array([0.01, 0.03, 0.1, 0.3, 1.0, 3.0])
 """h, in units of the default batch size: the fixed time of an iteration over the time of its samples there."""
 SD_LOG: Final = 0.2
 LENGTH_OCTAVES: Final = 3.0
 NUGGET_LOG: Final = 0.03
-"""Of the logarithm of a cost around its prior: what power and kernels add to the simple law."""
+"""The deviation of the logarithm of a cost from that law: power and kernels."""
 EXACT: Final = 1e-6
 """The variance of a measured logarithm."""
 
@@ -30,7 +31,7 @@ class EpochCosts:
     """The logarithm of the cost of an epoch at each candidate, in their order.
 
     Attributes:
-        log: its distribution; without a measurement the common level means nothing.
+        log: its distribution; without a measurement the common level has no meaning.
         known: where it was measured, shape (n,).
     """
 
@@ -39,16 +40,16 @@ class EpochCosts:
 
 
 def infer_epoch_costs(study: Study) -> EpochCosts:
-    """Return what is known of the costs of an epoch."""
+    """Return the costs of an epoch, measured and inferred."""
     sizes = np.array(study.candidates, dtype=np.float64)
     covariance = kernel(np.log2(sizes), sd_log=SD_LOG, length_octaves=LENGTH_OCTAVES, nugget_log=NUGGET_LOG)
     relative = sizes / study.default
-    laws: Floats = np.log((1 + OVERHEADS[:, None] / relative) / (1 + OVERHEADS[:, None]))
+    laws: Values = np.log((1 + OVERHEADS[:, None] / relative) / (1 + OVERHEADS[:, None]))
     timed = [at for at, size in enumerate(study.candidates) if size in study.epoch_times]
     if timed:
         log_times = np.log([study.epoch_times[study.candidates[at]] for at in timed])
-        guess = regress(laws, covariance, np.array(timed), log_times, np.full(len(timed), EXACT))
-        laws, covariance = guess.mean[None, :], covariance + guess.covariance
+        by_time = regress(laws, covariance, np.array(timed), log_times, np.full(len(timed), EXACT))
+        laws, covariance = by_time.mean[None, :], covariance + by_time.covariance
     measured = [at for at, size in enumerate(study.candidates) if size in study.epoch_costs]
     known = np.zeros(len(sizes), dtype=bool)
     if not measured:
@@ -62,7 +63,7 @@ def infer_epoch_costs(study: Study) -> EpochCosts:
     return EpochCosts(log=Gaussian(mean=mean, covariance=spread), known=known)
 
 
-def _without_level(covariance: Floats) -> Floats:
-    """Return a covariance without what is common to all: only ratios matter where nothing was measured."""
-    common: Floats = covariance - covariance.min()
+def _without_level(covariance: Values) -> Values:
+    """Return a covariance without the common level: only ratios matter where nothing was measured."""
+    common: Values = covariance - covariance.min()
     return common

@@ -1,4 +1,4 @@
-"""Gaussian processes over the logarithm of the batch size, and mixtures of them: the algebra of the posterior."""
+"""Gaussian processes over the logarithm of the batch size, and mixtures of them."""
 
 import math
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.batch_size.study import Floats
+from policies.vocabulary.units import Values
 
 FLAT_VARIANCE: Final = 100.0
-"""Of the common level: nothing is known of it beforehand, a factor of e¹⁰ either way."""
+"""The variance of the common level: a flat prior, a factor of e¹⁰ either way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gaussian:
     """A normal distribution of n values: mean, shape (n,), and covariance, shape (n, n)."""
 
-    mean: Floats
-    covariance: Floats
+    mean: Values
+    covariance: Values
 
     @property
-    def variance(self) -> Floats:
+    def variance(self) -> Values:
         """Return the variance of each value, shape (n,), above 0."""
         return np.maximum(np.diag(self.covariance), 1e-12)
 
@@ -29,36 +29,36 @@ class Gaussian:
         """Return the distribution of the sum with another, independent one."""
         return Gaussian(mean=self.mean + other.mean, covariance=self.covariance + other.covariance)
 
-    def seen_once(self, index: int, noise_variance: float) -> "Gaussian":
-        """Return what is left to learn once a value is measured, whose outcome is not known yet: the mean stays."""
+    def after_measuring(self, index: int, noise_variance: float) -> "Gaussian":
+        """Return the distribution expected after a measurement of one value, its outcome unknown: the mean stays."""
         column = self.covariance[:, index]
         learned = np.outer(column, column) / (self.covariance[index, index] + noise_variance)
         return Gaussian(mean=self.mean, covariance=self.covariance - learned)
 
 
-def kernel(octaves: Floats, *, sd_log: float, length_octaves: float, nugget_log: float) -> Floats:
-    """Return the covariance of a smooth function of log2 of the batch size and an unknown level, shape (n, n).
+def kernel(octaves: Values, *, sd_log: float, length_octaves: float, nugget_log: float) -> Values:
+    """Return the covariance of a smooth function of log2 of the batch size with an unknown level, shape (n, n).
 
-    The smooth part is a Matérn process of order 3/2; the nugget is what each batch size has of its own.
+    The smooth part is a Matérn process of order 3/2; the nugget is independent for each batch size.
 
     Args:
         octaves: log2 of the batch sizes, shape (n,).
         sd_log: the standard deviation of the smooth part, of a logarithm.
-        length_octaves: how far it reaches.
-        nugget_log: the standard deviation of each batch size's own part, of a logarithm.
+        length_octaves: its length scale.
+        nugget_log: the standard deviation of the nugget, of a logarithm.
     """
     distance = np.sqrt(3.0) * np.abs(octaves[:, None] - octaves[None, :]) / length_octaves
     smooth = sd_log**2 * (1.0 + distance) * np.exp(-distance)
-    own: Floats = FLAT_VARIANCE + smooth + nugget_log**2 * np.eye(len(octaves))
+    own: Values = FLAT_VARIANCE + smooth + nugget_log**2 * np.eye(len(octaves))
     return own
 
 
 def regress(
-    means: Floats, covariance: Floats, seen: NDArray[np.intp], values: Floats, noise_variance: Floats
+    means: Values, covariance: Values, seen: NDArray[np.intp], values: Values, noise_variance: Values
 ) -> Gaussian:
-    """Return the posterior of a function whose prior is one of several means, each as likely, with one covariance.
+    """Return the posterior of a function whose prior mean is one of several, equally likely, with one covariance.
 
-    The mixture is told by its first two moments.
+    The mixture is given by its first two moments.
 
     Args:
         means: the prior means, shape (n_means, n).
@@ -82,12 +82,12 @@ def regress(
     return Gaussian(mean=mean, covariance=covariance - gains.T @ gains + (spread * weights[:, None]).T @ spread)
 
 
-def normal_pdf(values: Floats) -> Floats:
+def normal_pdf(values: Values) -> Values:
     """Return the standard normal density."""
-    density: Floats = np.exp(-(values**2) / 2) / math.sqrt(2 * math.pi)
+    density: Values = np.exp(-(values**2) / 2) / math.sqrt(2 * math.pi)
     return density
 
 
-def normal_cdf(values: Floats) -> Floats:
+def normal_cdf(values: Values) -> Values:
     """Return the standard normal distribution function."""
     return np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in values])

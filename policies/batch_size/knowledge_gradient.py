@@ -1,10 +1,10 @@
-"""The default policy: the batch size whose run, with what it teaches, makes the coming recurrences cheapest.
+"""The default policy: the batch size whose run, with what it teaches, makes the next recurrences cheapest.
 
-For each candidate two things are weighed, in units of the cost of the best: what a run there costs now, if it is
-stopped at β times the best and restarted; and what the recurrences after it are expected to cost, given what it would
+Two things are weighed for each candidate, in units of the cost of the best: the expected cost of a run there now, if it
+is stopped at β times the best and restarted; and the expected cost of the recurrences after it, given what it would
 teach (the knowledge gradient: Frazier, Powell and Dayanik, SIAM J. Control Optim. 47 (2008); for correlated normal
-beliefs, INFORMS J. Comput. 21 (2009)). The first run takes the user's default. A batch size that was unlucky when it
-was tried is not lost for ever: at growing intervals the runner-up is tried again, as long as it may well be the best.
+beliefs, INFORMS J. Comput. 21 (2009)). The first run takes the user's default. So that a batch size with an unlucky run
+is not lost for ever, the runner-up is tried again at growing intervals, as long as it may well be the best.
 """
 
 import math
@@ -17,31 +17,39 @@ import numpy as np
 from policies.batch_size.concept_drift import NOISE_LOG
 from policies.batch_size.gaussian_process import Gaussian, normal_cdf, normal_pdf
 from policies.batch_size.posterior import Posterior, infer, prior
-from policies.batch_size.study import Choice, Floats, LearningSettings, Study
+from policies.batch_size.study import Belief, Choice, LearningSettings, Study
+from policies.vocabulary.units import Values
 
 FIRST_REVIEW: Final = 8
 """The number of the first run that may be a review; then each doubling of it."""
 INTERVAL_Z: Final = 1.645
 """Half the width of a 90 % interval, in standard deviations."""
 FARTHEST_FIRST: Final = 2.0
-"""How far from the default, and from what ran, a run goes that nothing bounds, as a factor."""
+"""How far a run without a bound goes from the default, and from what ran, as a factor."""
 MOST_DOUBLINGS: Final = 20
 """Of the bound."""
 WORST_LOG: Final = 50.0
-"""The logarithm of a ratio of costs beyond which nothing matters any more, and floats would overflow."""
+"""The logarithm of a ratio of costs beyond which nothing changes, and floats would overflow."""
 REVIEW_Z: Final = 1.28
-"""A candidate is reviewed whose cost is below the best's with a probability of at least 10 %."""
+"""A candidate is reviewed if its cost is below the best's with a probability of at least 10 %."""
+
+
+_Interval = tuple[float | None, float | None, float | None]
+_UNKNOWN: _Interval = (None, None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What the candidates are compared by, shapes (n,): the cost of a run now, and the sum with those to come.
+    """The scores of the candidates, shapes (n,), in units of the least cost.
 
-    Both are in units of the least cost; `total` is the mean over the run and the recurrences that a finding is worth.
+    Attributes:
+        now: the expected cost of a run now.
+        total: the mean over that run and the recurrences that a finding is worth.
+        best: the index of the candidate with the least expected cost.
     """
 
-    now: Floats
-    total: Floats
+    now: Values
+    total: Values
     best: int
 
 
@@ -51,7 +59,7 @@ def choose(study: Study, settings: LearningSettings) -> Choice:
     bound = _bound(posterior, study, settings)
     open_candidates = study.open_candidates
     if len(study.pruned) == len(study.candidates):
-        detail = f"every batch size has failed: {study.default}, the default, is tried again"
+        detail = f"every batch size has failed; the default, {study.default}, is tried again"
         return Choice(batch_size=study.default, reason="none_can_run", detail=detail, cost_bound=bound)
     if len(open_candidates) == 1:
         only = open_candidates[0]
@@ -77,8 +85,20 @@ def choose(study: Study, settings: LearningSettings) -> Choice:
     )
 
 
+def describe(study: Study, settings: LearningSettings) -> list[Belief]:
+    """Return the posterior of each candidate, in their order."""
+    posterior = infer(study, settings)
+    scores: list[float | None] = [None] * len(study.candidates)
+    if posterior is not None and len(study.open_candidates) > 1:
+        belief = in_flight(posterior.log_cost, posterior.noise_variance, study)
+        least = math.exp(float(belief.mean.min()))
+        total = score(belief, posterior.noise_variance, study, settings).total
+        scores = [float(value) * least if math.isfinite(value) else None for value in total]
+    return [_row(study, posterior, at, scores[at]) for at in range(len(study.candidates))]
+
+
 def score(belief: Gaussian, noise_variance: float, study: Study, settings: LearningSettings) -> Scores:
-    """Return what the candidates are compared by; those that cannot run have an infinite score.
+    """Return the scores of the candidates; those that cannot run have an infinite one.
 
     Args:
         belief: the logarithm of the cost of a run to the target at each candidate.
@@ -108,33 +128,33 @@ def score(belief: Gaussian, noise_variance: float, study: Study, settings: Learn
 
 
 def in_flight(belief: Gaussian, noise_variance: float, study: Study) -> Gaussian:
-    """Return what will be left to learn once the runs in flight have ended: concurrent runs are of different use."""
+    """Return the belief expected once the runs in flight have ended, so that concurrent runs differ."""
     for size in study.in_flight:
         if size in study.candidates:
-            belief = belief.seen_once(study.candidates.index(size), noise_variance)
+            belief = belief.after_measuring(study.candidates.index(size), noise_variance)
     return belief
 
 
 def _first(study: Study, settings: LearningSettings) -> Choice:
-    """Return the user's own choice, or the nearest to it that can run; beside one in flight, what teaches more.
+    """Return the default, or the nearest size that can run; beside runs in flight, what teaches most.
 
-    Nothing bounds the cost of a run yet, so none goes farther than to half or twice the default; and once each of those
-    is in flight, the runs are spread over them: nobody knows yet which is any good.
+    Nothing bounds the cost of a run yet, so none goes beyond half or twice the default; and once each of those is in
+    flight, the runs are spread over them.
     """
     if study.in_flight:
         size = _beside(study, settings)
         if size is not None and size != study.default:
-            detail = "other runs of this job are on their way, and none has ended yet: this one looks beside them"
+            detail = "other runs of this job are under way and none has ended yet: this one tries another size"
             return Choice(batch_size=size, reason="knowledge_gradient", detail=detail)
     size = min(study.open_candidates, key=lambda size: (abs(math.log(size / study.default)), size))
-    detail = f"no run of this job has ended yet: {size} is its default"
+    detail = f"no run of this job has ended yet; {size} is its default"
     if size != study.default:
-        detail = f"{study.default}, the default, cannot run: {size} is the nearest to it"
+        detail = f"the default, {study.default}, cannot run; {size} is the nearest to it"
     return Choice(batch_size=size, reason="default_first", detail=detail)
 
 
 def _beside(study: Study, settings: LearningSettings) -> int | None:
-    """Return the size near the default that teaches most; those that all run already, in turn; None: none can run."""
+    """Return the size near the default that teaches most; if all run already, the least used; None: none can run."""
     near = [size for size in study.open_candidates if 1 / FARTHEST_FIRST <= size / study.default <= FARTHEST_FIRST]
     if not near:
         return None
@@ -147,11 +167,10 @@ def _beside(study: Study, settings: LearningSettings) -> int | None:
 
 
 def _bound(posterior: Posterior | None, study: Study, settings: LearningSettings) -> float | None:
-    """Return where to stop: at β times what the best is believed to cost.
+    """Return the cost at which to stop a run: β times that of the best.
 
-    A job may become dearer as a whole, and must not be stopped again and again for that: the bound is twice as high for
-    each time that this recurrence was stopped already, or as many times as high as the last run that reached its target
-    was dearer than is believed of its batch size.
+    A job may become more expensive as a whole, and must not be stopped again and again for that: the bound is doubled
+    for each stop of this recurrence, or raised as the last run that reached its target exceeded its posterior.
     """
     least = None if posterior is None else posterior.least_cost
     if posterior is None or least is None:
@@ -164,8 +183,8 @@ def _bound(posterior: Posterior | None, study: Study, settings: LearningSettings
     return settings.beta * least * dearer
 
 
-def _near(study: Study, total: Floats) -> Floats:
-    """Return the scores, infinite for what is far from the default and from all that ran: nothing bounds a run yet."""
+def _near(study: Study, total: Values) -> Values:
+    """Return the scores, infinite for sizes far from the default and from all that ran: nothing bounds a run yet."""
     here = np.array([study.default, *(seen.batch_size for seen in study.observations if seen.outcome != "failed")])
     ratios = np.array(study.candidates)[:, None] / here[None, :]
     near = ((ratios >= 1 / FARTHEST_FIRST) & (ratios <= FARTHEST_FIRST)).any(axis=1)
@@ -173,20 +192,20 @@ def _near(study: Study, total: Floats) -> Floats:
 
 
 def _review_is_due(study: Study) -> bool:
-    """Return whether the next run is the 8th, 16th, 32nd, …: so that what a drift or bad luck hides is found."""
+    """Return whether the next run is the 8th, 16th, 32nd, …: it finds what drift or bad luck hides."""
     number = len(study.observations) + len(study.in_flight)
     return number >= FIRST_REVIEW and number & (number - 1) == 0
 
 
 def _default_is_due(posterior: Posterior, study: Study) -> bool:
-    """Return whether the job has changed since the default last ran: then it begins with it anew, as a new job does."""
+    """Return whether the job has changed since the default last ran: it starts again like a new job."""
     size = study.default
     unseen = bool(posterior.unseen_since[study.candidates.index(size)])
     return unseen and size in study.open_candidates and size not in study.in_flight
 
 
 def _runner_up(belief: Gaussian, study: Study, best: int) -> int | None:
-    """Return the candidate that may be the best with the highest probability; None: none with 10 % or more."""
+    """Return the candidate most likely to be the best, after the best; None if that is below 10 %."""
     optimistic = belief.mean - REVIEW_Z * np.sqrt(belief.variance)
     open_candidates = study.open_candidates
     others = [at for at, size in enumerate(study.candidates) if at != best and size in open_candidates]
@@ -202,17 +221,51 @@ def _explain(study: Study, posterior: Posterior, scores: Scores, at: int, reason
     both = covariance[at, at] + covariance[scores.best, scores.best] - 2 * covariance[at, scores.best]
     sd = math.sqrt(max(float(both), 0.0))
     low, high = math.exp(log_ratio - INTERVAL_Z * sd), math.exp(log_ratio + INTERVAL_Z * sd)
-    believed = (
-        f"{size} is believed to cost {math.exp(log_ratio):.2f} times as much as {best} (90 %: {low:.2f} to {high:.2f})"
+    comparison = (
+        f"{size} is expected to cost {math.exp(log_ratio):.2f} times as much as {best} (90 %: {low:.2f} to {high:.2f})"
     )
     match reason:
         case "best_so_far":
-            return f"{size} is believed to be the cheapest, and nothing else promises to teach more than it costs"
+            return f"{size} is expected to be the cheapest, and exploring another size is not expected to pay off"
         case "review":
-            return f"{believed}: it is looked at once more, in case it was unlucky"
+            return f"{comparison}: it is tried again, in case its runs were unlucky"
         case "job_changed":
-            return (
-                f"runs cost much more than they used to: the job has changed, and begins anew with {size}, its default"
-            )
+            return f"runs cost much more than before: the job has changed, and starts again with its default, {size}"
         case _:
-            return f"{believed}: what a run there would teach is worth it"
+            return f"{comparison}: what a run there would teach is worth more than it costs"
+
+
+def _row(study: Study, posterior: Posterior | None, at: int, score: float | None) -> Belief:
+    size = study.candidates[at]
+    ends = Counter(seen.outcome for seen in study.observations if seen.batch_size == size)
+    epochs = cost = _UNKNOWN
+    epoch_cost = log_cost_sd = None
+    if posterior is not None:
+        epochs = _interval(float(posterior.log_epochs.mean[at]), math.sqrt(posterior.log_epochs.variance[at]))
+        log_cost_sd = math.sqrt(posterior.log_cost.variance[at])
+        if posterior.epoch_costs.known.any():  # else only ratios are known
+            epoch_cost = math.exp(float(posterior.epoch_costs.log.mean[at]))
+            cost = _interval(float(posterior.log_cost.mean[at]), log_cost_sd)
+    return Belief(
+        batch_size=size,
+        n_reached=ends["reached"],
+        n_stopped=ends["stopped"],
+        is_pruned=size in study.pruned,
+        epochs=epochs[0],
+        epochs_lower=epochs[1],
+        epochs_upper=epochs[2],
+        epoch_cost=epoch_cost,
+        epoch_cost_is_known=size in study.epoch_costs,
+        cost=cost[0],
+        cost_lower=cost[1],
+        cost_upper=cost[2],
+        log_cost_sd=log_cost_sd,
+        score=score,
+    )
+
+
+def _interval(log_mean: float, log_sd: float) -> _Interval:
+    """Return the median and the 90 % interval of a log-normal distribution, within the range of floats."""
+    bounds = (log_mean, log_mean - INTERVAL_Z * log_sd, log_mean + INTERVAL_Z * log_sd)
+    median, lower, upper = (math.exp(min(max(value, -600.0), 600.0)) for value in bounds)
+    return median, lower, upper

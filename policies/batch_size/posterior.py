@@ -1,11 +1,11 @@
-"""What is believed of each batch size: the Gaussian posterior of the logarithm of what a run to the target costs.
+"""The Gaussian posterior of the logarithm of the cost of a run to the target, at each batch size.
 
     cost of a run = epochs to the target (random, the same on every GPU) x cost of an epoch (exact, of this GPU)
 
 The logarithm of the epochs is a Gaussian process over log2 of the batch size, plus noise from run to run. It is proper
-from the first observation on: its variance is never zero, never infinite. A stopped run counts as what it trained and
-one restart at the best batch size, which is what it cost the job. What carbon, price, η or another GPU change is the
-cost of an epoch alone; what was learned of epochs stays.
+from the first observation on: its variance is never zero, never infinite. A stopped run counts as its trained epochs
+and one restart at the best batch size, which is what it cost the job. Carbon, price, η or another GPU change only the
+cost of an epoch; what was learned of epochs stays.
 """
 
 import math
@@ -15,43 +15,44 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.batch_size.concept_drift import NOISE_LOG, NOISE_WEIGHT, changed_at, observation_weights
+from policies.batch_size.concept_drift import NOISE_LOG, NOISE_WEIGHT, first_run_after_change, observation_weights
 from policies.batch_size.epoch_costs import EpochCosts, infer_epoch_costs
 from policies.batch_size.gaussian_process import Gaussian, kernel, regress
-from policies.batch_size.study import Floats, LearningSettings, Observation, Study
+from policies.batch_size.study import LearningSettings, Observation, Study
+from policies.vocabulary.units import Values
 
 SD_LOG: Final = 0.7
 LENGTH_OCTAVES: Final = 5.0
 NUGGET_LOG: Final = 0.1
 UNREACHED_LOG: Final = 0.3
-"""The same of a batch size that ran out of epochs, and never got there: that it does not converge is its own fault."""
+"""In addition, for a batch size that ran out of epochs and never reached the target: it may not converge."""
 SLOPE_PER_OCTAVE: Final = 0.1
-"""Larger batches need more epochs, as a rule: the prior mean of the logarithm rises so much with each doubling."""
+"""The rise of the prior mean of the logarithm with each doubling: larger batches need more epochs, as a rule."""
 LEAST_EPOCHS: Final = 1e-6
-"""What a run has trained at least, so that it has a logarithm."""
+"""The least epochs of a run, so that it has a logarithm."""
 LEAST_WEIGHT: Final = 1e-9
-"""What weighs less is forgotten."""
+"""Observations of less weight are forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SufficientStatistics:
-    """The observations of each candidate, weighed; shapes (n,).
+    """The weighted observations of each candidate; shapes (n,).
 
     Attributes:
-        weight: of all of them.
-        mean: of the logarithm of the epochs.
-        squares: the sum of their squared distances from it.
-        unseen_since: which candidates have not run since the job changed; none where it has not.
+        weight: the sum of their weights.
+        mean: the mean of the logarithm of the epochs.
+        squares: the sum of squared deviations from it.
+        unseen_since: which candidates have not run since the job changed; none if it has not.
     """
 
-    weight: Floats
-    mean: Floats
-    squares: Floats
+    weight: Values
+    mean: Values
+    squares: Values
     unseen_since: NDArray[np.bool_]
 
     @property
     def seen(self) -> NDArray[np.intp]:
-        """Return the indices of the candidates that were seen."""
+        """Return the indices of the candidates with observations."""
         return np.flatnonzero(self.weight > LEAST_WEIGHT)
 
     @property
@@ -63,14 +64,14 @@ class SufficientStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """What is believed of each candidate, in their order.
+    """The posterior at each candidate, in their order.
 
     Attributes:
-        log_epochs, log_cost: the logarithms of the epochs, and of the cost, that a run to the target needs on average.
+        log_epochs, log_cost: the logarithms of the mean epochs, and of the mean cost, of a run to the target.
         noise_variance: of both, from run to run.
-        epoch_costs: what is known of the cost of an epoch.
+        epoch_costs: the costs of an epoch.
         reached: which candidates have reached the target, shape (n,).
-        unseen_since: which have not run since the job changed at once, shape (n,); none where it has not.
+        unseen_since: which have not run since the job changed, shape (n,); none if it has not.
     """
 
     log_epochs: Gaussian
@@ -82,33 +83,33 @@ class Posterior:
 
     @property
     def least_cost(self) -> float | None:
-        """Return what a run to the target costs at the best batch size that got there; None: none did, or unmeasured.
+        """Return the cost of a run at the best batch size that has reached the target; None if unknown.
 
-        It comes from the posterior: the least cost that was ever seen would be a lucky run's.
+        It comes from the posterior: the least cost ever observed would be a lucky run's.
         """
         usable = self.reached & self.epoch_costs.known
         return float(np.exp(self.log_cost.mean[usable].min())) if usable.any() else None
 
 
 def prior(study: Study) -> Gaussian:
-    """Return what is believed of the logarithm of the cost before any run has ended: only ratios mean anything."""
+    """Return the prior of the logarithm of the cost, before any run has ended: only ratios have a meaning."""
     return _prior_epochs(study).plus(infer_epoch_costs(study).log)
 
 
 def infer(study: Study, settings: LearningSettings) -> Posterior | None:
-    """Return the posterior; None before the first run that tells anything has ended."""
+    """Return the posterior, or None before the first informative run has ended."""
     epoch_costs = infer_epoch_costs(study)
-    tally = _tally(study, settings, epoch_costs)
-    if not len(tally.seen):
+    statistics = _sufficient_statistics(study, settings, epoch_costs)
+    if not len(statistics.seen):
         return None
     before = _prior_epochs(study)
-    noise_variance = tally.noise_variance
+    noise_variance = statistics.noise_variance
     log_epochs = regress(
         before.mean[None, :],
         before.covariance + np.diag(_out_of_epochs(study) * UNREACHED_LOG**2),
-        tally.seen,
-        tally.mean[tally.seen],
-        noise_variance / tally.weight[tally.seen],
+        statistics.seen,
+        statistics.mean[statistics.seen],
+        noise_variance / statistics.weight[statistics.seen],
     )
     reached = {seen.batch_size for seen in study.observations if seen.outcome == "reached"}
     return Posterior(
@@ -117,7 +118,7 @@ def infer(study: Study, settings: LearningSettings) -> Posterior | None:
         noise_variance=noise_variance,
         epoch_costs=epoch_costs,
         reached=np.array([size in reached for size in study.candidates]),
-        unseen_since=tally.unseen_since,
+        unseen_since=statistics.unseen_since,
     )
 
 
@@ -132,8 +133,8 @@ def _prior_epochs(study: Study) -> Gaussian:
 def _out_of_epochs(study: Study) -> NDArray[np.bool_]:
     """Return which candidates never reached the target, though a run of theirs had no bound, shape (n,).
 
-    None has before the first that reaches it. Such a run says nothing smooth of its neighbours: half the batch size may
-    well converge.
+    There is no bound before the first run that reaches the target. Such a run says nothing smooth of its neighbours:
+    half the batch size may well converge.
     """
     outcomes = [seen.outcome for seen in study.observations]
     n_unbounded = outcomes.index("reached") if "reached" in outcomes else len(outcomes)
@@ -142,47 +143,47 @@ def _out_of_epochs(study: Study) -> NDArray[np.bool_]:
     return np.array([size in tried - reached for size in study.candidates])
 
 
-def _tally(study: Study, settings: LearningSettings, epoch_costs: EpochCosts) -> SufficientStatistics:
-    """Return the weighed observations; those that reached the target first, since the others are told by the best."""
+def _sufficient_statistics(study: Study, settings: LearningSettings, epoch_costs: EpochCosts) -> SufficientStatistics:
+    """Return the weighted observations: first of runs that reached the target, which the others are valued by."""
     at = {size: index for index, size in enumerate(study.candidates)}
-    told = [seen for seen in study.observations if seen.outcome != "failed" and seen.batch_size in at]
-    index = np.array([at[seen.batch_size] for seen in told], dtype=np.intp)
-    reached = np.array([seen.outcome == "reached" and seen.epochs > 0 for seen in told], dtype=bool)
-    log_epochs = np.array([math.log(seen.epochs) if ok else 0.0 for seen, ok in zip(told, reached, strict=True)])
-    log_trained = np.array([math.log(max(seen.epochs, LEAST_EPOCHS)) for seen in told])
-    n_before = changed_at(index, log_trained, reached) if settings.forgetting_ratio is None else 0
-    weights = np.ones(len(told))
-    for _ in range(2 if len(told) > reached.sum() else 1):  # what is forgotten tells what a restart costs, and back
+    usable = [seen for seen in study.observations if seen.outcome != "failed" and seen.batch_size in at]
+    index = np.array([at[seen.batch_size] for seen in usable], dtype=np.intp)
+    reached = np.array([seen.outcome == "reached" and seen.epochs > 0 for seen in usable], dtype=bool)
+    log_epochs = np.array([math.log(seen.epochs) if ok else 0.0 for seen, ok in zip(usable, reached, strict=True)])
+    log_trained = np.array([math.log(max(seen.epochs, LEAST_EPOCHS)) for seen in usable])
+    n_before = first_run_after_change(index, log_trained, reached) if settings.forgetting_ratio is None else 0
+    weights = np.ones(len(usable))
+    for _ in range(2 if len(usable) > reached.sum() else 1):  # weights determine the cost of a restart, and vice versa
         best = _log_least_cost(_summed(len(at), index, log_epochs, weights * reached), epoch_costs)
         for number in np.flatnonzero(~reached):
             log_cost = float(epoch_costs.log.mean[index[number]])
-            log_epochs[number] = _log_epochs_of_stopped(told[number], best - log_cost, log_cost, settings.beta)
+            log_epochs[number] = _log_epochs_of_stopped(usable[number], best - log_cost, log_cost, settings.beta)
         weights = observation_weights(index, log_epochs, settings.forgetting_ratio, n_before=n_before)
-    tally = _summed(len(at), index, log_epochs, weights)
-    unseen = ~np.isin(np.arange(len(at)), index[n_before:]) if n_before else tally.unseen_since
-    return replace(tally, unseen_since=unseen)
+    statistics = _summed(len(at), index, log_epochs, weights)
+    unseen = ~np.isin(np.arange(len(at)), index[n_before:]) if n_before else statistics.unseen_since
+    return replace(statistics, unseen_since=unseen)
 
 
-def _summed(n: int, index: NDArray[np.intp], log_epochs: Floats, weights: Floats) -> SufficientStatistics:
-    weight: Floats = np.bincount(index, weights, minlength=n).astype(np.float64)
+def _summed(n: int, index: NDArray[np.intp], log_epochs: Values, weights: Values) -> SufficientStatistics:
+    weight: Values = np.bincount(index, weights, minlength=n).astype(np.float64)
     total = np.bincount(index, weights * log_epochs, minlength=n)
     mean = total / np.where(weight > 0, weight, 1.0)
-    squares: Floats = np.bincount(index, weights * (log_epochs - mean[index]) ** 2, minlength=n).astype(np.float64)
+    squares: Values = np.bincount(index, weights * (log_epochs - mean[index]) ** 2, minlength=n).astype(np.float64)
     return SufficientStatistics(weight=weight, mean=mean, squares=squares, unseen_since=np.zeros(n, dtype=bool))
 
 
-def _log_least_cost(tally: SufficientStatistics, epoch_costs: EpochCosts) -> float:
-    """Return the logarithm of the least cost among the candidates that reached the target; nan where none did."""
-    seen = tally.seen
-    return float((tally.mean[seen] + epoch_costs.log.mean[seen]).min()) if len(seen) else math.nan
+def _log_least_cost(statistics: SufficientStatistics, epoch_costs: EpochCosts) -> float:
+    """Return the logarithm of the least cost among candidates that reached the target; nan if none did."""
+    seen = statistics.seen
+    return float((statistics.mean[seen] + epoch_costs.log.mean[seen]).min()) if len(seen) else math.nan
 
 
 def _log_epochs_of_stopped(seen: Observation, log_restart: float, log_epoch_cost: float, beta: float) -> float:
-    """Return the logarithm of the epochs that a stopped run is worth: those it trained, and those of one restart.
+    """Return the logarithm of the epochs that a stopped run counts as: those it trained, and one restart.
 
     Args:
-        seen: the run. One that was stopped within its first epoch is worth what it cost; unmeasured, its bound.
-        log_restart: the logarithm of a restart at the best batch size, in epochs of this one; nan: there is none.
+        seen: the run. Stopped within its first epoch it counts as its cost, or unmeasured as its bound.
+        log_restart: the logarithm of a restart at the best batch size, in epochs of this one; nan if there is none.
         log_epoch_cost: the logarithm of the cost of an epoch here.
         beta: the bound, in units of the best.
     """

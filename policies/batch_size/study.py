@@ -1,13 +1,10 @@
-"""What is known of a recurring job when its next batch size is chosen: the vocabulary of this decision."""
+"""What is known of a recurring job when its next batch size is chosen."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 Outcome = Literal["reached", "stopped", "failed"]
 
@@ -22,9 +19,8 @@ class Observation:
         batch_size: samples an iteration, as the training code counts them.
         outcome: `reached` its target; `stopped` before, or out of epochs; `failed`: this batch size cannot run at all,
             for want of memory.
-        epochs: how many it trained until then: to the target, where it was reached; 0 where it was stopped within the
-            first, or failed.
-        cost: what it spent, in the unit of the objective (joules for energy and time); None where nobody measured it.
+        epochs: the trained epochs: to the target, if it was reached; 0 if it was stopped within the first, or failed.
+        cost: its cost, in the unit of the objective (joules for energy and time); None if it was not measured.
     """
 
     batch_size: int
@@ -39,12 +35,11 @@ class Study:
 
     Attributes:
         candidates: the batch sizes to choose from, ascending and distinct.
-        default: the one that the user would take, among them.
+        default: the user's own choice, one of them.
         observations: the ends of its runs, in their order.
-        epoch_costs: the cost of an epoch at those batch sizes at which it was measured, by batch size.
-        epoch_times: how long an epoch takes at those batch sizes that were timed, in any one unit, by batch size: what
-            is known of costs before anything ran to its end.
-        in_flight: the batch sizes of the runs whose end is still to come.
+        epoch_costs: the measured cost of an epoch, by batch size.
+        epoch_times: the measured time of an epoch in any one unit, by batch size: a guide to costs before any run ends.
+        in_flight: the batch sizes of the runs that have not ended.
         n_stopped: how often the recurrence that is to run now has been stopped already.
     """
 
@@ -75,7 +70,7 @@ class Study:
     def pruned(self) -> frozenset[int]:
         """Return the batch sizes that cannot run: those that failed, and all above them that never ran.
 
-        A failure counts until a run of that size, or of a larger one, has got on.
+        A failure counts until a run of that size, or of a larger one, trains.
         """
         failed: set[int] = set()
         ran: set[int] = set()
@@ -92,7 +87,7 @@ class Study:
 
     @property
     def open_candidates(self) -> tuple[int, ...]:
-        """Return the batch sizes that can run, as far as is known; all of them where none can."""
+        """Return the batch sizes that can run, as far as is known; all of them if none can."""
         pruned = self.pruned
         return tuple(size for size in self.candidates if size not in pruned) or self.candidates
 
@@ -163,6 +158,3 @@ class Belief:
     cost_upper: float | None
     log_cost_sd: float | None
     score: float | None = None
-
-
-Floats = NDArray[np.float64]

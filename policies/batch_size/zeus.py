@@ -28,7 +28,7 @@ from policies.batch_size.study import Belief, Choice, LearningSettings, Study
 
 N_ROUNDS: Final = 2
 NEVER_RAN: Final = 100.0
-"""A run that its bound lets not even begin is charged so many times that bound (`Simulator` of Zeus 0.3)."""
+"""A run whose bound is below its first epoch is charged so many times that bound (`Simulator` of Zeus 0.3)."""
 USUAL_SD_RATIO: Final = 0.1
 """The coefficient of variation of the epochs to the target is 0 to 0.27 in the paper's traces, 0.1 on average."""
 LEAST_SD_RATIO: Final = 1e-9
@@ -38,7 +38,7 @@ Z_90: Final = 1.6448536269514722
 
 
 class _Seen(NamedTuple):
-    """An observation as the policy counts it: infinite where there is no cost."""
+    """An observation as the policy counts it: infinite if there is no cost."""
 
     batch_size: int
     cost: float
@@ -46,14 +46,14 @@ class _Seen(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Past:
-    """What the observations come to.
+class _ExplorationState:
+    """The state that follows from the observations.
 
     Attributes:
         seen: the observations.
         best: the batch size of the cheapest recurrence; the default before there is one.
-        best_cost: what it cost, its failures included; infinite before there is one.
-        exploring: the batch size to explore, or None where the exploration is over.
+        best_cost: its cost, with its failures; infinite before there is one.
+        exploring: the batch size to explore, or None if exploration is over.
         arms: the batch sizes that it left, ascending.
     """
 
@@ -70,36 +70,36 @@ def choose(study: Study, settings: LearningSettings, *, rng: np.random.Generator
     Args:
         study: what is known of the job; the costs of epochs do not matter to this policy.
         settings: its `beta`.
-        rng: the dice; of one generator kept from the first choice on, the choices are the reference's.
+        rng: the generator; if one is kept from the first choice on, the choices are the reference's.
     """
-    past = _past(study, settings.beta)
-    bound = settings.beta * past.best_cost if math.isfinite(past.best_cost) else None
-    if past.exploring is None:
-        size, detail = _draw(past, rng)
+    state = _exploration_state(study, settings.beta)
+    bound = settings.beta * state.best_cost if math.isfinite(state.best_cost) else None
+    if state.exploring is None:
+        size, detail = _draw(state, rng)
         return Choice(batch_size=size, reason="thompson", detail=detail, cost_bound=bound)
-    if past.exploring not in study.in_flight:
+    if state.exploring not in study.in_flight:
         detail = (
-            f"{past.exploring} is explored; two rounds try the batch sizes down and up from the best until one fails"
+            f"{state.exploring} is explored; two rounds try the batch sizes down and up from the best until one fails"
         )
-        return Choice(batch_size=past.exploring, reason="pruning", detail=detail, cost_bound=bound)
-    size = _beside(past, study)
-    detail = f"{past.exploring} is being explored by another run; {size} is the best so far"
+        return Choice(batch_size=state.exploring, reason="pruning", detail=detail, cost_bound=bound)
+    size = _beside(state, study)
+    detail = f"{state.exploring} is being explored by another run; {size} is the best so far"
     return Choice(batch_size=size, reason="concurrent", detail=detail, cost_bound=bound)
 
 
 def describe(study: Study, settings: LearningSettings) -> list[Belief]:
-    """Return what the policy believes of each candidate, in their order.
+    """Return the posterior of each candidate, in their order.
 
-    The normal posterior of a mean cost is given as the log-normal of the same mean and variance, which is positive.
-    The policy has no belief of epochs: theirs is the plain mean, without bounds.
+    The normal posterior of a mean cost is given as the log-normal of the same mean and variance, which is positive. The
+    policy has no posterior of epochs: theirs is the plain mean, without bounds.
     """
-    past = _past(study, settings.beta)
-    costs = _costs(past.seen)
+    state = _exploration_state(study, settings.beta)
+    costs = _costs(state.seen)
     return [_belief(size, study, costs[size]) for size in study.candidates]
 
 
-def _past(study: Study, beta: float) -> _Past:
-    """Return what the observations come to."""
+def _exploration_state(study: Study, beta: float) -> _ExplorationState:
+    """Return the state that follows from the observations."""
     seen: list[_Seen] = []
     best, best_cost, failures_cost = study.default, math.inf, 0.0
     for one in study.observations:
@@ -115,7 +115,7 @@ def _past(study: Study, beta: float) -> _Past:
             failures_cost += one.cost or 0.0
         seen.append(_Seen(one.batch_size, cost, one.outcome == "reached"))
     exploring, arms = _explored(study, seen)
-    return _Past(
+    return _ExplorationState(
         seen=tuple(seen),
         best=best,
         best_cost=best_cost,
@@ -127,21 +127,21 @@ def _past(study: Study, beta: float) -> _Past:
 def _explored(study: Study, seen: Sequence[_Seen]) -> tuple[int | None, tuple[int, ...]]:
     """Return the batch size to explore next, or None and those that exploration has left.
 
-    What is known to fail needs no run, whoever has found it.
+    A size that is known to fail needs no run, whoever has found it.
     """
     walk, pruned = _walk(study.candidates, study.default), study.pruned
     try:
-        exploring = _passing(walk, next(walk), pruned)
+        exploring = _skip_pruned(walk, next(walk), pruned)
         for one in seen:
             if one.batch_size == exploring:  # else a run beside the exploration
-                exploring = _passing(walk, walk.send(one), pruned)
+                exploring = _skip_pruned(walk, walk.send(one), pruned)
     except StopIteration as end:
         arms: tuple[int, ...] = end.value
         return None, arms
     return exploring, ()
 
 
-def _passing(walk: Generator[int, _Seen, tuple[int, ...]], size: int, pruned: Collection[int]) -> int:
+def _skip_pruned(walk: Generator[int, _Seen, tuple[int, ...]], size: int, pruned: Collection[int]) -> int:
     """Return the next size to explore that can run."""
     while size in pruned:
         size = walk.send(_Seen(size, math.inf, reached=False))
@@ -180,31 +180,31 @@ def _usable(arms: Sequence[int], study: Study) -> tuple[int, ...]:
     return left or tuple(size for size in candidates if size in reached) or candidates
 
 
-def _beside(past: _Past, study: Study) -> int:
-    """Return the batch size of a run beside the exploration: the best so far, or what comes next to it that can run."""
+def _beside(state: _ExplorationState, study: Study) -> int:
+    """Return the batch size of a run beside the exploration: the best so far, or the nearest that can run."""
     candidates = study.open_candidates
-    if past.best in candidates:
-        return past.best
-    reached = [one for one in past.seen if one.reached and one.batch_size in candidates]
+    if state.best in candidates:
+        return state.best
+    reached = [one for one in state.seen if one.reached and one.batch_size in candidates]
     if reached:
         return min(reached, key=lambda one: one.cost).batch_size
-    return min(candidates, key=lambda size: (abs(math.log(size / past.best)), size))
+    return min(candidates, key=lambda size: (abs(math.log(size / state.best)), size))
 
 
-def _draw(past: _Past, rng: np.random.Generator) -> tuple[int, str]:
-    """Return the batch size of Thompson sampling, and why; dice are thrown in the reference's order."""
-    counts = Counter(one.batch_size for one in past.seen)
-    for size in map(int, rng.choice(np.array(past.arms), len(past.arms), replace=False)):
+def _draw(state: _ExplorationState, rng: np.random.Generator) -> tuple[int, str]:
+    """Return the batch size of Thompson sampling, and why; random numbers are drawn in the reference's order."""
+    counts = Counter(one.batch_size for one in state.seen)
+    for size in map(int, rng.choice(np.array(state.arms), len(state.arms), replace=False)):
         if counts[size] < N_ROUNDS:
             return size, f"{size} has run {counts[size]} times, which is too seldom to compare it"
     drawn: dict[int, float] = {}
-    costs = _costs(past.seen)
-    for size in past.arms:
+    costs = _costs(state.seen)
+    for size in state.arms:
         posterior = _posterior(costs[size])
         if posterior is not None:
             drawn[size] = -float(rng.normal(-posterior[0], posterior[1]))
     if not drawn:
-        size = past.best if past.best in past.arms else past.arms[0]
+        size = state.best if state.best in state.arms else state.arms[0]
         return size, f"nobody has measured what a run costs; {size} is as good as any"
     size = min(drawn, key=drawn.__getitem__)
     return size, f"{size} drew a cost of {drawn[size]:.4g}, the least of {len(drawn)} batch sizes"
@@ -220,7 +220,7 @@ def _costs(seen: Sequence[_Seen]) -> Mapping[int, list[float]]:
 
 
 def _posterior(costs: Sequence[float]) -> tuple[float, float] | None:
-    """Return mean and standard deviation of the posterior of a mean cost: flat prior, known variance; None: no cost."""
+    """Return mean and standard deviation of the posterior of a mean cost (flat prior, known variance), or None."""
     if not costs:
         return None
     values = np.array(costs)
@@ -231,7 +231,7 @@ def _posterior(costs: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _belief(size: int, study: Study, costs: Sequence[float]) -> Belief:
-    """Return what is believed of a batch size."""
+    """Return the posterior of a batch size."""
     own = [one for one in study.observations if one.batch_size == size]
     epochs = [one.epochs for one in own if one.outcome == "reached"]
     posterior = _posterior(costs)

@@ -6,7 +6,7 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from policies.batch_size.study import Floats, LearningSettings
+from policies.batch_size.study import LearningSettings
 from policies.replay.batch_size.baselines import grid_search, replay_fixed
 from policies.replay.batch_size.simulation import (
     EpochSampler,
@@ -18,6 +18,7 @@ from policies.replay.batch_size.simulation import (
     simulate,
 )
 from policies.replay.batch_size.workload import FixedChoice, Workload, fixed_choice, optimum
+from policies.vocabulary.units import Values
 
 PolicyName = Literal["gridchase", "gridchase-untimed", "gridchase-profiled", "zeus", "oracle", "default", "grid"]
 DEFAULTS: Final = LearningSettings()
@@ -73,7 +74,7 @@ class ReferenceCosts:
     default: tuple[FixedChoice, ...]
 
     @property
-    def costs(self) -> Floats:
+    def costs(self) -> Values:
         """Return the oracle's cost of each recurrence, shape (n_recurrences,) [J]."""
         return np.array([one.cost for one in self.best])
 
@@ -105,7 +106,7 @@ def drifted(workload: Workload, conditions: Conditions) -> Workload:
     return replace(workload, recorded_epochs={**workload.recorded_epochs, **recorded_epochs})
 
 
-def regrets(history: JobHistory, reference: ReferenceCosts) -> Floats:
+def regrets(history: JobHistory, reference: ReferenceCosts) -> Values:
     """Return the cumulative regret, in runs of the oracle, shape (n_recurrences,)."""
     return np.cumsum(history.costs / reference.costs - 1)
 
@@ -173,7 +174,7 @@ class BatchSizeEvaluation:
     n_recurrences: int
     regret: float
     regret_sd: float
-    regret_by_recurrence: Floats
+    regret_by_recurrence: Values
     energy_ratio: float | None
     duration_ratio: float | None
     last_energy_ratio: float | None
@@ -234,7 +235,7 @@ def by_workload(results: Sequence[BatchSizeEvaluation]) -> dict[str, list[BatchS
     return groups
 
 
-def _ratio(ours: Floats, theirs: Floats) -> float | None:
+def _ratio(ours: Values, theirs: Values) -> float | None:
     """Return the ratio of two sums, or None where the second is not finite."""
     total = float(theirs.sum())
     return float(ours.sum()) / total if np.isfinite(total) else None

@@ -15,8 +15,9 @@ from typing import Final, Literal
 import numpy as np
 
 from policies.batch_size.choose import choose_batch_size
-from policies.batch_size.study import Choice, Floats, LearningSettings, Observation, Outcome, Study
+from policies.batch_size.study import Choice, LearningSettings, Observation, Outcome, Study
 from policies.replay.batch_size.workload import Consumption, Workload
+from policies.vocabulary.units import Values
 
 MAX_TRIES: Final = 20
 N_PROBE_ITERATIONS: Final = 30
@@ -62,7 +63,7 @@ class JobHistory:
     probes_cost: float
 
     @cached_property
-    def costs(self) -> Floats:
+    def costs(self) -> Values:
         """Return the cost of each recurrence, shape (n_recurrences,); the first includes the probes [J]."""
         costs = np.zeros(self.n_recurrences)
         np.add.at(costs, [run.recurrence for run in self.runs], [run.cost for run in self.runs])
@@ -70,7 +71,7 @@ class JobHistory:
         return costs
 
     @cached_property
-    def energies_j(self) -> Floats:
+    def energies_j(self) -> Values:
         """Return the energy of each recurrence, the same way [J]."""
         energies_j = np.zeros(self.n_recurrences)
         np.add.at(energies_j, [run.recurrence for run in self.runs], [run.spent.energy_j for run in self.runs])
@@ -78,7 +79,7 @@ class JobHistory:
         return energies_j
 
     @cached_property
-    def durations_s(self) -> Floats:
+    def durations_s(self) -> Values:
         """Return the time of each recurrence, the same way [s]."""
         durations_s = np.zeros(self.n_recurrences)
         np.add.at(durations_s, [run.recurrence for run in self.runs], [run.spent.duration_s for run in self.runs])

@@ -215,7 +215,7 @@ def test_no_belief_is_too_wild_to_be_weighed(means: list[float], sd: float) -> N
 def test_the_choice_says_why_in_numbers() -> None:
     choice = choose(study(reached(32, 10), reached(16, 11)))
     assert choice.reason == "knowledge_gradient"
-    assert f"{choice.batch_size} is believed to cost" in choice.detail
+    assert f"{choice.batch_size} is expected to cost" in choice.detail
     assert "90 %" in choice.detail
 
 

@@ -1,12 +1,14 @@
-"""A job that changes at once: what shows it, what does not, and what is done about it."""
+"""Non-stationary jobs: sudden changes are detected, slow drift is forgotten, noise is neither."""
 
 import math
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from policies.batch_size.concept_drift import changed_at, observation_weights
+from policies.batch_size.concept_drift import FACTORS, MAX_RUNS, first_run_after_change, observation_weights
 from policies.batch_size.knowledge_gradient import choose
 from policies.batch_size.posterior import infer
 from policies.batch_size.study import LearningSettings, Observation
@@ -16,7 +18,7 @@ from tests.policies.batch_size.studies import SETTINGS, SIZES, reached, stopped,
 def change(epochs: Sequence[float], index: Sequence[int] | None = None, stopped: Sequence[int] = ()) -> int:
     """Return where runs at one batch size, or at those of `index`, have changed; `stopped`: before they got there."""
     at = np.array(index if index is not None else [0] * len(epochs))
-    return changed_at(at, np.log(np.array(epochs)), ~np.isin(np.arange(len(epochs)), stopped))
+    return first_run_after_change(at, np.log(np.array(epochs)), ~np.isin(np.arange(len(epochs)), stopped))
 
 
 def noisy(n: int, *, seed: int, sd_log: float) -> list[float]:
@@ -115,3 +117,55 @@ def test_the_new_level_is_believed_at_once() -> None:
     assert posterior is not None
     assert math.exp(float(posterior.log_epochs.mean[SIZES.index(64)])) > 25
     assert posterior.unseen_since.tolist() == [size != 64 for size in SIZES]
+
+
+def weights(epochs: list[float], index: list[int] | None = None, ratio: float | None = None) -> list[float]:
+    """Return the weights of runs at one batch size, or at those of `index`."""
+    at = np.zeros(len(epochs), dtype=np.intp) if index is None else np.array(index, dtype=np.intp)
+    return [float(weight) for weight in observation_weights(at, np.log(np.array(epochs)), ratio)]
+
+
+def test_at_a_stated_rate_each_further_run_makes_the_old_ones_lighter() -> None:
+    assert weights([10, 10, 10], ratio=0.5) == [0.25, 0.5, 1.0]
+
+
+def test_nothing_weighs_nothing() -> None:
+    assert weights([]) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_job_that_stays_the_same_is_not_forgotten(seed: int) -> None:
+    epochs = 10 * np.exp(0.15 * np.random.default_rng(seed).standard_normal(80))
+    assert weights(epochs.tolist()) == [1.0] * 80
+
+
+def test_a_job_that_changed_is() -> None:
+    assert weights([10.0] * 30 + [25.0] * 6)[0] < 0.2
+
+
+def test_one_freak_run_makes_nobody_forget() -> None:
+    assert weights([10.0] * 15 + [25.0] + [10.0] * 15) == [1.0] * 31
+
+
+def test_different_batch_sizes_need_different_epochs_without_a_drift() -> None:
+    assert weights([10.0, 40.0] * 20, index=[0, 1] * 20) == [1.0] * 40
+
+
+def test_what_changed_at_one_batch_size_is_forgotten_at_all() -> None:
+    changed = weights([10.0] * 20 + [40.0] * 2 + [25.0] * 8, index=[0] * 20 + [1] * 2 + [0] * 8)
+    assert changed == sorted(changed)
+    assert changed[20] < 1
+
+
+@given(st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=60))
+def test_the_newest_run_weighs_one_and_the_others_no_more(epochs: list[float]) -> None:
+    found = weights(epochs)
+    assert found[-1] == 1.0
+    assert found == sorted(found)
+    assert all(0 < weight <= 1 for weight in found)
+
+
+def test_a_long_history_is_judged_by_its_newest_part() -> None:
+    drifted = [10.0] * 30 + [25.0] * 30
+    assert weights(drifted + [25.0] * MAX_RUNS)[-2] == 1.0
+    assert weights(drifted)[-2] == min(FACTORS)
