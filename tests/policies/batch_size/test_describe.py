@@ -16,13 +16,13 @@ def rows(*observations: Observation, **changes: dict[int, float]) -> dict[int, B
     return {belief.batch_size: belief for belief in describe(study(*observations, **changes), SETTINGS)}  # type: ignore[arg-type]
 
 
-def test_every_candidate_has_a_row_from_the_beginning() -> None:
+def test_every_candidate_has_a_row() -> None:
     assert list(rows()) == list(SIZES)
     assert rows()[32].epochs is None
     assert rows()[32].cost is None
 
 
-def test_a_row_counts_how_its_runs_ended() -> None:
+def test_a_row_counts_outcomes() -> None:
     found = rows(reached(32, 10), reached(32, 11), stopped(8, 20), failed(256))
     assert (found[32].n_reached, found[32].n_stopped, found[8].n_stopped) == (2, 0, 1)
     assert [size for size, belief in found.items() if belief.is_pruned] == [256]
@@ -35,13 +35,13 @@ def test_a_cost_is_epochs_times_the_cost_of_an_epoch() -> None:
         assert belief.epoch_cost == pytest.approx(COSTS[belief.batch_size])
 
 
-def test_what_is_inferred_is_told_from_what_was_measured() -> None:
+def test_inferred_epoch_costs_are_flagged() -> None:
     found = rows(reached(32, 10), costs={32: 1_250.0})
     assert [size for size, belief in found.items() if belief.epoch_cost_is_known] == [32]
     assert (found[64].epoch_cost or 0) < 1_250
 
 
-def test_costs_are_left_out_where_none_was_measured() -> None:
+def test_costs_are_none_without_a_measurement() -> None:
     belief = rows(reached(32, 10), costs={})[32]
     assert (belief.cost, belief.epoch_cost) == (None, None)
     assert belief.epochs == pytest.approx(10, rel=0.01)

@@ -37,13 +37,13 @@ def test_the_first_run_takes_the_default() -> None:
     assert (first.batch_size, first.reason, first.cost_bound) == (32, "default_first", None)
 
 
-def test_where_the_default_cannot_run_the_nearest_below_is_taken() -> None:
+def test_the_nearest_size_replaces_a_failed_default() -> None:
     choice = choose(study(failed(32)))
     assert choice.batch_size == 16
     assert "32" in choice.detail
 
 
-def test_concurrent_first_runs_look_beside_the_default_and_not_far() -> None:
+def test_concurrent_first_runs_stay_near_the_default() -> None:
     """Nothing bounds what they cost."""
     in_flight: tuple[int, ...] = ()
     for _ in range(8):
@@ -53,7 +53,7 @@ def test_concurrent_first_runs_look_beside_the_default_and_not_far() -> None:
 
 
 @pytest.mark.parametrize("unable", [(), (failed(64),)])
-def test_many_concurrent_first_runs_are_spread_over_what_is_near_and_can_run(unable: tuple[Observation, ...]) -> None:
+def test_many_concurrent_first_runs_are_spread_over_near_sizes(unable: tuple[Observation, ...]) -> None:
     in_flight: tuple[int, ...] = ()
     for _ in range(60):
         in_flight = (*in_flight, choose(study(*unable, in_flight=in_flight)).batch_size)
@@ -61,50 +61,50 @@ def test_many_concurrent_first_runs_are_spread_over_what_is_near_and_can_run(una
     assert {size: in_flight.count(size) for size in near} == dict.fromkeys(near, 60 // len(near))
 
 
-def test_a_concurrent_first_run_takes_the_default_where_nothing_is_near() -> None:
+def test_a_concurrent_first_run_takes_a_lone_default() -> None:
     far = Study(candidates=(8, 32, 128), default=32, in_flight=(32,))
     assert choose(far).batch_size == 32
 
 
-def test_the_only_candidate_is_taken_without_a_word_of_doubt() -> None:
+def test_the_only_candidate_is_chosen() -> None:
     alone = Study(candidates=(32,), default=32, observations=(reached(32, 10),), epoch_costs={32: 5.0})
     choice = choose(alone)
     assert (choice.batch_size, choice.reason) == (32, "only_candidate")
     assert choice.cost_bound == pytest.approx(100, rel=0.01)
 
 
-def test_what_is_known_to_be_best_is_taken() -> None:
+def test_the_known_best_is_chosen() -> None:
     choice = choose(study(*learned(5)))
     assert (choice.batch_size, choice.reason) == (64, "best_so_far")
     assert choice.cost_bound == pytest.approx(2 * 10 * COSTS[64], rel=0.1)
 
 
 @given(st.permutations(SIZES))
-def test_what_failed_is_never_tried_again_nor_what_is_larger(order: list[int]) -> None:
+def test_failed_and_larger_sizes_are_never_chosen(order: list[int]) -> None:
     runs = [failed(128), *(reached(size, 10) for size in order if size < 128)]
     for n in range(1, len(runs) + 1):
         assert choose(study(*runs[:n])).batch_size < 128
 
 
-def test_a_larger_batch_that_ran_stays_although_a_smaller_one_failed() -> None:
+def test_a_larger_size_that_ran_stays_open() -> None:
     runs = [*[reached(256, 5)] * 3, failed(128)]
     assert choose(study(*runs)).batch_size != 128
     assert 256 in study(*runs).open_candidates
 
 
-def test_where_every_size_has_failed_the_default_is_tried_again_and_it_is_said() -> None:
+def test_the_default_is_tried_again_if_all_failed() -> None:
     choice = choose(study(failed(8)))
     assert (choice.batch_size, choice.reason) == (32, "none_can_run")
 
 
-def test_a_failure_is_forgotten_once_a_run_of_that_size_or_a_larger_one_has_got_on() -> None:
+def test_a_later_success_at_or_above_a_size_reopens_it() -> None:
     assert study(failed(128)).pruned == {128, 256}
     assert study(failed(128), reached(128, 10)).pruned == set()
     assert study(failed(64), stopped(128, 10)).pruned == set()
     assert study(reached(128, 10), failed(128)).pruned == {128, 256}
 
 
-def test_a_run_that_nothing_bounds_stays_near_what_ran() -> None:
+def test_an_unbounded_run_stays_near_former_sizes() -> None:
     """Without a measured cost nothing stops it; with one, a larger step is worth its while."""
     unmeasured = choose(study(reached(32, 10), costs={}))
     assert unmeasured.cost_bound is None
@@ -122,7 +122,7 @@ def test_the_bound_doubles_with_each_stop_of_the_same_recurrence() -> None:
 
 
 @pytest.mark.parametrize("dearer", [4.0, 10.0, 40.0])
-def test_a_job_that_becomes_dearer_is_stopped_a_few_times_only(dearer: float) -> None:
+def test_a_more_expensive_job_is_stopped_a_few_times_only(dearer: float) -> None:
     runs, n_stopped, stops = learned(8), 0, 0
     for _ in range(60):
         choice = choose(replace(study(*runs), n_stopped=n_stopped))
@@ -134,29 +134,29 @@ def test_a_job_that_becomes_dearer_is_stopped_a_few_times_only(dearer: float) ->
     assert stops <= 5 * math.log2(dearer)
 
 
-def test_a_batch_size_that_was_stopped_is_not_tried_at_once_again() -> None:
+def test_a_stopped_size_is_not_retried_at_once() -> None:
     choice = choose(study(reached(32, 10), stopped(128, 22)))
     assert choice.batch_size != 128
 
 
-def test_runs_in_flight_at_a_size_make_it_less_worth_trying() -> None:
+def test_runs_in_flight_reduce_the_value_of_a_size() -> None:
     runs = (reached(32, 10), reached(16, 11))
     alone = choose(study(*runs)).batch_size
     assert choose(study(*runs, in_flight=(alone,) * 3)).batch_size != alone
 
 
-def test_the_bound_is_beta_times_what_the_best_is_believed_to_cost() -> None:
+def test_the_bound_is_beta_times_the_best_cost() -> None:
     runs = learned(3)
     bounds = [choose(study(*runs), LearningSettings(beta=beta)).cost_bound for beta in (2.0, 3.0)]
     assert None not in bounds
     assert bounds[1] == pytest.approx(1.5 * (bounds[0] or 0))
 
 
-def test_a_run_has_no_bound_where_no_cost_was_measured() -> None:
+def test_there_is_no_bound_without_measured_costs() -> None:
     assert choose(study(reached(32, 10), costs={})).cost_bound is None
 
 
-def test_costs_of_epochs_turn_the_choice_without_another_run() -> None:
+def test_new_epoch_costs_change_the_choice() -> None:
     """Such as another GPU, another η, or another price of energy."""
     runs = [reached(size, 10.0) for _ in range(4) for size in SIZES]
     dear_small = choose(study(*runs, costs={size: 1e5 / size for size in SIZES}))
@@ -170,7 +170,7 @@ def test_a_longer_horizon_explores_more() -> None:
     assert (short.reason, long.reason) == ("best_so_far", "knowledge_gradient")
 
 
-def test_a_size_that_was_unlucky_is_looked_at_again_at_the_eighth_run() -> None:
+def test_an_unlucky_size_is_reviewed_at_the_eighth_run() -> None:
     """Somewhat above the best, once: too much for the knowledge gradient, too little to be sure."""
     runs = (*[reached(32, 10)] * 3, *[reached(64, 9.0)] * 3, reached(128, 11.0))
     seven = Study(candidates=(32, 64, 128), default=32, observations=runs, epoch_costs=COSTS)
@@ -179,12 +179,12 @@ def test_a_size_that_was_unlucky_is_looked_at_again_at_the_eighth_run() -> None:
     assert (choose(eight).batch_size, choose(eight).reason) == (128, "review")
 
 
-def test_a_size_that_is_surely_worse_is_not_reviewed() -> None:
+def test_a_clearly_worse_size_is_not_reviewed() -> None:
     runs = [reached(size, 10.0 if size == 64 else 40.0) for _ in range(4) for size in SIZES][:16]
     assert choose(study(*runs)).reason == "best_so_far"
 
 
-def test_the_cost_of_a_run_that_may_be_stopped_is_that_of_a_simulation() -> None:
+def test_the_bounded_cost_agrees_with_a_simulation() -> None:
     """Against dice: a log-normal cost, cut at twice the best and followed by a restart."""
     sd, gaps = (0.1, 0.3, 0.5, 0.2, 0.7, 0.4), (0.0, 0.1, 0.5, 0.9, 0.3, 1.5)
     now = score(belief(*gaps, sd=sd), NOISE_VARIANCE, study(), SETTINGS).now
@@ -193,7 +193,7 @@ def test_the_cost_of_a_run_that_may_be_stopped_is_that_of_a_simulation() -> None
     np.testing.assert_allclose(now, np.where(costs <= 2, costs, 3.0).mean(axis=0), rtol=0.01)
 
 
-def test_what_a_run_teaches_is_that_of_a_simulation() -> None:
+def test_the_knowledge_gradient_agrees_with_a_simulation() -> None:
     """Against dice: the posterior mean after one more run, and the best of it and its rival."""
     sd, gaps = (0.1, 0.3, 0.5, 0.2, 0.7, 0.4), (0.0, 0.1, 0.5, 0.9, 0.3, 0.2)
     scores = score(belief(*gaps, sd=sd), NOISE_VARIANCE, study(), SETTINGS)
@@ -207,18 +207,18 @@ def test_what_a_run_teaches_is_that_of_a_simulation() -> None:
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=6, max_size=6), st.floats(1e-3, 10))
-def test_no_belief_is_too_wild_to_be_weighed(means: list[float], sd: float) -> None:
+def test_extreme_posteriors_have_finite_scores(means: list[float], sd: float) -> None:
     total = score(belief(*means, sd=sd), NOISE_VARIANCE, study(), SETTINGS).total
     assert not np.isnan(total).any()
 
 
-def test_the_choice_says_why_in_numbers() -> None:
+def test_the_detail_has_numbers() -> None:
     choice = choose(study(reached(32, 10), reached(16, 11)))
     assert choice.reason == "knowledge_gradient"
     assert f"{choice.batch_size} is expected to cost" in choice.detail
     assert "90 %" in choice.detail
 
 
-def test_the_choice_is_the_same_whatever_the_dice() -> None:
+def test_the_choice_is_deterministic() -> None:
     runs = study(*learned(1))
     assert choose_batch_size(runs, SETTINGS, rng=np.random.default_rng(7)) == choose(runs)

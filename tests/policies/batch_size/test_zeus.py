@@ -59,7 +59,7 @@ def explored(outcomes: dict[int, Outcome], default: int = 32) -> Iterator[int]:
         max_size=60,
     ),
 )
-def test_the_choices_are_the_references(
+def test_the_choices_are_those_of_the_reference(
     reference: Peer, sizes: list[int], place: int, seed: int, ends: list[tuple[float, str]]
 ) -> None:
     candidates = tuple(sorted(sizes))
@@ -108,24 +108,24 @@ def test_whole_histories_are_those_of_the_reference(reference: Peer) -> None:
         assert ours.runs == expected.runs
 
 
-def test_two_rounds_go_down_then_up_and_the_second_starts_from_the_best() -> None:
+def test_two_rounds_explore_down_then_up_from_the_best() -> None:
     assert list(explored({})) == [32, 16, 8, 64, 128, 256, 8, 16, 32, 64, 128, 256]
 
 
-def test_a_batch_size_that_misses_its_target_ends_the_direction() -> None:
+def test_a_missed_target_ends_the_direction() -> None:
     assert list(explored({16: "stopped", 128: "stopped"})) == [32, 16, 64, 128, 32, 64]
 
 
-def test_a_run_stops_at_a_multiple_of_the_cheapest_recurrence_with_its_failures() -> None:
+def test_the_bound_is_a_multiple_of_the_cheapest_recurrence() -> None:
     study = study_of((32, "reached", 90.0), (16, "stopped", 30.0), (64, "reached", 50.0))
     assert choose(study).cost_bound == SETTINGS.beta * 80.0
 
 
-def test_before_anything_has_reached_the_target_there_is_no_bound() -> None:
+def test_there_is_no_bound_before_the_first_success() -> None:
     assert choose(study_of((32, "stopped", 90.0))).cost_bound is None
 
 
-def test_while_an_exploration_is_out_the_others_take_the_best_so_far() -> None:
+def test_concurrent_runs_take_the_best_so_far() -> None:
     first = choose(study_of(in_flight=(32,)))
     assert (first.batch_size, first.reason) == (32, "concurrent")
     later = choose(study_of((32, "reached", 50.0), (16, "reached", 40.0), in_flight=(8,)))
@@ -140,13 +140,13 @@ def test_while_an_exploration_is_out_the_others_take_the_best_so_far() -> None:
         ([(64, "reached", 50.0), (64, "failed", None)], 32),
     ],
 )
-def test_a_run_beside_an_exploration_does_not_take_what_has_failed(ends: Ends, size: int) -> None:
+def test_concurrent_runs_avoid_failed_sizes(ends: Ends, size: int) -> None:
     exploring = choose(study_of(*ends)).batch_size
     choice = choose(study_of(*ends, in_flight=(exploring,)))
     assert (choice.batch_size, choice.reason) == (size, "concurrent")
 
 
-def test_a_batch_size_that_does_not_fit_the_memory_is_never_drawn() -> None:
+def test_a_size_out_of_memory_is_never_drawn() -> None:
     ends: Ends = [(size, "reached", 10.0 + size) for size in (32, 16, 8, 64, 128, 256)]
     ends += [(size, "reached", 11.0 + size) for size in (8, 16, 32, 64, 128, 256)]
     ends += [(8, "failed", None)]
@@ -156,18 +156,18 @@ def test_a_batch_size_that_does_not_fit_the_memory_is_never_drawn() -> None:
     assert 16 in drawn
 
 
-def test_where_everything_was_pruned_it_goes_on_with_what_has_reached_the_target() -> None:
+def test_if_all_are_pruned_former_successes_stay() -> None:
     ends: Ends = [(32, "reached", 9.0), (16, "stopped", 9.0), (64, "stopped", 9.0)]
     ends += [(32, "stopped", 18.0)]
     assert choose(study_of(*ends)).batch_size == 32
 
 
-def test_where_nothing_ever_reaches_the_target_it_still_chooses() -> None:
+def test_it_chooses_without_any_success() -> None:
     ends: Ends = [(32, "stopped", 9.0), (64, "stopped", 9.0)]
     assert choose(study_of(*ends)).batch_size in SIZES
 
 
-def test_runs_that_nobody_measured_count_without_a_cost() -> None:
+def test_unmeasured_runs_count_without_a_cost() -> None:
     sizes = [32, 16, 8, 64, 128, 256]
     ends: Ends = [(size, "reached", None) for size in [*sizes, *sorted(sizes)]]
     assert choose(study_of(*ends, (32, "reached", None), default=32)).batch_size in SIZES
@@ -177,7 +177,7 @@ def test_runs_that_nobody_measured_count_without_a_cost() -> None:
 
 
 @given(costs=st.lists(st.floats(1.0, 1e9), min_size=1, max_size=6), n_equal=st.integers(1, 4))
-def test_a_belief_is_proper_from_the_first_observation(costs: list[float], n_equal: int) -> None:
+def test_the_posterior_is_proper_from_the_first_observation(costs: list[float], n_equal: int) -> None:
     ends: Ends = [(32, "reached", cost) for cost in costs]
     ends += [(16, "reached", costs[0])] * n_equal
     for belief in zeus.describe(study_of(*ends), SETTINGS):
@@ -192,7 +192,7 @@ def test_a_belief_is_proper_from_the_first_observation(costs: list[float], n_equ
             assert belief.cost is None
 
 
-def test_equal_costs_leave_room_for_another_choice() -> None:
+def test_equal_costs_leave_a_variance() -> None:
     """The reference's precision would be infinite, and the batch size frozen."""
     ends: Ends = [
         (32, "reached", 100.0),
@@ -204,7 +204,7 @@ def test_equal_costs_leave_room_for_another_choice() -> None:
     assert {zeus.choose(study_of(*ends), SETTINGS, rng=rng).batch_size for _ in range(40)} == {16, 32}
 
 
-def test_a_size_that_another_way_was_found_to_fail_is_passed_over_in_exploration() -> None:
+def test_exploration_skips_sizes_known_to_fail() -> None:
     """A probe finds it, perhaps before any run; its failure comes last among the observations, or first."""
     ends: Ends = [(32, "reached", 10.0), (16, "reached", 12.0), (8, "reached", 14.0), (64, "reached", 11.0)]
     found: Ends = [(128, "failed", None)]

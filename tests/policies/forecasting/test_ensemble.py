@@ -35,11 +35,11 @@ def after(n: int, members: list[float], provider: float = NAN) -> Skill:
     return skill
 
 
-def test_models_that_err_alike_share_the_weight() -> None:
+def test_equally_good_models_share_the_weight() -> None:
     assert member_weights(after(5, [110.0, 90.0]))[:, 0] == pytest.approx([0.5, 0.5])
 
 
-def test_a_model_that_errs_twice_as_much_counts_a_64th() -> None:
+def test_twice_the_error_has_a_64th_of_the_weight() -> None:
     weights = member_weights(after(5, [110.0, 80.0]))[:, 0]
     assert weights[1] / weights[0] == pytest.approx(1 / 64)
 
@@ -48,14 +48,14 @@ def test_a_model_without_a_forecast_has_no_weight() -> None:
     assert member_weights(after(5, [110.0, NAN]))[:, 0] == pytest.approx([1.0, 0.0])
 
 
-def test_before_any_error_all_that_speak_count_the_same() -> None:
+def test_weights_are_equal_before_any_error() -> None:
     weights = member_weights(unknown_skill(3, 2))
     assert weighted_mean(weights, np.array([[1.0, NAN], [3.0, NAN], [NAN, NAN]])) == pytest.approx(
         [2.0, NAN], nan_ok=True
     )
 
 
-def test_models_that_were_never_wrong_share_the_weight() -> None:
+def test_models_without_errors_share_the_weight() -> None:
     assert member_weights(after(3, [100.0, 100.0, 101.0]))[:, 0] == pytest.approx([0.5, 0.5, 0.0])
 
 
@@ -67,24 +67,24 @@ def test_old_errors_fade() -> None:
     assert weights[0] > 0.9
 
 
-def test_an_unproven_provider_counts_beyond_three_hours_alone() -> None:
+def test_an_unverified_provider_counts_beyond_three_hours() -> None:
     leads_s = np.array([1, 3, 4, 24]) * HOUR_S
     assert provider_weights(unknown_skill(2, 4), leads_s).tolist() == [0.0, 0.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(("provider", "least", "most"), [(101.0, 0.9, 1.0), (120.0, 0.0, 0.1), (110.0, 0.45, 0.55)])
 @pytest.mark.parametrize("lead_s", [HOUR_S, 12 * HOUR_S])
-def test_errors_prevail_over_what_was_assumed(provider: float, least: float, most: float, lead_s: float) -> None:
+def test_errors_outweigh_the_prior(provider: float, least: float, most: float, lead_s: float) -> None:
     skill = after(300, [110.0], provider=provider)
     assert least <= provider_weights(skill, np.array([lead_s]))[0] <= most
 
 
-def test_a_provider_is_compared_only_where_it_spoke() -> None:
+def test_a_provider_is_compared_at_common_times() -> None:
     skill = after(50, [100.0])
     skill = update_skill(skill, verified([150.0], provider=125.0))
     assert skill.paired_errors[:, 0] == pytest.approx([25.0, 50.0])
     assert skill.n_paired.tolist() == [1]
 
 
-def test_the_weight_of_a_model_without_a_forecast_goes_to_the_others() -> None:
+def test_a_missing_forecast_leaves_its_weight_to_the_others() -> None:
     assert weighted_mean(np.array([[0.2], [0.2], [0.6]]), np.array([[1.0], [3.0], [NAN]])) == pytest.approx([2.0])

@@ -36,7 +36,7 @@ def evaluated(values: NDArray[np.float64], **changes: object) -> ForecastEvaluat
     return found
 
 
-def test_the_figures_of_a_ramp_are_what_they_are() -> None:
+def test_a_ramp_has_known_errors() -> None:
     values = np.arange(1_000.0, 1_000.0 + 24 * 12)
     found = evaluated(values)
     assert (found.step_s, found.n_origins) == (3_600.0, 24 * 7 + 1)  # 4 days are history, the last is only compared
@@ -48,7 +48,7 @@ def test_the_figures_of_a_ramp_are_what_they_are() -> None:
     assert found.mape_ratio["persistence"]["6h"] == pytest.approx(np.mean(6 / came))
 
 
-def test_a_horizon_of_an_hour_is_the_mean_of_the_coming_hour_of_any_step() -> None:
+def test_horizons_are_hourly_means_at_any_step() -> None:
     values = np.arange(1_000.0, 1_000.0 + 48 * 12)
     found = evaluated(values, step_s=1_800.0)
     assert (found.step_s, found.mae["persistence"]["1h"], found.mae["persistence"]["24h"]) == (1_800.0, 1.5, 47.5)
@@ -60,12 +60,12 @@ def test_a_long_series_has_sixty_days_of_history() -> None:
 
 
 @pytest.mark.parametrize(("day", "stride"), [(24, 1), (48, 1), (96, 5), (144, 5), (288, 7)])
-def test_all_times_of_the_day_are_visited(day: int, stride: int) -> None:
+def test_origins_cover_all_times_of_the_day(day: int, stride: int) -> None:
     assert _stride(day) == stride
     assert len({index * stride % day for index in range(day)}) == day
 
 
-def test_ours_is_better_on_a_grid_with_weather_and_its_bands_hold() -> None:
+def test_the_forecaster_beats_the_baselines() -> None:
     found = evaluated(weather(70))
     for horizon in ("1h", "3h", "6h", "mean_1_24h"):
         ours = found.mape_ratio[OURS][horizon]
@@ -75,7 +75,7 @@ def test_ours_is_better_on_a_grid_with_weather_and_its_bands_hold() -> None:
     assert set(found.coverage_90_ratio) == {"1h", "3h", "6h", "12h", "24h"}
 
 
-def test_nothing_is_known_ahead() -> None:
+def test_nothing_after_the_origin_is_used() -> None:
     values = weather(16)
     seen: list[float] = []
 
@@ -96,13 +96,13 @@ def test_nothing_is_known_ahead() -> None:
     assert max(seen) <= whole.ends_s - DAY_S
 
 
-def test_of_prices_errors_are_told_and_no_ratios() -> None:
+def test_prices_have_no_relative_errors() -> None:
     found = evaluated((weather(12) - 300) / 1_000, kind="price", unit="EUR/kWh")
     assert set(found.mape_ratio[OURS].values()) == {None}
     assert all(value is not None for value in found.mae[OURS].values())
 
 
-def test_gaps_count_nowhere() -> None:
+def test_gaps_do_not_count() -> None:
     values = weather(20)
     values[300:330] = np.nan
     found = evaluated(values)
@@ -110,17 +110,17 @@ def test_gaps_count_nowhere() -> None:
     assert found.n_origins < 24 * 13
 
 
-def test_the_time_of_refits_and_of_forecasts_is_told() -> None:
+def test_refits_and_forecasts_are_timed() -> None:
     found = evaluated(weather(43))
     assert (found.fit_s, found.forecast_s) == (1.0, 1.0)
 
 
-def test_nothing_known_is_no_evaluation() -> None:
+def test_a_short_or_empty_series_has_no_evaluation() -> None:
     assert evaluate(grid([float("nan")] * 400), stopwatch_s=lambda: 0.0) is None
     assert evaluate(grid([1.0] * 20), stopwatch_s=lambda: 0.0) is None
 
 
-def test_the_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     told: list[tuple[int, int]] = []
     evaluate(grid(weather(8)), stopwatch_s=lambda: 0.0, progress=lambda done, total: told.append((done, total)))
     assert told[0][0] == 1
@@ -134,16 +134,16 @@ def series(values: NDArray[np.float64]) -> Series:
     return build_series(signal, past, max_days=30)
 
 
-def test_the_last_value_is_held() -> None:
+def test_persistence_baseline() -> None:
     assert last_value(series(np.array([1.0, 2.0])), 3).tolist() == [2.0, 2.0, 2.0]
 
 
-def test_yesterday_comes_again() -> None:
+def test_seasonal_baseline() -> None:
     values = weather(3)
     assert same_time_yesterday(series(values), 30).tolist() == [*values[-24:], *values[-24:-18]]
 
 
-def test_the_regression_of_chase_finds_what_is_linear() -> None:
+def test_chase_baseline_fits_a_linear_process() -> None:
     told = series(np.zeros(25))
     phase = told.phase(np.arange(60))
     values = [200.0]
@@ -153,6 +153,6 @@ def test_the_regression_of_chase_finds_what_is_linear() -> None:
     assert chase_linear(told, 24) == pytest.approx(values[36:], rel=1e-3)
 
 
-def test_the_regression_of_chase_stays_within_bounds() -> None:
+def test_chase_baseline_stays_within_bounds() -> None:
     values = 100 * 1.1 ** np.arange(30, dtype=np.float64)
     assert chase_linear(series(values), 24).max() <= 1.3 * values.max()

@@ -42,13 +42,13 @@ def walked(
     ("days", "source"),
     [(2.9, "persistence"), (3.1, "ridge"), (13.9, "ridge"), (14.1, "regression"), (60, "regression")],
 )
-def test_the_more_is_known_the_more_is_fitted(days: float, source: str) -> None:
+def test_the_tier_grows_with_the_history(days: float, source: str) -> None:
     assert forecast(grid(weather(days))).signal.source == source
 
 
 @pytest.mark.parametrize("step_s", [300.0, 900.0, 1_800.0, 3_600.0])
 @pytest.mark.parametrize("days", [1, 5, 20])
-def test_it_reaches_from_the_last_known_value_to_a_day_from_now(step_s: float, days: int) -> None:
+def test_it_reaches_from_the_last_value_to_a_day_from_now(step_s: float, days: int) -> None:
     history = grid(weather(days, step_s=step_s), step_s=step_s)
     made = forecast(history, history.ends_s + 1.4 * HOUR_S).signal
     assert (made.starts_s[0], made.ends_s) == (history.ends_s, history.ends_s + 25.4 * HOUR_S)
@@ -58,7 +58,7 @@ def test_it_reaches_from_the_last_known_value_to_a_day_from_now(step_s: float, d
     assert made.value_at(history.ends_s + HOUR_S) is not None
 
 
-def test_it_can_reach_further() -> None:
+def test_the_horizon_may_be_longer() -> None:
     history = grid(weather(20))
     _, made = advance(None, history=history, provider_forecast=None, now_s=history.ends_s, horizon_s=3 * DAY_S)
     assert made is not None
@@ -66,20 +66,20 @@ def test_it_can_reach_further() -> None:
 
 
 @pytest.mark.parametrize(("lag_s", "is_some"), [(0.0, True), (MAX_LAG_S, True), (MAX_LAG_S + 1, False)])
-def test_an_old_value_is_no_ground(lag_s: float, is_some: bool) -> None:
+def test_no_forecast_from_an_old_value(lag_s: float, is_some: bool) -> None:
     history = grid(weather(20))
     _, made = advance(None, history=history, provider_forecast=None, now_s=history.ends_s + lag_s)
     assert (made is not None) == is_some
 
 
-def test_where_nothing_is_known_or_a_value_holds_for_ever_nothing_is_forecast() -> None:
+def test_no_forecast_without_values_or_of_a_constant() -> None:
     for history in (grid([]), grid([NAN, NAN]), replace(grid([5.0]), ends_s=float("inf"))):
         state, made = advance(None, history=history, provider_forecast=None, now_s=START_S + HOUR_S)
         assert made is None
         assert state is None
 
 
-def test_what_starts_after_now_changes_nothing() -> None:
+def test_future_values_are_ignored() -> None:
     values = weather(30)
     changed = values.copy()
     changed[-24:] = 5_000.0
@@ -88,7 +88,7 @@ def test_what_starts_after_now_changes_nothing() -> None:
     assert one.tolist() == other.tolist()
 
 
-def test_days_that_repeat_are_forecast_exactly() -> None:
+def test_repeating_days_are_forecast_exactly() -> None:
     day = weather(1)
     made = forecast(grid(np.tile(day, 30))).signal
     assert made.values == pytest.approx(day, rel=1e-3)
@@ -117,7 +117,7 @@ def test_carbon_stays_near_the_range_of_its_past() -> None:
     assert made.min() >= 0.7 * values.min()
 
 
-def test_with_weeks_of_history_the_bands_are_there_at_once() -> None:
+def test_weeks_of_history_give_intervals_at_once() -> None:
     made = forecast(grid(weather(30)))
     assert (made.lower < made.signal.values).all()
     assert (made.signal.values < made.upper).all()
@@ -125,20 +125,20 @@ def test_with_weeks_of_history_the_bands_are_there_at_once() -> None:
     assert widths[0] < widths[11]
 
 
-def test_without_them_they_come_with_the_errors() -> None:
+def test_intervals_appear_with_verified_errors() -> None:
     seen = walked(grid(weather(4)), 1, 40)
     assert np.isnan(seen[0][2].lower).all()
     assert not np.isnan(seen[-1][2].lower[:12]).any()
 
 
-def test_errors_of_less_history_are_kept_while_there_are_more_of_them() -> None:
+def test_errors_are_kept_when_the_tier_changes() -> None:
     seen = walked(grid(weather(5)), 1, 52)
     sources = [made.signal.source for _, _, made in seen]
     assert (sources[0], sources[-1]) == ("persistence", "ridge")
     assert not np.isnan([made.lower[11] for _, _, made in seen[sources.index("ridge") - 1 :]]).any()
 
 
-def test_a_history_of_which_little_is_left_is_forecast_by_what_is_left() -> None:
+def test_a_shrunk_history_lowers_the_tier() -> None:
     values = weather(31)
     state = walked(grid(values), 30, 3)[-1][1]
     now_s = START_S + 30 * DAY_S + 3 * HOUR_S
@@ -147,7 +147,7 @@ def test_a_history_of_which_little_is_left_is_forecast_by_what_is_left() -> None
     assert made.signal.source == "persistence"
 
 
-def test_nine_of_ten_values_come_within_the_bands() -> None:
+def test_intervals_cover_90_percent() -> None:
     values = weather(52)
     covered = []
     for hour, (_, _, made) in enumerate(walked(grid(values), 30, 24 * 20)):
@@ -156,7 +156,7 @@ def test_nine_of_ten_values_come_within_the_bands() -> None:
     assert np.mean(covered, axis=0)[[0, 2, 5, 11]] == pytest.approx(np.full(4, 0.9), abs=0.04)
 
 
-def test_a_second_look_at_the_same_changes_nothing() -> None:
+def test_the_same_history_changes_nothing() -> None:
     history = grid(weather(30))
     state, one = advance(None, history=history, provider_forecast=None, now_s=history.ends_s)
     again, other = advance(state, history=history, provider_forecast=None, now_s=history.ends_s + 10)
@@ -166,7 +166,7 @@ def test_a_second_look_at_the_same_changes_nothing() -> None:
     assert other.signal.values[:24].tolist() == one.signal.values.tolist()
 
 
-def test_a_window_that_moves_on_over_the_same_values_is_the_same_history() -> None:
+def test_a_moving_window_of_the_same_values_changes_nothing() -> None:
     whole = grid(weather(61))
     state = None
     states = []
@@ -177,7 +177,7 @@ def test_a_window_that_moves_on_over_the_same_values_is_the_same_history() -> No
     assert states[0] is states[1] is states[2]
 
 
-def test_a_revision_is_seen() -> None:
+def test_a_revision_is_used() -> None:
     values = weather(30)
     state, one = advance(None, history=grid(values), provider_forecast=None, now_s=START_S + 30 * DAY_S)
     values[-1] += 20
@@ -202,7 +202,7 @@ def test_it_refits_daily(hours: int, is_refitted: bool) -> None:
         grid(weather(20)),
     ],
 )
-def test_another_series_is_begun_anew(changed: Signal) -> None:
+def test_another_series_starts_fresh(changed: Signal) -> None:
     state = walked(grid(weather(31)), 30, 24)[-1][1]
     after, made = advance(state, history=changed, provider_forecast=None, now_s=changed.ends_s)
     _, fresh = advance(None, history=changed, provider_forecast=None, now_s=changed.ends_s)
@@ -213,7 +213,7 @@ def test_another_series_is_begun_anew(changed: Signal) -> None:
     assert after.fitted_s == changed.ends_s
 
 
-def test_what_is_learned_does_not_depend_on_how_often_it_is_called() -> None:
+def test_learning_does_not_depend_on_the_call_rate() -> None:
     whole = grid(weather(33))
     hourly = walked(whole, 30, 49)[-1][2]
     state, made = None, None
@@ -237,7 +237,7 @@ def oracle_forecasts(values: NDArray[np.float64], error: float) -> dict[float, S
     return told
 
 
-def test_an_unproven_provider_counts_beyond_three_hours() -> None:
+def test_an_unverified_provider_counts_beyond_three_hours() -> None:
     values = weather(31)
     now_s = START_S + 30 * DAY_S
     alone = forecast(until(grid(values), now_s), now_s)
@@ -262,7 +262,7 @@ def test_a_provider_counts_by_its_errors(error: float, is_better: bool) -> None:
     assert share[:12].mean() > 0.6 if is_better else share[:12].mean() < 0.25
 
 
-def test_what_a_provider_is_worth_is_not_forgotten_when_more_history_is_known() -> None:
+def test_provider_skill_survives_a_new_tier() -> None:
     values = weather(18)
     seen = walked(grid(values), 12, 24 * 3, oracle_forecasts(values, 1.0))
     assert seen[0][2].signal.source == "ridge+oracle"
@@ -271,13 +271,13 @@ def test_what_a_provider_is_worth_is_not_forgotten_when_more_history_is_known() 
 
 
 @pytest.mark.parametrize("changes", [{"kind": "marginal"}, {"unit": "%"}])
-def test_a_provider_that_speaks_of_something_else_is_not_heard(changes: dict[str, str]) -> None:
+def test_a_provider_of_another_kind_or_unit_is_ignored(changes: dict[str, str]) -> None:
     history = grid(weather(20))
     told = replace(grid(np.full(25, 222.0), start_s=history.ends_s), **changes)  # type: ignore[arg-type]
     assert forecast(history, provided=told).signal.source == "regression"
 
 
-def test_where_the_provider_is_silent_our_own_stands() -> None:
+def test_gaps_of_the_provider_are_filled_by_the_models() -> None:
     history = grid(weather(20))
     told = grid([222.0] * 6 + [NAN] * 3 + [222.0] * 3, start_s=history.ends_s, source="oracle")
     made, alone = forecast(history, provided=told).signal, forecast(history).signal

@@ -82,7 +82,7 @@ def check(state: ForecasterState | None, history: Signal, told: Signal | None, n
 
 @settings(max_examples=150)
 @given(histories(), st.data())
-def test_any_history_can_be_walked_through(history: Signal, data: st.DataObject) -> None:
+def test_any_history_can_be_forecast(history: Signal, data: st.DataObject) -> None:
     state: ForecasterState | None = None
     span_s = history.ends_s - START_S
     times_s = sorted(START_S + data.draw(st.floats(0, 1.2)) * span_s for _ in range(data.draw(st.integers(1, 5))))
@@ -93,7 +93,7 @@ def test_any_history_can_be_walked_through(history: Signal, data: st.DataObject)
 
 @settings(max_examples=50)
 @given(histories(), histories(), st.data())
-def test_any_history_may_become_any_other(one: Signal, other: Signal, data: st.DataObject) -> None:
+def test_any_history_may_follow_any_other(one: Signal, other: Signal, data: st.DataObject) -> None:
     state: ForecasterState | None = None
     for history in (one, other, one):
         now_s = data.draw(st.floats(START_S, START_S + 50 * DAY_S))
@@ -111,7 +111,7 @@ def test_old_values_may_be_revised_at_any_time(seed: int, share: float) -> None:
         state = check(state, grid(revised), None, START_S + hour * HOUR_S)
 
 
-def test_a_year_does_not_make_the_memory_grow() -> None:
+def test_the_state_does_not_grow_in_a_year() -> None:
     whole = grid(np.tile(weather(73), 5))
     state, sizes = None, []
     for hour in range(60 * 24, 365 * 24, 7):

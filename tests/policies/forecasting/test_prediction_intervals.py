@@ -38,12 +38,12 @@ def after(errors: list[float]) -> PredictionIntervals:
     return intervals
 
 
-def test_a_band_reaches_from_the_5_to_the_95_percent_quantile_of_the_errors() -> None:
+def test_an_interval_spans_the_5_to_95_percent_quantiles() -> None:
     intervals = after([float(error) for error in range(1, 100)])  # of 99 errors the next one lies below the 5th in 5 %
     assert interval_offsets(intervals)[:, 0] == pytest.approx([5.0, 95.0])
 
 
-def test_a_lead_without_errors_has_no_band() -> None:
+def test_a_lead_with_few_errors_has_no_interval() -> None:
     intervals = after([1.0] * (MIN_ERRORS - 1))
     assert np.isnan(interval_offsets(intervals)).all()
     assert np.isnan(interval_offsets(after([1.0] * MIN_ERRORS))[:, 1]).all()
@@ -55,7 +55,7 @@ def test_the_oldest_errors_are_forgotten() -> None:
     assert intervals.errors.shape == (2, N_ERRORS)
 
 
-def test_a_miss_stretches_its_side_and_hits_shrink_both() -> None:
+def test_a_miss_widens_its_side_and_a_hit_narrows_both() -> None:
     intervals = after([float(error) for error in range(-50, 50)])
     narrow = interval_offsets(intervals)[:, 0]
     missed = update_intervals(intervals, verified(200.0, interval=(90.0, 110.0)))
@@ -66,14 +66,14 @@ def test_a_miss_stretches_its_side_and_hits_shrink_both() -> None:
     assert interval_offsets(hit)[1, 0] < narrow[1]
 
 
-def test_what_was_not_issued_teaches_nothing() -> None:
+def test_unissued_forecasts_have_no_errors() -> None:
     intervals = update_intervals(no_intervals(2), verified(100.0, issued=NAN))
     assert intervals.n_errors.tolist() == [0, 0]
     assert np.isnan(intervals.errors).all()
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nine_of_ten_are_covered_though_the_noise_grows(seed: int) -> None:
+def test_coverage_holds_as_noise_grows(seed: int) -> None:
     rng = np.random.default_rng(seed)
     intervals, covered = no_intervals(1), []
     for index in range(3_000):
@@ -85,7 +85,7 @@ def test_nine_of_ten_are_covered_though_the_noise_grows(seed: int) -> None:
     assert np.mean(covered) == pytest.approx(0.9, abs=0.01)
 
 
-def test_the_bands_with_more_errors_count() -> None:
+def test_the_intervals_with_more_errors_win() -> None:
     few, many = after([1.0] * 3), after([2.0] * 30)
     for one, other in ((few, many), (many, few)):
         assert with_more_errors(one, other).n_errors.tolist() == [30, 0]

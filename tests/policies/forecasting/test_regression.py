@@ -29,7 +29,7 @@ TARGETS = 7 + FEATURES @ np.array([2.0, -1.0, 0.5]) + 0.1 * RNG.normal(size=200)
 WEIGHTS = RNG.uniform(size=200)
 
 
-def test_without_a_penalty_it_is_weighted_least_squares() -> None:
+def test_ridge_without_penalty_is_weighted_least_squares() -> None:
     columns = np.column_stack([np.ones(200), FEATURES]) * np.sqrt(WEIGHTS)[:, None]
     expected = np.linalg.lstsq(columns, TARGETS * np.sqrt(WEIGHTS), rcond=None)[0]
     assert ridge_regression(FEATURES, TARGETS, WEIGHTS, penalty_ratio=0.0) == pytest.approx(expected, rel=1e-4)
@@ -44,18 +44,18 @@ def test_a_penalty_shrinks_the_coefficients_and_leaves_the_mean() -> None:
     )
 
 
-def test_what_does_not_vary_gets_no_coefficient() -> None:
+def test_a_constant_column_has_no_coefficient() -> None:
     features = np.column_stack([FEATURES, np.full(200, 4.0)])
     solved = ridge_regression(features, TARGETS, WEIGHTS, penalty_ratio=0.0)
     assert solved[-1] == 0
     assert solved[1:-1] == pytest.approx([2.0, -1.0, 0.5], abs=0.05)
 
 
-def test_no_weight_gives_nothing() -> None:
+def test_zero_weights_give_zero() -> None:
     assert (ridge_regression(FEATURES, TARGETS, np.zeros(200), penalty_ratio=0.0) == 0).all()
 
 
-def test_many_at_once_are_the_same_as_one_by_one() -> None:
+def test_batched_regressions_equal_single_ones() -> None:
     own, targets = RNG.normal(size=(200, 4)), TARGETS[:, None] * np.arange(1, 5) + RNG.normal(size=(200, 4))
     weights = RNG.uniform(size=(200, 4)) * (RNG.uniform(size=(200, 4)) > 0.3)
     together = ridge_regressions(FEATURES, own, targets, weights, penalty_ratio=0.01)
@@ -90,14 +90,14 @@ def step_by_step(model: Autoregression, whole: Series, n_leads: int) -> list[flo
 
 @pytest.mark.parametrize("step_s", [HOUR_S, 900.0])
 @pytest.mark.parametrize("is_shrunk", [False, True])
-def test_a_product_gives_what_iteration_gives(step_s: float, is_shrunk: bool) -> None:
+def test_the_impulse_response_equals_iteration(step_s: float, is_shrunk: bool) -> None:
     whole = series(weather(20, step_s=step_s), step_s)
     model = fitted(whole, is_shrunk=is_shrunk)
     n_leads = 2 * whole.day + 3
     assert extrapolate_autoregression(model, whole, n_leads) == pytest.approx(step_by_step(model, whole, n_leads))
 
 
-def test_many_origins_at_once_are_the_same_as_each() -> None:
+def test_many_origins_equal_single_ones() -> None:
     whole = series(weather(20))
     model = fitted(whole)
     leads = np.array([1, 2, 5, 24])
@@ -106,7 +106,7 @@ def test_many_origins_at_once_are_the_same_as_each() -> None:
         assert row == pytest.approx(extrapolate_autoregression(model, whole.until(end), 24)[leads - 1])
 
 
-def test_the_coefficients_of_a_recursion_are_found() -> None:
+def test_autoregression_recovers_coefficients() -> None:
     rng = np.random.default_rng(4)
     values = list(rng.normal(size=30))
     for _ in range(28 * 24):
@@ -131,7 +131,7 @@ def test_a_constant_stays() -> None:
         )
 
 
-def test_a_recursion_that_explodes_is_cut_off() -> None:
+def test_an_unstable_response_is_cut_off() -> None:
     assert np.abs(_impulse_response(np.array([9.0, 0.0, 0.0]), 288)).max() == MAX_RESPONSE
 
 
@@ -168,7 +168,7 @@ def by_hand(
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_they_are_what_they_are_by_hand(index: int) -> None:
+def test_anomaly_regressions_equal_an_explicit_solution(index: int) -> None:
     values = weather(40)
     values[500:520] = np.nan
     whole, climatologies = with_climatologies(values)
@@ -179,7 +179,7 @@ def test_they_are_what_they_are_by_hand(index: int) -> None:
         assert coefficients[1:] == pytest.approx(expected, rel=1e-5, abs=1e-8)
 
 
-def test_fewer_rows_find_nearly_the_same() -> None:
+def test_fewer_rows_give_nearly_the_same() -> None:
     whole, climatologies = with_climatologies(weather(60))
     weights = np.ones(len(whole.values))
     origin = np.array([len(whole.values) - 1])
@@ -197,7 +197,7 @@ def test_fewer_rows_find_nearly_the_same() -> None:
     assert (said[0] != said[1]).any()
 
 
-def test_an_anomaly_that_decays_is_forecast_to_decay() -> None:
+def test_damping_is_the_autocorrelation() -> None:
     rng = np.random.default_rng(8)
     values = [0.0]
     for _ in range(60 * 24 - 1):
@@ -207,7 +207,7 @@ def test_an_anomaly_that_decays_is_forecast_to_decay() -> None:
     assert damping == pytest.approx(0.9**LEADS, abs=0.1)
 
 
-def test_where_nothing_differs_from_the_usual_nothing_will() -> None:
+def test_no_anomaly_is_forecast_as_none() -> None:
     whole, climatologies = with_climatologies(np.tile(np.arange(100.0, 124.0), 20))
     found = fit_anomaly_regressions(whole, climatologies, LEADS, np.ones(480), max_rows=N_ROWS)
     assert predict_anomalies(found, whole, climatologies, np.array([479]), LEADS) == pytest.approx(

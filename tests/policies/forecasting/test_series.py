@@ -26,17 +26,17 @@ def test_an_hour_is_a_whole_number_of_steps(step_s: float, expected_s: float) ->
     assert past.step_s == expected_s
 
 
-def test_what_starts_after_now_is_not_looked_at() -> None:
+def test_future_values_are_ignored() -> None:
     told = series(grid([1.0, 2.0, 3.0, 4.0]), START_S + 1.5 * HOUR_S)
     assert told.values.tolist() == [1.0, 2.0]
     assert told.end_s == START_S + 2 * HOUR_S
 
 
-def test_the_past_ends_where_the_last_known_value_ceases_to_hold() -> None:
+def test_a_series_ends_with_the_last_known_value() -> None:
     assert series(grid([1.0, 2.0, NAN, NAN])).end_s == START_S + 2 * HOUR_S
 
 
-def test_nothing_known_is_no_past() -> None:
+def test_an_empty_history_has_no_extent() -> None:
     assert history_extent(grid([NAN, NAN]), START_S + DAY_S) is None
     assert history_extent(grid([1.0]), START_S - 1) is None
 
@@ -46,13 +46,13 @@ def test_only_the_last_days_are_kept() -> None:
     assert series(grid(values), days=2).values.tolist() == values[-48:].tolist()
 
 
-def test_a_short_gap_is_bridged_by_a_line_and_remembered() -> None:
+def test_a_short_gap_is_interpolated_and_flagged() -> None:
     told = series(grid([100.0, NAN, 300.0, 400.0]))
     assert told.values.tolist() == [100.0, 200.0, 300.0, 400.0]
     assert told.known.tolist() == [True, False, True, True]
 
 
-def test_a_long_gap_is_bridged_by_what_is_usual_at_the_time() -> None:
+def test_a_long_gap_is_filled_with_the_daily_mean() -> None:
     values = np.tile(np.arange(1.0, 25.0), 4)
     gapped = values.copy()
     gapped[30:40] = NAN

@@ -33,7 +33,7 @@ def record(n_hours: int = 1) -> TrackRecord:
     return made
 
 
-def test_what_has_come_true_is_taken_once() -> None:
+def test_a_value_is_verified_once() -> None:
     history = grid([10.0, 20.0, 30.0, 40.0, 50.0])  # what is not yet past is not looked at
     made, verified = verify(record(), history, START_S + 2 * HOUR_S)
     assert [(o.lead.tolist(), o.actual.tolist()) for o in verified] == [([0, 1], [10.0, 20.0])]
@@ -47,20 +47,20 @@ def test_what_has_come_true_is_taken_once() -> None:
     assert again == []
 
 
-def test_a_missing_value_is_waited_for() -> None:
+def test_a_missing_value_stays_pending() -> None:
     made, verified = verify(record(), grid([NAN, 20.0]), START_S + 2 * HOUR_S)
     assert verified[0].lead.tolist() == [1]
     _, late = verify(made, grid([10.0, 20.0]), START_S + 2 * HOUR_S)
     assert (late[0].lead.tolist(), late[0].actual.tolist()) == ([0], [10.0])
 
 
-def test_no_outcome_has_two_values_of_one_lead_and_the_oldest_comes_first() -> None:
+def test_verified_forecasts_are_in_order_one_per_lead() -> None:
     _, verified = verify(record(3), grid([10.0, 20.0, 30.0, 40.0, 50.0]), START_S + 5 * HOUR_S)
     assert [forecasts.lead.tolist() for forecasts in verified] == [[0, 1, 2], [0, 1, 2], [0, 1]]
     assert [forecasts.actual[0] for forecasts in verified] == [10.0, 20.0, 30.0]
 
 
-def test_one_snapshot_an_hour_is_wanted() -> None:
+def test_one_forecast_an_hour_is_kept() -> None:
     assert is_issue_due(empty_track_record(LEADS, HOUR_S, 2), START_S)
     assert not is_issue_due(record(), START_S + 0.5 * HOUR_S)
     assert is_issue_due(record(), START_S + HOUR_S)

@@ -45,7 +45,7 @@ def static_run(shape: str, lost_s: float) -> Run:
 
 @pytest.mark.parametrize(("lost_ratio", "least_saved_ratio"), LOST)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_day_with_profiling_stays_within_its_budget_and_saves_more_than_the_best_static_limit(
+def test_a_profiled_day_keeps_its_slowdown_and_beats_static(
     shape: str, lost_ratio: float, least_saved_ratio: float
 ) -> None:
     lost_s = lost_ratio * DAY_S
@@ -56,7 +56,7 @@ def test_a_day_with_profiling_stays_within_its_budget_and_saves_more_than_the_be
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_errors_of_the_measured_curve_do_not_break_the_promise(seed: int) -> None:
+def test_measurement_errors_do_not_break_the_slowdown(seed: int) -> None:
     shape = sorted(SHAPES)[seed % len(SHAPES)]
     run = live_through(grid(shape), BUDGET, lost_s=0.005 * DAY_S, profile=measured(seed))
     assert run.slowdown_ratio() <= 1.03 + ROUNDING
@@ -64,12 +64,12 @@ def test_errors_of_the_measured_curve_do_not_break_the_promise(seed: int) -> Non
 
 
 @pytest.mark.parametrize("hours", [2.0, 5.0, 11.0])
-def test_a_run_that_was_profiled_before_keeps_the_promise_whenever_it_ends(hours: float) -> None:
+def test_the_slowdown_holds_whenever_the_run_ends(hours: float) -> None:
     run = live_through(grid("evening"), BUDGET, hours=hours)
     assert run.slowdown_ratio() <= 1.03 + ROUNDING
 
 
-def test_a_dirtier_day_than_any_before_does_not_break_the_promise() -> None:
+def test_an_unusual_day_does_not_break_the_slowdown() -> None:
     surprising = hourly(
         np.concatenate((np.tile(np.linspace(100, 200, 24), 14), np.full(24, 900.0), np.full(24, 150.0)))
     )
@@ -77,7 +77,7 @@ def test_a_dirtier_day_than_any_before_does_not_break_the_promise() -> None:
     assert run.slowdown_ratio() <= 1.0301
 
 
-def test_a_looser_budget_saves_more_until_the_energy_minimal_limit() -> None:
+def test_a_looser_slowdown_saves_more() -> None:
     saved = [
         live_through(grid("evening"), SlowdownObjective(max_slowdown=s)).saved_ratio(STARTED_S)
         for s in (1.0, 1.01, 1.03, 1.05, 1.2)
@@ -85,7 +85,7 @@ def test_a_looser_budget_saves_more_until_the_energy_minimal_limit() -> None:
     assert all(tight < loose for tight, loose in pairwise(saved))
 
 
-def test_a_budget_wider_than_the_curve_stays_at_the_energy_minimal_limit() -> None:
+def test_a_very_loose_slowdown_stays_at_the_energy_minimum() -> None:
     run = live_through(grid("flat"), SlowdownObjective(max_slowdown=2.0))
     assert set(run.limits_w) == {200.0}
 

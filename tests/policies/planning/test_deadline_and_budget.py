@@ -88,7 +88,7 @@ def test_a_larger_budget_is_never_slower(budget: float, factor: float) -> None:
 
 
 @pytest.mark.parametrize("is_stale", [False, True])
-def test_without_days_of_history_a_budget_of_grams_is_still_one_of_grams(is_stale: bool) -> None:
+def test_a_carbon_budget_works_without_history(is_stale: bool) -> None:
     """Ten hours take 1.904 to 2.352 kWh, at 400 g/kWh 762 to 941 g."""
     history = hourly(np.full(5, 400.0))
     now_s = (6.0 if is_stale else 4.5) * HOUR_S
@@ -100,17 +100,17 @@ def test_without_days_of_history_a_budget_of_grams_is_still_one_of_grams(is_stal
     assert decision.reason == ("signal_stale" if is_stale else "budget_static")
 
 
-def test_without_knowing_what_is_spent_there_is_no_plan_for_the_budget_and_no_brake() -> None:
+def test_unknown_spending_means_the_highest_limit() -> None:
     decision = decided(BudgetObjective(budget=1.0), so_far=run_of(10.0))
     assert (decision.power_limit_w, decision.reason) == (300.0, "cost_unknown")
 
 
-def test_a_budget_that_is_spent_gets_the_thriftiest_limit() -> None:
+def test_a_spent_budget_gets_the_energy_minimal_limit() -> None:
     decision = decided(BudgetObjective(budget=1.0), so_far=run_of(10.0, spent=2.0))
     assert (decision.power_limit_w, decision.reason) == (200.0, "over_budget")
 
 
-def test_without_a_signal_a_budget_is_of_kwh() -> None:
+def test_without_a_signal_a_budget_is_in_kwh() -> None:
     """Ten hours at 200 W of limit take 1.904 kWh in 10.72 hours; at the highest one, 2.352 kWh."""
     decision = decided(BudgetObjective(budget=2.0), so_far=run_of(10.0, spent=0.0))
     power_w, rate_per_s = means(decision)
@@ -123,7 +123,7 @@ def test_without_a_signal_a_budget_is_of_kwh() -> None:
     ("objective", "limit_w"),
     [(DeadlineObjective(deadline_s=NOW_S + DAY_S), 300.0), (BudgetObjective(budget=1.0), 200.0)],
 )
-def test_without_a_length_neither_can_be_planned_and_the_safe_side_is_taken(
+def test_unknown_length_takes_the_safe_side(
     objective: DeadlineObjective | BudgetObjective, limit_w: float
 ) -> None:
     unknown = Progress(n_iterations=10.0, active_s=10.0, started_at_s=NOW_S, spent=0.0)
@@ -133,13 +133,13 @@ def test_without_a_length_neither_can_be_planned_and_the_safe_side_is_taken(
 
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, float("nan")])
-def test_a_budget_of_nothing_is_refused(budget: float) -> None:
+def test_a_budget_of_zero_is_rejected(budget: float) -> None:
     with pytest.raises(ValueError, match="must be above 0"):
         BudgetObjective(budget=budget)
 
 
 @pytest.mark.parametrize(("value", "later"), [(100.0, 500.0), (500.0, 100.0)])
-def test_a_budget_is_weighed_with_the_rest_of_the_hour_as_it_is_known(value: float, later: float) -> None:
+def test_a_budget_uses_known_values_of_the_present_hour(value: float, later: float) -> None:
     """The forecast begins with the next hour; the run ends in it."""
     slowest = lower_hull(A40).most_efficient
     known = judged(60.0, ahead([later] * 24, now_s=NOW_S + HOUR_S, source="api+regression"), value=value)

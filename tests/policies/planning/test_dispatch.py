@@ -38,7 +38,7 @@ def solved(hull: Hull, ahead: SignalOutlook, needed_per_s: float) -> float:
 
 
 @given(profiles(), steps, st.floats(0.0, 1.0))
-def test_the_cost_is_what_a_solver_finds(profile: PowerProfile, pairs: list[tuple[float, float]], share: float) -> None:
+def test_the_cost_agrees_with_a_linear_programme(profile: PowerProfile, pairs: list[tuple[float, float]], share: float) -> None:
     hull, ahead = lower_hull(profile), outlook(pairs)
     low, high = hull.most_efficient.iterations_per_s, hull.fastest.iterations_per_s
     dispatch = MeritOrder(hull, ahead).dispatch(low + share * (high - low))
@@ -47,7 +47,7 @@ def test_the_cost_is_what_a_solver_finds(profile: PowerProfile, pairs: list[tupl
 
 
 @given(profiles(), steps, st.floats(0.0, 3.0))
-def test_the_rate_now_is_one_of_the_hull(
+def test_the_rate_is_within_the_hull(
     profile: PowerProfile, pairs: list[tuple[float, float]], needed: float
 ) -> None:
     hull = lower_hull(profile)
@@ -56,7 +56,7 @@ def test_the_rate_now_is_one_of_the_hull(
 
 
 @given(st.floats(0.94, 1.0), st.floats(0.1, 1e3))
-def test_of_a_flat_signal_every_moment_gets_the_mean(share: float, value: float) -> None:
+def test_a_flat_signal_gets_the_mean_rate(share: float, value: float) -> None:
     needed_per_s = share * A40_HULL.fastest.iterations_per_s
     assert MeritOrder(A40_HULL, flat_outlook(value, 3_600.0, period_s=300.0)).dispatch(
         needed_per_s
@@ -64,7 +64,7 @@ def test_of_a_flat_signal_every_moment_gets_the_mean(share: float, value: float)
 
 
 @given(profiles(), steps, st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-def test_a_surplus_now_is_worth_what_a_solver_leaves_out_later(
+def test_the_avoided_cost_agrees_with_a_linear_programme(
     profile: PowerProfile, pairs: list[tuple[float, float]], share: float, surplus_share: float
 ) -> None:
     hull, ahead = lower_hull(profile), outlook([*pairs, (600.0, 100.0)])
@@ -82,7 +82,7 @@ def test_a_surplus_now_is_worth_what_a_solver_leaves_out_later(
     )
 
 
-def test_a_surplus_that_nothing_can_be_left_out_for_ends_the_run_sooner() -> None:
+def test_a_surplus_without_later_work_ends_the_run_sooner() -> None:
     most_efficient, wanted_per_s = A40_HULL.most_efficient, A40_HULL.fastest.iterations_per_s
     for horizon_s, cost_at_end in ((36_000.0, 0.0), (360_000.0, 200.0 * most_efficient.iteration_energy_j)):
         merit_order = MeritOrder(A40_HULL, outlook([(3_600.0, 200.0), (horizon_s, 200.0)]))
@@ -92,7 +92,7 @@ def test_a_surplus_that_nothing_can_be_left_out_for_ends_the_run_sooner() -> Non
         )
 
 
-def test_work_is_done_when_it_is_cheap() -> None:
+def test_work_is_dispatched_when_it_is_cheap() -> None:
     needed_per_s = 0.96 * A40_HULL.fastest.iterations_per_s
     rates = [
         MeritOrder(A40_HULL, outlook([(3_600.0, now), (3_600.0, 300.0)])).dispatch(needed_per_s).rate_per_s
@@ -102,7 +102,7 @@ def test_work_is_done_when_it_is_cheap() -> None:
     assert rates[0] > needed_per_s > rates[-1] == A40_HULL.most_efficient.iterations_per_s
 
 
-def test_more_than_is_needed_is_done_where_that_is_cheaper_than_the_same_work_at_the_end() -> None:
+def test_work_cheaper_than_at_the_end_is_brought_forward() -> None:
     """An hour at a tenth of the usual price; and the run, which has all the time it wants, ends the sooner."""
     dispatch = MeritOrder(A40_HULL, outlook([(3_600.0, 30.0), (360_000.0, 300.0)])).dispatch(0.0)
     assert dispatch.rate_per_s > A40_HULL.most_efficient.iterations_per_s
@@ -110,7 +110,7 @@ def test_more_than_is_needed_is_done_where_that_is_cheaper_than_the_same_work_at
     assert usual.rate_per_s == A40_HULL.most_efficient.iterations_per_s
 
 
-def test_the_price_of_work_and_the_price_of_time_want_the_same_limit() -> None:
+def test_marginal_cost_and_price_of_time_agree() -> None:
     """Argmin (c·P + λ)/r with λ = μ·r - c·P, the form of Chase's eq. 6, is the point that μ buys up to."""
     value, needed_per_s = 250.0, 0.97 * A40_HULL.fastest.iterations_per_s
     dispatch = MeritOrder(A40_HULL, outlook([(600.0, value), (9_000.0, 400.0)])).dispatch(needed_per_s)
@@ -121,18 +121,18 @@ def test_the_price_of_work_and_the_price_of_time_want_the_same_limit() -> None:
     assert costs.min() == pytest.approx((value * power_w + time_price) / dispatch.rate_per_s)
 
 
-def test_paid_to_draw_power_a_run_draws_what_it_can() -> None:
+def test_negative_prices_dispatch_everything() -> None:
     dispatch = MeritOrder(A40_HULL, outlook([(600.0, -20.0), (6_000.0, 60.0)])).dispatch(0.0)
     assert dispatch.rate_per_s == pytest.approx(A40_HULL.fastest.iterations_per_s)
 
 
-def test_within_days_of_the_end_nothing_is_bought_before_its_time() -> None:
+def test_near_the_end_nothing_is_brought_forward() -> None:
     """When exactly the run ends follows from what is dispatch, and so does what is saved there."""
     dispatch = MeritOrder(A40_HULL, outlook([(3_600.0, 30.0), (90_000.0, 300.0)])).dispatch(0.0)
     assert dispatch.rate_per_s == A40_HULL.most_efficient.iterations_per_s
 
 
-def test_a_forecast_that_reaches_the_end_tells_what_is_saved_by_ending_sooner() -> None:
+def test_a_forecast_to_the_end_allows_bringing_work_forward() -> None:
     """Ten hours of work; the latest hours that they may reach into are ten times as dirty as the first ones."""
     left = 36_000.0 * A40_HULL.most_efficient.iterations_per_s
     hours = np.where(np.arange(12) < 6, 30.0, 300.0)
@@ -155,7 +155,7 @@ def test_a_forecast_that_reaches_the_end_tells_what_is_saved_by_ending_sooner() 
     st.lists(st.tuples(st.floats(1.0, 9.0), st.floats(1.0, 900.0)), min_size=1, max_size=99),
     st.floats(60.0, 86_400.0),
 )
-def test_a_run_of_one_speed_ends_in_the_last_hour_of_an_outlook_as_long_as_it_takes(
+def test_a_fixed_rate_run_ends_in_the_last_hour_of_its_outlook(
     rate_per_s: float, pairs: list[tuple[float, float]], left_s: float
 ) -> None:
     """However durations are rounded: the soonest end is the latest one, and that of the outlook."""
@@ -173,7 +173,7 @@ def test_a_run_of_one_speed_ends_in_the_last_hour_of_an_outlook_as_long_as_it_ta
     st.just(1.0) | st.floats(0.0, 2.0),
     st.just(1.0) | st.floats(0.0, 1.0),
 )
-def test_what_is_saved_by_ending_sooner_is_what_some_hour_costs_that_the_end_may_have(
+def test_the_cost_at_the_end_is_that_of_a_possible_hour(
     profile: PowerProfile, pairs: list[tuple[float, float]], left_share: float, foreseen_share: float
 ) -> None:
     hull, plain = lower_hull(profile), outlook(pairs)
@@ -194,7 +194,7 @@ def test_what_is_saved_by_ending_sooner_is_what_some_hour_costs_that_the_end_may
 
 
 @given(profiles(), steps, st.floats(0.0, 1.0))
-def test_an_mean_work_prices_what_the_purchase_says(
+def test_the_average_cost_agrees_with_the_dispatch(
     profile: PowerProfile, pairs: list[tuple[float, float]], share: float
 ) -> None:
     merit_order = MeritOrder(lower_hull(profile), outlook(pairs))
@@ -205,7 +205,7 @@ def test_an_mean_work_prices_what_the_purchase_says(
 
 
 @given(profiles(), steps, st.floats(0.0, 1.0))
-def test_with_negative_prices_it_is_never_dearer_than_at_one_rate(
+def test_negative_prices_never_cost_more_than_one_rate(
     profile: PowerProfile, pairs: list[tuple[float, float]], share: float
 ) -> None:
     hull, ahead = lower_hull(profile), outlook([(s, value - 450.0) for s, value in pairs])

@@ -18,7 +18,7 @@ HALF_PER_S = (LOW.iterations_per_s + HIGH.iterations_per_s) / 2
 
 
 @given(profiles(), st.floats(0.0, 1.2), st.floats(0.0, 400.0))
-def test_parts_stand_long_enough_and_have_the_mean_rate_as_far_as_that_allows(
+def test_parts_keep_the_dwell_time_and_the_mean_rate(
     profile: PowerProfile, share: float, dwell_s: float
 ) -> None:
     hull, rules = lower_hull(profile), SwitchingRules(period_s=300.0, min_dwell_s=dwell_s, min_gain_ratio=0.0)
@@ -39,12 +39,12 @@ def test_a_rate_between_two_limits_takes_both_the_faster_first() -> None:
     assert mix.first_s == pytest.approx(150.0)
 
 
-def test_the_limit_in_force_stays_until_the_other_ones_turn() -> None:
+def test_the_current_limit_comes_first() -> None:
     mix = duty_cycle_for(HULL, HALF_PER_S, FREE, CurrentLimit(power_limit_w=LOW.power_limit_w, since_s=0.0))
     assert (mix.first, mix.second) == (LOW, HIGH)
 
 
-def test_a_rate_that_a_limit_has_needs_no_other() -> None:
+def test_the_rate_of_a_limit_needs_no_cycle() -> None:
     for point in HULL.points:
         for rounding in (0.0, 1e-13, 5e-13):
             rate_per_s = point.iterations_per_s * (1 + rounding)
@@ -53,14 +53,14 @@ def test_a_rate_that_a_limit_has_needs_no_other() -> None:
                 assert (mix.first, mix.second) == (point, None)
 
 
-def test_where_a_period_is_too_short_for_two_it_has_the_nearer_one() -> None:
+def test_a_short_period_has_the_nearer_limit() -> None:
     rules = SwitchingRules(period_s=100.0, min_dwell_s=60.0, min_gain_ratio=0.0)
     near_high = LOW.iterations_per_s + 0.6 * (HIGH.iterations_per_s - LOW.iterations_per_s)
     assert duty_cycle_for(HULL, near_high, rules, None).first == HIGH
     assert duty_cycle_for(HULL, near_high, rules, None).second is None
 
 
-def test_what_is_too_slow_is_rounded_up_and_does_not_come_first() -> None:
+def test_the_minimum_rate_rounds_up_and_orders_the_cycle() -> None:
     rules = SwitchingRules(period_s=100.0, min_dwell_s=60.0, min_gain_ratio=0.0)
     near_low = LOW.iterations_per_s + 0.3 * (HIGH.iterations_per_s - LOW.iterations_per_s)
     current = CurrentLimit(power_limit_w=LOW.power_limit_w, since_s=0.0)
@@ -70,7 +70,7 @@ def test_what_is_too_slow_is_rounded_up_and_does_not_come_first() -> None:
     assert (mix.first, mix.second) == (HIGH, LOW)
 
 
-def test_of_two_limits_of_nearly_one_rate_the_nearer_one_will_do() -> None:
+def test_two_close_limits_need_no_cycle() -> None:
     close = lower_hull(
         PowerProfile(
             tuple(

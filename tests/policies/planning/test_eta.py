@@ -58,14 +58,14 @@ def chase_limit_w(profile: PowerProfile, eta: float, now: float, highest: float)
 
 
 @given(profiles(), st.floats(0.0, 1.0))
-def test_without_a_signal_the_choice_is_that_of_zeus(profile: PowerProfile, eta: float) -> None:
+def test_without_a_signal_it_is_zeus(profile: PowerProfile, eta: float) -> None:
     decision = chosen(eta, profile=profile)
     assert decision.power_limit_w == zeus_limit_w(profile, eta)
     assert decision.reason == "eta_static"
 
 
 @given(profiles(), st.floats(0.0, 1.0), st.lists(st.floats(1.0, 900.0), min_size=30, max_size=30))
-def test_with_a_signal_the_choice_is_that_of_eq_6(profile: PowerProfile, eta: float, values: list[float]) -> None:
+def test_with_a_signal_it_is_chase_eq_6(profile: PowerProfile, eta: float, values: list[float]) -> None:
     """The run starts at hour 24, so that c_max is over the first 24 values; the forecast gives c."""
     series = hourly(np.array(values))
     history = series.between(0.0, 26 * HOUR_S)
@@ -85,7 +85,7 @@ def test_with_a_signal_the_choice_is_that_of_eq_6(profile: PowerProfile, eta: fl
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("eta", [0.1, 0.3, 0.5, 0.7, 0.75, 0.9])
-def test_each_hour_of_a_day_is_chosen_by_eq_6(shape: str, eta: float) -> None:
+def test_each_hour_is_chosen_by_eq_6(shape: str, eta: float) -> None:
     series = grid(shape)
     highest = float(series.values[14 * 24 : 15 * 24].max())
     for hour in range(15 * 24, 16 * 24):
@@ -103,12 +103,12 @@ def test_chase_changes_its_limit_with_the_hour() -> None:
     assert limits_w == {200.0, 225.0}
 
 
-def test_a_constant_signal_chooses_as_zeus_does() -> None:
+def test_a_constant_signal_is_zeus() -> None:
     for eta in np.linspace(0, 1, 21):
         assert chosen(eta, history=hourly(np.full(16 * 24, 400.0))).power_limit_w == zeus_limit_w(A40, eta)
 
 
-def test_without_the_day_before_the_run_the_highest_known_value_stands_in_and_is_said() -> None:
+def test_without_the_day_before_the_known_maximum_is_used() -> None:
     history = hourly(np.array([300.0, 600.0, 500.0])).between(0.0, 3 * HOUR_S)
     decision = choose_power_limit(
         profile=A40,
@@ -124,25 +124,25 @@ def test_without_the_day_before_the_run_the_highest_known_value_stands_in_and_is
     assert "known so far" in decision.detail
 
 
-def test_a_stale_signal_falls_back_to_zeus_and_says_so() -> None:
+def test_a_stale_signal_falls_back_to_zeus() -> None:
     history = grid("wind", n_days=15).between(0.0, NOW_S - 3 * HOUR_S)
     decision = chosen(0.7, history=history)
     assert decision.power_limit_w == zeus_limit_w(A40, 0.7)
     assert (decision.reason, decision.signal_value) == ("signal_stale", None)
 
 
-def test_a_negative_price_never_rewards_waste_below_the_energy_minimal_limit() -> None:
+def test_a_negative_price_never_rewards_waste() -> None:
     decision = chosen(1.0, history=hourly(np.full(16 * 24, -50.0)))
     assert decision.power_limit_w == A40.fastest.power_limit_w
 
 
 @pytest.mark.parametrize("eta", [-0.1, 1.1, float("nan")])
-def test_an_eta_that_is_no_share_is_refused(eta: float) -> None:
+def test_an_eta_outside_0_to_1_is_rejected(eta: float) -> None:
     with pytest.raises(ValueError, match="must be from 0"):
         EtaObjective(eta=eta)
 
 
-def test_a_limit_stands_for_its_dwell() -> None:
+def test_a_limit_stays_for_its_dwell_time() -> None:
     rules = SwitchingRules(period_s=300.0, min_dwell_s=900.0, min_gain_ratio=0.0)
     early, late = (
         chosen(0.5, rules=rules, current=CurrentLimit(power_limit_w=300.0, since_s=NOW_S - since_s))
@@ -152,7 +152,7 @@ def test_a_limit_stands_for_its_dwell() -> None:
     assert (late.power_limit_w, late.reason) == (zeus_limit_w(A40, 0.5), "eta_static")
 
 
-def test_a_change_that_gains_little_is_not_made() -> None:
+def test_a_small_gain_changes_nothing() -> None:
     rules = SwitchingRules(period_s=300.0, min_dwell_s=0.0, min_gain_ratio=0.005)
     current = CurrentLimit(power_limit_w=200.0, since_s=0.0)
     kept = chosen(0.56, rules=rules, current=current)
@@ -161,14 +161,14 @@ def test_a_change_that_gains_little_is_not_made() -> None:
     assert chosen(0.3, rules=rules, current=current).power_limit_w == 225.0
 
 
-def test_a_present_limit_that_is_not_measured_holds_nothing_back() -> None:
+def test_an_unmeasured_limit_is_not_kept() -> None:
     rules = SwitchingRules(period_s=300.0, min_dwell_s=1e6, min_gain_ratio=0.5)
     decision = chosen(0.5, rules=rules, current=CurrentLimit(power_limit_w=290.0, since_s=NOW_S))
     assert decision.power_limit_w == zeus_limit_w(A40, 0.5)
 
 
 @given(profiles(), st.floats(0.0, 1.0))
-def test_with_the_papers_max_power_the_choice_is_that_of_zeus_ml(profile: PowerProfile, eta: float) -> None:
+def test_with_the_papers_max_power_it_is_zeus_ml(profile: PowerProfile, eta: float) -> None:
     """Their selector takes the highest limit for MaxPower, not what is drawn there."""
     zeus = pytest.importorskip("zeus.optimizer.power_limit", reason="pip install zeus-ml")
     measurements = [
@@ -188,6 +188,6 @@ def test_with_the_papers_max_power_the_choice_is_that_of_zeus_ml(profile: PowerP
     assert costs[1] == pytest.approx(costs[0], rel=1e-12)
 
 
-def test_a_power_of_nothing_is_refused() -> None:
+def test_a_max_power_of_zero_is_rejected() -> None:
     with pytest.raises(ValueError, match="must be above 0 W"):
         EtaObjective(eta=0.5, max_power_w=0.0)

@@ -12,7 +12,7 @@ from tests.policies.planning.decisions import NOW_S, decided
 
 @pytest.mark.parametrize("more_w", [0.0, 5.0, 10.0, 15.0])
 @pytest.mark.parametrize("n_iterations", [None, 5e5])
-def test_without_a_signal_a_limit_is_kept_as_with_one_that_does_not_vary(
+def test_hysteresis_is_the_same_without_and_with_a_constant_signal(
     more_w: float, n_iterations: float | None
 ) -> None:
     limits_w = np.arange(100.0, 301.0, 5.0)

@@ -24,7 +24,7 @@ def seen(
 
 
 @given(st.floats(1.0, 20 * DAY_S), st.booleans(), st.integers(0, 40))
-def test_it_reaches_exactly_as_far_as_it_is_asked(horizon_s: float, has_forecast: bool, n_known: int) -> None:
+def test_it_reaches_exactly_to_the_horizon(horizon_s: float, has_forecast: bool, n_known: int) -> None:
     forecast = ahead([300.0, *np.linspace(100.0, 500.0, n_known).tolist()]) if has_forecast else None
     found = seen(known_by(USUAL, NOW_S), forecast, horizon_s=horizon_s)
     assert found is not None
@@ -39,14 +39,14 @@ def test_the_present_comes_first_and_lasts_a_period() -> None:
     assert (found.durations_s[0], found.values[0]) == (300.0, USUAL.value_at(NOW_S))
 
 
-def test_a_usual_day_is_expected_to_go_on_as_usual() -> None:
+def test_a_usual_day_is_expected_to_continue() -> None:
     found = seen(known_by(USUAL, NOW_S), horizon_s=6 * HOUR_S)
     assert found is not None
     expected = [USUAL.value_at(NOW_S - DAY_S + hour * HOUR_S) for hour in range(6)]
     assert found.values[1:] == pytest.approx(expected)
 
 
-def test_what_today_differs_by_fades() -> None:
+def test_todays_deviation_decays() -> None:
     values = USUAL.values.copy()
     now = int(NOW_S // HOUR_S)
     values[now] += 60.0
@@ -57,14 +57,14 @@ def test_what_today_differs_by_fades() -> None:
     assert found.values[1:] == pytest.approx(excess)
 
 
-def test_beyond_a_day_it_is_like_the_days_before_whichever_hour_it_is() -> None:
+def test_beyond_a_day_the_hour_is_unknown() -> None:
     found = seen(known_by(USUAL, NOW_S), horizon_s=10 * DAY_S)
     assert found is not None
     assert found.mean == pytest.approx(USUAL.values.mean(), rel=0.01)
 
 
 @given(st.integers(1, 14), st.integers(0, 99))
-def test_of_many_days_beyond_the_next_a_few_values_stand_for_all(n_days: int, seed: int) -> None:
+def test_many_days_are_pooled(n_days: int, seed: int) -> None:
     noisy = hourly(np.random.default_rng(seed).normal(300.0, 100.0, int(NOW_S // HOUR_S) + 1))
     history = known_by(noisy, NOW_S).between(NOW_S - n_days * DAY_S, NOW_S + HOUR_S)
     day, month = seen(history), seen(history, horizon_s=30 * DAY_S)
@@ -77,7 +77,7 @@ def test_of_many_days_beyond_the_next_a_few_values_stand_for_all(n_days: int, se
     assert np.sqrt((values - past.mean()) ** 2 @ durations_s / durations_s.sum()) == pytest.approx(past.std(), rel=0.05)
 
 
-def test_a_forecast_is_believed_as_far_as_it_goes() -> None:
+def test_a_forecast_is_used_to_its_end() -> None:
     found = seen(known_by(USUAL, NOW_S), ahead([300.0, 111.0, 222.0]), horizon_s=3 * HOUR_S)
     assert found is not None
     assert found.values.tolist() == [300.0, 300.0, 111.0, 222.0]
@@ -88,7 +88,7 @@ LATER = ahead([500.0] * 24, now_s=NOW_S + HOUR_S, source="api+regression")
 
 
 @given(st.floats(0.0, HOUR_S - 900.0), st.floats(60.0, 23 * HOUR_S))
-def test_the_rest_of_the_hour_is_known_before_the_forecast_begins(at_s: float, horizon_s: float) -> None:
+def test_known_values_precede_the_forecast(at_s: float, horizon_s: float) -> None:
     current, now_s = judged(at_s, LATER), NOW_S + at_s
     assert current.forecast is not None
     assert current.forecast.starts_s[0] == NOW_S + HOUR_S
@@ -102,7 +102,7 @@ def test_the_rest_of_the_hour_is_known_before_the_forecast_begins(at_s: float, h
     assert sorted(found.values) == found.values.tolist()
 
 
-def test_what_is_held_for_the_present_comes_before_the_forecast_as_well() -> None:
+def test_a_held_value_precedes_the_forecast() -> None:
     """At the end of an hour the value is held for a while yet, and the forecast cut to begin after that."""
     current = judged(HOUR_S - 100.0, LATER)
     found = seen(current.history, current.forecast, now_s=NOW_S + HOUR_S - 100.0, horizon_s=HOUR_S)
@@ -113,7 +113,7 @@ def test_what_is_held_for_the_present_comes_before_the_forecast_as_well() -> Non
 
 
 @given(st.floats(0.0, 3 * HOUR_S), st.floats(0.0, 3 * HOUR_S - 1.0))
-def test_it_is_foreseen_as_far_as_nothing_is_missing_between_what_is_known_and_the_forecast(
+def test_foreseen_ends_at_a_gap_before_the_forecast(
     hole_s: float, at_s: float
 ) -> None:
     """The hole counts as hours unknown, and what comes after it is foreseen no longer."""
@@ -131,7 +131,7 @@ def test_it_is_foreseen_as_far_as_nothing_is_missing_between_what_is_known_and_t
     assert found.durations_s[found.values == 100.0].sum() == pytest.approx(known_s, abs=0.1)
 
 
-def test_a_value_that_is_missing_within_the_hour_is_a_hole_too() -> None:
+def test_a_missing_value_is_a_gap() -> None:
     values = [300.0] * (14 * 288) + [100.0] * 6 + [np.nan] + [100.0] * 5
     history = ahead(values, now_s=NOW_S - 14 * DAY_S, step_s=300.0, source="api")
     found = seen(history, LATER, horizon_s=2 * HOUR_S)
@@ -142,14 +142,14 @@ def test_a_value_that_is_missing_within_the_hour_is_a_hole_too() -> None:
     assert found.foreseen_s == 1_800.0
 
 
-def test_a_forecast_that_ends_before_it_begins_leaves_what_is_known() -> None:
+def test_a_past_forecast_leaves_the_known_values() -> None:
     found = seen(judged(0.0, LATER).history, LATER.between(0.0, 0.0), horizon_s=HOUR_S)
     assert found is not None
     assert found.values.tolist() == [100.0, 100.0]
     assert found.foreseen_s == HOUR_S
 
 
-def test_a_persistence_says_no_more_than_the_present() -> None:
+def test_persistence_is_no_forecast() -> None:
     held = ahead([300.0], source="persistence")
     with_it, without = seen(known_by(USUAL, NOW_S), held), seen(known_by(USUAL, NOW_S))
     assert with_it is not None
@@ -158,7 +158,7 @@ def test_a_persistence_says_no_more_than_the_present() -> None:
     assert len(with_it.values) == len(without.values)
 
 
-def test_without_a_day_of_history_there_is_none_but_by_a_forecast() -> None:
+def test_less_than_a_day_needs_a_forecast() -> None:
     young = known_by(USUAL, NOW_S).between(NOW_S - 5 * HOUR_S, NOW_S + HOUR_S)
     assert seen(young) is None
     assert seen(young, ahead([300.0] * 5, source="persistence")) is None
@@ -174,7 +174,7 @@ def without(hole: NDArray[np.bool_]) -> Signal:
     return replace(history, values=np.where(hole, np.nan, history.values))
 
 
-def test_an_hour_that_no_day_has_is_left_out() -> None:
+def test_an_hour_missing_on_all_days_is_left_out() -> None:
     n = len(known_by(USUAL, NOW_S))
     found = seen(without(np.arange(n) % 24 == 15))
     assert found is not None
@@ -182,14 +182,14 @@ def test_an_hour_that_no_day_has_is_left_out() -> None:
     assert (found.durations_s > 0).all()
 
 
-def test_where_a_fifth_of_the_day_is_never_known_no_day_is() -> None:
+def test_days_missing_a_fifth_of_the_hours_are_unused() -> None:
     n = len(known_by(USUAL, NOW_S))
     assert seen(without(np.arange(n) % 2 == 0)) is None
     assert seen(without(np.arange(n) % 24 < 5)) is None
 
 
 @given(st.floats(0.0, 0.45), st.integers(0, 99))
-def test_hours_that_are_missing_here_and_there_are_as_usual(share: float, seed: int) -> None:
+def test_scattered_missing_hours_are_filled(share: float, seed: int) -> None:
     whole, hole = seen(known_by(USUAL, NOW_S)), np.random.default_rng(seed).random(len(known_by(USUAL, NOW_S))) < share
     found = seen(without(hole))
     assert whole is not None
@@ -198,7 +198,7 @@ def test_hours_that_are_missing_here_and_there_are_as_usual(share: float, seed: 
 
 
 @pytest.mark.parametrize("ago_days", [1, 5, 9])
-def test_days_without_a_word_are_left_out_and_the_others_stand(ago_days: int) -> None:
+def test_empty_days_are_left_out(ago_days: int) -> None:
     n = len(known_by(USUAL, NOW_S))
     ago = np.arange(n)[::-1] // 24
     found, whole = seen(without((ago >= ago_days) & (ago < ago_days + 4))), seen(known_by(USUAL, NOW_S))
@@ -207,6 +207,6 @@ def test_days_without_a_word_are_left_out_and_the_others_stand(ago_days: int) ->
     assert found.values == pytest.approx(whole.values)
 
 
-def test_not_knowing_the_present_is_not_knowing() -> None:
+def test_an_unknown_present_has_no_outlook() -> None:
     assert seen(USUAL.between(0.0, NOW_S - HOUR_S)) is None
     assert seen(None) is None

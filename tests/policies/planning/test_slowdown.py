@@ -34,7 +34,7 @@ def least_power_w(profile: PowerProfile, rate_per_s: float) -> float:
 
 
 @given(profiles(), st.floats(1.0, 3.0))
-def test_without_a_signal_the_plan_is_the_best_static_mix(profile: PowerProfile, max_slowdown: float) -> None:
+def test_without_a_signal_it_is_the_best_static_duty_cycle(profile: PowerProfile, max_slowdown: float) -> None:
     profile = known(profile)
     decision = chosen(max_slowdown, profile=profile)
     power_w, rate_per_s = means(decision)
@@ -59,14 +59,14 @@ def test_a_constant_signal_gives_the_static_optimum(max_slowdown: float, value: 
     ("max_slowdown", "first_w", "second_w"),
     [(1.0, 300.0, None), (1.003, 300.0, 250.0), (1.01, 250.0, 225.0), (1.03, 225.0, 200.0), (1.08, 200.0, None)],
 )
-def test_the_static_mixes_of_the_a40(max_slowdown: float, first_w: float, second_w: float | None) -> None:
+def test_the_static_duty_cycles_of_the_a40(max_slowdown: float, first_w: float, second_w: float | None) -> None:
     decision = chosen(max_slowdown)
     assert decision.power_limit_w == first_w
     assert (decision.scheduled and decision.scheduled.power_limit_w) == second_w
 
 
 @given(profiles(), st.floats(1.0, 3.0), st.floats(0.0, 1.0))
-def test_a_looser_budget_never_costs_more(profile: PowerProfile, max_slowdown: float, extra: float) -> None:
+def test_a_looser_slowdown_never_costs_more(profile: PowerProfile, max_slowdown: float, extra: float) -> None:
     exact = replace(FREE, period_s=1e6)
     loose, tight = (
         means(chosen(s, profile=known(profile), rules=exact), period_s=1e6)
@@ -86,7 +86,7 @@ def test_a_looser_budget_never_costs_more(profile: PowerProfile, max_slowdown: f
     st.none() | st.floats(0.0, 1e6),
     st.sampled_from([0.0, 60.0, 250.0]),
 )
-def test_whatever_the_world_is_like_the_limits_are_admissible(
+def test_limits_are_always_admissible(
     profile: PowerProfile,
     max_slowdown: float,
     credit_s: float,
@@ -133,32 +133,32 @@ def test_scaling_power_or_signal_changes_nothing(
     assert means(other, now_s=now_s)[1] == pytest.approx(means(plain, now_s=now_s)[1])
 
 
-def test_a_run_of_known_length_gets_the_rate_that_its_rest_needs() -> None:
+def test_a_run_of_known_length_gets_its_required_rate() -> None:
     so_far = Progress(n_iterations=1e5, active_s=1.02 * 1e5 / TOP_PER_S, started_at_s=0.0, total_iterations=2e5)
     decision = chosen(1.03, so_far=so_far)
     assert means(decision)[1] == pytest.approx(TOP_PER_S / 1.04)
     assert "100,000 iterations left in" in decision.detail
 
 
-def test_a_run_that_cannot_make_it_any_more_gets_the_highest_limit() -> None:
+def test_an_infeasible_slowdown_gets_the_highest_limit() -> None:
     so_far = Progress(n_iterations=1e5, active_s=1.2 * 1e5 / TOP_PER_S, started_at_s=0.0, total_iterations=1.1e5)
     for history in (None, known_by(grid("wind"), NOW_S)):
         decision = chosen(1.03, so_far=so_far, history=history)
         assert (decision.power_limit_w, decision.scheduled, decision.reason) == (300.0, None, "behind_schedule")
 
 
-def test_a_run_longer_than_it_said_is_one_of_unknown_length() -> None:
+def test_an_exceeded_total_is_an_unknown_length() -> None:
     longer = replace(progress(0.0), total_iterations=100.0)
     assert chosen(so_far=longer) == chosen(so_far=progress(0.0))
 
 
-def test_lost_time_is_paid_back_by_a_faster_mix_without_a_signal() -> None:
+def test_lost_time_is_recovered_by_a_faster_duty_cycle() -> None:
     even, behind = chosen(), chosen(so_far=progress(-600.0))
     assert means(behind)[1] > means(even)[1]
     assert behind.reason == "slowdown_static"
 
 
-def test_a_debt_beyond_all_paying_asks_for_the_prior_limit() -> None:
+def test_an_unrecoverable_delay_gets_the_prior_limit() -> None:
     for history in (None, known_by(grid("solar"), NOW_S)):
         decision = chosen(so_far=progress(-1e5), history=history)
         assert (decision.power_limit_w, decision.reason) == (300.0, "behind_schedule")
@@ -173,7 +173,7 @@ def test_a_dirty_hour_gets_a_lower_limit_than_a_clean_one() -> None:
     assert dirty.reason == "slowdown_signal"
 
 
-def test_without_a_known_end_a_dirty_hour_is_slow_only_as_far_as_the_ledger_pays() -> None:
+def test_without_a_known_end_the_time_budget_limits_slow_hours() -> None:
     dirty_s = 15 * DAY_S + 20.5 * HOUR_S
     history = known_by(grid("solar"), dirty_s)
     rich, poor = (chosen(history=history, now_s=dirty_s, so_far=progress(s)) for s in (600.0, 0.0))
@@ -182,7 +182,7 @@ def test_without_a_known_end_a_dirty_hour_is_slow_only_as_far_as_the_ledger_pays
     assert means(poor, now_s=dirty_s)[1] >= TOP_PER_S / 1.03 * (1 - 0.02)
 
 
-def test_a_slower_limit_is_left_at_once_when_the_ledger_cannot_pay_it() -> None:
+def test_a_slow_limit_ends_when_the_time_budget_does() -> None:
     """Neither the dwell nor a small gain may keep a limit that the budget forbids."""
     rules = SwitchingRules(period_s=300.0, min_dwell_s=60.0, min_gain_ratio=0.9)
     current = CurrentLimit(power_limit_w=175.0, since_s=NOW_S - 1)
@@ -194,7 +194,7 @@ def test_a_slower_limit_is_left_at_once_when_the_ledger_cannot_pay_it() -> None:
 @pytest.mark.parametrize(
     ("hours", "limit_w", "reason"), [(0.3, 200.0, "slowdown_signal"), (2.0, 225.0, "kept_small_gain")]
 )
-def test_a_faster_limit_stays_only_where_its_surplus_can_be_given_back(
+def test_a_fast_limit_stays_if_its_surplus_avoids_cost(
     hours: float, limit_w: float, reason: str
 ) -> None:
     """Four hours of work need 225 W for some of them, which all are as good; now 225 W would stay for a whole one."""
@@ -210,7 +210,7 @@ def test_a_faster_limit_stays_only_where_its_surplus_can_be_given_back(
     assert (decision.power_limit_w, decision.reason) == (limit_w, reason)
 
 
-def test_a_forecast_is_planned_for_rather_than_history() -> None:
+def test_a_forecast_overrides_history() -> None:
     """The hour is clean beside the last days, but dirty beside the coming one."""
     history = hourly(np.concatenate((np.full(15 * 24 + 12, 500.0), [300.0])))
     coming = [300.0, *np.linspace(120, 200, 30).tolist()]
@@ -221,12 +221,12 @@ def test_a_forecast_is_planned_for_rather_than_history() -> None:
 
 
 @pytest.mark.parametrize(("hours", "reason"), [(12, "slowdown_static"), (23.4, "slowdown_signal")])
-def test_a_day_of_history_is_needed_to_know_what_is_cheap(hours: float, reason: str) -> None:
+def test_less_than_a_day_of_history_is_not_used(hours: float, reason: str) -> None:
     history = known_by(grid("wind"), NOW_S).between(NOW_S - hours * HOUR_S, NOW_S + HOUR_S)
     assert chosen(history=history, so_far=progress(600.0)).reason == reason
 
 
-def test_a_history_full_of_holes_is_no_reference() -> None:
+def test_a_history_full_of_gaps_is_not_used() -> None:
     history = known_by(grid("wind"), NOW_S)
     values = np.where(np.arange(len(history)) % 2, np.nan, history.values)
     values[-1] = 150.0
@@ -234,7 +234,7 @@ def test_a_history_full_of_holes_is_no_reference() -> None:
     assert (decision.reason, decision.signal_value) == ("slowdown_static", 150.0)
 
 
-def test_a_missing_value_now_falls_back_to_the_static_plan_and_says_so() -> None:
+def test_a_missing_present_value_falls_back_to_static() -> None:
     history = known_by(grid("wind"), NOW_S).between(0.0, NOW_S - HOUR_S)
     decision = chosen(history=history)
     assert (decision.power_limit_w, decision.reason, decision.signal_value) == (225.0, "signal_stale", None)
@@ -249,33 +249,33 @@ def test_a_negative_price_gets_the_fastest_limit() -> None:
         assert decision.power_limit_w == 300.0
 
 
-def test_noise_that_makes_a_lower_limit_the_fastest_does_not_confuse_the_plan() -> None:
+def test_noise_in_the_highest_rate_is_harmless() -> None:
     points = (*A40.points[:-1], replace(A40.fastest, iterations_per_s=TOP_PER_S * 0.99))
     decision = chosen(1.0, profile=PowerProfile(points), history=known_by(grid("wind"), NOW_S))
     assert decision.power_limit_w <= 275.0
     assert means(decision)[1] >= TOP_PER_S * 0.99 * (1 - 1e-9)
 
 
-def test_a_rate_that_is_not_well_known_keeps_some_of_the_slowdown_back() -> None:
+def test_an_uncertain_rate_keeps_a_reserve() -> None:
     doubtful = PowerProfile((*A40.points[:-1], replace(A40.fastest, iterations_per_s_ci=0.002 * TOP_PER_S)))
     sure, careful = chosen(1.03), chosen(1.03, profile=doubtful)
     assert means(careful)[1] == pytest.approx(means(sure)[1] * 1.03 / 1.028)
 
 
-def test_a_single_limit_is_all_there_is() -> None:
+def test_a_single_limit_is_chosen() -> None:
     profile = PowerProfile((ProfilePoint(power_limit_w=300.0, power_w=240.0, iterations_per_s=1.3),))
     for history in (None, known_by(grid("wind"), NOW_S)):
         assert chosen(profile=profile, history=history, so_far=progress(-500.0)).power_limit_w == 300.0
 
 
 @pytest.mark.parametrize("max_slowdown", [0.99, float("nan")])
-def test_a_slowdown_below_one_is_refused(max_slowdown: float) -> None:
+def test_a_slowdown_below_one_is_rejected(max_slowdown: float) -> None:
     with pytest.raises(ValueError, match="must be at least 1"):
         SlowdownObjective(max_slowdown=max_slowdown)
 
 
 @pytest.mark.parametrize("dwell_s", [0.0, 60.0, 300.0])
-def test_without_a_known_end_the_ledger_is_never_overdrawn(dwell_s: float) -> None:
+def test_without_a_known_end_the_time_budget_is_never_overdrawn(dwell_s: float) -> None:
     """However coarse the limits and the dwell time: at the end of each period, and within it."""
     rules = SwitchingRules(period_s=300.0, min_dwell_s=dwell_s, min_gain_ratio=0.0)
     n_iterations, now_s, current = 0.0, 0.0, None

@@ -58,24 +58,24 @@ class Run:
         return self
 
 
-def test_the_gpus_that_wait_are_lowered_to_where_they_no_longer_do_and_the_straggler_is_not() -> None:
+def test_waiting_gpus_are_lowered_and_the_straggler_is_not() -> None:
     run = Run(1.0, 0.92, 1.0, 1.0, noise_ratio=0.005).train(4 * 3_600)
     assert run.slack.ratios[1] == 0
     assert np.delete(run.slack.ratios, 1) == pytest.approx([0.2, 0.2, 0.2], abs=0.051)
     assert run.iterations / run.active_s > 0.995 * 0.92
 
 
-def test_of_gpus_that_are_equally_fast_none_is_lowered() -> None:
+def test_equally_fast_gpus_are_not_lowered() -> None:
     run = Run(1.0, 1.0, 1.0, 1.0, noise_ratio=0.005).train(8 * 3_600)
     assert not any(run.slack.ratios)
     assert run.iterations / run.active_s > 0.998
 
 
-def test_a_gpu_alone_is_never_lowered() -> None:
+def test_a_single_gpu_is_never_lowered() -> None:
     assert Run(1.0).train(3_600).tried == []
 
 
-def test_a_gpu_that_has_slowed_the_run_is_left_alone_twice_as_long_each_time() -> None:
+def test_the_backoff_of_a_rejected_gpu_doubles() -> None:
     run = Run(1.0, 1.0)
     times_s: list[float] = []
     for _ in range(4 * 3_600 // 5):
@@ -88,11 +88,11 @@ def test_a_gpu_that_has_slowed_the_run_is_left_alone_twice_as_long_each_time() -
     assert backoffs_s[1] == pytest.approx(2 * RULES.backoff_s, abs=300)
 
 
-def test_where_noise_hides_what_a_step_costs_nothing_is_lowered() -> None:
+def test_noise_prevents_lowering() -> None:
     assert Run(1.0, 0.5, noise_ratio=0.05).train(4 * 3_600).slack.ratios == (0, 0)
 
 
-def test_a_step_that_costs_what_is_tolerated_is_kept_in_one_case_of_twenty_at_most() -> None:
+def test_the_false_acceptance_rate_is_5_percent_at_most() -> None:
     costly = 1 / ((1 - RULES.step_ratio) ** EXPONENT / (1 - RULES.tolerance_ratio))
     n_kept = 0
     for seed in range(400):
@@ -104,7 +104,7 @@ def test_a_step_that_costs_what_is_tolerated_is_kept_in_one_case_of_twenty_at_mo
     assert n_kept <= 20 + 3 * (400 * 0.05 * 0.95) ** 0.5
 
 
-def test_a_run_that_leaves_its_rate_begins_anew_with_no_gpu_lowered() -> None:
+def test_a_changed_rate_restarts_with_no_gpu_lowered() -> None:
     run = Run(1.0, 0.92, noise_ratio=0.003).train(3_600)
     assert run.slack.ratios[0] > 0
     run.speeds_per_s = [0.85, 0.92]
@@ -112,7 +112,7 @@ def test_a_run_that_leaves_its_rate_begins_anew_with_no_gpu_lowered() -> None:
     assert run.slack.ratios[0] == 0
 
 
-def test_a_straggler_that_has_recovered_does_not_wait_for_long() -> None:
+def test_a_recovered_straggler_is_found_at_the_recheck() -> None:
     run = Run(1.0, 0.92, noise_ratio=0.003).train(3_600)
     assert run.slack.ratios[0] > 0
     run.speeds_per_s[1] = 1.0
@@ -120,7 +120,7 @@ def test_a_straggler_that_has_recovered_does_not_wait_for_long() -> None:
     assert run.slack.ratios == (0, 0)
 
 
-def test_the_look_without_lowered_gpus_ends_with_them_where_they_still_wait() -> None:
+def test_a_recheck_restores_the_reductions() -> None:
     run = Run(1.0, 0.92, noise_ratio=0.003).train(9_000)
     before = run.slack.ratios
     n_looks = 0
@@ -132,7 +132,7 @@ def test_the_look_without_lowered_gpus_ends_with_them_where_they_still_wait() ->
     assert run.slack.ratios == before
 
 
-def test_a_short_interruption_lets_limits_settle_and_goes_on() -> None:
+def test_a_short_interruption_resumes_the_trial() -> None:
     run = Run(1.0, 0.92).train(200)
     assert run.slack.trial == 0
     run.slack = resumed(run.slack)
@@ -140,7 +140,7 @@ def test_a_short_interruption_lets_limits_settle_and_goes_on() -> None:
     assert run.train(100).slack.ratios == (RULES.step_ratio, 0.0), "not from the beginning: that takes two minutes more"
 
 
-def test_a_long_interruption_ends_a_trial_and_keeps_what_is_known() -> None:
+def test_a_long_interruption_discards_the_trial() -> None:
     slack = SlackState(
         ratios=(0.1, 0.0), trial=0, rates=RateStatistics(n=5, mean_per_s=1.0), backoffs_s=(0, 9), n_rejections=(0, 1)
     )
@@ -149,7 +149,7 @@ def test_a_long_interruption_ends_a_trial_and_keeps_what_is_known() -> None:
     assert limit_reductions(RULES, interrupted(looking)) == (0.1, 0.0)
 
 
-def test_blocks_of_few_iterations_wait_for_more() -> None:
+def test_short_blocks_wait_for_more_iterations() -> None:
     slack = begin_slack(2)
     for _ in range(10):
         slack = advance_slack(RULES, slack, active_s=5.0, n_iterations=0.4)
@@ -162,7 +162,7 @@ def test_blocks_of_few_iterations_wait_for_more() -> None:
     st.integers(1, 8),
     st.floats(0, 0.5),
 )
-def test_whatever_is_observed_no_gpu_is_lowered_by_more_than_it_may_be_and_one_keeps_its_limit(
+def test_reductions_are_bounded_and_one_gpu_keeps_its_limit(
     slices: list[tuple[float, float]], n_gpus: int, max_ratio: float
 ) -> None:
     rules, slack = SlackRules(max_ratio=max_ratio, block_s=1.0, settle_s=0.0), begin_slack(n_gpus)
@@ -174,7 +174,7 @@ def test_whatever_is_observed_no_gpu_is_lowered_by_more_than_it_may_be_and_one_k
         assert all(0 <= ratio <= max_ratio + 1e-6 for ratio in ratios)
 
 
-def test_slices_that_cannot_be_change_nothing() -> None:
+def test_invalid_intervals_change_nothing() -> None:
     slack = begin_slack(2)
     assert advance_slack(RULES, slack, active_s=0.0, n_iterations=1.0) == slack
     assert advance_slack(RULES, slack, active_s=float("nan"), n_iterations=1.0) == slack

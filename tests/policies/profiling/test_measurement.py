@@ -48,7 +48,7 @@ def ticking(duration_s: float, *, phase_s: float, tick_s: float = 0.05, reading_
 
 
 @pytest.mark.parametrize("tells_times", [True, False])
-def test_a_stall_among_many_iterations_is_drawn_in(*, tells_times: bool) -> None:
+def test_a_stall_is_winsorised(*, tells_times: bool) -> None:
     times_s = [0.1, 0.102, 0.098, 0.101, 0.099] * 3
     times_s[7] = 0.3
     window = window_of(*times_s, tells_times=tells_times)
@@ -58,7 +58,7 @@ def test_a_stall_among_many_iterations_is_drawn_in(*, tells_times: bool) -> None
     assert point.n == 15
 
 
-def test_an_iteration_that_began_before_the_window_is_left_out() -> None:
+def test_an_iteration_begun_before_the_window_is_excluded() -> None:
     first = Observation(
         power_limit_w=300.0, active_s=0.2, n_iterations=1.5, energy_j=40.0, iteration_times_s=(0.4, 0.1)
     )
@@ -73,7 +73,7 @@ def test_a_window_keeps_a_bounded_number_of_iterations() -> None:
         assert window.n_iterations == MAX_TIMES + 50
 
 
-def test_power_is_known_better_than_from_the_first_and_last_tick_alone() -> None:
+def test_power_is_a_slope_over_all_ticks() -> None:
     rng, slope_errors, end_errors = np.random.default_rng(2), [], []
     for _ in range(300):
         window = ticking(2.0, phase_s=float(rng.uniform(0, 0.05)))
@@ -89,7 +89,7 @@ def test_a_single_reading_gives_the_mean_power() -> None:
     assert estimate_point(window, power_limit_w=300.0, scatter=PRIOR_SCATTER).power_w == 200.0
 
 
-def test_short_iterations_are_measured_until_the_ticks_of_the_counter_no_longer_matter() -> None:
+def test_short_iterations_wait_for_counter_ticks() -> None:
     short = ticking(0.6, phase_s=0.01)
     many = replace(short, times_s=(0.003,) * 180)
     settings = replace(SETTINGS, settle_s=0.0)
@@ -99,7 +99,7 @@ def test_short_iterations_are_measured_until_the_ticks_of_the_counter_no_longer_
     assert is_precise_enough(settings, longer, scatter, is_prior=False)
 
 
-def test_a_measurement_ends_early_where_energy_has_clearly_risen() -> None:
+def test_a_measurement_ends_early_once_energy_has_risen() -> None:
     """Nobody ever wants the limit: by how much it is too low does not matter."""
     points = tuple(
         ProfilePoint(power_limit_w=w, power_w=p, iterations_per_s=r, power_ci_w=2.0, iterations_per_s_ci=0.1)

@@ -24,11 +24,11 @@ def scaled(curve: PowerProfile, *, power_ratio: float = 1.0, rate_ratio: float =
     )
 
 
-def test_it_is_checked_at_the_prior_limit_at_its_energy_minimal_one_and_half_way() -> None:
+def test_checks_are_at_the_top_the_energy_minimum_and_between() -> None:
     assert check_limits_w(SETTINGS, KNOWN) == (300.0, 245.0, 200.0)
 
 
-def test_a_curve_of_the_same_shape_is_adopted_after_three_measurements() -> None:
+def test_a_similar_curve_is_adopted_after_three_checks() -> None:
     other = scaled(KNOWN, power_ratio=1.1, rate_ratio=0.4)
     state, wanted_w = profiled(SETTINGS, begin(SETTINGS, prior=other), Job())
     assert wanted_w == [300.0, 245.0, 200.0]
@@ -39,7 +39,7 @@ def test_a_curve_of_the_same_shape_is_adopted_after_three_measurements() -> None
         assert point.iterations_per_s == pytest.approx(rate_per_s, rel=0.001)
 
 
-def test_what_is_adopted_is_known_less_well_than_what_is_measured() -> None:
+def test_adopted_points_have_wider_intervals() -> None:
     state, _ = profiled(SETTINGS, begin(SETTINGS, prior=KNOWN), Job())
     for point in state.points:
         assert point.iterations_per_s_ci is not None
@@ -47,7 +47,7 @@ def test_what_is_adopted_is_known_less_well_than_what_is_measured() -> None:
         assert point.n > 0 or point.iterations_per_s_ci / point.iterations_per_s > 0.035
 
 
-def test_a_curve_of_another_shape_is_forgotten_and_what_it_cost_is_kept() -> None:
+def test_a_different_curve_is_dropped_and_its_checks_kept() -> None:
     bent = PowerProfile(
         tuple(replace(p, iterations_per_s=p.iterations_per_s * (p.power_limit_w / 300) ** 0.7) for p in KNOWN.points)
     )
@@ -58,13 +58,13 @@ def test_a_curve_of_another_shape_is_forgotten_and_what_it_cost_is_kept() -> Non
     assert min(wanted_w) == 150.0 or low_w in wanted_w
 
 
-def test_a_curve_that_ends_below_the_prior_limit_says_nothing_of_it() -> None:
+def test_a_curve_below_the_prior_limit_is_not_used() -> None:
     low = PowerProfile(KNOWN.points[:6])
     _, wanted_w = profiled(SETTINGS, begin(SETTINGS, prior=low), Job())
     assert wanted_w == [300.0, 240.0, 190.0, 150.0]
 
 
-def test_a_check_that_was_made_before_a_restart_is_not_made_again() -> None:
+def test_checks_are_not_repeated_after_a_restart() -> None:
     known = PowerProfile((CONVEX.points[-1],))
     state = begin(SETTINGS, known, KNOWN)
     assert target_power_limit_w(state) == 245.0
@@ -72,7 +72,7 @@ def test_a_check_that_was_made_before_a_restart_is_not_made_again() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0.1, 10.0), st.floats(0.1, 10.0), st.floats(100.0, 290.0), st.integers(0, 10_000))
-def test_with_any_prior_the_limits_are_admissible_and_the_profile_ends(
+def test_any_prior_gives_admissible_limits_and_an_end(
     power_ratio: float, rate_ratio: float, floor_w: float, seed: int
 ) -> None:
     bounds = replace(SETTINGS, floor_power_limit_w=floor_w)

@@ -51,7 +51,7 @@ def refined(refinement: Refinement, job: Job, limit_w: float, *, n_blocks: int =
     return refinement
 
 
-def test_a_block_at_a_new_limit_is_a_new_point_and_one_at_a_known_limit_makes_it_better() -> None:
+def test_a_block_adds_or_improves_a_point() -> None:
     before = begin_refinement(first_pass(Job(noise_ratio=0.05)))
     at_205 = refined(before, Job(noise_ratio=0.05), 205.0)
     assert [p.power_limit_w for p in at_205.profile.points] == [150.0, 190.0, 205.0, 240.0, 300.0]
@@ -63,7 +63,7 @@ def test_a_block_at_a_new_limit_is_a_new_point_and_one_at_a_known_limit_makes_it
     assert new.n > old.n
 
 
-def test_what_ran_before_the_limit_had_settled_is_not_counted() -> None:
+def test_settling_time_is_not_counted() -> None:
     start = begin_refinement(first_pass(Job()))
     slow = replace(Job().observe(205.0), active_s=0.5, n_iterations=1.0, iteration_times_s=(0.5,))
     after = refined(refine(SETTINGS, start, slow), Job(), 205.0)
@@ -72,7 +72,7 @@ def test_what_ran_before_the_limit_had_settled_is_not_counted() -> None:
     assert point.iterations_per_s == pytest.approx(CONVEX.at(205.0)[1])
 
 
-def test_a_block_of_short_iterations_is_short_and_one_of_long_iterations_has_ten_of_them() -> None:
+def test_a_block_has_at_least_ten_iterations() -> None:
     seconds = []
     for iteration_s in (0.003, 0.1, 3.0):
         points = tuple(replace(p, iterations_per_s=p.iterations_per_s / 10 / iteration_s) for p in CONVEX.points)
@@ -86,25 +86,25 @@ def test_a_block_of_short_iterations_is_short_and_one_of_long_iterations_has_ten
     assert seconds[2] == pytest.approx(29.0, rel=0.15)
 
 
-def test_a_change_of_the_limit_ends_the_block_without_a_measurement() -> None:
+def test_a_change_of_limit_discards_the_block() -> None:
     refinement = begin_refinement(first_pass(Job()))
     for turn in range(200):
         refinement = refine(SETTINGS, refinement, Job().observe(205.0 if turn // 10 % 2 else 220.0))
     assert refinement.n_blocks == 0
 
 
-def test_an_observation_that_cannot_be_changes_nothing() -> None:
+def test_an_invalid_observation_changes_nothing() -> None:
     start = begin_refinement(first_pass(Job()))
     assert refine(SETTINGS, start, replace(Job().observe(205.0), n_iterations=math.nan)) is start
 
 
-def test_the_plan_is_curious_for_so_many_blocks() -> None:
+def test_exploration_ends_after_n_blocks() -> None:
     profile = first_pass(Job(noise_ratio=0.05))
     assert is_exploring(SETTINGS, begin_refinement(profile, n_blocks=SETTINGS.n_blocks - 1))
     assert not is_exploring(SETTINGS, begin_refinement(profile, n_blocks=SETTINGS.n_blocks))
 
 
-def test_the_plan_is_not_curious_where_everything_is_known_well_enough() -> None:
+def test_exploration_ends_when_the_curve_is_known() -> None:
     for error_ratio, curious in ((0.003, False), (0.03, True)):
         known = PowerProfile(
             tuple(
@@ -115,12 +115,12 @@ def test_the_plan_is_not_curious_where_everything_is_known_well_enough() -> None
         assert is_exploring(SETTINGS, begin_refinement(known)) is curious
 
 
-def test_of_a_single_point_there_is_nothing_to_be_curious_about() -> None:
+def test_a_single_point_is_not_explored() -> None:
     assert not is_exploring(SETTINGS, begin_refinement(PowerProfile((POINT,))))
 
 
 @given(st.floats(0.001, 0.1), st.floats(1.5, 10.0), st.floats(1e-3, 1e3))
-def test_the_open_gain_grows_with_what_is_not_known_and_has_no_unit(ci: float, more_ratio: float, ratio: float) -> None:
+def test_the_possible_gain_grows_with_uncertainty(ci: float, more_ratio: float, ratio: float) -> None:
     less, more, scaled = (
         PowerProfile(
             tuple(
@@ -139,7 +139,7 @@ def test_the_open_gain_grows_with_what_is_not_known_and_has_no_unit(ci: float, m
     assert max_gain_ratio(scaled) == pytest.approx(max_gain_ratio(less), abs=1e-6)
 
 
-def test_a_job_that_changes_slowly_is_followed() -> None:
+def test_slow_changes_are_followed() -> None:
     refinement = refined(begin_refinement(first_pass(Job())), Job(), 190.0, n_blocks=200)
     slower = Job(PowerProfile(tuple(replace(p, iterations_per_s=0.97 * p.iterations_per_s) for p in CONVEX.points)))
     after = refined(refinement, slower, 190.0, n_blocks=math.ceil(3 / LEAST_WEIGHT)).profile.point_at(190.0)
@@ -147,7 +147,7 @@ def test_a_job_that_changes_slowly_is_followed() -> None:
     assert after.iterations_per_s == pytest.approx(0.97 * CONVEX.at(190.0)[1], rel=0.002)
 
 
-def test_measurements_are_weighed_by_their_precision() -> None:
+def test_measurements_are_weighted_by_precision() -> None:
     vague = replace(POINT, iterations_per_s=9.0, iterations_per_s_ci=0.72)
     merged_point = merge_point(PowerProfile((POINT,)), vague).points[0]
     weight = 0.02**2 / (0.02**2 + 0.08**2)
@@ -157,7 +157,7 @@ def test_measurements_are_weighed_by_their_precision() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(1.0, 20.0), st.floats(0.001, 5.0)), min_size=1, max_size=50))
-def test_a_merged_value_lies_among_those_it_is_made_of_and_is_known_ever_better(
+def test_a_merged_value_lies_between_its_parts(
     rows: list[tuple[float, float]],
 ) -> None:
     profile = PowerProfile((POINT,))
@@ -169,7 +169,7 @@ def test_a_merged_value_lies_among_those_it_is_made_of_and_is_known_ever_better(
     assert (point.iterations_per_s_ci or 0.0) > 0
 
 
-def test_neighbours_speak_for_each_other() -> None:
+def test_neighbours_inform_each_other() -> None:
     """One of many points is too fast by chance; the belief does not fall for it."""
     points = [
         replace(p, power_ci_w=0.02 * p.power_w, iterations_per_s_ci=0.02 * p.iterations_per_s) for p in CONVEX.points
@@ -181,7 +181,7 @@ def test_neighbours_speak_for_each_other() -> None:
     assert (curve.points[20].iterations_per_s_ci or 1.0) < 0.6 * (points[20].iterations_per_s_ci or 0.0)
 
 
-def test_a_curve_that_is_known_well_is_believed_as_it_is() -> None:
+def test_a_precise_curve_is_its_own_posterior() -> None:
     points = tuple(replace(p, power_ci_w=1e-3, iterations_per_s_ci=1e-6) for p in A40.points)
     curve = posterior_curve(PowerProfile(points))
     assert curve.power_limits_w.tolist() == [float(limit_w) for limit_w in range(100, 301, 5)]
@@ -192,7 +192,7 @@ def test_a_curve_that_is_known_well_is_believed_as_it_is() -> None:
         assert near.iterations_per_s == pytest.approx(point.iterations_per_s, rel=1e-3)
 
 
-def test_what_lies_between_is_known_less_well_than_what_is_measured() -> None:
+def test_points_between_have_wider_intervals() -> None:
     points = tuple(
         replace(p, power_ci_w=0.01 * p.power_w, iterations_per_s_ci=0.01 * p.iterations_per_s)
         for p in CONVEX.points
@@ -206,7 +206,7 @@ def test_what_lies_between_is_known_less_well_than_what_is_measured() -> None:
     assert (between.power_ci_w or 0.0) / between.power_w > (measured.power_ci_w or 0.0) / measured.power_w
 
 
-def test_curves_as_they_might_be_scatter_as_much_as_is_not_known() -> None:
+def test_samples_scatter_with_the_uncertainty() -> None:
     rng = np.random.default_rng(5)
     points = tuple(
         replace(p, power_ci_w=0.02 * p.power_w, iterations_per_s_ci=0.04 * p.iterations_per_s)
@@ -221,7 +221,7 @@ def test_curves_as_they_might_be_scatter_as_much_as_is_not_known() -> None:
     assert draws.mean(axis=0) == pytest.approx(np.log(curve.iterations_per_s), abs=0.01)
 
 
-def test_one_point_is_believed_and_moved_alone() -> None:
+def test_a_single_point_has_a_posterior() -> None:
     one = PowerProfile((POINT,))
     assert posterior_curve(one) == one
     moved = sampled_curve(one, np.random.default_rng(1))
@@ -240,7 +240,7 @@ def test_one_point_is_believed_and_moved_alone() -> None:
     st.floats(1e-3, 1e3),
     st.integers(0, 1000),
 )
-def test_beliefs_are_curves_whatever_was_measured_and_in_whatever_unit(
+def test_posteriors_are_valid_in_any_unit(
     rows: list[tuple[int, float, float, float]], ratio: float, seed: int
 ) -> None:
     points = tuple(

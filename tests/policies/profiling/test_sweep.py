@@ -15,14 +15,14 @@ from tests.policies.profiling.gpu import CONVEX, SETTINGS, Job, measuring, profi
 LEAST_ENERGY_W = CONVEX.energy_minimal.power_limit_w
 
 
-def test_it_goes_down_by_a_fifth_and_ends_where_energy_has_risen() -> None:
+def test_it_descends_by_a_fifth_until_energy_rises() -> None:
     state, wanted_w = profiled(SETTINGS, begin(SETTINGS), Job())
     assert wanted_w == [300.0, 240.0, 190.0, 150.0]
     assert isinstance(state, Profiled)
     assert [point.power_limit_w for point in state.points] == [150.0, 190.0, 240.0, 300.0]
 
 
-def test_where_energy_never_rises_it_ends_at_the_floor() -> None:
+def test_it_ends_at_the_floor_if_energy_never_rises() -> None:
     linear = PowerProfile(
         tuple(
             ProfilePoint(power_limit_w=w, power_w=0.95 * w, iterations_per_s=r) for w, r in ((100.0, 0.8), (300.0, 1.0))
@@ -40,13 +40,13 @@ def test_the_curve_is_what_was_observed() -> None:
         assert (point.power_w, point.iterations_per_s) == pytest.approx(A40.at(point.power_limit_w))
 
 
-def test_a_floor_that_is_not_below_leaves_the_prior_limit_alone() -> None:
+def test_a_floor_at_the_prior_limit_measures_only_that() -> None:
     high = replace(SETTINGS, floor_power_limit_w=400.0)
     _, wanted_w = profiled(high, begin(high), Job())
     assert wanted_w == [300.0]
 
 
-def test_time_while_the_limit_settles_is_not_counted() -> None:
+def test_settling_time_is_not_counted() -> None:
     slow = Observation(power_limit_w=300.0, active_s=0.5, n_iterations=1.0, energy_j=50.0)
     state = advance(SETTINGS, begin(SETTINGS), slow)
     state, _ = profiled(SETTINGS, state, Job())
@@ -74,7 +74,7 @@ def test_noisy_iterations_are_measured_for_longer_up_to_a_bound() -> None:
 
 @pytest.mark.parametrize("iteration_s", [0.003, 30.0])
 @pytest.mark.parametrize("tells_times", [True, False])
-def test_it_bears_iterations_of_any_length(iteration_s: float, *, tells_times: bool) -> None:
+def test_iterations_may_have_any_length(iteration_s: float, *, tells_times: bool) -> None:
     points = tuple(replace(p, iterations_per_s=p.iterations_per_s / 10 / iteration_s) for p in CONVEX.points)
     job = Job(PowerProfile(points), slice_s=max(0.1, iteration_s), tells_times=tells_times)
     state, wanted_w = profiled(SETTINGS, begin(SETTINGS), job)
@@ -84,7 +84,7 @@ def test_it_bears_iterations_of_any_length(iteration_s: float, *, tells_times: b
         assert sum(point.n for point in state.points) <= 40
 
 
-def test_slices_shorter_than_an_iteration_are_put_together() -> None:
+def test_short_observations_are_grouped() -> None:
     piece = Observation(power_limit_w=300.0, active_s=0.1, n_iterations=0.05, energy_j=27.0)
     state = begin(SETTINGS)
     while not state.points:
@@ -103,7 +103,7 @@ def test_slices_shorter_than_an_iteration_are_put_together() -> None:
         replace(Job().observe(300.0), iteration_times_s=(-1.0,)),
     ],
 )
-def test_an_observation_that_cannot_be_changes_nothing(impossible: Observation) -> None:
+def test_an_invalid_observation_changes_nothing(impossible: Observation) -> None:
     state = measuring(SETTINGS, begin(SETTINGS), Job())
     assert advance(SETTINGS, state, impossible) is state
 
@@ -115,24 +115,24 @@ def test_without_energy_no_point_is_made() -> None:
     assert isinstance(state, Measuring)
 
 
-def test_what_is_known_is_not_measured_again() -> None:
+def test_known_points_are_not_measured_again() -> None:
     known = PowerProfile(tuple(point for point in CONVEX.points if point.power_limit_w in {300.0, 240.0}))
     state, wanted_w = profiled(SETTINGS, begin(SETTINGS, known), Job())
     assert wanted_w == [190.0, 150.0]
     assert state.points[2:] == known.points
 
 
-def test_a_whole_known_curve_needs_no_pass() -> None:
+def test_a_complete_known_curve_needs_no_sweep() -> None:
     assert begin(SETTINGS, CONVEX) == Profiled(points=CONVEX.points)
 
 
-def test_known_points_outside_the_range_are_forgotten() -> None:
+def test_known_points_outside_the_range_are_dropped() -> None:
     low = replace(SETTINGS, prior_power_limit_w=250.0)
     state = begin(low, A40)
     assert [point.power_limit_w for point in state.points] == [100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0]
 
 
-def test_the_interval_covers_the_truth_at_least_as_often_as_it_says() -> None:
+def test_the_interval_has_its_coverage() -> None:
     job, covered = Job(noise_ratio=0.05, rng=np.random.default_rng(7)), 0
     for _ in range(200):
         state = begin(SETTINGS)
@@ -155,6 +155,6 @@ def test_the_interval_covers_the_truth_at_least_as_often_as_it_says() -> None:
         lambda: replace(SETTINGS, n_gpus=0),
     ],
 )
-def test_settings_that_cannot_be_are_refused(refused: Callable[[], ProfilerSettings]) -> None:
+def test_invalid_settings_are_rejected(refused: Callable[[], ProfilerSettings]) -> None:
     with pytest.raises(ValueError, match=r"must be"):
         refused()

@@ -40,7 +40,7 @@ def curves(draw: st.DrawFn) -> PowerProfile:
 @given(
     curves(), st.floats(80.0, 400.0), st.floats(60.0, 400.0), st.floats(0.5, 0.95), st.floats(0.0, 0.2), st.integers()
 )
-def test_it_ends_and_asks_for_admissible_limits_alone(
+def test_it_ends_and_requests_only_admissible_limits(
     curve: PowerProfile, prior_w: float, floor_w: float, step_ratio: float, noise_ratio: float, seed: int
 ) -> None:
     bounds = ProfilerSettings(prior_power_limit_w=prior_w, floor_power_limit_w=floor_w, step_ratio=step_ratio)
@@ -53,7 +53,7 @@ def test_it_ends_and_asks_for_admissible_limits_alone(
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 4), st.floats(0.55, 0.95))
-def test_a_restart_in_the_midst_gives_the_same_curve(cut: int, step_ratio: float) -> None:
+def test_a_restart_gives_the_same_curve(cut: int, step_ratio: float) -> None:
     bounds = replace(SETTINGS, step_ratio=step_ratio)
     whole, wanted_w = profiled(bounds, begin(bounds), Job())
     kept = whole.points[len(whole.points) - min(cut, len(whole.points)) :]
@@ -66,7 +66,7 @@ def test_a_restart_in_the_midst_gives_the_same_curve(cut: int, step_ratio: float
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 16), st.sampled_from([0.25, 1.0, 8.0, 64.0]), st.integers(0, 100))
-def test_other_units_of_energy_and_time_change_no_limit(n_gpus: int, time_ratio: float, seed: int) -> None:
+def test_units_change_no_limit(n_gpus: int, time_ratio: float, seed: int) -> None:
     _, wanted_w = profiled(SETTINGS, begin(SETTINGS), Job(noise_ratio=0.05, rng=np.random.default_rng(seed)))
     scaled = replace(
         SETTINGS,
@@ -85,7 +85,7 @@ def test_other_units_of_energy_and_time_change_no_limit(n_gpus: int, time_ratio:
 
 @settings(max_examples=50, deadline=None)
 @given(st.floats(1.2, 4.0), st.floats(0.0, 120.0), st.floats(0.55, 0.9))
-def test_it_never_goes_far_below_the_energy_minimal_limit(bend: float, idle_w: float, step_ratio: float) -> None:
+def test_it_never_goes_far_below_the_energy_minimum(bend: float, idle_w: float, step_ratio: float) -> None:
     """Power in proportion to the limit, and a rate that saturates: energy per iteration is convex."""
     curve = PowerProfile(
         tuple(
@@ -105,7 +105,7 @@ def test_it_never_goes_far_below_the_energy_minimal_limit(bend: float, idle_w: f
 
 
 @given(st.lists(st.floats(0.0, 2.0), max_size=60))
-def test_progress_never_goes_back_and_ends_at_one(durations_s: list[float]) -> None:
+def test_progress_is_monotone_and_ends_at_one(durations_s: list[float]) -> None:
     state, before = begin(SETTINGS), 0.0
     for active_s in durations_s:
         power_w, rate_per_s = CONVEX.at(target_power_limit_w(state) or 100.0)

@@ -10,18 +10,18 @@ from policies.vocabulary.profile import PowerProfile
 from tests.policies.profiling.gpu import CONVEX, SETTINGS, Job, measuring, profiled
 
 
-def test_a_limiter_beside_us_is_recorded_where_it_holds_and_its_range_is_left_out() -> None:
+def test_a_power_brake_is_measured_at_its_own_limit() -> None:
     state, wanted_w = profiled(SETTINGS, begin(SETTINGS), Job(), enforced=lambda limit_w: min(limit_w, 220.0))
     assert wanted_w == [300.0, 175.0, 140.0]
     assert [point.power_limit_w for point in state.points] == [140.0, 175.0, 220.0]
 
 
-def test_a_reading_that_flickers_by_less_than_a_watt_is_the_same_limit() -> None:
+def test_a_flickering_reading_is_the_same_limit() -> None:
     state, _ = profiled(SETTINGS, begin(SETTINGS), Job(), enforced=lambda limit_w: limit_w - 0.7)
     assert [point.power_limit_w for point in state.points] == [150.0, 190.0, 240.0, 300.0]
 
 
-def test_a_limit_that_changes_while_it_is_measured_is_measured_anew() -> None:
+def test_a_changed_limit_restarts_its_measurement() -> None:
     state = measuring(SETTINGS, begin(SETTINGS), Job())
     after = advance(SETTINGS, state, Job().observe(280.0))
     assert isinstance(after, Settling)
@@ -29,14 +29,14 @@ def test_a_limit_that_changes_while_it_is_measured_is_measured_anew() -> None:
     assert after.settled_s == pytest.approx(0.1, rel=0.1)
 
 
-def test_a_limit_that_will_not_stand_still_is_given_up() -> None:
+def test_an_unstable_limit_is_skipped() -> None:
     state = begin(SETTINGS)
     for turn in range(MAX_RESTARTS + 2):
         state = advance(SETTINGS, state, Job().observe(300.0 if turn % 2 else 250.0))
     assert target_power_limit_w(state) == 240.0
 
 
-def test_a_job_that_becomes_faster_at_a_lower_limit_is_profiled_from_the_start() -> None:
+def test_a_job_faster_at_a_lower_limit_is_profiled_anew() -> None:
     state = begin(SETTINGS)
     while len(state.points) < 2:
         state = advance(SETTINGS, state, Job().observe(target_power_limit_w(state) or 0.0))
@@ -46,7 +46,7 @@ def test_a_job_that_becomes_faster_at_a_lower_limit_is_profiled_from_the_start()
     assert state.points[-1].iterations_per_s == pytest.approx(20.0)
 
 
-def test_a_job_that_keeps_changing_is_not_profiled_for_ever() -> None:
+def test_a_changing_job_is_not_profiled_for_ever() -> None:
     state, n_slices = begin(SETTINGS), 0
     while (limit_w := target_power_limit_w(state)) is not None:
         seen = Job().observe(limit_w)
@@ -57,7 +57,7 @@ def test_a_job_that_keeps_changing_is_not_profiled_for_ever() -> None:
     assert n_slices < 100 * (MAX_RENEWALS + 2)
 
 
-def test_a_window_in_which_the_job_changes_is_begun_anew() -> None:
+def test_a_change_within_a_window_restarts_it() -> None:
     at_once = replace(SETTINGS, settle_s=0.0, window_s=2.0)
     state = begin(at_once)
     for _ in range(8):

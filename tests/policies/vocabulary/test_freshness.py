@@ -57,7 +57,7 @@ def at(
         (-0.1, ("absent", None)),
     ],
 )
-def test_a_signal_that_nobody_continues_degrades_step_by_step(hour: float, wanted: tuple[str, float | None]) -> None:
+def test_a_silent_source_degrades_in_steps(hour: float, wanted: tuple[str, float | None]) -> None:
     assert at(hour * HOUR_S) == wanted
 
 
@@ -66,7 +66,7 @@ def test_without_a_forecast_it_goes_from_held_to_stale() -> None:
     assert at(5.1 * HOUR_S, forecast=None) == ("stale", None)
 
 
-def test_a_forecast_that_repeats_the_last_value_bridges_nothing() -> None:
+def test_persistence_is_no_forecast() -> None:
     assert at(6.0 * HOUR_S, forecast=replace(FORECAST, source="persistence")) == ("stale", None)
 
 
@@ -81,14 +81,14 @@ def test_a_gap_is_held_over() -> None:
     assert at(2.0 * HOUR_S, known=hourly([100.0, NAN, 300.0])) == ("fresh", 300.0)
 
 
-def test_a_source_that_is_always_late_is_fresh_and_its_present_is_a_forecast() -> None:
+def test_a_source_late_as_usual_is_fresh() -> None:
     lag_s = 6 * HOUR_S
     assert at(4.0 * HOUR_S, lag_s=lag_s) == ("fresh", 300.0)
     assert at(8.0 * HOUR_S, lag_s=lag_s) == ("fresh", 400.0)
     assert at(9.0 * HOUR_S + GRACE_S + 1, lag_s=lag_s) == ("forecast", 400.0)
 
 
-def test_prices_that_are_settled_already_come_true_on_time() -> None:
+def test_settled_prices_are_used_on_time() -> None:
     present = assess_signal(KNOWN, FORECAST, now_s=0.9 * HOUR_S, max_age_s=MAX_AGE_S, lasting_s=600.0)
     assert present.history is not None
     assert present.forecast is not None
@@ -97,7 +97,7 @@ def test_prices_that_are_settled_already_come_true_on_time() -> None:
     assert not present.forecast.estimated[present.forecast.starts_s < 3 * HOUR_S].any()
 
 
-def test_what_stands_for_the_present_is_an_estimate_and_lasts_until_the_next_look() -> None:
+def test_the_stand_in_is_an_estimate_until_the_next_assessment() -> None:
     present = assess_signal(KNOWN, FORECAST, now_s=3.2 * HOUR_S, max_age_s=MAX_AGE_S, lasting_s=600.0)
     assert present.history is not None
     assert present.forecast is not None
@@ -106,13 +106,13 @@ def test_what_stands_for_the_present_is_an_estimate_and_lasts_until_the_next_loo
     assert present.forecast.starts_s[0] == present.history.ends_s == 3.2 * HOUR_S + 600.0
 
 
-def test_a_value_is_never_held_longer_than_it_may_even_until_the_next_look() -> None:
+def test_a_value_is_never_held_beyond_its_maximum_age() -> None:
     present = assess_signal(KNOWN, None, now_s=4.99 * HOUR_S, max_age_s=MAX_AGE_S, lasting_s=HOUR_S)
     assert present.history is not None
     assert present.history.ends_s == 5 * HOUR_S
 
 
-def test_a_constant_is_fresh_for_ever() -> None:
+def test_a_constant_is_always_fresh() -> None:
     constant = constant_signal(300.0, kind="average", unit="g/kWh", now_s=0.0)
     assert at(1e9, known=constant, forecast=None) == ("fresh", 300.0)
 
@@ -124,7 +124,7 @@ def test_a_constant_is_fresh_for_ever() -> None:
     lag_s=st.floats(0, 30 * HOUR_S),
     has_forecast=st.booleans(),
 )
-def test_a_value_is_told_exactly_when_it_may_be_trusted_and_is_no_older_than_allowed(
+def test_a_present_value_exists_exactly_when_it_is_trusted(
     values: list[float], hour: float, max_age_s: float, lag_s: float, has_forecast: bool
 ) -> None:
     known, now_s = hourly(values), hour * HOUR_S

@@ -52,7 +52,7 @@ def hours_of(starts_s: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[int
 
 @pytest.mark.parametrize("factor", [10.0, 0.1, 1000.0])
 @pytest.mark.parametrize("hour", [30, 54, 71])
-def test_a_single_leap_is_not_believed_wherever_it_stands(hour: int, factor: float) -> None:
+def test_a_single_spike_is_rejected(hour: int, factor: float) -> None:
     whole = signal(_ordinary(72) * _factors(72, {f"h{hour}": factor}))
     believed, leaps_s = reject_spikes(whole)
     assert hours_of(leaps_s) == [hour]
@@ -60,37 +60,37 @@ def test_a_single_leap_is_not_believed_wherever_it_stands(hour: int, factor: flo
     assert np.isnan(believed.values).sum() == 1
 
 
-def test_a_leap_that_stays_is_believed_as_soon_as_the_next_value_confirms_it() -> None:
+def test_a_step_is_accepted_once_confirmed() -> None:
     values = _ordinary(72)
     values[70:] *= 10.0
     assert hours_of(reject_spikes(signal(values[:71]))[1]) == [70]
     assert hours_of(reject_spikes(signal(values))[1]) == []
 
 
-def test_two_leaps_in_a_row_to_different_places_are_both_not_believed() -> None:
+def test_two_different_spikes_in_a_row_are_rejected() -> None:
     assert hours_of(reject_spikes(day_after_day(h40=10.0, h41=0.05))[1]) == [40, 41]
 
 
-def test_a_series_that_leaps_all_the_time_is_believed() -> None:
+def test_a_series_of_regime_switches_is_accepted() -> None:
     """A marginal intensity switches between regimes, from one power station to the next."""
     dice = np.random.default_rng(1)
     values = np.where(dice.random(200) < 0.2, 40.0, 420.0)
     assert hours_of(reject_spikes(signal(values, "marginal"))[1]) == []
 
 
-def test_prices_may_leap_and_be_negative() -> None:
+def test_prices_are_always_accepted() -> None:
     values = np.where(np.arange(72) == 50, -3.0, 0.1)
     whole = signal(values, "price")
     assert reject_spikes(whole)[0] is whole
 
 
-def test_a_very_short_history_says_nothing_of_what_is_ordinary() -> None:
+def test_a_very_short_history_rejects_nothing() -> None:
     assert hours_of(reject_spikes(day_after_day(MIN_KNOWN - 1, h3=10.0))[1]) == []
     assert hours_of(reject_spikes(day_after_day(MIN_KNOWN, h5=10.0))[1]) == [5]
     assert hours_of(reject_spikes(day_after_day(23, h22=10.0))[1]) == [22]
 
 
-def test_in_fine_steps_a_leap_must_stay_for_half_an_hour() -> None:
+def test_in_fine_steps_half_an_hour_confirms() -> None:
     for n_wrong, wanted in ((1, 1), (5, 5), (7, 0)):
         values = np.asarray(300.0 + np.arange(600) % 7, dtype=np.float64)
         values[500 : 500 + n_wrong] *= 10.0
@@ -98,7 +98,7 @@ def test_in_fine_steps_a_leap_must_stay_for_half_an_hour() -> None:
         assert len(reject_spikes(whole)[1]) == wanted
 
 
-def test_a_gap_between_two_values_is_no_leap() -> None:
+def test_a_gap_is_no_spike() -> None:
     values = _ordinary(72)
     values[10:20] = np.nan
     assert hours_of(reject_spikes(signal(values))[1]) == []
@@ -108,7 +108,7 @@ def test_a_gap_between_two_values_is_no_leap() -> None:
     st.lists(st.one_of(st.just(math.nan), st.floats(1e-3, 1e6)), max_size=60),
     st.sampled_from(["average", "marginal", "price"]),
 )
-def test_nothing_is_ever_added_or_changed(values: list[float], kind: SignalKind) -> None:
+def test_values_are_only_ever_removed(values: list[float], kind: SignalKind) -> None:
     whole = signal(np.array(values, dtype=np.float64), kind)
     believed, leaps_s = reject_spikes(whole)
     kept = np.isfinite(believed.values)

@@ -36,7 +36,7 @@ def profiles(draw: st.DrawFn) -> PowerProfile:
 
 
 @given(st.lists(st.tuples(VALUES, WEIGHTS), min_size=1, max_size=30))
-def test_isotonic_is_that_of_scikit_learn(rows: list[tuple[float, float]]) -> None:
+def test_isotonic_agrees_with_scikit_learn(rows: list[tuple[float, float]]) -> None:
     regression = pytest.importorskip("sklearn.isotonic").IsotonicRegression()
     values, weights = np.array(rows).T
     expected = regression.fit_transform(np.arange(len(values)), values, sample_weight=weights)
@@ -44,7 +44,7 @@ def test_isotonic_is_that_of_scikit_learn(rows: list[tuple[float, float]]) -> No
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), VALUES), min_size=2, max_size=12), st.integers(0, 1000))
-def test_pchip_is_that_of_scipy(rows: list[tuple[int, float]], seed: int) -> None:
+def test_pchip_agrees_with_scipy(rows: list[tuple[int, float]], seed: int) -> None:
     interpolate = pytest.importorskip("scipy.interpolate")
     knots = np.cumsum([step for step, _ in rows]).astype(float)
     values = np.array([value for _, value in rows])
@@ -54,7 +54,7 @@ def test_pchip_is_that_of_scipy(rows: list[tuple[int, float]], seed: int) -> Non
 
 
 @given(profiles(), st.floats(1.0, 50.0))
-def test_the_fitted_curve_is_monotone_and_goes_through_the_smoothed_points(
+def test_the_fit_is_monotone_through_the_smoothed_points(
     profile: PowerProfile, step_w: float
 ) -> None:
     curve = fit_curve(profile, step_w=step_w)
@@ -66,14 +66,14 @@ def test_the_fitted_curve_is_monotone_and_goes_through_the_smoothed_points(
 
 
 @given(profiles())
-def test_a_fitted_curve_is_not_smoothed_further(profile: PowerProfile) -> None:
+def test_fitting_is_idempotent(profile: PowerProfile) -> None:
     once = smoothed(profile)
     twice = smoothed(once)
     assert twice.power_w == pytest.approx(once.power_w)
     assert twice.iterations_per_s == pytest.approx(once.iterations_per_s)
 
 
-def test_points_that_contradict_each_other_are_pooled_by_how_well_they_are_known() -> None:
+def test_contradictory_points_are_pooled_by_precision() -> None:
     low = ProfilePoint(
         power_limit_w=200.0, power_w=150.0, iterations_per_s=2.0, power_ci_w=1.0, iterations_per_s_ci=0.02
     )
@@ -88,13 +88,13 @@ def test_points_that_contradict_each_other_are_pooled_by_how_well_they_are_known
     assert smoothed(unknown).iterations_per_s == pytest.approx([np.exp((np.log(2.0) + 3 * np.log(1.9)) / 4)] * 2)
 
 
-def test_measured_limits_keep_what_is_known_of_them_and_others_have_nothing() -> None:
+def test_interpolated_points_have_no_intervals() -> None:
     curve = fit_curve(A40, step_w=5.0)
     assert [p.power_limit_w for p in curve.points] == [float(limit_w) for limit_w in range(100, 301, 5)]
     assert all(point.n == 0 and point.power_ci_w is None for point in curve.points if point not in A40.points)
 
 
-def test_one_point_is_its_own_curve() -> None:
+def test_a_single_point_is_its_own_curve() -> None:
     one = PowerProfile(A40.points[:1])
     assert fit_curve(one, step_w=5.0) == one
 
@@ -110,7 +110,7 @@ def test_no_point_lies_below_the_lower_hull(profile: PowerProfile) -> None:
 
 
 @given(profiles())
-def test_marginal_energies_rise_along_the_hull_from_the_energy_minimal_point_to_the_fastest(
+def test_marginal_energies_rise_along_the_hull(
     profile: PowerProfile,
 ) -> None:
     hull = lower_hull(profile)

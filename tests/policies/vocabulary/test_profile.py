@@ -21,7 +21,7 @@ def profiles(draw: st.DrawFn) -> PowerProfile:
     return PowerProfile(tuple(point(100.0 + 25 * k, draw(number), draw(number)) for k in range(n)))
 
 
-def test_the_fastest_is_the_highest_limit_and_the_energy_minimal_the_cheapest_iteration() -> None:
+def test_fastest_and_energy_minimal_points() -> None:
     assert A40.fastest.power_limit_w == 300.0
     assert A40.energy_minimal.power_limit_w == 200.0
 
@@ -32,14 +32,14 @@ def test_a_point_is_found_within_half_a_watt(power_limit_w: float, found_w: floa
     assert (None if found is None else found.power_limit_w) == found_w
 
 
-def test_between_points_the_curve_is_linear_and_outside_it_is_flat() -> None:
+def test_interpolation_is_linear_and_flat_outside() -> None:
     curve = PowerProfile((point(100, 90, 1), point(200, 190, 3)))
     assert curve.at(150) == (140, 2)
     assert curve.at(50) == (90, 1)
     assert curve.at(500) == (190, 3)
 
 
-def test_overhead_is_added_before_the_building_multiplies() -> None:
+def test_host_power_is_added_before_pue() -> None:
     curve = PowerProfile((ProfilePoint(power_limit_w=100, power_w=90, iterations_per_s=1, power_ci_w=2),))
     loaded = curve.with_overhead(host_power_w=10, pue=1.5).fastest
     assert (loaded.power_w, loaded.power_ci_w, loaded.iterations_per_s) == (150, 3, 1)
@@ -49,11 +49,11 @@ def test_host_power_moves_the_energy_minimal_limit_up() -> None:
     assert A40.with_overhead(host_power_w=200, pue=1).energy_minimal.power_limit_w == 225.0
 
 
-def test_only_limits_from_the_energy_minimal_one_up_are_usable() -> None:
+def test_usable_limits_start_at_the_energy_minimum() -> None:
     assert A40.usable().power_limits_w.tolist() == [200.0, 225.0, 250.0, 275.0, 300.0]
 
 
-def test_a_limit_that_is_slower_and_needs_more_is_dropped() -> None:
+def test_a_dominated_limit_is_dropped() -> None:
     noisy = PowerProfile((point(100, 100, 1.0), point(125, 131, 1.19), point(150, 130, 1.2), point(175, 160, 1.3)))
     assert noisy.usable().power_limits_w.tolist() == [100.0, 150.0, 175.0]
 
@@ -69,20 +69,20 @@ def test_a_limit_that_is_slower_and_needs_more_is_dropped() -> None:
         ((point(float("inf"), 90, 1),), "above 0"),
     ],
 )
-def test_what_is_no_curve_is_refused(points: tuple[ProfilePoint, ...], fault: str) -> None:
+def test_an_invalid_curve_is_rejected(points: tuple[ProfilePoint, ...], fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         PowerProfile(points)
 
 
 @given(profiles())
-def test_the_usable_points_keep_the_highest_rate_and_the_least_energy(profile: PowerProfile) -> None:
+def test_usable_points_keep_the_extremes(profile: PowerProfile) -> None:
     usable = profile.usable()
     assert usable.iterations_per_s.max() == profile.iterations_per_s.max()
     assert usable.energy_minimal.iteration_energy_j == profile.energy_minimal.iteration_energy_j
 
 
 @given(profiles(), st.floats(0.0, 1e3), st.floats(0.0, 1e5))
-def test_no_price_of_carbon_or_time_wants_a_point_that_is_not_usable(
+def test_no_price_selects_an_unusable_point(
     profile: PowerProfile, value: float, price: float
 ) -> None:
     best, usable = (

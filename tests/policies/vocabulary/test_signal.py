@@ -40,7 +40,7 @@ def test_a_value_holds_from_its_start_until_the_next(now_s: float, value: float 
 @pytest.mark.parametrize(
     ("now_s", "age_s"), [(-1.0, math.inf), (5.0, 0.0), (12.0, 2.0), (25.0, 0.0), (35.0, 5.0), (100.0, 70.0)]
 )
-def test_the_age_counts_from_when_the_last_known_value_ceased_to_hold(now_s: float, age_s: float) -> None:
+def test_the_age_counts_from_the_end_of_the_last_value(now_s: float, age_s: float) -> None:
     assert GAPPED.age_s(now_s) == age_s
 
 
@@ -48,13 +48,13 @@ def test_an_empty_signal_is_infinitely_old() -> None:
     assert signal([], [], 0.0).age_s(5.0) == math.inf
 
 
-def test_the_mean_is_weighted_by_time_and_skips_what_is_missing() -> None:
+def test_the_mean_is_weighted_by_time_and_skips_gaps() -> None:
     assert GAPPED.mean(5.0, 25.0) == 200.0
     assert GAPPED.mean(8.0, 28.0) == pytest.approx((2 * 100 + 8 * 300) / 10)
     assert GAPPED.mean(10.0, 20.0) is None
 
 
-def test_the_maximum_looks_only_at_what_holds_in_the_interval() -> None:
+def test_the_maximum_is_that_of_the_interval() -> None:
     assert GAPPED.maximum(0.0, 20.0) == 100.0
     assert GAPPED.maximum(0.0, 20.1) == 300.0
     assert GAPPED.maximum(30.0, 90.0) is None
@@ -83,7 +83,7 @@ def test_a_part_keeps_what_is_estimated() -> None:
     assert typed.between(10.0, 30.0).estimated.tolist() == [True, False]
 
 
-def test_flags_of_another_length_are_refused() -> None:
+def test_flags_of_another_length_are_rejected() -> None:
     with pytest.raises(ValueError, match="estimated has shape"):
         signal([0.0, 10.0, 20.0], [1.0, 2.0, 3.0], 30.0, estimated=np.array([False, True]))
 
@@ -108,7 +108,7 @@ def test_kinds_and_units_never_mix(changes: dict[str, str]) -> None:
         GAPPED.joined(signal([50.0], [1.0], 60.0, **changes))
 
 
-def test_a_newer_fetch_rules_from_its_first_start_and_continues_what_was() -> None:
+def test_a_newer_fetch_wins_from_its_first_start() -> None:
     newer = signal([20.0, 30.0], [7.0, 8.0], 50.0, source="newer", issued_at_s=5.0)
     revised = signal([0.0, 10.0, 20.0, 25.0], [1.0, 2.0, 3.0, 4.0], 60.0).revised(newer)
     assert revised.starts_s.tolist() == [0.0, 10.0, 20.0, 30.0]
@@ -116,7 +116,7 @@ def test_a_newer_fetch_rules_from_its_first_start_and_continues_what_was() -> No
     assert (revised.ends_s, revised.source, revised.issued_at_s) == (50.0, "newer", 5.0)
 
 
-def test_what_a_newer_fetch_lacks_does_not_erase_what_was_known_nor_does_that_hold_for_longer() -> None:
+def test_gaps_of_a_newer_fetch_keep_older_values() -> None:
     known = signal([0.0, 10.0, 20.0, 30.0], [1.0, 2.0, 3.0, 4.0], 40.0, estimated=np.array([False, True, True, False]))
     revised = known.revised(signal([10.0, 30.0, 40.0, 60.0], [NAN, 5.0, NAN, 6.0], 70.0))
     assert [revised.value_at(t) for t in (5.0, 15.0, 25.0, 35.0, 45.0, 65.0)] == [1.0, 2.0, 3.0, 5.0, None, 6.0]
@@ -125,30 +125,30 @@ def test_what_a_newer_fetch_lacks_does_not_erase_what_was_known_nor_does_that_ho
     assert [short.value_at(t) for t in (15.0, 20.0, 49.0)] == [2.0, None, None]
 
 
-def test_a_value_that_starts_before_a_gap_of_the_newer_fetch_does_not_reach_into_it() -> None:
+def test_an_older_value_does_not_extend_into_a_gap() -> None:
     revised = signal([0.0], [1.0], 40.0).revised(signal([0.0, 10.0, 20.0], [5.0, NAN, 6.0], 30.0))
     assert [revised.value_at(t) for t in (5.0, 15.0, 25.0, 35.0)] == [5.0, None, 6.0, None]
 
 
-def test_a_newer_fetch_that_ends_earlier_does_not_erase_what_starts_after_it() -> None:
+def test_a_shorter_newer_fetch_keeps_later_values() -> None:
     revised = signal([0.0, 10.0, 20.0, 30.0], [1.0, 2.0, 3.0, 4.0], 40.0).revised(signal([10.0], [7.0], 15.0))
     assert revised.starts_s.tolist() == [0.0, 10.0, 15.0, 20.0, 30.0]
     assert [revised.value_at(t) for t in (5.0, 12.0, 17.0, 25.0, 39.0, 40.0)] == [1.0, 7.0, None, 3.0, 4.0, None]
 
 
-def test_the_time_between_an_old_fetch_and_a_newer_one_is_missing() -> None:
+def test_time_between_two_fetches_is_missing() -> None:
     revised = GAPPED.revised(signal([50.0], [1.0], 60.0))
     assert [revised.value_at(t) for t in (25.0, 45.0, 55.0)] == [300.0, None, 1.0]
 
 
-def test_an_empty_fetch_revises_nothing_and_nothing_is_revised_by_all() -> None:
+def test_revising_with_or_from_an_empty_signal() -> None:
     empty = signal([], [], 0.0)
     assert GAPPED.revised(empty) is GAPPED
     assert empty.revised(GAPPED) is GAPPED
 
 
 @pytest.mark.parametrize("changes", [{"kind": "marginal"}, {"unit": "EUR/kWh"}, {"zone": "FR"}])
-def test_a_signal_is_not_revised_by_one_of_another_kind_zone_or_unit(changes: dict[str, str]) -> None:
+def test_kind_zone_and_unit_must_match_to_revise(changes: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="cannot revise"):
         GAPPED.revised(signal([50.0], [1.0], 60.0, **changes))
 
@@ -164,14 +164,14 @@ def test_a_signal_is_not_revised_by_one_of_another_kind_zone_or_unit(changes: di
         ([0.0], [1.0], NAN, "after the last start"),
     ],
 )
-def test_what_is_no_step_function_is_refused(
+def test_an_invalid_step_function_is_rejected(
     starts_s: list[float], values: list[float], ends_s: float, fault: str
 ) -> None:
     with pytest.raises(ValueError, match=fault):
         signal(starts_s, values, ends_s)
 
 
-def test_a_signal_cannot_be_changed_from_outside() -> None:
+def test_a_signal_is_immutable() -> None:
     values = np.array([1.0])
     one = signal([0.0], [1.0], 5.0)
     other = Signal(
@@ -207,7 +207,7 @@ def test_steps_of_two_halves_add_up(one: Signal, start_s: int, first_s: int, sec
 
 
 @given(signals(), st.floats(-60, 700), st.floats(-60, 700), st.floats(-60, 700))
-def test_a_part_has_the_values_of_the_whole_and_none_outside(
+def test_a_part_equals_the_whole_within_its_range(
     one: Signal, start_s: float, end_s: float, now_s: float
 ) -> None:
     inside = start_s <= now_s < end_s
@@ -215,7 +215,7 @@ def test_a_part_has_the_values_of_the_whole_and_none_outside(
 
 
 @given(signals(), signals(), st.integers(-60, 700))
-def test_revising_prefers_what_is_newer_and_makes_nothing_up(older: Signal, newer: Signal, now_s: int) -> None:
+def test_revising_prefers_newer_values(older: Signal, newer: Signal, now_s: int) -> None:
     revised = older.revised(newer)
     values = (older.value_at(now_s), newer.value_at(now_s))
     if now_s < newer.starts_s[0]:

@@ -40,7 +40,7 @@ def test_a_price_in_pence_is_a_hundredth_in_pounds() -> None:
     assert price_pounds_per_kwh(24.5) == pytest.approx(0.245)
 
 
-def test_the_factor_of_a_kilowatt_hour_stands_in_one_file() -> None:
+def test_the_kilowatt_hour_is_defined_in_one_file() -> None:
     package = Path(policies.__file__).parent
     number = re.compile(r"\b3_?600_?000\b|\b3\.6e6\b")
     files = {path.name for path in package.rglob("*.py") if number.search(path.read_text(encoding="utf-8"))}
