@@ -41,9 +41,7 @@ def test_there_is_no_posterior_before_the_first_run() -> None:
     st.dictionaries(st.sampled_from(SIZES), st.floats(1e-9, 1e12)),
     st.none() | st.floats(0.01, 1),
 )
-def test_the_posterior_is_always_proper(
-    runs: list[Observation], costs: dict[int, float], ratio: float | None
-) -> None:
+def test_the_posterior_is_always_proper(runs: list[Observation], costs: dict[int, float], ratio: float | None) -> None:
     posterior = infer(study(*runs, costs=costs), LearningSettings(forgetting_ratio=ratio))
     if posterior is None:
         assert all(run.outcome == "failed" for run in runs)

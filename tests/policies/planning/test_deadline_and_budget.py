@@ -123,9 +123,7 @@ def test_without_a_signal_a_budget_is_in_kwh() -> None:
     ("objective", "limit_w"),
     [(DeadlineObjective(deadline_s=NOW_S + DAY_S), 300.0), (BudgetObjective(budget=1.0), 200.0)],
 )
-def test_unknown_length_takes_the_safe_side(
-    objective: DeadlineObjective | BudgetObjective, limit_w: float
-) -> None:
+def test_unknown_length_takes_the_safe_side(objective: DeadlineObjective | BudgetObjective, limit_w: float) -> None:
     unknown = Progress(n_iterations=10.0, active_s=10.0, started_at_s=NOW_S, spent=0.0)
     decision = decided(objective, so_far=unknown, rules=FREE)
     assert (decision.power_limit_w, decision.reason) == (limit_w, "length_unknown")

@@ -38,7 +38,9 @@ def solved(hull: Hull, ahead: SignalOutlook, needed_per_s: float) -> float:
 
 
 @given(profiles(), steps, st.floats(0.0, 1.0))
-def test_the_cost_agrees_with_a_linear_programme(profile: PowerProfile, pairs: list[tuple[float, float]], share: float) -> None:
+def test_the_cost_agrees_with_a_linear_programme(
+    profile: PowerProfile, pairs: list[tuple[float, float]], share: float
+) -> None:
     hull, ahead = lower_hull(profile), outlook(pairs)
     low, high = hull.most_efficient.iterations_per_s, hull.fastest.iterations_per_s
     dispatch = MeritOrder(hull, ahead).dispatch(low + share * (high - low))
@@ -47,9 +49,7 @@ def test_the_cost_agrees_with_a_linear_programme(profile: PowerProfile, pairs: l
 
 
 @given(profiles(), steps, st.floats(0.0, 3.0))
-def test_the_rate_is_within_the_hull(
-    profile: PowerProfile, pairs: list[tuple[float, float]], needed: float
-) -> None:
+def test_the_rate_is_within_the_hull(profile: PowerProfile, pairs: list[tuple[float, float]], needed: float) -> None:
     hull = lower_hull(profile)
     rate_per_s = MeritOrder(hull, outlook(pairs)).dispatch(needed * hull.fastest.iterations_per_s).rate_per_s
     assert hull.most_efficient.iterations_per_s <= rate_per_s <= hull.fastest.iterations_per_s * (1 + 1e-12)

@@ -18,9 +18,7 @@ HALF_PER_S = (LOW.iterations_per_s + HIGH.iterations_per_s) / 2
 
 
 @given(profiles(), st.floats(0.0, 1.2), st.floats(0.0, 400.0))
-def test_parts_keep_the_dwell_time_and_the_mean_rate(
-    profile: PowerProfile, share: float, dwell_s: float
-) -> None:
+def test_parts_keep_the_dwell_time_and_the_mean_rate(profile: PowerProfile, share: float, dwell_s: float) -> None:
     hull, rules = lower_hull(profile), SwitchingRules(period_s=300.0, min_dwell_s=dwell_s, min_gain_ratio=0.0)
     low_per_s, high_per_s = hull.most_efficient.iterations_per_s, hull.fastest.iterations_per_s
     rate_per_s = low_per_s + share * (high_per_s - low_per_s)

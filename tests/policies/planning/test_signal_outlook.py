@@ -113,9 +113,7 @@ def test_a_held_value_precedes_the_forecast() -> None:
 
 
 @given(st.floats(0.0, 3 * HOUR_S), st.floats(0.0, 3 * HOUR_S - 1.0))
-def test_foreseen_ends_at_a_gap_before_the_forecast(
-    hole_s: float, at_s: float
-) -> None:
+def test_foreseen_ends_at_a_gap_before_the_forecast(hole_s: float, at_s: float) -> None:
     """The hole counts as hours unknown, and what comes after it is foreseen no longer."""
     current = judged(at_s, replace(LATER, starts_s=LATER.starts_s + hole_s, ends_s=LATER.ends_s + hole_s))
     history, forecast, now_s = current.history, current.forecast, NOW_S + at_s

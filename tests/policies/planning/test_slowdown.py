@@ -1,4 +1,4 @@
-"""The objective `slowdown`: the static plan, mixes, the ledger, known lengths, and what is done without a signal."""
+"""A bound on the slowdown: required rates, duty cycles, hysteresis, and what falls back to what."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from policies.vocabulary.signal import constant_signal
 from policies.vocabulary.units import DAY_S, HOUR_S
 from tests.policies.days import A40, grid, hourly, known_by
-from tests.policies.planning.decisions import FREE, NOW_S, TOP_PER_S, ahead, chosen, means, progress
+from tests.policies.planning.decisions import FREE, NOW_S, TOP_PER_S, ahead, chosen, decided, means, progress
 from tests.policies.vocabulary.test_profile import profiles
 
 
@@ -194,9 +194,7 @@ def test_a_slow_limit_ends_when_the_time_budget_does() -> None:
 @pytest.mark.parametrize(
     ("hours", "limit_w", "reason"), [(0.3, 200.0, "slowdown_signal"), (2.0, 225.0, "kept_small_gain")]
 )
-def test_a_fast_limit_stays_if_its_surplus_avoids_cost(
-    hours: float, limit_w: float, reason: str
-) -> None:
+def test_a_fast_limit_stays_if_its_surplus_avoids_cost(hours: float, limit_w: float, reason: str) -> None:
     """Four hours of work need 225 W for some of them, which all are as good; now 225 W would stay for a whole one."""
     low, high = (point.iterations_per_s for point in lower_hull(A40).points[:2])
     needed_per_s = low + hours / 4 * (high - low)
@@ -293,3 +291,29 @@ def test_without_a_known_end_the_time_budget_is_never_overdrawn(dwell_s: float) 
         last_w = decision.power_limit_w if later is None else later.power_limit_w
         current = CurrentLimit(power_limit_w=last_w, since_s=now_s - 300.0)
     assert now_s >= 1.045 * n_iterations / TOP_PER_S
+
+
+@pytest.mark.parametrize("more_w", [0.0, 5.0, 10.0, 15.0])
+@pytest.mark.parametrize("n_iterations", [None, 5e5])
+def test_hysteresis_is_the_same_without_and_with_a_constant_signal(more_w: float, n_iterations: float | None) -> None:
+    limits_w = np.arange(100.0, 301.0, 5.0)
+    rates_per_s = 10 * (1 - np.exp(-(limits_w - 20) / 80))
+    profile = PowerProfile(
+        tuple(
+            ProfilePoint(power_limit_w=limit_w, power_w=limit_w, iterations_per_s=rate_per_s)
+            for limit_w, rate_per_s in zip(limits_w.tolist(), rates_per_s.tolist(), strict=True)
+        )
+    )
+    rules = SwitchingRules(period_s=300.0, min_dwell_s=60.0, min_gain_ratio=0.01)
+    objective, so_far = (
+        SlowdownObjective(max_slowdown=1.1),
+        Progress(n_iterations=0.0, active_s=0.0, started_at_s=NOW_S, total_iterations=n_iterations),
+    )
+    steady = constant_signal(200.0, kind="average", unit="gCO2eq/kWh", now_s=NOW_S)
+    first = decided(objective, profile=profile, rules=rules, so_far=so_far)
+    current = CurrentLimit(power_limit_w=first.power_limit_w + more_w, since_s=NOW_S - HOUR_S)
+    kept = [
+        decided(objective, profile=profile, rules=rules, so_far=so_far, current=current, history=history).power_limit_w
+        for history in (None, steady)
+    ]
+    assert kept == [current.power_limit_w] * 2

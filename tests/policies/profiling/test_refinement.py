@@ -240,9 +240,7 @@ def test_a_single_point_has_a_posterior() -> None:
     st.floats(1e-3, 1e3),
     st.integers(0, 1000),
 )
-def test_posteriors_are_valid_in_any_unit(
-    rows: list[tuple[int, float, float, float]], ratio: float, seed: int
-) -> None:
+def test_posteriors_are_valid_in_any_unit(rows: list[tuple[int, float, float, float]], ratio: float, seed: int) -> None:
     points = tuple(
         ProfilePoint(
             power_limit_w=5.0 * n, power_w=w, iterations_per_s=r, power_ci_w=ci * w, iterations_per_s_ci=ci * r

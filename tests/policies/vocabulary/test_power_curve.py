@@ -54,9 +54,7 @@ def test_pchip_agrees_with_scipy(rows: list[tuple[int, float]], seed: int) -> No
 
 
 @given(profiles(), st.floats(1.0, 50.0))
-def test_the_fit_is_monotone_through_the_smoothed_points(
-    profile: PowerProfile, step_w: float
-) -> None:
+def test_the_fit_is_monotone_through_the_smoothed_points(profile: PowerProfile, step_w: float) -> None:
     curve = fit_curve(profile, step_w=step_w)
     assert (np.diff(np.log(curve.power_w)) >= -1e-9).all()
     assert (np.diff(np.log(curve.iterations_per_s)) >= -1e-9).all()

@@ -82,9 +82,7 @@ def test_usable_points_keep_the_extremes(profile: PowerProfile) -> None:
 
 
 @given(profiles(), st.floats(0.0, 1e3), st.floats(0.0, 1e5))
-def test_no_price_selects_an_unusable_point(
-    profile: PowerProfile, value: float, price: float
-) -> None:
+def test_no_price_selects_an_unusable_point(profile: PowerProfile, value: float, price: float) -> None:
     best, usable = (
         ((value * curve.power_w + price) / curve.iterations_per_s).min() for curve in (profile, profile.usable())
     )

@@ -207,9 +207,7 @@ def test_steps_of_two_halves_add_up(one: Signal, start_s: int, first_s: int, sec
 
 
 @given(signals(), st.floats(-60, 700), st.floats(-60, 700), st.floats(-60, 700))
-def test_a_part_equals_the_whole_within_its_range(
-    one: Signal, start_s: float, end_s: float, now_s: float
-) -> None:
+def test_a_part_equals_the_whole_within_its_range(one: Signal, start_s: float, end_s: float, now_s: float) -> None:
     inside = start_s <= now_s < end_s
     assert one.between(start_s, end_s).value_at(now_s) == (one.value_at(now_s) if inside else None)
 
