@@ -1,4 +1,4 @@
-"""`gridchase restore`: give back what a killed controller left, by hand or from systemd's ExecStopPost."""
+"""`gridchase restore`: restore the limits that a killed controller left behind, by hand or from systemd's ExecStopPost."""
 
 import argparse
 import asyncio
@@ -27,16 +27,16 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def restore(config: Config) -> int:
-    """Give every limit on record back; return 0 where each was given back or belongs to somebody else now.
+    """Restore every prior limit in the journal; return 0 if each is restored or belongs to somebody else now.
 
     Raises:
         JournalError: the journal cannot be read; nothing was touched.
-        NodeLockedError: a controller is at work, and gives its limits back itself.
-        BackendError: there are limits on record, but no GPUs to be had.
+        NodeLockedError: a controller is running, and restores its limits itself.
+        BackendError: there are limits to restore, but the GPUs are not available.
     """
     state_dir = Path(config.node.state_dir)
     if not Journal.read(state_dir).entries:
-        print(f"{state_dir}: no limit on record; nothing to give back")
+        print(f"{state_dir}: the journal is empty; nothing to restore")
         return 0
     with NodeLock(state_dir) as lock:
         return asyncio.run(_restore(config, Journal.open(state_dir), lock))
@@ -57,6 +57,6 @@ async def _restore(config: Config, journal: Journal, lock: NodeLock) -> int:
     finally:
         await backend.close()
     for uuid in journal.entries.keys() - {gpu.uuid for gpu in gpus}:
-        print(f"{uuid}: failed: it is not on this node now; its entry is kept")
+        print(f"{uuid}: failed: not present on this node; its journal entry is kept")
         failed = True
     return int(failed)

@@ -95,7 +95,7 @@ def test_restore_gives_back_what_a_killed_controller_left(node: LiveNode) -> Non
     result = node.call("restore")
     assert (result.returncode, "restored" in result.stdout) == (0, True)
     assert node.limit_w == PRIOR_W
-    assert "nothing to give back" in node.call("restore").stdout
+    assert "nothing to restore" in node.call("restore").stdout
 
 
 def test_restore_leaves_alone_what_another_writer_has_set_since(node: LiveNode) -> None:
@@ -118,7 +118,7 @@ def test_a_controller_that_starts_after_a_kill_restores_first_and_plans_anew(nod
     ended(first, signal.SIGKILL)
     n_changes = len(node.watcher.all("/limit"))
     second = node.controller()
-    wait_for(node, lambda: "a former controller left it limited: given back: 280 W" in node.log())
+    wait_for(node, lambda: "limited by a former controller that was killed: prior limit 280 W" in node.log())
     wait_for(node, lambda: (node.watcher.last("/profile") or {}).get("state") == "planned")
     measured_w = [c["power_limit_w"] for c in node.watcher.all("/limit")[n_changes:] if c["reason"] == "profiling"]
     assert PRIOR_W not in measured_w  # the stored part of the profile is not measured again

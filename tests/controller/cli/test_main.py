@@ -175,7 +175,7 @@ def test_a_token_that_is_missing_ends_with_2_and_keeps_no_limit_that_a_killed_co
     chain = 'signal.provider=[{name="electricity-maps", zone="DE", token_env="NO_SUCH_TOKEN"}]'
     assert main(arguments("controller", tmp_path, "signal.kind=carbon", chain)) == 2
     shown = capsys.readouterr()
-    assert "GPU-that-is-gone: failed: it is not on this node now" in shown.out, "giving back was tried"
+    assert "GPU-that-is-gone: failed: not present on this node" in shown.out, "a restore was tried"
     assert "signal.provider[0] (electricity-maps): token_file is not set, and $NO_SUCH_TOKEN" in shown.err
 
 
@@ -212,7 +212,7 @@ def test_ctrl_c_in_a_verb_ends_with_0(capsys: pytest.CaptureFixture[str], *, as_
 def test_restoring_where_nothing_is_on_record_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments("restore", tmp_path, "plan.eta=7")) == 0
     shown = capsys.readouterr()
-    assert "nothing to give back" in shown.out
+    assert "nothing to restore" in shown.out
     assert "plan.eta = 7" in shown.err
 
 
