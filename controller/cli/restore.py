@@ -1,4 +1,4 @@
-"""`gridchase restore`: restore the limits that a killed controller left behind, by hand or from systemd's ExecStopPost."""
+"""`gridchase restore`: restore the limits of a killed controller, by hand or from systemd's ExecStopPost."""
 
 import argparse
 import asyncio
