@@ -11,8 +11,8 @@ from msgspec import Struct, field
 
 from policies.providers.base import PriceSettings, SignalDataError, UrlOrNone
 from policies.providers.http import HttpClient
-from policies.providers.range_query import RangeQueryProvider
 from policies.providers.series import Point
+from policies.providers.zone_provider import RangeQueryProvider
 from policies.vocabulary.units import price_per_kwh
 
 STEP_S: Final = 3_600.0

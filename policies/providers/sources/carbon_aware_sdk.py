@@ -18,15 +18,14 @@ from policies.providers.series import (
     CLOCK_TOLERANCE_S,
     LOOK_BACK_S,
     Point,
-    build_signal,
     check_clock,
     format_iso,
     future_points,
     infer_step_s,
-    parse_iso_s,
     past_points,
     split_range_s,
 )
+from policies.providers.zone_provider import ZoneProvider
 from policies.vocabulary.signal import Signal, SignalKind
 from policies.vocabulary.units import DAY_S, HOUR_S
 
@@ -73,17 +72,15 @@ class _Forecast(Struct, rename="camel"):
     generated_at: str | None = None
 
 
-class CarbonAwareSdkProvider:
+class CarbonAwareSdkProvider(ZoneProvider):
     """The emissions of a location and its current forecast."""
 
     def __init__(self, settings: CarbonAwareSdkSettings, session: aiohttp.ClientSession) -> None:
-        self.name = f"carbon-aware-sdk {settings.zone}"
-        self.kind: SignalKind = settings.kind
-        self.step_s = HOUR_S
-        self._zone = settings.zone
+        name, zone = f"carbon-aware-sdk {settings.zone}", settings.zone
+        super().__init__(name=name, kind=settings.kind, zone=zone, step_s=HOUR_S, source="Carbon Aware SDK")
         self._root = f"{settings.url.rstrip('/')}/emissions"
         self._keeps_s = LOOK_BACK_S
-        self._http = HttpClient(session, name=self.name)
+        self._http = HttpClient(session, name=name)
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
         """Return the values since then, or since 24 hours ago if the data source has no more."""
@@ -141,21 +138,6 @@ class CarbonAwareSdkProvider:
             )
             points += [Point(self._time_s(emission.time), emission.rating_g_per_kwh) for emission in emissions]
         return points
-
-    def _time_s(self, text: str) -> float:
-        return parse_iso_s(text, source=self.name)
-
-    def _signal(self, points: list[Point], *, now_s: float, issued_at_s: float | None = None) -> Signal | None:
-        return build_signal(
-            points,
-            kind=self.kind,
-            zone=self._zone,
-            source="Carbon Aware SDK",
-            unit="g/kWh",
-            step_s=self.step_s,
-            now_s=now_s,
-            issued_at_s=issued_at_s,
-        )
 
 
 def _finest_step_s(points: list[Point]) -> float:

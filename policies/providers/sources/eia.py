@@ -25,16 +25,16 @@ from policies.providers.base import (
     Variable,
 )
 from policies.providers.http import HttpClient
-from policies.providers.series import Point, build_signal, check_clock
+from policies.providers.series import LOOK_BACK_S, Point, check_clock
 from policies.providers.sources.generation_mix import intensities_g_per_kwh
-from policies.vocabulary.signal import Signal, SignalKind
+from policies.providers.zone_provider import ZoneProvider
+from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, KWH_PER_MWH
 from publishers.shared.secret_file import read_secret
 
 STEP_S: Final = 3_600.0
 CONTEXT_S: Final = DAY_S
 """Queries begin this much earlier: the hours before show which fuels an hour lacks."""
-MAX_LOOK_BACK_S: Final = 60 * DAY_S
 SETTLED_AFTER_S: Final = DAY_S
 """Balancing authorities correct their first figures on the next day: younger values are estimates."""
 PAGE: Final = 5_000
@@ -82,30 +82,22 @@ class _Answer(Struct, frozen=True):
     code: str | int = 0
 
 
-class EiaProvider:
+class EiaProvider(ZoneProvider):
     """The carbon intensity of what a balancing authority generates: Σ generation·factor / Σ generation.
 
     Raises:
         ValueError: there is no API key.
     """
 
-    kind: SignalKind = "average"
-    step_s = STEP_S
-
     def __init__(self, settings: EiaSettings, session: aiohttp.ClientSession) -> None:
-        self.name = f"eia {settings.zone}"
-        self._zone = settings.zone
+        super().__init__(name=f"eia {settings.zone}", kind="average", zone=settings.zone, step_s=STEP_S)
         self._url = f"{settings.url.rstrip('/')}/electricity/rto/fuel-type-data/data/"
         self._key = read_secret(key="token", file=settings.token_file, variable=settings.token_env)
         self._http = HttpClient(session, name=self.name, secrets=[self._key])
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
-        """Return the hours from the one at `since_s` on, of at most 60 days, or None if there are none.
-
-        Raises:
-            SignalError: the API failed, refused, or answered for another zone.
-        """
-        first_s = max(since_s, now_s - MAX_LOOK_BACK_S) // STEP_S * STEP_S
+        """Return the hours from the one at `since_s` on, of at most 60 days, or None if there are none."""
+        first_s = max(since_s, now_s - LOOK_BACK_S) // STEP_S * STEP_S
         rows = await self._rows(since_s=first_s - CONTEXT_S, now_s=now_s)
         mixes: dict[float, dict[str, float | None]] = {}
         for row in rows:
@@ -116,15 +108,7 @@ class EiaProvider:
             if starts_s >= first_s
         ]
         check_clock(points, source=self.name, now_s=now_s)
-        return build_signal(
-            (point for point in points if point.starts_s <= now_s),
-            kind=self.kind,
-            zone=self._zone,
-            source=self.name,
-            unit="g/kWh",
-            step_s=STEP_S,
-            now_s=now_s,
-        )
+        return self._signal([point for point in points if point.starts_s <= now_s], now_s=now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return None: the EIA forecasts demand, not generation."""

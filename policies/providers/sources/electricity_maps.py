@@ -29,15 +29,14 @@ from policies.providers.http import HttpClient
 from policies.providers.series import (
     LOOK_BACK_S,
     Point,
-    build_signal,
     check_clock,
     format_iso,
     future_points,
-    parse_iso_s,
     past_points,
     single_unit,
     split_range_s,
 )
+from policies.providers.zone_provider import ZoneProvider
 from policies.vocabulary.signal import Signal, SignalKind
 from policies.vocabulary.units import DAY_S, price_per_kwh
 from publishers.shared.secret_file import read_secret
@@ -46,6 +45,9 @@ RANGE_S: Final = 10 * DAY_S
 """The longest range of one request, at hourly granularity."""
 SOURCE: Final = "Electricity Maps"
 STEP_S: Final = {"hourly": 3_600.0, "15_minutes": 900.0, "5_minutes": 300.0}
+HORIZONS_H: Final = (6, 24, 48, 72)
+"""How far a forecast may reach [h]."""
+_PRICE_UNIT: Final = re.compile(r"[A-Z]{3}/MWh")
 _NO_CALLER_LOOKUP: Final = {"v3": ("shouldUseFallbackCallerLookup", "false"), "v4": ("disableCallerLookup", "true")}
 
 
@@ -119,10 +121,6 @@ class ElectricityMapsApi:
             raise SignalDataError(f"{self._http.name}: answers for {key} {answered!r}, asked for {self._common[key]!r}")
 
 
-HORIZONS_H: Final = (6, 24, 48, 72)
-"""How far a forecast may reach [h]."""
-
-
 class ElectricityMapsSettings(ElectricityMapsAccess, frozen=True, kw_only=True):
     """Carbon intensity from Electricity Maps.
 
@@ -156,7 +154,7 @@ class _Answer(Envelope, rename="camel"):
     forecast: list[_Value] | UnsetType = UNSET
 
 
-class ElectricityMapsProvider:
+class ElectricityMapsProvider(ZoneProvider):
     """The last 24 hours, older values if the plan includes them, and a forecast.
 
     Raises:
@@ -164,15 +162,13 @@ class ElectricityMapsProvider:
     """
 
     def __init__(self, settings: ElectricityMapsSettings, session: aiohttp.ClientSession) -> None:
-        self.name = f"electricity-maps {settings.zone}"
-        self.kind: SignalKind = "average"
-        self.step_s = STEP_S[settings.granularity]
-        self._zone = settings.zone
+        name, step_s = f"electricity-maps {settings.zone}", STEP_S[settings.granularity]
+        super().__init__(name=name, kind="average", zone=settings.zone, step_s=step_s, source=SOURCE)
         self._factors = settings.emission_factor_type
         self._estimations = {"disableEstimations": "true"} if settings.disable_estimations else {}
         self._has_past = True
         self._api = ElectricityMapsApi(
-            settings, session, name=self.name, version=settings.version, granularity=settings.granularity
+            settings, session, name=name, version=settings.version, granularity=settings.granularity
         )
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
@@ -207,7 +203,7 @@ class ElectricityMapsProvider:
         return self._signal(
             future_points(points, now_s=now_s, until_s=until_s),
             now_s=now_s,
-            issued_at_s=self._time_s(answer.updated_at),
+            issued_at_s=self._time_s(answer.updated_at) if answer.updated_at else None,
         )
 
     async def _fetch_older(self, since_s: float, until_s: float, *, now_s: float) -> list[Point]:
@@ -243,29 +239,11 @@ class ElectricityMapsProvider:
                     f"{self.name}: answers with {value.emission_factor_type} emissions, asked for {self._factors}"
                 )
             yield Point(
-                parse_iso_s(value.datetime, source=self.name),
+                self._time_s(value.datetime),
                 value.carbon_intensity_g_per_kwh,
                 estimated=bool(value.is_estimated),
-                updated_at_s=self._time_s(value.updated_at) or 0.0,
+                updated_at_s=self._time_s(value.updated_at) if value.updated_at else 0.0,
             )
-
-    def _time_s(self, text: str | None) -> float | None:
-        return parse_iso_s(text, source=self.name) if text else None
-
-    def _signal(self, points: list[Point], *, now_s: float, issued_at_s: float | None = None) -> Signal | None:
-        return build_signal(
-            points,
-            kind=self.kind,
-            zone=self._zone,
-            source=SOURCE,
-            unit="g/kWh",
-            step_s=self.step_s,
-            now_s=now_s,
-            issued_at_s=issued_at_s,
-        )
-
-
-_UNIT: Final = re.compile(r"[A-Z]{3}/MWh")
 
 
 class ElectricityMapsPriceSettings(ElectricityMapsAccess, frozen=True, kw_only=True):
@@ -293,7 +271,7 @@ class _Prices(Envelope, rename="camel", kw_only=True):
     data: list[_Price]
 
 
-class ElectricityMapsPriceProvider:
+class ElectricityMapsPriceProvider(ZoneProvider):
     """The prices that the exchange has published, past and future.
 
     Raises:
@@ -301,13 +279,9 @@ class ElectricityMapsPriceProvider:
     """
 
     def __init__(self, settings: ElectricityMapsPriceSettings, session: aiohttp.ClientSession) -> None:
-        self.name = f"electricity-maps {settings.zone}"
-        self.kind: SignalKind = "price"
-        self.step_s = STEP_S[settings.granularity]
-        self._zone = settings.zone
-        self._api = ElectricityMapsApi(
-            settings, session, name=self.name, version="v4", granularity=settings.granularity
-        )
+        name, step_s = f"electricity-maps {settings.zone}", STEP_S[settings.granularity]
+        super().__init__(name=name, kind="price", zone=settings.zone, step_s=step_s, source=SOURCE)
+        self._api = ElectricityMapsApi(settings, session, name=name, version="v4", granularity=settings.granularity)
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
         """Return the prices since then; after a change of currency, those in the new one."""
@@ -334,7 +308,7 @@ class ElectricityMapsPriceProvider:
         for part_start_s, part_end_s in split_range_s(start_s, end_s, longest_s=RANGE_S):
             params = {"start": format_iso(part_start_s), "end": format_iso(part_end_s)}
             prices += (await self._api.get("price-day-ahead/actual", _Prices, params, now_s=now_s)).data
-        by_start = [(self._point(price), self._unit(price.unit)) for price in prices]
+        by_start = [(self._point(price), self._unit_per_kwh(price.unit)) for price in prices]
         if not by_start:
             return [], ""
         unit = single_unit(((point.starts_s, unit) for point, unit in by_start), source=self.name, latest=latest)
@@ -342,18 +316,13 @@ class ElectricityMapsPriceProvider:
 
     def _point(self, price: _Price) -> Point:
         return Point(
-            parse_iso_s(price.datetime, source=self.name),
+            self._time_s(price.datetime),
             None if price.value is None else price_per_kwh(price.value),
-            updated_at_s=parse_iso_s(price.updated_at, source=self.name) if price.updated_at else 0.0,
+            updated_at_s=self._time_s(price.updated_at) if price.updated_at else 0.0,
         )
 
-    def _unit(self, unit: str) -> str:
+    def _unit_per_kwh(self, unit: str) -> str:
         """Return the unit per kWh of prices in a unit per MWh."""
-        if not _UNIT.fullmatch(unit):
+        if not _PRICE_UNIT.fullmatch(unit):
             raise SignalDataError(f"{self.name}: gives prices in {unit!r}; must be money per MWh, such as EUR/MWh")
         return unit.replace("/MWh", "/kWh")
-
-    def _signal(self, points: list[Point], *, unit: str, now_s: float) -> Signal | None:
-        return build_signal(
-            points, kind=self.kind, zone=self._zone, source=SOURCE, unit=unit, step_s=self.step_s, now_s=now_s
-        )

@@ -15,8 +15,8 @@ from msgspec.structs import fields
 
 from policies.providers.base import Lateness, PriceSettings, ProviderSettings, SignalDataError, Url, Zone
 from policies.providers.http import HttpClient
-from policies.providers.range_query import RangeQueryProvider
 from policies.providers.series import Point, check_clock, format_iso, parse_iso_s
+from policies.providers.zone_provider import RangeQueryProvider
 from policies.vocabulary.units import HOUR_S, price_per_kwh
 
 CARBON_STEP_S: Final = 300.0

@@ -14,8 +14,8 @@ from msgspec import Struct, field
 
 from policies.providers.base import PriceSettings, ProviderSettings, SignalDataError, Url, Zone
 from policies.providers.http import HttpClient
-from policies.providers.range_query import RangeQueryProvider
 from policies.providers.series import Point, check_clock
+from policies.providers.zone_provider import RangeQueryProvider
 from policies.vocabulary.units import HOUR_S, price_per_kwh
 
 STEP_S: Final = 900.0

@@ -26,9 +26,10 @@ from policies.providers.base import (
     Zone,
 )
 from policies.providers.http import HttpClient
-from policies.providers.series import Point, build_signal, single_unit
+from policies.providers.series import LOOK_BACK_S, Point, single_unit, split_range_s
 from policies.providers.sources.entsoe_document import PricePeriod, parse_day_ahead
-from policies.vocabulary.signal import Signal, SignalKind
+from policies.providers.zone_provider import ZoneProvider
+from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, price_per_kwh
 from publishers.shared.secret_file import read_secret
 
@@ -98,7 +99,6 @@ def _check_character(code: str) -> str:
 
 STEP_S: Final = 3_600.0
 """New prices come once a day, at times late: polling once an hour is enough."""
-MAX_LOOK_BACK_S: Final = 60 * DAY_S
 CHUNK_S: Final = 30 * DAY_S
 """An answer holds at most 100 series: one a day, and another if there is a second auction."""
 MARKET_SEQUENCE: Final = 1
@@ -129,47 +129,37 @@ class EntsoeSettings(PriceSettings, frozen=True, kw_only=True):
         return [f"zone = {self.zone!r}: must be an EIC code of 16 characters, or one of {', '.join(EIC)}"]
 
 
-class EntsoeProvider:
+class EntsoeProvider(ZoneProvider):
     """The day-ahead prices of a bidding zone.
 
     Raises:
         ValueError: there is no token, or no such zone.
     """
 
-    kind: SignalKind = "price"
-    step_s = STEP_S
-
     def __init__(self, settings: EntsoeSettings, session: aiohttp.ClientSession) -> None:
         eic = eic_code(settings.zone)
         if eic is None:
             raise ValueError("; ".join(settings.faults()))
-        self.name = f"entsoe {settings.zone}"
-        self._zone = settings.zone
+        super().__init__(name=f"entsoe {settings.zone}", kind="price", zone=settings.zone, step_s=STEP_S)
         self._eic = eic
         self._url = settings.url
         self._token = read_secret(key="token", file=settings.token_file, variable=settings.token_env)
         self._http = HttpClient(session, name=self.name, secrets=[self._token])
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
-        """Return the prices from the one that holds at `since_s` to the one that holds now, of at most 60 days.
-
-        Raises:
-            SignalError: the API failed, refused, or answered for another zone.
-        """
-        since_s = max(since_s, now_s - MAX_LOOK_BACK_S)
+        """Return the prices from the one that holds at `since_s` to the one that holds now, of at most 60 days."""
+        since_s = max(since_s, now_s - LOOK_BACK_S)
         periods: list[PricePeriod] = []
-        for start_s, end_s in _chunks(since_s, now_s):
+        for start_s, end_s in split_range_s(since_s, now_s, longest_s=CHUNK_S):
             periods += await self._prices(start_s, end_s, now_s=now_s)
-        return self._signal(periods, since_s=since_s, until_s=math.nextafter(now_s, math.inf), now_s=now_s, latest=True)
+        return self._signal_of(
+            periods, since_s=since_s, until_s=math.nextafter(now_s, math.inf), now_s=now_s, latest=True
+        )
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
-        """Return the published prices from the current one up to `until_s`.
-
-        Raises:
-            SignalError: the API failed, refused, or answered for another zone.
-        """
+        """Return the published prices from the current one up to `until_s`."""
         periods = await self._prices(now_s, until_s, now_s=now_s)
-        return self._signal(periods, since_s=now_s, until_s=until_s, now_s=now_s, latest=False)
+        return self._signal_of(periods, since_s=now_s, until_s=until_s, now_s=now_s, latest=False)
 
     async def _prices(self, start_s: float, end_s: float, *, now_s: float) -> list[PricePeriod]:
         """Return the prices of all days that a time range touches: the API returns whole days."""
@@ -192,7 +182,7 @@ class EntsoeProvider:
             masked = self._token.masked(body.decode("utf-8", "replace"))
             return parse_day_ahead(masked.encode(), eic=self._eic, source=self.name)
 
-    def _signal(
+    def _signal_of(
         self, periods: list[PricePeriod], *, since_s: float, until_s: float, now_s: float, latest: bool
     ) -> Signal | None:
         """Return the prices that hold after `since_s` and start before `until_s` as one signal, or None.
@@ -218,20 +208,13 @@ class EntsoeProvider:
         step_s = min(period.step_s for period in periods)
         # Of two prices for one time, the later one wins: the finer one.
         coarse_first = sorted(periods, key=lambda period: -period.step_s)
-        return build_signal(
-            (
-                point
-                for period in coarse_first
-                for point in _points(period, step_s)
-                if point.starts_s + step_s > since_s and point.starts_s < until_s
-            ),
-            kind=self.kind,
-            zone=self._zone,
-            source=self.name,
-            unit=f"{currency}/kWh",
-            step_s=step_s,
-            now_s=now_s,
-        )
+        points = [
+            point
+            for period in coarse_first
+            for point in _points(period, step_s)
+            if point.starts_s + step_s > since_s and point.starts_s < until_s
+        ]
+        return self._signal(points, unit=f"{currency}/kWh", step_s=step_s, now_s=now_s)
 
 
 def _points(prices: PricePeriod, step_s: float) -> Iterator[Point]:
@@ -241,14 +224,6 @@ def _points(prices: PricePeriod, step_s: float) -> Iterator[Point]:
             starts_s = prices.starts_s + position * prices.step_s
             for part in range(round(prices.step_s / step_s)):
                 yield Point(starts_s + part * step_s, price_per_kwh(price))
-
-
-def _chunks(start_s: float, end_s: float) -> Iterator[tuple[float, float]]:
-    """Yield (start, end) of the parts of a time range that the API can answer [Unix s]."""
-    while end_s - start_s > CHUNK_S:
-        yield start_s, start_s + CHUNK_S
-        start_s += CHUNK_S
-    yield start_s, end_s
 
 
 def _hour(time_s: float) -> str:

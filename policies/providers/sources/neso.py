@@ -4,9 +4,7 @@ Data of the National Energy System Operator, CC BY 4.0. Half hours, UTC, g/kWh; 
 regions have forecasts only. Documentation: https://carbon-intensity.github.io/api-definitions/
 """
 
-import math
 import re
-from collections.abc import Iterator
 from typing import Final
 
 import aiohttp
@@ -14,8 +12,8 @@ from msgspec import Struct, field
 
 from policies.providers.base import ProviderSettings, SignalDataError, Url, Zone
 from policies.providers.http import HttpClient
-from policies.providers.range_query import RangeQueryProvider
-from policies.providers.series import AHEAD_S, Point, check_clock, format_iso, parse_iso_s
+from policies.providers.series import AHEAD_S, Point, check_clock, format_iso, split_range_s
+from policies.providers.zone_provider import RangeQueryProvider
 
 STEP_S: Final = 1_800.0
 MAX_SPAN_S: Final = 13 * 86_400.0
@@ -82,7 +80,8 @@ class NesoProvider(RangeQueryProvider):
 
     async def _query_past(self, *, since_s: float, now_s: float) -> list[Point]:
         points: list[Point] = []
-        for start_s, end_s in _query_ranges(since_s, now_s + AHEAD_S):
+        first_s, last_s = _slot_s(since_s), _slot_s(now_s + AHEAD_S) + STEP_S
+        for start_s, end_s in split_range_s(first_s, last_s, longest_s=MAX_SPAN_S):
             points += await self._fetch(start_s, format_iso(end_s), now_s=now_s)
         self._check_clock(points, now_s)
         return points
@@ -123,7 +122,7 @@ class NesoProvider(RangeQueryProvider):
 
     def _point(self, slot: _Slot) -> Point:
         actual_g_per_kwh = slot.intensity.actual_g_per_kwh
-        starts_s = parse_iso_s(slot.start, source=self.name)
+        starts_s = self._time_s(slot.start)
         if actual_g_per_kwh is not None and actual_g_per_kwh > 0:  # on some days of 2023, 0 meant "unknown"
             return Point(starts_s, actual_g_per_kwh)
         return Point(starts_s, slot.intensity.forecast_g_per_kwh, estimated=True)
@@ -137,11 +136,3 @@ def _region(zone: str) -> tuple[str, str] | None:
 
 def _slot_s(time_s: float) -> float:
     return time_s // STEP_S * STEP_S
-
-
-def _query_ranges(since_s: float, until_s: float) -> Iterator[tuple[float, float]]:
-    """Yield (start, end) of queries that cover the slots from `since_s` to `until_s`, both included [Unix s]."""
-    first_s, end_s = _slot_s(since_s), _slot_s(until_s) + STEP_S
-    for i in range(math.ceil((end_s - first_s) / MAX_SPAN_S)):
-        start_s = first_s + i * MAX_SPAN_S
-        yield start_s, min(start_s + MAX_SPAN_S, end_s)

@@ -13,8 +13,8 @@ from msgspec import Meta, Struct, field
 
 from policies.providers.base import PriceSettings, SignalDataError, Url, Zone
 from policies.providers.http import HttpClient
-from policies.providers.range_query import RangeQueryProvider
-from policies.providers.series import Point, format_iso, parse_iso_s
+from policies.providers.series import Point, format_iso
+from policies.providers.zone_provider import RangeQueryProvider
 from policies.vocabulary.units import price_pounds_per_kwh
 
 STEP_S: Final = 1_800.0
@@ -106,8 +106,8 @@ class OctopusProvider(RangeQueryProvider):
             return
         pence_per_kwh = rate.pence_with_vat_per_kwh if self._has_vat else rate.pence_without_vat_per_kwh
         price = None if pence_per_kwh is None else price_pounds_per_kwh(pence_per_kwh)
-        first_s = -math.inf if rate.start is None else parse_iso_s(rate.start, source=self.name)
-        last_s = math.inf if rate.end is None else parse_iso_s(rate.end, source=self.name)
+        first_s = -math.inf if rate.start is None else self._time_s(rate.start)
+        last_s = math.inf if rate.end is None else self._time_s(rate.end)
         first_s, last_s = max(first_s, start_s), min(last_s, end_s)
         for i in range(math.ceil((last_s - first_s) / STEP_S)):
             yield Point(first_s + i * STEP_S, price)

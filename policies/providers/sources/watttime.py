@@ -25,14 +25,13 @@ from policies.providers.series import (
     AHEAD_S,
     LOOK_BACK_S,
     Point,
-    build_signal,
     check_clock,
     format_iso,
     future_points,
-    parse_iso_s,
     past_points,
     split_range_s,
 )
+from policies.providers.zone_provider import ZoneProvider
 from policies.vocabulary.signal import Signal, SignalKind
 from policies.vocabulary.units import intensity_g_per_kwh
 from publishers.shared.secret_file import Secret, read_secret
@@ -98,7 +97,7 @@ class _Answer(Struct):
 Shape = TypeVar("Shape")
 
 
-class WattTimeProvider:
+class WattTimeProvider(ZoneProvider):
     """Carbon intensity of a region from WattTime.
 
     Raises:
@@ -106,9 +105,8 @@ class WattTimeProvider:
     """
 
     def __init__(self, settings: WattTimeSettings, session: aiohttp.ClientSession) -> None:
-        self.name = f"watttime {settings.zone}"
-        self.kind: SignalKind = settings.signal_kind()
-        self.step_s = 300.0
+        name, kind = f"watttime {settings.zone}", settings.signal_kind()
+        super().__init__(name=name, kind=kind, zone=settings.zone, step_s=300.0, source="WattTime")
         self._settings = settings
         self._session = session
         self._root = settings.url.rstrip("/")
@@ -137,7 +135,7 @@ class WattTimeProvider:
         return self._signal(
             future_points(points, now_s=now_s, until_s=until_s),
             now_s=now_s,
-            issued_at_s=parse_iso_s(issued_at, source=self.name) if issued_at else None,
+            issued_at_s=self._time_s(issued_at) if issued_at else None,
         )
 
     async def _ask(self, endpoint: str, params: dict[str, str], *, now_s: float) -> _Answer:
@@ -191,22 +189,10 @@ class WattTimeProvider:
     def _points(self, answer: _Answer) -> list[Point]:
         return [
             Point(
-                parse_iso_s(value.point_time, source=self.name),
+                self._time_s(value.point_time),
                 None if value.value is None else intensity_g_per_kwh(value.value),
                 estimated=bool(value.imputed_data_used),
-                updated_at_s=parse_iso_s(value.last_updated, source=self.name) if value.last_updated else 0.0,
+                updated_at_s=self._time_s(value.last_updated) if value.last_updated else 0.0,
             )
             for value in answer.data
         ]
-
-    def _signal(self, points: list[Point], *, now_s: float, issued_at_s: float | None = None) -> Signal | None:
-        return build_signal(
-            points,
-            kind=self.kind,
-            zone=self._settings.zone,
-            source="WattTime",
-            unit="g/kWh",
-            step_s=self.step_s,
-            now_s=now_s,
-            issued_at_s=issued_at_s,
-        )
