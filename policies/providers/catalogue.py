@@ -49,7 +49,7 @@ Raises:
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CatalogueEntry:
     """A provider in the catalogue: the type of its settings, how it is built, and a short description."""
 
@@ -96,53 +96,37 @@ def _mqtt(settings: MqttSettings, _: aiohttp.ClientSession) -> Provider:
 
 
 CARBON: Final[Mapping[str, CatalogueEntry]] = {
-    "neso": CatalogueEntry(settings=NesoSettings, build=NesoProvider, summary="Great Britain and its regions; no key"),
-    "energy-charts": CatalogueEntry(
-        settings=EnergyChartsSettings, build=EnergyChartsProvider, summary="Europe by country; no key"
-    ),
-    "energinet": CatalogueEntry(settings=EnerginetSettings, build=EnerginetProvider, summary="Denmark; no key"),
+    "neso": CatalogueEntry(NesoSettings, NesoProvider, "Great Britain and its regions; no key"),
+    "energy-charts": CatalogueEntry(EnergyChartsSettings, EnergyChartsProvider, "Europe by country; no key"),
+    "energinet": CatalogueEntry(EnerginetSettings, EnerginetProvider, "Denmark; no key"),
     "electricity-maps": CatalogueEntry(
-        settings=ElectricityMapsSettings, build=ElectricityMapsProvider, summary="the world; a token, free for one zone"
+        ElectricityMapsSettings, ElectricityMapsProvider, "the world; a token, free for one zone"
     ),
     "watttime": CatalogueEntry(
-        settings=WattTimeSettings,
-        build=WattTimeProvider,
-        summary="the world, marginal; an account, free for one region",
+        WattTimeSettings, WattTimeProvider, "the world, marginal; an account, free for one region"
     ),
     "carbon-aware-sdk": CatalogueEntry(
-        settings=CarbonAwareSdkSettings, build=CarbonAwareSdkProvider, summary="a Carbon Aware SDK WebAPI of your own"
+        CarbonAwareSdkSettings, CarbonAwareSdkProvider, "a Carbon Aware SDK WebAPI of your own"
     ),
-    "eia": CatalogueEntry(
-        settings=EiaSettings, build=EiaProvider, summary="balancing authorities of the USA; a free key"
-    ),
-    "mqtt": CatalogueEntry(settings=MqttSettings, build=_mqtt, summary="a topic of somebody else's"),
-    "csv": CatalogueEntry(settings=CsvSettings, build=_file, summary="a file of your own", is_persistent=False),
-    "constant": CatalogueEntry(
-        settings=ConstantSettings, build=_constant, summary="one value for ever", is_persistent=False
-    ),
+    "eia": CatalogueEntry(EiaSettings, EiaProvider, "balancing authorities of the USA; a free key"),
+    "mqtt": CatalogueEntry(MqttSettings, _mqtt, "a topic of your own broker"),
+    "csv": CatalogueEntry(CsvSettings, _file, "a file of your own", is_persistent=False),
+    "constant": CatalogueEntry(ConstantSettings, _constant, "one value for ever", is_persistent=False),
 }
 PRICE: Final[Mapping[str, CatalogueEntry]] = {
-    "octopus": CatalogueEntry(
-        settings=OctopusSettings, build=OctopusProvider, summary="Agile tariffs in Great Britain; no key"
-    ),
-    "awattar": CatalogueEntry(settings=AwattarSettings, build=AwattarProvider, summary="Germany and Austria; no key"),
+    "octopus": CatalogueEntry(OctopusSettings, OctopusProvider, "Agile tariffs in Great Britain; no key"),
+    "awattar": CatalogueEntry(AwattarSettings, AwattarProvider, "Germany and Austria; no key"),
     "energy-charts": CatalogueEntry(
-        settings=EnergyChartsPriceSettings, build=EnergyChartsPriceProvider, summary="Europe by bidding zone; no key"
+        EnergyChartsPriceSettings, EnergyChartsPriceProvider, "Europe by bidding zone; no key"
     ),
-    "energinet": CatalogueEntry(
-        settings=EnerginetPriceSettings, build=EnerginetPriceProvider, summary="Denmark; no key"
-    ),
-    "entsoe": CatalogueEntry(
-        settings=EntsoeSettings, build=EntsoeProvider, summary="Europe by bidding zone; a free token"
-    ),
+    "energinet": CatalogueEntry(EnerginetPriceSettings, EnerginetPriceProvider, "Denmark; no key"),
+    "entsoe": CatalogueEntry(EntsoeSettings, EntsoeProvider, "Europe by bidding zone; a free token"),
     "electricity-maps": CatalogueEntry(
-        settings=ElectricityMapsPriceSettings, build=ElectricityMapsPriceProvider, summary="the world; a paid token"
+        ElectricityMapsPriceSettings, ElectricityMapsPriceProvider, "the world; a paid token"
     ),
-    "mqtt": CatalogueEntry(settings=MqttSettings, build=_mqtt, summary="a topic of somebody else's"),
-    "csv": CatalogueEntry(settings=CsvPriceSettings, build=_file, summary="a file of your own", is_persistent=False),
-    "constant": CatalogueEntry(
-        settings=ConstantPriceSettings, build=_constant_price, summary="one price for ever", is_persistent=False
-    ),
+    "mqtt": CatalogueEntry(MqttSettings, _mqtt, "a topic of your own broker"),
+    "csv": CatalogueEntry(CsvPriceSettings, _file, "a file of your own", is_persistent=False),
+    "constant": CatalogueEntry(ConstantPriceSettings, _constant_price, "one price for ever", is_persistent=False),
 }
 CATALOGUE: Final[Mapping[str, Mapping[str, CatalogueEntry]]] = {"carbon": CARBON, "price": PRICE}
 """The providers for each `signal.kind`; `energy` needs none."""
