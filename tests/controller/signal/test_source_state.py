@@ -1,9 +1,5 @@
-"""A state: its provider is asked once a step, and less often when it fails; what it cannot say is told once.
+"""Source states: polls, back-fill, faults, and what is kept, revised, joined, saved and loaded again."""
 
-A state and what it was told: what of it is saved, revised, joined, forgotten, and what outlives the process.
-"""
-
-import asyncio
 import logging
 import math
 from dataclasses import replace
@@ -34,12 +30,6 @@ async def test_a_provider_is_polled_once_a_step() -> None:
     assert all(hour % 1 < 0.1 for hour in provider.polled_h)
 
 
-async def test_jitter_delays_polls_within_the_step() -> None:
-    provider = RecordingProvider(flat_signal(300.0))
-    await refresh_at(state_of(provider, jitter_ratio=0.999), *every_five_minutes(0.01, 6))
-    assert all(0.0999 <= hour % 1 < 0.2 for hour in provider.polled_h[1:])
-
-
 async def test_a_late_provider_is_polled_again_within_the_step_but_not_at_every_refresh() -> None:
     provider = RecordingProvider(flat_signal(300.0).between(0, MIDNIGHT_S))
     await refresh_at(state_of(provider), *every_five_minutes(0.0, 1.99))
@@ -60,25 +50,11 @@ async def test_a_failing_provider_is_polled_less_and_less_often_until_it_is_back
     assert state.fault == ""
 
 
-async def test_retry_after_is_obeyed() -> None:
-    provider = RecordingProvider(flat_signal(300.0))
-    provider.error = SignalLimitedError("429", retry_after_s=2 * HOUR_S)
-    await refresh_at(state_of(provider), *every_five_minutes(0, 1.99))
-    assert len(provider.polled_h) == 1
-
-
 async def test_retry_after_holds_for_every_request() -> None:
     provider = RecordingProvider(flat_signal(300.0))
     provider.forecast_error = SignalLimitedError("429", retry_after_s=2 * HOUR_S)
     await refresh_at(state_of(provider), *every_five_minutes(0.01, 1.99))
     assert len(provider.polled_h) == 1
-
-
-async def test_a_provider_that_refuses_is_polled_once_an_hour() -> None:
-    provider = RecordingProvider(flat_signal(300.0))
-    provider.error = SignalRefusedError("401")
-    await refresh_at(state_of(provider), *every_five_minutes(0, 2.99))
-    assert len(provider.polled_h) == 3
 
 
 async def test_the_first_poll_asks_for_two_days_and_the_past_is_backfilled_once() -> None:
@@ -111,17 +87,6 @@ async def test_a_failing_backfill_does_not_delay_the_present() -> None:
     assert state.fault == ""
     assert state.present(MIDNIGHT_S + 5.99 * HOUR_S, lasting_s=600.0).freshness is Freshness.FRESH
     assert len(provider.polled_h) < 40
-
-
-async def test_an_unexpected_error_is_a_fault_and_logged_with_its_traceback(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    provider = RecordingProvider(flat_signal(300.0))
-    provider.error = RecursionError("too deep")
-    state = state_of(provider)
-    await refresh_at(state, *every_five_minutes(0.01, 2))
-    assert state.fault == "fixed: unexpected error: RecursionError"
-    assert len([record for record in caplog.records if record.exc_info]) == 1
 
 
 async def test_a_missing_forecast_is_logged_once_and_the_history_works_without_it(
@@ -177,22 +142,6 @@ async def test_measured_values_from_the_future_are_a_fault() -> None:
     await refresh_at(state, 0.5)
     assert "one clock is wrong by 1.5 h or more" in state.fault
     assert state.known is None
-
-
-async def test_a_provider_that_never_answers_costs_bounded_time() -> None:
-    provider = RecordingProvider(None)
-
-    async def hang(*, since_s: float, now_s: float) -> Signal | None:
-        del since_s, now_s
-        await asyncio.Event().wait()
-        return None
-
-    provider.fetch_history = hang  # type: ignore[method-assign]
-    state = state_of(provider)
-    began_s = asyncio.get_running_loop().time()
-    await refresh_at(state, 0.5)
-    assert asyncio.get_running_loop().time() - began_s < 60
-    assert "no answer" in state.fault
 
 
 async def test_revised_values_replace_old_ones_and_dropped_ones_stay() -> None:

@@ -10,6 +10,8 @@ from policies.vocabulary.signal import SignalKind
 from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderContract, opened, value_at
 from tests.policies.providers.fakes.carbon_aware_sdk import FakeCarbonAwareSdk
 
+pytestmark = pytest.mark.live  # the fake API is a real server
+
 
 class SdkBench:
     kind: SignalKind = "marginal"
@@ -59,14 +61,12 @@ def test_zone_and_kind_are_required(table: dict[str, str], key: str) -> None:
         convert(table, CarbonAwareSdkSettings)
 
 
-@pytest.mark.live
 async def test_the_step_is_inferred_from_the_data(bench: SdkBench) -> None:
     async with opened(bench) as case:
         await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
     assert case.provider.step_s == bench.step_s
 
 
-@pytest.mark.live
 @pytest.mark.parametrize(("hours", "step_s"), [([22, 2], HOUR_S), ([3], HOUR_S), ([4, 3.5, 3], 1_800.0)])
 async def test_the_step_of_a_sparse_answer_is_that_of_its_closest_values(hours: list[float], step_s: float) -> None:
     async with opened(SdkBench()) as case:
@@ -75,14 +75,12 @@ async def test_the_step_of_a_sparse_answer_is_that_of_its_closest_values(hours: 
     assert (case.provider.step_s, history.ends_s) == (step_s, case.last_s - hours[-1] * HOUR_S + step_s)
 
 
-@pytest.mark.live
 async def test_a_problem_report_is_quoted_without_its_url() -> None:
     async with opened(SdkBench("atlantis")) as case:
         with pytest.raises(SignalRefusedError, match="LocationConversionException: Location: 'atlantis' is not known"):
             await case.history()
 
 
-@pytest.mark.live
 async def test_negative_values_are_missing() -> None:
     async with opened(SdkBench()) as case:
         case.api.grid.measured[case.last_s] = -1.0
@@ -90,7 +88,6 @@ async def test_negative_values_are_missing() -> None:
     assert history.value_at(NOW_S) is None
 
 
-@pytest.mark.live
 async def test_a_data_source_without_forecasts_has_none() -> None:
     bench = SdkBench()
     bench.api.forecasts = False
@@ -98,7 +95,6 @@ async def test_a_data_source_without_forecasts_has_none() -> None:
         assert await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S) is None
 
 
-@pytest.mark.live
 async def test_a_forecast_for_another_location_is_refused_whatever_its_case() -> None:
     bench = SdkBench("EastUS")
     async with opened(bench) as case:
@@ -110,7 +106,6 @@ async def test_a_forecast_for_another_location_is_refused_whatever_its_case() ->
             await case.forecast()
 
 
-@pytest.mark.live
 async def test_sixty_days_take_requests_of_ten_days() -> None:
     bench = SdkBench()
     async with opened(bench) as case:
@@ -120,7 +115,6 @@ async def test_sixty_days_take_requests_of_ten_days() -> None:
     assert len(case.api.requests) == 7
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("status", [400, 401])
 @pytest.mark.parametrize("answered_before", [False, True])
 async def test_a_data_source_with_one_day_is_not_asked_for_more_again(status: int, *, answered_before: bool) -> None:
@@ -136,7 +130,6 @@ async def test_a_data_source_with_one_day_is_not_asked_for_more_again(status: in
             assert len(case.api.requests) == n_requests
 
 
-@pytest.mark.live
 async def test_a_refusal_of_the_last_day_raises_and_the_next_poll_is_complete() -> None:
     bench = SdkBench()
     bench.api.keeps_after_s = NOW_S
@@ -152,7 +145,6 @@ async def test_a_refusal_of_the_last_day_raises_and_the_next_poll_is_complete() 
     assert len(history) == 49
 
 
-@pytest.mark.live
 async def test_a_wrong_clock_is_reported() -> None:
     bench = SdkBench()
     async with opened(bench) as case:

@@ -14,6 +14,8 @@ from policies.vocabulary.signal import SignalKind
 from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderContract, opened
 from tests.policies.providers.fakes.eia import KEY, FakeEia
 
+pytestmark = pytest.mark.live  # the fake API is a real server
+
 LAST_S = NOW_S // HOUR_S * HOUR_S
 
 
@@ -45,7 +47,6 @@ class TestEia(ProviderContract):
     """The contract."""
 
 
-@pytest.mark.live
 async def test_an_hour_is_named_by_its_end_and_holds_from_its_beginning(bench: EiaBench) -> None:
     bench.api.generated = {LAST_S - HOUR_S: {"COL": "1"}, LAST_S: {"WND": 5}}
     async with bench.api.running(), aiohttp.ClientSession() as session:
@@ -55,7 +56,6 @@ async def test_an_hour_is_named_by_its_end_and_holds_from_its_beginning(bench: E
     assert (history.starts_s.tolist(), history.ends_s) == ([LAST_S], LAST_S + HOUR_S)
 
 
-@pytest.mark.live
 async def test_sixty_days_come_in_pages_and_no_row_is_lost(bench: EiaBench) -> None:
     starts_s = [LAST_S - i * HOUR_S for i in range(90 * 24)]
     bench.api.generated = {s: {"COL": i, "NG": 500, "NUC": 80.0, "WAT": 70} for i, s in enumerate(starts_s)}
@@ -68,7 +68,6 @@ async def test_sixty_days_come_in_pages_and_no_row_is_lost(bench: EiaBench) -> N
     assert [request.query["offset"] for request in bench.api.requests] == ["0", "5000"]
 
 
-@pytest.mark.live
 async def test_beyond_the_last_page_the_newest_hours_are_kept(bench: EiaBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eia, "MAX_PAGES", 1)
     starts_s = [LAST_S - i * HOUR_S for i in range(60 * 24)]
@@ -79,7 +78,6 @@ async def test_beyond_the_last_page_the_newest_hours_are_kept(bench: EiaBench, m
     assert (history.starts_s[0], history.starts_s[-1]) == (LAST_S - 1_249 * HOUR_S, LAST_S)
 
 
-@pytest.mark.live
 async def test_an_hour_that_lacks_an_important_fuel_is_missing_and_not_wrong(bench: EiaBench) -> None:
     async with opened(bench) as case:
         for i in (3, 4, 5):
@@ -90,7 +88,6 @@ async def test_an_hour_that_lacks_an_important_fuel_is_missing_and_not_wrong(ben
     assert [math.isnan(value) for value in history.values] == [True, True, False, False, False]
 
 
-@pytest.mark.live
 async def test_all_but_the_last_day_is_settled(bench: EiaBench) -> None:
     async with opened(bench) as case:
         history = await case.history(since_s=NOW_S - 2 * DAY_S)
@@ -98,7 +95,6 @@ async def test_all_but_the_last_day_is_settled(bench: EiaBench) -> None:
     assert settled_s.max() + HOUR_S <= NOW_S - DAY_S < settled_s.max() + 2 * HOUR_S
 
 
-@pytest.mark.live
 async def test_a_wrong_clock_is_reported(bench: EiaBench) -> None:
     async with opened(bench) as case:
         case.api.now_s = NOW_S - 6 * HOUR_S
@@ -106,7 +102,6 @@ async def test_a_wrong_clock_is_reported(bench: EiaBench) -> None:
             await case.history(since_s=NOW_S - DAY_S, now_s=NOW_S - 6 * HOUR_S)
 
 
-@pytest.mark.live
 @pytest.mark.parametrize(
     ("answer", "error", "words"),
     [
@@ -128,7 +123,6 @@ async def test_an_error_with_status_200_is_an_error(
     assert KEY not in str(caught.value)
 
 
-@pytest.mark.live
 @pytest.mark.parametrize(
     ("change", "words"),
     [({"period": "2026-10-25T11:00"}, "not an hour like"), ({"value-units": "megawatts"}, "in 'megawatts'")],
@@ -141,7 +135,6 @@ async def test_an_unexpected_row_is_refused(bench: EiaBench, change: dict[str, s
             await bench.provider(session).fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
 
 
-@pytest.mark.live
 async def test_a_wrong_key_is_refused_and_not_shown(bench: EiaBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EIA_API_KEY", "wr0ng-k3y")
     async with bench.api.running(), aiohttp.ClientSession() as session:

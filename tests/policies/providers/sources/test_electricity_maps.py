@@ -15,6 +15,8 @@ from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderCont
 from tests.policies.providers.fakes.api import Fault, iso
 from tests.policies.providers.fakes.electricity_maps import TOKEN, UNKNOWN, FakeElectricityMaps
 
+pytestmark = pytest.mark.live  # the fake API is a real server
+
 
 class ElectricityMapsBench:
     kind: SignalKind = "average"
@@ -49,7 +51,6 @@ class TestElectricityMaps(ProviderContract):
     """The contract, for both versions."""
 
 
-@pytest.mark.live
 async def test_a_missing_token_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ELECTRICITY_MAPS_TOKEN")
     async with aiohttp.ClientSession() as session:
@@ -57,7 +58,6 @@ async def test_a_missing_token_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
             ElectricityMapsBench().provider(session)
 
 
-@pytest.mark.live
 async def test_each_api_version_is_asked_not_to_guess_the_zone(bench: ElectricityMapsBench) -> None:
     bench.settings["zone"] = UNKNOWN
     async with opened(bench) as case:
@@ -66,7 +66,6 @@ async def test_each_api_version_is_asked_not_to_guess_the_zone(bench: Electricit
         assert case.api.requests[0].path == f"/{bench.settings['version']}/carbon-intensity/history"
 
 
-@pytest.mark.live
 async def test_direct_emissions_are_requested_if_configured() -> None:
     async with opened(ElectricityMapsBench(emission_factor_type="direct")) as case:
         assert await case.provider.fetch_history(since_s=NOW_S - 2 * DAY_S, now_s=NOW_S)
@@ -74,14 +73,12 @@ async def test_direct_emissions_are_requested_if_configured() -> None:
     assert [request.query["emissionFactorType"] for request in case.api.requests] == ["direct"] * 3
 
 
-@pytest.mark.live
 async def test_one_day_needs_only_the_recent_history() -> None:
     async with opened(ElectricityMapsBench()) as case:
         await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
     assert len(case.api.requests) == 1
 
 
-@pytest.mark.live
 async def test_older_values_come_in_ranges_of_ten_days() -> None:
     bench = ElectricityMapsBench()
     async with opened(bench) as case:
@@ -92,7 +89,6 @@ async def test_older_values_come_in_ranges_of_ten_days() -> None:
     assert history.values.tolist() == [value_at(bench, s) for s in history.starts_s]
 
 
-@pytest.mark.live
 async def test_a_plan_without_a_past_is_not_asked_for_more_again() -> None:
     bench = ElectricityMapsBench()
     bench.api.plan.remove("past-range")
@@ -103,7 +99,6 @@ async def test_a_plan_without_a_past_is_not_asked_for_more_again() -> None:
     assert [request.path.rpartition("/")[2] for request in case.api.requests] == ["history", "past-range", "history"]
 
 
-@pytest.mark.live
 async def test_a_plan_without_forecasts_says_so_and_its_history_goes_on() -> None:
     bench = ElectricityMapsBench()
     async with opened(bench) as case:
@@ -114,7 +109,6 @@ async def test_a_plan_without_forecasts_says_so_and_its_history_goes_on() -> Non
         assert await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
 
 
-@pytest.mark.live
 async def test_other_forecast_failures_do_not_mean_a_plan_without_forecasts() -> None:
     async with opened(ElectricityMapsBench()) as case:
         case.api.fault = Fault.TOO_MANY
@@ -122,7 +116,6 @@ async def test_other_forecast_failures_do_not_mean_a_plan_without_forecasts() ->
             await case.forecast()
 
 
-@pytest.mark.live
 async def test_a_401_after_accepted_requests_may_be_a_rate_limit() -> None:
     async with opened(ElectricityMapsBench()) as case:
         await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
@@ -131,7 +124,6 @@ async def test_a_401_after_accepted_requests_may_be_a_rate_limit() -> None:
             await case.history()
 
 
-@pytest.mark.live
 @pytest.mark.parametrize(("n_hours", "horizon"), [(3, "6"), (6, "6"), (6.5, "24"), (30, "48"), (72, "72"), (99, "72")])
 async def test_the_smallest_sufficient_horizon_is_requested(n_hours: float, horizon: str) -> None:
     async with opened(ElectricityMapsBench()) as case:
@@ -139,7 +131,6 @@ async def test_the_smallest_sufficient_horizon_is_requested(n_hours: float, hori
     assert [request.query["horizonHours"] for request in case.api.requests] == [horizon]
 
 
-@pytest.mark.live
 async def test_a_forecast_starts_after_now_and_has_the_source_s_issue_time() -> None:
     async with opened(ElectricityMapsBench()) as case:
         forecast = await case.forecast(until_s=NOW_S + 12 * HOUR_S)
@@ -147,7 +138,6 @@ async def test_a_forecast_starts_after_now_and_has_the_source_s_issue_time() -> 
     assert forecast.issued_at_s == case.last_s
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("disabled", [False, True])
 async def test_estimates_are_marked_and_can_be_left_out(*, disabled: bool) -> None:
     bench = ElectricityMapsBench(disable_estimations=disabled)
@@ -159,7 +149,6 @@ async def test_estimates_are_marked_and_can_be_left_out(*, disabled: bool) -> No
     assert (history.value_at(case.last_s - 30 * HOUR_S) is None) is disabled
 
 
-@pytest.mark.live
 async def test_of_two_revisions_the_one_that_was_updated_later_wins() -> None:
     bench = ElectricityMapsBench()
     async with opened(bench) as case:
@@ -173,7 +162,6 @@ async def test_of_two_revisions_the_one_that_was_updated_later_wins() -> None:
     assert history.issued_at_s == case.last_s + 1.0
 
 
-@pytest.mark.live
 @pytest.mark.parametrize(
     ("row", "envelope", "words"),
     [
@@ -193,7 +181,6 @@ async def test_an_answer_to_another_request_is_refused(
             await case.history()
 
 
-@pytest.mark.live
 async def test_an_answer_without_a_list_of_values_is_refused() -> None:
     bench = ElectricityMapsBench()
     bench.api.key = "results"
@@ -202,7 +189,6 @@ async def test_an_answer_without_a_list_of_values_is_refused() -> None:
             await case.history()
 
 
-@pytest.mark.live
 async def test_an_error_with_status_200_is_reported() -> None:
     bench = ElectricityMapsBench()
     bench.api.envelope = {"error": 'No recent data for zone "DE"'}

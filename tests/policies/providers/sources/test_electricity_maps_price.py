@@ -10,6 +10,8 @@ from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderCont
 from tests.policies.providers.fakes.api import iso
 from tests.policies.providers.fakes.electricity_maps import TOKEN, FakeElectricityMaps
 
+pytestmark = pytest.mark.live  # the fake API is a real server
+
 
 class PriceBench:
     kind: SignalKind = "price"
@@ -37,7 +39,6 @@ class TestElectricityMapsPrice(ProviderContract):
     """The contract."""
 
 
-@pytest.mark.live
 async def test_future_prices_are_settled_and_in_the_exchange_s_currency(bench: PriceBench) -> None:
     async with opened(bench) as case:
         bench.api.currency = "GBP"
@@ -48,7 +49,6 @@ async def test_future_prices_are_settled_and_in_the_exchange_s_currency(bench: P
     assert history.starts_s[-1] + HOUR_S == history.ends_s == forecast.starts_s[0], "no gap, and nothing twice"
 
 
-@pytest.mark.live
 async def test_sixty_days_take_requests_of_ten_days(bench: PriceBench) -> None:
     async with opened(bench) as case:
         case.api.grid.measured |= {case.last_s - i * HOUR_S: 0.1 for i in range(62 * 24)}
@@ -57,7 +57,6 @@ async def test_sixty_days_take_requests_of_ten_days(bench: PriceBench) -> None:
     assert len(case.api.requests) == 7
 
 
-@pytest.mark.live
 async def test_of_two_revisions_the_one_that_was_updated_later_wins(bench: PriceBench) -> None:
     async with opened(bench) as case:
         bench.api.extra = [
@@ -67,7 +66,6 @@ async def test_of_two_revisions_the_one_that_was_updated_later_wins(bench: Price
     assert history.value_at(NOW_S) == pytest.approx(value_at(bench, case.last_s))
 
 
-@pytest.mark.live
 @pytest.mark.parametrize(
     ("unit", "words"),
     [("EUR/kWh", "must be money per MWh"), ("", "must be money per MWh"), ("GBP/MWh", "EUR/kWh and GBP/kWh at one")],
@@ -79,7 +77,6 @@ async def test_mixed_or_unknown_price_units_are_refused(bench: PriceBench, unit:
             await case.history()
 
 
-@pytest.mark.live
 async def test_a_change_of_currency_starts_another_series(bench: PriceBench) -> None:
     async with opened(bench) as case:
         bench.api.currencies = {case.last_s - 5 * HOUR_S: "BGN", case.last_s + 6 * HOUR_S: "CHF"}

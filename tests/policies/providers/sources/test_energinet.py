@@ -20,6 +20,8 @@ from policies.vocabulary.signal import SignalKind
 from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderContract, opened, value_at
 from tests.policies.providers.fakes.energinet import DKK_PER_EUR, FakeEnerginet
 
+pytestmark = pytest.mark.live  # the fake API is a real server
+
 
 class CarbonBench:
     kind: SignalKind = "average"
@@ -60,7 +62,6 @@ class TestPrice(ProviderContract):
         return PriceBench("SE4")
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("bench", [CarbonBench("DK2"), PriceBench("DK2")], ids=["carbon", "price"])
 async def test_the_repeated_hour_of_danish_time_has_two_values(bench: CarbonBench) -> None:
     turn_s = datetime(2026, 10, 25, 1, tzinfo=UTC).timestamp()
@@ -72,7 +73,6 @@ async def test_the_repeated_hour_of_danish_time_has_two_values(bench: CarbonBenc
         assert history.value_at(starts_s) == pytest.approx(value_at(bench, starts_s), rel=1e-6)
 
 
-@pytest.mark.live
 async def test_two_months_are_not_cut_to_the_default_of_a_hundred_records() -> None:
     bench = CarbonBench()
     async with opened(bench) as case:
@@ -84,7 +84,6 @@ async def test_two_months_are_not_cut_to_the_default_of_a_hundred_records() -> N
     assert (len(history), history.starts_s[0]) == (60 * 288 + 1, case.last_s - 60 * DAY_S)
 
 
-@pytest.mark.live
 async def test_measured_values_from_the_future_are_refused() -> None:
     async with opened(CarbonBench()) as case:
         case.api.now_s = NOW_S - HOUR_S
@@ -92,7 +91,6 @@ async def test_measured_values_from_the_future_are_refused() -> None:
             await case.history(since_s=NOW_S - DAY_S, now_s=NOW_S - HOUR_S)
 
 
-@pytest.mark.live
 async def test_measured_values_are_not_estimates_and_late_ones_are_missing() -> None:
     async with opened(CarbonBench()) as case:
         case.api.grid.measured.pop(case.last_s)
@@ -102,7 +100,6 @@ async def test_measured_values_are_not_estimates_and_late_ones_are_missing() -> 
     assert history.ends_s == case.last_s
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("hours_ago", [(13, 6), range(20, 0, -2)])
 async def test_values_far_apart_do_not_hold_until_the_next(hours_ago: Sequence[int]) -> None:
     async with opened(CarbonBench()) as case:
@@ -112,7 +109,6 @@ async def test_values_far_apart_do_not_hold_until_the_next(hours_ago: Sequence[i
     assert history.value_at(case.last_s - hours_ago[0] * HOUR_S + 300.0) is None
 
 
-@pytest.mark.live
 async def test_prices_in_kroner_have_their_unit() -> None:
     bench = PriceBench()
     bench.currency = "DKK"
@@ -122,7 +118,6 @@ async def test_prices_in_kroner_have_their_unit() -> None:
     assert history.value_at(NOW_S) == pytest.approx(DKK_PER_EUR * value_at(bench, case.last_s))
 
 
-@pytest.mark.live
 async def test_future_prices_are_not_part_of_the_history() -> None:
     async with opened(PriceBench()) as case:
         history = await case.history()
@@ -132,7 +127,6 @@ async def test_future_prices_are_not_part_of_the_history() -> None:
     assert [request.query["start"] for request in case.api.requests] == ["2026-10-24T11:00", "2026-10-25T11:00"]
 
 
-@pytest.mark.live
 async def test_a_refusal_repeats_the_words_of_the_api() -> None:
     async with opened(CarbonBench()) as case, aiohttp.ClientSession() as session:
         provider = EnerginetProvider(EnerginetSettings(zone="DK1", url=f"{case.api.url}/v2"), session)

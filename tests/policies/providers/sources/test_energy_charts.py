@@ -15,6 +15,8 @@ from policies.vocabulary.signal import SignalKind
 from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderContract, opened, value_at
 from tests.policies.providers.fakes.energy_charts import FakeEnergyCharts
 
+pytestmark = pytest.mark.live  # the fake API is a real server
+
 
 class CarbonBench:
     kind: SignalKind = "average"
@@ -56,7 +58,6 @@ class TestPrice(ProviderContract):
         return PriceBench(request.param, step_s={"DE-LU": 900.0, "CH": HOUR_S}[request.param])
 
 
-@pytest.mark.live
 async def test_missing_measurements_are_replaced_by_the_forecast_as_estimates() -> None:
     bench = CarbonBench()
     async with opened(bench) as case:
@@ -68,7 +69,6 @@ async def test_missing_measurements_are_replaced_by_the_forecast_as_estimates() 
     assert history.estimated.tolist() == [False, False, True, True, True]
 
 
-@pytest.mark.live
 async def test_measured_values_from_the_future_are_refused() -> None:
     async with opened(CarbonBench()) as case:
         case.api.now_s = NOW_S - DAY_S
@@ -76,7 +76,6 @@ async def test_measured_values_from_the_future_are_refused() -> None:
             await case.forecast(now_s=NOW_S - DAY_S, until_s=NOW_S)
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("bench", [CarbonBench(), PriceBench()], ids=["carbon", "price"])
 async def test_a_missing_forecast_is_not_an_error(bench: CarbonBench) -> None:
     async with opened(bench) as case:
@@ -86,7 +85,6 @@ async def test_a_missing_forecast_is_not_an_error(bench: CarbonBench) -> None:
         assert await case.provider.fetch_forecast(now_s=NOW_S, until_s=NOW_S + DAY_S) is None
 
 
-@pytest.mark.live
 async def test_a_forecast_ends_with_the_last_known_value() -> None:
     bench = CarbonBench()
     async with opened(bench) as case:
@@ -96,7 +94,6 @@ async def test_a_forecast_ends_with_the_last_known_value() -> None:
     assert np.isfinite(forecast.values).all()
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("bench", [CarbonBench(), PriceBench()], ids=["carbon", "price"])
 async def test_columns_of_different_lengths_are_refused(bench: CarbonBench) -> None:
     async with opened(bench) as case:
@@ -105,14 +102,12 @@ async def test_columns_of_different_lengths_are_refused(bench: CarbonBench) -> N
             await case.history()
 
 
-@pytest.mark.live
 async def test_an_unknown_country_is_refused_in_the_words_of_the_api() -> None:
     async with opened(CarbonBench("GB")) as case:
         with pytest.raises(SignalRefusedError, match="'gb' is not the code for an available country"):
             await case.history()
 
 
-@pytest.mark.live
 async def test_prices_in_another_unit_are_refused() -> None:
     bench = PriceBench()
     async with opened(bench) as case:
@@ -121,7 +116,6 @@ async def test_prices_in_another_unit_are_refused() -> None:
             await case.history()
 
 
-@pytest.mark.live
 async def test_one_request_covers_two_months_and_no_more() -> None:
     async with opened(CarbonBench()) as case:
         await case.provider.fetch_history(since_s=0.0, now_s=NOW_S)

@@ -15,6 +15,8 @@ from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderCont
 from tests.policies.providers.fakes.api import Fault
 from tests.policies.providers.fakes.entsoe import TOKEN, Auction, FakeEntsoe
 
+pytestmark = pytest.mark.live  # the fake API is a real server
+
 MIDNIGHT_S = 1_792_879_200.0
 """2026-10-24T22:00Z: midnight in Berlin, of the day with 25 hours."""
 
@@ -47,7 +49,6 @@ class TestEntsoe(ProviderContract):
     """The contract."""
 
 
-@pytest.mark.live
 async def test_a_day_of_25_hours_has_100_quarters(bench: EntsoeBench) -> None:
     bench.api.now_s = MIDNIGHT_S + 25 * HOUR_S
     starts_s = MIDNIGHT_S + 900.0 * np.arange(-96, 196)
@@ -59,7 +60,6 @@ async def test_a_day_of_25_hours_has_100_quarters(bench: EntsoeBench) -> None:
     assert np.diff(history.values).tolist() == pytest.approx([1e-4] * 99)
 
 
-@pytest.mark.live
 async def test_a_repeated_price_that_is_left_out_is_filled_in(bench: EntsoeBench) -> None:
     async with opened(bench) as case:
         for i in range(3, 9):
@@ -69,7 +69,6 @@ async def test_a_repeated_price_that_is_left_out_is_filled_in(bench: EntsoeBench
     assert history.value_at(case.last_s - 900.0) == pytest.approx(value_at(bench, case.last_s - 900.0))
 
 
-@pytest.mark.live
 async def test_a_price_that_fixed_blocks_leave_out_is_missing(bench: EntsoeBench) -> None:
     series = """<Publication_MarketDocument><TimeSeries><in_Domain.mRID>10Y1001A1001A82H</in_Domain.mRID>
       <out_Domain.mRID>10Y1001A1001A82H</out_Domain.mRID><currency_Unit.name>EUR</currency_Unit.name>
@@ -86,7 +85,6 @@ async def test_a_price_that_fixed_blocks_leave_out_is_missing(bench: EntsoeBench
     assert [history.value_at(MIDNIGHT_S + HOUR_S * (i + 0.5)) for i in range(3)] == [-0.007, None, 0.0505]
 
 
-@pytest.mark.live
 async def test_of_two_auctions_only_the_first_counts(bench: EntsoeBench) -> None:
     other = Auction(sequence=2, factor=2.0)
     intraday = Auction(contract="A07", factor=3.0)
@@ -101,7 +99,6 @@ async def test_of_two_auctions_only_the_first_counts(bench: EntsoeBench) -> None
     assert alone is None, "prices of another exchange are not those of this market"
 
 
-@pytest.mark.live
 async def test_hours_and_quarters_in_one_document_become_one_series_of_quarters(bench: EntsoeBench) -> None:
     async with opened(bench) as case:
         bench.api.auctions = (Auction(is_held=False), Auction(resolution="PT60M"))
@@ -112,7 +109,6 @@ async def test_hours_and_quarters_in_one_document_become_one_series_of_quarters(
     assert forecast.value_at(tomorrow_s + 900.0) == pytest.approx(value_at(bench, tomorrow_s))
 
 
-@pytest.mark.live
 async def test_a_change_of_currency_starts_another_series(bench: EntsoeBench) -> None:
     async with opened(bench) as case:
         bench.api.currencies = {date(2026, 10, 25): "BGN", date(2026, 10, 26): "CHF"}
@@ -125,7 +121,6 @@ async def test_a_change_of_currency_starts_another_series(bench: EntsoeBench) ->
     assert before.unit == "EUR/kWh", "what is not there yet does not count"
 
 
-@pytest.mark.live
 async def test_sixty_days_with_two_auctions_take_several_requests(bench: EntsoeBench) -> None:
     last_s = NOW_S // HOUR_S * HOUR_S
     bench.api.auctions = (Auction(resolution="PT60M"), Auction(sequence=2, resolution="PT60M"))
@@ -138,7 +133,6 @@ async def test_sixty_days_with_two_auctions_take_several_requests(bench: EntsoeB
     assert not np.isnan(history.values).any()
 
 
-@pytest.mark.live
 async def test_the_currency_is_that_of_the_document(bench: EntsoeBench) -> None:
     async with opened(bench) as case:
         bench.api.currency = "PLN"
@@ -146,7 +140,6 @@ async def test_the_currency_is_that_of_the_document(bench: EntsoeBench) -> None:
     assert history.unit == "PLN/kWh"
 
 
-@pytest.mark.live
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
@@ -173,7 +166,6 @@ async def test_other_documents_raise_the_right_error(
     assert TOKEN not in str(caught.value)
 
 
-@pytest.mark.live
 async def test_a_rate_limit_waits_out_the_ban(bench: EntsoeBench) -> None:
     async with opened(bench) as case:
         await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)

@@ -9,6 +9,8 @@ from policies.vocabulary.signal import SignalKind
 from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderContract, opened, value_at
 from tests.policies.providers.fakes.neso import FakeNeso
 
+pytestmark = pytest.mark.live  # the fake API is a real server
+
 
 class NesoBench:
     kind: SignalKind = "average"
@@ -35,7 +37,6 @@ class TestNeso(ProviderContract):
     pass
 
 
-@pytest.mark.live
 async def test_missing_measurements_are_replaced_by_the_forecast_as_estimates() -> None:
     bench = NesoBench("GB")
     async with opened(bench) as case:
@@ -46,7 +47,6 @@ async def test_missing_measurements_are_replaced_by_the_forecast_as_estimates() 
     assert history.estimated.tolist() == [False, True, True]
 
 
-@pytest.mark.live
 async def test_a_region_is_never_measured() -> None:
     async with opened(NesoBench("GB-3")) as case:
         history = await case.history()
@@ -54,7 +54,6 @@ async def test_a_region_is_never_measured() -> None:
     assert [request.path.rpartition("/intensity/")[0] for request in case.api.requests] == ["/regional"]
 
 
-@pytest.mark.live
 async def test_the_values_of_another_region_are_refused() -> None:
     bench = NesoBench("GB-3")
     async with opened(bench) as case:
@@ -63,7 +62,6 @@ async def test_the_values_of_another_region_are_refused() -> None:
             await case.history()
 
 
-@pytest.mark.live
 async def test_a_region_is_not_the_country() -> None:
     bench = NesoBench("GB")
     async with opened(bench) as case:
@@ -72,7 +70,6 @@ async def test_a_region_is_not_the_country() -> None:
             await case.history()
 
 
-@pytest.mark.live
 async def test_two_months_take_requests_within_the_api_s_limit() -> None:
     bench = NesoBench("GB")
     async with opened(bench) as case:
@@ -85,7 +82,6 @@ async def test_two_months_take_requests_within_the_api_s_limit() -> None:
     assert len(history) == 60 * 48 + 1, "no slot is missing, and none is there twice"
 
 
-@pytest.mark.live
 async def test_a_refusal_repeats_the_words_of_the_api() -> None:
     async with opened(NesoBench("GB")) as case, aiohttp.ClientSession() as session:
         settings = NesoSettings(zone="GB", url=f"{case.api.url}/nowhere")
@@ -93,7 +89,6 @@ async def test_a_refusal_repeats_the_words_of_the_api() -> None:
             await NesoProvider(settings, session).fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
 
 
-@pytest.mark.live
 async def test_measured_values_from_the_future_are_refused() -> None:
     async with opened(NesoBench("GB")) as case:
         case.api.now_s = NOW_S - DAY_S

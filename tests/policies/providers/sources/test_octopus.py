@@ -14,6 +14,8 @@ from policies.vocabulary.signal import SignalKind
 from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderContract, opened, value_at
 from tests.policies.providers.fakes.octopus import PRODUCT, STEP_S, VAT_RATIO, FakeOctopus, rate
 
+pytestmark = pytest.mark.live  # the fake API is a real server
+
 
 class OctopusBench:
     kind: SignalKind = "price"
@@ -39,7 +41,6 @@ class TestOctopus(ProviderContract):
         return OctopusBench()
 
 
-@pytest.mark.live
 async def test_two_months_come_page_by_page_from_our_own_url() -> None:
     bench = OctopusBench()
     async with opened(bench) as case:
@@ -50,7 +51,6 @@ async def test_two_months_come_page_by_page_from_our_own_url() -> None:
     assert (len(history), history.starts_s[0]) == (60 * 48 + 1, first_s)
 
 
-@pytest.mark.live
 async def test_endless_pages_are_refused() -> None:
     bench = OctopusBench()
     async with opened(bench) as case:
@@ -60,7 +60,6 @@ async def test_endless_pages_are_refused() -> None:
     assert len(case.api.requests) == 4
 
 
-@pytest.mark.live
 async def test_prices_without_vat_are_named_so() -> None:
     bench = OctopusBench(vat="exclude")
     async with opened(bench) as case:
@@ -69,7 +68,6 @@ async def test_prices_without_vat_are_named_so() -> None:
     assert case.provider.name == f"octopus {PRODUCT} H without VAT"
 
 
-@pytest.mark.live
 async def test_a_price_until_further_notice_fills_the_range() -> None:
     bench = OctopusBench()
     async with opened(bench) as case:
@@ -88,7 +86,6 @@ async def test_a_price_until_further_notice_fills_the_range() -> None:
     assert longest.ends_s < NOW_S + 4 * DAY_S
 
 
-@pytest.mark.live
 async def test_a_price_without_a_beginning_fills_the_range() -> None:
     bench = OctopusBench()
     async with opened(bench) as case:
@@ -97,7 +94,6 @@ async def test_a_price_without_a_beginning_fills_the_range() -> None:
     assert history.value_at(NOW_S - DAY_S) == pytest.approx(0.2)
 
 
-@pytest.mark.live
 async def test_of_two_prices_for_one_time_direct_debit_counts() -> None:
     bench = OctopusBench()
     async with opened(bench) as case:
@@ -109,7 +105,6 @@ async def test_of_two_prices_for_one_time_direct_debit_counts() -> None:
     assert set(history.values.tolist()) == {0.2}
 
 
-@pytest.mark.live
 async def test_an_unknown_product_is_refused_in_the_words_of_the_api() -> None:
     async with opened(OctopusBench()) as case, aiohttp.ClientSession() as session:
         settings = OctopusSettings(zone="H", product="AGILE-00-00-00", url=case.api.url)

@@ -13,6 +13,8 @@ from tests.policies.providers.contract import DAY_S, HOUR_S, NOW_S, ProviderCont
 from tests.policies.providers.fakes.api import Fault
 from tests.policies.providers.fakes.watttime import PASSWORD, USERNAME, FakeWattTime
 
+pytestmark = pytest.mark.live  # the fake API is a real server
+
 
 def kind_of(signal_type: str) -> SignalKind:
     return "average" if signal_type == "co2_aoer" else "marginal"
@@ -55,7 +57,6 @@ def paths(bench: WattTimeBench) -> list[str]:
     return [request.path for request in bench.api.requests]
 
 
-@pytest.mark.live
 async def test_one_login_lasts_until_shortly_before_the_token_expires() -> None:
     bench = WattTimeBench()
     async with opened(bench) as case:
@@ -64,7 +65,6 @@ async def test_one_login_lasts_until_shortly_before_the_token_expires() -> None:
     assert paths(bench) == ["/login", "/v3/forecast", "/v3/forecast", "/login", "/v3/forecast"]
 
 
-@pytest.mark.live
 async def test_a_token_that_is_refused_early_is_renewed_once() -> None:
     bench = WattTimeBench()
     async with opened(bench) as case:
@@ -74,7 +74,6 @@ async def test_a_token_that_is_refused_early_is_renewed_once() -> None:
     assert paths(bench) == ["/login", "/v3/forecast", "/v3/forecast", "/login", "/v3/forecast"]
 
 
-@pytest.mark.live
 async def test_a_wrong_password_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATTTIME_PASSWORD", "another")
     bench = WattTimeBench()
@@ -84,7 +83,6 @@ async def test_a_wrong_password_is_not_retried(monkeypatch: pytest.MonkeyPatch) 
     assert paths(bench) == ["/login"]
 
 
-@pytest.mark.live
 async def test_a_region_beyond_the_plan_costs_one_login() -> None:
     bench = WattTimeBench("PJM_DC")
     async with opened(bench) as case:
@@ -93,7 +91,6 @@ async def test_a_region_beyond_the_plan_costs_one_login() -> None:
     assert paths(bench) == ["/login", "/v3/historical"]
 
 
-@pytest.mark.live
 async def test_neither_the_token_nor_the_password_in_any_form_is_shown(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     bench = WattTimeBench()
@@ -111,7 +108,6 @@ async def test_neither_the_token_nor_the_password_in_any_form_is_shown(caplog: p
     assert not [secret for secret in sent if secret[:12] in f"{told}{caplog.text}"]
 
 
-@pytest.mark.live
 @pytest.mark.parametrize(
     ("meta", "words"),
     [
@@ -132,7 +128,6 @@ async def test_an_answer_of_another_kind_is_refused(meta: dict[str, object], wor
                 await fetch
 
 
-@pytest.mark.live
 async def test_two_months_take_requests_of_thirty_days() -> None:
     bench = WattTimeBench()
     async with opened(bench) as case:
@@ -143,7 +138,6 @@ async def test_two_months_take_requests_of_thirty_days() -> None:
     assert paths(bench) == ["/login", *["/v3/historical"] * 3]
 
 
-@pytest.mark.live
 @pytest.mark.parametrize(("n_hours", "horizon"), [(0.1, "1"), (1, "1"), (1.5, "2"), (72, "72"), (100, "72")])
 async def test_the_horizon_covers_the_time_and_is_one_that_the_api_has(n_hours: float, horizon: str) -> None:
     bench = WattTimeBench()
@@ -152,7 +146,6 @@ async def test_the_horizon_covers_the_time_and_is_one_that_the_api_has(n_hours: 
     assert bench.api.requests[-1].query["horizon_hours"] == horizon
 
 
-@pytest.mark.live
 async def test_imputed_values_are_estimates_and_a_forecast_is_as_old_as_it_says() -> None:
     bench = WattTimeBench()
     async with opened(bench) as case:
@@ -163,7 +156,6 @@ async def test_imputed_values_are_estimates_and_a_forecast_is_as_old_as_it_says(
     assert (forecast.issued_at_s, forecast.starts_s[0]) == (case.last_s, case.last_s + 300.0)
 
 
-@pytest.mark.live
 async def test_the_step_comes_from_the_answer() -> None:
     bench = WattTimeBench()
     bench.api.meta = {"data_point_period_seconds": 3_600}
@@ -175,7 +167,6 @@ async def test_the_step_comes_from_the_answer() -> None:
     assert history.value_at(NOW_S) == pytest.approx(100.0)
 
 
-@pytest.mark.live
 async def test_a_wrong_clock_is_reported() -> None:
     bench = WattTimeBench()
     async with opened(bench) as case:
