@@ -35,7 +35,7 @@ from policies.providers.base import (
 )
 from policies.providers.catalogue import Source
 from policies.vocabulary.signal import Signal
-from publishers.mqtt.broker_address import SettingNames
+from publishers.mqtt.bus_config import BUS_SETTINGS
 from publishers.mqtt.client import probe_broker
 
 
@@ -204,7 +204,7 @@ async def _check_broker(config: Config) -> Finding:
         password=password,
         ca_file=config.bus.ca_file,
         root=config.bus.root,
-        setting_names=SettingNames.of_table("bus"),
+        setting_names=BUS_SETTINGS,
     )
     return Finding(what="broker", found=config.bus.url, fault=f"{config.bus.url}: {fault}" if fault else "")
 

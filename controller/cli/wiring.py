@@ -22,8 +22,7 @@ from policies.providers.catalogue import CATALOGUE, Source, SourcesError, open_s
 from policies.providers.sources.constant import ConstantProvider
 from policies.providers.sources.csv_file import CsvProvider
 from publishers.messages.codec import Outgoing
-from publishers.mqtt.broker_address import SettingNames
-from publishers.mqtt.bus_config import BusConfig, read_bus_password
+from publishers.mqtt.bus_config import BUS_SETTINGS, BusConfig, read_bus_password
 from publishers.mqtt.client import MqttClient
 
 _LOGGER = logging.getLogger(__name__)
@@ -106,7 +105,7 @@ def bus_of(config: Config, password: str, will: Outgoing, birth: Callable[[], It
         identifier=identifier_of(config),
         will=will,
         birth=birth,
-        setting_names=SettingNames.of_table("bus"),
+        setting_names=BUS_SETTINGS,
     )
 
 

@@ -32,8 +32,7 @@ from policies.service.metrics import Metrics
 from policies.service.store.store import opened_store
 from policies.service.trials.repository import TrialRepository
 from publishers.messages.topics import Topics
-from publishers.mqtt.broker_address import SettingNames
-from publishers.mqtt.bus_config import BusConfig
+from publishers.mqtt.bus_config import BUS_SETTINGS, BusConfig
 from publishers.mqtt.client import MqttClient
 from publishers.shared.secret_file import read_secret_file
 
@@ -304,7 +303,7 @@ def _bus(config: BusConfig, faults: list[str]) -> MqttClient | None:
             username=config.username,
             password=password,
             ca_file=config.ca_file,
-            setting_names=SettingNames.of_table("bus"),
+            setting_names=BUS_SETTINGS,
         )
     except ValueError as error:
         faults.append(f"bus.url: {error}")

@@ -16,20 +16,6 @@ _BAD_CREDENTIALS: Final = (134, 135)
 """Bad user name or password, and not authorised: paho maps the CONNACK codes 4 and 5 of MQTT 3.1.1 to these."""
 
 
-class BrokerAddressError(ValueError):
-    """A broker's URL, or what stands beside it, is wrong.
-
-    Attributes:
-        setting: which field of `BrokerAddress` is at fault: `url` or `ca_file`.
-        rule: what it must be.
-    """
-
-    def __init__(self, message: str, *, setting: str, rule: str) -> None:
-        self.setting = setting
-        self.rule = rule
-        super().__init__(message)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingNames:
     """What a program calls the settings of its broker, so that an error names those that its user can change."""
@@ -49,6 +35,29 @@ class SettingNames:
             password=f"{prefix}password_file",
             ca_file=f"{prefix}ca_file",
         )
+
+    def fill_in(self, remedy: str) -> str:
+        """Return a remedy with these names for `{url}`, `{username}`, `{password}` and `{ca_file}`."""
+        return remedy.format(url=self.url, username=self.username, password=self.password, ca_file=self.ca_file)
+
+
+class BrokerAddressError(ValueError):
+    """A broker's URL, or what stands beside it, is wrong.
+
+    Attributes:
+        setting: which field of `BrokerAddress` is at fault: `url` or `ca_file`.
+        rule: what it must be.
+    """
+
+    def __init__(self, message: str, *, setting: str, rule: str, remedy: str = "") -> None:
+        self.setting = setting
+        self.rule = rule
+        self._remedy = remedy
+        super().__init__(message)
+
+    def sentence(self, names: SettingNames) -> str:
+        """Return what is wrong and what to do, with the names that the settings have in this program."""
+        return f"{self}: {names.fill_in(self._remedy)}" if self._remedy else str(self)
 
 
 class FaultKind(StrEnum):
@@ -78,12 +87,7 @@ class ConnectionFault:
 
     def sentence(self, names: SettingNames) -> str:
         """Return problem and remedy, with the names that the settings have in this program."""
-        if not self.remedy:
-            return self.problem
-        remedy = self.remedy.format(
-            url=names.url, username=names.username, password=names.password, ca_file=names.ca_file
-        )
-        return f"{self.problem}: {remedy}"
+        return f"{self.problem}: {names.fill_in(self.remedy)}" if self.remedy else self.problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +118,8 @@ class BrokerAddress:
     def __post_init__(self) -> None:
         """Parse the URL."""
         if "@" in self.url and not self.allow_credentials:
-            rule = "must hold no user name and no password: they have settings of their own"
-            raise BrokerAddressError(f"a broker's URL {rule}", setting="url", rule=rule)
+            rule, remedy = "must hold no user name and no password", "set {username} and {password}"
+            raise BrokerAddressError(f"a broker's URL {rule}", setting="url", rule=rule, remedy=remedy)
         try:
             parts = urlsplit(self.url)
             host, port = parts.hostname, parts.port

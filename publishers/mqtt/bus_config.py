@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from publishers.messages.codec import TopicRoot
-from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError
+from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError, SettingNames
 from publishers.shared.secret_file import read_secret_file
 from publishers.shared.toml_config import Section, redacted_repr
+
+BUS_SETTINGS: Final = SettingNames.of_table("bus")
 
 
 class BusConfig(Section, frozen=True, kw_only=True):
@@ -25,8 +28,7 @@ def bus_faults(bus: BusConfig, *, is_optional: bool = False) -> Iterator[str]:
         if bus.url or not is_optional:
             BrokerAddress(url=bus.url)
     except BrokerAddressError as error:
-        settings = "; set bus.username and bus.password_file" if "@" in bus.url else ""
-        yield f"bus.url: {error}{settings}"
+        yield f"bus.url: {error.sentence(BUS_SETTINGS)}"
     if bus.password_file and not bus.username:
         yield 'bus.username = "": must be set, because bus.password_file is'
     if bus.ca_file and not bus.url.startswith("mqtts://"):

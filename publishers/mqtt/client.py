@@ -30,6 +30,7 @@ from paho.mqtt.client import topic_matches_sub
 from publishers.messages.codec import MAX_MESSAGE_BYTES, Outgoing
 from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError, ConnectionFault, FaultKind, SettingNames
 from publishers.mqtt.outbox import Outbox
+from publishers.shared.log_once import LogLimiter
 
 __all__ = ["Handler", "MqttClient", "Outgoing", "probe_broker"]
 
@@ -45,7 +46,6 @@ _FIRST_RETRY_DELAY_S: Final = 0.25
 _STABLE_S: Final = 5.0
 """After a connection that lasted this long the retries begin with short delays again."""
 _SUBSCRIPTION_FAILED: Final = 128
-_LOG_PERIOD_S: Final = 60.0
 _MAX_CACHED_TOPICS: Final = 4_096
 _NO_DELAY: Final = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),)
 """Without it a round trip at QoS 1 takes 44 ms longer: Nagle's algorithm waits for a delayed acknowledgement."""
@@ -78,7 +78,7 @@ class Dispatcher:
         self._subscriptions: list[Subscription] = []
         # By topic: matching costs microseconds, and the same topics come again and again.
         self._matches: dict[str, tuple[Subscription, ...]] = {}
-        self._logged_at_s: dict[str, float] = {}
+        self._limiter = LogLimiter(time.monotonic)
 
     def __len__(self) -> int:
         """Return how many subscriptions there are."""
@@ -108,7 +108,7 @@ class Dispatcher:
         for subscription in self._matching(topic):
             if len(payload) > MAX_MESSAGE_BYTES:
                 self.oversized += 1
-                if self._may_log(subscription):
+                if self._limiter.allows(subscription.topic_filter):
                     _LOGGER.warning("dropped a message of %d bytes on %s: too long", len(payload), topic)
                 continue
             handler = subscription.on_retained if retained else None
@@ -116,7 +116,7 @@ class Dispatcher:
                 (handler or subscription.handler)(topic, payload)
             except Exception:  # a handler's bug on one message must not end the connection
                 self.handler_errors += 1
-                if self._may_log(subscription):
+                if self._limiter.allows(subscription.topic_filter):
                     _LOGGER.exception("the handler of %s failed on %s", subscription.topic_filter, topic)
 
     def _matching(self, topic: str) -> tuple[Subscription, ...]:
@@ -127,14 +127,6 @@ class Dispatcher:
             matching = tuple(item for item in self._subscriptions if topic_matches_sub(item.topic_filter, topic))
             self._matches[topic] = matching
         return matching
-
-    def _may_log(self, subscription: Subscription) -> bool:
-        """Return whether the last message about a topic filter was logged a minute ago, or never."""
-        now_s, last_s = time.monotonic(), self._logged_at_s.get(subscription.topic_filter)
-        if last_s is not None and now_s - last_s < _LOG_PERIOD_S:
-            return False
-        self._logged_at_s[subscription.topic_filter] = now_s
-        return True
 
 
 class MqttClient:

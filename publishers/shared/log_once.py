@@ -1,6 +1,9 @@
-"""Log a fault once when it begins, once when it changes and once when it is over, however often it is reported."""
+"""Log a fault once when it begins, changes and is over, or at most once a period, however often it is reported."""
 
 import logging
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Final
 
 
 class FaultLog:
@@ -35,3 +38,34 @@ class FaultLog:
     def clear(self) -> None:
         """Report that all is well."""
         self.report("")
+
+
+class LogLimiter:
+    """Allows one log line a key and period, in bounded memory.
+
+    Args:
+        clock_s: any clock [s]; after a step back it silences no key for longer than a period.
+        period_s: how often a line of one key is allowed [s].
+    """
+
+    MAX_KEYS: Final = 256
+
+    def __init__(self, clock_s: Callable[[], float], *, period_s: float = 60.0) -> None:
+        self._clock_s = clock_s
+        self._period_s = period_s
+        self._logged_at_s: OrderedDict[Hashable, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return of how many keys the last line is remembered."""
+        return len(self._logged_at_s)
+
+    def allows(self, key: Hashable) -> bool:
+        """Return whether a line may be logged now, and remember that it is."""
+        now_s, logged_at_s = self._clock_s(), self._logged_at_s.get(key)
+        if logged_at_s is not None and 0.0 <= now_s - logged_at_s < self._period_s:
+            return False
+        self._logged_at_s[key] = now_s
+        self._logged_at_s.move_to_end(key)
+        if len(self._logged_at_s) > self.MAX_KEYS:
+            self._logged_at_s.popitem(last=False)
+        return True

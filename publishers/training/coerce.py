@@ -9,12 +9,14 @@ from typing import Final
 
 LOGGER: Final = logging.getLogger("publishers")
 LOGGER.addHandler(logging.NullHandler())
+_MAX_WARNED: Final = 256
+"""Different warnings of a process: further ones are not logged, so that neither the log nor the memory grows."""
 _warned: set[str] = set()
 
 
 def warn_once(message: str) -> None:
     """Log a warning unless this process has logged it before: loaders are wrapped anew in each epoch."""
-    if message not in _warned:
+    if message not in _warned and len(_warned) < _MAX_WARNED:
         _warned.add(message)
         LOGGER.warning("%s", message)
 

@@ -36,6 +36,7 @@ from publishers.mqtt.broker_address import (
     SettingNames,
     without_password,
 )
+from publishers.shared.secret_file import read_secret_file
 from publishers.training.coerce import to_int, warn_once
 
 MAX_BATCH_SIZE: Final = 1 << 31
@@ -288,9 +289,9 @@ class SettingsReader:
         if not file:
             return ""
         try:
-            return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            self.faults.append(f"GRIDCHASE_PASSWORD_FILE = {file!r}: {error}")
+            return read_secret_file("GRIDCHASE_PASSWORD_FILE", file)
+        except ValueError as error:
+            self.faults.append(str(error))
             return ""
 
     def _text(self, options: PublisherOptions, argument: str) -> str:

@@ -35,7 +35,7 @@ from policies.providers.sources.mqtt_payload import (
 from policies.vocabulary.signal import Signal, SignalKind
 from policies.vocabulary.units import intensity_g_per_kwh, price_per_kwh
 from publishers.messages.reports import GridSignal
-from publishers.mqtt.broker_address import BrokerAddress, SettingNames
+from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError, SettingNames
 from publishers.mqtt.client import MqttClient
 from publishers.shared.log_once import FaultLog
 from publishers.shared.secret_file import read_secret
@@ -144,8 +144,8 @@ class MqttSettings(ProviderSettings, frozen=True, kw_only=True):
             faults.append(f"topic = {self.topic!r}: must be one topic, without wildcards ({error})")
         try:
             BrokerAddress(url=self.url)
-        except ValueError as error:
-            faults.append(f"url: {error}")
+        except BrokerAddressError as error:
+            faults.append(f"url: {error.sentence(SettingNames.of_table())}")
         if (self.kind == "price") == (self.unit in _CARBON_FACTORS):
             faults.append(f"unit = {self.unit!r}: must be that of kind = {self.kind!r}")
         if (self.password_file or self.password_env) and not self.username:

@@ -18,7 +18,6 @@ from controller.runs.router import MAX_RUNS
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import RunEnergy
 from publishers.messages.training import pack_ends
-from publishers.shared.invalid_messages import MAX_TOPICS
 from tests.controller.messages import iterations, rank_status, run_energy
 from tests.controller.runs.router_bench import TOPICS, RouterBench, limit_state
 
@@ -112,7 +111,8 @@ async def test_a_flood_of_topics_grows_nothing(tmp_path: Path) -> None:
             bench.say("iterations", b"\xc1", job=f"job-{number}", run=f"run-{number}")
             bench.bus.publish(TOPICS.run(f"job-{number}", "run-1", "metric"), b"\xc1")
         assert bench.router.runs == {}
-        assert len(bench.router.invalid_messages._logged_at_s) == MAX_TOPICS
+        limiter = bench.router.invalid_messages.limiter
+        assert len(limiter) == limiter.MAX_KEYS
     assert bench.n_bad == 4_000, "iterations of nobody's rank are another node's"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from publishers.shared.invalid_messages import MAX_TOPICS, InvalidMessages
+from publishers.shared.invalid_messages import InvalidMessages
 
 
 class Clock:
@@ -33,9 +33,9 @@ def test_each_topic_is_logged_by_itself(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_a_flood_of_topics_takes_bounded_memory() -> None:
     invalid = InvalidMessages(Clock())
-    for number in range(10 * MAX_TOPICS):
+    for number in range(2_560):
         invalid.add(f"topic/{number}", "malformed")
-    assert (invalid.n_messages, len(invalid._logged_at_s)) == (10 * MAX_TOPICS, MAX_TOPICS)
+    assert (invalid.n_messages, len(invalid.limiter)) == (2_560, invalid.limiter.MAX_KEYS)
 
 
 def test_long_topics_and_faults_make_short_lines(caplog: pytest.LogCaptureFixture) -> None:

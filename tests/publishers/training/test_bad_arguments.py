@@ -33,6 +33,13 @@ def test_a_connection_that_cannot_be_created_turns_publishing_off(
     publisher.close()
 
 
+def test_the_number_of_different_warnings_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    with publisher_on(FakeConnection()) as publisher:
+        for number in range(1_000):
+            publisher.metric(1e20 + number * 1e17)
+    assert len(caplog.records) == 256
+
+
 class Failing:
     """What a tensor becomes when its device has failed: nothing can be had from it, not even a text."""
 
