@@ -82,7 +82,7 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
         journal = Journal.open(state_dir)
         async with _open_gpus(node.backend) as gpus:
             if node.config.gpu.backend == "nvml":
-                lock.claim(gpu.uuid for gpu in gpus)
+                lock.lock_gpus(gpu.uuid for gpu in gpus)
             await _restore_stranded(gpus, journal)
             status = await _online_status(node, gpus)
             with (

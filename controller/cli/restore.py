@@ -48,7 +48,7 @@ async def _restore(config: Config, journal: Journal, lock: NodeLock) -> int:
     failed = False
     try:
         if config.gpu.backend == "nvml":
-            lock.claim(gpu.uuid for gpu in gpus if gpu.uuid in journal.entries)
+            lock.lock_gpus(gpu.uuid for gpu in gpus if gpu.uuid in journal.entries)
         for gpu in gpus:
             result = await restore_prior_limit(gpu, journal)
             if result is not None:

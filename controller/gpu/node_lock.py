@@ -1,7 +1,7 @@
-"""One writer per node: a lock on the state directory, and one on each GPU that holds between state directories too.
+"""One writer per node: a lock on the state directory, and one on each GPU that holds across state directories.
 
 Both vanish with the process, however it ends. The lock on a GPU is a name in Linux's abstract socket space: no file, no
-permission, and the kernel tells who holds it.
+permission, and the kernel knows which process holds it.
 """
 
 import errno
@@ -21,7 +21,7 @@ ANSWER_TIMEOUT_S = 1.0
 
 
 class NodeLock:
-    """The locks of one process; a context manager that lets go of all of them."""
+    """The locks of one process; a context manager that releases them."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / FILE_NAME
@@ -48,7 +48,7 @@ class NodeLock:
             holder = os.read(self._fd, 32).decode(errors="replace").strip()
             self.__exit__(None, None, None)
             raise NodeLockedError(f"{self._path}: held by process {holder or '?'}; stop that one first") from error
-        except OSError as error:  # network file systems may know no locks
+        except OSError as error:  # network file systems may not support locks
             self.__exit__(None, None, None)
             fault = f"{self._path}: cannot be locked: {error.strerror}; set node.state_dir to a local directory"
             raise JournalError(fault) from error
@@ -56,7 +56,7 @@ class NodeLock:
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
         return self
 
-    def claim(self, gpu_uuids: Iterable[str]) -> None:
+    def lock_gpus(self, gpu_uuids: Iterable[str]) -> None:
         """Lock each GPU against every other gridchase process on this node.
 
         Raises:
@@ -76,7 +76,7 @@ class NodeLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let go of everything."""
+        """Release every lock."""
         for lock in self._sockets:
             lock.close()
         self._sockets.clear()
@@ -90,7 +90,7 @@ def _address(gpu_uuid: str) -> str:
 
 
 def _holder(gpu_uuid: str) -> str:
-    """Return the process id that holds a GPU's lock, by the credentials that the kernel keeps of the listener."""
+    """Return the id of the process that holds a GPU's lock, from the listener's credentials in the kernel; else `?`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(ANSWER_TIMEOUT_S)
         try:

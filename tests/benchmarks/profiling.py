@@ -25,6 +25,7 @@ import numpy as np
 from controller.cli.replay.processes import replay_each
 from controller.cli.verb import VERSION
 from controller.demo.recurrences.trace_files import read_power
+from controller.gpu.simulation.measured_curve import load_curve
 from policies.replay.profiling.curves import GRID_W, TrueCurve, true_curves
 from policies.replay.profiling.evaluation import (
     ProfilingEvaluation,
@@ -38,7 +39,7 @@ from policies.replay.profiling.noise import LEVELS, NoiseName
 from policies.replay.profiling.policies import POLICIES, PolicyName
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from tests.live.nvml_stub.fixtures import compile_stub
-from tests.live.nvml_stub.machine import A40_RESNET50, StubMachine
+from tests.live.nvml_stub.machine import StubMachine
 
 TABLE: Final = Path(__file__).with_suffix(".md")
 DATE: Final = "2026-11-21"
@@ -55,9 +56,12 @@ _Task = tuple[TrueCurve, PolicyName, NoiseName, int]
 
 def stub_curve() -> TrueCurve:
     """Return what the stub does, every 5 W: linear in power and in the time of an iteration."""
-    limits_w, powers_w, times_s = (np.array(column) for column in zip(*A40_RESNET50, strict=True))
+    curve = load_curve()
+    limits_w, powers_w, speeds_per_s = (
+        np.array(column) for column in (curve.power_limits_w, curve.powers_w, curve.speeds_per_s)
+    )
     grid_w = np.arange(limits_w[0], limits_w[-1] + 1, GRID_W)
-    rates_per_s = SPEEDUP_RATIO / np.interp(grid_w, limits_w, times_s)
+    rates_per_s = SPEEDUP_RATIO / np.interp(grid_w, limits_w, 1 / speeds_per_s)
     rows = zip(grid_w.tolist(), np.interp(grid_w, limits_w, powers_w).tolist(), rates_per_s.tolist(), strict=True)
     points = (ProfilePoint(power_limit_w=w, power_w=power_w, iterations_per_s=rate) for w, power_w, rate in rows)
     return TrueCurve(name="stub", profile=PowerProfile(tuple(points)), is_assumed=False)

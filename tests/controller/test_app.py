@@ -106,9 +106,9 @@ async def test_real_gpus_are_locked_against_every_other_controller(tmp_path: Pat
     site = Site(tmp_path / "ours", [gpu], "gpu.backend=nvml")
     async with site.controlled():
         with NodeLock(tmp_path / "theirs") as lock, pytest.raises(NodeLockedError, match=gpu.uuid):
-            lock.claim([gpu.uuid])
+            lock.lock_gpus([gpu.uuid])
     with NodeLock(tmp_path / "theirs") as lock:
-        lock.claim([gpu.uuid])
+        lock.lock_gpus([gpu.uuid])
 
 
 async def test_real_gpus_of_another_controller_are_not_touched(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ async def test_real_gpus_of_another_controller_are_not_touched(tmp_path: Path) -
     gpu.errors = {"read_limit": GpuLostError("not even read", gpu_uuid=gpu.uuid, operation="read_limit")}
     site = Site(tmp_path / "ours", [gpu], "gpu.backend=nvml")
     with NodeLock(tmp_path / "theirs") as lock:
-        lock.claim([gpu.uuid])
+        lock.lock_gpus([gpu.uuid])
         with pytest.raises(ExceptionGroup) as caught:
             await site.controlled().__aenter__()
     assert caught.group_contains(NodeLockedError)

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from controller.gpu.node_lock import NodeLock
 with NodeLock(Path(sys.argv[1])) as lock:
-    lock.claim(sys.argv[2:])
+    lock.lock_gpus(sys.argv[2:])
     print("locked", flush=True)
     sys.stdin.read()
 """
@@ -53,7 +53,7 @@ def test_a_gpu_is_locked_against_a_controller_with_another_state_directory(tmp_p
         NodeLock(tmp_path / "ours") as lock,
         pytest.raises(NodeLockedError, match=rf"{gpu}: held by process {other.pid}; stop that one first"),
     ):
-        lock.claim([gpu])
+        lock.lock_gpus([gpu])
 
 
 def test_sigkill_frees_the_node_and_its_gpus(tmp_path: Path) -> None:
@@ -62,4 +62,4 @@ def test_sigkill_frees_the_node_and_its_gpus(tmp_path: Path) -> None:
         other.send_signal(signal.SIGKILL)
         other.wait(timeout=10)
         with NodeLock(tmp_path) as lock:
-            lock.claim([gpu])
+            lock.lock_gpus([gpu])

@@ -1,6 +1,6 @@
-"""The noise of a simulated GPU: numbers that depend on the seed and a position only, never on who asks, or when.
+"""Reproducible noise of a simulated GPU: it depends on the seed and the position only.
 
-Two processes, and two runs that are compared, meet the same noise: iteration 4711 is the same amount of work for each.
+Two processes, and two runs that are compared, get the same noise: iteration 4711 is the same amount of work for each.
 """
 
 from array import array
@@ -14,11 +14,11 @@ POWER_NOISE_RATIO = 0.01
 POWER_BLOCK_S = 10.0
 ITERATION_NOISE_RATIO = 0.02
 """Standard deviation of the work of one iteration."""
-STRETCH_NOISE_RATIO = 0.003
-"""Standard deviation of the mean work of a stretch of iterations: data and host drift a little."""
-STRETCH_ITERATIONS = 128
+GROUP_NOISE_RATIO = 0.003
+"""Standard deviation of the mean work of a group of iterations: data and host drift a little."""
+GROUP_ITERATIONS = 128
 _CHUNK = 4096
-_POWER, _ITERATION, _STRETCH = range(3)
+_POWER, _ITERATION, _GROUP = range(3)
 
 
 class Noise:
@@ -57,10 +57,10 @@ class Noise:
             self._blocks.extend(ratios.tolist())
 
     def _chunk_of_work(self, chunk: int) -> list[float]:
-        per_chunk = _CHUNK // STRETCH_ITERATIONS
-        stretch_chunk, part = divmod(chunk, STRETCH_ITERATIONS)
-        stretches = self._normal(_STRETCH, stretch_chunk)[part * per_chunk : (part + 1) * per_chunk]
-        drift = np.repeat(1 + STRETCH_NOISE_RATIO * stretches, STRETCH_ITERATIONS)
+        per_chunk = _CHUNK // GROUP_ITERATIONS
+        group_chunk, part = divmod(chunk, GROUP_ITERATIONS)
+        groups = self._normal(_GROUP, group_chunk)[part * per_chunk : (part + 1) * per_chunk]
+        drift = np.repeat(1 + GROUP_NOISE_RATIO * groups, GROUP_ITERATIONS)
         work: list[float] = (drift * (1 + ITERATION_NOISE_RATIO * self._normal(_ITERATION, chunk))).tolist()
         return work
 

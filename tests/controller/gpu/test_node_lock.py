@@ -49,25 +49,25 @@ def test_a_state_directory_that_cannot_be_written_is_an_error_that_names_the_key
 def test_a_gpu_is_locked_across_state_directories(tmp_path: Path) -> None:
     gpu = f"GPU-{uuid.uuid4()}"
     with NodeLock(tmp_path / "a") as first, NodeLock(tmp_path / "b") as second:
-        first.claim([gpu])
+        first.lock_gpus([gpu])
         with pytest.raises(NodeLockedError, match=rf"{gpu}: held by process {os.getpid()}; stop that one"):
-            second.claim([gpu])
+            second.lock_gpus([gpu])
 
 
 def test_the_locks_of_gpus_end_with_the_lock_of_the_node(tmp_path: Path) -> None:
     gpus = [f"GPU-{uuid.uuid4()}", f"GPU-{uuid.uuid4()}"]
     with NodeLock(tmp_path / "a") as first:
-        first.claim(gpus)
+        first.lock_gpus(gpus)
     with NodeLock(tmp_path / "b") as second:
-        second.claim(gpus)
+        second.lock_gpus(gpus)
 
 
 def test_a_holder_that_does_not_say_who_it_is_is_a_question_mark(tmp_path: Path) -> None:
     gpu = f"GPU-{uuid.uuid4()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as odd, NodeLock(tmp_path) as lock:
         odd.bind(f"\0gridchase/gpu/{gpu}")
-        lock.claim([gpu])  # another kind of socket is another name
+        lock.lock_gpus([gpu])  # another kind of socket is another name
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf, NodeLock(tmp_path) as lock:
         deaf.bind(f"\0gridchase/gpu/{gpu}")
         with pytest.raises(NodeLockedError, match=r"held by process \?"):
-            lock.claim([gpu])
+            lock.lock_gpus([gpu])

@@ -9,38 +9,13 @@ import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from controller.gpu.simulation.measured_curve import MeasuredCurve, load_curve
 
 _MAX_GPUS, _MAX_POINTS, _MAX_PIDS, _MAX_ENTRIES = 16, 64, 32, 40
 STATE_VARIABLE: Final = "GRIDCHASE_NVML_STUB"
 LIBRARY_NAME: Final = "libnvidia-ml.so.1"
-
-
-class OperatingPoint(NamedTuple):
-    """What a training job does at one power limit."""
-
-    power_limit_w: float
-    power_w: float
-    iteration_time_s: float
-
-
-_ITERATIONS_PER_EPOCH = 5004.56
-A40_RESNET50: Final = tuple(
-    OperatingPoint(power_limit_w, power_w, epoch_s / _ITERATIONS_PER_EPOCH)
-    for power_limit_w, epoch_s, power_w in (
-        (100.0, 10606.19, 120.74),
-        (125.0, 9639.82, 125.51),
-        (150.0, 6326.84, 144.61),
-        (175.0, 4705.61, 160.23),
-        (200.0, 4123.52, 177.58),
-        (225.0, 3909.47, 196.41),
-        (250.0, 3864.98, 214.63),
-        (275.0, 3857.81, 230.85),
-        (300.0, 3847.48, 235.21),
-    )
-)
-"""ResNet-50 on ImageNet at batch size 256 on an NVIDIA A40, measured by Zeus (NSDI'23; trace `summary_power_a40.csv` of
-github.com/ml-energy/zeus, Apache-2.0): power limit [W], time of an epoch [s], mean power [W]."""
 
 
 class _Hooks(ctypes.Structure):
@@ -219,11 +194,11 @@ class StubMachine(_Hooked):
         state_file: Path,
         *,
         n_gpus: int = 1,
-        curve: Sequence[OperatingPoint] = A40_RESNET50,
+        curve: MeasuredCurve | None = None,
         speedup_ratio: float = 1.0,
         counter_period_s: float = 0.1,
     ) -> "StubMachine":
-        """Return a new machine of A40s whose jobs follow `curve`, their iterations `speedup_ratio` times as fast."""
+        """Return a new machine of A40s whose jobs follow `curve` (default: an A40's), `speedup_ratio` times as fast."""
         state_file.write_bytes(bytes(ctypes.sizeof(_Machine)))
         machine = cls(library_file, state_file)
         machine_id = secrets.token_hex(4)  # GPUs are locked node-wide by their UUIDs: two test runs must not share them
@@ -241,7 +216,7 @@ class StubMachine(_Hooked):
             )
             gpu.is_writable = gpu.has_energy_counter = gpu.has_power_fields = gpu.is_persistent = 1
             gpu.temperature_c, gpu.idle_power_mw, gpu.counter_period_ns = 41, 30_000, round(counter_period_s * 1e9)
-            _fill_curve(gpu, curve, speedup_ratio)
+            _fill_curve(gpu, curve or load_curve(), speedup_ratio)
         machine.library.stub_prepare(ctypes.byref(machine.raw))
         return machine
 
@@ -260,9 +235,10 @@ class StubMachine(_Hooked):
         return {"LD_LIBRARY_PATH": ":".join(path), STATE_VARIABLE: str(self.state_file)}
 
 
-def _fill_curve(gpu: _Gpu, curve: Sequence[OperatingPoint], speedup_ratio: float) -> None:
-    gpu.n_points = len(curve)
-    for place, point in zip(gpu.points, curve, strict=False):  # the array has room for more
-        place.limit_mw = round(point.power_limit_w * 1_000)
-        place.power_mw = round(point.power_w * 1_000)
-        place.iteration_ns = round(point.iteration_time_s / speedup_ratio * 1e9)
+def _fill_curve(gpu: _Gpu, curve: MeasuredCurve, speedup_ratio: float) -> None:
+    gpu.n_points = len(curve.power_limits_w)
+    points = zip(gpu.points, curve.power_limits_w, curve.powers_w, curve.speeds_per_s, strict=False)  # room for more
+    for point, power_limit_w, power_w, speed_per_s in points:
+        point.limit_mw = round(power_limit_w * 1_000)
+        point.power_mw = round(power_w * 1_000)
+        point.iteration_ns = round(1e9 / (speed_per_s * speedup_ratio))
