@@ -165,11 +165,11 @@ def _with_window(drift: Drift, window: Window, curve: PowerProfile) -> Drift:
         rate=drift.rate.with_deviation(
             math.log(point.iterations_per_s / iterations_per_s),
             error_ratio=(point.iterations_per_s_ci or 0.0) / NORMAL_95 / point.iterations_per_s,
-            doubt_ratio=(nearest.iterations_per_s_ci or 0.0) / nearest.iterations_per_s,
+            doubt_ratio=nearest.rate_ci_ratio,
         ),
         power=drift.power.with_deviation(
             math.log(point.power_w / power_w),
             error_ratio=(point.power_ci_w or 0.0) / NORMAL_95 / point.power_w,
-            doubt_ratio=(nearest.power_ci_w or 0.0) / nearest.power_w,
+            doubt_ratio=nearest.power_ci_ratio,
         ),
     )

@@ -46,8 +46,8 @@ def agrees_with(prior: PowerProfile, points: tuple[ProfilePoint, ...]) -> bool:
         power_w, iterations_per_s = scaled.at(point.power_limit_w)
         power_gap = abs(math.log(point.power_w / power_w))
         rate_gap = abs(math.log(point.iterations_per_s / iterations_per_s))
-        power_error = math.hypot(*(_ci_ratio(p.power_ci_w, p.power_w) for p in (point, top)))
-        rate_error = math.hypot(*(_ci_ratio(p.iterations_per_s_ci, p.iterations_per_s) for p in (point, top)))
+        power_error = math.hypot(point.power_ci_ratio, top.power_ci_ratio)
+        rate_error = math.hypot(point.rate_ci_ratio, top.rate_ci_ratio)
         if power_gap > max(AGREES_RATIO, power_error) or rate_gap > max(AGREES_RATIO, rate_error):
             return False
     return True
@@ -71,28 +71,14 @@ def adopt_prior(
 def _scaled(prior: PowerProfile, top: ProfilePoint) -> PowerProfile:
     """Return the prior curve, scaled in power and rate so that it passes through a point."""
     power_w, iterations_per_s = prior.at(top.power_limit_w)
-    power_ratio, rate_ratio = top.power_w / power_w, top.iterations_per_s / iterations_per_s
-    return PowerProfile(
-        tuple(
-            replace(
-                point,
-                power_w=point.power_w * power_ratio,
-                iterations_per_s=point.iterations_per_s * rate_ratio,
-                power_ci_w=None if point.power_ci_w is None else point.power_ci_w * power_ratio,
-                iterations_per_s_ci=(
-                    None if point.iterations_per_s_ci is None else point.iterations_per_s_ci * rate_ratio
-                ),
-            )
-            for point in prior.points
-        )
-    )
+    return prior.scaled(power_ratio=top.power_w / power_w, rate_ratio=top.iterations_per_s / iterations_per_s)
 
 
 def _with_wider_intervals(point: ProfilePoint) -> ProfilePoint:
     """Return a point of another run as one that was not measured in this one, with wider intervals."""
     doubt = NORMAL_95 * ADOPTED_ERROR_RATIO
-    power_doubt = math.hypot(_ci_ratio(point.power_ci_w, point.power_w), doubt)
-    rate_doubt = math.hypot(_ci_ratio(point.iterations_per_s_ci, point.iterations_per_s), doubt)
+    power_doubt = math.hypot(point.power_ci_ratio, doubt)
+    rate_doubt = math.hypot(point.rate_ci_ratio, doubt)
     return replace(
         point,
         power_ci_w=power_doubt * point.power_w,
@@ -100,7 +86,3 @@ def _with_wider_intervals(point: ProfilePoint) -> ProfilePoint:
         n=0,
         active_s=0.0,
     )
-
-
-def _ci_ratio(ci: float | None, value: float) -> float:
-    return (ci or 0.0) / value

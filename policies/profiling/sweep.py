@@ -88,9 +88,7 @@ def has_risen(descending: list[ProfilePoint]) -> bool:
 
 def _energy_ci_ratio(*points: ProfilePoint) -> float:
     """Return the half-width of the 95 % interval of the ratio of two energies per iteration."""
-    power_ratios = [(point.power_ci_w or 0.0) / point.power_w for point in points]
-    rate_ratios = [(point.iterations_per_s_ci or 0.0) / point.iterations_per_s for point in points]
-    return math.hypot(*power_ratios, *rate_ratios)
+    return math.hypot(*(point.power_ci_ratio for point in points), *(point.rate_ci_ratio for point in points))
 
 
 def _reached(settings: ProfilerSettings, descending: list[ProfilePoint], wanted_w: float) -> list[ProfilePoint]:
@@ -318,16 +316,9 @@ def _contradicts(point: ProfilePoint, others: tuple[ProfilePoint, ...]) -> bool:
     """Return whether a lower limit is faster, or draws more, than a higher one, by more than noise."""
     for other in others:
         lower, upper = sorted((point, other), key=lambda p: p.power_limit_w)
-        rate_ci_ratio = _ci_ratio(lower.iterations_per_s_ci, lower.iterations_per_s) + _ci_ratio(
-            upper.iterations_per_s_ci, upper.iterations_per_s
-        )
-        power_ci_ratio = _ci_ratio(lower.power_ci_w, lower.power_w) + _ci_ratio(upper.power_ci_w, upper.power_w)
-        if lower.iterations_per_s > upper.iterations_per_s * (1 + max(CONTRADICTS_RATIO, NOISE_CIS * rate_ci_ratio)):
-            return True
-        if lower.power_w > upper.power_w * (1 + max(CONTRADICTS_RATIO, NOISE_CIS * power_ci_ratio)):
+        rate_noise_ratio = NOISE_CIS * (lower.rate_ci_ratio + upper.rate_ci_ratio)
+        power_noise_ratio = NOISE_CIS * (lower.power_ci_ratio + upper.power_ci_ratio)
+        is_faster = lower.iterations_per_s > upper.iterations_per_s * (1 + max(CONTRADICTS_RATIO, rate_noise_ratio))
+        if is_faster or lower.power_w > upper.power_w * (1 + max(CONTRADICTS_RATIO, power_noise_ratio)):
             return True
     return False
-
-
-def _ci_ratio(ci: float | None, value: float) -> float:
-    return (ci or 0.0) / value

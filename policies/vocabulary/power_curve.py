@@ -47,15 +47,14 @@ def fit_curve(profile: PowerProfile, *, step_w: float) -> PowerProfile:
 
 def smoothed(profile: PowerProfile) -> PowerProfile:
     """Return the measured points made monotone: power and rate never fall as the limit rises."""
-    powers_w = np.exp(
-        isotonic(np.log(profile.power_w), _weights(profile, [_ratio(p.power_ci_w, p.power_w) for p in profile.points]))
-    )
-    rate_cis = [_ratio(p.iterations_per_s_ci, p.iterations_per_s) for p in profile.points]
-    rates_per_s = np.exp(isotonic(np.log(profile.iterations_per_s), _weights(profile, rate_cis)))
+    power_weights = _weights(profile, [point.power_ci_ratio for point in profile.points])
+    rate_weights = _weights(profile, [point.rate_ci_ratio for point in profile.points])
+    powers_w = np.exp(isotonic(np.log(profile.power_w), power_weights)).tolist()
+    rates_per_s = np.exp(isotonic(np.log(profile.iterations_per_s), rate_weights)).tolist()
     return PowerProfile(
         tuple(
             replace(point, power_w=power_w, iterations_per_s=rate_per_s)
-            for point, power_w, rate_per_s in zip(profile.points, powers_w.tolist(), rates_per_s.tolist(), strict=True)
+            for point, power_w, rate_per_s in zip(profile.points, powers_w, rates_per_s, strict=True)
         )
     )
 
@@ -160,15 +159,11 @@ def _end_tangent(steps: Values, slopes: Values) -> float:
     return tangent
 
 
-def _weights(profile: PowerProfile, ci_ratios: list[float | None]) -> Values:
+def _weights(profile: PowerProfile, ci_ratios: list[float]) -> Values:
     """Return the precision of each point, by its confidence interval, or by its duration if any has no interval."""
     if all(ci_ratios):
-        return np.array([1 / (ci_ratio or 1.0) ** 2 for ci_ratio in ci_ratios])
+        return np.array([1 / ci_ratio**2 for ci_ratio in ci_ratios])
     return np.array([point.active_s or 1.0 for point in profile.points])
-
-
-def _ratio(ci: float | None, value: float) -> float | None:
-    return None if ci is None else ci / value
 
 
 def _slope_j(lower: ProfilePoint, upper: ProfilePoint) -> float:

@@ -49,6 +49,27 @@ class ProfilePoint:
         """Return the energy of one iteration [J]."""
         return self.power_w / self.iterations_per_s
 
+    @property
+    def power_ci_ratio(self) -> float:
+        """Return the half-width of the power's interval as a share of the power; 0 if it is not known."""
+        return (self.power_ci_w or 0.0) / self.power_w
+
+    @property
+    def rate_ci_ratio(self) -> float:
+        """Return the half-width of the rate's interval as a share of the rate; 0 if it is not known."""
+        return (self.iterations_per_s_ci or 0.0) / self.iterations_per_s
+
+    def scaled(self, *, power_ratio: float = 1.0, rate_ratio: float = 1.0) -> "ProfilePoint":
+        """Return the point with power and rate multiplied, and their intervals."""
+        power_ci_w, rate_ci = self.power_ci_w, self.iterations_per_s_ci
+        return replace(
+            self,
+            power_w=self.power_w * power_ratio,
+            iterations_per_s=self.iterations_per_s * rate_ratio,
+            power_ci_w=None if power_ci_w is None else power_ci_w * power_ratio,
+            iterations_per_s_ci=None if rate_ci is None else rate_ci * rate_ratio,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PowerProfile:
@@ -109,6 +130,12 @@ class PowerProfile:
         return (
             float(np.interp(power_limit_w, limits_w, self.power_w)),
             float(np.interp(power_limit_w, limits_w, self.iterations_per_s)),
+        )
+
+    def scaled(self, *, power_ratio: float = 1.0, rate_ratio: float = 1.0) -> "PowerProfile":
+        """Return the curve with power and rate multiplied at every limit, and their intervals."""
+        return PowerProfile(
+            tuple(point.scaled(power_ratio=power_ratio, rate_ratio=rate_ratio) for point in self.points)
         )
 
     def with_overhead(self, host_power_w: float, pue: float) -> "PowerProfile":
