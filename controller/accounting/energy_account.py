@@ -132,16 +132,17 @@ def _missed(
 
 
 def _interval(logs: Sequence[IterationLog], begin_ns: int, end_ns: int, energy_j: float) -> MeterInterval:
-    counts = [log.count(begin_ns, end_ns) for log in logs]
-    slowest = logs[counts.index(min(counts))]
+    activities = [log.activity(begin_ns, end_ns) for log in logs]
+    counts = [activity.n_iterations for activity in activities]
+    slowest = counts.index(min(counts))
     return MeterInterval(
         begin_ns=begin_ns,
         end_ns=end_ns,
-        active=all(log.covers(begin_ns, end_ns) for log in logs),
-        n_iterations=min(counts),
+        active=all(activity.is_continuous for activity in activities),
+        n_iterations=counts[slowest],
         energy_j=energy_j,
-        gaps_s=slowest.gaps_s(begin_ns, end_ns),
-        iteration_times_s=slowest.iteration_times_s(begin_ns, end_ns, at_most=MAX_TIMES),
+        gaps_s=activities[slowest].gaps_s,
+        iteration_times_s=logs[slowest].iteration_times_s(begin_ns, end_ns, at_most=MAX_TIMES),
     )
 
 

@@ -77,6 +77,21 @@ class IterationSpan:
         return float(last - first)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What a rank did between two moments.
+
+    Attributes:
+        n_iterations: how many iterations passed, with fractions at both ends.
+        is_continuous: whether iterations ran, as far as is known, all the time, but for short gaps.
+        gaps_s: for how much of the time no iteration ran [s].
+    """
+
+    n_iterations: float
+    is_continuous: bool
+    gaps_s: float
+
+
 class IterationLog:
     """The iterations of one rank of a run.
 
@@ -265,55 +280,38 @@ class IterationLog:
             return gap_s
         return min(gap_s, n_lost * self.running_s / self.n_iterations)
 
-    def covers(self, begin_ns: int, end_ns: int) -> bool:
-        """Return whether iterations ran, as far as is known, all the time between two moments, but for short gaps.
-
-        A gap is short or long as a whole, however little of it lies between the two.
-        """
-        if self.begin_ns is None or self.end_ns is None or begin_ns < self.begin_ns or end_ns > self.end_ns:
-            return False
-        for span in reversed(self._spans):
+    def activity(self, begin_ns: int, end_ns: int) -> Activity:
+        """Return what is known of the iterations between two moments."""
+        is_continuous = self.begin_ns is not None and self.begin_ns <= begin_ns and end_ns <= (self.end_ns or 0)
+        n_iterations, ran_ns = 0.0, 0
+        for span in reversed(self._spans):  # the interval lies at the end
             if span.end_ns <= begin_ns:
                 break
-            begins_inside = begin_ns < span.begin_ns and span.begin_ns - span.gap_ns < end_ns
-            if begins_inside and span.gap_ns > BRIDGE_NS:
-                return False
-        return True
-
-    def count(self, begin_ns: int, end_ns: int) -> float:
-        """Return how many iterations passed between two moments, with fractions at both ends."""
-        return sum(span.count(begin_ns, end_ns) for span in self._spans_between(begin_ns, end_ns))
-
-    def gaps_s(self, begin_ns: int, end_ns: int) -> float:
-        """Return for how much of the time between two moments no iteration ran [s]."""
-        ran_ns = sum(
-            min(span.end_ns, end_ns) - max(span.begin_ns, begin_ns) for span in self._spans_between(begin_ns, end_ns)
-        )
-        return (end_ns - begin_ns - ran_ns) / NS_PER_S
+            # A gap is short or long as a whole, however little of it lies between the two.
+            if span.gap_ns > BRIDGE_NS and begin_ns < span.begin_ns and span.begin_ns - span.gap_ns < end_ns:
+                is_continuous = False
+            if span.begin_ns < end_ns:
+                n_iterations += span.count(begin_ns, end_ns)
+                ran_ns += min(span.end_ns, end_ns) - max(span.begin_ns, begin_ns)
+        gaps_s = (end_ns - begin_ns - ran_ns) / NS_PER_S
+        return Activity(n_iterations=n_iterations, is_continuous=is_continuous, gaps_s=gaps_s)
 
     def iteration_times_s(self, begin_ns: int, end_ns: int, *, at_most: int) -> tuple[float, ...]:
         """Return how long each iteration took that ended after one moment and not after another [s].
 
         Of more than `at_most` iterations every second, third, … is left out, so that they still tell of the whole time.
         """
-        ended = []
-        for span in self._spans_between(begin_ns, end_ns):
-            first, last = np.searchsorted(span.marks_ns[1:], (begin_ns, end_ns), side="right")
-            ended.append(np.diff(span.marks_ns[first : last + 1]))
-        if not ended:
-            return ()
-        times_ns = np.concatenate(ended)
-        return tuple((times_ns[:: max(1, math.ceil(len(times_ns) / at_most))] / NS_PER_S).tolist())
-
-    def _spans_between(self, begin_ns: int, end_ns: int) -> list[IterationSpan]:
-        """Return the spans that touch an interval, oldest first; searched from the newest, where it lies."""
-        found = []
+        ended: list[NDArray[np.int64]] = []
         for span in reversed(self._spans):
             if span.end_ns <= begin_ns:
                 break
             if span.begin_ns < end_ns:
-                found.append(span)
-        return found[::-1]
+                first, last = np.searchsorted(span.marks_ns[1:], (begin_ns, end_ns), side="right")
+                ended.append(np.diff(span.marks_ns[first : last + 1]))
+        if not ended:
+            return ()
+        times_ns = np.concatenate(ended[::-1])
+        return tuple((times_ns[:: max(1, math.ceil(len(times_ns) / at_most))] / NS_PER_S).tolist())
 
     def _add_span(self, begin_ns: int, ends_ns: NDArray[np.int64]) -> IterationSpan:
         gap_ns = ENDLESS_NS if self.end_ns is None else begin_ns - self.end_ns

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal
 
 from controller.accounting.iteration_log import IterationLog, IterationTotals
@@ -73,6 +74,8 @@ class Ranks:
         is_multi_node: whether the run has ranks on other nodes, too, or some that say nothing.
         logs: the log of each rank that goes on; of every rank where none does.
         is_resumed: whether a process that a former controller knew is still running.
+        rivals_s: when a second process that claims a rank was last heard of, by rank [s]. While there is one, nobody
+            knows whose iterations arrive: they are ignored.
     """
 
     status: RankStatus
@@ -85,20 +88,14 @@ class Ranks:
         self.logs: list[IterationLog] = []
         self.is_resumed = False
         self._checkpoints = dict(checkpoints or {})
-        self._rivals_s: dict[int, float] = {}
-        """When a second process that claims a rank was last heard of, by rank."""
+        self.rivals_s: dict[int, float] = {}
         self._lease_s = lease_s
         self._joined_s = 0.0
 
     @property
-    def in_conflict(self) -> bool:
-        """Return whether two processes claim one rank: what arrives cannot be told apart, and decides nothing."""
-        return bool(self._rivals_s)
-
-    @property
     def slowest(self) -> IterationLog:
         """Return the log of the rank with the fewest iterations."""
-        return min(self.logs, key=_n_iterations)
+        return min(self.logs, key=attrgetter("n_iterations"))
 
     def on_status(self, number: int, status: RankStatus, *, now_s: float) -> bool:
         """Accept a rank's status; return whether it comes from the process that speaks for this rank, and runs."""
@@ -113,7 +110,7 @@ class Ranks:
             log = self._log_for(number, status, now_s)
             self.members[number] = Rank(status=status, last_status_s=now_s, last_message_s=now_s, log=log)
             self._joined_s = now_s
-            self._rivals_s.pop(number, None)
+            self.rivals_s.pop(number, None)
         else:
             self._on_rival(number, now_s if is_running else None)
             return False
@@ -125,7 +122,7 @@ class Ranks:
         rank = self.members.get(number)
         if rank is None or status.state != "running" or process_of(status) == process_of(rank.status):
             return False
-        others = {n: other for n, other in self.members.items() if n != number and n not in self._rivals_s}
+        others = {n: other for n, other in self.members.items() if n != number and n not in self.rivals_s}
         return all(
             each.ended or now_s - each.last_status_s > self._patience_s(each) for each in (rank, *others.values())
         )
@@ -142,8 +139,8 @@ class Ranks:
 
     def expire(self, now_s: float) -> End | None:
         """End the ranks and rivals that are silent; return how the run has ended once all ranks have."""
-        if self._rivals_s:
-            self._rivals_s = {n: at_s for n, at_s in self._rivals_s.items() if now_s - at_s <= self._lease_s}
+        if self.rivals_s:
+            self.rivals_s = {n: at_s for n, at_s in self.rivals_s.items() if now_s - at_s <= self._lease_s}
         for number, rank in self.members.items():
             if not rank.ended and now_s - rank.last_message_s > self._lease_s:
                 rank.ended, rank.ended_s = "silent", now_s
@@ -199,17 +196,13 @@ class Ranks:
     def _on_rival(self, number: int, at_s: float | None) -> None:
         """Record that a second process claims a rank, or (None) that it has ended."""
         if at_s is None:
-            self._rivals_s.pop(number, None)
+            self.rivals_s.pop(number, None)
             return
-        if number not in self._rivals_s:
+        if number not in self.rivals_s:
             _LOGGER.warning("%s: two processes claim rank %d; no limit is set", self.name, number)
-        self._rivals_s[number] = at_s
+        self.rivals_s[number] = at_s
 
 
 def process_of(status: RankStatus) -> tuple[str, int, float]:
     """Return what distinguishes one training process from another."""
     return status.boot_id, status.pid, status.started_at_s
-
-
-def _n_iterations(log: IterationLog) -> float:
-    return log.n_iterations

@@ -169,7 +169,8 @@ def energy_report(
     max_power_w: float | None = None,
 ) -> RunEnergy:
     """Return this node's part of a run's energy; the slowest rank counts the iterations."""
-    furthest = max(logs, key=_n_epochs)
+    furthest = max(logs, key=_n_epochs) if len(logs) > 1 else logs[0]
+    epochs = furthest.epochs
     report = RunEnergy(
         run=status.run,
         state=state,
@@ -177,8 +178,8 @@ def energy_report(
         batch_size=status.batch_size,
         gpu_model=gpu_model,
         n_gpus=n_gpus,
-        epochs=furthest.epochs,
-        epochs_missed=furthest.n_epochs - furthest.epochs,
+        epochs=epochs,
+        epochs_missed=furthest.n_epochs - epochs,
         iterations=int(min(log.n_iterations for log in logs)),
         currency=currency,
         duration_s=0.0,

@@ -1,5 +1,6 @@
 """The GPUs of one run on this node: they get one limit, some of them less, and lose it together."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
@@ -107,25 +108,29 @@ class GpuGroup:
 
     def is_in_force(self, since_ns: int) -> bool:
         """Return whether every GPU has had the limit requested of it ever since a moment [ns]."""
-        if self.requested is None:
-            return False
-        for uuid, limiter in self._limiters.items():
-            state, wanted = limiter.state, self._requested_of.get(uuid)
-            if state is None or wanted is None or state.hold is not Hold.HELD or state.since_ns > since_ns:
-                return False
-            clamped_w = min(max(wanted.power_limit_w, state.floor_power_limit_w), state.ceiling_power_limit_w)
-            if abs(clamped_w - state.requested_power_limit_w) > SAME_W:
-                return False
-        return True
+        return self._enforced_w(since_ns) is not None
 
     def enforced_w(self, since_ns: int) -> float | None:
         """Return the limit that the run got ever since a moment [W], or None where it is not the requested one.
 
         Where some GPUs have less, the run is not measured at its limit.
         """
-        if any(self._reductions.values()) or not self.is_in_force(since_ns):
+        return None if any(self._reductions.values()) else self._enforced_w(since_ns)
+
+    def _enforced_w(self, since_ns: int) -> float | None:
+        """Return the least limit enforced on a GPU ever since a moment [W]; None where one is not the requested one."""
+        if self.requested is None:
             return None
-        return min((state.enforced_power_limit_w for state in self.states()), default=None)
+        least_w = math.inf
+        for uuid, limiter in self._limiters.items():
+            state, wanted = limiter.state, self._requested_of.get(uuid)
+            if state is None or wanted is None or state.hold is not Hold.HELD or state.since_ns > since_ns:
+                return None
+            clamped_w = min(max(wanted.power_limit_w, state.floor_power_limit_w), state.ceiling_power_limit_w)
+            if abs(clamped_w - state.requested_power_limit_w) > SAME_W:
+                return None
+            least_w = min(least_w, state.enforced_power_limit_w)
+        return least_w
 
 
 def _reduced(target: Target, ratio: float) -> Target:

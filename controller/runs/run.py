@@ -156,7 +156,7 @@ class TrainingRun:
             return False
         now_ns, now_s = self._clock.monotonic_ns(), self._clock.now_s()
         rank.last_message_s = now_ns / NS_PER_S
-        if self.ranks.in_conflict:  # nobody knows whose they are
+        if self.ranks.rivals_s:  # nobody knows whose they are
             return True
         is_good = rank.log.append(message, now_ns=now_ns)
         if is_good and now_s - self._stepped_s >= self._tick_s / MAX_STEPS_PER_TICK:
@@ -310,7 +310,7 @@ class TrainingRun:
 
     def _is_refused(self) -> bool:
         """Return whether two processes claim one rank, or a rank that goes on did not get its GPUs."""
-        return self.ranks.in_conflict or any(not self.ranks.members[number].ended for number in self.rejections)
+        return bool(self.ranks.rivals_s) or any(not self.ranks.members[number].ended for number in self.rejections)
 
     def _save_checkpoint(self) -> None:
         """Save the account on disk, for a controller that comes after this one."""

@@ -121,7 +121,7 @@ class SignalFeed:
 
     def value_at(self, time_s: float) -> float | None:
         """Return the value at a time [Unix s]; the last known one stands in for a missing one."""
-        history = self.history()
+        history = self._best.current.history if self._best else None
         if history is not None and (value := history.last_value_at(time_s)) is not None:
             self._last_value = value
         return self._last_value

@@ -24,16 +24,16 @@ def log_of(*messages: tuple[float, list[float]]) -> IterationLog:
 
 def test_an_empty_log_knows_nothing() -> None:
     log = IterationLog()
-    assert (log.begin_ns, log.end_ns, log.n_iterations, log.count(0, LATE_NS)) == (None, None, 0, 0)
-    assert not log.covers(0, 1)
+    assert (log.begin_ns, log.end_ns, log.n_iterations, log.activity(0, LATE_NS).n_iterations) == (None, None, 0, 0)
+    assert not log.activity(0, 1).is_continuous
 
 
 def test_iterations_are_counted_with_the_fractions_at_both_ends() -> None:
     log = log_of((10, [12, 14, 16]))
-    assert log.count(ns(10), ns(16)) == 3
-    assert log.count(ns(11), ns(15)) == 2
-    assert log.count(ns(12.5), ns(13.5)) == 0.5
-    assert log.count(ns(0), ns(100)) == 3
+    assert log.activity(ns(10), ns(16)).n_iterations == 3
+    assert log.activity(ns(11), ns(15)).n_iterations == 2
+    assert log.activity(ns(12.5), ns(13.5)).n_iterations == 0.5
+    assert log.activity(ns(0), ns(100)).n_iterations == 3
 
 
 def test_the_time_of_each_iteration_that_ended_in_an_interval_is_told() -> None:
@@ -52,36 +52,36 @@ def test_of_very_many_iterations_the_times_are_spread_evenly() -> None:
 
 def test_messages_without_a_pause_between_them_count_as_one() -> None:
     log = log_of((10, [12, 14]), (14.5, [16, 18]))
-    assert log.count(ns(10), ns(18)) == 4
-    assert log.covers(ns(10), ns(18))
+    assert log.activity(ns(10), ns(18)).n_iterations == 4
+    assert log.activity(ns(10), ns(18)).is_continuous
     assert log.active_s == pytest.approx(8.0), "half a second between two epochs belongs to the rhythm"
     assert log.running_s == pytest.approx(7.5), "but not to the iterations"
-    assert log.gaps_s(ns(12), ns(14.25)) == pytest.approx(0.25)
-    assert log.gaps_s(ns(9), ns(18)) == pytest.approx(1.5)
+    assert log.activity(ns(12), ns(14.25)).gaps_s == pytest.approx(0.25)
+    assert log.activity(ns(9), ns(18)).gaps_s == pytest.approx(1.5)
 
 
 def test_a_pause_is_not_active_and_counts_no_iterations() -> None:
     log = log_of((10, [12, 14]), (60, [62]))
-    assert not log.covers(ns(13), ns(61))
-    assert not log.covers(ns(20), ns(30))
-    assert log.count(ns(14), ns(60)) == 0
+    assert not log.activity(ns(13), ns(61)).is_continuous
+    assert not log.activity(ns(20), ns(30)).is_continuous
+    assert log.activity(ns(14), ns(60)).n_iterations == 0
     assert log.active_s == pytest.approx(6.0)
 
 
 def test_a_moment_of_a_long_pause_is_a_pause_and_all_of_a_short_one_is_not() -> None:
     log = log_of((10, [12, 14]), (60, [62, 64]), (64.5, [66]))
-    assert not log.covers(ns(13), ns(14.1))
-    assert not log.covers(ns(59.9), ns(62))
-    assert log.covers(ns(60), ns(64.2))
-    assert log.covers(ns(64.2), ns(66))
-    assert log.covers(ns(64.1), ns(64.3))
+    assert not log.activity(ns(13), ns(14.1)).is_continuous
+    assert not log.activity(ns(59.9), ns(62)).is_continuous
+    assert log.activity(ns(60), ns(64.2)).is_continuous
+    assert log.activity(ns(64.2), ns(66)).is_continuous
+    assert log.activity(ns(64.1), ns(64.3)).is_continuous
 
 
 def test_what_lies_outside_is_not_covered() -> None:
     log = log_of((10, [12, 14]))
-    assert log.covers(ns(11), ns(14))
-    assert not log.covers(ns(11), ns(14.1))
-    assert not log.covers(ns(9.9), ns(12))
+    assert log.activity(ns(11), ns(14)).is_continuous
+    assert not log.activity(ns(11), ns(14.1)).is_continuous
+    assert not log.activity(ns(9.9), ns(12)).is_continuous
 
 
 def test_iterations_that_were_lost_on_the_way_ran_all_the_same() -> None:
@@ -146,7 +146,7 @@ def test_a_long_run_forgets_its_oldest_stretches_but_not_its_totals() -> None:
     log = log_of(*((float(i), [i + 0.5, i + 1.0]) for i in range(n)))
     assert log.n_iterations == 2 * n
     assert log.begin_ns == ns(100)
-    assert log.count(ns(n - 10), ns(n)) == 20
+    assert log.activity(ns(n - 10), ns(n)).n_iterations == 20
     assert len(log._spans) == MAX_SPANS
 
 
@@ -168,7 +168,7 @@ def test_the_parts_of_an_interval_sum_to_the_whole(lengths: list[float], cuts: l
     log = log_of(*chunks)
     total_ns = ns(ends_s[-1])
     marks_ns = [0, *sorted(int(cut * total_ns) for cut in cuts), total_ns]
-    parts = [log.count(a, b) for a, b in pairwise(marks_ns)]
+    parts = [log.activity(a, b).n_iterations for a, b in pairwise(marks_ns)]
     assert all(part >= 0 for part in parts)
     assert sum(parts) == pytest.approx(len(lengths), abs=1e-6)
 
@@ -179,7 +179,7 @@ def test_a_cut_in_the_gap_at_an_epochs_turn_leaves_what_follows_active() -> None
     log.append(iterations(2.3, [3.0, 4.0], seq=1, first=2, epoch=1), now_ns=LATE_NS)
     cut_ns = ns(2.1)
     log.forget_before(cut_ns)
-    assert log.covers(cut_ns, ns(3))
+    assert log.activity(cut_ns, ns(3)).is_continuous
     log.forget_before(ns(2.5))
     assert log.begin_ns == ns(2.3)  # what is wholly counted is forgotten
 
@@ -239,14 +239,14 @@ def test_an_iteration_in_which_its_process_was_suspended_while_nobody_heard_it_i
     assert (log.n_iterations, log.total_iterations(10)) == (7, 10)
     assert log.running_s == pytest.approx(6 + (1 if is_pause else length_s))
     assert log.active_s == pytest.approx(log.running_s)
-    assert log.covers(ns(6), ns(end_s - 1)) is not is_pause
-    assert log.covers(ns(end_s), ns(end_s + 1))
+    assert log.activity(ns(6), ns(end_s - 1)).is_continuous is not is_pause
+    assert log.activity(ns(end_s), ns(end_s + 1)).is_continuous
 
 
 def test_an_iteration_that_is_as_long_as_others_or_has_begun_since_is_none_in_which_its_process_was_suspended() -> None:
     slow = IterationLog(log_of((0, [300, 600])).totals(), resumed_ns=ns(700), lease_s=60.0)
     assert slow.append(iterations(600, [900], seq=2, first=4), now_ns=ns(900))
-    assert slow.covers(ns(600), ns(900))
+    assert slow.activity(ns(600), ns(900)).is_continuous
     late = IterationLog(log_of((0, [1, 2])).totals(), resumed_ns=ns(3), lease_s=60.0)
     assert late.append(iterations(3, [900], seq=2, first=2), now_ns=ns(900))
-    assert late.covers(ns(3), ns(900))
+    assert late.activity(ns(3), ns(900)).is_continuous

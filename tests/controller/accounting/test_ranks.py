@@ -94,7 +94,7 @@ def test_two_processes_that_claim_one_rank_are_a_conflict_that_is_told_once(capl
     for now_s in (1, 11, 21):
         assert run.on_status(0, rank_status(pid=1), now_s=now_s)
         assert not run.on_status(0, rank_status(pid=2), now_s=now_s)
-    assert run.in_conflict
+    assert run.rivals_s
     assert run.members[0].status.pid == 1
     assert caplog.text.count("two processes claim rank 0") == 1
 
@@ -105,7 +105,7 @@ def test_a_conflict_ends_when_the_second_process_says_that_it_has_ended(state: s
     run.on_status(0, rank_status(pid=1), now_s=0)
     run.on_status(0, rank_status(pid=2), now_s=1)
     run.on_status(0, rank_status(pid=2, state=state), now_s=2)
-    assert not run.in_conflict
+    assert not run.rivals_s
     assert run.expire(2) is None, "the first one goes on"
 
 
@@ -116,7 +116,7 @@ def test_a_conflict_ends_when_the_second_process_is_silent() -> None:
         if now_s == 10:
             run.on_status(0, rank_status(pid=2), now_s=now_s)
         run.expire(now_s)
-        assert run.in_conflict == (10 <= now_s <= 70)
+        assert bool(run.rivals_s) == (10 <= now_s <= 70)
 
 
 def test_a_conflict_ends_with_the_first_process_and_the_second_takes_its_place() -> None:
@@ -125,7 +125,7 @@ def test_a_conflict_ends_with_the_first_process_and_the_second_takes_its_place()
     run.on_status(0, rank_status(pid=2), now_s=1)
     run.on_status(0, rank_status(pid=1, state="lost"), now_s=2)
     assert run.on_status(0, rank_status(pid=2), now_s=3)
-    assert (run.in_conflict, run.members[0].status.pid) == (False, 2)
+    assert (bool(run.rivals_s), run.members[0].status.pid) == (False, 2)
 
 
 @pytest.mark.parametrize("change", [{"pid": 2}, {"started_at_s": 1.0}, {"boot_id": "other"}])
@@ -133,7 +133,7 @@ def test_a_process_is_told_by_its_boot_its_pid_and_its_start(change: dict[str, o
     run = ranks()
     run.on_status(0, rank_status(), now_s=0)
     assert not run.on_status(0, rank_status(**change), now_s=1)
-    assert run.in_conflict
+    assert run.rivals_s
 
 
 def test_a_new_process_after_a_silence_begins_a_new_log() -> None:
