@@ -10,6 +10,7 @@ The parts are in `policies.profiling`; here is only their order. State in, state
 import hashlib
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -34,6 +35,7 @@ PUBLISHED_BLOCKS = 150
 class Waiting:
     """The run has not shown all its ranks, iterations and GPUs yet."""
 
+    name: ClassVar[Literal["waiting"]] = "waiting"
     n_drifts: int = 0
 
 
@@ -48,6 +50,7 @@ class Profiling:
         n_drifts: how many curves the run has drifted from.
     """
 
+    name: ClassVar[Literal["profiling"]] = "profiling"
     settings: ProfilerSettings
     sweep: profiling.State
     sweep_s: float = 0.0
@@ -68,6 +71,7 @@ class Planned:
         n_drifts: how many curves the run has drifted from.
     """
 
+    name: ClassVar[Literal["planned"]] = "planned"
     settings: ProfilerSettings
     refinement: Refinement
     drift: Drift

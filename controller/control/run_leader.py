@@ -5,7 +5,6 @@ A run on one node is led there. The curve is measured on this node and stored; t
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from controller.accounting.energy_account import EnergyAccount, MeterInterval
 from controller.accounting.iteration_log import IterationLog
@@ -82,17 +81,6 @@ class LimitControl:
         self._restarts_budget = False
         self._is_paused = False
         self._unsettled_s = 0.0
-
-    @property
-    def state_name(self) -> Literal["waiting", "profiling", "planned"]:
-        """Return the state as it is published."""
-        match self.state:
-            case Waiting():
-                return "waiting"
-            case Profiling():
-                return "profiling"
-            case Planned():
-                return "planned"
 
     def begin(
         self,
@@ -319,7 +307,7 @@ class RunLeader:
     def publish(self, target: Target | Blocked | None, *, is_barred: bool, now_s: float, now_ns: int) -> None:
         """Publish the curve where it has changed; broadcast the target to the other nodes, if there are any."""
         gpus, limits = self._gpus, self.limits
-        state = "observing" if is_barred else limits.state_name
+        state = "observing" if is_barred else limits.state.name
         current = state, limits.profile, len(gpus.uuids), self._ranks.status.batch_size
         if current != self._published:
             self._published = current

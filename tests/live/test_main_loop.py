@@ -126,7 +126,7 @@ def test_a_controller_that_starts_after_a_kill_restores_first_and_plans_anew(nod
     assert node.limit_w == PRIOR_W
 
 
-def test_the_account_of_a_run_goes_on_after_a_kill_and_counts_what_ran_without_a_controller(node: LiveNode) -> None:
+def test_the_account_of_a_run_resumes_after_a_kill_and_counts_the_downtime(node: LiveNode) -> None:
     first = node.controller(log="first.log")
     training = node.training(300.0)
     wait_for(node, lambda: (node.watcher.last("r1/energy") or {}).get("duration_s", 0.0) > 6)

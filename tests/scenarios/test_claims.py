@@ -44,7 +44,7 @@ async def test_a_gpu_of_another_run_is_refused_and_picked_up_when_it_is_free(
 
 
 @pytest.mark.parametrize("duration_s", [60, 700])
-async def test_of_two_runs_back_to_back_both_are_measured_from_their_beginning_to_their_end(
+async def test_runs_back_to_back_are_each_measured_from_beginning_to_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, duration_s: float
 ) -> None:
     gpu = prior_gpu()
@@ -94,7 +94,7 @@ async def test_two_processes_on_one_rank_get_no_limits_until_one_is_gone(tmp_pat
     assert all(point.iterations_per_s < 0.51 for point in site.profiles()[-1].points), "never of both together"
 
 
-async def test_when_the_first_of_two_processes_on_one_rank_goes_the_second_gets_its_limits(tmp_path: Path) -> None:
+async def test_when_one_of_two_processes_on_a_rank_goes_the_other_gets_its_limits(tmp_path: Path) -> None:
     gpu = prior_gpu()
     site = Site(tmp_path, [gpu])
     first, second = Training(site, pid=1), Training(site, pid=2)
@@ -219,7 +219,7 @@ async def test_each_fold_has_an_account_of_its_own_and_is_managed_from_its_begin
 @pytest.mark.parametrize(
     ("state", "away_s"), [("lost", 1.0), ("lost", 12.0), ("lost", 20.0), (None, 5.0), (None, 200.0)]
 )
-async def test_a_process_that_takes_the_place_of_one_that_is_gone_has_an_account_of_its_own(
+async def test_a_process_that_replaces_a_dead_one_has_an_account_of_its_own(
     tmp_path: Path, state: str | None, away_s: float
 ) -> None:
     """Whether the former one was seen to go or not: energy is of the iterations beside it."""
@@ -246,7 +246,7 @@ async def test_a_process_that_takes_the_place_of_one_that_is_gone_has_an_account
 
 
 @pytest.mark.parametrize("stuck_s", [1.0, 30.0])
-async def test_a_limit_that_is_being_given_back_when_the_next_run_begins_is_not_its_prior_one(
+async def test_a_limit_that_is_still_being_restored_is_not_the_next_runs_prior_one(
     tmp_path: Path, stuck_s: float
 ) -> None:
     gpu = prior_gpu()

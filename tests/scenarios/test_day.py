@@ -133,7 +133,7 @@ async def test_the_signal_is_published_with_every_new_hour(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("objective", "least_w", "most_w"), [("eta", 100.0, 100.0), ("slowdown", 180.0, 225.0)])
-async def test_a_signal_that_dies_at_six_is_stale_at_eight_and_the_plan_is_the_one_without(
+async def test_a_signal_that_dies_is_stale_after_two_hours_and_the_plan_ignores_it(
     tmp_path: Path, objective: str, least_w: float, most_w: float
 ) -> None:
     gpu = prior_gpu()
@@ -150,7 +150,7 @@ async def test_a_signal_that_dies_at_six_is_stale_at_eight_and_the_plan_is_the_o
     assert stale[0].signal is None
 
 
-async def test_a_restarted_controller_picks_up_the_run_and_its_profile_without_a_second_sweep(tmp_path: Path) -> None:
+async def test_a_restarted_controller_resumes_run_and_profile_without_a_second_sweep(tmp_path: Path) -> None:
     gpu = prior_gpu()
     site = Site(tmp_path / "state", [gpu], *SLOW, *WEIGHED, providers=[trace(tmp_path)])
     training = Training(site, rate=slow_rate_per_s)

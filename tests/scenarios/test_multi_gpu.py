@@ -1,14 +1,15 @@
-"""GPUs that come to a run later, or fail for a while: what is told of the run is true for those that it had."""
+"""Runs on several GPUs of one node: GPUs that join late, fail, are taken over, or wait for a straggler."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from controller.errors import GpuError
+from controller.errors import GpuError, GpuPermissionError
 from tests.fakes import FakeGpu
-from tests.scenarios.site import PRIOR_W, Site, Training, energy_j, prior_gpu, rate_per_s
+from tests.scenarios.site import POWER_RATIO, PRIOR_W, Site, Training, energy_j, prior_gpu, rate_per_s
 
 QUICK = ("profiler.settle_s=2", "profiler.window_s=10", "profiler.block_s=10", "energy.period_s=5", "plan.period_s=60")
 HALF_HOUR_S = 1_800.0
@@ -112,7 +113,7 @@ async def test_a_gpu_that_fails_for_a_while_loses_no_energy_and_saves_none_in_th
     assert 0 < final.saved_ratio < before + 0.02
 
 
-async def test_a_gpu_that_cannot_be_read_in_mid_measurement_does_not_hold_the_run_at_what_is_tried_out(
+async def test_a_gpu_that_cannot_be_read_does_not_hold_the_run_at_a_trial_limit(
     tmp_path: Path,
 ) -> None:
     gpus = two_gpus()
@@ -131,7 +132,7 @@ async def test_a_gpu_that_cannot_be_read_in_mid_measurement_does_not_hold_the_ru
         assert site.profiles()[-1].state == "planned"
 
 
-async def test_a_gpu_that_comes_back_later_than_the_others_of_a_silent_run_saves_nothing_in_that_time(
+async def test_a_gpu_that_returns_later_than_the_others_saves_nothing_meanwhile(
     tmp_path: Path,
 ) -> None:
     gpus = two_gpus()
@@ -153,3 +154,96 @@ async def test_a_gpu_that_comes_back_later_than_the_others_of_a_silent_run_saves
     saved_ratio = site.energies()[-1].saved_ratio
     assert saved_ratio is not None
     assert 0 < saved_ratio < 0.1
+
+
+async def test_where_one_gpu_of_a_run_is_taken_over_the_others_are_given_back(tmp_path: Path) -> None:
+    gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
+    site = Site(tmp_path, gpus)
+    async with site.controlled():
+        job = Training(site, gpus)
+        await job.train(700)
+        assert gpus[0].requested_power_limit_w < PRIOR_W
+        gpus[1].set_externally(222.0)
+        await job.train(60)
+        assert (gpus[0].requested_power_limit_w, gpus[1].requested_power_limit_w) == (PRIOR_W, 222.0)
+        job.tell("finished")
+        await asyncio.sleep(60)
+    assert (gpus[0].requested_power_limit_w, gpus[1].requested_power_limit_w) == (PRIOR_W, 222.0)
+    assert "partner_not_ours" in {change.reason for change in site.limits(gpus[0])}
+
+
+async def test_a_write_in_flight_is_released_when_another_gpu_is_not_ours(tmp_path: Path) -> None:
+    gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
+    error = GpuPermissionError("needs CAP_SYS_ADMIN", gpu_uuid=gpus[0].uuid, operation="set_power_limit")
+    gpus[0].errors["set_power_limit"] = error
+    gpus[1].write_gate = asyncio.Event()
+    site = Site(tmp_path, gpus)
+    async with site.controlled():
+        job = Training(site, gpus)
+        await job.train(700)
+        gpus[1].write_gate.set()
+        await job.train(60)
+        assert gpus[1].requested_power_limit_w == PRIOR_W
+        job.tell("finished")
+        await asyncio.sleep(60)
+    assert gpus[1].requested_power_limit_w == PRIOR_W
+
+
+async def test_a_rank_that_joins_and_never_iterates_leaves_no_limit_behind(tmp_path: Path) -> None:
+    gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
+    site = Site(tmp_path, gpus)
+    async with site.controlled():
+        job = Training(site, gpus[:1])
+        await job.train(700)
+        assert gpus[0].requested_power_limit_w < PRIOR_W
+        Training(site, gpus[1:], rank=1).tell()
+        await job.train(30)
+        assert gpus[0].requested_power_limit_w == PRIOR_W
+
+
+SPEEDS_RATIO = (1.0, 1.0, 0.92, 1.0)
+NOISE_RATIO = 0.005
+ONE_LIMIT = ("profiler.settle_s=6", "profiler.window_s=30", "plan.objective=eta", "plan.eta=0.35")
+"""A plan that stays at one limit."""
+
+
+def waiting_rate(gpus: Sequence[FakeGpu], *, seed: int) -> Callable[[float], float]:
+    """Return a rate [1/s] that is the slowest GPU's at the limit that it has, with noise."""
+    rng = np.random.default_rng(seed)
+
+    def rate_of_all_per_s(_: float) -> float:
+        slowest_per_s = min(
+            ratio * rate_per_s(gpu.requested_power_limit_w) for ratio, gpu in zip(SPEEDS_RATIO, gpus, strict=True)
+        )
+        return slowest_per_s * (1 + NOISE_RATIO * float(rng.standard_normal()))
+
+    return rate_of_all_per_s
+
+
+async def test_what_the_others_do_not_need_is_saved_and_the_run_is_as_fast(tmp_path: Path) -> None:
+    site = Site(tmp_path, [prior_gpu(f"GPU-{n}", n) for n in range(4)], *ONE_LIMIT, "plan.share_slack=true")
+    training = Training(site, site.gpus, rate=waiting_rate(site.gpus, seed=1))
+    async with site.controlled():
+        await training.train(3_600)
+        n_before, begin_s = training.n_iterations, site.clock.now_s()
+        await training.train(900)
+        n_iterations, duration_s = training.n_iterations - n_before, site.clock.now_s() - begin_s
+        limits_w = [gpu.requested_power_limit_w for gpu in site.gpus]
+        used_j = sum(energy_j(gpu, begin_s, site.clock.now_s()) for gpu in site.gpus)
+        lowered = [site.limits(gpu)[-1].reason == "slack_shared" for gpu in site.gpus]
+    assert [gpu.requested_power_limit_w for gpu in site.gpus] == [PRIOR_W] * 4, "all are given back"
+    assert lowered == [True, True, False, True]
+    plan_w = max(limits_w)
+    assert limits_w.index(plan_w) == SPEEDS_RATIO.index(0.92), "the straggler alone keeps the run's limit"
+    expected_per_s = 0.92 * rate_per_s(plan_w)
+    assert n_iterations / duration_s > (1 - 0.006) * expected_per_s, "no slower than 0.5 %, and noise"
+    saved_ratio = 1 - used_j / (4 * POWER_RATIO * plan_w * duration_s)
+    assert saved_ratio > 0.1, "three of four GPUs may have 24 % less"
+
+
+async def test_without_the_option_all_gpus_keep_the_runs_limit(tmp_path: Path) -> None:
+    site = Site(tmp_path, [prior_gpu(f"GPU-{n}", n) for n in range(4)], *ONE_LIMIT)
+    training = Training(site, site.gpus, rate=waiting_rate(site.gpus, seed=1))
+    async with site.controlled():
+        await training.train(1_200)
+        assert len({gpu.requested_power_limit_w for gpu in site.gpus}) == 1

@@ -247,7 +247,7 @@ def check(final: RunEnergy, training: Training, gpu: FakeGpu) -> None:
     assert final.energy_j == pytest.approx(energy_j(gpu, training.begin_s, training.end_s), rel=0.005)
 
 
-async def test_the_record_of_a_run_whose_broker_was_away_for_longer_than_the_lease_tells_of_all_of_it(
+async def test_a_broker_outage_beyond_the_lease_loses_nothing_of_the_account(
     tmp_path: Path,
 ) -> None:
     gpu = prior_gpu()
@@ -299,9 +299,7 @@ async def test_a_budget_is_not_spent_twice_by_a_run_that_was_silent(tmp_path: Pa
 
 
 @pytest.mark.parametrize("duration_s", [600.0, 1800.0])
-async def test_a_run_that_was_silent_pays_nothing_for_what_another_did_on_its_gpu_meanwhile(
-    tmp_path: Path, duration_s: float
-) -> None:
+async def test_a_silent_run_is_not_charged_for_another_run_on_its_gpu(tmp_path: Path, duration_s: float) -> None:
     gpu = prior_gpu()
     site = Site(tmp_path, [gpu])
     suspended = Training(site, rate=lambda limit_w: 10 * rate_per_s(limit_w), pid=1)

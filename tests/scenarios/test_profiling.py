@@ -171,7 +171,7 @@ async def test_the_model_is_of_the_limit_that_is_enforced(tmp_path: Path) -> Non
     assert points[220.0] == pytest.approx(POWER_RATIO * 220, rel=1e-6)
 
 
-async def test_a_run_on_two_gpus_is_profiled_by_the_sum_of_their_power_and_its_slowest_rank(tmp_path: Path) -> None:
+async def test_two_gpus_are_profiled_by_their_summed_power_and_the_slowest_rank(tmp_path: Path) -> None:
     gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
     site = Site(tmp_path, gpus, STATIC)
     ranks = [
@@ -328,7 +328,7 @@ async def test_a_job_that_becomes_another_in_mid_profile_is_measured_as_the_othe
         assert abs(point.iterations_per_s / rate_per_s(point.power_limit_w) / 1.5 - 1) < 0.02, point
 
 
-async def test_a_brake_that_comes_and_goes_while_the_curve_is_refined_is_not_taken_for_the_gpu(tmp_path: Path) -> None:
+async def test_a_passing_power_brake_during_refinement_does_not_change_the_curve(tmp_path: Path) -> None:
     gpu = prior_gpu()
     site = Site(tmp_path, [gpu], *CURIOUS, "plan.max_slowdown=1.02")
 
@@ -346,7 +346,7 @@ async def test_a_brake_that_comes_and_goes_while_the_curve_is_refined_is_not_tak
     assert gpu.history[-2][1] > 200.0, "before it was given back"
 
 
-async def test_epochs_of_ten_iterations_are_profiled_and_slowed_no_more_than_was_asked_for(tmp_path: Path) -> None:
+async def test_epochs_of_ten_iterations_are_profiled_and_kept_within_the_budget(tmp_path: Path) -> None:
     gpu = prior_gpu()
     site = Site(tmp_path, [gpu], *CURIOUS, "plan.max_slowdown=1.10")
     job = Training(site)
@@ -362,3 +362,27 @@ async def test_epochs_of_ten_iterations_are_profiled_and_slowed_no_more_than_was
     assert final.slowdown_ratio is not None
     assert final.saved_ratio > 0.1
     assert 1.05 < final.slowdown_ratio <= 1.105
+
+
+async def test_a_validation_in_mid_sweep_runs_at_the_highest_limit(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    async with site.controlled():
+        job = Training(site)
+        await job.train(700)
+        assert gpu.requested_power_limit_w < PRIOR_W
+        await job.pause(HOUR_S)
+        assert gpu.requested_power_limit_w == PRIOR_W
+        await job.train(HOUR_S)
+        assert site.profiles()[-1].state == "planned"
+    assert "profiling_paused" in {change.reason for change in site.limits(gpu)}
+
+
+async def test_short_bursts_between_pauses_still_measure_every_limit(tmp_path: Path) -> None:
+    site = Site(tmp_path, [prior_gpu()], "profiler.window_s=20", "profiler.settle_s=4")
+    async with site.controlled():
+        job = Training(site)
+        for epoch in range(60):
+            await job.train(30, epoch=epoch)
+            await job.pause(100)
+    assert [point.power_limit_w for point in site.profiles()[-1].points] == LADDER_W[::-1]

@@ -18,7 +18,7 @@ from policies.vocabulary.units import cost
 from publishers.messages.codec import decode
 from publishers.messages.reports import GpuEnergy
 from tests.fakes import MAX_SLEEP_S, MIDNIGHT_S, FixedProvider, LoopClock
-from tests.scenarios.fleet import Fleet
+from tests.scenarios.multi_node_site import MultiNodeSite
 from tests.scenarios.site import (
     ANY_PROVIDER,
     HOUR_S,
@@ -70,7 +70,7 @@ async def test_a_pause_while_nobody_listened_is_no_time_that_has_to_be_made_up(t
     assert final.slowdown_ratio == pytest.approx(1.03, abs=0.004)
 
 
-async def test_a_process_that_died_while_nobody_listened_is_not_charged_for_what_the_gpu_did_since(
+async def test_a_process_that_died_during_downtime_is_not_charged_for_it(
     tmp_path: Path,
 ) -> None:
     site = Site(tmp_path, [prior_gpu()])
@@ -87,19 +87,19 @@ async def test_a_process_that_died_while_nobody_listened_is_not_charged_for_what
 
 @pytest.mark.parametrize("restarted", ["leader", "follower"])
 async def test_whichever_node_of_a_run_is_restarted_the_run_keeps_its_baseline(tmp_path: Path, restarted: str) -> None:
-    fleet = Fleet(tmp_path)
-    away, stays = (fleet.a, fleet.b) if restarted == "leader" else (fleet.b, fleet.a)
+    site = MultiNodeSite(tmp_path)
+    away, stays = (site.a, site.b) if restarted == "leader" else (site.b, site.a)
     async with AsyncExitStack() as whole_run:
         await whole_run.enter_async_context(stays.controlled())
         async with away.controlled():
-            await fleet.train(HOUR_S)
-        await fleet.train(120.0)
+            await site.train(HOUR_S)
+        await site.train(120.0)
         await whole_run.enter_async_context(away.controlled())
-        await fleet.train(HOUR_S)
-        for rank in fleet.ranks:
+        await site.train(HOUR_S)
+        for rank in site.ranks:
             rank.tell("finished")
         await asyncio.sleep(60)
-    final = fleet.a.energies()[-1]
+    final = site.a.energies()[-1]
     assert final.final
     assert final.baseline_energy_j is not None
     assert final.saved_ratio is not None
@@ -108,7 +108,7 @@ async def test_whichever_node_of_a_run_is_restarted_the_run_keeps_its_baseline(t
 
 
 @pytest.mark.parametrize("factor", [2.0, 0.5])
-async def test_a_job_that_had_become_another_before_a_restart_is_kept_within_its_budget_after_it(
+async def test_a_job_that_drifted_before_a_restart_keeps_its_time_budget_after_it(
     tmp_path: Path, factor: float
 ) -> None:
     """Without where its ledger starts, what ran on the former curve would be measured by the new one."""
@@ -151,7 +151,7 @@ async def test_ranks_that_come_back_seconds_apart_keep_what_each_gpu_has_used_me
     assert site.energies()[-1].energy_j - before_j > 300 * 1_000.0
 
 
-async def test_a_run_that_was_counted_in_grams_is_priced_whole_where_a_restart_brought_a_price(tmp_path: Path) -> None:
+async def test_a_restart_with_a_price_prices_the_whole_run_that_counted_grams(tmp_path: Path) -> None:
     gpu = prior_gpu()
     carbon, price = (
         Site(tmp_path, [gpu], f"signal.kind={kind}", "signal.zone=XX", ANY_PROVIDER, providers=[provider])

@@ -174,7 +174,7 @@ def test_what_a_budget_of_money_has_paid_is_not_known_before_the_price_is() -> N
     assert totals.spent(kind="price", host_power_w=360.0) == pytest.approx((2 + host_kwh) * (0.30 + 0.30 + 0.60))
 
 
-def test_what_ran_before_the_signal_was_known_counts_with_its_first_value_on_both_sides() -> None:
+def test_the_first_signal_value_prices_what_ran_before_on_both_sides() -> None:
     late, known = EnergyTotals(), EnergyTotals()
     for totals, first in ((late, None), (known, 200.0)):
         totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), first)
@@ -279,7 +279,7 @@ def test_what_ran_without_a_curve_counts_as_it_was_once_another_one_holds() -> N
     assert report["baseline_carbon_g"] == pytest.approx(2 * (2_000 + 100 + 8 * 300) / J_PER_KWH)
 
 
-def test_what_ran_before_the_signal_was_known_is_priced_where_it_has_no_curve_either() -> None:
+def test_the_first_signal_value_prices_what_ran_before_without_a_curve() -> None:
     totals = EnergyTotals()
     totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), None)
     totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 3.0)
@@ -289,7 +289,7 @@ def test_what_ran_before_the_signal_was_known_is_priced_where_it_has_no_curve_ei
     assert totals.report(kind="carbon", profile=PROFILE)["saved_ratio"] == pytest.approx(0.0)
 
 
-def test_while_one_meter_fails_nothing_is_active_and_what_it_missed_is_entered_once_it_reads_again() -> None:
+def test_while_one_meter_fails_nothing_is_active_and_its_energy_is_added_later() -> None:
     log = log_of(0, list(range(1, 101)))
     good, failing = steady_meter(10, *range(101)), FixedMeter(*((second, 5.0 * second) for second in range(11)))
     accounted_j: dict[EnergyMeter, float] = {}
@@ -413,7 +413,7 @@ async def test_former_books_wait_a_minute_for_the_signal_that_is_to_price_them()
 
 
 @pytest.mark.parametrize("former", [("price", "EUR/kWh"), ("price", None), ("carbon", "lb/kWh")])
-async def test_sums_of_another_signal_are_void_and_what_was_before_has_the_first_value_of_this_one(
+async def test_sums_in_the_unit_of_another_signal_are_void_and_priced_anew(
     former: tuple[str, str | None],
 ) -> None:
     gpu, signal = FakeGpu(), FixedSignal(100.0)

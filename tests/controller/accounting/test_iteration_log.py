@@ -228,9 +228,7 @@ def test_a_process_that_goes_on_with_a_later_epoch_has_heard_no_earlier_one() ->
 
 
 @pytest.mark.parametrize(("length_s", "is_pause"), [(20.0, False), (59.0, False), (200.0, True)])
-def test_an_iteration_in_which_its_process_was_suspended_while_nobody_heard_it_is_a_pause(
-    length_s: float, is_pause: bool
-) -> None:
+def test_a_suspension_while_no_controller_listened_is_a_pause(length_s: float, is_pause: bool) -> None:
     """It counts, and took as long as others do; a lease is 60 s."""
     former = log_of((0, [1, 2]), (2, [3, 4]))
     log = IterationLog(former.totals(), resumed_ns=ns(5 + length_s), lease_s=60.0)
@@ -243,7 +241,7 @@ def test_an_iteration_in_which_its_process_was_suspended_while_nobody_heard_it_i
     assert log.activity(ns(end_s), ns(end_s + 1)).is_continuous
 
 
-def test_an_iteration_that_is_as_long_as_others_or_has_begun_since_is_none_in_which_its_process_was_suspended() -> None:
+def test_an_iteration_of_usual_length_or_begun_since_is_no_suspension() -> None:
     slow = IterationLog(log_of((0, [300, 600])).totals(), resumed_ns=ns(700), lease_s=60.0)
     assert slow.append(iterations(600, [900], seq=2, first=4), now_ns=ns(900))
     assert slow.activity(ns(600), ns(900)).is_continuous

@@ -33,7 +33,7 @@ def test_a_run_that_has_not_begun_waits_and_asks_for_nothing() -> None:
     progress = Progress(n_iterations=0.0, active_s=0.0, started_at_s=MIDNIGHT_S)
     provenance = Provenance(source="test")
     inputs = PlanInputs(now_s=MIDNIGHT_S, history=None, forecast=None, progress=progress, provenance=provenance)
-    assert (run.state_name, run.profile) == ("waiting", None)
+    assert (run.state.name, run.profile) == ("waiting", None)
     assert (run.current(MIDNIGHT_S, 0.0), run.choose(inputs)) == (None, None)
     assert not is_new(run.observe(interval(1, 1), enforced_power_limit_w=300.0))
 
@@ -44,7 +44,7 @@ def test_the_first_pass_goes_from_the_prior_limit_down_and_ends_in_the_plan() ->
     assert (first.power_limit_w, first.reason, first.detail) == (300.0, "profiling", "measures limit 1")
     targets = train(run, 60)
     assert limits_of(targets, "profiling") == LADDER_W
-    assert run.state_name == "planned"
+    assert run.state.name == "planned"
     assert run.profile is not None
     assert [point.power_limit_w for point in run.profile.points] == LADDER_W[::-1]
     assert targets[-1].reason == "slowdown_static"
@@ -60,7 +60,7 @@ def test_a_curve_that_has_grown_is_to_be_kept_once_a_point() -> None:
 
 def test_a_stored_profile_spares_the_first_pass() -> None:
     run = begin(limit_control(), FULL)
-    assert (run.state_name, run.profile) == ("planned", FULL)
+    assert (run.state.name, run.profile) == ("planned", FULL)
 
 
 def test_half_a_stored_profile_shortens_the_first_pass() -> None:
@@ -87,7 +87,7 @@ def test_while_the_curve_is_refined_each_block_tries_out_what_may_be_best() -> N
     assert len(limits_of(tried, "refining")) > 1
     assert all(200 <= target.power_limit_w <= 300 for target in tried)
     assert targets[-1].reason != "refining"
-    assert run.state_name == "planned"
+    assert run.state.name == "planned"
 
 
 def test_the_same_run_tries_out_the_same_limits_and_another_run_others() -> None:
@@ -249,14 +249,14 @@ def test_a_costly_host_makes_slowing_down_not_worth_it() -> None:
 def test_a_change_of_gpus_begins_anew() -> None:
     run = begin(limit_control(), FULL)
     run.reset()
-    assert (run.state_name, run.profile) == ("waiting", None)
+    assert (run.state.name, run.profile) == ("waiting", None)
 
 
 def test_a_gpu_without_room_below_its_prior_limit_is_measured_at_that_one() -> None:
     run = limit_control()
     run.begin(floor_power_limit_w=300.0, ceiling_power_limit_w=300.0, known=None)
     assert limits_of(train(run, 60), "profiling") == [300.0]
-    assert run.state_name == "planned"
+    assert run.state.name == "planned"
 
 
 def test_a_run_of_which_no_limit_can_be_measured_keeps_its_highest_one() -> None:
@@ -287,7 +287,7 @@ def drifted(run: LimitControl, *, begin_s: int) -> int:
         if train(run, 1, begin_s=second, rate=flat_per_s, dropped=dropped) and dropped:
             break
     for after in range(second + 1, second + 200):
-        if run.state_name == "planned":
+        if run.state.name == "planned":
             return after
         train(run, 1, begin_s=after, rate=flat_per_s)
     raise AssertionError("it is not planned again")
@@ -362,7 +362,7 @@ def test_no_trial_stands_for_a_whole_pause_and_it_goes_on_after_it() -> None:
     assert choose(run, at_s=at_s + 101) is tried
 
 
-def test_what_ran_at_the_highest_limit_before_a_trial_is_in_force_again_does_not_count_for_it() -> None:
+def test_after_a_pause_a_trial_does_not_count_before_its_limit_is_in_force_again() -> None:
     run = begin(limit_control(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
     train(run, 60)
     assert run.highest_while_paused() is not None

@@ -54,7 +54,7 @@ def test_a_run_on_one_node_has_its_own_curve() -> None:
     assert joint_profile(OWN, ALONE, []) == OWN
 
 
-def test_what_a_node_drew_is_added_and_in_between_its_ratio_to_the_leader_is_interpolated() -> None:
+def test_the_power_of_a_node_is_added_by_its_interpolated_ratio_to_the_leader() -> None:
     joint = joint_profile(OWN, share(2), [part((100.0, 45.0, 0.6), (300.0, 405.0, 1.0))])
     assert powers_w(joint) == [90.0 * 1.5, 180.0 * 2.0, 270.0 * 2.5]
     assert [point.power_ci_w for point in joint.points] == pytest.approx([1.5, 2.0, 2.5])
@@ -65,7 +65,7 @@ def test_a_node_that_has_measured_nothing_yet_counts_by_its_gpus() -> None:
 
 
 @pytest.mark.parametrize("state", ["waiting", "observing"])
-def test_a_node_that_does_not_follow_draws_at_every_limit_what_it_draws_at_the_highest(state: str) -> None:
+def test_a_node_that_does_not_follow_draws_its_highest_power_at_every_limit(state: str) -> None:
     assert powers_w(joint_profile(OWN, share(2), [part(state=state)])) == [90.0 + 270, 180.0 + 270, 270.0 + 270]
 
 

@@ -233,7 +233,7 @@ def test_where_there_is_no_thread_to_be_had_the_profile_waits_for_the_next_one(
     assert len(files(tmp_path)) == 2
 
 
-def test_a_profile_that_cannot_be_written_is_told_and_costs_none_that_comes_after_it(
+def test_a_profile_that_cannot_be_written_is_logged_and_later_ones_are_saved(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     unwritable = replace(PROFILE.points[0], iterations_per_s=np.float64(0.8))

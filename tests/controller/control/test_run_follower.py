@@ -163,7 +163,7 @@ def measured(bench: Bench) -> list[tuple[float, float, float]]:
     return [(e.power_limit_w, e.power_w, e.iterations_per_s) for e in bench.follower._curve.entries]
 
 
-def test_what_is_drawn_while_a_plan_is_in_force_is_measured_by_the_limit_of_the_plan() -> None:
+def test_power_under_a_plan_is_measured_at_the_limit_of_the_plan() -> None:
     bench = Bench(requested_power_limit_w=200.0, enforced_power_limit_w=200.0).lead()
     bench.gpus.request(bench.target(5.0))  # type: ignore[arg-type]  # a target
     for begin_s in range(20):
@@ -180,7 +180,7 @@ def test_what_is_drawn_while_the_limit_is_not_in_force_is_not_measured() -> None
     assert measured(bench) == []
 
 
-def test_a_curve_is_a_reference_only_where_it_reaches_the_highest_limit_of_the_leader() -> None:
+def test_a_node_curve_is_a_reference_only_up_to_the_leaders_highest_limit() -> None:
     curve = NodeCurve()
     for second in range(5):
         curve.observe(interval(second), power_limit_w=200.0)

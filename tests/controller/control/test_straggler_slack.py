@@ -68,7 +68,7 @@ def test_while_a_limit_is_being_measured_every_gpu_has_it() -> None:
     assert bench.train(200.0, 5)[0] < 200.0, "it goes on where it was"
 
 
-def test_findings_at_two_limits_that_a_plan_mixes_are_kept_apart_and_grow_over_many_visits() -> None:
+def test_each_limit_of_a_duty_cycle_has_a_state_of_its_own_over_many_visits() -> None:
     bench = Bench()
     for _ in range(10):
         bench.train(240.0, 60)

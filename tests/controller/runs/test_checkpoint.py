@@ -92,7 +92,7 @@ async def test_the_account_of_a_run_goes_on_after_a_restart_as_if_nothing_had_ha
 
 
 @pytest.mark.parametrize(("has_counter", "energy_j"), [(True, 60 * 300 + 110 * 100), (False, 160 * 300 + 10 * 100)])
-async def test_without_a_controller_a_gpu_used_what_its_counter_says_or_else_what_it_used_before(
+async def test_downtime_energy_comes_from_the_counter_or_from_the_former_average_power(
     tmp_path: Path, has_counter: bool, energy_j: float
 ) -> None:
     running = Running(tmp_path)
@@ -166,7 +166,7 @@ async def test_a_run_that_has_ended_leaves_no_books(tmp_path: Path) -> None:
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-async def test_a_run_that_is_silent_before_and_after_a_restart_still_goes_on_from_where_it_was(tmp_path: Path) -> None:
+async def test_a_run_that_is_silent_before_and_after_a_restart_still_resumes(tmp_path: Path) -> None:
     """Suspended under the first controller, it stays so for as long as the second one waits for it."""
     running = Running(tmp_path)
     async with running.controller():

@@ -68,7 +68,7 @@ def owners(bench: RouterBench) -> list[str]:
     return [run for (_, run), gpus in bench.router.claims.owned.items() if gpus]
 
 
-async def test_a_gpu_passes_to_whoever_was_refused_it_at_the_moment_in_which_its_run_has_finished(
+async def test_a_gpu_passes_to_the_oldest_waiting_run_as_soon_as_its_run_has_finished(
     tmp_path: Path,
 ) -> None:
     bench = RouterBench(tmp_path)
@@ -87,7 +87,7 @@ async def test_a_gpu_passes_to_whoever_was_refused_it_at_the_moment_in_which_its
         assert len(bench.router.runs) == 2
 
 
-async def test_a_gpu_of_a_run_that_is_lost_passes_on_once_nobody_may_come_back_and_not_at_a_heartbeat(
+async def test_a_gpu_of_a_lost_run_passes_on_when_its_grace_period_is_over(
     tmp_path: Path,
 ) -> None:
     bench = RouterBench(tmp_path)

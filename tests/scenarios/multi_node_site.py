@@ -42,7 +42,7 @@ class SharedBus(FakeBus):
                 FakeBus.publish(bus, topic, payload, qos=qos, retain=retain)
 
 
-class FleetSite(Site):
+class NodeSite(Site):
     """One node of several."""
 
     def __init__(
@@ -70,7 +70,7 @@ class FleetSite(Site):
         return [decode(payload, RunPlan) for payload in self.bus.payloads(TOPICS.run("resnet50", "run-1", "plan"))]
 
 
-class Fleet:
+class MultiNodeSite:
     """Two nodes with a GPU each, whose clocks are hours apart, and one run: rank 0 on `a`, rank 1 on `b`."""
 
     def __init__(self, state_dir: Path, *overrides: str, prior_b_w: float = PRIOR_W, model_b: str = "Fake 300") -> None:
@@ -81,12 +81,12 @@ class Fleet:
         for gpu, prior_w in ((self.gpu_a, PRIOR_W), (self.gpu_b, prior_b_w)):
             gpu.requested_power_limit_w = prior_w
             gpu.draw_w = lambda power_limit_w: POWER_RATIO * power_limit_w
-        self.a = FleetSite(state_dir, "node-a", [self.gpu_a], buses, *overrides)
-        self.b = FleetSite(state_dir, "node-b", [self.gpu_b], buses, *overrides)
+        self.a = NodeSite(state_dir, "node-a", [self.gpu_a], buses, *overrides)
+        self.b = NodeSite(state_dir, "node-b", [self.gpu_b], buses, *overrides)
         self.ranks = [self._rank(number, site) for number, site in enumerate((self.a, self.b))]
 
     @asynccontextmanager
-    async def controlled(self, *sites: FleetSite) -> AsyncIterator[None]:
+    async def controlled(self, *sites: NodeSite) -> AsyncIterator[None]:
         """Run the controllers of some nodes, of all where none is named."""
         async with AsyncExitStack() as stack:
             for site in sites or (self.a, self.b):
@@ -99,7 +99,7 @@ class Fleet:
             for training in self.ranks:
                 tasks.create_task(training.train(duration_s))
 
-    def _rank(self, number: int, site: FleetSite) -> Training:
+    def _rank(self, number: int, site: NodeSite) -> Training:
         return Training(
             site,
             [self.gpu_a, self.gpu_b],

@@ -18,7 +18,7 @@ from publishers.mqtt.client import MqttClient
 from tests.fakes import FakeGpu
 from tests.live.conftest import Mosquitto, eventually
 from tests.live.node import QUICK
-from tests.scenarios.fleet import FarClock
+from tests.scenarios.multi_node_site import FarClock
 from tests.scenarios.site import POWER_RATIO, PRIOR_W, Site, Training, rate_per_s
 
 pytestmark = pytest.mark.live
