@@ -7,11 +7,13 @@ from typing import TextIO
 
 import msgspec
 import plotille
+from msgspec import Struct
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
 from controller.errors import ConfigError
+from publishers.shared.atomic_file import replace_file
 
 
 def print_json(report: object) -> None:
@@ -24,6 +26,24 @@ def note_stream(*, as_json: bool) -> TextIO:
     return sys.stderr if as_json else sys.stdout
 
 
+def config_line(config: Struct) -> str:
+    """Return a configuration as one line for the log; it holds the paths of secrets, never the secrets."""
+    return msgspec.json.encode(config).decode()
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all; a pipe or device is written as it is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
+    path.parent.resolve(strict=True)  # a missing folder is a mistake here
+    replace_file(path, content)
+
+
 def write_drawing(option: str, path: Path, content: bytes, *, as_json: bool) -> None:
     """Write a picture or a page, and print its URL.
 
@@ -31,7 +51,7 @@ def write_drawing(option: str, path: Path, content: bytes, *, as_json: bool) -> 
         ConfigError: it cannot be written.
     """
     try:
-        path.write_bytes(content)
+        write_file(path, content)
     except OSError as error:
         raise ConfigError([f"{option} {path}: {error.strerror}"]) from error
     print(path.resolve().as_uri(), file=note_stream(as_json=as_json))

@@ -1,10 +1,9 @@
-"""From the configuration to the world: the GPUs, the signal, the bus, and who this node is."""
+"""Builds what a configuration describes: the GPUs, the signal, the bus, and the node around them."""
 
 import contextlib
 import hashlib
 import logging
 import random
-import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -24,13 +23,14 @@ from policies.providers.sources.csv_file import CsvProvider
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.bus_config import BUS_SETTINGS, BusConfig, read_bus_password
 from publishers.mqtt.client import MqttClient
+from publishers.shared.boot_id import read_boot_id
 
 _LOGGER = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
 async def opened_node(config: Config, *, clock: Clock | None = None) -> AsyncIterator[NodeContext]:
-    """Open what a configuration describes: the providers, the store of their histories, and the node around them.
+    """Open the providers of a configuration and the store of their histories, and build the node around them.
 
     Raises:
         ConfigError: a file or a secret that it names cannot be used.
@@ -41,10 +41,10 @@ async def opened_node(config: Config, *, clock: Clock | None = None) -> AsyncIte
         with opened_store(config) as store:
             for source in sources:
                 if losses := losses_of(source.provider):
-                    _LOGGER.warning("%s has %s: what is missing is not guessed", source.provider.name, losses)
+                    _LOGGER.warning("%s has %s; missing values are not interpolated", source.provider.name, losses)
             yield NodeContext(
                 config=config,
-                boot_id=boot_id(),
+                boot_id=read_boot_id(),
                 version=VERSION,
                 backend=backend_of(config, clock),
                 sources=sources,
@@ -56,7 +56,7 @@ async def opened_node(config: Config, *, clock: Clock | None = None) -> AsyncIte
 
 
 def backend_of(config: Config, clock: Clock) -> Backend:
-    """Return the GPUs of a configuration; they are not opened yet."""
+    """Return the GPU backend of a configuration, not opened yet."""
     return NvmlBackend() if config.gpu.backend == "nvml" else default_simulation(clock)
 
 
@@ -91,12 +91,12 @@ def opened_store(config: Config, *, is_read_only: bool = False) -> Iterator[Hist
 
 
 def losses_of(provider: Provider) -> str:
-    """Return how many gaps and missing values the signal's file has; empty where there are none, or no file."""
+    """Return the text of gaps and missing values in the signal's file; "" if there are none, or no file."""
     return provider.trace.losses if isinstance(provider, CsvProvider) else ""
 
 
 def bus_of(config: Config, password: str, will: Outgoing, birth: Callable[[], Iterable[Outgoing]]) -> MqttClient:
-    """Return the bus of a controller, to be entered; nobody else on the broker has its identifier."""
+    """Return the MQTT client of a controller, not connected yet; its identifier is unique on the broker."""
     return MqttClient(
         url=config.bus.url,
         username=config.bus.username,
@@ -110,17 +110,17 @@ def bus_of(config: Config, password: str, will: Outgoing, birth: Callable[[], It
 
 
 def identifier_of(config: Config) -> str:
-    """Return how the controller of this node is called by the broker: the same after every restart.
+    """Return the client identifier of this node's controller, which is the same after every restart.
 
-    So the broker ends what is left of the former connection, with its will, before the new birth. MQTT 3.1 allows 23
-    characters, and not every one; a digest keeps nodes apart whatever their names are.
+    So the broker ends a stale connection, and publishes its will, before the new birth. MQTT 3.1 allows 23 characters
+    of a restricted set, hence a digest.
     """
     digest = hashlib.sha256(f"{config.bus.root}\n{config.node.name}".encode()).hexdigest()
     return f"gc-{digest[:20]}"
 
 
 def read_password(config: BusConfig) -> str:
-    """Return the password in the file that the configuration names, or nothing.
+    """Return the password in the file that the configuration names, or "".
 
     Raises:
         ConfigError: the file cannot be read.
@@ -129,11 +129,3 @@ def read_password(config: BusConfig) -> str:
         return read_bus_password(config)
     except ValueError as error:
         raise ConfigError([str(error)]) from error
-
-
-def boot_id() -> str:
-    """Return what tells this boot of this machine from every other: publishers send the same."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return socket.gethostname()

@@ -36,6 +36,7 @@ from publishers.mqtt.broker_address import (
     SettingNames,
     without_password,
 )
+from publishers.shared.boot_id import read_boot_id
 from publishers.shared.secret_file import read_secret_file
 from publishers.training.coerce import to_int, warn_once
 
@@ -47,7 +48,6 @@ BROKER_SETTINGS: Final = SettingNames(
     password="password=… or GRIDCHASE_PASSWORD_FILE",  # noqa: S106 — names, not a password
     ca_file="ca_file=… or GRIDCHASE_CA_FILE",
 )
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _MAX_PERIOD_S: Final = 3_600.0
 _MAX_BOOT_ID_LENGTH: Final = 256
 _NAME_RULE: Final = "must be 1 to 64 of A-Z a-z 0-9 . _ -"
@@ -358,11 +358,3 @@ def has_loaded_cuda(maps: Path) -> bool:
         return b"/libcuda.so" in maps.read_bytes()
     except OSError:
         return True
-
-
-def read_boot_id() -> str:
-    """Return the id of this boot, within which the monotonic clock is comparable, else the host's name."""
-    try:
-        return _BOOT_ID.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return socket.gethostname() or "unknown"

@@ -25,10 +25,10 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
 from controller.cli.verb import VERSION
-from controller.cli.wiring import boot_id
 from publishers.messages.codec import encode
 from publishers.messages.topics import Topics
 from publishers.messages.training import Iterations, RankStatus, pack_ends
+from publishers.shared.boot_id import read_boot_id
 from tests.live.conftest import _PLAIN, Mosquitto, wait_until
 
 TABLE = Path(__file__).with_suffix(".md")
@@ -61,7 +61,7 @@ class Trainer:
             run=run,
             state=state,  # type: ignore[arg-type]
             host="here",
-            boot_id=boot_id(),
+            boot_id=read_boot_id(),
             pid=os.getpid(),
             gpus=[gpu],
             world_size=1,

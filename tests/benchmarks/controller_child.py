@@ -8,12 +8,13 @@ import time
 from controller.app import NodeContext, run_controller
 from controller.cli.stopping import stopped_by_signals
 from controller.cli.verb import VERSION
-from controller.cli.wiring import boot_id, bus_of
+from controller.cli.wiring import bus_of
 from controller.clock import SystemClock
 from controller.config import Config, load_config
 from controller.gpu.simulation.backend import SimulatedBackend, SimulatedGpu, default_simulation
 from policies.providers.catalogue import Source
 from policies.providers.sources.constant import ConstantProvider
+from publishers.shared.boot_id import read_boot_id
 
 
 class TimedGpu(SimulatedGpu):
@@ -33,7 +34,7 @@ async def _run(config: Config, n_gpus: int) -> None:
         gpus.append(TimedGpu(simulated.timeline, clock=clock, index=index, name=f"gpu-{index}"))
     node = NodeContext(
         config=config,
-        boot_id=boot_id(),
+        boot_id=read_boot_id(),
         version=VERSION,
         backend=SimulatedBackend(gpus),
         sources=[Source(provider=ConstantProvider(1.0, kind="energy", unit="1", zone=""))],

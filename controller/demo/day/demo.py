@@ -38,7 +38,7 @@ from policies.providers.catalogue import Source
 from publishers.messages.topics import Topics
 from publishers.mqtt.client import MqttClient
 from publishers.mqtt.embedded_broker import EmbeddedBroker
-from publishers.training.settings import read_boot_id
+from publishers.shared.boot_id import read_boot_id
 
 SHORTEST_DAY_S: Final = 5.0
 LONGEST_DAY_S: Final = 86_400.0
