@@ -1,4 +1,4 @@
-"""`gridchase broker`: a broker alone."""
+"""`gridchase broker`: only a broker."""
 
 import argparse
 import asyncio
@@ -13,7 +13,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
     verb.add_argument("--port", type=int, default=1883, help="the port to listen on (default: %(default)s)")
     verb.add_argument("--kind", default="auto", choices=("auto", "mosquitto", "amqtt"))
-    verb.add_argument("--allow-remote", action="store_true", help="let others in, without a password")
+    verb.add_argument(
+        "--allow-remote", action="store_true", help="accept connections from other machines, without a password"
+    )
     verb.set_defaults(
         do=lambda options: asyncio.run(
             broker(options.host, options.port, options.kind, allow_remote=options.allow_remote)
@@ -30,17 +32,17 @@ async def broker(
         async with embedded_broker(host=host, port=port, prefer=kind, allow_remote=allow_remote) as running:
             print(f"{running.kind} {running.version} at {running.url}; stop it with Ctrl-C", flush=True)
             async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(watch(running), name="broker")
+                watching = tasks.create_task(wait_for_broker_end(running), name="broker")
                 await stop.wait()
                 watching.cancel()
     return 0
 
 
-async def watch(running: EmbeddedBroker) -> None:
-    """Wait for the end of a broker that should not end before us.
+async def wait_for_broker_end(running: EmbeddedBroker) -> None:
+    """Wait until a broker ends, which it must not do by itself.
 
     Raises:
         BrokerError: it has ended.
     """
     await running.wait()
-    raise BrokerError(f"{running.kind} at {running.url} has ended by itself")
+    raise BrokerError(f"{running.kind} at {running.url} has ended unexpectedly")

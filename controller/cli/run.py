@@ -6,10 +6,9 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
-import msgspec
-
 from controller.app import run_controller
 from controller.cli import restore
+from controller.cli.output import config_line
 from controller.cli.stopping import stopped_by_signals
 from controller.cli.verb import add_configuration
 from controller.cli.wiring import opened_node
@@ -27,17 +26,20 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def controller(config: Config) -> int:
     """Run the controller of this node until SIGINT or SIGTERM."""
-    _LOGGER.info("configuration: %s", _masked(config))
+    _LOGGER.info("configuration: %s", config_line(config))
     run_until_stopped(_controller, config)
     return 0
 
 
 def run_until_stopped(work: Callable[[Config], Coroutine[None, None, None]], config: Config) -> None:
-    """Run until stopped. A token or a file that is missing must not keep a limit that a killed controller left."""
+    """Run `work` until it is stopped; on a wrong configuration, restore what a killed controller left.
+
+    A missing token or file must not leave a limit in force.
+    """
     try:
         asyncio.run(work(config))
     except* ConfigError:
-        with suppress(ControllerError):  # what is wrong with the GPUs is told when the configuration is right
+        with suppress(ControllerError):  # faults of the GPUs are reported once the configuration is right
             restore.restore(config)
         raise
 
@@ -47,8 +49,3 @@ async def _controller(config: Config) -> None:
     with stopped_by_signals(stop):
         async with opened_node(config) as node:
             await run_controller(node, stop=stop)
-
-
-def _masked(config: Config) -> str:
-    """Return the configuration in one line; it holds the paths of secrets, never the secrets."""
-    return msgspec.json.encode(config).decode()

@@ -1,4 +1,4 @@
-"""How a signal of the system stops a verb."""
+"""SIGINT and SIGTERM stop a verb."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Set `stop` at SIGINT and SIGTERM, while the body runs in the event loop."""
+    """Set `stop` on SIGINT or SIGTERM while the body runs."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from controller.app import run_controller
-from controller.cli.broker import watch
+from controller.cli.broker import wait_for_broker_end
 from controller.cli.policy.config import load_policy_config, policy_state_dir
 from controller.cli.run import run_until_stopped
 from controller.cli.stopping import stopped_by_signals
@@ -50,7 +50,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def up(config: Config, policy: PolicyConfig | None = None, *, policy_file: Path | None = None) -> int:
-    """Run a broker, the controller and the policy service until SIGINT or SIGTERM; a broker that is there is used.
+    """Run a broker, the controller and the policy service until SIGINT or SIGTERM; an existing broker is used.
 
     Args:
         config: of the controller; the policy service is on the same bus.
@@ -59,65 +59,69 @@ def up(config: Config, policy: PolicyConfig | None = None, *, policy_file: Path 
     """
     if policy is not None and policy.bus not in (BusConfig(), config.bus):
         _LOGGER.warning("%s: [bus] is not used: `up` runs the policy service on the controller's bus", policy_file)
-    look = _look_command(config, policy_file)
-    run_until_stopped(partial(_up, policy=policy, look=look), config)
+    jobs_command = _jobs_command(config, policy_file)
+    run_until_stopped(partial(_up, policy=policy, jobs_command=jobs_command), config)
     return 0
 
 
-async def _up(config: Config, *, policy: PolicyConfig | None, look: str) -> None:
-    """Start the broker that the configuration names on this machine, unless one listens there, and the rest."""
+async def _up(config: Config, *, policy: PolicyConfig | None, jobs_command: str) -> None:
+    """Start the broker of the configuration on this machine, unless one listens there, then run the rest."""
     url = urlsplit(config.bus.url)
     host, port = url.hostname or "", url.port or MQTT_PORT
     if url.scheme != "mqtt" or host not in LOOPBACK:
-        fault = f"bus.url = {config.bus.url!r}: `up` brings its own broker on this machine; use `gridchase controller`"
+        fault = f"bus.url = {config.bus.url!r}: `up` runs its own broker on this machine; use `gridchase controller`"
         raise ConfigError([fault])
     stop = asyncio.Event()
     with stopped_by_signals(stop):
         if await _listens(host, port):
-            print(f"a broker listens at {config.bus.url} already: it is used", flush=True)
-            await _run_both(config, policy, stop, look)
+            print(f"using the broker that already listens at {config.bus.url}", flush=True)
+            await _run_both(config, policy, stop, jobs_command)
             return
         async with embedded_broker(host=host, port=port) as running:
             setting = "no setting" if port == MQTT_PORT else f"GRIDCHASE_BROKER={running.url}"
             print(f"{running.kind} {running.version} at {running.url}; training here needs {setting}", flush=True)
             async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(watch(running), name="broker")
-                await _run_both(_with_url(config, running.url), policy, stop, look)
+                watching = tasks.create_task(wait_for_broker_end(running), name="broker")
+                await _run_both(_with_url(config, running.url), policy, stop, jobs_command)
                 watching.cancel()
 
 
-async def _run_both(config: Config, policy: PolicyConfig | None, stop: asyncio.Event, look: str) -> None:
-    """Run the controller until `stop`, with the policy service beside it where one is configured."""
+async def _run_both(config: Config, policy: PolicyConfig | None, stop: asyncio.Event, jobs_command: str) -> None:
+    """Run the controller until `stop`, with the policy service if one is configured."""
     async with opened_node(config) as node, asyncio.TaskGroup() as tasks:
         if policy is not None:
-            tasks.create_task(_serve_policy(config, policy, stop, look), name="policy service")
+            tasks.create_task(_serve_policy(config, policy, stop, jobs_command), name="policy service")
         await run_controller(node, stop=stop)
 
 
-async def _serve_policy(config: Config, policy: PolicyConfig, stop: asyncio.Event, look: str) -> None:
-    """Run the policy service on the controller's bus until `stop`; its failure is told, and is not the controller's."""
+async def _serve_policy(config: Config, policy: PolicyConfig, stop: asyncio.Event, jobs_command: str) -> None:
+    """Run the policy service on the controller's bus until `stop`; its failure is logged and does not stop us."""
     try:
         await run_service(
             msgspec.structs.replace(policy, bus=config.bus),
             state_dir=Path(config.node.state_dir) / "policy",
             version=VERSION,
             stop=stop,
-            started=partial(_tell_policy, policy, look),
+            started=partial(_print_policy, policy, jobs_command),
         )
     except (PolicyError, OSError) as error:
-        _LOGGER.error("no policy service: %s; the controller goes on", error)
+        _LOGGER.error("no policy service: %s; the controller continues", error)
 
 
-def _tell_policy(policy: PolicyConfig, look: str, served: Served) -> None:
-    """Print that the policy service runs, and where."""
+def _print_policy(policy: PolicyConfig, jobs_command: str, served: Served) -> None:
+    """Print where the policy service runs."""
     where = f"HTTP at {served.http_url}"
     if not served.http_url:
-        where = "no HTTP" if policy.http.port < 0 else f"no HTTP: {policy.http.host}:{policy.http.port} cannot be had"
-    print(f"policy service: batch sizes of recurring jobs, on the bus; {where}; look: {look}", flush=True)
+        where = (
+            "no HTTP" if policy.http.port < 0 else f"no HTTP: {policy.http.host}:{policy.http.port} is not available"
+        )
+    print(
+        f"policy service: batch sizes of recurring jobs, on the bus; {where}; see: {jobs_command}", flush=True
+    )
 
 
-def _look_command(config: Config, policy_file: Path | None) -> str:
-    """Return the command that lists the jobs of this policy service, with what leads it to the same database."""
+def _jobs_command(config: Config, policy_file: Path | None) -> str:
+    """Return the command that lists the jobs of this policy service, with the options for the same database."""
     words = ["gridchase", "policy", "jobs"]
     if policy_file is not None:
         words += ["--config", str(policy_file)]

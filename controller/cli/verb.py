@@ -1,9 +1,7 @@
-"""Which gridchase this is.
+"""Verbs of the command line: each is a module that is imported when its verb is used, since all of them take seconds.
 
-The verbs of the command line: each is a module, imported when its verb is spoken.
-
-A module of a verb has `add_arguments(verb)`, which adds its arguments and sets `do`: takes the options, returns the
-exit code. All of them together take seconds to import.
+A module of a verb has `add_arguments(verb)`, which adds its arguments and sets `do`: a function from the options to the
+exit code.
 """
 
 import argparse
@@ -11,16 +9,16 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 — argparse has no public name for it
 
 VERSION: Final = version("gridchase")
 
 
-_MODULES: Final = "controller.cli"
-
-
 class Verb(argparse.ArgumentParser):
-    """A parser that learns its arguments from a module when it is first used."""
+    """A parser that gets its arguments from a module when it is first used."""
 
     def __init__(self, *, module: str | None = None, **settings: Any) -> None:  # noqa: ANN401 — those of argparse
         super().__init__(**settings)
@@ -29,14 +27,14 @@ class Verb(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # argparse has overloads for namespaces of other types
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse arguments; import the module before."""
+        """Import the module, then parse arguments."""
         module, self._module = self._module, None
         if module is not None:
-            import_module(f"{_MODULES}.{module}").add_arguments(self)
+            import_module(f"controller.cli.{module}").add_arguments(self)
         return super().parse_known_args(args, namespace)
 
 
 def add_configuration(verb: argparse.ArgumentParser) -> None:
-    """Add where the configuration of the controller is, and what replaces single keys of it."""
+    """Add the options for the configuration of the controller."""
     verb.add_argument("--config", type=Path, metavar="FILE", help="a TOML file; deploy/controller.toml shows every key")
     verb.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")

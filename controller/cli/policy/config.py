@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-import msgspec
-
 from controller.config import default_state_dir
 from controller.errors import ConfigError
 from policies.service.config import PolicyConfig, StoreConfig
@@ -53,11 +51,6 @@ def read_store_password(store: StoreConfig) -> str:
         return read_secret_file("store.password_file", store.password_file)
     except ValueError as error:
         raise ConfigError([str(error)]) from error
-
-
-def masked(config: PolicyConfig) -> str:
-    """Return the configuration in one line; it holds the paths of secrets, never the secrets."""
-    return msgspec.json.encode(config).decode()
 
 
 def _check_store(store: StoreConfig) -> Iterator[str]:

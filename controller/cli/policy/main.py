@@ -1,28 +1,31 @@
-"""`gridchase policy`: the policy service, and what it has learned: jobs, their posteriors, export, import, forgetting.
+"""`gridchase policy`: runs the policy service; shows, exports, imports and deletes what it has learned.
 
-All but serving works on the database itself, with the same configuration, whether a service runs or not.
+All verbs but serving work on the database itself, with the same configuration, whether a service runs or not.
 """
 
 import argparse
 import asyncio
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from controller.cli.output import config_line
 from controller.cli.policy import jobs as policy_jobs
-from controller.cli.policy.config import load_policy_config, masked, policy_state_dir
+from controller.cli.policy.config import load_policy_config, policy_state_dir
 from controller.cli.stopping import stopped_by_signals
 from controller.cli.verb import VERSION
 from controller.errors import ConfigError
 from policies.service.app import run_service
 from policies.service.config import PolicyConfig
 
+if TYPE_CHECKING:
+    from controller.cli.verb import Verbs
+
 EPILOG = """\
 Without WHAT it serves until SIGINT or SIGTERM: on the bus and over HTTP. The database is SQLite in the
-state directory, or what store.url says; every other verb here works on it, whether the service runs or not."""
+state directory, or that of store.url; all other verbs work on it directly, whether the service runs or not."""
 
 _LOGGER = logging.getLogger(__name__)
-
-_Verbs = argparse._SubParsersAction  # noqa: SLF001 — argparse has no public name for it
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -31,24 +34,24 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     _add_configuration(verb, default=None)
     verb.set_defaults(also_set=[], do=lambda options: serve(_config(options), _state_dir(options)))
     parts = verb.add_subparsers(title="what", metavar="WHAT", parser_class=argparse.ArgumentParser)
-    jobs = _add(parts, "jobs", "the jobs there are")
+    jobs = _add(parts, "jobs", "the known jobs")
     jobs.add_argument("--json", action="store_true", help="for scripts")
-    jobs.set_defaults(do=lambda options: policy_jobs.list_jobs(_place(options), as_json=options.json))
+    jobs.set_defaults(do=lambda options: policy_jobs.list_jobs(_database(options), as_json=options.json))
     _add_show(parts)
     _add_transfer(parts)
-    forget = _add(parts, "forget", "forget a job and all its runs")
+    forget = _add(parts, "forget", "delete a job and all its runs")
     forget.add_argument("job", metavar="JOB")
     forget.add_argument("--yes", action="store_true", help="do not ask")
-    forget.set_defaults(do=lambda options: policy_jobs.forget(_place(options), options.job, yes=options.yes))
+    forget.set_defaults(do=lambda options: policy_jobs.forget(_database(options), options.job, yes=options.yes))
 
 
 def serve(config: PolicyConfig, state_dir: Path) -> int:
     """Run the policy service until SIGINT or SIGTERM."""
-    _LOGGER.info("configuration: %s", masked(config))
+    _LOGGER.info("configuration: %s", config_line(config))
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError([f"--state-dir {state_dir}: cannot be made: {error.strerror}"]) from error
+        raise ConfigError([f"--state-dir {state_dir}: cannot be created: {error.strerror}"]) from error
 
     async def run() -> None:
         stop = asyncio.Event()
@@ -59,35 +62,35 @@ def serve(config: PolicyConfig, state_dir: Path) -> int:
     return 0
 
 
-def _add_show(parts: "_Verbs[argparse.ArgumentParser]") -> None:
-    show = _add(parts, "show", "what is believed of a job's batch sizes, which is next and why, and its last runs")
+def _add_show(parts: "Verbs") -> None:
+    show = _add(parts, "show", "estimates for a job's batch sizes, the next one and why, and the last runs")
     show.add_argument("job", metavar="JOB")
     show.add_argument("--json", action="store_true", help="for scripts")
     show.add_argument("--html", type=Path, metavar="FILE", help="write a page for the browser there")
     show.set_defaults(
-        do=lambda options: policy_jobs.show(_place(options), options.job, as_json=options.json, html=options.html)
+        do=lambda options: policy_jobs.show(_database(options), options.job, as_json=options.json, html=options.html)
     )
 
 
-def _add_transfer(parts: "_Verbs[argparse.ArgumentParser]") -> None:
+def _add_transfer(parts: "Verbs") -> None:
     export = _add(parts, "export", "write jobs and all their runs as JSON")
-    export.add_argument("job", nargs="?", metavar="JOB", help="this one alone (default: all)")
+    export.add_argument("job", nargs="?", metavar="JOB", help="only this one (default: all)")
     export.add_argument("--out", type=Path, metavar="FILE", help="write there (default: standard output)")
-    export.set_defaults(do=lambda options: policy_jobs.export(_place(options), options.job, out=options.out))
-    importing = _add(parts, "import", "take in what `export` wrote; what is there already stays as it is")
+    export.set_defaults(do=lambda options: policy_jobs.export(_database(options), options.job, out=options.out))
+    importing = _add(parts, "import", "import a file of `export`; existing jobs and runs stay as they are")
     importing.add_argument("file", type=Path, metavar="FILE", help="`-` is standard input")
-    importing.set_defaults(do=lambda options: policy_jobs.import_(_place(options), options.file))
+    importing.set_defaults(do=lambda options: policy_jobs.import_(_database(options), options.file))
 
 
-def _add(parts: "_Verbs[argparse.ArgumentParser]", name: str, what: str) -> argparse.ArgumentParser:
+def _add(parts: "Verbs", name: str, what: str) -> argparse.ArgumentParser:
     part = parts.add_parser(name, help=what, description=f"gridchase policy {name}: {what}.")
-    _add_configuration(part, default=argparse.SUPPRESS)  # what was given before this word stays
+    _add_configuration(part, default=argparse.SUPPRESS)  # options before the verb stay
     part.set_defaults(default_log_level="warning")
     return part
 
 
 def _add_configuration(parser: argparse.ArgumentParser, *, default: str | None) -> None:
-    """Add where the configuration is; it may stand before or after the word that says what to do."""
+    """Add the options of the configuration, which may stand before or after WHAT."""
     parser.add_argument(
         "--config", type=Path, default=default, metavar="FILE", help="a TOML file; deploy/policy.toml shows every key"
     )
@@ -112,5 +115,5 @@ def _state_dir(options: argparse.Namespace) -> Path:
     return policy_state_dir(options.state_dir)
 
 
-def _place(options: argparse.Namespace) -> policy_jobs.DatabaseLocation:
+def _database(options: argparse.Namespace) -> policy_jobs.DatabaseLocation:
     return policy_jobs.DatabaseLocation(config=_config(options), state_dir=_state_dir(options))

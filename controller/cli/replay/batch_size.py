@@ -32,7 +32,7 @@ from policies.replay.batch_size.evaluation import (
 from policies.replay.batch_size.workload import Workload
 
 if TYPE_CHECKING:
-    from controller.cli.replay.options import Verbs
+    from controller.cli.verb import Verbs
 
 DEFAULT_NOISE: Final = 0.25
 LEARNERS: Final = {

@@ -21,7 +21,7 @@ from policies.providers.sources.csv_file import Trace, read_trace
 from policies.vocabulary.signal import Signal
 
 if TYPE_CHECKING:
-    from controller.cli.replay.options import Verbs
+    from controller.cli.verb import Verbs
 
 MIN_STEP_S: Final = 300.0
 MAX_STEP_S: Final = 3_600.0

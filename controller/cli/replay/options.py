@@ -4,10 +4,7 @@ import argparse
 import math
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 — argparse has no public name for it
+from typing import Final, NamedTuple
 
 MAX_SEEDS: Final = 1_000
 

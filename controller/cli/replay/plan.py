@@ -41,7 +41,7 @@ from policies.replay.power_limit.example import example_run
 from policies.replay.power_limit.scenario import RunSpec, Scenario
 
 if TYPE_CHECKING:
-    from controller.cli.replay.options import Verbs
+    from controller.cli.verb import Verbs
 
 MAX_STARTS: Final = 10_000
 MIN_HOURS: Final = 0.1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from controller.cli.main import main, run
-from controller.cli.up import _look_command
+from controller.cli.up import _jobs_command
 from controller.config import Config, NodeConfig, load_config
 from controller.errors import (
     BackendError,
@@ -257,15 +257,15 @@ def test_a_state_directory_of_the_policy_service_that_cannot_be_made_ends_with_2
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["policy", "--state-dir", "/proc/x"]) == 2
-    assert "gridchase: --state-dir /proc/x: cannot be made: " in capsys.readouterr().err
+    assert "gridchase: --state-dir /proc/x: cannot be created: " in capsys.readouterr().err
 
 
 def test_up_tells_the_command_that_leads_to_its_own_database(tmp_path: Path) -> None:
     config = Config(node=NodeConfig(state_dir=str(tmp_path / "a b")))
-    assert _look_command(config, Path("p.toml")) == (
+    assert _jobs_command(config, Path("p.toml")) == (
         f"gridchase policy jobs --config p.toml --state-dir '{tmp_path / 'a b' / 'policy'}'"
     )
-    assert _look_command(load_config(None, []), None) == "gridchase policy jobs"
+    assert _jobs_command(load_config(None, []), None) == "gridchase policy jobs"
 
 
 def test_up_says_that_the_bus_of_the_policy_file_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

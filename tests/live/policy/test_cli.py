@@ -116,8 +116,8 @@ def test_what_is_exported_can_be_taken_in_elsewhere_once(
     assert run(capsys, learned, "export", "--out", str(file)) == (0, f"{file}: 2 jobs, 5 runs\n", "")
     code, out, _ = run(capsys, other, "import", str(file))
     assert code == 0
-    assert out.startswith("2 jobs and 5 runs taken in; 0 jobs and 0 runs were there")
-    assert run(capsys, other, "import", str(file))[1].startswith("0 jobs and 0 runs taken in; 2 jobs and 5 runs")
+    assert out.startswith("2 jobs and 5 runs imported; 0 jobs and 0 runs existed")
+    assert run(capsys, other, "import", str(file))[1].startswith("0 jobs and 0 runs imported; 2 jobs and 5 runs")
     assert json.loads(run(capsys, other, "show", "resnet50", "--json")[1]) == json.loads(
         run(capsys, learned, "show", "resnet50", "--json")[1]
     )
@@ -155,7 +155,7 @@ def test_a_job_is_forgotten_only_when_it_is_meant(learned: Path, capsys: pytest.
     code, _, err = run(capsys, learned, "forget", "bert")
     assert code == 2, "there is nobody to be asked"
     assert "--yes" in err
-    assert run(capsys, learned, "forget", "bert", "--yes") == (0, "bert is forgotten\n", "")
+    assert run(capsys, learned, "forget", "bert", "--yes") == (0, "bert was deleted\n", "")
     assert [job["name"] for job in json.loads(run(capsys, learned, "jobs", "--json")[1])] == ["resnet50"]
 
 
@@ -174,8 +174,8 @@ def test_on_a_terminal_forgetting_asks_first(answer: bytes, is_forgotten: bool, 
     os.close(terminal)
     os.close(side)
     assert done.returncode == 0, done.stderr
-    assert "Forget bert and what its runs have taught (1 run has ended)?" in done.stdout
-    assert done.stdout.rstrip().endswith("bert is forgotten" if is_forgotten else "nothing was forgotten")
+    assert "Delete bert and all that was learned from its runs (1 run has ended)?" in done.stdout
+    assert done.stdout.rstrip().endswith("bert was deleted" if is_forgotten else "nothing was deleted")
 
 
 def test_where_no_service_has_run_the_database_is_not_made_by_looking(
@@ -248,7 +248,7 @@ def test_up_answers_requests_for_batch_sizes_also_where_the_http_port_is_taken(t
         file.write_text(f"[http]\nport = {http_port}\n")
         with started("up", *settings, "--policy-config", str(file)) as (process, has_said):
             wait_until(lambda: has_said("policy service: "), timeout_s=30)
-            assert has_said(f"no HTTP: 127.0.0.1:{http_port} cannot be had")
+            assert has_said(f"no HTTP: 127.0.0.1:{http_port} is not available")
             with Publisher(job="up", run="first", broker=broker, rank=0, world_size=1) as publisher:
                 assert publisher.batch_size([16, 32], default=32, timeout_s=30.0) == 32
                 assert publisher.trial is not None
