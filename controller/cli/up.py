@@ -115,9 +115,7 @@ def _print_policy(policy: PolicyConfig, jobs_command: str, served: Served) -> No
         where = (
             "no HTTP" if policy.http.port < 0 else f"no HTTP: {policy.http.host}:{policy.http.port} is not available"
         )
-    print(
-        f"policy service: batch sizes of recurring jobs, on the bus; {where}; see: {jobs_command}", flush=True
-    )
+    print(f"policy service: batch sizes of recurring jobs, on the bus; {where}; see: {jobs_command}", flush=True)
 
 
 def _jobs_command(config: Config, policy_file: Path | None) -> str:
