@@ -1,7 +1,7 @@
-"""NVML: the real pynvml on a stub library whose GPUs follow a measured curve."""
+"""NVML: the real pynvml on a stub library whose GPUs follow a measured curve, and may hang."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -13,23 +13,26 @@ from controller.errors import (
     GpuLostError,
     GpuNotSupportedError,
     GpuPermissionError,
+    GpuSuspectError,
 )
 from controller.gpu import nvml_calls, nvml_errors
-from controller.gpu.nvml import NvmlBackend
+from controller.gpu.nvml import NvmlBackend, NvmlGpu
 from controller.ports import Backend, Gpu
 from tests.controller.gpu.gpu_contract import GpuContract
 from tests.live.nvml_stub import fixtures
-from tests.live.nvml_stub.backend import LONG_HANG_MS, SET, opened
-from tests.live.nvml_stub.machine import StubMachine
+from tests.live.nvml_stub.backend import LONG_HANG_MS, POWER, SET, opened
+from tests.live.nvml_stub.machine import STATE_VARIABLE, StubMachine
 
 pytestmark = pytest.mark.live
 nvml_library = fixtures.nvml_library
 nvml_machine = fixtures.nvml_machine
 nvml_in_process = fixtures.nvml_in_process
+STARTED_S = 1.0
+"""Time enough for a thread to start a call: one that it did not start in time is dropped, and does not hang."""
 
 
 class NvmlBench:
-    """The stub's first GPU on the bench."""
+    """The stub's first GPU."""
 
     counter_period_s = 0.01
 
@@ -86,13 +89,15 @@ async def test_a_gpu_that_fails_at_opening_is_left_out_with_its_reason(
     ("code", "advice"),
     [(9, "modprobe nvidia"), (18, "reboot"), (4, "/dev/nvidia"), (17, "/dev/nvidia"), (999, "kernel log")],
 )
-async def test_nvml_that_does_not_open_says_what_to_do(nvml_in_process: StubMachine, code: int, advice: str) -> None:
+async def test_nvml_that_does_not_open_is_an_error_that_says_what_to_do(
+    nvml_in_process: StubMachine, code: int, advice: str
+) -> None:
     nvml_in_process.fail("nvmlInitWithFlags", code)
     with pytest.raises(BackendError, match=f"NVML error {code}.*{advice}"):
         await NvmlBackend().open()
 
 
-async def test_nvml_that_hangs_at_opening_is_given_up(nvml_in_process: StubMachine) -> None:
+async def test_nvml_that_hangs_while_opening_is_an_error(nvml_in_process: StubMachine) -> None:
     nvml_in_process.hang("nvmlDeviceGetCount_v2", LONG_HANG_MS)
     with pytest.raises(BackendError, match="the driver hangs"):
         await NvmlBackend(open_timeout_s=0.05).open()
@@ -113,7 +118,7 @@ async def test_nvml_that_hangs_at_opening_is_given_up(nvml_in_process: StubMachi
         (777, GpuError, "NVML error 777"),
     ],
 )
-async def test_a_write_that_fails_says_what_to_do(
+async def test_a_write_that_fails_is_an_error_that_says_what_to_do(
     nvml_in_process: StubMachine, code: int, kind: type[GpuError], advice: str
 ) -> None:
     nvml_in_process.gpu().fail(SET, code)
@@ -124,7 +129,7 @@ async def test_a_write_that_fails_says_what_to_do(
     assert (caught.value.gpu_uuid, caught.value.operation) == (gpu.uuid, "set_power_limit")
 
 
-async def test_a_read_that_fails_says_what_to_do(nvml_in_process: StubMachine) -> None:
+async def test_a_read_that_fails_is_an_error_that_says_what_to_do(nvml_in_process: StubMachine) -> None:
     nvml_in_process.gpu().fail("nvmlDeviceGetEnforcedPowerLimit", 15)
     async with opened() as (gpu,):
         with pytest.raises(GpuLostError, match=r"read_limit on GPU-.*fallen off the bus"):
@@ -162,7 +167,7 @@ async def test_a_limit_from_outside_lowers_what_is_enforced_only(nvml_in_process
     assert (live.requested_power_limit_w, live.enforced_power_limit_w) == (300.0, 180.0)
 
 
-async def test_an_old_driver_without_power_fields_is_read_by_the_old_calls(nvml_in_process: StubMachine) -> None:
+async def test_a_driver_without_power_fields_is_read_by_the_old_calls(nvml_in_process: StubMachine) -> None:
     stub = nvml_in_process.gpu()
     stub.raw.has_power_fields, stub.busy = 0, True
     async with opened() as (gpu,):
@@ -172,7 +177,7 @@ async def test_an_old_driver_without_power_fields_is_read_by_the_old_calls(nvml_
     assert stub.calls("nvmlDeviceGetPowerManagementLimit") == 1
 
 
-async def test_a_new_driver_is_asked_for_the_instant_power(nvml_in_process: StubMachine) -> None:
+async def test_a_new_driver_is_read_by_its_instant_power(nvml_in_process: StubMachine) -> None:
     stub = nvml_in_process.gpu()
     stub.busy = True
     async with opened() as (gpu,):
@@ -188,7 +193,7 @@ async def test_without_an_energy_counter_a_sample_has_no_energy(nvml_in_process:
     assert sample.power_w == 30.0
 
 
-async def test_what_a_gpu_does_not_tell_is_none(nvml_in_process: StubMachine) -> None:
+async def test_what_a_gpu_does_not_support_is_none(nvml_in_process: StubMachine) -> None:
     stub = nvml_in_process.gpu()
     entry_points = (
         *("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTemperature"),
@@ -216,19 +221,80 @@ async def test_the_processes_on_a_gpu_are_seen(nvml_in_process: StubMachine) -> 
         assert await gpu.read_processes() == frozenset({4711, 815})
 
 
-async def test_processes_that_may_not_be_seen_are_unknown(nvml_in_process: StubMachine) -> None:
+async def test_processes_without_permission_are_unknown(nvml_in_process: StubMachine) -> None:
     nvml_in_process.gpu().fail("nvmlDeviceGetComputeRunningProcesses_v3", nvml_errors.NO_PERMISSION)
     async with opened() as (gpu,):
         assert await gpu.read_processes() is None
 
 
 @pytest.mark.parametrize(("mode", "is_partitioned"), [(None, False), (False, False), (True, True)])
-async def test_a_partitioned_gpu_says_so(nvml_in_process: StubMachine, mode: bool | None, is_partitioned: bool) -> None:
+async def test_a_partitioned_gpu_is_recognised(
+    nvml_in_process: StubMachine, mode: bool | None, is_partitioned: bool
+) -> None:
     nvml_in_process.gpu().set_mig(mode)
     async with opened() as (gpu,):
         assert await gpu.read_mig() is is_partitioned
 
 
 @pytest.mark.parametrize("name", ["GPU-1", b"GPU-1"])
-def test_names_are_text_whatever_the_bindings_return(name: bytes | str) -> None:
+def test_names_are_text_with_old_and_new_bindings(name: bytes | str) -> None:
     assert nvml_calls.as_text(name) == "GPU-1"
+
+
+@pytest.fixture
+def released(nvml_in_process: StubMachine) -> Iterator[StubMachine]:
+    """End what hangs when the test ends, so that no thread outlives it for long."""
+    yield nvml_in_process
+    nvml_in_process.gpu().hang(POWER, 0)
+    nvml_in_process.gpu().hang(SET, 0)
+
+
+async def test_a_hanging_gpu_is_suspect_and_gets_no_calls_until_it_answers(released: StubMachine) -> None:
+    stub = released.gpu()
+    async with opened(read_timeout_s=STARTED_S) as (gpu,):
+        stub.hang(POWER, LONG_HANG_MS)
+        with pytest.raises(GpuSuspectError, match="no answer in 1 s"):
+            await gpu.read_sample()
+        assert gpu.is_suspect
+        with pytest.raises(GpuSuspectError, match="not sent: read_sample has not returned"):
+            await gpu.set_power_limit(150.0)
+        assert stub.set_calls == 0
+        stub.hang(POWER, 0)
+        await _until_answering(gpu)
+        await gpu.set_power_limit(150.0)
+    assert stub.requested_power_limit_w == 150.0
+
+
+async def _until_answering(gpu: NvmlGpu) -> None:
+    while gpu.is_suspect:  # noqa: ASYNC110 — a thread has no event to wait for; the test's own deadline bounds it
+        await asyncio.sleep(0.005)
+
+
+async def test_the_event_loop_goes_on_while_a_gpu_hangs(released: StubMachine) -> None:
+    stub = released.gpu()
+    stub.hang(SET, LONG_HANG_MS)
+    n_turns = 0
+    async with opened(write_timeout_s=STARTED_S) as (gpu,), asyncio.TaskGroup() as tasks:
+        write = tasks.create_task(_suspect_write(gpu))
+        while not write.done():
+            await asyncio.sleep(0.005)
+            n_turns += 1
+    assert n_turns > 10
+
+
+async def _suspect_write(gpu: NvmlGpu) -> None:
+    with pytest.raises(GpuSuspectError):
+        await gpu.set_power_limit(150.0)
+
+
+async def test_one_hanging_gpu_leaves_the_others_alone(released: StubMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = StubMachine.create(released.library_file, released.state_file.with_name("pair"), n_gpus=2)
+    monkeypatch.setenv(STATE_VARIABLE, str(machine.state_file))
+    async with opened(read_timeout_s=STARTED_S) as (hanging, healthy):
+        machine.gpu(0).hang(POWER, LONG_HANG_MS)
+        with pytest.raises(GpuSuspectError):
+            await hanging.read_sample()
+        await healthy.set_power_limit(150.0)
+        assert (await healthy.read_limit()).requested_power_limit_w == 150.0
+        machine.gpu(0).hang(POWER, 0)
+    assert machine.gpu(0).set_calls == 0

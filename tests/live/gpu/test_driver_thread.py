@@ -14,8 +14,8 @@ from controller.gpu.driver_thread import DriverThread
 pytestmark = pytest.mark.live
 
 SOON_S = 0.05
-BEGUN_S = 1.0
-"""A call that is to hang has begun by then: one that the thread did not come to in its time is dropped instead."""
+STARTED_S = 1.0
+"""Time enough for a thread to start a call: one that it did not start in time is dropped, and does not hang."""
 NEVER_S = 30.0
 
 
@@ -126,7 +126,7 @@ async def test_an_overdue_call_makes_every_waiting_one_fail_at_once(thread: Driv
 
     async def ask(work: Gate | threading.Event) -> None:
         with pytest.raises(GpuSuspectError) as caught:
-            await thread.call("read", work if isinstance(work, Gate) else work.set, timeout_s=BEGUN_S)
+            await thread.call("read", work if isinstance(work, Gate) else work.set, timeout_s=STARTED_S)
         messages.append(str(caught.value))
 
     async with asyncio.TaskGroup() as tasks:
@@ -141,7 +141,7 @@ async def test_a_gpu_that_answers_late_is_usable_again_and_it_is_logged(
     thread: DriverThread, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(GpuSuspectError):
-        await thread.call("read_sample", gate, timeout_s=BEGUN_S)
+        await thread.call("read_sample", gate, timeout_s=STARTED_S)
     assert thread.is_stuck
     with caplog.at_level(logging.WARNING):
         gate.opened.set()
@@ -156,7 +156,7 @@ async def test_a_late_failure_is_logged(thread: DriverThread, gate: Gate, caplog
         raise OSError(5, "the board is gone")
 
     with pytest.raises(GpuSuspectError):
-        await thread.call("set_power_limit", fail_late, timeout_s=BEGUN_S)
+        await thread.call("set_power_limit", fail_late, timeout_s=STARTED_S)
     gate.opened.set()
     await until_answering(thread)
     assert "the board is gone" in caplog.text

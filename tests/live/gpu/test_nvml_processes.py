@@ -1,4 +1,4 @@
-"""NVML in processes of its own: what is missing at the start, hanging at the end, and one machine seen by several."""
+"""NVML in separate processes: what is missing at the start, hangs at the end, and one machine shared by several."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.live
 nvml_library = fixtures.nvml_library
 nvml_machine = fixtures.nvml_machine
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 30.0
 
 OPEN = """
@@ -55,29 +55,29 @@ def _environment(changes: dict[str, str]) -> dict[str, str]:
     return {**os.environ, **changes, "PYTHONPATH": path}
 
 
-def test_a_process_of_its_own_opens_the_machine(nvml_machine: StubMachine) -> None:
+def test_a_separate_process_opens_the_machine(nvml_machine: StubMachine) -> None:
     said = run_python(OPEN, nvml_machine.environment())
     assert said == "opened: NVIDIA 535.104.05 (NVML 12.535.104.05) NVIDIA A40\n"
 
 
-def test_a_missing_library_says_to_install_the_driver(tmp_path: Path) -> None:
+def test_without_the_library_the_error_says_to_install_the_driver(tmp_path: Path) -> None:
     (tmp_path / LIBRARY_NAME).touch()  # no library, and it hides a real one that this node may have
     said = run_python(OPEN, {"LD_LIBRARY_PATH": str(tmp_path)})
     assert said.startswith("refused: cannot open NVML")
     assert "install the NVIDIA driver" in said
 
 
-def test_a_driver_that_is_not_loaded_says_to_load_it(nvml_library: Path, tmp_path: Path) -> None:
+def test_without_a_loaded_driver_the_error_says_to_load_it(nvml_library: Path, tmp_path: Path) -> None:
     environment = {"LD_LIBRARY_PATH": str(nvml_library.parent), STATE_VARIABLE: str(tmp_path / "nothing")}
     assert "modprobe nvidia" in run_python(OPEN, environment)
 
 
-def test_missing_bindings_say_what_to_install() -> None:
+def test_without_the_bindings_the_error_says_what_to_install() -> None:
     said = run_python("    import sys; sys.modules['pynvml'] = None\n" + OPEN, {})
     assert "pip install 'gridchase[controller]'" in said
 
 
-def test_the_unofficial_package_is_refused_even_beside_the_official_one(
+def test_the_unofficial_package_is_rejected_even_beside_the_official_one(
     nvml_machine: StubMachine, tmp_path: Path
 ) -> None:
     (tmp_path / "pynvml").mkdir()
@@ -90,13 +90,13 @@ def test_the_unofficial_package_is_refused_even_beside_the_official_one(
     assert nvml_machine.calls("nvmlInitWithFlags") == 0
 
 
-def test_a_module_of_unknown_origin_is_refused(nvml_machine: StubMachine, tmp_path: Path) -> None:
+def test_a_module_of_unknown_origin_is_rejected(nvml_machine: StubMachine, tmp_path: Path) -> None:
     (tmp_path / "pynvml.py").touch()
     said = run_python(OPEN, {**nvml_machine.environment(), "PYTHONPATH": str(tmp_path)})
     assert "from a package of unknown origin" in said
 
 
-def test_the_newer_unofficial_package_that_builds_on_the_official_one_is_accepted(
+def test_a_newer_unofficial_package_on_top_of_the_official_one_is_accepted(
     nvml_machine: StubMachine, tmp_path: Path
 ) -> None:
     (tmp_path / "pynvml_utils").mkdir()
@@ -170,7 +170,7 @@ def test_a_training_process_finds_the_machine_by_its_environment(nvml_machine: S
     assert nvml_machine.gpu().power_w == pytest.approx(235.21)
 
 
-def test_the_machine_survives_a_process_that_is_killed_while_it_holds_the_lock(nvml_machine: StubMachine) -> None:
+def test_the_stub_survives_a_process_that_is_killed_while_it_holds_the_lock(nvml_machine: StubMachine) -> None:
     program = """
         import ctypes, time
         from tests.live.nvml_stub.machine import StubMachine
@@ -191,7 +191,7 @@ def test_the_machine_survives_a_process_that_is_killed_while_it_holds_the_lock(n
     assert nvml_machine.gpu().busy
 
 
-def test_the_energy_counter_loses_nothing_however_often_it_is_brought_up_to_date(nvml_machine: StubMachine) -> None:
+def test_the_stubs_energy_counter_loses_nothing_by_frequent_updates(nvml_machine: StubMachine) -> None:
     gpu = nvml_machine.gpu()
     gpu.busy = True
     begin_ns, begin_mj = gpu.raw.settled_ns, gpu.raw.energy_mj
