@@ -21,6 +21,7 @@ from controller.errors import ConfigError
 from policies.providers.base import ProviderSettings
 from policies.providers.catalogue import CATALOGUE, CatalogueEntry
 from policies.providers.sources.mqtt import MqttSettings
+from policies.vocabulary.units import HOUR_S
 from publishers.mqtt.bus_config import BusConfig, bus_faults
 from publishers.shared.toml_config import Section, SectionReaders, build_record, load_sections, redacted_repr
 
@@ -29,7 +30,6 @@ NameOrNone = Annotated[
 ]
 Seconds = Annotated[float, Meta(ge=0.05, le=86_400)]
 
-HOUR_S: Final = 3_600.0
 PATIENCE_WINDOWS: Final = 5
 _REMOVED_KEYS: Final = {
     "profiler": {"step_w": "each limit is the part profiler.step_ratio of the one before; plan.step_w is another thing"}

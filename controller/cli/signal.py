@@ -32,8 +32,8 @@ from policies.forecasting.evaluation import ForecastEvaluation, evaluate
 from policies.providers.catalogue import CATALOGUE
 from policies.vocabulary.freshness import Freshness
 from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import DAY_S, HOUR_S
 
-HOUR_S: Final = 3_600.0
 BACK_H: Final = 72.0
 AHEAD_H: Final = 24.0
 WIDTH: Final = 80
@@ -96,7 +96,6 @@ def _bounds(known: Signal, forecast: Forecast | None, now_s: float) -> tuple[flo
     return low - margin, high + margin
 
 
-DAY_S: Final = 86_400.0
 EVALUATED_S: Final = 7 * DAY_S
 WARM_S: Final = 3 * DAY_S
 """The history before that week without which its forecasts would be mere persistence."""

@@ -20,9 +20,8 @@ from policies.profiling import Observation, ProfilerSettings, Refinement, poster
 from policies.profiling.drift import Drift, has_drifted, update_drift
 from policies.profiling.measurement import NORMAL_95, WINDOW_CV_RATIO
 from policies.profiling.sweep import has_risen
-from policies.vocabulary.profile import PowerProfile
+from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
 
-SAME_W = 1.0
 MAX_DOUBLINGS = 10
 """How often the rest between sweeps doubles, at most, where a job drifts from one curve after the other."""
 REFERENCE_CI_RATIO = 0.006
@@ -94,7 +93,11 @@ class Planned:
     def has_settled_at(self, power_limit_w: float) -> bool:
         """Return whether the limit is that of the measurement under way, and has been for long enough."""
         last_w, settled_s = self.refinement.power_limit_w, self.refinement.settled_s
-        return last_w is not None and abs(last_w - power_limit_w) <= SAME_W and settled_s >= self.settings.settle_s
+        return (
+            last_w is not None
+            and abs(last_w - power_limit_w) <= LIMIT_TOLERANCE_W
+            and settled_s >= self.settings.settle_s
+        )
 
 
 CurveState = Waiting | Profiling | Planned
@@ -264,10 +267,15 @@ def _is_complete(known: PowerProfile, settings: ProfilerSettings) -> bool:
     One that was refined has points beside the limits of the first sweep, which then are not missing.
     """
     limits_w = known.power_limits_w
-    if abs(limits_w[-1] - settings.prior_power_limit_w) > SAME_W or limits_w[0] < settings.floor_power_limit_w - SAME_W:
+    if (
+        abs(limits_w[-1] - settings.prior_power_limit_w) > LIMIT_TOLERANCE_W
+        or limits_w[0] < settings.floor_power_limit_w - LIMIT_TOLERANCE_W
+    ):
         return False
     is_refined = n_measurements_in(known) > len(settings.ladder_w())
-    reaches_down = limits_w[0] <= settings.floor_power_limit_w + SAME_W or has_risen(list(reversed(known.points)))
+    reaches_down = limits_w[0] <= settings.floor_power_limit_w + LIMIT_TOLERANCE_W or has_risen(
+        list(reversed(known.points))
+    )
     return is_refined and reaches_down
 
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Literal
 
 from controller.ports import EnergyMeter, Hold, LimitState, PowerLimiter, Target
+from policies.vocabulary.profile import LIMIT_TOLERANCE_W
 
-SAME_W = 1.0
-"""Limits closer than this are the same: boards round them."""
 _OURS = frozenset({Hold.FREE, Hold.HELD})
 
 Readiness = Literal["ready", "waiting", "not_ours"]
@@ -127,7 +126,7 @@ class GpuGroup:
             if state is None or wanted is None or state.hold is not Hold.HELD or state.since_ns > since_ns:
                 return None
             clamped_w = min(max(wanted.power_limit_w, state.floor_power_limit_w), state.ceiling_power_limit_w)
-            if abs(clamped_w - state.requested_power_limit_w) > SAME_W:
+            if abs(clamped_w - state.requested_power_limit_w) > LIMIT_TOLERANCE_W:
                 return None
             least_w = min(least_w, state.enforced_power_limit_w)
         return least_w

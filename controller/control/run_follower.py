@@ -18,12 +18,11 @@ from controller.clock import NS_PER_S
 from controller.config import Config
 from controller.control.gpu_group import GpuGroup
 from controller.ports import Blocked, Target
-from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile, ProfilePoint
 from publishers.messages.reports import NodeProfileEntry, RunPlan
 
 BEATS_MISSED = 3
 """A leader is silent after so many heartbeats without a plan, where they take longer than the lease."""
-SAME_W = 1.0
 MIN_ITERATIONS = 3.0
 MIN_ACTIVE_S = 1.0
 """Fewer iterations, or less time, say nothing about a limit."""
@@ -41,7 +40,7 @@ class NodeCurve:
     """What this node drew, and how fast it was, at each limit of the plan; memory is bounded."""
 
     def __init__(self, sums: Iterable[CurveSums] = ()) -> None:
-        self._sums = {round(each[0] / SAME_W): each for each in sums}
+        self._sums = {round(each[0] / LIMIT_TOLERANCE_W): each for each in sums}
         """By watts; `sums`: those of a former controller."""
 
     @property
@@ -51,7 +50,7 @@ class NodeCurve:
 
     def observe(self, interval: MeterInterval, *, power_limit_w: float) -> None:
         """Add an active interval, throughout which a limit of the plan was in force here."""
-        key = round(power_limit_w / SAME_W)
+        key = round(power_limit_w / LIMIT_TOLERANCE_W)
         _, active_s, n_iterations, energy_j = self._sums.pop(key, (0.0, 0.0, 0.0, 0.0))
         weight = 0.5 if active_s > MAX_ACTIVE_S else 1.0
         self._sums[key] = (
@@ -87,7 +86,7 @@ class NodeCurve:
             max_power_limit_w: that limit [W].
         """
         entries = self.entries
-        if not entries or abs(entries[-1].power_limit_w - max_power_limit_w) > SAME_W:
+        if not entries or abs(entries[-1].power_limit_w - max_power_limit_w) > LIMIT_TOLERANCE_W:
             return None
         return PowerProfile(
             tuple(

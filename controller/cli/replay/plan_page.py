@@ -11,7 +11,7 @@ from controller.cli.page import FIRST_TWO_LEFT, new_figure, render_document, ren
 from controller.cli.replay.plan_view import COLOURS, CURVES, SavingsReport, label, percent
 from policies.replay.power_limit.evaluation import SavingsRow
 from policies.replay.power_limit.example import ExampleRun
-from policies.replay.power_limit.scenario import Values
+from policies.vocabulary.units import Values
 
 _EXPLANATION: Final = (
     "Saved is carbon (or money), against the highest limit on the same runs; the budget is how much slower a run may "

@@ -7,8 +7,8 @@ from typing import Final
 
 from policies.providers.sources.csv_file import CsvProvider
 from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import DAY_S
 
-DAY_S: Final = 86_400.0
 _FOLDER: Final = Path(__file__).parent / "grids"
 
 

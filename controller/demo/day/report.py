@@ -8,12 +8,11 @@ from msgspec import Struct
 from rich.console import Console
 
 from controller.demo.day.accounting import SimulatedTotals, job_bounds_ns, run_baseline, simulated_totals
-from controller.demo.day.grid import DAY_S
 from controller.demo.day.monitor import BusMonitor
 from controller.demo.day.setup import DaySetup
 from controller.demo.runner import VERSION, DemoError, comparison_table, percent_change, print_notes
 from controller.gpu.simulation.timeline import GpuTimeline
-from policies.vocabulary.units import energy_kwh
+from policies.vocabulary.units import DAY_S, energy_kwh
 from publishers.messages.reports import RunEnergy
 
 _HINTS: Final = """\

@@ -22,13 +22,14 @@ from controller.config import (
     ProviderConfig,
     SignalConfig,
 )
-from controller.demo.day.grid import DAY_S, Grid
+from controller.demo.day.grid import Grid
 from controller.demo.day.training import TrainingTask
 from controller.demo.day.workload import Workload, fill
 from controller.gpu.simulation.measured_curve import A40_RESNET50, MeasuredCurve, load_curve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
 from policies.providers.sources.csv_file import CsvSettings
+from policies.vocabulary.units import DAY_S
 from publishers.mqtt.bus_config import BusConfig
 
 JOB: Final = "resnet50"

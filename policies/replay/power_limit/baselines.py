@@ -8,11 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from policies.replay.power_limit.scenario import RunSpec, Scenario, Values
+from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.replay.power_limit.simulation import RunResult, replay_schedule
 from policies.vocabulary.cost import zeus_cost
 from policies.vocabulary.power_curve import lower_hull
 from policies.vocabulary.profile import PowerProfile
+from policies.vocabulary.units import Values
 
 SWEEP_ITERATIONS: Final = 50
 """Zeus measures 40 iterations at each limit, after 10 to warm up (GlobalPowerLimitOptimizer, Zeus 0.8)."""

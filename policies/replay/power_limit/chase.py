@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from policies.replay.power_limit.scenario import RunSpec, Scenario, Values
+from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.replay.power_limit.simulation import RunResult, replay_schedule
+from policies.vocabulary.units import DAY_S, Values
 
-DAY_S: Final = 86_400.0
 ETAS: Final = tuple(step / 50 for step in range(51))
 """The candidates for the choice in hindsight."""
 SPARE_PERIODS: Final = 2

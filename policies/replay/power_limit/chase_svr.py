@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 from sklearn.svm import SVR
 
-from policies.replay.power_limit.chase import DAY_S, last_known
-from policies.replay.power_limit.scenario import RunSpec, Scenario, Values
+from policies.replay.power_limit.chase import last_known
+from policies.replay.power_limit.scenario import RunSpec, Scenario
+from policies.vocabulary.units import DAY_S, Values
 
 MIN_PAIRS: Final = 3
 

@@ -17,8 +17,9 @@ from policies.replay.power_limit.planner import (
     persistence_forecast,
     planner_policy,
 )
-from policies.replay.power_limit.scenario import RunSpec, Scenario, Values, run_starts_s
+from policies.replay.power_limit.scenario import RunSpec, Scenario, run_starts_s
 from policies.replay.power_limit.simulation import RunResult, replay_run
+from policies.vocabulary.units import Values
 
 PolicyName = Literal[
     "max", "best-static", "static-mix", "zeus", "chase", "chase-svr", "chase-perfect", "chase-best-eta",

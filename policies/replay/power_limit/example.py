@@ -6,8 +6,9 @@ from typing import Final
 import numpy as np
 
 from policies.replay.power_limit.evaluation import Comparison, PolicyName, replay_variants
-from policies.replay.power_limit.scenario import RunSpec, Scenario, Values
+from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.replay.power_limit.simulation import RunResult
+from policies.vocabulary.units import Values
 
 SHORTEST_S: Final = 1.0
 """A shorter last period is rounding."""

@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.replay.power_limit.scenario import RunSpec, Scenario, Values
+from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.replay.power_limit.simulation import RunResult, result_of
+from policies.vocabulary.units import Values
 
 SAME_RATIO: Final = 1e-12
 SHORTEST_S: Final = 1e-6

@@ -9,12 +9,11 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import Values
 
-Values = NDArray[np.float64]
 HISTORY_S: Final = 60 * 86_400.0
 """How much history policies get: no planner and no forecaster looks further back."""
 SAME_RATIO: Final = 1e-12

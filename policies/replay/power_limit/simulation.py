@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.planning import CurrentLimit, Progress
-from policies.replay.power_limit.scenario import RunSpec, Scenario, Values
+from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.vocabulary.signal import Signal
-from policies.vocabulary.units import energy_kwh
+from policies.vocabulary.units import Values, energy_kwh
 
 NEARLY_RATIO: Final = 1e-9
 """Unix times are exact to some 1e-7 s: a schedule that does all but this share of the work counts as complete."""

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from policies.replay.traces import JOBS, PowerTrace
 from policies.vocabulary.cost import zeus_cost
 from policies.vocabulary.power_curve import fit_curve
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
-
-Values = NDArray[np.float64]
+from policies.vocabulary.units import Values
 
 GRID_W: Final = 5.0
 POWER_BOUND_RATIO: Final = 1.05

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Values = NDArray[np.float64]
+from policies.vocabulary.units import Values
+
 NoiseName = Literal["clean", "realistic", "harsh"]
 
 STALL_RATIO: Final = 3.0

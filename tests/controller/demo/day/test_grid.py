@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from controller.demo.day.grid import DAY_S, list_zones, load_grid
+from controller.demo.day.grid import list_zones, load_grid
 from policies.providers.base import SignalFileError
+from policies.vocabulary.units import DAY_S
 
 
 def test_there_are_several_zones() -> None:
