@@ -10,7 +10,7 @@ import pytest
 from controller.cli.main import _parser
 from policies.service.bus.trial_responder import TIMEOUT_S
 from policies.service.config import LearningConfig
-from policies.service.trials.records import TrialState
+from policies.service.records import TrialState
 from publishers import Publisher
 
 ROOT = Path(__file__).parents[1]

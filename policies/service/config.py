@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from policies.service.trials.records import Beta, Eta
+from policies.service.records import Beta, Eta
 from publishers.mqtt.bus_config import BusConfig
 from publishers.shared.toml_config import Section
 

@@ -31,7 +31,7 @@ from controller.cli.verb import VERSION
 from policies.service.config import HttpConfig, PolicyConfig, StoreConfig
 from policies.service.store import queries
 from policies.service.store.store import opened_store
-from policies.service.trials.records import Job, Result, Trial
+from policies.service.records import Job, Result, Trial
 from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient
 from tests.benchmarks.controller import peak_mib, processor_s

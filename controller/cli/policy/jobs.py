@@ -23,7 +23,7 @@ from policies.service.app import store_url
 from policies.service.config import PolicyConfig
 from policies.service.errors import UnknownJobError
 from policies.service.store.store import opened_store
-from policies.service.trials.records import JobExport, Trial
+from policies.service.records import JobExport, Trial
 from policies.service.trials.repository import TrialRepository
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from controller.cli.policy.view import (
     spent_of,
     time_text,
 )
-from policies.service.trials.records import Trial
+from policies.service.records import Trial
 
 _BLUE: Final = "#2b6cb0"
 _ENDS: Final = {

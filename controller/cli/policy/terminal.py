@@ -32,7 +32,7 @@ from controller.cli.policy.view import (
     view_of,
 )
 from policies.batch_size.study import Belief
-from policies.service.trials.records import Job, JobSummary, Posterior, Trial
+from policies.service.records import Job, JobSummary, Posterior, Trial
 
 HEIGHT: Final = 14
 TICK_COLUMNS: Final = 10

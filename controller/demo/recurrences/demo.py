@@ -34,7 +34,7 @@ from policies.service.app import run_service, store_url
 from policies.service.config import HttpConfig, LearningConfig, PolicyConfig
 from policies.service.errors import PolicyError
 from policies.service.store.store import opened_store
-from policies.service.trials.records import ENDED, Job, Posterior, Trial
+from policies.service.records import ENDED, Job, Posterior, Trial
 from policies.service.trials.repository import TrialRepository
 from publishers.messages.codec import encode
 from publishers.messages.reports import RunEnergy

@@ -11,7 +11,7 @@ from controller.demo.recurrences.training import TrainedRun
 from controller.demo.recurrences.view import energy_text, hours_text
 from controller.demo.runner import VERSION, comparison_table, percent_change, print_notes
 from policies.replay.batch_size.workload import total_consumption
-from policies.service.trials.records import Posterior
+from policies.service.records import Posterior
 
 _HINTS = """\
 Next: `gridchase policy` is the service, `gridchase up` runs it beside broker and controller, and in the training code

@@ -1,108 +1,41 @@
 """Answers runs that ask for a batch size: with a trial, or the default while the database is away.
 
-What each run was told first: that it trains with, whatever else is answered later, or stands in the database.
-
-Where the database fails, one process may answer the default while another one still gets a trial from it. Both hear
-what comes first on the bus, and go by it.
-
-Answers to runs that ask for a batch size: from the desk, or the default where the desk cannot say.
+Where the database fails, one process may answer the default while another still gets a trial from it. Both see the first
+answer on the bus, and keep to it: that is what the run trains with, whatever is answered later or stored.
 """
 
 import asyncio
 import logging
 import math
-from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from msgspec.structs import replace
 
+from policies.batch_size import Choice
 from policies.service.bus.event_queue import EventQueue
 from policies.service.bus.events import DefaultAnswered
 from policies.service.errors import PolicyError, StoreUnavailableError
 from policies.service.metrics import Metrics
-from policies.service.ports import MessageBus, TrialDesk
+from policies.service.ports import MessageBus
+from policies.service.records import Trial
 from policies.service.trials.lifecycle import RUN_HAS_ENDED
-from policies.service.trials.records import Trial
+from policies.service.trials.repository import TrialRepository
 from publishers.messages.codec import encode
 from publishers.messages.training import TrialAnswer, TrialRequest
+from publishers.shared.recent_dict import RecentDict
 
 MAX_RUNS: Final = 16_384
 PATIENCE_S: Final = 10.0
 """How long a run asks, every second."""
-Run = tuple[str, str]
-T = TypeVar("T")
-
-
-class AnswerCache:
-    """The questions and answers that were heard of a bounded number of runs."""
-
-    def __init__(self) -> None:
-        self._questions: OrderedDict[Run, TrialRequest] = OrderedDict()
-        self._answers: OrderedDict[Run, TrialAnswer] = OrderedDict()
-        self._asked_s: OrderedDict[Run, float] = OrderedDict()
-        self._answered_s: OrderedDict[Run, float] = OrderedDict()
-
-    def asking_since_s(self, job: str, request: TrialRequest, *, loop_s: float) -> float:
-        """Remember what a run asks; return since when it has asked without an answer, on the loop's clock."""
-        run = (job, request.run)
-        _remember(self._questions, run, request)
-        since_s = self._asked_s.get(run, -math.inf)
-        if loop_s - since_s > PATIENCE_S:  # it had given up, and begins anew
-            since_s = loop_s
-        _remember(self._asked_s, run, since_s)
-        return since_s
-
-    def note_answer(self, job: str, answer: TrialAnswer, *, at_s: float, loop_s: float) -> DefaultAnswered | None:
-        """Remember what a run is told first, and when last; return what the desk must learn of it, if anything."""
-        run = (job, answer.run)
-        _remember(self._answered_s, run, loop_s)
-        self._asked_s.pop(run, None)
-        if run in self._answers:
-            return None
-        _remember(self._answers, run, answer)
-        question = self._questions.get(run)
-        if question is None or not is_without_desk(answer) or answer.batch_size not in question.batch_sizes:
-            return None
-        return DefaultAnswered(
-            job=job,
-            run=answer.run,
-            at_s=at_s,
-            batch_sizes=tuple(sorted(set(question.batch_sizes))),
-            default_batch_size=answer.batch_size,
-            reason=answer.reason,
-            detail=answer.detail,
-        )
-
-    def is_settled(self, job: str, run: str, *, since_s: float) -> bool:
-        """Return whether a run was answered after a moment on the loop's clock: it takes an answer to any question."""
-        return self._answered_s.get((job, run), -math.inf) >= since_s
-
-    def of(self, job: str, run: str) -> TrialAnswer | None:
-        """Return what a run was told first; None where nothing is known of that."""
-        return self._answers.get((job, run))
-
-
-def is_without_desk(answer: TrialAnswer) -> bool:
-    """Return whether an answer is a default for want of the database."""
-    return answer.lease_s is None and answer.reason == StoreUnavailableError.reason
-
-
-def _remember(known: OrderedDict[Run, T], run: Run, value: T) -> None:
-    known[run] = value
-    known.move_to_end(run)
-    if len(known) > MAX_RUNS:
-        known.popitem(last=False)
-
-
 TIMEOUT_S: Final = 5.0
-"""For an answer, with the time in the mailbox: a run asks for 10 s, every second, and must still hear the default."""
+"""For an answer, with the time in the queue: a run asks for 10 s, every second, and must still receive the default."""
 TRUST_S: Final = 3.0
-"""For how long another process, which has claimed the question, is trusted to answer it: it may have died."""
+"""How long another process that has claimed a request is trusted to answer it: it may have died."""
 FOLLOW_S: Final = 0.05
-"""How much later a process claims questions while another one is faster: in a fleet one answers, and the database has
-one claim to write; when that one is slow or gone, the others are there."""
-LOOK_S: Final = 0.25
+"""How long a process delays its claim while another one is faster: then usually only one claim is written, and the
+others still stand in when that process is slow or gone."""
+POLL_PERIOD_S: Final = 0.25
 MAX_ENDED: Final = 4_096
 MAX_DETAIL: Final = 1_024
 
@@ -113,7 +46,13 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRequest:
-    """A request for a batch size, heard at `at_s`; on the loop's clock, first at `first_s` and again at `last_s`."""
+    """A request for a batch size.
+
+    Attributes:
+        job, request: what was asked.
+        at_s: when it was received, Unix time [s].
+        first_s, last_s: when it was asked first and last, on the loop's clock [s].
+    """
 
     job: str
     request: TrialRequest
@@ -127,155 +66,215 @@ class PendingRequest:
         return self.first_s + TIMEOUT_S
 
 
+@dataclass(slots=True)
+class _Exchange:
+    """The requests and answers of one run, times on the loop's clock."""
+
+    request: TrialRequest | None = None
+    first_answer: TrialAnswer | None = None
+    asked_since_s: float = -math.inf
+    answered_s: float = -math.inf
+
+
+class AnswerCache:
+    """What was asked by, and first answered to, a bounded number of runs, by whichever process."""
+
+    def __init__(self) -> None:
+        self._exchanges: RecentDict[tuple[str, str], _Exchange] = RecentDict(MAX_RUNS)
+
+    def add_request(self, job: str, request: TrialRequest, *, loop_s: float) -> float:
+        """Remember a request; return since when its run has asked without an answer, on the loop's clock."""
+        exchange = self._of(job, request.run)
+        exchange.request = request
+        if loop_s - exchange.asked_since_s > PATIENCE_S:  # it had given up, and asks anew
+            exchange.asked_since_s = loop_s
+        return exchange.asked_since_s
+
+    def add_answer(self, job: str, answer: TrialAnswer, *, at_s: float, loop_s: float) -> DefaultAnswered | None:
+        """Remember an answer; return the event to store, if it is a first one that does not come from the database."""
+        exchange = self._of(job, answer.run)
+        exchange.answered_s, exchange.asked_since_s = loop_s, -math.inf
+        if exchange.first_answer is not None:
+            return None
+        exchange.first_answer, request = answer, exchange.request
+        if request is None or not _is_without_database(answer) or answer.batch_size not in request.batch_sizes:
+            return None
+        return DefaultAnswered(
+            job=job,
+            run=answer.run,
+            at_s=at_s,
+            batch_sizes=tuple(sorted(set(request.batch_sizes))),
+            default_batch_size=answer.batch_size,
+            reason=answer.reason,
+            detail=answer.detail,
+        )
+
+    def is_answered(self, job: str, run: str, *, since_s: float) -> bool:
+        """Return whether a run was answered after a moment on the loop's clock: it accepts an answer to any request."""
+        exchange = self._exchanges.get((job, run))
+        return exchange is not None and exchange.answered_s >= since_s
+
+    def first_answer(self, job: str, run: str) -> TrialAnswer | None:
+        """Return what a run was told first, or None."""
+        exchange = self._exchanges.get((job, run))
+        return None if exchange is None else exchange.first_answer
+
+    def default_answer(self, job: str, run: str) -> TrialAnswer | None:
+        """Return what a run was told first, if it was the default for want of the database."""
+        first = self.first_answer(job, run)
+        return first if first is not None and _is_without_database(first) else None
+
+    def _of(self, job: str, run: str) -> _Exchange:
+        exchange = self._exchanges.get((job, run)) or _Exchange()
+        self._exchanges[job, run] = exchange
+        return exchange
+
+
 class TrialResponder:
-    """Takes questions from a mailbox and answers each where it asks to be answered.
+    """Takes requests from a queue and answers each at its reply topic.
 
     Args:
-        questions: the mailbox; when it is full the oldest is dropped, because its run asks again.
-        first_answers: what runs were told first, by whichever process.
+        requests: the queue; when it is full the oldest is dropped, because its run asks again.
+        trials: where batch sizes come from.
+        bus: where answers go.
+        answers: what runs were told first, by whichever process.
+        metrics: counts answers.
     """
 
     def __init__(
         self,
-        questions: EventQueue[PendingRequest],
+        requests: EventQueue[PendingRequest],
         *,
-        desk: TrialDesk,
+        trials: TrialRepository,
         bus: MessageBus,
-        first_answers: AnswerCache,
+        answers: AnswerCache,
         metrics: Metrics,
     ) -> None:
-        self._questions = questions
-        self._desk = desk
+        self._requests = requests
+        self._trials = trials
         self._bus = bus
-        self._first_answers = first_answers
+        self._answers = answers
         self._metrics = metrics
         self._follows = False
-        self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._ended: RecentDict[tuple[str, str], None] = RecentDict(MAX_ENDED)
 
     async def run(self) -> None:
-        """Answer until cancelled; several of these may run, so that one slow transaction does not hold the others."""
+        """Answer until cancelled; several of these may run, so that one slow transaction does not delay the others."""
         while True:
-            await self.answer(await self._questions.get())
+            await self.answer(await self._requests.get())
 
     async def run_overdue(self) -> None:
-        """Answer what has waited too long, until cancelled: while the database hangs, so do those who answer."""
+        """Answer what has waited too long, until cancelled: while the database hangs, so do the other tasks."""
         loop = asyncio.get_running_loop()
         while True:
-            await self._questions.filled()
-            oldest = self._questions.oldest()
+            await self._requests.wait_for_item()
+            oldest = self._requests.oldest()
             if oldest is None or loop.time() < oldest.due_s:
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_PERIOD_S)
             else:
-                await self.answer(await self._questions.get())
+                await self.answer(await self._requests.get())
 
-    async def answer(self, question: PendingRequest) -> None:
-        """Answer one question, unless another process does."""
-        request = question.request
-        if self._is_settled(question):
+    async def answer(self, pending: PendingRequest) -> None:
+        """Answer one request, unless another process does."""
+        if self._is_answered(pending):
             return
-        if asyncio.get_running_loop().time() < question.due_s:
-            answer = await self._decide(question)
-        else:  # a transaction that is cut off at its beginning costs a connection
-            answer = self._answer_without_desk(question, _LATE)
+        if asyncio.get_running_loop().time() < pending.due_s:
+            answer = await self._answer_in_time(pending)
+        else:  # cancelling a transaction at its beginning costs a connection
+            answer = self._answer_without_database(pending, _LATE)
         if answer is not None:
-            self._bus.publish(request.reply_to, encode(answer), qos=1)
-            answer_s = asyncio.get_running_loop().time() - question.first_s
-            self._metrics.answered(answer.reason, over="bus", answer_s=answer_s)
+            self._bus.publish(pending.request.reply_to, encode(answer), qos=1)
+            answer_s = asyncio.get_running_loop().time() - pending.first_s
+            self._metrics.count_answer(answer.reason, over="bus", answer_s=answer_s)
 
-    async def _decide(self, question: PendingRequest) -> TrialAnswer | None:
+    async def _answer_in_time(self, pending: PendingRequest) -> TrialAnswer | None:
         """Return the answer; None where another process gives it."""
         try:
-            async with asyncio.timeout_at(question.due_s):
-                return await self._answer_of_desk(question)
+            async with asyncio.timeout_at(pending.due_s):
+                return await self._answer_from_database(pending)
         except StoreUnavailableError as error:
-            return self._answer_without_desk(question, str(error))
+            return self._answer_without_database(pending, str(error))
         except TimeoutError:
-            return self._answer_without_desk(question, _LATE)
+            return self._answer_without_database(pending, _LATE)
         except PolicyError as error:
-            return _default(question, error.reason, str(error))
+            return _default(pending, error.reason, str(error))
         except Exception as error:  # a bug with one job must not leave the others without answers
-            _LOGGER.exception("%s/%s: no batch size could be chosen", question.job, question.request.run)
-            return _default(question, PolicyError.reason, repr(error))
+            _LOGGER.exception("%s/%s: no batch size could be chosen", pending.job, pending.request.run)
+            return _default(pending, PolicyError.reason, repr(error))
 
-    async def _answer_of_desk(self, question: PendingRequest) -> TrialAnswer | None:
-        request = question.request
-        if self._follows:
-            await asyncio.sleep(FOLLOW_S)
-            if self._is_settled(question):
-                return None
-        is_ours = await self._desk.claim(request.correlation, now_s=question.at_s)
-        self._follows = not is_ours
-        if not is_ours and asyncio.get_running_loop().time() < question.first_s + TRUST_S:
+    async def _answer_from_database(self, pending: PendingRequest) -> TrialAnswer | None:
+        job, request, now_s = pending.job, pending.request, pending.at_s
+        sizes, default = request.batch_sizes, request.default_batch_size
+        if not await self._claim(pending):
             return None
-        first = self._first_answers.of(question.job, request.run)
-        if first is not None and is_without_desk(first):  # it asks again, as after a restart: it is what it was told
-            return _answer(question, await self._adopt(question, first))
-        trial = await self._desk.ask(
-            question.job,
-            request.run,
-            batch_sizes=request.batch_sizes,
-            default_batch_size=request.default_batch_size,
-            now_s=question.at_s,
+        told = self._answers.default_answer(job, request.run)
+        if told is not None:  # it asks again, as after a restart, and gets the same answer
+            choice = Choice(batch_size=told.batch_size, reason=told.reason, detail=told.detail)
+            trial = await self._trials.record_answer(
+                job, request.run, batch_sizes=sizes, default_batch_size=default, choice=choice, now_s=now_s
+            )
+            return _answer(pending, trial)
+        trial = await self._trials.get_or_create(
+            job, request.run, batch_sizes=sizes, default_batch_size=default, now_s=now_s
         )
-        first = self._first_answers.of(question.job, request.run)
-        if first is not None and is_without_desk(first):  # a process without the database was faster
+        if self._answers.default_answer(job, request.run) is not None:  # a process without the database was faster
             return None
         if trial.reason == RUN_HAS_ENDED:
-            self._note_ended(question, trial)
-        return _answer(question, trial)
+            self._log_ended(job, trial)
+        return _answer(pending, trial)
 
-    def _note_ended(self, question: PendingRequest, trial: Trial) -> None:
-        """Say once of a run that it asks though it has ended."""
-        run = (question.job, trial.run)
-        if run not in self._ended:
-            _LOGGER.warning("%s/%s: %s", question.job, trial.run, trial.detail)
-        self._ended[run] = None
-        if len(self._ended) > MAX_ENDED:
-            self._ended.popitem(last=False)
+    async def _claim(self, pending: PendingRequest) -> bool:
+        """Return whether this process is to answer: it claimed first, or the process that did is not trusted any more."""
+        if self._follows:
+            await asyncio.sleep(FOLLOW_S)
+            if self._is_answered(pending):
+                return False
+        is_ours = await self._trials.claim(pending.request.correlation, now_s=pending.at_s)
+        self._follows = not is_ours
+        return is_ours or asyncio.get_running_loop().time() >= pending.first_s + TRUST_S
 
-    async def _adopt(self, question: PendingRequest, first: TrialAnswer) -> Trial:
-        return await self._desk.adopt(
-            question.job,
-            first.run,
-            batch_sizes=question.request.batch_sizes,
-            default_batch_size=question.request.default_batch_size,
-            batch_size=first.batch_size,
-            reason=first.reason,
-            detail=first.detail,
-            now_s=question.at_s,
-        )
+    def _log_ended(self, job: str, trial: Trial) -> None:
+        """Log once that a run asks though it has ended."""
+        if (job, trial.run) not in self._ended:
+            _LOGGER.warning("%s/%s: %s", job, trial.run, trial.detail)
+        self._ended[job, trial.run] = None
 
-    def _is_settled(self, question: PendingRequest) -> bool:
-        return self._first_answers.is_settled(question.job, question.request.run, since_s=question.last_s)
+    def _is_answered(self, pending: PendingRequest) -> bool:
+        return self._answers.is_answered(pending.job, pending.request.run, since_s=pending.last_s)
 
-    def _answer_without_desk(self, question: PendingRequest, why: str) -> TrialAnswer | None:
-        """Return what the run was told before, else the default; the listener hears it, and has the run taken in."""
-        self._metrics.store_failed()
-        if self._is_settled(question):
+    def _answer_without_database(self, pending: PendingRequest, why: str) -> TrialAnswer | None:
+        """Return what the run was told before, else the default, which the subscriber receives and stores later."""
+        self._metrics.count_store_failure()
+        if self._is_answered(pending):
             return None
-        first = self._first_answers.of(question.job, question.request.run)
-        if first is not None and first.batch_size in question.request.batch_sizes:
-            return replace(first, correlation=question.request.correlation)
-        return _default(question, StoreUnavailableError.reason, why)
+        first = self._answers.first_answer(pending.job, pending.request.run)
+        if first is not None and first.batch_size in pending.request.batch_sizes:
+            return replace(first, correlation=pending.request.correlation)
+        return _default(pending, StoreUnavailableError.reason, why)
 
 
-def _answer(question: PendingRequest, trial: Trial) -> TrialAnswer:
-    is_of_one = trial.reason != RUN_HAS_ENDED  # whoever has no recurrence, and no lease, is said to teach nothing
+def _is_without_database(answer: TrialAnswer) -> bool:
+    """Return whether an answer is the default for want of the database."""
+    return answer.lease_s is None and answer.reason == StoreUnavailableError.reason
+
+
+def _answer(pending: PendingRequest, trial: Trial) -> TrialAnswer:
+    is_learned_from = trial.reason != RUN_HAS_ENDED  # no recurrence and no lease tell the run that it is not
     return TrialAnswer(
-        run=question.request.run,
-        correlation=question.request.correlation,
+        run=pending.request.run,
+        correlation=pending.request.correlation,
         batch_size=trial.batch_size,
         reason=trial.reason,
         detail=trial.detail,
-        recurrence=trial.recurrence if is_of_one else None,
+        recurrence=trial.recurrence if is_learned_from else None,
         cost_bound=trial.cost_bound,
-        lease_s=trial.lease_s if is_of_one else None,
+        lease_s=trial.lease_s if is_learned_from else None,
         untimed=list(trial.untimed),
     )
 
 
-def _default(question: PendingRequest, reason: str, why: str) -> TrialAnswer:
-    request = question.request
+def _default(pending: PendingRequest, reason: str, why: str) -> TrialAnswer:
+    request = pending.request
     return TrialAnswer(
         run=request.run,
         correlation=request.correlation,

@@ -12,7 +12,7 @@ from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
 from policies.service.http.problems import ProblemError
-from policies.service.trials.records import Candidates, Record
+from policies.service.records import Candidates, Record
 from publishers.messages.codec import BatchSize, Count
 
 PathName = Annotated[str, Meta(pattern=r"\A(?!\.+\Z)[A-Za-z0-9._-]{1,64}\Z")]

@@ -3,7 +3,7 @@
 from typing import Final
 
 from policies.service.http.calls import RunRegistration
-from policies.service.trials.records import IterationTime, Job, JobExport, JobSettings, Result, Timing, Trial
+from policies.service.records import IterationTime, Job, JobExport, JobSettings, Result, Timing, Trial
 
 JOB: Final = "resnet50"
 RUN: Final = "night-17"

@@ -10,7 +10,7 @@ import msgspec
 from policies.service.errors import PolicyError, UnknownJobError
 from policies.service.http.calls import AnyRequest, ApiRequest, ExportQuery, NoQuery, RunRegistration, TrialsQuery
 from policies.service.http.service import Liveness, Readiness, Reply, Service
-from policies.service.trials.records import (
+from policies.service.records import (
     ENDED,
     ImportCounts,
     Job,

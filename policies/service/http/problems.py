@@ -17,7 +17,7 @@ from policies.service.errors import (
     UnknownJobError,
     UnknownTrialError,
 )
-from policies.service.trials.records import Record
+from policies.service.records import Record
 
 CONTENT_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 5

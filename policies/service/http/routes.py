@@ -8,7 +8,7 @@ from policies.service.http import handlers
 from policies.service.http.calls import ApiRequest, Body, ExportQuery, NoQuery, Query, RunRegistration, TrialsQuery
 from policies.service.http.examples import ASK, EXPORT, PROGRESS, REACHED, SETTINGS, TIMED, TOO_LARGE
 from policies.service.http.service import Liveness, Readiness, Service
-from policies.service.trials.records import (
+from policies.service.records import (
     ImportCounts,
     Job,
     JobExport,

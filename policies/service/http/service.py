@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from policies.service.metrics import Metrics
-from policies.service.trials.records import (
+from policies.service.records import (
     ImportCounts,
     Job,
     JobExport,

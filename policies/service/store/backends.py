@@ -1,13 +1,7 @@
-"""The databases: SQLite in write-ahead mode, and PostgreSQL.
+"""The databases: SQLite in write-ahead mode, with one writing thread and a few reading ones, and PostgreSQL.
 
-SQLite: a file in the write-ahead log mode, of which one thread writes and a few read.
-
-A transaction goes to its thread as a whole and comes back as a whole. (An asynchronous driver sends every step of every
-statement to a thread and back: some sixteen journeys for a question.)
-
-PostgreSQL: a bounded pool of connections, in which no process holds a lock for longer than its callers wait.
-
-What a store needs of a database, and which databases there are.
+A transaction goes to its thread, or to its pooled connection, as a whole and comes back as a whole. (An asynchronous
+SQLite driver sends every step of every statement to a thread and back: some sixteen journeys for one request.)
 """
 
 import asyncio
@@ -23,29 +17,54 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from policies.service.errors import RequestError, StoreUnavailableError
-from policies.service.store.crew import Crew
+from publishers.shared.worker_thread import WorkerThreads
 
 N_READERS: Final = 4
-"""A long list does not keep short questions waiting."""
+"""So that a long list does not delay short queries."""
 _PATIENCE_SHARE: Final = 0.8
-"""A lock is waited for this part of the timeout, so that it can be said what was waited for."""
+"""Share of the timeout to wait for a lock, so that the error can still name the lock."""
 _CACHE_KIB: Final = 16_384
 _CHECKPOINT_PAGES: Final = 4_000
-"""After so much of the log (16 MB) a writer carries it over into the file: rarely, since it waits for the disk."""
-Answer = TypeVar("Answer")
+"""Checkpoint after 16 MB of log: rarely, since a checkpoint waits for the disk."""
+POOL_SIZE: Final = 8
+"""PostgreSQL connections of one process; more transactions than this queue. A server allows 100 by default."""
+_POSTGRES_OPTIONS: Final = frozenset({"host", "ssl", "sslmode"})
+_FORMS: Final = "sqlite:///path/to/file or postgresql://user@host/name"
+Result = TypeVar("Result")
+
+
+class Database(Protocol):
+    """A database; `name` is its URL without the password."""
+
+    @property
+    def name(self) -> str:
+        """Return what to call it."""
+        ...
+
+    async def read(self, work: Callable[[Connection], Result]) -> Result:
+        """Return what `work` finds in one transaction."""
+        ...
+
+    async def write(self, work: Callable[[Connection], Result]) -> Result:
+        """Return what `work` returns, once it is committed."""
+        ...
+
+    async def close(self) -> None:
+        """Close every connection."""
+        ...
 
 
 class SqliteDatabase:
     """An SQLite file, made where it is missing.
 
-    In the write-ahead log readers and the one writer do not wait for each other. The writes of this process queue for
-    one thread, first come first served; those of other processes are waited for at the file. `synchronous = NORMAL`
-    waits for the disk at checkpoints alone: whatever ends this process, no commit is lost; when the machine loses its
-    power, those may be that the kernel had not written back yet, half a minute's as a rule, and the file stays sound.
+    With the write-ahead log, readers and the writer do not block each other. Writes of this process queue for one
+    thread in FIFO order; other processes are waited for at the file lock. `synchronous = NORMAL` syncs the disk only
+    at checkpoints: no commit is lost when this process dies. A power failure may lose commits that the kernel had not
+    written back yet, typically those of the last 30 s, but never corrupts the file.
 
     Args:
         url: `sqlite:///path`.
-        timeout_s: how long its callers wait for a transaction [s].
+        timeout_s: how long callers wait for a transaction [s].
 
     Raises:
         RequestError: the URL names no file, or has options.
@@ -67,29 +86,29 @@ class SqliteDatabase:
             f"cache_size = -{_CACHE_KIB}",
             f"wal_autocheckpoint = {_CHECKPOINT_PAGES}",
         )
-        # With the right to write from its beginning, a transaction waits for others there, and fails nowhere later.
+        # BEGIN IMMEDIATE takes the write lock at once, so a transaction waits there and cannot fail later.
         self._writer = _make_engine(url, 1, pragmas=pragmas, begin="BEGIN IMMEDIATE")
         self._reader = _make_engine(url, N_READERS, pragmas=(*pragmas, "query_only = ON"), begin="BEGIN")
-        self._writers = Crew("policy store: write", 1)
-        self._readers = Crew("policy store: read", N_READERS)
+        self._writers = WorkerThreads("policy store: write")
+        self._readers = WorkerThreads("policy store: read", N_READERS)
 
-    async def read(self, work: Callable[[Connection], Answer]) -> Answer:
+    async def read(self, work: Callable[[Connection], Result]) -> Result:
         """Return what `work` finds in one transaction."""
-        return await self._readers.do(lambda: _transacted(self._reader, work))
+        return await self._readers.run(lambda: _transact(self._reader, work))
 
-    async def write(self, work: Callable[[Connection], Answer]) -> Answer:
+    async def write(self, work: Callable[[Connection], Result]) -> Result:
         """Return what `work` returns, once it is committed."""
-        return await self._writers.do(lambda: _transacted(self._writer, work))
+        return await self._writers.run(lambda: _transact(self._writer, work))
 
     async def close(self) -> None:
         """Close every connection but those of calls that hang."""
-        for crew, engine in ((self._writers, self._writer), (self._readers, self._reader)):
+        for threads, engine in ((self._writers, self._writer), (self._readers, self._reader)):
             with suppress(TimeoutError):
-                await crew.do(engine.dispose)
-            crew.dismiss()
+                await threads.run(engine.dispose)
+            threads.shutdown()
 
 
-def _transacted(engine: Engine, work: Callable[[Connection], Answer]) -> Answer:
+def _transact(engine: Engine, work: Callable[[Connection], Result]) -> Result:
     with engine.begin() as connection:
         return work(connection)
 
@@ -106,37 +125,21 @@ def _make_file(path: Path) -> None:
 
 
 def _make_engine(url: URL, size: int, *, pragmas: tuple[str, ...], begin: str) -> Engine:
-    """Return an engine whose transactions begin as said; the driver begins them late, and not for every statement."""
+    """Return an engine that begins transactions explicitly; the driver does so late, and not for every statement."""
     engine = create_engine(
-        url,
-        pool_size=size,
-        max_overflow=0,
-        connect_args={"isolation_level": None, "check_same_thread": False},
+        url, pool_size=size, max_overflow=0, connect_args={"isolation_level": None, "check_same_thread": False}
     )
-    event.listen(engine, "connect", _setting_up(pragmas))
-    event.listen(engine, "begin", _beginning(begin))
-    return engine
 
-
-def _setting_up(pragmas: tuple[str, ...]) -> Callable[[Any, object], None]:
-    def set_up(connection: Any, _: object) -> None:  # noqa: ANN401 — a driver's, which has no type
+    def set_pragmas(connection: Any, _: object) -> None:  # noqa: ANN401 — the driver's connection has no type
         for pragma in pragmas:
             connection.execute(f"PRAGMA {pragma}").close()
 
-    return set_up
-
-
-def _beginning(begin: str) -> Callable[[Connection], None]:
-    def begin_so(connection: Connection) -> None:
+    def begin_transaction(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
 
-    return begin_so
-
-
-POOL_SIZE: Final = 8
-"""Connections of one process; whoever comes when all are busy waits its turn. A server allows 100 as a rule."""
-"""A lock is waited for this part of the timeout, so that it can be said what was waited for."""
-_OPTIONS: Final = frozenset({"host", "ssl", "sslmode"})
+    event.listen(engine, "connect", set_pragmas)
+    event.listen(engine, "begin", begin_transaction)
+    return engine
 
 
 class PostgresDatabase:
@@ -144,51 +147,51 @@ class PostgresDatabase:
 
     Args:
         url: `postgresql://user@host/name`, with `?sslmode=…` or `?host=/directory/of/the/socket` where needed.
-        timeout_s: how long its callers wait for a transaction [s].
+        timeout_s: how long callers wait for a transaction [s].
 
     Raises:
-        RequestError: the driver is not installed, or an option is none that it has.
+        RequestError: the driver is not installed, or the URL has an unknown option.
     """
 
     def __init__(self, url: URL, *, timeout_s: float) -> None:
         if importlib.util.find_spec("asyncpg") is None:
             raise RequestError(["PostgreSQL needs the package asyncpg: pip install 'gridchase[postgres]'"])
-        if unknown := set(url.query) - _OPTIONS:
+        if unknown := set(url.query) - _POSTGRES_OPTIONS:
             raise RequestError(
-                [f"option {key} of the database's URL: only {', '.join(sorted(_OPTIONS))} are known" for key in unknown]
+                [f"option {key} of the database's URL: only {', '.join(sorted(_POSTGRES_OPTIONS))} are known" for key in unknown]
             )
         self.name = url.set(drivername="postgresql").render_as_string()  # with stars for the password
         # libpq says sslmode, and the driver ssl; the values are the same.
         options = {"ssl" if key == "sslmode" else key: value for key, value in url.query.items()}
         patience_ms = f"{timeout_s * _PATIENCE_SHARE * 1000:.0f}"
-        self._is_quiet = False
+        self._ignores_orphans = False
         self._engine = create_async_engine(
             url.set(drivername="postgresql+asyncpg", query=options),
             pool_size=POOL_SIZE,
             max_overflow=0,
             pool_timeout=timeout_s,
-            pool_pre_ping=True,  # a server that was started again is met at once
+            pool_pre_ping=True,  # reconnects at once after a restart of the server
             connect_args={
                 "timeout": timeout_s,
                 "server_settings": {
                     "application_name": "gridchase policy",
                     "statement_timeout": patience_ms,
                     "lock_timeout": patience_ms,
-                    "idle_in_transaction_session_timeout": f"{timeout_s * 1000:.0f}",  # of a process that hangs
-                    "jit": "off",  # every statement here is short: compiling it takes longer than running it
+                    "idle_in_transaction_session_timeout": f"{timeout_s * 1000:.0f}",  # if this process hangs
+                    "jit": "off",  # compiling these short statements takes longer than running them
                 },
             },
         )
 
-    async def read(self, work: Callable[[Connection], Answer]) -> Answer:
+    async def read(self, work: Callable[[Connection], Result]) -> Result:
         """Return what `work` finds in one transaction."""
         return await self.write(work)
 
-    async def write(self, work: Callable[[Connection], Answer]) -> Answer:
+    async def write(self, work: Callable[[Connection], Result]) -> Result:
         """Return what `work` returns, once it is committed."""
-        if not self._is_quiet:
-            self._is_quiet = True
-            _quieten(asyncio.get_running_loop())
+        if not self._ignores_orphans:
+            self._ignores_orphans = True
+            _ignore_orphaned_futures(asyncio.get_running_loop())
         async with self._engine.begin() as connection:
             return await connection.run_sync(work)
 
@@ -197,10 +200,10 @@ class PostgresDatabase:
         await self._engine.dispose()
 
 
-def _quieten(loop: asyncio.AbstractEventLoop) -> None:
-    """Keep from the loop's exception handler what the driver leaves behind where a server goes while it connects.
+def _ignore_orphaned_futures(loop: asyncio.AbstractEventLoop) -> None:
+    """Ignore the orphaned future that asyncpg leaves behind when a server goes away while it connects.
 
-    Its attempt has failed, and was answered for; the future that nobody waits for any more fails, too.
+    The failed attempt itself was reported to its caller.
     """
     inner = loop.get_exception_handler()
 
@@ -214,30 +217,6 @@ def _quieten(loop: asyncio.AbstractEventLoop) -> None:
             inner(loop, context)
 
     loop.set_exception_handler(handle)
-
-
-_FORMS: Final = "sqlite:///path/to/file or postgresql://user@host/name"
-
-
-class Database(Protocol):
-    """A database; `name` is its URL without the password."""
-
-    @property
-    def name(self) -> str:
-        """Return what to call it."""
-        ...
-
-    async def read(self, work: Callable[[Connection], Answer]) -> Answer:
-        """Return what `work` finds in one transaction."""
-        ...
-
-    async def write(self, work: Callable[[Connection], Answer]) -> Answer:
-        """Return what `work` returns, once it is committed."""
-        ...
-
-    async def close(self) -> None:
-        """Close every connection."""
-        ...
 
 
 def make_database(url: str, *, password: str, timeout_s: float) -> Database:

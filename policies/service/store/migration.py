@@ -13,7 +13,7 @@ from policies.service.errors import StoreVersionError
 
 _SCRIPTS: Final = Path(__file__).parent / "migrations"
 _LOCK: Final = 0x6772_6964_6368_6173
-"""The number of PostgreSQL's advisory lock: "gridchas"."""
+"""Key of the PostgreSQL advisory lock: the bytes of "gridchas"."""
 
 
 def is_current(connection: Connection) -> bool:

@@ -1,10 +1,6 @@
-"""SQL statements, each a function in the transaction of its connection, and the mapping of rows to records.
+"""SQL statements, each a function in the transaction of its connection, and the mapping between rows and records.
 
-How records become rows and rows become records; without checks: what is in the database has been checked.
-
-What is asked of the database: each function is one statement, in the transaction of its connection.
-
-Statements are built once, so that their text is compiled once, too.
+Statements are built once, so their text is compiled once, too. Rows are not validated: their content was, when written.
 """
 
 from collections.abc import Sequence
@@ -35,7 +31,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import RowMapping
 
 from policies.service.store.schema import CLAIMS, JOBS, TRIALS
-from policies.service.trials.records import ENDED, Job, JobSettings, JobSummary, Result, Timing, Trial
+from policies.service.records import ENDED, Job, JobSettings, JobSummary, Result, Timing, Trial
 
 Row = dict[str, Any]
 _RESULT: Final = tuple(Result.__struct_fields__)
@@ -56,93 +52,14 @@ def _columns(names: Sequence[str]) -> list[Column[Any]]:
     return [TRIALS.c[name] for name in names]
 
 
-WHOLE: Final = _columns((*_TRIAL, *_RESULT))
-"""What `trial_of` takes."""
-STUDIED: Final = _columns(_STUDIED)
-"""What `studied_trial_of` takes."""
-
-
-def trial_of(row: Sequence[Any]) -> Trial:
-    """Return the trial of a row of `WHOLE`."""
-    values = iter(row)
-    own = dict(zip(_TRIAL, values, strict=False))
-    own["untimed"] = () if own["untimed"] is None else _UNTIMED.decode(own["untimed"])
-    own["timing"] = None if own["timing"] is None else _TIMING.decode(own["timing"])
-    return Trial(**own, result=Result(**dict(zip(_RESULT, values, strict=True))))
-
-
-def studied_trial_of(row: Sequence[Any]) -> Trial:
-    """Return the trial of a row of `STUDIED`, good for a study and no more: it does not say why it is as it is.
-
-    It is made for every trial of a job whenever one asks: hence in the one way that is fast.
-    """
-    result = Result(
-        outcome=row[11],
-        epochs=row[12],
-        reached_epochs=row[13],
-        energy_j=row[14],
-        duration_s=row[15],
-        max_power_w=row[16],
-        gpu_model=row[17],
-        n_gpus=row[18],
-    )
-    return Trial(
-        job=row[0],
-        run=row[1],
-        number=row[2],
-        recurrence=row[3],
-        batch_size=row[4],
-        state=row[5],
-        reason="",
-        detail="",
-        requested_at_s=row[6],
-        heard_at_s=row[7],
-        lease_s=row[8],
-        ended_at_s=row[9],
-        last_epoch=row[10],
-        result=result,
-        timing=None if row[19] is None else _TIMING.decode(row[19]),
-        stop_ordered_at_s=row[20],
-        bound_gpu_model=row[21],
-        bound_n_gpus=row[22],
-        has_lost_count=bool(row[23]),
-    )
-
-
-def row_of(trial: Trial) -> Row:
-    """Return a trial as a whole row."""
-    row = asdict(trial)
-    for name in ("untimed", "timing"):
-        row[name] = msgspec.json.encode(row[name]).decode() if row[name] else None
-    return row | asdict(row.pop("result"))
-
-
-def changes_of(trial: Trial) -> Row:
-    """Return what may change of a trial: all but its key."""
-    return {name: value for name, value in row_of(trial).items() if name not in _KEY}
-
-
-def job_of(row: RowMapping) -> Job:
-    """Return the job of a row."""
-    return Job(
-        name=row["name"],
-        batch_sizes=tuple(row["batch_sizes"]),
-        default_batch_size=row["default_batch_size"],
-        created_at_s=row["created_at_s"],
-        settings=JobSettings(**{name: row[name] for name in JobSettings.__struct_fields__}),
-    )
-
-
-def job_row_of(job: Job) -> Row:
-    """Return a job as a row."""
-    row = asdict(job) | asdict(job.settings) | {"batch_sizes": list(job.batch_sizes)}
-    del row["settings"]
-    return row
+_WHOLE: Final = _columns((*_TRIAL, *_RESULT))
+"""The columns that `_trial_of` reads."""
+_STUDIED_COLUMNS: Final = _columns(_STUDIED)
+"""The columns that `_studied_trial_of` reads."""
 
 
 MAX_STUDIED: Final = 1_000
-"""Ended trials of a job that a study is made of: the oldest of more teach nothing that the newest do not know better,
-and whoever asks holds the job until all are read."""
+"""Trials of a job that a study reads: older ones add nothing to the newest, and the job is locked while they are read."""
 _MAX_TIMED: Final = 100
 _ANY_NUMBER: Final = (1 << 31) - 1
 _PROOF: Final = "can this be written?"
@@ -153,7 +70,7 @@ _LOCKED_JOB: Final = _JOB.with_for_update(key_share=True)
 _JOBS: Final = select(JOBS).order_by(JOBS.c.name)
 _OF_JOB: Final = TRIALS.c.job == bindparam("job")
 _OF_RUN: Final = _OF_JOB & (TRIALS.c.run == bindparam("run"))
-_STUDIED_queries: Final = select(*STUDIED).where(_OF_JOB).order_by(TRIALS.c.number)
+_SELECT_STUDIED: Final = select(*_STUDIED_COLUMNS).where(_OF_JOB).order_by(TRIALS.c.number)
 
 
 def _newest(condition: ColumnElement[bool], limit: int, by: Column[Any] = TRIALS.c.number) -> Select[tuple[int]]:
@@ -174,18 +91,18 @@ _NEEDED: Final = union(
     .where(_OF_JOB & (TRIALS.c.state == literal_column("'failed'")))
     .group_by(TRIALS.c.batch_size),
 )
-_RECENT: Final = _STUDIED_queries.where(TRIALS.c.number.in_(_NEEDED))
-_ALL: Final = select(*WHOLE).where(_OF_JOB).order_by(TRIALS.c.number)
+_RECENT: Final = _SELECT_STUDIED.where(TRIALS.c.number.in_(_NEEDED))
+_ALL: Final = select(*_WHOLE).where(_OF_JOB).order_by(TRIALS.c.number)
 _PAGE: Final = (
-    select(*WHOLE)
+    select(*_WHOLE)
     .where(_OF_JOB & (TRIALS.c.number < bindparam("before")))
     .order_by(TRIALS.c.number.desc())
     .limit(bindparam("limit"))
 )
-_TRIAL_queries: Final = select(*WHOLE).where(_OF_RUN)
-_LOCKED_TRIAL: Final = _TRIAL_queries.with_for_update()
+_SELECT_TRIAL: Final = select(*_WHOLE).where(_OF_RUN)
+_LOCKED_TRIAL: Final = _SELECT_TRIAL.with_for_update()
 _SILENT: Final = (
-    select(*WHOLE)
+    select(*_WHOLE)
     .where(
         TRIALS.c.ended_at_s.is_(None)
         & (
@@ -228,17 +145,17 @@ _SUMMARIES: Final = (
 def find_job(connection: Connection, name: str, *, locked: bool = False) -> Job | None:
     """Return a job, or None; `locked`: nobody else gets it so until the transaction ends."""
     row = connection.execute(_LOCKED_JOB if locked else _JOB, {"job": name}).mappings().one_or_none()
-    return None if row is None else job_of(row)
+    return None if row is None else _job_of(row)
 
 
 def find_jobs(connection: Connection) -> list[Job]:
     """Return all jobs, by name."""
-    return [job_of(row) for row in connection.execute(_JOBS).mappings()]
+    return [_job_of(row) for row in connection.execute(_JOBS).mappings()]
 
 
 def add_job(connection: Connection, job: Job) -> bool:
     """Add a job; return whether it was new."""
-    return _added(connection, JOBS, job_row_of(job))
+    return _added(connection, JOBS, _job_row_of(job))
 
 
 def change_job(connection: Connection, job: Job) -> None:
@@ -254,8 +171,8 @@ def remove_job(connection: Connection, name: str) -> bool:
 
 def find_studied(connection: Connection, job: str) -> list[Trial]:
     """Return all trials of a job in the order of their numbers, as far as a study needs them."""
-    rows = connection.execute(_STUDIED_queries, {"job": job}).all()
-    return [studied_trial_of(row) for row in rows]
+    rows = connection.execute(_SELECT_STUDIED, {"job": job}).all()
+    return [_studied_trial_of(row) for row in rows]
 
 
 def find_recent(connection: Connection, job: str) -> list[Trial]:
@@ -264,24 +181,24 @@ def find_recent(connection: Connection, job: str) -> list[Trial]:
     These are the newest `MAX_STUDIED`, of those that ended otherwise than lost, of those in flight, and of all; those
     that have timed batch sizes; and of each batch size that has failed the newest failure, however old that is.
     """
-    return [studied_trial_of(row) for row in connection.execute(_RECENT, {"job": job}).all()]
+    return [_studied_trial_of(row) for row in connection.execute(_RECENT, {"job": job}).all()]
 
 
 def find_trials(connection: Connection, job: str) -> list[Trial]:
     """Return all trials of a job in the order of their numbers."""
-    return [trial_of(row) for row in connection.execute(_ALL, {"job": job})]
+    return [_trial_of(row) for row in connection.execute(_ALL, {"job": job})]
 
 
 def find_page(connection: Connection, job: str, *, limit: int, before: int | None) -> list[Trial]:
     """Return at most `limit` trials of a job whose numbers are below `before`, the newest first."""
     page = {"job": job, "limit": limit, "before": _ANY_NUMBER if before is None else min(before, _ANY_NUMBER)}
-    return [trial_of(row) for row in connection.execute(_PAGE, page)]
+    return [_trial_of(row) for row in connection.execute(_PAGE, page)]
 
 
 def find_trial(connection: Connection, job: str, run: str, *, locked: bool = False) -> Trial | None:
     """Return a run's trial, or None; `locked`: nobody else gets it so until the transaction ends."""
-    row = connection.execute(_LOCKED_TRIAL if locked else _TRIAL_queries, {"job": job, "run": run}).one_or_none()
-    return None if row is None else trial_of(row)
+    row = connection.execute(_LOCKED_TRIAL if locked else _SELECT_TRIAL, {"job": job, "run": run}).one_or_none()
+    return None if row is None else _trial_of(row)
 
 
 def find_silent(connection: Connection, *, now_s: float, limit: int) -> list[Trial]:
@@ -289,18 +206,18 @@ def find_silent(connection: Connection, *, now_s: float, limit: int) -> list[Tri
 
     Those that others have locked are left to them.
     """
-    return [trial_of(row) for row in connection.execute(_SILENT, {"now_s": now_s, "limit": limit})]
+    return [_trial_of(row) for row in connection.execute(_SILENT, {"now_s": now_s, "limit": limit})]
 
 
 def add_trials(connection: Connection, trials: Sequence[Trial]) -> None:
     """Add trials."""
     if trials:
-        connection.execute(insert(TRIALS), [row_of(trial) for trial in trials])
+        connection.execute(insert(TRIALS), [_row_of(trial) for trial in trials])
 
 
 def change_trials(connection: Connection, trials: Sequence[Trial]) -> None:
     """Write what may have changed of trials."""
-    rows = [{"of_job": trial.job, "of_number": trial.number, **changes_of(trial)} for trial in trials]
+    rows = [{"of_job": trial.job, "of_number": trial.number, **_changes_of(trial)} for trial in trials]
     if rows:
         connection.execute(_CHANGE, rows)
 
@@ -362,3 +279,81 @@ def _summary_of(row: RowMapping) -> JobSummary:
         n_ended=n_trials - row["n_in_flight"] - row["n_lost"],
         last_asked_at_s=row["requested_at_s"],
     )
+
+
+def _trial_of(row: Sequence[Any]) -> Trial:
+    """Return the trial of a row of `_WHOLE`."""
+    values = iter(row)
+    own = dict(zip(_TRIAL, values, strict=False))
+    own["untimed"] = () if own["untimed"] is None else _UNTIMED.decode(own["untimed"])
+    own["timing"] = None if own["timing"] is None else _TIMING.decode(own["timing"])
+    return Trial(**own, result=Result(**dict(zip(_RESULT, values, strict=True))))
+
+
+def _studied_trial_of(row: Sequence[Any]) -> Trial:
+    """Return the trial of a row of `_STUDIED_COLUMNS`, without its sentences; only a study may use it.
+
+    Positional, because it runs for every trial of a job at each request.
+    """
+    result = Result(
+        outcome=row[11],
+        epochs=row[12],
+        reached_epochs=row[13],
+        energy_j=row[14],
+        duration_s=row[15],
+        max_power_w=row[16],
+        gpu_model=row[17],
+        n_gpus=row[18],
+    )
+    return Trial(
+        job=row[0],
+        run=row[1],
+        number=row[2],
+        recurrence=row[3],
+        batch_size=row[4],
+        state=row[5],
+        reason="",
+        detail="",
+        requested_at_s=row[6],
+        heard_at_s=row[7],
+        lease_s=row[8],
+        ended_at_s=row[9],
+        last_epoch=row[10],
+        result=result,
+        timing=None if row[19] is None else _TIMING.decode(row[19]),
+        stop_ordered_at_s=row[20],
+        bound_gpu_model=row[21],
+        bound_n_gpus=row[22],
+        has_lost_count=bool(row[23]),
+    )
+
+
+def _row_of(trial: Trial) -> Row:
+    """Return a trial as a whole row."""
+    row = asdict(trial)
+    for name in ("untimed", "timing"):
+        row[name] = msgspec.json.encode(row[name]).decode() if row[name] else None
+    return row | asdict(row.pop("result"))
+
+
+def _changes_of(trial: Trial) -> Row:
+    """Return what may change of a trial: all but its key."""
+    return {name: value for name, value in _row_of(trial).items() if name not in _KEY}
+
+
+def _job_of(row: RowMapping) -> Job:
+    """Return the job of a row."""
+    return Job(
+        name=row["name"],
+        batch_sizes=tuple(row["batch_sizes"]),
+        default_batch_size=row["default_batch_size"],
+        created_at_s=row["created_at_s"],
+        settings=JobSettings(**{name: row[name] for name in JobSettings.__struct_fields__}),
+    )
+
+
+def _job_row_of(job: Job) -> Row:
+    """Return a job as a row."""
+    row = asdict(job) | asdict(job.settings) | {"batch_sizes": list(job.batch_sizes)}
+    del row["settings"]
+    return row

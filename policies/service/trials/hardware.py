@@ -1,26 +1,26 @@
-"""On which GPUs runs were, as far as they say: costs and times of others mean nothing for the next run."""
+"""The GPUs that runs report: costs and times measured on other GPUs say nothing about the next run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from policies.service.trials.records import Trial
+from policies.service.records import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """The GPUs of a run; None: not said."""
+    """The GPUs of a run; None: not reported."""
 
     gpu_model: str | None = None
     n_gpus: int | None = None
 
-    def may_be_of(self, trial: Trial) -> bool:
-        """Return whether a trial was on these GPUs, or does not say that it was on others."""
+    def matches(self, trial: Trial) -> bool:
+        """Return whether a trial was on these GPUs, or does not report that it was on others."""
         n_gpus = trial.result.n_gpus or None
         return self._has_model(trial.result.gpu_model) and (None in {n_gpus, self.n_gpus} or n_gpus == self.n_gpus)
 
-    def may_have_model_of(self, trial: Trial) -> bool:
-        """Return whether a trial was on GPUs of this model, however many, or does not say that it was on others."""
+    def matches_model(self, trial: Trial) -> bool:
+        """Return whether a trial was on GPUs of this model, however many, or does not report another model."""
         return self._has_model(trial.result.gpu_model)
 
     def _has_model(self, model: str | None) -> bool:
@@ -31,35 +31,35 @@ UNKNOWN_HARDWARE: Final = Hardware()
 
 
 def is_bound_for_other_gpus(trial: Trial) -> bool:
-    """Return whether a trial's cost bound was reckoned for other GPUs than those that the trial says it is on."""
-    return not Hardware(gpu_model=trial.bound_gpu_model, n_gpus=trial.bound_n_gpus).may_be_of(trial)
+    """Return whether a trial's cost bound was computed for other GPUs than those it reports."""
+    return not Hardware(gpu_model=trial.bound_gpu_model, n_gpus=trial.bound_n_gpus).matches(trial)
 
 
 def measured_hardware(trials: Sequence[Trial]) -> Hardware:
-    """Return the GPUs of the newest end that was measured, else of any trial that was."""
+    """Return the GPUs of the newest measured end, else of any measured trial."""
     measured = [trial for trial in trials if trial.result.energy_j or trial.result.duration_s]
     ends = [trial for trial in measured if trial.state in {"reached", "stopped"} and trial.result.gpu_model is not None]
     return newest_hardware(ends or measured)
 
 
 def newest_hardware(trials: Sequence[Trial]) -> Hardware:
-    """Return the GPUs of the trial that ended last, or was asked for last where none has ended, of those that say them.
+    """Return the GPUs of the trial that ended last or, where none has ended, was requested last.
 
-    A trial that does not say its model, because nobody has measured it, changes nothing.
+    Trials that do not report their model, because nobody has measured them, are left out.
     """
-    said = [trial for trial in trials if trial.result.gpu_model is not None]
-    if not said:
+    reported = [trial for trial in trials if trial.result.gpu_model is not None]
+    if not reported:
         return UNKNOWN_HARDWARE
-    newest = max(said, key=lambda trial: (trial.ended_at_s or 0.0, trial.number)).result
+    newest = max(reported, key=lambda trial: (trial.ended_at_s or 0.0, trial.number)).result
     return Hardware(gpu_model=newest.gpu_model, n_gpus=newest.n_gpus or None)
 
 
 def max_power_w(trials: Sequence[Trial], n_gpus: int | None = None) -> float | None:
-    """Return P_max for a trial that does not say it: the greatest known of its job, else the greatest mean power [W].
+    """Return P_max for a trial that does not report it: the greatest of its job, else the greatest mean power [W].
 
     Args:
         trials: those of the job.
-        n_gpus: how many GPUs the trial has: what others had with another number is scaled; None: not known.
+        n_gpus: how many GPUs the trial has, to which the power of others is scaled; None: not known.
     """
     limits_w = [_scaled_w(trial, power_w, n_gpus) for trial in trials if (power_w := trial.result.max_power_w)]
     if limits_w:

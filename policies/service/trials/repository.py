@@ -1,107 +1,121 @@
-"""Where runs ask and tell: every call is one transaction, which any number of processes may make at once.
+"""The trials of runs: each call is one transaction, which any number of processes may make at once.
 
-Whoever asks for a job holds its row until the answer is written: so one run has one trial, and each answer knows of
-those before it. Nobody else waits for that: what is told of a run holds its trial alone.
+A request for a batch size locks the row of its job until the trial is written, so that each run has one trial and each
+choice knows the trials before it. Reports lock the row of their trial alone, and wait for no request.
 """
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from policies.batch_size import Choice
+from policies.service.config import LearningConfig
 from policies.service.errors import RequestError, unknown_trial
 from policies.service.store import queries
+from policies.service.store.store import Store
 from policies.service.trials.hardware import is_bound_for_other_gpus, measured_hardware
-from policies.service.trials.jobs import JobRepository, next_number
+from policies.service.trials.learning import BatchSizeLearning, next_number
 from policies.service.trials.lifecycle import (
-    adopted,
-    ended,
-    heard,
     is_released,
-    measured,
+    new_trial,
     next_recurrence,
-    opened,
-    rebound,
     reconcile_batch_size,
-    timed,
-    told,
+    with_answer,
+    with_cost_bound,
     with_ended_reason,
     with_expired_lease,
+    with_metric,
+    with_renewed_lease,
+    with_result,
+    with_timing,
 )
-from policies.service.trials.observations import cost_so_far, eta_of, stop_reason
-from policies.service.trials.records import IN_FLIGHT, Job, Result, Timing, Trial, TrialUpdate
-from policies.service.trials.timings import faults_of, untimed
-from policies.service.trials.validation import check_same, job_of_run
+from policies.service.trials.observations import cost_so_far, stop_reason
+from policies.service.records import IN_FLIGHT, Job, Result, Timing, Trial, TrialUpdate
+from policies.service.trials.timings import batch_sizes_to_time, timing_faults
+from policies.service.trials.validation import check_same_job, new_job
 
 CLAIM_S: Final = 600.0
-"""A claim is remembered for this long; a question is repeated under a new one long before."""
-_BATCH: Final = 500
-"""Trials that one transaction expires: none is held for long."""
+"""How long a claim is remembered; a run repeats its request under a new correlation long before."""
+_EXPIRED_AT_ONCE: Final = 500
+"""Trials that one transaction expires, so that no lock is held for long."""
 
 _LOGGER = logging.getLogger(__name__)
 
 
-class TrialRepository(JobRepository):
-    """The service's work on its database.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedBatchSize:
+    """The batch size that a run reports to train with, on so many ranks; None: their number is not known."""
+
+    batch_size: int
+    n_ranks: int | None = None
+
+
+class TrialRepository:
+    """The trials in the database, for the runs.
 
     Args:
         store: the database.
         learning: how batch sizes are learned where a job does not say otherwise.
-        seed: of the dice, for policies that need them; a job's trial has the same ones in every process.
+        seed: of the random numbers of policies that need them; every process must have the same.
     """
 
-    async def ask(
+    def __init__(self, store: Store, learning: LearningConfig, *, seed: int = 0) -> None:
+        self._store = store
+        self._learning = BatchSizeLearning(learning, seed=seed)
+
+    async def get_or_create(
         self, job: str, run: str, *, batch_sizes: Sequence[int], default_batch_size: int, now_s: float
     ) -> Trial:
-        """Return the run's trial: a new one for a new run, the same one for a repeated question.
+        """Return the run's trial: a new one for a new run, the same one for a repeated request.
 
-        Where it ended long ago its reason is `run_has_ended`, and nothing is learned from the run.
+        If it ended long ago its reason is `run_has_ended`, and nothing is learned from the run.
 
         Raises:
-            RequestError: the job cannot be one; with every fault.
+            RequestError: the job is invalid; with every fault.
             JobMismatchError: the job exists with other batch sizes, or another default.
             StoreUnavailableError: the database is away.
         """
-        wanted = job_of_run(job, run, batch_sizes, default_batch_size, now_s)
-        return with_ended_reason(await self._answer(wanted, run, None, now_s), now_s)
+        described = new_job(job, run=run, batch_sizes=batch_sizes, default_batch_size=default_batch_size, now_s=now_s)
+        return with_ended_reason(await self._get_or_create(described, run, None, now_s), now_s)
 
-    async def adopt(
+    async def record_answer(
         self,
         job: str,
         run: str,
         *,
         batch_sizes: Sequence[int],
         default_batch_size: int,
-        batch_size: int,
-        reason: str,
-        detail: str,
+        choice: Choice,
         now_s: float,
     ) -> Trial:
-        """Return the trial of a run that was answered without the database, and is taken in now; may be repeated.
+        """Return the trial of a run that was answered without the database; may be repeated.
 
-        Where it has a trial of another batch size, because another process still got an answer from the database, the
-        trial becomes one of the batch size that the run was told.
+        If it has a trial of another batch size, because another process got an answer from the database, the trial gets
+        the batch size that the run was told.
 
         Raises:
-            As `ask`; RequestError also where the batch size is none of the job's.
+            As `get_or_create`; RequestError also where the batch size is none of the job's.
         """
-        wanted = job_of_run(job, run, batch_sizes, default_batch_size, now_s)
-        if batch_size not in wanted.batch_sizes:
-            raise RequestError([f"batch_size = {batch_size}: must be one of {list(wanted.batch_sizes)}"])
-        choice = Choice(batch_size=batch_size, reason=reason, detail=detail.replace("\0", ""))
-        return await self._answer(wanted, run, choice, now_s)
+        described = new_job(job, run=run, batch_sizes=batch_sizes, default_batch_size=default_batch_size, now_s=now_s)
+        if choice.batch_size not in described.batch_sizes:
+            raise RequestError([f"batch_size = {choice.batch_size}: must be one of {list(described.batch_sizes)}"])
+        storable = Choice(
+            batch_size=choice.batch_size, reason=choice.reason, detail=choice.detail.replace("\0", "")
+        )
+        return await self._get_or_create(described, run, storable, now_s)
 
     async def claim(self, correlation: str, *, now_s: float) -> bool:
-        """Return whether this process is the one that answers a request: the first to say so."""
+        """Return whether this process is the first to claim a request, and so the one that answers it."""
         if "\0" in correlation:
             raise RequestError([f"correlation = {correlation!r}: must not hold the character NUL"])
         return await self._store.write(lambda connection: queries.add_claim(connection, correlation, now_s))
 
     async def check(self) -> None:
-        """Look whether the database can be read, and where it could not be written last, whether it can be now.
+        """Check that the database can be read and, if the last write failed, that it can be written again.
 
         Raises:
             StoreUnavailableError: it cannot.
@@ -110,73 +124,88 @@ class TrialRepository(JobRepository):
         if not self._store.is_writable:
             await self._store.write(lambda _: None)
 
-    async def tell(self, job: str, run: str, result: Result, *, now_s: float) -> TrialUpdate:
-        """Take in what is known of a run, its progress or its end; return its trial, and why it is to stop.
+    async def report(
+        self,
+        job: str,
+        run: str,
+        result: Result | None = None,
+        *,
+        trained: TrainedBatchSize | None = None,
+        end: Callable[[Trial], Trial] | None = None,
+        now_s: float,
+    ) -> TrialUpdate:
+        """Record what is known of a run, its progress or its end; return its trial, and why it is to stop.
+
+        Args:
+            job, run: whose.
+            result: what was reported; None: nothing.
+            trained: the batch size it trains with, if it says so.
+            end: ends the trial with what is known by then; None: the run goes on, unless the result says otherwise.
+            now_s: Unix time [s].
 
         Raises:
             RequestError: a number is not finite, or negative; with every fault.
             UnknownTrialError: the run has no trial.
             TrialConflictError: it has ended otherwise.
-            StoreUnavailableError: the database is away: it must be told again.
+            StoreUnavailableError: the database is away: report again.
         """
 
-        def take_in(connection: Connection) -> TrialUpdate:
-            trial = queries.find_trial(connection, job, run, locked=True)
-            if trial is None:
-                raise unknown_trial(job, run)
-            changed = told(trial, result, now_s)
-            changed = self._on_its_gpus(connection, trial, changed, now_s)
-            stop = self._stop_reason(connection, changed)
-            if stop is not None and changed.stop_ordered_at_s is None:
-                changed = replace(changed, stop_ordered_at_s=now_s)
+        def record(connection: Connection) -> tuple[TrialUpdate, bool]:
+            known, trial = _locked_trial(connection, job, run)
+            changed = trial
+            if trained is not None:
+                changed = reconcile_batch_size(
+                    trial, trained.batch_size, batch_sizes=known.batch_sizes, n_ranks=trained.n_ranks, now_s=now_s
+                )
+            is_reconciled, stop = changed is not trial, None
+            if result is not None:
+                changed = self._with_bound_of_its_gpus(
+                    connection, known, changed, with_result(changed, result, now_s), now_s
+                )
+                stop = self._stop_reason(known, changed)
+                if stop is not None and changed.stop_ordered_at_s is None:
+                    changed = replace(changed, stop_ordered_at_s=now_s)
+            if end is not None:
+                changed = end(changed)
             if changed != trial:
                 queries.change_trials(connection, [changed])
-            return TrialUpdate(trial=changed, stop=stop)
+            return TrialUpdate(trial=changed, stop=stop), is_reconciled
 
-        return await self._store.write(take_in)
+        update, is_reconciled = await self._store.write(record)
+        if is_reconciled:
+            level = logging.WARNING if is_released(update.trial) else logging.INFO
+            _LOGGER.log(level, "%s/%s: %s", job, run, update.trial.detail)
+        return update
 
-    async def hear(self, job: str, run: str, *, now_s: float) -> bool:
-        """Renew the lease of a run that lives, when a good part of it has passed; return whether it has a trial."""
-        trial = await self._store.read(lambda connection: queries.find_trial(connection, job, run))
-        if trial is None or heard(trial, now_s) is trial:
-            return trial is not None
-        return await self._change(job, run, lambda trial: heard(trial, now_s)) is not None
-
-    async def note_metric(self, job: str, run: str, *, epoch: int, value: float, reached: bool, now_s: float) -> bool:
-        """Take in a validation after an epoch, counted from 0; return whether the run has a trial.
+    async def report_metric(self, job: str, run: str, *, epoch: int, value: float, reached: bool, now_s: float) -> None:
+        """Record a validation after an epoch, counted from 0.
 
         Raises:
             RequestError: the epoch is negative, or the value is not finite.
+            UnknownTrialError: the run has no trial.
         """
-        trial = await self._change(
-            job, run, lambda trial: measured(trial, epoch=epoch, value=value, reached=reached, now_s=now_s)
+        await self._change(
+            job, run, lambda _, trial: with_metric(trial, epoch=epoch, value=value, reached=reached, now_s=now_s)
         )
-        return trial is not None
 
-    async def time(self, job: str, run: str, timing: Timing, *, now_s: float) -> Trial:
-        """Take in what a run has timed before its training; may be repeated. Return its trial.
+    async def report_timing(self, job: str, run: str, timing: Timing, *, now_s: float) -> Trial:
+        """Record what a run has timed before its training; may be repeated. Return its trial.
 
         Raises:
             RequestError: a batch size is none of the job's, a time is not above 0; with every fault.
             UnknownTrialError: the run has no trial.
-            StoreUnavailableError: the database is away: it must be told again.
+            StoreUnavailableError: the database is away: report again.
         """
 
-        def take_in(connection: Connection) -> Trial:
-            known, trial = queries.find_job(connection, job), queries.find_trial(connection, job, run, locked=True)
-            if known is None or trial is None:
-                raise unknown_trial(job, run)
-            if faults := faults_of(timing, known):
+        def change(known: Job, trial: Trial) -> Trial:
+            if faults := timing_faults(timing, known):
                 raise RequestError(faults)
-            changed = timed(trial, timing, now_s)
-            if changed != trial:
-                queries.change_trials(connection, [changed])
-            return changed
+            return with_timing(trial, timing, now_s)
 
-        return await self._store.write(take_in)
+        return await self._change(job, run, change)
 
-    async def correct(self, job: str, run: str, *, batch_size: int, n_ranks: int | None, now_s: float) -> None:
-        """Take in the batch size that a run says it trains with; may be repeated (`corrections.trained_with`).
+    async def renew_lease(self, job: str, run: str, *, now_s: float) -> None:
+        """Renew the lease of a run that is alive, once a good part of it has passed.
 
         Raises:
             UnknownTrialError: the run has no trial.
@@ -184,128 +213,115 @@ class TrialRepository(JobRepository):
         trial = await self._store.read(lambda connection: queries.find_trial(connection, job, run))
         if trial is None:
             raise unknown_trial(job, run)
-        if batch_size == trial.batch_size:  # as nearly always
-            return
+        if with_renewed_lease(trial, now_s) is not trial:
+            await self._change(job, run, lambda _, trial: with_renewed_lease(trial, now_s))
 
-        def take_in(connection: Connection) -> Trial | None:
-            known, trial = queries.find_job(connection, job), queries.find_trial(connection, job, run, locked=True)
-            if known is None or trial is None:
-                raise unknown_trial(job, run)
-            sizes = known.batch_sizes
-            changed = reconcile_batch_size(trial, batch_size, batch_sizes=sizes, n_ranks=n_ranks, now_s=now_s)
-            if changed is trial:
-                return None
-            queries.change_trials(connection, [changed])
-            return changed
-
-        changed = await self._store.write(take_in)
-        if changed is not None:
-            level = logging.WARNING if is_released(changed) else logging.INFO
-            _LOGGER.log(level, "%s/%s: %s", job, run, changed.detail)
-
-    async def end(self, job: str, run: str, *, now_s: float, was_lost: bool = False) -> Trial | None:
-        """End the trial of a run that is over, though nobody said how; return it, or None where there is none.
-
-        Args:
-            job: the job.
-            run: the run.
-            now_s: Unix time [s].
-            was_lost: whether the run vanished rather than took its leave.
-        """
-        return await self._change(job, run, lambda trial: ended(trial, was_lost=was_lost, now_s=now_s))
-
-    async def expire(self, *, now_s: float) -> list[Trial]:
+    async def expire_leases(self, *, now_s: float) -> list[Trial]:
         """End the trials whose leases have run out and return them: lost, unless they had reached their target before.
 
-        Old claims are forgotten, too.
+        Old claims are deleted, too.
         """
 
-        def end_some(connection: Connection) -> list[Trial]:
-            silent = queries.find_silent(connection, now_s=now_s, limit=_BATCH)
+        def expire_some(connection: Connection) -> list[Trial]:
+            silent = queries.find_silent(connection, now_s=now_s, limit=_EXPIRED_AT_ONCE)
             changed = [with_expired_lease(trial, now_s) for trial in silent]
             queries.change_trials(connection, changed)
             return changed
 
         await self._store.write(lambda connection: queries.remove_claims(connection, until_s=now_s - CLAIM_S))
         expired: list[Trial] = []
-        while some := await self._store.write(end_some):
+        while some := await self._store.write(expire_some):
             expired += [trial for trial in some if trial.state not in IN_FLIGHT]
         return expired
 
-    async def _answer(self, wanted: Job, run: str, choice: Choice | None, now_s: float) -> Trial:
-        """Return a run's trial; a new one is of the choice, or of the choice that is best now."""
+    async def _get_or_create(self, described: Job, run: str, choice: Choice | None, now_s: float) -> Trial:
+        """Return a run's trial; a new one has the given choice, or the one that is best now."""
 
-        def answer(connection: Connection) -> Trial:
-            job = self._registered(connection, wanted)
+        def find_or_add(connection: Connection) -> Trial:
+            job = _registered(connection, described)
             found = queries.find_trial(connection, job.name, run, locked=choice is not None)
             if found is not None:
-                kept = found if choice is None else adopted(found, choice)
-                if kept is not found:
-                    queries.change_trials(connection, [kept])
-                return kept
-            trials = queries.find_recent(connection, job.name)
-            study, number = self._study(job, trials, now_s), next_number(trials)
-            trial = opened(
-                job=job.name,
-                run=run,
-                number=number,
-                # What is older, and was read for what it teaches, may have been done again since.
-                recurrence=next_recurrence(
-                    [one for one in trials if one.number >= number - queries.MAX_STUDIED], now_s
-                ),
-                choice=choice or self._choose(job, study, number),
-                lease_s=self._learning.lease_s,
-                now_s=now_s,
-                untimed=() if choice else untimed(study, trials),
-                eta=eta_of(job, self._learning),
-                hardware=measured_hardware(trials),
-            )
+                answered = found if choice is None else with_answer(found, choice)
+                if answered is not found:
+                    queries.change_trials(connection, [answered])
+                return answered
+            trial = self._new_trial(job, run, queries.find_recent(connection, job.name), choice, now_s)
             queries.add_trials(connection, [trial])
             return trial
 
-        return await self._store.write(answer)
+        return await self._store.write(find_or_add)
 
-    def _registered(self, connection: Connection, wanted: Job) -> Job:
-        """Return the job, added where it is new, and locked."""
-        while (job := queries.find_job(connection, wanted.name, locked=True)) is None:
-            queries.add_job(connection, wanted)
-        check_same(job, wanted)
-        return job
+    def _new_trial(self, job: Job, run: str, trials: Sequence[Trial], choice: Choice | None, now_s: float) -> Trial:
+        study, number = self._learning.study(job, trials, now_s), next_number(trials)
+        # Older recurrences, read for what they teach, may have been repeated since.
+        recent = [trial for trial in trials if trial.number >= number - queries.MAX_STUDIED]
+        return new_trial(
+            job=job.name,
+            run=run,
+            number=number,
+            recurrence=next_recurrence(recent, now_s),
+            choice=choice or self._learning.choose(job, study, number),
+            lease_s=self._learning.lease_s,
+            now_s=now_s,
+            untimed=() if choice else batch_sizes_to_time(study, trials),
+            eta=self._learning.eta(job),
+            hardware=measured_hardware(trials),
+        )
 
-    def _on_its_gpus(self, connection: Connection, before: Trial, trial: Trial, now_s: float) -> Trial:
-        """Return a trial whose bound is of the GPUs that it turns out to be on, where that can be reckoned.
+    def _with_bound_of_its_gpus(
+        self, connection: Connection, job: Job, before: Trial, trial: Trial, now_s: float
+    ) -> Trial:
+        """Return a trial whose cost bound is for the GPUs that it turns out to be on, where that can be computed.
 
-        It is looked for when they are known, and after each epoch: other runs may have ended there meanwhile.
+        Tried when they are reported and after each epoch, since other runs may have ended there meanwhile.
         """
-        is_bound = trial.cost_bound is not None and trial.state in IN_FLIGHT
-        if not (is_bound and is_bound_for_other_gpus(trial)):
+        if trial.cost_bound is None or trial.state not in IN_FLIGHT or not is_bound_for_other_gpus(trial):
             return trial
         if is_bound_for_other_gpus(before) and before.result.epochs == trial.result.epochs:
             return trial
-        job = queries.find_job(connection, trial.job)
-        if job is None:
-            return trial
-        bound = self._cost_bound(job, queries.find_recent(connection, job.name), trial, now_s)
-        return rebound(trial, bound, eta_of(job, self._learning))
+        trials = queries.find_recent(connection, job.name)
+        bound = self._learning.cost_bound(job, trials, trial, now_s)
+        return with_cost_bound(trial, bound, self._learning.eta(job))
 
-    def _stop_reason(self, connection: Connection, trial: Trial) -> str | None:
+    def _stop_reason(self, job: Job, trial: Trial) -> str | None:
         if trial.cost_bound is None or trial.state not in IN_FLIGHT:
             return None
-        job = queries.find_job(connection, trial.job)
-        eta = self._learning.eta if job is None else eta_of(job, self._learning)
-        # No power is guessed here: a run that nobody has measured is not stopped for what others draw.
+        eta = self._learning.eta(job)
+        # No power is assumed: a run that nobody has measured is not stopped for what others draw.
         return stop_reason(trial, cost_so_far(trial, eta, None), eta)
 
-    async def _change(self, job: str, run: str, change: Callable[[Trial], Trial]) -> Trial | None:
-        """Return the trial of a run after a change, or None where there is none."""
+    async def _change(self, job: str, run: str, change: Callable[[Job, Trial], Trial]) -> Trial:
+        """Return the trial of a run after a change.
 
-        def apply(connection: Connection) -> Trial | None:
-            trial = queries.find_trial(connection, job, run, locked=True)
-            if trial is None:
-                return None
-            changed = change(trial)
+        Raises:
+            UnknownTrialError: the run has no trial.
+        """
+
+        def apply(connection: Connection) -> Trial:
+            known, trial = _locked_trial(connection, job, run)
+            changed = change(known, trial)
             if changed != trial:
                 queries.change_trials(connection, [changed])
             return changed
 
         return await self._store.write(apply)
+
+
+def _locked_trial(connection: Connection, job: str, run: str) -> tuple[Job, Trial]:
+    """Return a job and the trial of its run, which nobody else may change until the transaction ends.
+
+    Raises:
+        UnknownTrialError: there is none.
+    """
+    known, trial = queries.find_job(connection, job), queries.find_trial(connection, job, run, locked=True)
+    if known is None or trial is None:
+        raise unknown_trial(job, run)
+    return known, trial
+
+
+def _registered(connection: Connection, described: Job) -> Job:
+    """Return the job, added where it is new, and locked."""
+    while (job := queries.find_job(connection, described.name, locked=True)) is None:
+        queries.add_job(connection, described)
+    check_same_job(job, described)
+    return job

@@ -1,7 +1,7 @@
-"""What runs have timed before their training: how fast each batch size is, which do not fit, which are to be timed.
+"""What runs time before they train: how fast each batch size is, which do not fit the memory, which to time next.
 
-An iteration that takes t seconds at batch size b takes t/b for each sample; an epoch takes that many times its samples,
-which nobody says. So these times and those of whole epochs are in different units, unless one batch size has both.
+An iteration of t seconds at batch size b takes t/b per sample; an epoch takes that many times its samples, a number that
+nobody reports. So these times and those of whole epochs are in different units, unless one batch size has both.
 """
 
 import math
@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from policies.batch_size import Study
 from policies.service.trials.hardware import UNKNOWN_HARDWARE, Hardware, newest_hardware
-from policies.service.trials.records import Job, Timing, Trial
+from policies.service.records import Job, Timing, Trial
 
 
-def faults_of(timing: Timing, job: Job) -> list[str]:
+def timing_faults(timing: Timing, job: Job) -> list[str]:
     """Return what is wrong with what a run of a job has timed."""
     sizes = [one.batch_size for one in timing.times]
     named = {*sizes, timing.too_large, timing.batch_size}
@@ -35,8 +35,8 @@ def faults_of(timing: Timing, job: Job) -> list[str]:
     return faults
 
 
-def merged(known: Timing | None, news: Timing) -> Timing:
-    """Return what a run has timed after it has timed once more, as after a restart: what is newer counts."""
+def merge_timings(known: Timing | None, news: Timing) -> Timing:
+    """Return a run's timing after it has timed again, as after a restart: the newer times count."""
     if known is None:
         return news
     limit = news.too_large
@@ -48,18 +48,20 @@ def merged(known: Timing | None, news: Timing) -> Timing:
 
 
 def sample_times(trials: Sequence[Trial], hardware: Hardware | None = None) -> Mapping[int, float]:
-    """Return how long a sample takes at each batch size that was timed, on such GPUs, else those of the newest end [s].
+    """Return the time of a sample at each timed batch size, the newest of several [s].
 
-    Of several times of one batch size the newest counts.
+    Args:
+        trials: all of the job.
+        hardware: the GPUs the times are for; None: those of the newest end.
     """
     times = (one for timing in _timings(trials, hardware) for one in timing.times)
     return {one.batch_size: one.iteration_time_s / one.batch_size for one in times}
 
 
-def too_large(trials: Sequence[Trial]) -> Sequence[int]:
-    """Return the batch sizes that did not fit the memory when they were to be timed, ascending.
+def sizes_too_large(trials: Sequence[Trial]) -> Sequence[int]:
+    """Return the batch sizes that did not fit the memory when they were timed, ascending.
 
-    What has run, and all that is smaller, fits: then the probe was mistaken.
+    A size that has run, and every smaller one, fits: then the probe was mistaken.
     """
     found = {timing.too_large for timing in _timings(trials)} - {None}
     if not found:
@@ -68,11 +70,11 @@ def too_large(trials: Sequence[Trial]) -> Sequence[int]:
     return sorted(size for size in found if size is not None and size > max(ran, default=0))
 
 
-def joined(sample_times_s: Mapping[int, float], epoch_times_s: Mapping[int, float]) -> Mapping[int, float]:
-    """Return what is known of the time of an epoch at each batch size, in one unit; only ratios mean anything.
+def combine_times(sample_times_s: Mapping[int, float], epoch_times_s: Mapping[int, float]) -> Mapping[int, float]:
+    """Return the relative time of an epoch at each batch size, in one unit of no meaning.
 
-    Times of iterations go before those of epochs, in which there are pauses, and epochs that did not end. Both are
-    returned where at least one batch size has both, which gives their ratio.
+    Timed iterations take precedence over epochs, which contain pauses and may be incomplete. Epochs are added where at
+    least one batch size has both, which gives the ratio of the units.
     """
     if not sample_times_s:
         return epoch_times_s
@@ -83,11 +85,11 @@ def joined(sample_times_s: Mapping[int, float], epoch_times_s: Mapping[int, floa
     return {**epoch_times_s, **{size: samples * time_s for size, time_s in sample_times_s.items()}}
 
 
-def untimed(study: Study, trials: Sequence[Trial]) -> tuple[int, ...]:
-    """Return the batch sizes that the next run should time: those that can run, and of whose speed nothing is known.
+def batch_sizes_to_time(study: Study, trials: Sequence[Trial]) -> tuple[int, ...]:
+    """Return the batch sizes that the next run should time: those that can run and whose speed is not known.
 
-    Where there are times, and costs of epochs, but none of the same batch size, the one with a cost that is nearest to
-    the default is to be timed, too: else the two could not be compared.
+    Where no batch size has both a time and an epoch cost, the one with a cost nearest to the default is added, because
+    the two could not be compared otherwise.
     """
     if len(study.open_candidates) < 2:  # noqa: PLR2004 — there is nothing to choose from
         return ()
@@ -100,7 +102,7 @@ def untimed(study: Study, trials: Sequence[Trial]) -> tuple[int, ...]:
 
 
 def _timings(trials: Sequence[Trial], hardware: Hardware | None = None) -> list[Timing]:
-    """Return what was timed on such GPUs, None: those of the trial that ended last; or where nobody has said which."""
+    """Return the timings of some GPUs (None: of the newest end's), and those whose GPUs are not reported."""
     timed = [trial for trial in trials if trial.timing is not None]
     hardware = hardware or (newest_hardware(trials) if timed else UNKNOWN_HARDWARE)
     return [trial.timing for trial in timed if trial.timing is not None and hardware.may_be_of(trial)]

@@ -1,9 +1,4 @@
-"""Validation of jobs as runs describe them, and of imported jobs and trials.
-
-What a run must say of its job when it asks for a batch size, and when that is another job than the one known.
-
-What an import may bring: exports that do not contradict themselves, and of their trials those that are not known.
-"""
+"""Validation of jobs as runs describe them, and of imported jobs and trials."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,67 +8,90 @@ import msgspec
 from msgspec.structs import replace
 
 from policies.service.errors import JobMismatchError, RequestError
-from policies.service.trials.lifecycle import check, n_epochs
-from policies.service.trials.records import IN_FLIGHT, Job, JobExport, Trial
-from policies.service.trials.timings import faults_of
+from policies.service.trials.lifecycle import check_result, n_epochs
+from policies.service.records import IN_FLIGHT, Job, JobExport, Trial
+from policies.service.trials.timings import timing_faults
 from publishers.messages.topics import is_name
 
 MAX_CANDIDATES: Final = 256
 MAX_BATCH_SIZE: Final = 1 << 31
+MAX_AHEAD_S: Final = 86_400.0
+"""How far the clock of an export's origin may be ahead; a lease renewed later than that would never expire."""
+MAX_RECURRENCE: Final = 1 << 30
+"""Half of what a record holds, so that as many recurrences can follow an import."""
 _SHOWN: Final = 8
 
 
-def new_job(name: str, *, batch_sizes: Sequence[int], default_batch_size: int, now_s: float) -> Job:
+def new_job(
+    name: str, *, batch_sizes: Sequence[int], default_batch_size: int, now_s: float, run: str | None = None
+) -> Job:
     """Return the job as a run describes it, its batch sizes sorted.
 
+    Args:
+        name: the name of the job.
+        batch_sizes: its candidates, in any order.
+        default_batch_size: one of them.
+        now_s: Unix time [s].
+        run: the run whose name is to be checked, too; None: of an import.
+
     Raises:
-        RequestError: there are no batch sizes, or too many, or some twice, or they are no such numbers; the default is
-            not among them; the name is none. With every fault.
+        RequestError: a name is invalid; there are no batch sizes, or too many, or duplicates, or no valid numbers; the
+            default is not among them. With every fault.
     """
-    faults = [*name_faults("job", name), *_candidate_faults(batch_sizes, default_batch_size)]
+    faults = [] if run is None else _name_faults("run", run)
+    faults += [*_name_faults("job", name), *_candidate_faults(batch_sizes, default_batch_size)]
     if faults:
         raise RequestError(faults)
     return Job(
-        name=name,
-        batch_sizes=tuple(sorted(batch_sizes)),
-        default_batch_size=default_batch_size,
-        created_at_s=now_s,
+        name=name, batch_sizes=tuple(sorted(batch_sizes)), default_batch_size=default_batch_size, created_at_s=now_s
     )
 
 
-def job_of_run(job: str, run: str, batch_sizes: Sequence[int], default_batch_size: int, now_s: float) -> Job:
-    """Return the job as a run describes it.
-
-    Raises:
-        RequestError: one of the two cannot be; with every fault.
-    """
-    faults = name_faults("run", run)
-    try:
-        wanted = new_job(job, batch_sizes=batch_sizes, default_batch_size=default_batch_size, now_s=now_s)
-    except RequestError as error:
-        raise RequestError([*faults, *error.faults]) from None
-    if faults:
-        raise RequestError(faults)
-    return wanted
-
-
-def name_faults(what: str, name: str) -> list[str]:
-    """Return what is wrong with the name of a job or a run: at most one sentence."""
-    return [] if is_name(name) else [f"{what} = {name!r}: must be 1 to 64 characters of A-Z a-z 0-9 . _ -"]
-
-
-def check_same(known: Job, wanted: Job) -> None:
+def check_same_job(known: Job, described: Job) -> None:
     """Check that a run describes the job that is known under its name.
 
     Raises:
         JobMismatchError: it has other batch sizes, or another default.
     """
-    if (known.batch_sizes, known.default_batch_size) != (wanted.batch_sizes, wanted.default_batch_size):
+    if (known.batch_sizes, known.default_batch_size) != (described.batch_sizes, described.default_batch_size):
         raise JobMismatchError(
             f"job {known.name} has batch sizes {_shown(known.batch_sizes)} and default {known.default_batch_size}, "
-            f"this run offers {_shown(wanted.batch_sizes)} and {wanted.default_batch_size}: give it another job name, "
-            f"or forget what was learned (gridchase policy forget {known.name})"
+            f"this run offers {_shown(described.batch_sizes)} and {described.default_batch_size}: give it another job "
+            f"name, or forget what was learned (gridchase policy forget {known.name})"
         )
+
+
+def check_exports(exports: Sequence[JobExport], now_s: float) -> None:
+    """Check that exports can be imported.
+
+    Args:
+        exports: the jobs with their trials.
+        now_s: Unix time: nothing in them happened much later [s].
+
+    Raises:
+        RequestError: they cannot; with every fault.
+    """
+    faults = [fault for export in exports for fault in _export_faults(export, now_s)]
+    names = Counter(export.job.name for export in exports)
+    faults += [f"job {name} comes {n} times: must come once" for name, n in names.items() if n > 1]
+    if faults:
+        raise RequestError(faults)
+
+
+def with_sorted_batch_sizes(job: Job) -> Job:
+    """Return a job with its batch sizes ascending, which a file need not have."""
+    return replace(job, batch_sizes=tuple(sorted(job.batch_sizes)))
+
+
+def new_trials(trials: Sequence[Trial], known: Sequence[Trial]) -> list[Trial]:
+    """Return the trials whose runs are not known, in their order, numbered after those that are."""
+    runs, number = {trial.run for trial in known}, known[-1].number + 1 if known else 0
+    new = sorted((trial for trial in trials if trial.run not in runs), key=lambda trial: trial.number)
+    return [replace(_with_consistent_end(trial), number=number + i) for i, trial in enumerate(new)]
+
+
+def _name_faults(what: str, name: str) -> list[str]:
+    return [] if is_name(name) else [f"{what} = {name!r}: must be 1 to 64 characters of A-Z a-z 0-9 . _ -"]
 
 
 def _candidate_faults(batch_sizes: Sequence[int], default_batch_size: int) -> list[str]:
@@ -81,10 +99,10 @@ def _candidate_faults(batch_sizes: Sequence[int], default_batch_size: int) -> li
     if not 1 <= len(sizes) <= MAX_CANDIDATES:
         return [f"batch_sizes has {len(sizes)} entries: must have 1 to {MAX_CANDIDATES}"]
     faults = []
-    if wrong := [size for size in sizes if not _is_batch_size(size)]:
-        faults.append(f"batch_sizes has {_shown(wrong)}: must be whole numbers from 1 to {MAX_BATCH_SIZE}")
-    elif twice := sorted({size for size in sizes if sizes.count(size) > 1}):
-        faults.append(f"batch_sizes has {_shown(twice)} more than once: must be distinct")
+    if invalid := [size for size in sizes if not _is_batch_size(size)]:
+        faults.append(f"batch_sizes has {_shown(invalid)}: must be whole numbers from 1 to {MAX_BATCH_SIZE}")
+    elif duplicates := sorted({size for size in sizes if sizes.count(size) > 1}):
+        faults.append(f"batch_sizes has {_shown(duplicates)} more than once: must be distinct")
     if default_batch_size not in sizes:
         faults.append(f"default_batch_size = {default_batch_size}: must be one of {_shown(sizes)}")
     return faults
@@ -99,49 +117,11 @@ def _shown(sizes: Sequence[int]) -> str:
     return ", ".join([*(str(size) for size in sizes[:_SHOWN]), *more])
 
 
-MAX_AHEAD_S: Final = 86_400.0
-"""The clock of where an export comes from may be wrong by this; a lease that is renewed later would never run out."""
-MAX_RECURRENCE: Final = 1 << 30
-"""Half of what a record holds: as many recurrences are still to come, and are counted on from the highest there is."""
-
-
-def check_exports(exports: Sequence[JobExport], now_s: float) -> None:
-    """Check that exports can be taken in.
-
-    Args:
-        exports: the jobs with their trials.
-        now_s: Unix time: nothing in them happened much later [s].
-
-    Raises:
-        RequestError: they cannot; with every fault.
-    """
-    faults = [fault for export in exports for fault in _faults(export, now_s)]
-    names = Counter(export.job.name for export in exports)
-    faults += [f"job {name} comes {n} times: must come once" for name, n in names.items() if n > 1]
-    if faults:
-        raise RequestError(faults)
-
-
-def ordered(job: Job) -> Job:
-    """Return a job with its batch sizes ascending, as jobs are here: in a file they may stand in any order."""
-    return replace(job, batch_sizes=tuple(sorted(job.batch_sizes)))
-
-
-def missing(trials: Sequence[Trial], known: Sequence[Trial]) -> list[Trial]:
-    """Return the trials whose runs are not known, in their order, numbered after those that are."""
-    runs, number = {trial.run for trial in known}, known[-1].number + 1 if known else 0
-    new = sorted((trial for trial in trials if trial.run not in runs), key=lambda trial: trial.number)
-    return [replace(_consistent(trial), number=number + i) for i, trial in enumerate(new)]
-
-
-def _faults(export: JobExport, now_s: float) -> list[str]:
+def _export_faults(export: JobExport, now_s: float) -> list[str]:
     job = export.job
     try:
         new_job(
-            job.name,
-            batch_sizes=job.batch_sizes,
-            default_batch_size=job.default_batch_size,
-            now_s=job.created_at_s,
+            job.name, batch_sizes=job.batch_sizes, default_batch_size=job.default_batch_size, now_s=job.created_at_s
         )
         msgspec.convert(msgspec.to_builtins(export), JobExport)
     except RequestError as error:
@@ -171,19 +151,16 @@ def _trial_faults(export: JobExport, trial: Trial, now_s: float) -> list[str]:
     if "\0" in trial.detail:
         faults.append("detail: must not hold the character NUL")
     if trial.timing is not None:
-        faults += faults_of(trial.timing, export.job)
+        faults += timing_faults(trial.timing, export.job)
     try:
-        check(trial.result, is_news=False)
+        check_result(trial.result, is_report=False)
     except RequestError as error:
         faults += error.faults
     return [*faults, *_end_faults(trial)]
 
 
 def _end_faults(trial: Trial) -> Iterator[str]:
-    """Yield what is wrong between the state of a trial and its result.
-
-    An end that was only inferred has no outcome; whatever its end, a run that has trained to its target says how long.
-    """
+    """Yield contradictions between the state of a trial and its result; an inferred end has no outcome."""
     outcome = trial.result.outcome
     if outcome not in {None, trial.state}:
         yield f"state = {trial.state}: must be {outcome}, as result.outcome, or that must be left out"
@@ -191,8 +168,8 @@ def _end_faults(trial: Trial) -> Iterator[str]:
         yield "state = reached: the result must say after how many epochs, at least 1 (reached_epochs, or epochs)"
 
 
-def _consistent(trial: Trial) -> Trial:
-    """Return a trial that has an end exactly where its state is one: by that those in flight are found."""
+def _with_consistent_end(trial: Trial) -> Trial:
+    """Set `ended_at_s` if and only if the state is terminal; the query for trials in flight relies on it."""
     if trial.state in IN_FLIGHT:
         return replace(trial, ended_at_s=None)
     return trial if trial.ended_at_s is not None else replace(trial, ended_at_s=trial.heard_at_s)

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from policies.service.errors import StoreUnavailableError
-from policies.service.trials.records import Result, Trial
+from policies.service.records import Result, Trial
 from policies.service.trials.repository import TrialRepository
 
 TIMEOUT_S: Final = 2.0

@@ -10,7 +10,7 @@ import pytest
 
 from policies.service.config import LearningConfig
 from policies.service.store.store import opened_store
-from policies.service.trials.records import Result, Timing, Trial
+from policies.service.records import Result, Timing, Trial
 from policies.service.trials.repository import TrialRepository
 from tests.live.policy.postgres import Postgres, postgres_server
 

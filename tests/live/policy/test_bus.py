@@ -16,7 +16,7 @@ from policies.service.bus.event_queue import PATIENCE_S
 from policies.service.config import HttpConfig, LearningConfig, PolicyConfig, StoreConfig
 from policies.service.errors import RequestError, StoreVersionError, UnknownJobError
 from policies.service.store.store import opened_store
-from policies.service.trials.records import Trial
+from policies.service.records import Trial
 from policies.service.trials.repository import TrialRepository
 from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient

@@ -18,7 +18,7 @@ import pytest
 from controller.cli.main import main
 from policies.service.config import LearningConfig
 from policies.service.store.store import opened_store
-from policies.service.trials.records import Result
+from policies.service.records import Result
 from policies.service.trials.repository import TrialRepository
 from publishers import Publisher
 from tests.live.conftest import free_port, wait_until

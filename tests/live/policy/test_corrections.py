@@ -12,7 +12,7 @@ from policies.service.config import LearningConfig
 from policies.service.errors import UnknownTrialError
 from policies.service.store.store import Store, opened_store
 from policies.service.trials import jobs as archive
-from policies.service.trials.records import Result, Trial
+from policies.service.records import Result, Trial
 from policies.service.trials.repository import TrialRepository
 
 pytestmark = pytest.mark.live

@@ -12,7 +12,7 @@ import pytest
 
 from policies.service.config import HttpConfig, LearningConfig, PolicyConfig, StoreConfig
 from policies.service.store.store import opened_store
-from policies.service.trials.records import Trial
+from policies.service.records import Trial
 from policies.service.trials.repository import TrialRepository
 from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient

@@ -8,7 +8,7 @@ from alembic.config import Config
 from sqlalchemy import Connection, text
 
 from policies.service.store.store import opened_store
-from policies.service.trials.records import Result, TrialUpdate
+from policies.service.records import Result, TrialUpdate
 from policies.service.trials.repository import TrialRepository
 from tests.live.policy.repositories import TIMEOUT_S, a_desk, ask, postgres_server, url
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from policies.service.config import LearningConfig
 from policies.service.store.store import opened_store
-from policies.service.trials.records import JobExport, Result, Trial
+from policies.service.records import JobExport, Result, Trial
 from policies.service.trials.repository import TrialRepository
 
 pytestmark = pytest.mark.live

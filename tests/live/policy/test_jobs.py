@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from policies.service.errors import RequestError
-from policies.service.trials.records import ImportCounts, Result
+from policies.service.records import ImportCounts, Result
 from tests.live.policy.postgres import postgres_server
 from tests.live.policy.repositories import DONE, NO_TIMING, a_desk, ask, url
 

@@ -11,7 +11,7 @@ from policies.batch_size import Choice, Study
 from policies.service.config import LearningConfig
 from policies.service.store import queries
 from policies.service.store.store import Store, opened_store
-from policies.service.trials.records import IterationTime, Job, Posterior, Result, Timing, Trial
+from policies.service.records import IterationTime, Job, Posterior, Result, Timing, Trial
 from policies.service.trials.repository import TrialRepository
 from tests.live.policy.postgres import Postgres, postgres_server
 

@@ -21,7 +21,7 @@ from policies.service.config import LearningConfig
 from policies.service.errors import RequestError, StoreUnavailableError, StoreVersionError
 from policies.service.store.schema import METADATA
 from policies.service.store.store import opened_store
-from policies.service.trials.records import Result
+from policies.service.records import Result
 from policies.service.trials.repository import TrialRepository
 from tests.live.conftest import eventually
 from tests.live.policy.outages import (
@@ -42,7 +42,7 @@ _CHILD: Final = """
 import asyncio, sys
 from policies.service.config import LearningConfig
 from policies.service.trials.repository import Desk
-from policies.service.trials.records import Result
+from policies.service.records import Result
 from policies.service.store.store import opened_store
 
 async def main(url, name):

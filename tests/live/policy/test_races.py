@@ -8,7 +8,7 @@ import pytest
 from policies.batch_size import Choice, Study
 from policies.service.config import LearningConfig
 from policies.service.store.store import Store, opened_store
-from policies.service.trials.records import Job, Result
+from policies.service.records import Job, Result
 from policies.service.trials.repository import CLAIM_S, TrialRepository
 from tests.live.policy.postgres import postgres_server
 from tests.live.policy.repositories import DONE, TIMEOUT_S, a_desk, ask, at_once, url

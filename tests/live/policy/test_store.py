@@ -16,7 +16,7 @@ from policies.service.errors import (
     UnknownTrialError,
 )
 from policies.service.trials.jobs import MAX_PAGE
-from policies.service.trials.records import JobSettings, Result
+from policies.service.records import JobSettings, Result
 from tests.live.policy.postgres import postgres_server
 from tests.live.policy.repositories import DONE, SIZES, a_desk, ask, url
 

@@ -9,7 +9,7 @@ import pytest
 
 from policies.service.app import store_url
 from policies.service.store.store import opened_store
-from policies.service.trials.records import Posterior, Trial
+from policies.service.records import Posterior, Trial
 from policies.service.trials.repository import TrialRepository
 from publishers import Publisher
 from tests.live.conftest import Mosquitto, eventually

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from policies.service.errors import RequestError, UnknownTrialError
-from policies.service.trials.records import IterationTime, Timing
+from policies.service.records import IterationTime, Timing
 from tests.live.policy.postgres import postgres_server
 from tests.live.policy.repositories import DONE, SIZES, a_desk, ask, url
 

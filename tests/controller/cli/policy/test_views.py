@@ -21,7 +21,7 @@ from controller.cli.policy.view import (
     scale_of,
     view_of,
 )
-from policies.service.trials.records import JobSummary
+from policies.service.records import JobSummary
 from tests.controller.cli.policy.samples import BATCH_SIZES, empty_view, sample_view, trial
 
 

@@ -16,7 +16,7 @@ from policies.service.bus.events import (
 )
 from policies.service.errors import UnknownTrialError
 from policies.service.trials.lifecycle import n_epochs
-from policies.service.trials.records import IterationTime, Result, Timing
+from policies.service.records import IterationTime, Result, Timing
 from tests.policies.service.memory_desk import NOW_S, MemoryDesk, final_energy, run_energy
 
 RUN = {"job": "resnet50", "run": "r1"}

@@ -13,7 +13,7 @@ from policies.service.bus import pending_events as spool_module
 from policies.service.bus.events import BatchSizesTimed, MetricReported, RunEnded, RunEvent
 from policies.service.bus.pending_events import PendingEvents, SpoolFiles
 from policies.service.errors import RequestError
-from policies.service.trials.records import IterationTime, Timing
+from policies.service.records import IterationTime, Timing
 from tests.policies.service.memory_desk import NOW_S, MemoryDesk, inline
 
 SOON_S = 20.0

@@ -13,7 +13,7 @@ from policies.service.errors import (
     UnknownJobError,
     UnknownTrialError,
 )
-from policies.service.trials.records import (
+from policies.service.records import (
     ENDED,
     IN_FLIGHT,
     ImportCounts,

@@ -13,7 +13,7 @@ from policies.service.http import handlers
 from policies.service.http import routes as operations
 from policies.service.http.gate import ConcurrencyLimit
 from policies.service.http.problems import ProblemError
-from policies.service.trials.records import JobExport
+from policies.service.records import JobExport
 from tests.live.conftest import eventually
 from tests.policies.service.http.api_client import ASK, RESULT, TRIALS, asking
 from tests.policies.service.http.fake_desk import FakeDesk

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from policies.batch_size import Outcome
 from policies.service.errors import TrialConflictError
 from policies.service.trials.lifecycle import ended, heard, is_expired, measured, n_epochs, told
-from policies.service.trials.records import ENDED, IN_FLIGHT, Result, Trial
+from policies.service.records import ENDED, IN_FLIGHT, Result, Trial
 from tests.policies.service.trials.trial_reports import a_trial, reached_at, validated
 
 PIECES: dict[str, Callable[[Trial, float], Trial]] = {

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from policies.service.trials.hardware import Hardware
 from policies.service.trials.lifecycle import rebound
 from policies.service.trials.observations import study_of
-from policies.service.trials.records import Job, Result, Trial
+from policies.service.records import Job, Result, Trial
 from tests.policies.service.trials.trial_reports import a_trial
 
 JOB = Job(name="job", batch_sizes=(16, 32, 64), default_batch_size=32, created_at_s=0.0)

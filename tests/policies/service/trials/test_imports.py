@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from policies.service.errors import RequestError, TrialConflictError
 from policies.service.trials.lifecycle import ended, heard, measured, next_recurrence, reconcile_batch_size, told
-from policies.service.trials.records import Job, JobExport, RecurrenceNumber, Result, Trial, TrialState
+from policies.service.records import Job, JobExport, RecurrenceNumber, Result, Trial, TrialState
 from policies.service.trials.validation import MAX_RECURRENCE, check_exports, ordered
 
 NOW_S = 1e9

@@ -19,7 +19,7 @@ from policies.service.trials.lifecycle import (
     opened,
     told,
 )
-from policies.service.trials.records import IN_FLIGHT, Result, Trial, TrialState
+from policies.service.records import IN_FLIGHT, Result, Trial, TrialState
 from tests.policies.service.trials.trial_reports import LEASE_S, a_trial, reached_at, validated
 
 

@@ -19,7 +19,7 @@ from policies.service.trials.observations import (
     stop_reason,
     study_of,
 )
-from policies.service.trials.records import Job, JobSettings, Result, Trial, TrialState
+from policies.service.records import Job, JobSettings, Result, Trial, TrialState
 
 JOB = Job(name="job", batch_sizes=(16, 32, 64), default_batch_size=32, created_at_s=0.0)
 MEASURED = Result(epochs=4, reached_epochs=4, energy_j=1000.0, duration_s=10.0, max_power_w=300.0)

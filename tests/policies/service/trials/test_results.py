@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from policies.batch_size import Choice
 from policies.service.errors import RequestError
 from policies.service.trials.lifecycle import measured, n_epochs, opened, told
-from policies.service.trials.records import Result
+from policies.service.records import Result
 from tests.policies.service.trials.trial_reports import LEASE_S, a_trial, reached_at, validated
 
 

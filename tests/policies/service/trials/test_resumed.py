@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from policies.service.trials.lifecycle import ended, heard, measured, n_epochs, told
 from policies.service.trials.observations import epoch_costs, run_cost, study_of
-from policies.service.trials.records import Job, Result
+from policies.service.records import Job, Result
 from tests.policies.service.trials.trial_reports import a_trial, reached_at, validated
 
 JOB = Job(name="job", batch_sizes=(16, 32, 64), default_batch_size=32, created_at_s=0.0)

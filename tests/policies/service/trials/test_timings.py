@@ -10,7 +10,7 @@ from policies.batch_size.epoch_costs import infer_epoch_costs
 from policies.service.errors import RequestError
 from policies.service.trials.lifecycle import timed
 from policies.service.trials.observations import epoch_times, study_of
-from policies.service.trials.records import IterationTime, Job, Result, Timing, Trial
+from policies.service.records import IterationTime, Job, Result, Timing, Trial
 from policies.service.trials.timings import faults_of, joined, merged, sample_times, too_large, untimed
 
 JOB = Job(name="job", batch_sizes=(8, 16, 32, 64), default_batch_size=32, created_at_s=0.0)

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from policies.batch_size import Choice
 from policies.service.trials.lifecycle import measured, opened
-from policies.service.trials.records import Trial
+from policies.service.records import Trial
 
 LEASE_S = 100.0
 CHOICE = Choice(batch_size=32, reason="default_first", detail="nothing is known yet", cost_bound=5.0)

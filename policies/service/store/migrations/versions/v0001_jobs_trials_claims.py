@@ -1,7 +1,5 @@
 """The first tables: jobs, trials, claims."""
 
-from typing import Any
-
 import sqlalchemy as sa
 from alembic import op
 
@@ -12,9 +10,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the tables."""
-    _make_jobs()
-    _make_trials()
+    """Create the tables."""
+    _create_jobs()
+    _create_trials()
     op.create_table(
         "claims",
         sa.Column("correlation", sa.Text(), nullable=False),
@@ -26,12 +24,12 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them, with all that is in them."""
+    """Drop the tables with all they hold."""
     for table in ("claims", "trials", "jobs"):
         op.drop_table(table)
 
 
-def _make_jobs() -> None:
+def _create_jobs() -> None:
     op.create_table(
         "jobs",
         sa.Column("name", sa.String(64), nullable=False),
@@ -47,7 +45,7 @@ def _make_jobs() -> None:
     )
 
 
-def _make_trials() -> None:
+def _create_trials() -> None:
     op.create_table(
         "trials",
         sa.Column("job", sa.String(64), nullable=False),
@@ -61,36 +59,13 @@ def _make_trials() -> None:
         sa.Column("lease_s", sa.Double(), nullable=False),
         sa.Column("cost_bound", sa.Double()),
         sa.Column("bound_eta", sa.Double()),
+        sa.Column("bound_gpu_model", sa.Text()),
+        sa.Column("bound_n_gpus", sa.BigInteger()),
         sa.Column("ended_at_s", sa.Double()),
         sa.Column("stop_ordered_at_s", sa.Double()),
         sa.Column("last_epoch", sa.BigInteger()),
         sa.Column("last_metric", sa.Double()),
-        *_measured(),
-        sa.Column("reason", sa.String(64), nullable=False),
-        sa.Column("detail", sa.Text(), nullable=False),
-        sa.Column("failure", sa.Text()),
-        sa.Column("untimed", sa.Text()),
-        sa.Column("timing", sa.Text()),
-        sa.ForeignKeyConstraint(["job"], ["jobs.name"], name="fk_trials_job", ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("job", "number", name="pk_trials"),
-        sa.UniqueConstraint("job", "run", name="uq_trials_job_run"),
-        sqlite_with_rowid=False,
-    )
-    _index("in_flight", ["job", "heard_at_s"], where="ended_at_s IS NULL")
-    _index("failed", ["job", "batch_size", "number"], where="state = 'failed'")
-    _index("timed", ["job", "requested_at_s"], where="timing IS NOT NULL")
-    _index("lost", ["job"], where="state = 'lost'")
-
-
-def _index(name: str, columns: list[str], *, where: str) -> None:
-    op.create_index(
-        f"ix_trials_{name}", "trials", columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where)
-    )
-
-
-def _measured() -> list["sa.Column[Any]"]:
-    """Return the columns of what a run has told of itself."""
-    return [
+        sa.Column("has_lost_count", sa.Boolean(), nullable=False, server_default=sa.false()),
         sa.Column("outcome", sa.String(16)),
         sa.Column("epochs", sa.BigInteger()),
         sa.Column("reached_epochs", sa.BigInteger()),
@@ -102,4 +77,23 @@ def _measured() -> list["sa.Column[Any]"]:
         sa.Column("carbon_g", sa.Double()),
         sa.Column("money", sa.Double()),
         sa.Column("currency", sa.Text()),
-    ]
+        sa.Column("reason", sa.String(64), nullable=False),
+        sa.Column("detail", sa.Text(), nullable=False),
+        sa.Column("failure", sa.Text()),
+        sa.Column("untimed", sa.Text()),
+        sa.Column("timing", sa.Text()),
+        sa.ForeignKeyConstraint(["job"], ["jobs.name"], name="fk_trials_job", ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("job", "number", name="pk_trials"),
+        sa.UniqueConstraint("job", "run", name="uq_trials_job_run"),
+        sqlite_with_rowid=False,
+    )
+    _create_index("in_flight", ["job", "heard_at_s"], where="ended_at_s IS NULL")
+    _create_index("failed", ["job", "batch_size", "number"], where="state = 'failed'")
+    _create_index("timed", ["job", "requested_at_s"], where="timing IS NOT NULL")
+    _create_index("lost", ["job"], where="state = 'lost'")
+
+
+def _create_index(name: str, columns: list[str], *, where: str) -> None:
+    op.create_index(
+        f"ix_trials_{name}", "trials", columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where)
+    )
