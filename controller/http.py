@@ -1,9 +1,9 @@
-"""The health of the controller over HTTP: /healthz (it lives), /readyz (it can do its work), /metrics (Prometheus)."""
+"""Health and metrics of the controller over HTTP: /healthz (liveness), /readyz (readiness), /metrics (Prometheus)."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Final
 
 from aiohttp import web
@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from controller.config import HttpConfig
 from controller.ports import Hold, LimitState, Sample
+from publishers.shared.http_server import HttpServer, Route, json_response
 
 NO_GPU: Final = "there is no GPU on this node: nothing is measured"
 NOT_CONNECTED: Final = "the broker has not answered yet"
@@ -20,7 +21,6 @@ _NOTES: Final = {
     Hold.YIELDED: "is yielded: another writer has set its limit, which is left alone until the run ends",
     Hold.OBSERVING: "is observed only: its limit cannot be written; the reason stands in its newest limit message",
 }
-_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,46 +75,34 @@ class Health:
     """The HTTP server; it asks `look` for a snapshot at each request."""
 
     def __init__(self, config: HttpConfig, *, look: Callable[[], Snapshot]) -> None:
-        self._config = config
         self._look = look
         self._registry = CollectorRegistry()
         self._registry.register(_Metrics(look))
+        routes = [
+            Route(name="live", path="/healthz", handle=self._healthz),
+            Route(name="ready", path="/readyz", handle=self._readyz),
+            Route(name="metrics", path="/metrics", handle=self._metrics),
+        ]
+        self._server = HttpServer(routes, host=config.host, port=config.port, title="health and metrics")
 
     async def run(self) -> None:
-        """Serve until cancelled; port -1 serves nothing. An address that is taken is told, and borne."""
-        if self._config.port < 0:
-            await asyncio.Event().wait()
-        app = web.Application()
-        app.add_routes(
-            [
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
-                web.get("/metrics", self._metrics),
-            ]
-        )
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        try:
-            try:
-                await web.TCPSite(runner, self._config.host, self._config.port).start()
-                _LOGGER.info("health and metrics at %s", ", ".join(f"http://{a[0]}:{a[1]}" for a in runner.addresses))
-            except OSError as error:
-                # Training is measured and limited all the same: a port is no reason to leave GPUs alone.
-                _LOGGER.error("http.host, http.port: %s; no health and metrics are served", error.strerror)
-            await asyncio.Event().wait()
-        finally:
-            await runner.cleanup()
+        """Serve until cancelled; port -1 serves nothing, and an address that is taken is only logged.
 
-    async def _healthz(self, _: web.Request) -> web.Response:
-        return web.json_response({"status": "ok"})
+        Training is measured and limited all the same: a port is no reason to leave GPUs alone.
+        """
+        async with self._server.serving():
+            await asyncio.Event().wait()
 
-    async def _readyz(self, _: web.Request) -> web.Response:
+    async def _healthz(self, _request: web.Request, _client: str) -> web.Response:
+        return json_response({"status": "ok"})
+
+    async def _readyz(self, _request: web.Request, _client: str) -> web.Response:
         now = self._look()
         troubles = now.troubles()
         answer = {"ready": not troubles, "troubles": troubles, "notes": now.notes()}
-        return web.json_response(answer, status=503 if troubles else 200)
+        return json_response(answer, status=HTTPStatus.SERVICE_UNAVAILABLE if troubles else HTTPStatus.OK)
 
-    async def _metrics(self, _: web.Request) -> web.Response:
+    async def _metrics(self, _request: web.Request, _client: str) -> web.Response:
         return web.Response(body=generate_latest(self._registry), content_type="text/plain", charset="utf-8")
 
 

@@ -1,13 +1,9 @@
-"""The policy service: builds its parts, starts one task for each, and stops them in reverse order.
-
-A desk whose database may still be on its way: until it is there, whatever is asked of it fails as unavailable.
-
-The policy service: its parts, one task for each, and the order of stopping, which is that of nesting read backwards.
+"""The policy service: builds its parts, runs one task for each, and stops them in reverse order.
 
     database ─ spool ─ bus ─ HTTP ─ workers
 
-The bus part: listener → mailboxes → answers (several) and results (one, in order) → desk; what the database cannot take
-now → spool → desk.
+On the bus: subscriber → queues → responders (several) and event writer (one, in order) → repository; what the database
+cannot take now → spool → repository.
 """
 
 import asyncio
@@ -17,99 +13,32 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
-from policies.service.bus.event_queue import PATIENCE_S
+from policies.service.bus.event_queue import GRACE_S
+from policies.service.bus.event_spool import EventSpool, SpoolFile
 from policies.service.bus.event_writer import EventWriter
 from policies.service.bus.lease_expiry import LeaseExpiry, period_s
-from policies.service.bus.pending_events import PendingEvents, SpoolFiles
 from policies.service.bus.subscriber import EventSubscriber
 from policies.service.bus.trial_responder import TrialResponder
 from policies.service.config import PolicyConfig
-from policies.service.errors import PolicyError, RequestError, StoreUnavailableError
+from policies.service.errors import PolicyError, RequestError
 from policies.service.http.app import served
 from policies.service.metrics import Metrics
-from policies.service.store.store import opened_store
+from policies.service.store.store import store_at
+from policies.service.trials.jobs import JobRepository
 from policies.service.trials.repository import TrialRepository
 from publishers.messages.topics import Topics
 from publishers.mqtt.bus_config import BUS_SETTINGS, BusConfig
 from publishers.mqtt.client import MqttClient
 from publishers.shared.secret_file import read_secret_file
 
-FIRST_PAUSE_S: Final = 0.5
-LONGEST_PAUSE_S: Final = 10.0
-
-_LOGGER = logging.getLogger(__name__)
-
-
-class LateDesk:
-    """Stands in for a `Desk`, with all its methods.
-
-    Args:
-        opened: opens the database, which has a desk then; may raise StoreUnavailableError, and is tried again.
-    """
-
-    def __init__(self, opened: Callable[[], AbstractAsyncContextManager[TrialRepository]]) -> None:
-        self.tried = asyncio.Event()
-        """Set once it is known whether the database is there."""
-        self._opened = opened
-        self._desk: TrialRepository | None = None
-        self._fault = "it has not answered yet"
-
-    @property
-    def is_there(self) -> bool:
-        """Return whether the database was opened."""
-        return self._desk is not None
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 — whichever method of the desk it is
-        """Return a method of the desk.
-
-        Raises:
-            StoreUnavailableError: there is none yet.
-        """
-        if name.startswith("_"):
-            raise AttributeError(name)
-        if self._desk is None:
-            raise StoreUnavailableError(f"the database is not there: {self._fault}")
-        return getattr(self._desk, name)
-
-    async def hold(self) -> None:
-        """Open the database, again and again until it is there, and hold it until cancelled.
-
-        Raises:
-            StoreVersionError: a newer version made it.
-            RequestError: its URL is wrong.
-        """
-        pause_s = FIRST_PAUSE_S
-        while True:
-            try:
-                await self._hold_once()
-            except StoreUnavailableError as error:
-                if not self.tried.is_set():
-                    _LOGGER.warning("the database is not there: runs get their default batch sizes: %s", error)
-                self._fault = str(error)
-                self.tried.set()
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-
-    async def _hold_once(self) -> None:
-        async with self._opened() as desk:
-            self._desk = desk
-            if self.tried.is_set():
-                _LOGGER.info("the database is there")
-            self.tried.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                self._desk = None
-
-
-_LOST: Final = (
-    "What was not stored, or answered: no room, bad messages, refused; `questions` and `progress` come again."
-)
-N_ANSWERERS: Final = 16
+_LOST: Final = "What was not stored, or answered: no room, bad messages, refused; `requests` and `progress` come again."
+N_RESPONDERS: Final = 16
 FIRST_LOOK_S: Final = 5.0
 """How long the start waits for the database; without it runs get their defaults."""
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +56,7 @@ async def run_service(
     stop: asyncio.Event,
     clock_s: Callable[[], float] = time.time,
     started: Callable[[Served], None] | None = None,
-    patience_s: float = PATIENCE_S,
+    grace_s: float = GRACE_S,
 ) -> None:
     """Serve until `stop` is set.
 
@@ -137,34 +66,33 @@ async def run_service(
         version: of gridchase, for the log.
         stop: ends it.
         clock_s: the time of day, Unix [s].
-        started: is told once it serves.
-        patience_s: how long a controller's last word on a run is waited for after its training process is gone [s].
+        started: called once it serves.
+        grace_s: how long a run's final energy is waited for after its training process is gone [s].
 
     Raises:
         RequestError: the configuration is wrong; with every fault.
         StoreVersionError: a newer version made the database.
     """
-    service = _Service(config, state_dir=state_dir, clock_s=clock_s, patience_s=patience_s)
-    _LOGGER.info("gridchase policy %s: database %s, bus %s", version, service.store_name, config.bus.url or "none")
-    with _plainly():
+    service = _Service(config, state_dir=state_dir, clock_s=clock_s, grace_s=grace_s)
+    database = config.store.url or store_url(config, state_dir)
+    _LOGGER.info("gridchase policy %s: database %s, bus %s", version, database, config.bus.url or "none")
+    with _unwrapped_errors():
         async with asyncio.TaskGroup() as tasks:
-            holding = tasks.create_task(service.desk.hold(), name="store")
+            keeping_open = tasks.create_task(service.store.keep_open(), name="store")
             await service.wait_for_store()
             await service.run(tasks, stop, started or (lambda _: None))
-            holding.cancel()
+            keeping_open.cancel()
 
 
 def store_url(config: PolicyConfig, state_dir: Path) -> str:
-    """Return the URL of the database that a configuration means."""
+    """Return the URL of the configured database."""
     return config.store.url or f"sqlite:///{(state_dir / 'policy.sqlite').absolute()}"
 
 
 class _Service:
     """The parts of one service."""
 
-    def __init__(
-        self, config: PolicyConfig, *, state_dir: Path, clock_s: Callable[[], float], patience_s: float
-    ) -> None:
+    def __init__(self, config: PolicyConfig, *, state_dir: Path, clock_s: Callable[[], float], grace_s: float) -> None:
         faults: list[str] = []
         password = _secret("store.password_file", config.store.password_file, faults)
         self._bus = _bus(config.bus, faults) if config.bus.url else None
@@ -173,30 +101,27 @@ class _Service:
         self._config = config
         self._clock_s = clock_s
         self._metrics = Metrics()
-        self.store_name = config.store.url or store_url(config, state_dir)
-        self.desk = LateDesk(lambda: _opened_desk(config, store_url(config, state_dir), password))
-        # Every method of the desk is there, if only by name.
-        self._desk = cast("TrialRepository", self.desk)
+        self.store = store_at(store_url(config, state_dir), password=password, timeout_s=config.store.timeout_s)
+        self._trials = TrialRepository(self.store, config.learning)
         spool_dir = Path(config.store.spool_dir) if config.store.spool_dir else state_dir / "spool"
-        self._spool = PendingEvents(SpoolFiles(spool_dir), self._desk)
+        self._spool = EventSpool(SpoolFile(spool_dir / "events.sqlite"), self._trials)
         self._topics = Topics(config.bus.root)
-        hear_period_s = period_s(config.learning.lease_s)
-        self._hear_period_s = hear_period_s
-        self._listener = EventSubscriber(
-            self._topics, clock_s=clock_s, hear_period_s=hear_period_s, patience_s=patience_s
+        self._heartbeat_period_s = period_s(config.learning.lease_s)
+        self._subscriber = EventSubscriber(
+            self._topics, clock_s=clock_s, heartbeat_period_s=self._heartbeat_period_s, grace_s=grace_s
         )
-        self._metrics.watch("lost", _LOST, _losses(self._listener, self._spool))
+        self._metrics.watch("lost", _LOST, _losses(self._subscriber, self._spool))
 
     async def wait_for_store(self) -> None:
         """Wait until it is known whether the database is there, but not for long."""
         try:
             async with asyncio.timeout(FIRST_LOOK_S):
-                await self.desk.tried.wait()
+                await self.store.tried.wait()
         except TimeoutError:
             _LOGGER.warning("the database has not answered in %g s: runs get their defaults until then", FIRST_LOOK_S)
 
     async def run(self, tasks: asyncio.TaskGroup, stop: asyncio.Event, started: Callable[[Served], None]) -> None:
-        """Serve until `stop`; then what is under way goes to the spool."""
+        """Serve until `stop`; then unfinished events go to the spool."""
         try:
             async with self._on_bus(), self._over_http() as http_url:
                 running = [tasks.create_task(work, name=name) for name, work in self._workers()]
@@ -210,39 +135,39 @@ class _Service:
 
     def _workers(self) -> Iterator[tuple[str, Coroutine[None, None, None]]]:
         """Yield the coroutines that make up the service, with the names of their tasks."""
-        yield "leases", self._leases().run()
-        yield "spool: write", self._spool.write()
+        yield "lease expiry", self._lease_expiry().run()
+        yield "spool: save", self._spool.save()
         yield "spool: replay", self._spool.replay()
         if self._bus is None:
             return
-        listener = self._listener
-        answers = TrialResponder(
-            listener.questions,
-            desk=self._desk,
+        subscriber = self._subscriber
+        responder = TrialResponder(
+            subscriber.requests,
+            trials=self._trials,
             bus=self._bus,
-            first_answers=listener.first_answers,
+            answers=subscriber.answers,
             metrics=self._metrics,
         )
-        yield from ((f"answers[{number}]", answers.run()) for number in range(N_ANSWERERS))
-        yield "answers: overdue", answers.run_overdue()
-        results = EventWriter(
-            listener.news,
-            desk=self._desk,
+        yield from ((f"responder[{number}]", responder.run()) for number in range(N_RESPONDERS))
+        yield "responder: overdue", responder.run_overdue()
+        writer = EventWriter(
+            subscriber.events,
+            trials=self._trials,
             bus=self._bus,
             topics=self._topics,
             spool=self._spool,
             metrics=self._metrics,
-            stranger_s=self._hear_period_s,
-            was_answered=lambda job, run: listener.first_answers.of(job, run) is not None,
+            unknown_run_s=self._heartbeat_period_s,
+            was_answered=lambda job, run: subscriber.answers.first_answer(job, run) is not None,
         )
-        yield "results", results.run()
-        yield "endings", listener.endings.run()
+        yield "event writer", writer.run()
+        yield "run ends", subscriber.run_ends.run()
 
-    def _leases(self) -> LeaseExpiry:
+    def _lease_expiry(self) -> LeaseExpiry:
         return LeaseExpiry(
-            self._desk,
+            self._trials,
             lease_s=self._config.learning.lease_s,
-            can_hear=lambda: self._trouble() is None and self.desk.is_there and not self._spool.is_waiting,
+            can_receive=lambda: self._bus_trouble() is None and self.store.is_open and not self._spool.is_waiting,
             clock_s=self._clock_s,
             metrics=self._metrics,
         )
@@ -252,43 +177,37 @@ class _Service:
         if self._bus is None:
             yield
             return
-        self._listener.subscribe(self._bus)
+        self._subscriber.subscribe(self._bus)
         async with self._bus:
             yield
 
     def _over_http(self) -> AbstractAsyncContextManager[str]:
         return served(
-            self._desk,
+            self._trials,
+            JobRepository(self.store, self._config.learning),
             http=self._config.http,
             clock_s=self._clock_s,
-            is_ready=self._troubles,
+            trouble=self._trouble,
             metrics=self._metrics,
         )
 
-    def _trouble(self) -> str | None:
-        """Return what, beside the database, keeps the service from its work."""
+    def _bus_trouble(self) -> str | None:
         if self._bus is None or self._bus.connected:
             return None
         return self._bus.last_error or "the broker has not answered yet"
 
-    def _troubles(self) -> str | None:
-        """Return that, and what keeps from the disk what waits for the database."""
-        return "; ".join(trouble for trouble in (self._trouble(), self._spool.trouble) if trouble) or None
+    def _trouble(self) -> str | None:
+        """Return what keeps the service from its work, other than the database."""
+        return "; ".join(trouble for trouble in (self._bus_trouble(), self._spool.trouble) if trouble) or None
 
 
-@asynccontextmanager
-async def _opened_desk(config: PolicyConfig, url: str, password: str) -> AsyncIterator[TrialRepository]:
-    async with opened_store(url, password=password, timeout_s=config.store.timeout_s) as store:
-        yield TrialRepository(store, config.learning)
-
-
-def _losses(listener: EventSubscriber, spool: PendingEvents) -> Mapping[str, Callable[[], int]]:
-    """Return the counts of what was lost, by what it was."""
+def _losses(subscriber: EventSubscriber, spool: EventSpool) -> Mapping[str, Callable[[], int]]:
+    """Return counts of what was lost, by kind."""
     return {
-        "questions": lambda: listener.questions.dropped,
-        "progress": lambda: listener.news.dropped,
-        "ends": lambda: listener.news.lost,
-        "bad_messages": lambda: listener.complaints.n_messages,
+        "requests": lambda: subscriber.requests.n_dropped,
+        "progress": lambda: subscriber.events.n_dropped,
+        "ends": lambda: subscriber.events.n_lost,
+        "bad_messages": lambda: subscriber.invalid_messages.n_messages,
         "spooled": lambda: spool.n_lost,
         "refused": lambda: spool.n_refused,
     }
@@ -311,7 +230,7 @@ def _bus(config: BusConfig, faults: list[str]) -> MqttClient | None:
 
 
 def _secret(key: str, file: str, faults: list[str]) -> str:
-    """Return what a file of a secret holds; "" where there is none, with the fault where there should be."""
+    """Return the secret in a file, "" where there is none; collect the fault where there should be one."""
     try:
         return read_secret_file(key, file) if file else ""
     except ValueError as error:
@@ -320,8 +239,8 @@ def _secret(key: str, file: str, faults: list[str]) -> str:
 
 
 @contextmanager
-def _plainly() -> Iterator[None]:
-    """Raise an error of ours as itself, where a group of tasks wraps it."""
+def _unwrapped_errors() -> Iterator[None]:
+    """Raise an error of ours as itself where a task group wraps it."""
     try:
         yield
     except BaseExceptionGroup as group:

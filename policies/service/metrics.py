@@ -1,4 +1,4 @@
-"""What the policy service counts, for Prometheus: answers and their time, results, ends, failures of the store."""
+"""Counters for Prometheus: answers and their latency, results, ended trials, failures of the database."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal
@@ -19,7 +19,7 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._answers = self._counter("answers", "Requests for a batch size that were answered.", "over", "reason")
-        self._results = self._counter("results", "Results of runs that were taken, progress included.", "over")
+        self._results = self._counter("results", "Reports of runs that were stored, progress included.", "over")
         self._ends = self._counter("trials_ended", "Trials by how they ended; a repeated end counts again.", "state")
         self._failures = self._counter("store_failures", "Times that the database did not answer.")
         self._requests = self._counter("http_requests", "Requests over HTTP.", "operation", "status")
@@ -31,33 +31,33 @@ class Metrics:
             registry=self._registry,
         )
 
-    def answered(self, reason: str, *, over: Way, answer_s: float) -> None:
+    def count_answer(self, reason: str, *, over: Way, answer_s: float) -> None:
         """Count a request for a batch size that was answered after `answer_s`."""
         self._answers.labels(over, reason).inc()
         self._answer_s.labels(over).observe(answer_s)
 
-    def told(self, *, over: Way) -> None:
-        """Count a result that was taken."""
+    def count_result(self, *, over: Way) -> None:
+        """Count a report that was stored."""
         self._results.labels(over).inc()
 
-    def ended(self, state: TrialState) -> None:
+    def count_ended(self, state: TrialState) -> None:
         """Count a trial that has ended, or was lost."""
         self._ends.labels(state).inc()
 
-    def store_failed(self) -> None:
+    def count_store_failure(self) -> None:
         """Count a time that the database did not answer."""
         self._failures.inc()
 
-    def requested(self, operation: str, status: int) -> None:
+    def count_request(self, operation: str, status: int) -> None:
         """Count a request over HTTP."""
         self._requests.labels(operation, f"{status}").inc()
 
     def watch(self, name: str, what: str, counts: Mapping[str, Callable[[], int]]) -> None:
-        """Show what others count, each under its name as the label `what`, as it is when it is asked for."""
+        """Expose counts that others keep, read at each scrape, each under its name as the label `what`."""
         self._registry.register(_Watch(f"gridchase_policy_{name}", what, counts))
 
     def text(self) -> bytes:
-        """Return all of them as Prometheus reads them."""
+        """Return the metrics in the text format of Prometheus."""
         return generate_latest(self._registry)
 
     def _counter(self, name: str, what: str, *labels: str) -> Counter:

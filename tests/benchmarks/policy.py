@@ -29,9 +29,9 @@ from sqlalchemy import create_engine
 
 from controller.cli.verb import VERSION
 from policies.service.config import HttpConfig, PolicyConfig, StoreConfig
-from policies.service.store import queries
-from policies.service.store.store import opened_store
 from policies.service.records import Job, Result, Trial
+from policies.service.store import queries
+from policies.service.store.store import open_store
 from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient
 from tests.benchmarks.controller import peak_mib, processor_s
@@ -88,7 +88,7 @@ def trials_of(job: str, dice: np.random.Generator, now_s: float) -> Iterator[Tri
 
 async def fill(file: Path) -> None:
     """Make the database, with its past."""
-    async with opened_store(f"sqlite:///{file}", timeout_s=60.0):
+    async with open_store(f"sqlite:///{file}", timeout_s=60.0):
         pass
     dice, now_s = np.random.default_rng(4), time.time()
     engine = create_engine(f"sqlite:///{file}")

@@ -179,7 +179,7 @@ async def test_an_address_that_is_taken_is_told_and_borne(caplog: pytest.LogCapt
             await eventually(lambda: caplog.records)
             assert not task.done()
             task.cancel()
-    assert "no health and metrics are served" in caplog.text
+    assert "health and metrics: not served" in caplog.text
 
 
 async def test_the_address_is_free_again_when_it_stops() -> None:

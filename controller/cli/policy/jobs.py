@@ -22,9 +22,9 @@ from controller.errors import ConfigError, ControllerError
 from policies.service.app import store_url
 from policies.service.config import PolicyConfig
 from policies.service.errors import UnknownJobError
-from policies.service.store.store import opened_store
 from policies.service.records import JobExport, Trial
-from policies.service.trials.repository import TrialRepository
+from policies.service.store.store import open_store
+from policies.service.trials.jobs import JobRepository
 
 T = TypeVar("T")
 PIPE_WIDTH: Final = 100
@@ -88,7 +88,7 @@ def show(database: DatabaseLocation, name: str, *, as_json: bool, html: Path | N
 def export(database: DatabaseLocation, name: str | None, *, out: Path | None) -> int:
     """Write jobs and all their runs as JSON."""
 
-    async def read(repository: TrialRepository) -> list[JobExport]:
+    async def read(repository: JobRepository) -> list[JobExport]:
         try:
             return await repository.export(name)
         except UnknownJobError as error:
@@ -160,7 +160,7 @@ def _console() -> Console:
 
 
 @asynccontextmanager
-async def opened_repository(database: DatabaseLocation, *, may_create: bool = False) -> AsyncIterator[TrialRepository]:
+async def opened_repository(database: DatabaseLocation, *, may_create: bool = False) -> AsyncIterator[JobRepository]:
     """Open the database and its repository.
 
     Raises:
@@ -171,18 +171,18 @@ async def opened_repository(database: DatabaseLocation, *, may_create: bool = Fa
         raise ControllerError(f"{file}: there is no database: did the service run with this --config and --state-dir?")
     if may_create and not database.config.store.url:
         database.state_dir.mkdir(parents=True, exist_ok=True)
-    async with opened_store(database.url, password=password, timeout_s=database.config.store.timeout_s) as store:
-        yield TrialRepository(store, database.config.learning)
+    async with open_store(database.url, password=password, timeout_s=database.config.store.timeout_s) as store:
+        yield JobRepository(store, database.config.learning)
 
 
 async def _with_repository(
-    database: DatabaseLocation, work: Callable[[TrialRepository], Awaitable[T]], *, may_create: bool = False
+    database: DatabaseLocation, work: Callable[[JobRepository], Awaitable[T]], *, may_create: bool = False
 ) -> T:
     async with opened_repository(database, may_create=may_create) as repository:
         return await work(repository)
 
 
-async def _view(repository: TrialRepository, name: str) -> JobView:
+async def _view(repository: JobRepository, name: str) -> JobView:
     try:
         job, posterior = await repository.job(name), await repository.posterior(name)
     except UnknownJobError as error:
@@ -195,7 +195,7 @@ async def _view(repository: TrialRepository, name: str) -> JobView:
     return view_of(job, posterior, trials)
 
 
-async def _with_near_names(repository: TrialRepository, name: str, error: UnknownJobError) -> UnknownJobError:
+async def _with_near_names(repository: JobRepository, name: str, error: UnknownJobError) -> UnknownJobError:
     """Return the error with similar names."""
     names = [job.name for job in await repository.jobs()]
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)

@@ -8,9 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from policies.batch_size.study import Belief
+from policies.service.records import ENDED, IN_FLIGHT, Job, Posterior, Trial
 from policies.service.trials.hardware import max_powers_w
 from policies.service.trials.observations import run_cost
-from policies.service.records import ENDED, IN_FLIGHT, Job, Posterior, Trial
 from policies.vocabulary.units import JOULES_PER_KWH
 
 _SCALES: Final = ((1e3 * JOULES_PER_KWH, "MWh"), (JOULES_PER_KWH, "kWh"), (JOULES_PER_KWH / 1e3, "Wh"), (1.0, "J"))

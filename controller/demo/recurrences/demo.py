@@ -33,9 +33,9 @@ from policies.replay.batch_size.simulation import MAX_TRIES, common_random_epoch
 from policies.service.app import run_service, store_url
 from policies.service.config import HttpConfig, LearningConfig, PolicyConfig
 from policies.service.errors import PolicyError
-from policies.service.store.store import opened_store
 from policies.service.records import ENDED, Job, Posterior, Trial
-from policies.service.trials.repository import TrialRepository
+from policies.service.store.store import open_store
+from policies.service.trials.jobs import JobRepository
 from publishers.messages.codec import encode
 from publishers.messages.reports import RunEnergy
 from publishers.messages.topics import Topics
@@ -127,7 +127,7 @@ async def run_recurrences(
 @asynccontextmanager
 async def _policy_service(
     options: RecurrenceOptions, broker: EmbeddedBroker, folder: Path
-) -> AsyncIterator[TrialRepository]:
+) -> AsyncIterator[JobRepository]:
     """Run the policy service, and open its database beside it, as `gridchase policy show` does."""
     config = PolicyConfig(
         bus=BusConfig(url=broker.url),
@@ -146,8 +146,8 @@ async def _policy_service(
         tasks.create_task(service, name="policy service")
         try:
             await wait_for_event(started, START_TIMEOUT_S, "the policy service did not start")
-            async with opened_store(store_url(config, folder), timeout_s=_STORE_TIMEOUT_S) as store:
-                yield TrialRepository(store, config.learning)
+            async with open_store(store_url(config, folder), timeout_s=_STORE_TIMEOUT_S) as store:
+                yield JobRepository(store, config.learning)
         finally:
             stop.set()
 
@@ -156,7 +156,7 @@ async def _train_all(
     options: RecurrenceOptions,
     job: RecurringJob,
     broker: EmbeddedBroker,
-    trials: TrialRepository,
+    trials: JobRepository,
     view: RecurrencesView,
 ) -> list[TrainedRun]:
     """Let the job recur, one run after the other, and return its runs."""
@@ -184,7 +184,7 @@ async def _train_all(
     return runs
 
 
-async def _run_once(task: RunTask, bus: MqttClient, trials: TrialRepository, view: RecurrencesView) -> TrainedRun:
+async def _run_once(task: RunTask, bus: MqttClient, trials: JobRepository, view: RecurrencesView) -> TrainedRun:
     """Run once, in a thread as training code does, and wait until the service has stored its end."""
     loop = asyncio.get_running_loop()
 
@@ -204,7 +204,7 @@ async def _run_once(task: RunTask, bus: MqttClient, trials: TrialRepository, vie
     return run
 
 
-async def _has_ended(trials: TrialRepository, task: RunTask) -> bool:
+async def _has_ended(trials: JobRepository, task: RunTask) -> bool:
     with suppress(PolicyError):  # the database may be busy for a moment
         return (await trials.trial(task.job.name, task.run)).state in ENDED
     return False

@@ -1,121 +1,119 @@
-"""News of runs on their way to the desk, one after the other; what the database cannot take now goes to the spool."""
+"""Writes events of runs to the database in their order; what the database cannot take now goes to the spool."""
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Final
 
 from policies.service.bus.event_queue import EventQueue
-from policies.service.bus.events import RunEvent, deliver
-from policies.service.bus.pending_events import PendingEvents
+from policies.service.bus.event_spool import EventSpool
+from policies.service.bus.events import RunEvent
 from policies.service.errors import PolicyError, StoreUnavailableError, TrialConflictError, UnknownTrialError
 from policies.service.metrics import Metrics
-from policies.service.ports import MessageBus, TrialDesk
+from policies.service.ports import MessageBus
+from policies.service.trials.repository import TrialRepository
 from publishers.messages.codec import encode
 from publishers.messages.reports import Command
 from publishers.messages.topics import Topics
+from publishers.shared.recent_dict import RecentDict
 
 TIMEOUT_S: Final = 10.0
-MAX_REMEMBERED: Final = 4_096
+MAX_RUNS: Final = 4_096
 MAX_REASON: Final = 1_024
 
 _LOGGER = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class EventWriter:
-    """Tells the desk what is heard of runs, in its order.
+    """Applies events to trials, and tells runs to stop that exceed their cost bound.
 
     Args:
-        stranger_s: for how long nobody asks again whether a run has a trial that had none [s].
-        was_answered: whether a run has a batch size from the service by now: it says that it runs before it asks.
+        events: the queue.
+        trials: where trials are stored.
+        bus: where commands go.
+        topics: those of the bus.
+        spool: takes events while the database is away.
+        metrics: counts stored events.
+        unknown_run_s: how long heartbeats and progress of a run without a trial are ignored [s].
+        was_answered: whether a run has got a batch size meanwhile: it publishes its status before it asks.
     """
 
     def __init__(
         self,
-        news: EventQueue[RunEvent],
+        events: EventQueue[RunEvent],
         *,
-        desk: TrialDesk,
+        trials: TrialRepository,
         bus: MessageBus,
         topics: Topics,
-        spool: PendingEvents,
+        spool: EventSpool,
         metrics: Metrics,
-        stranger_s: float,
+        unknown_run_s: float,
         was_answered: Callable[[str, str], bool] = lambda _job, _run: False,
     ) -> None:
-        self._news = news
-        self._desk = desk
+        self._events = events
+        self._trials = trials
         self._bus = bus
         self._topics = topics
         self._spool = spool
         self._metrics = metrics
-        self._stranger_s = stranger_s
+        self._unknown_run_s = unknown_run_s
         self._was_answered = was_answered
-        self._strangers: OrderedDict[Hashable, float] = OrderedDict()
-        self._stopped: OrderedDict[Hashable, str] = OrderedDict()
+        self._unknown_until_s: RecentDict[tuple[str, str], float] = RecentDict(MAX_RUNS)
+        self._stopped: RecentDict[tuple[str, str], str] = RecentDict(MAX_RUNS)
 
     async def run(self) -> None:
-        """Tell the desk until cancelled; what is left then goes to the spool."""
+        """Write until cancelled; what is queued then goes to the spool."""
         try:
             while True:
-                await self.take(await self._news.get())
+                await self.write(await self._events.get())
         finally:
-            for news in self._news.drain():
-                self._keep(news)
+            for event in self._events.drain():
+                self._put_in_spool(event)
 
-    async def take(self, news: RunEvent) -> None:
-        """Tell the desk one thing, or have it told later."""
+    async def write(self, event: RunEvent) -> None:
+        """Write one event, or put it in the spool."""
         if self._spool.is_waiting:
-            self._keep(news)
-        elif news.is_kept or not self._is_stranger(news):
+            self._put_in_spool(event)
+        elif event.outlives_outage or not self._is_of_unknown_run(event):
             try:
-                await self._tell(news)
+                await self._apply(event)
             except asyncio.CancelledError:
-                self._keep(news)
+                self._put_in_spool(event)
                 raise
 
-    async def _tell(self, news: RunEvent) -> None:
+    async def _apply(self, event: RunEvent) -> None:
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                stop = await deliver(self._desk, news)
+                stop = await event.apply(self._trials)
         except UnknownTrialError:  # a run that chose its batch size by itself
-            _remember(self._strangers, (news.job, news.run), asyncio.get_running_loop().time() + self._stranger_s)
+            self._unknown_until_s[event.job, event.run] = asyncio.get_running_loop().time() + self._unknown_run_s
         except (StoreUnavailableError, TimeoutError):
-            self._metrics.store_failed()
-            self._keep(news)
-        except TrialConflictError as error:  # over HTTP it was told another end, which holds
+            self._metrics.count_store_failure()
+            self._put_in_spool(event)
+        except TrialConflictError as error:  # another end was reported over HTTP, and counts
             _LOGGER.debug("%s", error)
         except PolicyError as error:
-            _LOGGER.warning("%s/%s: %s is not stored: %s", news.job, news.run, type(news).__name__.lower(), error)
-        except Exception:  # a bug with one run must not stop the others' results
-            _LOGGER.exception("%s/%s: %s is not stored", news.job, news.run, type(news).__name__.lower())
+            _LOGGER.warning("%s is not stored: %s", event.label, error)
+        except Exception:  # a bug with one run must not stop the others' events
+            _LOGGER.exception("%s is not stored", event.label)
         else:
-            self._metrics.told(over="bus")
+            self._metrics.count_result(over="bus")
             if stop is not None:
-                self._order_stop(news, stop)
+                self._order_stop(event, stop)
 
-    def _order_stop(self, news: RunEvent, why: str) -> None:
-        """Tell the run to stop, each time that it is heard of after its bound."""
+    def _order_stop(self, event: RunEvent, why: str) -> None:
+        """Tell the run to stop, with each report that exceeds its bound."""
         command = Command(command="stop", reason=why[:MAX_REASON])
-        self._bus.publish(self._topics.run(news.job, news.run, "command"), encode(command), qos=1)
-        if (news.job, news.run) not in self._stopped:
-            _LOGGER.info("%s/%s: told to stop: %s", news.job, news.run, why)
-        _remember(self._stopped, (news.job, news.run), why)
+        self._bus.publish(self._topics.run(event.job, event.run, "command"), encode(command), qos=1)
+        if (event.job, event.run) not in self._stopped:
+            _LOGGER.info("%s/%s: ordered to stop: %s", event.job, event.run, why)
+        self._stopped[event.job, event.run] = why
 
-    def _is_stranger(self, news: RunEvent) -> bool:
-        until_s = self._strangers.get((news.job, news.run))
-        is_stranger = until_s is not None and asyncio.get_running_loop().time() < until_s
-        return is_stranger and not self._was_answered(news.job, news.run)
+    def _is_of_unknown_run(self, event: RunEvent) -> bool:
+        until_s = self._unknown_until_s.get((event.job, event.run))
+        is_unknown = until_s is not None and asyncio.get_running_loop().time() < until_s
+        return is_unknown and not self._was_answered(event.job, event.run)
 
-    def _keep(self, news: RunEvent) -> None:
-        if news.is_kept:
-            self._spool.put(news)
-
-
-def _remember(known: OrderedDict[Hashable, T], key: Hashable, value: T) -> None:
-    """Keep a value under a key, and forget the oldest of too many."""
-    known[key] = value
-    known.move_to_end(key)
-    if len(known) > MAX_REMEMBERED:
-        known.popitem(last=False)
+    def _put_in_spool(self, event: RunEvent) -> None:
+        if event.outlives_outage:
+            self._spool.put(event)

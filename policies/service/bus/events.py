@@ -1,6 +1,5 @@
 """What runs report over the bus, as events: each can be stored now, or kept in a file and stored later, or twice."""
 
-from collections.abc import Hashable
 from typing import Self
 
 from msgspec import Struct
@@ -32,9 +31,14 @@ class Event(Struct, frozen=True, kw_only=True, tag_field="what"):
         return True
 
     @property
-    def key(self) -> Hashable:
+    def key(self) -> str:
         """Return what it is about; of several events with one key only `merged` is stored."""
-        return type(self).__name__, self.job, self.run
+        return f"{self.job}/{self.run}/{type(self).__name__}"
+
+    @property
+    def label(self) -> str:
+        """Return what to call it in the log."""
+        return f"{self.job}/{self.run}: {type(self).__name__}"
 
     def merged(self, newer: Self) -> Self:
         """Return what replaces this event and a newer one with the same key: the newer, as a rule."""
@@ -81,9 +85,9 @@ class MetricReported(Event, frozen=True, kw_only=True, tag="measured"):
         return self.reached
 
     @property
-    def key(self) -> Hashable:
+    def key(self) -> str:
         """Return what it is about."""
-        return type(self).__name__, self.job, self.run, self.reached
+        return f"{super().key}/{self.reached}"
 
     def merged(self, newer: Self) -> Self:
         """Return the newer; of those that reached the target the one of the earliest epoch, which counts."""
@@ -134,9 +138,9 @@ class EnergyReported(Event, frozen=True, kw_only=True, tag="used"):
         return self.energy.final
 
     @property
-    def key(self) -> Hashable:
+    def key(self) -> str:
         """Return what it is about."""
-        return type(self).__name__, self.job, self.run, self.energy.final
+        return f"{super().key}/{self.energy.final}"
 
     async def apply(self, trials: TrialRepository) -> str | None:
         """Store what was used; the final report also ends the trial."""
@@ -158,9 +162,7 @@ class EnergyReported(Event, frozen=True, kw_only=True, tag="used"):
             return with_inferred_end(trial, was_lost=energy.state != "finished", now_s=self.at_s)
         # Without a validation, all epochs of a run that has reached its target were needed for it.
         is_counted = trial.result.reached_epochs is None and energy.epochs_missed
-        return with_result(
-            trial, Result(outcome="reached", reached_epochs=n_epochs if is_counted else None), self.at_s
-        )
+        return with_result(trial, Result(outcome="reached", reached_epochs=n_epochs if is_counted else None), self.at_s)
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag="ended"):
@@ -210,6 +212,11 @@ class DefaultAnswered(Event, frozen=True, kw_only=True, tag="answered"):
 
 
 RunEvent = Heartbeat | MetricReported | TrialFailed | BatchSizesTimed | EnergyReported | RunEnded | DefaultAnswered
+
+
+def merge(older: RunEvent, newer: RunEvent) -> RunEvent:
+    """Return what replaces two events with one key."""
+    return older.merged(newer)  # type: ignore[arg-type]  # one key means one kind
 
 
 def _trained_with(batch_size: int | None, n_ranks: int | None = None) -> TrainedBatchSize | None:

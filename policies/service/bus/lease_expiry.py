@@ -1,4 +1,4 @@
-"""The end of leases: trials of runs that are not heard of any more are released, unless it is us who cannot hear."""
+"""Ends the trials of runs that have been silent for a lease, unless it is this process that cannot receive anything."""
 
 import asyncio
 import logging
@@ -7,71 +7,73 @@ from typing import Final
 
 from policies.service.errors import PolicyError, StoreUnavailableError
 from policies.service.metrics import Metrics
-from policies.service.ports import TrialDesk
+from policies.service.trials.repository import TrialRepository
 
-SHARE: Final = 0.1
-"""How much of a lease may pass until it is seen that it has run out, and how often a sign of life is passed on."""
+PERIOD_SHARE: Final = 0.1
+"""Share of a lease after which leases are checked again, and after which a further heartbeat is stored."""
 SHORTEST_PERIOD_S: Final = 1.0
 LONGEST_PERIOD_S: Final = 60.0
 GRACE_S: Final = 30.0
-"""After a time without bus or database: runs that go on are heard of within three of their heartbeats of 10 s."""
+"""After an outage of the bus or the database: within three heartbeats of 10 s every run that goes on is received."""
 
 _LOGGER = logging.getLogger(__name__)
 
 
 def period_s(lease_s: float) -> float:
-    """Return how often leases are looked at [s]."""
-    return min(max(SHARE * lease_s, SHORTEST_PERIOD_S), LONGEST_PERIOD_S)
+    """Return how often leases are checked [s]."""
+    return min(max(PERIOD_SHARE * lease_s, SHORTEST_PERIOD_S), LONGEST_PERIOD_S)
 
 
 class LeaseExpiry:
-    """Releases what has expired.
+    """Ends trials whose leases have run out.
 
     Args:
-        lease_s: how long leases are.
-        can_hear: whether signs of life would reach the database now.
+        trials: where they are stored.
+        lease_s: how long leases are [s].
+        can_receive: whether a heartbeat would reach the database now.
         clock_s: the time of day, Unix [s].
+        metrics: counts ended trials.
     """
 
     def __init__(
         self,
-        desk: TrialDesk,
+        trials: TrialRepository,
         *,
         lease_s: float,
-        can_hear: Callable[[], bool],
+        can_receive: Callable[[], bool],
         clock_s: Callable[[], float],
         metrics: Metrics,
     ) -> None:
-        self._desk = desk
+        self._trials = trials
         self._period_s = period_s(lease_s)
         self._grace_s = min(lease_s, GRACE_S)
-        self._can_hear = can_hear
+        self._can_receive = can_receive
         self._clock_s = clock_s
         self._metrics = metrics
-        self._hears_since_s: float | None = None
+        self._receives_since_s: float | None = None
 
     async def run(self) -> None:
-        """Look for expired leases until cancelled."""
+        """Check leases until cancelled."""
         while True:
             await asyncio.sleep(self._period_s)
-            if self._has_heard_enough():
+            if self._has_received_long_enough():
                 await self._expire()
 
-    def _has_heard_enough(self) -> bool:
-        """Return whether runs that go on had their chance to be heard."""
+    def _has_received_long_enough(self) -> bool:
+        """Return whether every run that goes on had the chance to be received."""
         now_s = asyncio.get_running_loop().time()
-        if not self._can_hear():
-            self._hears_since_s = None
-        elif self._hears_since_s is None:
-            self._hears_since_s = now_s
-        return self._hears_since_s is not None and now_s - self._hears_since_s >= self._grace_s
+        if not self._can_receive():
+            self._receives_since_s = None
+        elif self._receives_since_s is None:
+            self._receives_since_s = now_s
+        return self._receives_since_s is not None and now_s - self._receives_since_s >= self._grace_s
 
     async def _expire(self) -> None:
         try:
-            for trial in await self._desk.expire(now_s=self._clock_s()):
-                self._metrics.ended(trial.state)
-                _LOGGER.info("%s/%s: not heard of for %g s: %s", trial.job, trial.run, trial.lease_s, trial.state)
+            for trial in await self._trials.expire_leases(now_s=self._clock_s()):
+                self._metrics.count_ended(trial.state)
+                _LOGGER.info("%s/%s: silent for %g s: %s", trial.job, trial.run, trial.lease_s, trial.state)
         except StoreUnavailableError:
-            self._hears_since_s = None
+            self._receives_since_s = None
         except PolicyError as error:
-            _LOGGER.warning("leases are not looked at: %s", error)
+            _LOGGER.warning("leases are not checked: %s", error)

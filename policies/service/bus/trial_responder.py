@@ -1,7 +1,7 @@
 """Answers runs that ask for a batch size: with a trial, or the default while the database is away.
 
-Where the database fails, one process may answer the default while another still gets a trial from it. Both see the first
-answer on the bus, and keep to it: that is what the run trains with, whatever is answered later or stored.
+Where the database fails, one process may answer the default while another still gets a trial from it. Both see the
+first answer on the bus, and keep to it: that is what the run trains with, whatever is answered later or stored.
 """
 
 import asyncio
@@ -224,7 +224,7 @@ class TrialResponder:
         return _answer(pending, trial)
 
     async def _claim(self, pending: PendingRequest) -> bool:
-        """Return whether this process is to answer: it claimed first, or the process that did is not trusted any more."""
+        """Return whether this process is to answer: it claimed first, or the one that did has not answered in time."""
         if self._follows:
             await asyncio.sleep(FOLLOW_S)
             if self._is_answered(pending):

@@ -11,10 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from policies.service.http import examples
-from policies.service.http.calls import PathName
-from policies.service.http.problems import CONTENT_TYPE, Problem
-from policies.service.http.routes import OPERATIONS, Operation
+from policies.service.http.routes import JOB, OPERATIONS, RUN, Operation, PathName
+from publishers.shared.http_server import JSON, PROBLEM, Problem
 
 VERSION: Final = "1"
 _DESCRIPTION: Final = """\
@@ -24,8 +22,8 @@ Reading is open; writing needs a token, or comes from the machine that serves. A
 joules, powers watts. A run that cannot be told a batch size takes its default: it never waits for this service.
 """
 _PARAMETERS: Final = {
-    "job": ("The name of the job.", examples.JOB),
-    "run": ("The identity of the run, as `GRIDCHASE_RUN` or its launcher gives it.", examples.RUN),
+    "job": ("The name of the job.", JOB),
+    "run": ("The identity of the run, as `GRIDCHASE_RUN` or its launcher gives it.", RUN),
 }
 _PROBLEMS: Final[Mapping[int, tuple[str, str]]] = {
     400: ("BadRequest", "It cannot be read: a name, a parameter or the body is not what this document says."),
@@ -76,12 +74,12 @@ def _document() -> dict[str, Any]:
     }
 
 
-def _types_of(operation: Operation[Any, Any]) -> list[Any]:
+def _types_of(operation: Operation) -> list[Any]:
     kinds = [operation.answer, operation.body, *operation.other_answers.values()]
     return [kind for kind in kinds if kind is not None]
 
 
-def _operation(operation: Operation[Any, Any], refs: Mapping[str, Any]) -> dict[str, Any]:
+def _operation(operation: Operation, refs: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -93,23 +91,23 @@ def _operation(operation: Operation[Any, Any], refs: Mapping[str, Any]) -> dict[
     if operation.is_write:
         found["security"] = [{"token": []}]
     if operation.body is not None:
-        named = {name: {"value": msgspec.to_builtins(body)} for name, body in operation.bodies.items()}
+        named = {name: {"value": msgspec.to_builtins(body)} for name, body in operation.examples.items()}
         content = {"schema": refs[repr(operation.body)], "examples": named}
-        found["requestBody"] = {"required": True, "content": {"application/json": content}}
+        found["requestBody"] = {"required": True, "content": {JSON: content}}
     return found
 
 
-def _responses(operation: Operation[Any, Any], refs: Mapping[str, Any]) -> dict[str, Any]:
+def _responses(operation: Operation, refs: Mapping[str, Any]) -> dict[str, Any]:
     statuses = {*_EVERYWHERE, *operation.problems}
     statuses |= {*_WRITES} if operation.is_write else set()
     statuses |= {*_BODIES} if operation.body is not None else set()
     responses = {f"{status}": {"$ref": f"#/components/responses/{_PROBLEMS[status][0]}"} for status in sorted(statuses)}
     for status, kind in operation.other_answers.items():
-        responses[f"{status}"] = _answer("It cannot.", "application/json", refs[repr(kind)])
+        responses[f"{status}"] = _answer("It cannot.", JSON, refs[repr(kind)])
     if operation.answer is None:
         return {"204": {"description": "It is done."}} | responses
     answer = _answer("The answer.", operation.content_type, refs[repr(operation.answer)])
-    if operation.name == "ask":
+    if operation.name == "requestBatchSize":
         answer["links"] = _links()
     return {"200": answer} | responses
 
@@ -119,15 +117,15 @@ def _answer(description: str, content_type: str, schema: Any) -> dict[str, Any]:
 
 
 def _links() -> dict[str, Any]:
-    """Return what can be asked of a trial that was just given out."""
+    """Return what can be done with a trial that was just created."""
     job = {"job": "$request.path.job"}
     of_run = job | {"run": "$response.body#/run"}
-    links = {"trial": ("showTrial", of_run), "result": ("tell", of_run), "posterior": ("showPosterior", job)}
+    links = {"trial": ("showTrial", of_run), "result": ("reportResult", of_run), "posterior": ("showPosterior", job)}
     return {name: {"operationId": target, "parameters": given} for name, (target, given) in links.items()}
 
 
 def _problem(status: int, refs: Mapping[str, Any]) -> dict[str, Any]:
-    answer = _answer(_PROBLEMS[status][1], CONTENT_TYPE, refs[repr(Problem)])
+    answer = _answer(_PROBLEMS[status][1], PROBLEM, refs[repr(Problem)])
     if header := _RESPONSE_HEADERS.get(status):
         answer["headers"] = {header: {"required": True, "schema": {"type": "string"}}}
     return answer

@@ -1,46 +1,140 @@
-"""What can be done over HTTP: one table, from which the server and its OpenAPI document are made."""
+"""What can be done over HTTP: one table of operations, from which the routes and the OpenAPI document are made."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Literal
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Literal
 
-from policies.service.http import handlers
-from policies.service.http.calls import ApiRequest, Body, ExportQuery, NoQuery, Query, RunRegistration, TrialsQuery
-from policies.service.http.examples import ASK, EXPORT, PROGRESS, REACHED, SETTINGS, TIMED, TOO_LARGE
-from policies.service.http.service import Liveness, Readiness, Service
+import msgspec
+from aiohttp import web
+from msgspec import UNSET, Meta, UnsetType
+
+from policies.service.errors import PolicyError, UnknownJobError
+from policies.service.metrics import Metrics
 from policies.service.records import (
+    ENDED,
+    Candidates,
     ImportCounts,
+    IterationTime,
     Job,
     JobExport,
     JobSettings,
     JobSummary,
     Posterior,
+    Record,
     Result,
     Timing,
     Trial,
     TrialUpdate,
 )
+from policies.service.trials.jobs import JobRepository
+from policies.service.trials.repository import TrialRepository
+from publishers.messages.codec import BatchSize, Count
+from publishers.shared.http_server import JSON, Stream, json_response
 
-MAX_BODY_BYTES: Final = 1 << 20
-MAX_IMPORT_BYTES: Final = 64 << 20
 TIMEOUT_S: Final = 15.0
 BULK_TIMEOUT_S: Final = 300.0
 """For all of an export, or of an import: 64 MiB over a slow line."""
+MAX_BODY_BYTES: Final = 1 << 20
+MAX_IMPORT_BYTES: Final = 64 << 20
+PROBE_TIMEOUT_S: Final = 2.0
+"""For a check whether the database answers."""
 
+PathName = Annotated[str, Meta(pattern=r"\A(?!\.+\Z)[A-Za-z0-9._-]{1,64}\Z")]
+"""A `Name` that survives in a path: clients take `.` and `..` for directories."""
 _JOB: Final = "/v1/jobs/{job}"
 _TRIAL: Final = "/v1/jobs/{job}/trials/{run}"
+_LOGGER = logging.getLogger(__name__)
+
+
+class RunRegistration(Record, frozen=True, kw_only=True):
+    """A run that wants a batch size; its job is registered where it is new. The default must be a candidate."""
+
+    run: PathName
+    batch_sizes: Candidates
+    default_batch_size: BatchSize
+
+
+class NoQuery(Record, frozen=True, kw_only=True):
+    """No parameters."""
+
+
+class TrialsQuery(Record, frozen=True, kw_only=True):
+    """Which trials: the newest `limit` of those with a smaller number than `before`."""
+
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    before: Count | UnsetType = UNSET
+
+
+class ExportQuery(Record, frozen=True, kw_only=True):
+    """Of which job; without: of all."""
+
+    job: PathName | UnsetType = UNSET
+
+
+class Liveness(Record, frozen=True, kw_only=True):
+    """The process lives."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(Record, frozen=True, kw_only=True):
+    """Whether the service can do its work; `troubles` says what keeps it from that, a sentence each."""
+
+    ready: bool
+    troubles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation(Generic[Query, Body]):
+class ApiRequest:
+    """A validated request.
+
+    Attributes:
+        job, run: of its path; "" where it has none.
+        query, body: records of the operation's types.
+        now_s: when it was read, Unix time [s].
+        writer: who sent it; "" where nothing is written.
+    """
+
+    job: str
+    run: str
+    query: Any
+    body: Any
+    now_s: float
+    writer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What the operations use.
+
+    Attributes:
+        trials, jobs: the database.
+        metrics: the counters.
+        trouble: what keeps the service from its work, other than the database, in a sentence; None while nothing does.
+        document: the OpenAPI document.
+    """
+
+    trials: TrialRepository
+    jobs: JobRepository
+    metrics: Metrics
+    trouble: Callable[[], str | None]
+    document: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
     """One thing that can be done.
 
     Attributes:
         name: its `operationId`, and its label among the metrics.
-        answer: the type of what it answers; None: nothing.
+        handle: returns the answer: a record, bytes, a whole response or a stream.
+        answer: the type of the answer; None: nothing.
         query, body: the types of what it takes; `body` None: nothing.
-        problems: the statuses with which it can be refused, beside those that may befall each.
-        bodies: examples of bodies, by name.
+        problems: the statuses with which it can be refused, beside those that every operation has.
+        examples: examples of bodies, by name.
         other_answers: records that come with other statuses than 200.
         is_bulk: whether it may take long, and much.
     """
@@ -49,13 +143,13 @@ class Operation(Generic[Query, Body]):
     method: Literal["GET", "POST", "PUT", "DELETE"] = "GET"
     path: str
     summary: str
-    handle: Callable[[Service, ApiRequest[Query, Body]], Awaitable[object]]
+    handle: Callable[[Services, ApiRequest], Awaitable[object]]
     answer: Any
-    query: type[Query]
-    body: type[Body] | None = None
-    content_type: str = "application/json"
+    query: type[Record] = NoQuery
+    body: Any = None
+    content_type: str = JSON
     problems: tuple[int, ...] = ()
-    bodies: Mapping[str, Body] = field(default_factory=dict)
+    examples: Mapping[str, object] = field(default_factory=dict)
     other_answers: Mapping[int, Any] = field(default_factory=dict)
     is_bulk: bool = False
 
@@ -66,7 +160,7 @@ class Operation(Generic[Query, Body]):
 
     @property
     def is_about_the_service(self) -> bool:
-        """Return whether it asks for the state of the service itself, which must be told however busy it is."""
+        """Return whether it asks for the state of the service itself, which is answered however busy it is."""
         return not self.path.startswith("/v1/")
 
     @property
@@ -80,114 +174,252 @@ class Operation(Generic[Query, Body]):
         return BULK_TIMEOUT_S if self.is_bulk else TIMEOUT_S
 
 
-OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
+async def _configure_job(services: Services, request: ApiRequest) -> Job:
+    job = await services.jobs.configure(request.job, request.body)
+    settings = msgspec.json.encode(job.settings).decode()
+    _LOGGER.info("job %s: settings %s by %s", request.job, settings, request.writer)
+    return job
+
+
+async def _forget_job(services: Services, request: ApiRequest) -> None:
+    await services.jobs.forget(request.job)
+    _LOGGER.info("job %s: deleted with its trials by %s", request.job, request.writer)
+
+
+async def _list_trials(services: Services, request: ApiRequest) -> list[Trial]:
+    before = None if request.query.before is UNSET else request.query.before
+    return await services.jobs.trials(request.job, limit=request.query.limit, before=before)
+
+
+async def _request_batch_size(services: Services, request: ApiRequest) -> Trial:
+    now, registration = asyncio.get_running_loop().time, request.body
+    begun_s = now()
+    trial = await services.trials.get_or_create(
+        request.job,
+        registration.run,
+        batch_sizes=registration.batch_sizes,
+        default_batch_size=registration.default_batch_size,
+        now_s=request.now_s,
+    )
+    services.metrics.count_answer(trial.reason, over="http", answer_s=now() - begun_s)
+    return trial
+
+
+async def _report_result(services: Services, request: ApiRequest) -> TrialUpdate:
+    update = await services.trials.report(request.job, request.run, request.body, now_s=request.now_s)
+    services.metrics.count_result(over="http")
+    if update.trial.state in ENDED and request.body.outcome is not None:
+        services.metrics.count_ended(update.trial.state)
+    return update
+
+
+async def _report_timing(services: Services, request: ApiRequest) -> Trial:
+    trial = await services.trials.report_timing(request.job, request.run, request.body, now_s=request.now_s)
+    services.metrics.count_result(over="http")
+    return trial
+
+
+async def _export(services: Services, request: ApiRequest) -> list[JobExport] | Stream:
+    """Return one job, or stream all jobs, so that no more than one is held in memory."""
+    if request.query.job is not UNSET:
+        return await services.jobs.export(request.query.job)
+    return Stream(_exported(services, [job.name for job in await services.jobs.jobs()]))
+
+
+async def _exported(services: Services, names: Sequence[str]) -> AsyncIterator[bytes]:
+    separator = b"["
+    for name in names:
+        try:
+            found = await services.jobs.export(name)
+        except UnknownJobError:
+            continue  # forgotten meanwhile
+        for export in found:
+            yield separator + msgspec.json.encode(export)
+            separator = b",\n"
+    yield b"[]" if separator == b"[" else b"]"
+
+
+async def _import(services: Services, request: ApiRequest) -> ImportCounts:
+    counts = await services.jobs.import_(request.body, now_s=request.now_s)
+    _LOGGER.info("%d jobs with %d trials imported by %s", counts.n_jobs, counts.n_trials, request.writer)
+    return counts
+
+
+async def _live(_: Services, __: ApiRequest) -> Liveness:
+    return Liveness()
+
+
+async def _ready(services: Services, _: ApiRequest) -> web.Response:
+    troubles = tuple(trouble for trouble in (await _database_trouble(services), services.trouble()) if trouble)
+    status = HTTPStatus.SERVICE_UNAVAILABLE if troubles else HTTPStatus.OK
+    return json_response(Readiness(ready=not troubles, troubles=troubles), status=status)
+
+
+async def _database_trouble(services: Services) -> str | None:
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            await services.trials.check()
+    except PolicyError as error:
+        return str(error)
+    except TimeoutError:
+        return f"the database does not answer in {PROBE_TIMEOUT_S:g} s"
+    return None
+
+
+async def _metrics(services: Services, _: ApiRequest) -> bytes:
+    return services.metrics.text()
+
+
+async def _document(services: Services, _: ApiRequest) -> bytes:
+    return services.document
+
+
+JOB: Final = "resnet50"
+RUN: Final = "night-17"
+_REGISTRATION: Final = RunRegistration(run=RUN, batch_sizes=(32, 64, 128, 256, 512, 1024), default_batch_size=256)
+_PROGRESS: Final = Result(epochs=3, energy_j=2.1e6, duration_s=3_600.0, max_power_w=600.0)
+_REACHED: Final = Result(
+    outcome="reached",
+    epochs=12,
+    reached_epochs=12,
+    energy_j=8.4e6,
+    duration_s=14_400.0,
+    max_power_w=600.0,
+    gpu_model="NVIDIA A40",
+    n_gpus=2,
+)
+_TIMING: Final = Timing(
+    times=(
+        IterationTime(batch_size=32, iteration_time_s=0.021),
+        IterationTime(batch_size=64, iteration_time_s=0.031),
+        IterationTime(batch_size=128, iteration_time_s=0.055),
+    ),
+    too_large=256,
+    batch_size=128,
+)
+_EXPORT: Final = JobExport(
+    job=Job(name=JOB, batch_sizes=_REGISTRATION.batch_sizes, default_batch_size=256, created_at_s=1_795_000_000.0),
+    trials=(
+        Trial(
+            job=JOB,
+            run=RUN,
+            recurrence=0,
+            batch_size=256,
+            state="reached",
+            reason="default_first",
+            detail="nothing is known yet",
+            requested_at_s=1_795_000_000.0,
+            heard_at_s=1_795_014_400.0,
+            ended_at_s=1_795_014_400.0,
+            lease_s=600.0,
+            result=_REACHED,
+        ),
+    ),
+)
+
+OPERATIONS: Final = (
     Operation(
         name="listJobs",
         path="/v1/jobs",
-        summary="All jobs, in the order of their names.",
-        handle=handlers.list_jobs,
+        summary="All jobs, by name.",
+        handle=lambda services, _: services.jobs.jobs(),
         answer=list[JobSummary],
-        query=NoQuery,
     ),
     Operation(
         name="showJob",
         path=_JOB,
         summary="A job.",
-        handle=handlers.show_job,
+        handle=lambda services, request: services.jobs.job(request.job),
         answer=Job,
-        query=NoQuery,
         problems=(404,),
     ),
     Operation(
         name="forgetJob",
         method="DELETE",
         path=_JOB,
-        summary="Drop a job, with its trials and all that was learned from them.",
-        handle=handlers.forget_job,
+        summary="Delete a job, with its trials and all that was learned from them.",
+        handle=_forget_job,
         answer=None,
-        query=NoQuery,
         problems=(404,),
     ),
     Operation(
         name="configureJob",
         method="PUT",
         path=f"{_JOB}/settings",
-        summary="Replace what a job has of its own; what is left out is as in the configuration of the service.",
-        handle=handlers.configure_job,
+        summary="Replace a job's own settings; what is left out is as in the configuration of the service.",
+        handle=_configure_job,
         answer=Job,
-        query=NoQuery,
         body=JobSettings,
-        bodies={"energy alone": SETTINGS},
+        examples={"energy alone": JobSettings(eta=1.0)},
         problems=(404,),
     ),
     Operation(
         name="showPosterior",
         path=f"{_JOB}/posterior",
         summary="What is believed of a job's batch sizes now, and which would be next.",
-        handle=handlers.show_posterior,
+        handle=lambda services, request: services.jobs.posterior(request.job),
         answer=Posterior,
-        query=NoQuery,
         problems=(404,),
     ),
     Operation(
         name="listTrials",
         path=f"{_JOB}/trials",
         summary="A job's trials, newest first; the number of the last one is the next page's `before`.",
-        handle=handlers.list_trials,
+        handle=_list_trials,
         answer=list[Trial],
         query=TrialsQuery,
         problems=(404,),
     ),
     Operation(
-        name="ask",
+        name="requestBatchSize",
         method="POST",
         path=f"{_JOB}/trials",
-        summary="Ask for the batch size of a run. Asked again, the answer is the same. A new job is registered.",
-        handle=handlers.ask,
+        summary="Ask for the batch size of a run. A repeated request gets the same answer. A new job is registered.",
+        handle=_request_batch_size,
         answer=Trial,
-        query=NoQuery,
         body=RunRegistration,
-        bodies={"six candidates": ASK},
+        examples={"six candidates": _REGISTRATION},
         problems=(409, 422),
     ),
     Operation(
         name="showTrial",
         path=_TRIAL,
         summary="The trial of a run.",
-        handle=handlers.show_trial,
+        handle=lambda services, request: services.jobs.trial(request.job, request.run),
         answer=Trial,
-        query=NoQuery,
         problems=(404,),
     ),
     Operation(
-        name="tell",
+        name="reportResult",
         method="POST",
         path=f"{_TRIAL}/result",
-        summary="Tell how a run ended or, without an outcome, how far it is. Told again, it counts once.",
-        handle=handlers.tell,
+        summary="Report how a run ended or, without an outcome, its progress. A repeated report counts once.",
+        handle=_report_result,
         answer=TrialUpdate,
-        query=NoQuery,
         body=Result,
-        bodies={"progress": PROGRESS, "target reached": REACHED, "out of memory": TOO_LARGE},
+        examples={
+            "progress": _PROGRESS,
+            "target reached": _REACHED,
+            "out of memory": Result(outcome="failed", failure="CUDA out of memory"),
+        },
         problems=(404, 409, 422),
     ),
     Operation(
-        name="time",
+        name="reportTiming",
         method="PUT",
         path=f"{_TRIAL}/timing",
-        summary="Tell what a run has timed before its training: the batch sizes in `untimed` of its trial, or some.",
-        handle=handlers.time,
+        summary="Report what a run has timed before its training: the batch sizes in `untimed` of its trial, or some.",
+        handle=_report_timing,
         answer=Trial,
-        query=NoQuery,
         body=Timing,
-        bodies={"three fit": TIMED},
+        examples={"three fit": _TIMING},
         problems=(404, 422),
     ),
     Operation(
         name="exportJobs",
         path="/v1/export",
         summary="A job with all its trials, or all jobs, for `POST /v1/import`.",
-        handle=handlers.export,
+        handle=_export,
         answer=list[JobExport],
         query=ExportQuery,
         problems=(404,),
@@ -197,48 +429,33 @@ OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
         name="importJobs",
         method="POST",
         path="/v1/import",
-        summary="Take in what was exported. What is there already stays as it is; so it can be sent again.",
-        handle=handlers.import_,
+        summary="Add what was exported. What is there already stays as it is, so it can be sent again.",
+        handle=_import,
         answer=ImportCounts,
-        query=NoQuery,
         body=list[JobExport],
-        bodies={"a job after one run": [EXPORT]},
+        examples={"a job after one run": [_EXPORT]},
         problems=(409, 422),
         is_bulk=True,
     ),
-    Operation(
-        name="live",
-        path="/healthz",
-        summary="Whether the process lives.",
-        handle=handlers.live,
-        answer=Liveness,
-        query=NoQuery,
-    ),
+    Operation(name="live", path="/healthz", summary="Whether the process lives.", handle=_live, answer=Liveness),
     Operation(
         name="ready",
         path="/readyz",
         summary="Whether the service can do its work: the database can be read and written, the broker answers.",
-        handle=handlers.ready,
+        handle=_ready,
         answer=Readiness,
-        query=NoQuery,
         other_answers={503: Readiness},
     ),
     Operation(
         name="showMetrics",
         path="/metrics",
         summary="The counters of this process, for Prometheus.",
-        handle=handlers.show_metrics,
+        handle=_metrics,
         answer=str,
-        query=NoQuery,
         content_type="text/plain",
     ),
     Operation(
-        name="showDocument",
-        path="/openapi.json",
-        summary="This document.",
-        handle=handlers.show_document,
-        answer=dict[str, Any],
-        query=NoQuery,
+        name="showDocument", path="/openapi.json", summary="This document.", handle=_document, answer=dict[str, Any]
     ),
 )
-"""Each with a path and a method of its own."""
+"""Each has a path and a method of its own."""

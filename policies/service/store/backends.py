@@ -158,7 +158,10 @@ class PostgresDatabase:
             raise RequestError(["PostgreSQL needs the package asyncpg: pip install 'gridchase[postgres]'"])
         if unknown := set(url.query) - _POSTGRES_OPTIONS:
             raise RequestError(
-                [f"option {key} of the database's URL: only {', '.join(sorted(_POSTGRES_OPTIONS))} are known" for key in unknown]
+                [
+                    f"option {key} of the database's URL: only {', '.join(sorted(_POSTGRES_OPTIONS))} are known"
+                    for key in unknown
+                ]
             )
         self.name = url.set(drivername="postgresql").render_as_string()  # with stars for the password
         # libpq says sslmode, and the driver ssl; the values are the same.

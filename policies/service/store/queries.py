@@ -30,8 +30,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import RowMapping
 
-from policies.service.store.schema import CLAIMS, JOBS, TRIALS
 from policies.service.records import ENDED, Job, JobSettings, JobSummary, Result, Timing, Trial
+from policies.service.store.schema import CLAIMS, JOBS, TRIALS
 
 Row = dict[str, Any]
 _RESULT: Final = tuple(Result.__struct_fields__)
@@ -59,7 +59,7 @@ _STUDIED_COLUMNS: Final = _columns(_STUDIED)
 
 
 MAX_STUDIED: Final = 1_000
-"""Trials of a job that a study reads: older ones add nothing to the newest, and the job is locked while they are read."""
+"""Trials of a job that a study reads: older ones add little, and the job is locked while they are read."""
 _MAX_TIMED: Final = 100
 _ANY_NUMBER: Final = (1 << 31) - 1
 _PROOF: Final = "can this be written?"

@@ -10,10 +10,10 @@ from sqlalchemy import Connection
 
 from policies.service.config import LearningConfig
 from policies.service.errors import RequestError, StoreUnavailableError, UnknownJobError, UnknownTrialError
+from policies.service.records import ImportCounts, Job, JobExport, JobSettings, JobSummary, Posterior, Trial
 from policies.service.store import queries
 from policies.service.store.store import Store
 from policies.service.trials.learning import BatchSizeLearning
-from policies.service.records import ImportCounts, Job, JobExport, JobSettings, JobSummary, Posterior, Trial
 from policies.service.trials.validation import check_exports, check_same_job, new_trials, with_sorted_batch_sizes
 
 MAX_PAGE: Final = 10_000

@@ -8,9 +8,9 @@ import numpy as np
 
 from policies.batch_size import Choice, LearningSettings, Study, choose_batch_size, describe
 from policies.service.config import LearningConfig
+from policies.service.records import Job, Posterior, Trial
 from policies.service.trials.hardware import Hardware
 from policies.service.trials.observations import study_of
-from policies.service.records import Job, Posterior, Trial
 
 _ANY_TIME_S = 0.0
 """A time at which no lease has run out, for answers that do not depend on the time."""

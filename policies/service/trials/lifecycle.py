@@ -14,8 +14,8 @@ from msgspec.structs import FieldInfo, fields, replace
 
 from policies.batch_size import Choice
 from policies.service.errors import RequestError, TrialConflictError
-from policies.service.trials.hardware import UNKNOWN_HARDWARE, Hardware
 from policies.service.records import ENDED, IN_FLIGHT, Result, Timing, Trial
+from policies.service.trials.hardware import UNKNOWN_HARDWARE, Hardware
 from policies.service.trials.timings import merge_timings
 
 RENEWAL_SHARE: Final = 0.25
@@ -52,10 +52,14 @@ def new_trial(
     """Return a new trial, the promise of a batch size.
 
     Args:
-        job, run, number, recurrence, untimed: as in `Trial`.
+        job: the job.
+        run: the run.
+        number: which trial of its job it is.
+        recurrence: which recurrence it belongs to.
         choice: the batch size, why, and its cost bound.
         lease_s: the lease [s].
         now_s: Unix time [s].
+        untimed: batch sizes that the run may time.
         eta: the weight of energy in the cost bound.
         hardware: the GPUs for which the bound was computed.
     """

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from policies.batch_size import Observation, Study
+from policies.service.records import ENDED, Job, Trial
 from policies.service.trials.hardware import (
     Hardware,
     is_bound_for_other_gpus,
@@ -19,7 +20,6 @@ from policies.service.trials.hardware import (
     newest_hardware,
 )
 from policies.service.trials.lifecycle import is_in_flight, n_epochs, next_recurrence
-from policies.service.records import ENDED, Job, Trial
 from policies.service.trials.timings import combine_times, sample_times, sizes_too_large
 
 LEAST: Final = 1e-12
@@ -37,9 +37,9 @@ def study_of(
 ) -> Study:
     """Return what is known of a job, for the choice of a batch size.
 
-    A trial that has ended is an observation, unless nobody knows how many epochs it trained; a lost one contributes only
-    the time of its epochs. A batch size that did not fit the memory when it was timed has failed. A failure on another
-    GPU model than that of the newest end does not count, since the size may fit there.
+    A trial that has ended is an observation, unless nobody knows how many epochs it trained; a lost one contributes
+    only the time of its epochs. A batch size that did not fit the memory when it was timed has failed. A failure on
+    another GPU model than that of the newest end does not count, since the size may fit there.
 
     Args:
         job: the job.
@@ -148,8 +148,8 @@ def epoch_times(
 ) -> Mapping[int, float]:
     """Return the time of an epoch at each batch size where that says more than the costs, else nothing [s].
 
-    That is the case where a batch size was timed before a training (in another unit, `timings.combine_times`), or where a
-    run that goes on, or was lost, has a batch size of unknown cost: on average such runs are half-way through an epoch.
+    That is the case where a batch size was timed before a training (in another unit, `timings.combine_times`), or where
+    a run that goes on, or was lost, has a batch size of unknown cost: on average it is half-way through an epoch.
 
     Args:
         trials: all of the job.

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from policies.batch_size import Choice
 from policies.service.config import LearningConfig
 from policies.service.errors import RequestError, unknown_trial
+from policies.service.records import IN_FLIGHT, Job, Result, Timing, Trial, TrialUpdate
 from policies.service.store import queries
 from policies.service.store.store import Store
 from policies.service.trials.hardware import is_bound_for_other_gpus, measured_hardware
@@ -34,7 +35,6 @@ from policies.service.trials.lifecycle import (
     with_timing,
 )
 from policies.service.trials.observations import cost_so_far, stop_reason
-from policies.service.records import IN_FLIGHT, Job, Result, Timing, Trial, TrialUpdate
 from policies.service.trials.timings import batch_sizes_to_time, timing_faults
 from policies.service.trials.validation import check_same_job, new_job
 
@@ -103,9 +103,7 @@ class TrialRepository:
         described = new_job(job, run=run, batch_sizes=batch_sizes, default_batch_size=default_batch_size, now_s=now_s)
         if choice.batch_size not in described.batch_sizes:
             raise RequestError([f"batch_size = {choice.batch_size}: must be one of {list(described.batch_sizes)}"])
-        storable = Choice(
-            batch_size=choice.batch_size, reason=choice.reason, detail=choice.detail.replace("\0", "")
-        )
+        storable = Choice(batch_size=choice.batch_size, reason=choice.reason, detail=choice.detail.replace("\0", ""))
         return await self._get_or_create(described, run, storable, now_s)
 
     async def claim(self, correlation: str, *, now_s: float) -> bool:
@@ -137,7 +135,8 @@ class TrialRepository:
         """Record what is known of a run, its progress or its end; return its trial, and why it is to stop.
 
         Args:
-            job, run: whose.
+            job: the job.
+            run: the run.
             result: what was reported; None: nothing.
             trained: the batch size it trains with, if it says so.
             end: ends the trial with what is known by then; None: the run goes on, unless the result says otherwise.

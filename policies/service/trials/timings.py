@@ -1,7 +1,7 @@
 """What runs time before they train: how fast each batch size is, which do not fit the memory, which to time next.
 
-An iteration of t seconds at batch size b takes t/b per sample; an epoch takes that many times its samples, a number that
-nobody reports. So these times and those of whole epochs are in different units, unless one batch size has both.
+An iteration of t seconds at batch size b takes t/b per sample; an epoch takes that many times its samples, a number
+that nobody reports. So these times and those of whole epochs are in different units, unless one batch size has both.
 """
 
 import math
@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from policies.batch_size import Study
-from policies.service.trials.hardware import UNKNOWN_HARDWARE, Hardware, newest_hardware
 from policies.service.records import Job, Timing, Trial
+from policies.service.trials.hardware import UNKNOWN_HARDWARE, Hardware, newest_hardware
 
 
 def timing_faults(timing: Timing, job: Job) -> list[str]:
@@ -105,4 +105,4 @@ def _timings(trials: Sequence[Trial], hardware: Hardware | None = None) -> list[
     """Return the timings of some GPUs (None: of the newest end's), and those whose GPUs are not reported."""
     timed = [trial for trial in trials if trial.timing is not None]
     hardware = hardware or (newest_hardware(trials) if timed else UNKNOWN_HARDWARE)
-    return [trial.timing for trial in timed if trial.timing is not None and hardware.may_be_of(trial)]
+    return [trial.timing for trial in timed if trial.timing is not None and hardware.matches(trial)]

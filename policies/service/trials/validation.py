@@ -8,8 +8,8 @@ import msgspec
 from msgspec.structs import replace
 
 from policies.service.errors import JobMismatchError, RequestError
-from policies.service.trials.lifecycle import check_result, n_epochs
 from policies.service.records import IN_FLIGHT, Job, JobExport, Trial
+from policies.service.trials.lifecycle import check_result, n_epochs
 from policies.service.trials.timings import timing_faults
 from publishers.messages.topics import is_name
 

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from policies.service.errors import StoreUnavailableError
 from policies.service.records import Result, Trial
-from policies.service.trials.repository import TrialRepository
+from tests.policies.service.repositories import Repositories
 
 TIMEOUT_S: Final = 2.0
 PATIENT_S: Final = 20.0
@@ -21,8 +21,8 @@ GRACE_S: Final = 1.0
 STEP_S: Final = 0.05
 
 
-async def ask(desk: TrialRepository, run: str) -> Trial:
-    return await desk.ask("job", run, batch_sizes=(16, 32, 64), default_batch_size=32, now_s=1.0)
+async def ask(db: Repositories, run: str) -> Trial:
+    return await db.trials.get_or_create("job", run, batch_sizes=(16, 32, 64), default_batch_size=32, now_s=1.0)
 
 
 @asynccontextmanager
@@ -58,20 +58,20 @@ async def held_by_somebody_else(url: str) -> AsyncIterator[None]:
         await engine.dispose()
 
 
-async def ask_until_answered(desk: TrialRepository, run: str) -> Trial:
+async def ask_until_answered(db: Repositories, run: str) -> Trial:
     """Ask until the database is met again: it takes a moment to recover, and nothing tells when it has."""
     while True:
         try:
-            return await ask(desk, run)
+            return await ask(db, run)
         except StoreUnavailableError:
             await asyncio.sleep(0.05)
 
 
-async def told_until_taken(desk: TrialRepository, run: str) -> None:
+async def told_until_taken(db: Repositories, run: str) -> None:
     """Tell that a run was stopped until the database has taken it."""
     while True:
         try:
-            await desk.tell("job", run, Result(outcome="stopped", epochs=2), now_s=3.0)
+            await db.trials.report("job", run, Result(outcome="stopped", epochs=2), now_s=3.0)
         except StoreUnavailableError:
             await asyncio.sleep(0.05)
         else:

@@ -9,10 +9,10 @@ from typing import Final, TypeVar
 import pytest
 
 from policies.service.config import LearningConfig
-from policies.service.store.store import opened_store
 from policies.service.records import Result, Timing, Trial
-from policies.service.trials.repository import TrialRepository
+from policies.service.store.store import open_store
 from tests.live.policy.postgres import Postgres, postgres_server
+from tests.policies.service.repositories import Repositories
 
 __all__ = ["postgres_server"]
 TIMEOUT_S: Final = 20.0
@@ -34,13 +34,13 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @asynccontextmanager
-async def a_desk(url: str, learning: LearningConfig | None = None) -> AsyncIterator[TrialRepository]:
-    async with opened_store(url, timeout_s=TIMEOUT_S) as store:
-        yield TrialRepository(store, learning or LearningConfig())
+async def open_repositories(url: str, learning: LearningConfig | None = None) -> AsyncIterator[Repositories]:
+    async with open_store(url, timeout_s=TIMEOUT_S) as store:
+        yield Repositories(store, learning or LearningConfig())
 
 
-async def ask(desk: TrialRepository, run: str, *, job: str = "job", now_s: float = 1.0) -> Trial:
-    return await desk.ask(job, run, batch_sizes=SIZES, default_batch_size=32, now_s=now_s)
+async def ask(db: Repositories, run: str, *, job: str = "job", now_s: float = 1.0) -> Trial:
+    return await db.trials.get_or_create(job, run, batch_sizes=SIZES, default_batch_size=32, now_s=now_s)
 
 
 async def at_once(calls: Sequence[Callable[[], Awaitable[Answer]]]) -> list[Answer]:

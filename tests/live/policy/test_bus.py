@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Literal
 
@@ -12,17 +12,17 @@ import pytest
 
 from policies.service.app import Served, run_service, store_url
 from policies.service.bus import trial_responder as answers
-from policies.service.bus.event_queue import PATIENCE_S
+from policies.service.bus.event_queue import GRACE_S
 from policies.service.config import HttpConfig, LearningConfig, PolicyConfig, StoreConfig
 from policies.service.errors import RequestError, StoreVersionError, UnknownJobError
-from policies.service.store.store import opened_store
 from policies.service.records import Trial
-from policies.service.trials.repository import TrialRepository
+from policies.service.store.store import open_store
 from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient
 from publishers.mqtt.embedded_broker import embedded_broker, find_mosquitto
 from tests.live.conftest import Mosquitto, eventually, free_port
 from tests.live.policy.runs import Runs, are_to_different_requests
+from tests.policies.service.repositories import Repositories
 
 pytestmark = pytest.mark.live
 Kind = Literal["mosquitto", "amqtt"]
@@ -56,7 +56,7 @@ def config_of(bus_url: str, *, store: str = "", **learning: float) -> PolicyConf
 
 
 @asynccontextmanager
-async def service(config: PolicyConfig, state_dir: Path, *, patience_s: float = PATIENCE_S) -> AsyncIterator[None]:
+async def service(config: PolicyConfig, state_dir: Path, *, grace_s: float = GRACE_S) -> AsyncIterator[None]:
     """Run a service, until the end of the body; it may still be on its way to the broker when that begins."""
     stop, is_up = asyncio.Event(), asyncio.Event()
 
@@ -65,7 +65,7 @@ async def service(config: PolicyConfig, state_dir: Path, *, patience_s: float = 
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(
-            run_service(config, state_dir=state_dir, version="0", stop=stop, started=started, patience_s=patience_s)
+            run_service(config, state_dir=state_dir, version="0", stop=stop, started=started, grace_s=grace_s)
         )
         await is_up.wait()
         try:
@@ -76,9 +76,9 @@ async def service(config: PolicyConfig, state_dir: Path, *, patience_s: float = 
 
 async def trials_in(state_dir: Path, config: PolicyConfig, job: str = JOB) -> list[Trial]:
     """Return what stands in the database, newest first."""
-    async with opened_store(store_url(config, state_dir), timeout_s=5.0) as store:
+    async with open_store(store_url(config, state_dir), timeout_s=5.0) as store:
         try:
-            return await TrialRepository(store, config.learning).trials(job, limit=1_000)
+            return await Repositories(store, config.learning).jobs.trials(job, limit=1_000)
         except UnknownJobError:
             return []
 
@@ -130,7 +130,7 @@ async def test_a_run_without_memory_is_pruned_and_its_retry_is_the_same_recurren
 async def test_without_a_controller_the_process_says_how_it_ended(broker: Mosquitto, tmp_path: Path) -> None:
     async with runs_on(broker.url) as runs:
         config = config_of(broker.url)
-        async with service(config, tmp_path, patience_s=0.5):
+        async with service(config, tmp_path, grace_s=0.5):
             for run in ("reached", "stopped", "vanished"):
                 await runs.ask(JOB, run)
                 runs.say_status(JOB, run)
@@ -208,7 +208,7 @@ async def test_without_a_database_runs_get_their_default_and_are_taken_in_when_i
     database = tmp_path / "not-yet" / "policy.sqlite"
     database.parent.write_text("a file where the directory should be")
     config = config_of(broker.url, store=f"sqlite:///{database}")
-    caplog.set_level(logging.INFO, "policies.service.app")
+    caplog.set_level(logging.INFO, "policies.service.store.store")
     async with runs_on(broker.url) as runs, service(config, tmp_path):
         for number in range(3):
             answer = await runs.ask(JOB, f"r{number}")
@@ -216,12 +216,12 @@ async def test_without_a_database_runs_get_their_default_and_are_taken_in_when_i
             runs.train(JOB, f"r{number}")
         await runs.sent()
         database.parent.unlink()
-        await eventually(lambda: "the database is there" in caplog.text, timeout_s=30.0)
+        await eventually(lambda: "the database is open" in caplog.text, timeout_s=30.0)
         trials = await until_ended(tmp_path, config, 3)
         assert {(trial.batch_size, trial.reason, trial.state) for trial in trials} == {
             (32, "store_unavailable", "reached")
         }
-    warnings = [record for record in caplog.records if "database is not there" in record.getMessage()]
+    warnings = [record for record in caplog.records if "the database is not open" in record.getMessage()]
     assert len(warnings) == 1
 
 
@@ -232,21 +232,21 @@ async def test_what_could_not_be_stored_is_stored_by_the_next_process(broker: Mo
             await runs.ask(JOB, "r1")
             runs.train(JOB, "r1")
             await runs.sent()
-            await eventually(lambda: b'"what":"used"' in _kept(tmp_path))  # the last that was said
+            await eventually(lambda: "EnergyReported" in "".join(_spooled(tmp_path)))  # the last that was said
         config = config_of(broker.url)
         async with service(config, tmp_path):
             (trial,) = await until_ended(tmp_path, config, 1)
             assert (trial.batch_size, trial.state, trial.result.energy_j) == (32, "reached", 40_000.0)
-            await eventually(lambda: not _kept(tmp_path))
+            await eventually(lambda: not _spooled(tmp_path))
 
 
-def _kept(state_dir: Path) -> bytes:
-    """Return all that waits on disk for the database."""
-    kept = b""
-    for path in (state_dir / "spool").glob("*/*.jsonl"):
-        with suppress(FileNotFoundError):  # it was stored meanwhile
-            kept += path.read_bytes()
-    return kept
+def _spooled(state_dir: Path) -> list[str]:
+    """Return the keys of the events that wait on disk for the database."""
+    path = state_dir / "spool" / "events.sqlite"
+    if not path.exists():
+        return []
+    with closing(sqlite3.connect(path)) as connection:
+        return [key for (key,) in connection.execute("SELECT key FROM pending")]
 
 
 async def test_a_flood_of_nonsense_ends_nothing(

@@ -17,11 +17,11 @@ import pytest
 
 from controller.cli.main import main
 from policies.service.config import LearningConfig
-from policies.service.store.store import opened_store
 from policies.service.records import Result
-from policies.service.trials.repository import TrialRepository
+from policies.service.store.store import open_store
 from publishers import Publisher
 from tests.live.conftest import free_port, wait_until
+from tests.policies.service.repositories import Repositories
 
 pytestmark = pytest.mark.live
 GRIDCHASE = (sys.executable, "-m", "controller")
@@ -30,12 +30,14 @@ ENERGY_J, DURATION_S = 900.0, 5.0
 
 
 async def _learn(state_dir: Path, job: str, n_runs: int) -> None:
-    async with opened_store(f"sqlite:///{state_dir / 'policy.sqlite'}", timeout_s=10.0) as store:
-        desk = TrialRepository(store, LearningConfig())
+    async with open_store(f"sqlite:///{state_dir / 'policy.sqlite'}", timeout_s=10.0) as store:
+        db = Repositories(store, LearningConfig())
         for number in range(n_runs):
             now_s = 1_780_000_000.0 + 3_600 * number
             run = f"run-{number}"
-            trial = await desk.ask(job, run, batch_sizes=list(EPOCHS), default_batch_size=64, now_s=now_s)
+            trial = await db.trials.get_or_create(
+                job, run, batch_sizes=list(EPOCHS), default_batch_size=64, now_s=now_s
+            )
             epochs = EPOCHS[trial.batch_size]
             result = Result(
                 outcome="reached",
@@ -45,7 +47,7 @@ async def _learn(state_dir: Path, job: str, n_runs: int) -> None:
                 duration_s=DURATION_S * epochs,
                 max_power_w=250.0,
             )
-            await desk.tell(job, run, result, now_s=now_s + 60)
+            await db.trials.report(job, run, result, now_s=now_s + 60)
 
 
 @pytest.fixture

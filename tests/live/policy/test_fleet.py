@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from policies.service.config import HttpConfig, LearningConfig, PolicyConfig, StoreConfig
-from policies.service.store.store import opened_store
 from policies.service.records import Trial
-from policies.service.trials.repository import TrialRepository
+from policies.service.store.store import open_store
 from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient
 from tests.live.conftest import Mosquitto, eventually, wait_until
 from tests.live.policy.postgres import Postgres, postgres_server
 from tests.live.policy.runs import Runs
+from tests.policies.service.repositories import Repositories
 
 __all__ = ["postgres_server"]
 pytestmark = pytest.mark.live
@@ -125,9 +125,9 @@ async def _break(services: Services, server: Postgres) -> None:
 
 
 async def _trials(url: str) -> list[Trial]:
-    async with opened_store(url, timeout_s=5.0) as store:
-        desk = TrialRepository(store, LearningConfig())
-        return [trial for job in await desk.jobs() for trial in await desk.trials(job.name, limit=1_000)]
+    async with open_store(url, timeout_s=5.0) as store:
+        db = Repositories(store, LearningConfig())
+        return [trial for job in await db.jobs.jobs() for trial in await db.jobs.trials(job.name, limit=1_000)]
 
 
 async def _until_stored(url: str) -> Sequence[Trial]:

@@ -7,10 +7,10 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, text
 
-from policies.service.store.store import opened_store
 from policies.service.records import Result, TrialUpdate
-from policies.service.trials.repository import TrialRepository
-from tests.live.policy.repositories import TIMEOUT_S, a_desk, ask, postgres_server, url
+from policies.service.store.store import open_store
+from tests.live.policy.repositories import TIMEOUT_S, ask, open_repositories, postgres_server, url
+from tests.policies.service.repositories import Repositories
 
 __all__ = ["postgres_server", "url"]
 pytestmark = pytest.mark.live
@@ -21,50 +21,50 @@ EPOCH_J = {FAST: 100.0, SLOW: 900.0, MANY: 900.0}
 N_EPOCHS = 5
 
 
-async def tell(desk: TrialRepository, run: str, on: Result, *, epochs: int, reached: bool = False) -> TrialUpdate:
+async def tell(db: Repositories, run: str, on: Result, *, epochs: int, reached: bool = False) -> TrialUpdate:
     """Tell what a run has used after so many epochs."""
     used = {name: getattr(on, name) for name in ("gpu_model", "n_gpus", "max_power_w")}
     energy_j = EPOCH_J[on] * epochs
     result = Result(
         epochs=epochs, energy_j=energy_j, duration_s=energy_j / 300.0, outcome="reached" if reached else None, **used
     )
-    return await desk.tell("job", run, result, now_s=2.0)
+    return await db.trials.report("job", run, result, now_s=2.0)
 
 
 @pytest.mark.parametrize("other", [SLOW, MANY])
 async def test_runs_on_two_kinds_of_gpus_in_turn_are_not_stopped_by_each_others_bounds(url: str, other: Result) -> None:
-    async with a_desk(url) as desk:
+    async with open_repositories(url) as db:
         for number, on in enumerate(islice(cycle([FAST, other]), 8)):
-            await ask(desk, f"run-{number}")
-            stops = [(await tell(desk, f"run-{number}", on, epochs=n)).stop for n in range(1, N_EPOCHS)]
+            await ask(db, f"run-{number}")
+            stops = [(await tell(db, f"run-{number}", on, epochs=n)).stop for n in range(1, N_EPOCHS)]
             assert stops == [None] * (N_EPOCHS - 1), number
-            await tell(desk, f"run-{number}", on, epochs=N_EPOCHS, reached=True)
+            await tell(db, f"run-{number}", on, epochs=N_EPOCHS, reached=True)
 
 
 async def test_a_run_that_costs_too_much_for_its_own_gpus_is_stopped(url: str) -> None:
-    async with a_desk(url) as desk:
+    async with open_repositories(url) as db:
         for run, on in (("run-0", SLOW), ("run-1", FAST)):
-            await ask(desk, run)
-            await tell(desk, run, on, epochs=N_EPOCHS, reached=True)
-        trial = await ask(desk, "run-2")
+            await ask(db, run)
+            await tell(db, run, on, epochs=N_EPOCHS, reached=True)
+        trial = await ask(db, "run-2")
         assert trial.cost_bound is not None
         assert (trial.bound_gpu_model, trial.bound_n_gpus) == ("A100", 1)
-        told = await tell(desk, "run-2", SLOW, epochs=N_EPOCHS)
+        told = await tell(db, "run-2", SLOW, epochs=N_EPOCHS)
         assert told.stop is None
         assert told.trial.cost_bound == pytest.approx(9.0 * trial.cost_bound, rel=0.1)
         assert (told.trial.bound_gpu_model, told.trial.bound_n_gpus) == ("T4", 1)
-        assert (await tell(desk, "run-2", SLOW, epochs=3 * N_EPOCHS)).stop is not None
+        assert (await tell(db, "run-2", SLOW, epochs=3 * N_EPOCHS)).stop is not None
 
 
 async def test_on_gpus_of_which_nothing_is_known_a_run_has_no_bound_until_another_has_ended_there(url: str) -> None:
-    async with a_desk(url) as desk:
-        await ask(desk, "run-0")
-        await tell(desk, "run-0", FAST, epochs=N_EPOCHS, reached=True)
-        await ask(desk, "run-1")
-        assert (await tell(desk, "run-1", SLOW, epochs=10 * N_EPOCHS)).stop is None
-        await ask(desk, "run-2")
-        await tell(desk, "run-2", SLOW, epochs=N_EPOCHS, reached=True)
-        assert (await tell(desk, "run-1", SLOW, epochs=10 * N_EPOCHS + 1)).stop is not None
+    async with open_repositories(url) as db:
+        await ask(db, "run-0")
+        await tell(db, "run-0", FAST, epochs=N_EPOCHS, reached=True)
+        await ask(db, "run-1")
+        assert (await tell(db, "run-1", SLOW, epochs=10 * N_EPOCHS)).stop is None
+        await ask(db, "run-2")
+        await tell(db, "run-2", SLOW, epochs=N_EPOCHS, reached=True)
+        assert (await tell(db, "run-1", SLOW, epochs=10 * N_EPOCHS + 1)).stop is not None
 
 
 async def test_a_bound_of_a_former_version_is_of_unknown_gpus_and_binds(
@@ -76,10 +76,10 @@ async def test_a_bound_of_a_former_version_is_of_unknown_gpus_and_binds(
     upgrade = command.upgrade
     with monkeypatch.context() as patch:
         patch.setattr(command, "upgrade", first_schema)
-        async with opened_store(url, timeout_s=TIMEOUT_S) as store:
+        async with open_store(url, timeout_s=TIMEOUT_S) as store:
             await store.write(_fill)
-    async with a_desk(url) as desk:
-        told = await tell(desk, "run", SLOW, epochs=1)
+    async with open_repositories(url) as db:
+        told = await tell(db, "run", SLOW, epochs=1)
         assert (told.trial.bound_gpu_model, told.stop is not None) == (None, True)
 
 

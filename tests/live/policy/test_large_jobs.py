@@ -9,11 +9,12 @@ import pytest
 
 from policies.batch_size import Choice, Study
 from policies.service.config import LearningConfig
-from policies.service.store import queries
-from policies.service.store.store import Store, opened_store
 from policies.service.records import IterationTime, Job, Posterior, Result, Timing, Trial
-from policies.service.trials.repository import TrialRepository
+from policies.service.store import queries
+from policies.service.store.store import Store, open_store
+from policies.service.trials.learning import BatchSizeLearning
 from tests.live.policy.postgres import Postgres, postgres_server
+from tests.policies.service.repositories import Repositories
 
 __all__ = ["postgres_server"]
 pytestmark = pytest.mark.live
@@ -21,25 +22,33 @@ SIZES = (16, 32, 64)
 N_TRIALS = 3 * queries.MAX_STUDIED
 
 
-class Witness(TrialRepository):
-    """A desk that notes what it chose from, and in which thread it believed."""
+class RecordingLearning(BatchSizeLearning):
+    """Records what it chose from, and in which thread it computed posteriors."""
 
-    def __init__(self, store: Store, learning: LearningConfig) -> None:
-        super().__init__(store, learning)
+    def __init__(self) -> None:
+        super().__init__(LearningConfig())
         self.studies: list[Study] = []
         self.threads: list[threading.Thread] = []
 
-    def _choose(self, job: Job, study: Study, number: int) -> Choice:
+    def choose(self, job: Job, study: Study, number: int) -> Choice:
         self.studies.append(study)
-        return super()._choose(job, study, number)
+        return super().choose(job, study, number)
 
-    def _posterior(self, job: Job, trials: Sequence[Trial]) -> Posterior:
+    def posterior(self, job: Job, trials: Sequence[Trial]) -> Posterior:
         self.threads.append(threading.current_thread())
-        return super()._posterior(job, trials)
+        return super().posterior(job, trials)
 
-    def _best_batch_size(self, job: Job, trials: Sequence[Trial]) -> int | None:
+    def best_batch_size(self, job: Job, trials: Sequence[Trial]) -> int | None:
         self.threads.append(threading.current_thread())
-        return super()._best_batch_size(job, trials)
+        return super().best_batch_size(job, trials)
+
+
+class RecordingRepositories(Repositories):
+    """Repositories with one learning that records."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.learning = self.trials._learning = self.jobs._learning = RecordingLearning()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -52,19 +61,19 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @asynccontextmanager
-async def a_desk(url: str, trials: Sequence[Trial]) -> AsyncIterator[Witness]:
-    """Hold a desk whose one job has had these trials, numbered from 1."""
-    async with opened_store(url, timeout_s=20.0) as store:
-        desk = Witness(store, LearningConfig())
-        await ask(desk, "first", now_s=1.0)
-        await desk.end("job", "first", now_s=1.0)
+async def open_repositories(url: str, trials: Sequence[Trial]) -> AsyncIterator[RecordingRepositories]:
+    """Hold a db whose one job has had these trials, numbered from 1."""
+    async with open_store(url, timeout_s=20.0) as store:
+        db = RecordingRepositories(store)
+        await ask(db, "first", now_s=1.0)
+        await db.end("job", "first", now_s=1.0)
         await store.write(lambda connection: queries.add_trials(connection, trials))
-        desk.studies.clear()
-        yield desk
+        db.learning.studies.clear()
+        yield db
 
 
-async def ask(desk: TrialRepository, run: str, *, now_s: float) -> Trial:
-    return await desk.ask("job", run, batch_sizes=SIZES, default_batch_size=32, now_s=now_s)
+async def ask(db: Repositories, run: str, *, now_s: float) -> Trial:
+    return await db.trials.get_or_create("job", run, batch_sizes=SIZES, default_batch_size=32, now_s=now_s)
 
 
 def a_trial(number: int, *, state: str = "reached", batch_size: int = 32, timing: Timing | None = None) -> Trial:
@@ -89,21 +98,21 @@ def a_trial(number: int, *, state: str = "reached", batch_size: int = 32, timing
 
 
 async def test_a_question_reads_the_newest_trials_and_numbers_go_on(url: str) -> None:
-    async with a_desk(url, [a_trial(number) for number in range(1, N_TRIALS)]) as desk:
-        trial = await ask(desk, "next", now_s=1e4)
-        (study,) = desk.studies
+    async with open_repositories(url, [a_trial(number) for number in range(1, N_TRIALS)]) as db:
+        trial = await ask(db, "next", now_s=1e4)
+        (study,) = db.learning.studies
         assert len(study.observations) == queries.MAX_STUDIED
         assert (trial.number, trial.recurrence) == (N_TRIALS, N_TRIALS)
-        assert await ask(desk, "run-1", now_s=1e4) == await desk.trial("job", "run-1")
-        assert (await desk.posterior("job")).n_observations == queries.MAX_STUDIED
+        assert await ask(db, "run-1", now_s=1e4) == await db.jobs.trial("job", "run-1")
+        assert (await db.jobs.posterior("job")).n_observations == queries.MAX_STUDIED
 
 
 async def test_what_failed_was_timed_or_is_in_flight_counts_however_old_it_is(url: str) -> None:
     timing = Timing(times=(IterationTime(batch_size=16, iteration_time_s=0.1),))
     old = [a_trial(1, state="failed", batch_size=64), a_trial(2, timing=timing), a_trial(3, state="open")]
-    async with a_desk(url, [*old, *(a_trial(number) for number in range(4, N_TRIALS))]) as desk:
-        trial = await ask(desk, "next", now_s=1e4)
-        (study,) = desk.studies
+    async with open_repositories(url, [*old, *(a_trial(number) for number in range(4, N_TRIALS))]) as db:
+        trial = await ask(db, "next", now_s=1e4)
+        (study,) = db.learning.studies
         assert study.pruned == {64}
         assert 16 in study.epoch_times
         assert study.in_flight == (32,)
@@ -112,16 +121,16 @@ async def test_what_failed_was_timed_or_is_in_flight_counts_however_old_it_is(ur
 
 async def test_runs_that_were_lost_do_not_take_the_place_of_those_that_teach(url: str) -> None:
     lost = [a_trial(number, state="lost") for number in range(10, 10 + N_TRIALS)]
-    async with a_desk(url, [*(a_trial(number) for number in range(1, 10)), *lost]) as desk:
-        trial = await ask(desk, "next", now_s=1e4)
-        (study,) = desk.studies
+    async with open_repositories(url, [*(a_trial(number) for number in range(1, 10)), *lost]) as db:
+        trial = await ask(db, "next", now_s=1e4)
+        (study,) = db.learning.studies
         assert len(study.observations) == 9
         assert trial.recurrence == N_TRIALS + 10 - queries.MAX_STUDIED
 
 
 async def test_what_is_believed_is_computed_beside_the_loop(url: str) -> None:
-    async with a_desk(url, [a_trial(1)]) as desk:
-        await desk.posterior("job")
-        await desk.jobs()
-        assert len(desk.threads) == 2
-        assert threading.main_thread() not in desk.threads
+    async with open_repositories(url, [a_trial(1)]) as db:
+        await db.jobs.posterior("job")
+        await db.jobs.jobs()
+        assert len(db.learning.threads) == 2
+        assert threading.main_thread() not in db.learning.threads

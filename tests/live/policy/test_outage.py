@@ -19,10 +19,9 @@ from sqlalchemy import Connection, text
 
 from policies.service.config import LearningConfig
 from policies.service.errors import RequestError, StoreUnavailableError, StoreVersionError
-from policies.service.store.schema import METADATA
-from policies.service.store.store import opened_store
 from policies.service.records import Result
-from policies.service.trials.repository import TrialRepository
+from policies.service.store.schema import METADATA
+from policies.service.store.store import open_store
 from tests.live.conftest import eventually
 from tests.live.policy.outages import (
     PATIENT_S,
@@ -34,6 +33,7 @@ from tests.live.policy.outages import (
     unavailable_in_time,
 )
 from tests.live.policy.postgres import Postgres, postgres_server
+from tests.policies.service.repositories import Repositories
 
 __all__ = ["postgres_server"]
 pytestmark = pytest.mark.live
@@ -41,19 +41,19 @@ N_PROCESSES: Final = 4
 _CHILD: Final = """
 import asyncio, sys
 from policies.service.config import LearningConfig
-from policies.service.trials.repository import Desk
+from policies.service.trials.repository import TrialRepository
 from policies.service.records import Result
-from policies.service.store.store import opened_store
+from policies.service.store.store import open_store
 
 async def main(url, name):
     sys.stdin.readline()
-    async with opened_store(url, timeout_s=30.0) as store:
-        desk = Desk(store, LearningConfig())
+    async with open_store(url, timeout_s=30.0) as store:
+        trials = TrialRepository(store, LearningConfig())
         for i in range(10):
             run = f"{name}-{i}"
-            await desk.ask("job", run, batch_sizes=(16, 32, 64), default_batch_size=32, now_s=float(i))
+            await trials.get_or_create("job", run, batch_sizes=(16, 32, 64), default_batch_size=32, now_s=float(i))
             for _ in range(2):
-                await desk.tell("job", "shared" if i == 5 else run, Result(outcome="stopped", epochs=3), now_s=50.0)
+                await trials.report("job", "shared" if i == 5 else run, Result(outcome="stopped", epochs=3), now_s=50.0)
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -73,19 +73,19 @@ async def test_migrations_make_what_the_schema_says(url: str) -> None:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         return list(compare_metadata(context, METADATA))
 
-    async with opened_store(url, timeout_s=PATIENT_S) as store:
+    async with open_store(url, timeout_s=PATIENT_S) as store:
         assert await store.read(differences) == []
-    async with opened_store(url, timeout_s=PATIENT_S) as store:  # and nothing is done twice
+    async with open_store(url, timeout_s=PATIENT_S) as store:  # and nothing is done twice
         assert await store.read(differences) == []
 
 
 async def test_a_database_of_a_newer_version_is_left_alone(url: str) -> None:
-    async with opened_store(url, timeout_s=PATIENT_S) as store:
+    async with open_store(url, timeout_s=PATIENT_S) as store:
         await store.write(
             lambda connection: connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
         )
     with pytest.raises(StoreVersionError, match=r"has schema 9999, and this gridchase knows schemas up to 0003"):
-        async with opened_store(url, timeout_s=PATIENT_S):
+        async with open_store(url, timeout_s=PATIENT_S):
             pytest.fail("it was opened")
 
 
@@ -105,32 +105,32 @@ def test_processes_that_start_at_once_on_an_empty_database_count_everything_once
 
 
 async def _check_trials(url: str) -> None:
-    async with opened_store(url, timeout_s=PATIENT_S) as store:
-        desk = TrialRepository(store, LearningConfig())
-        trials = await desk.trials("job", limit=1000)
+    async with open_store(url, timeout_s=PATIENT_S) as store:
+        db = Repositories(store, LearningConfig())
+        trials = await db.jobs.trials("job", limit=1000)
         assert sorted(trial.run for trial in trials) == sorted(
             f"p{i}-{k}" for i in range(N_PROCESSES) for k in range(6)
         )
         assert sorted(trial.number for trial in trials) == list(range(len(trials)))
-        assert (await desk.posterior("job")).n_observations == N_PROCESSES * 5
+        assert (await db.jobs.posterior("job")).n_observations == N_PROCESSES * 5
 
 
 async def test_a_server_that_is_killed_is_unavailable_in_time_and_met_again(
     postgres_server: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="policies.service.store.store")
-    async with opened_store(postgres_server.new_database(), timeout_s=PATIENT_S) as store:
-        desk = TrialRepository(store, LearningConfig())
-        await ask(desk, "before")
+    async with open_store(postgres_server.new_database(), timeout_s=PATIENT_S) as store:
+        db = Repositories(store, LearningConfig())
+        await ask(db, "before")
         postgres_server.kill()
         try:
             for _ in range(3):
                 async with unavailable_in_time(PATIENT_S):
-                    await ask(desk, "during")
+                    await ask(db, "during")
         finally:
             postgres_server.start()
-        assert (await ask(desk, "after")).number == 1
-        await desk.tell("job", "before", Result(outcome="stopped", epochs=1), now_s=2.0)
+        assert (await ask(db, "after")).number == 1
+        await db.trials.report("job", "before", Result(outcome="stopped", epochs=1), now_s=2.0)
     ours = [record.getMessage() for record in caplog.records if record.name == "policies.service.store.store"]
     said = [message for message in ours if "tables" not in message]
     assert len(said) == 2
@@ -139,17 +139,17 @@ async def test_a_server_that_is_killed_is_unavailable_in_time_and_met_again(
 
 
 async def test_a_server_that_is_killed_under_questions_loses_and_doubles_none(postgres_server: Postgres) -> None:
-    async with opened_store(postgres_server.new_database(), timeout_s=PATIENT_S) as store:
-        desk = TrialRepository(store, LearningConfig())
-        await ask(desk, "first")
+    async with open_store(postgres_server.new_database(), timeout_s=PATIENT_S) as store:
+        db = Repositories(store, LearningConfig())
+        await ask(db, "first")
         answered: list[str] = []
         is_back = asyncio.Event()
 
         async def ask_and_tell(name: str) -> None:
             for number in range(90):  # of eight workers, in all less than a page of trials
                 run = f"{name}-{number}"
-                await ask_until_answered(desk, run)
-                await told_until_taken(desk, run)
+                await ask_until_answered(db, run)
+                await told_until_taken(db, run)
                 answered.append(run)
                 if is_back.is_set():
                     return
@@ -161,7 +161,7 @@ async def test_a_server_that_is_killed_under_questions_loses_and_doubles_none(po
             await asyncio.to_thread(postgres_server.kill)
             await asyncio.to_thread(postgres_server.start)
             is_back.set()
-        trials = await desk.trials("job", limit=1000)
+        trials = await db.jobs.trials("job", limit=1000)
         assert sorted(trial.run for trial in trials) == sorted(["first", *answered])
         assert sum(trial.state == "stopped" for trial in trials) == len(answered)
 
@@ -169,9 +169,9 @@ async def test_a_server_that_is_killed_under_questions_loses_and_doubles_none(po
 async def test_a_server_that_hangs_is_unavailable_in_time_and_met_again(postgres_server: Postgres) -> None:
     url = postgres_server.new_database()
     name = url.rsplit("/", 1)[1]
-    async with opened_store(url, timeout_s=TIMEOUT_S) as store:
-        desk = TrialRepository(store, LearningConfig())
-        await ask_until_answered(desk, "before")
+    async with open_store(url, timeout_s=TIMEOUT_S) as store:
+        db = Repositories(store, LearningConfig())
+        await ask_until_answered(db, "before")
         ours = (
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'gridchase%'"
         )
@@ -181,75 +181,75 @@ async def test_a_server_that_hangs_is_unavailable_in_time_and_met_again(postgres
             os.kill(pid, signal.SIGSTOP)
         try:
             async with unavailable_in_time():
-                await ask(desk, "during")
+                await ask(db, "during")
         finally:
             for pid in backends:
                 os.kill(pid, signal.SIGCONT)
-        assert (await ask_until_answered(desk, "after")).number <= 2
+        assert (await ask_until_answered(db, "after")).number <= 2
 
 
 async def test_a_job_that_somebody_else_holds_is_waited_for_no_longer_than_the_timeout(
     postgres_server: Postgres,
 ) -> None:
     url = postgres_server.new_database()
-    async with opened_store(url, timeout_s=TIMEOUT_S) as store:
-        desk = TrialRepository(store, LearningConfig())
-        await ask_until_answered(desk, "before")
+    async with open_store(url, timeout_s=TIMEOUT_S) as store:
+        db = Repositories(store, LearningConfig())
+        await ask_until_answered(db, "before")
         async with held_by_somebody_else(url), unavailable_in_time():
-            await ask(desk, "during")
-        assert (await ask_until_answered(desk, "after")).number == 1
+            await ask(db, "during")
+        assert (await ask_until_answered(db, "after")).number == 1
 
 
 async def test_a_file_that_somebody_else_writes_to_can_be_read_and_is_waited_for_in_time(tmp_path: Path) -> None:
     path = tmp_path / "policy.db"
-    async with opened_store(f"sqlite:///{path}", timeout_s=TIMEOUT_S) as store:
-        desk = TrialRepository(store, LearningConfig())
-        await ask_until_answered(desk, "before")
+    async with open_store(f"sqlite:///{path}", timeout_s=TIMEOUT_S) as store:
+        db = Repositories(store, LearningConfig())
+        await ask_until_answered(db, "before")
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            assert len(await desk.trials("job")) == 1
+            assert len(await db.jobs.trials("job")) == 1
             async with unavailable_in_time():
-                await ask(desk, "during")
-        assert (await ask_until_answered(desk, "after")).number <= 2
+                await ask(db, "during")
+        assert (await ask_until_answered(db, "after")).number <= 2
 
 
 async def test_a_full_disk_is_unavailable_and_nothing_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "policy.db"
-    async with opened_store(f"sqlite:///{path}", timeout_s=PATIENT_S) as store:
-        desk = TrialRepository(store, LearningConfig())
-        await ask(desk, "before")
+    async with open_store(f"sqlite:///{path}", timeout_s=PATIENT_S) as store:
+        db = Repositories(store, LearningConfig())
+        await ask(db, "before")
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         written = (tmp_path / "policy.db-wal").stat().st_size
         resource.setrlimit(resource.RLIMIT_FSIZE, (written, hard))  # no file may grow beyond this, as on a full disk
         try:
             async with unavailable_in_time(PATIENT_S):
-                await ask(desk, "during")
-            assert [trial.run for trial in await desk.trials("job")] == ["before"]
+                await ask(db, "during")
+            assert [trial.run for trial in await db.jobs.trials("job")] == ["before"]
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-        assert (await ask(desk, "after")).number == 1
+        assert (await ask(db, "after")).number == 1
 
 
 async def test_a_file_that_is_no_database_is_unavailable_and_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "policy.db"
     path.write_text("a diary" * 1000)
     with pytest.raises(StoreUnavailableError, match="file is not a database"):
-        async with opened_store(f"sqlite:///{path}", timeout_s=PATIENT_S):
+        async with open_store(f"sqlite:///{path}", timeout_s=PATIENT_S):
             pytest.fail("it was opened")
     assert path.read_text() == "a diary" * 1000
 
 
 async def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "below" / "policy.db"
-    async with opened_store(f"sqlite:///{path}", timeout_s=PATIENT_S) as store:
-        await ask(TrialRepository(store, LearningConfig()), "run")
+    async with open_store(f"sqlite:///{path}", timeout_s=PATIENT_S) as store:
+        await ask(Repositories(store, LearningConfig()), "run")
         assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
 
 
 async def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreUnavailableError, match="check the directory"):
-        async with opened_store(f"sqlite:///{tmp_path}/file/policy.db", timeout_s=PATIENT_S):
+        async with open_store(f"sqlite:///{tmp_path}/file/policy.db", timeout_s=PATIENT_S):
             pytest.fail("it was opened")
 
 
@@ -266,19 +266,19 @@ async def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
 )
 async def test_a_url_that_cannot_be_used_says_what_can(url: str, said: str) -> None:
     with pytest.raises(RequestError, match=said):
-        async with opened_store(url, timeout_s=TIMEOUT_S):
+        async with open_store(url, timeout_s=TIMEOUT_S):
             pytest.fail("it was opened")
 
 
 async def test_postgresql_without_its_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(RequestError, match=r"pip install 'gridchase\[postgres\]'"):
-        async with opened_store("postgresql://127.0.0.1/name", timeout_s=TIMEOUT_S):
+        async with open_store("postgresql://127.0.0.1/name", timeout_s=TIMEOUT_S):
             pytest.fail("it was opened")
 
 
 async def test_nobody_listening_is_unavailable_and_the_password_is_not_told() -> None:
     with pytest.raises(StoreUnavailableError, match="Connect call failed") as refused:
-        async with opened_store("postgresql://user@127.0.0.1:1/name", password="secret", timeout_s=PATIENT_S):
+        async with open_store("postgresql://user@127.0.0.1:1/name", password="secret", timeout_s=PATIENT_S):
             pytest.fail("it was opened")
     assert "secret" not in str(refused.value)

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from policies.service.app import store_url
-from policies.service.store.store import opened_store
 from policies.service.records import Posterior, Trial
-from policies.service.trials.repository import TrialRepository
+from policies.service.store.store import open_store
 from publishers import Publisher
 from tests.live.conftest import Mosquitto, eventually
 from tests.live.policy.runs import BATCH_SIZES
 from tests.live.policy.test_bus import JOB, config_of, runs_on, service, until_ended
+from tests.policies.service.repositories import Repositories
 
 pytestmark = pytest.mark.live
 
@@ -58,8 +58,8 @@ async def test_the_second_run_need_not_time_what_the_first_one_has(broker: Mosqu
         assert (untimed, gpu.calls) == ((), {})
         await eventually(lambda: runs.answers[JOB, "r2"])
         assert all(answer.untimed == [] for answer in runs.answers[JOB, "r2"])
-        async with opened_store(store_url(config, tmp_path), timeout_s=5.0) as store:
-            _check_costs(trial, await TrialRepository(store, config.learning).posterior(JOB))
+        async with open_store(store_url(config, tmp_path), timeout_s=5.0) as store:
+            _check_costs(trial, await Repositories(store, config.learning).jobs.posterior(JOB))
 
 
 def _check_costs(trial: Trial, posterior: Posterior) -> None:
@@ -83,6 +83,6 @@ async def test_a_default_that_does_not_fit_is_found_before_the_training(broker: 
         runs.say_energy(JOB, "r1", epochs=4, energy_j=40_000.0, final=True)
         (trial,) = await until_ended(tmp_path, config, 1)
         assert (trial.batch_size, trial.reason, trial.state) == (64, "too_large", "reached")
-        async with opened_store(store_url(config, tmp_path), timeout_s=5.0) as store:
-            beliefs = (await TrialRepository(store, config.learning).posterior(JOB)).beliefs
+        async with open_store(store_url(config, tmp_path), timeout_s=5.0) as store:
+            beliefs = (await Repositories(store, config.learning).jobs.posterior(JOB)).beliefs
         assert [(belief.n_reached, belief.is_pruned) for belief in beliefs] == [(0, False), (1, False), (0, True)]

@@ -1,131 +1,197 @@
-"""The mailbox: bounded, in order, the newest of a kind, and ends outlive progress."""
+"""The event queue: bounded, in order, the newest of a kind, fair to jobs; and ends that wait for the final energy."""
 
 import asyncio
 import logging
 import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
-from policies.service.bus.event_queue import EventQueue, FairQueue
+from policies.service.bus import event_queue as event_queue_module
+from policies.service.bus.event_queue import EventQueue, PendingRunEnds
+from policies.service.bus.events import RunEnded
+from tests.policies.service.memory_store import NOW_S
+
+
+def put(queue: EventQueue[str], *items: str, job: str = "job", is_final: bool = False) -> None:
+    for item in items:
+        queue.put(item, item, job=job, is_final=is_final)
 
 
 async def test_items_come_in_their_order() -> None:
-    box: EventQueue[str] = EventQueue(10)
-    for item in ("a", "b", "c"):
-        box.put(item, item)
-    assert [await box.get() for _ in range(3)] == ["a", "b", "c"]
+    queue: EventQueue[str] = EventQueue(10)
+    put(queue, "a", "b", "c")
+    assert queue.oldest() == "a"
+    assert [await queue.get() for _ in range(3)] == ["a", "b", "c"]
+    assert queue.oldest() is None
 
 
-async def test_what_is_newer_takes_the_place_of_what_waits() -> None:
-    box: EventQueue[str] = EventQueue(10)
-    box.put("run-1", "old")
-    box.put("run-2", "other")
-    box.put("run-1", "new")
-    assert box.drain() == ["new", "other"]
+async def test_a_newer_item_takes_the_place_of_the_waiting_one() -> None:
+    queue: EventQueue[str] = EventQueue(10)
+    queue.put("run-1", "old", job="job")
+    queue.put("run-2", "other", job="job")
+    queue.put("run-1", "new", job="job")
+    assert queue.drain() == ["new", "other"]
 
 
-async def test_lasting_and_fleeting_items_keep_their_order_among_each_other() -> None:
-    box: EventQueue[int] = EventQueue(10)
+async def test_two_items_of_one_key_are_merged() -> None:
+    queue: EventQueue[int] = EventQueue(3, merge=min)
+    for number in (5, 3, 4):
+        queue.put("key", number, job="job")
+    assert queue.drain() == [3]
+
+
+async def test_final_and_other_items_keep_their_order_among_each_other() -> None:
+    queue: EventQueue[str] = EventQueue(10)
     for number in range(6):
-        box.put(number, number, lasting=number % 2 == 0)
-    assert [await box.get() for _ in range(3)] == [0, 1, 2]
-    assert box.drain() == [3, 4, 5]
+        put(queue, f"{number}", is_final=number % 2 == 0)
+    assert [await queue.get() for _ in range(3)] == ["0", "1", "2"]
+    assert queue.drain() == ["3", "4", "5"]
 
 
-async def test_a_full_one_drops_its_oldest_progress_and_no_end() -> None:
-    box: EventQueue[str] = EventQueue(3)
-    box.put(1, "end-1", lasting=True)
-    box.put(2, "progress-2")
-    box.put(3, "progress-3")
-    box.put(4, "end-4", lasting=True)
-    assert (box.dropped, box.lost) == (1, 0)
-    assert box.drain() == ["end-1", "progress-3", "end-4"]
+async def test_a_full_queue_drops_its_oldest_progress_and_no_end() -> None:
+    queue: EventQueue[str] = EventQueue(3)
+    put(queue, "end-1", is_final=True)
+    put(queue, "progress-2", "progress-3")
+    put(queue, "end-4", is_final=True)
+    assert (queue.n_dropped, queue.n_lost) == (1, 0)
+    assert queue.drain() == ["end-1", "progress-3", "end-4"]
 
 
 async def test_a_flood_of_ends_is_bounded_and_counted() -> None:
-    box: EventQueue[int] = EventQueue(3)
-    for number in range(10):
-        box.put(number, number, lasting=True)
-    assert (len(box), box.dropped, box.lost) == (3, 0, 7)
-    assert box.drain() == [7, 8, 9]
+    queue: EventQueue[str] = EventQueue(3)
+    put(queue, *(f"{number}" for number in range(10)), is_final=True)
+    assert (len(queue), queue.n_dropped, queue.n_lost) == (3, 0, 7)
+    assert queue.drain() == ["7", "8", "9"]
 
 
-async def test_who_floods_it_loses_its_own_and_not_the_only_end_of_another() -> None:
-    box: EventQueue[str] = EventQueue(4)
-    box.put("quiet", "end of quiet", lasting=True, owner="quiet")
-    for number in range(100):
-        box.put(number, f"loud-{number}", lasting=True, owner="loud")
-    box.put("late", "end of late", lasting=True, owner="late")
-    assert box.drain() == ["end of quiet", "loud-98", "loud-99", "end of late"]
-    assert (box.dropped, box.lost) == (0, 98)
+async def test_a_job_that_floods_the_queue_loses_its_own_items() -> None:
+    queue: EventQueue[str] = EventQueue(4)
+    put(queue, "end of quiet", job="quiet", is_final=True)
+    put(queue, *(f"loud-{number}" for number in range(100)), job="loud", is_final=True)
+    put(queue, "end of late", job="late", is_final=True)
+    assert queue.drain() == ["end of quiet", "loud-98", "loud-99", "end of late"]
+    assert (queue.n_dropped, queue.n_lost) == (0, 98)
 
 
-async def test_where_each_has_but_one_none_of_them_goes_for_a_newcomer() -> None:
-    box: EventQueue[str] = EventQueue(3)
+async def test_where_each_job_has_one_item_the_newest_goes() -> None:
+    queue: EventQueue[str] = EventQueue(3)
     for name in "abcd":
-        box.put(name, name, lasting=True, owner=name)
-    assert (box.drain(), box.lost) == (["a", "b", "c"], 1)
+        put(queue, name, job=name, is_final=True)
+    assert (queue.drain(), queue.n_lost) == (["a", "b", "c"], 1)
 
 
-async def test_two_items_of_one_key_become_what_they_are_merged_to() -> None:
-    box: EventQueue[int] = EventQueue(3, merge=min)
-    for number in (5, 3, 4):
-        box.put("key", number)
-    assert box.drain() == [3]
+async def test_a_large_queue_makes_room_for_many_at_once_without_taking_long() -> None:
+    queue: EventQueue[int] = EventQueue(65_536)
+    slowest_s = 0.0
+    for number in range(70_000):
+        begun_s = time.perf_counter()
+        queue.put(number, number, job=f"job-{number % 40_000}", is_final=True)
+        slowest_s = max(slowest_s, time.perf_counter() - begun_s)
+    assert 65_536 - 1_025 <= len(queue) <= 65_536
+    assert queue.n_lost == 70_000 - len(queue)
+    assert slowest_s < 1.0  # it is a pass over the jobs, not over all items for each of them
 
 
-async def test_losses_are_told_when_they_begin_and_when_there_is_room_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_drops_like_a_queue_that_counts_everything_each_time() -> None:
+    dice = random.Random(7)  # noqa: S311 — no secret
+    queue: EventQueue[int] = EventQueue(20)
+    model: list[tuple[str, int]] = []
+    for item in range(3_000):
+        if dice.random() < 0.7:
+            model.append((f"{dice.randrange(5)}", item))
+            queue.put(item, item, job=model[-1][0])
+            if len(model) > 20:
+                jobs = [job for job, _ in model]
+                most = max(map(jobs.count, jobs))
+                dropped = {number for _, number in model} - {entry.item for entry in queue._entries.values()}
+                (victim,) = (pair for pair in model if pair[1] in dropped)
+                assert jobs.count(victim[0]) == most
+                assert victim == next(pair for pair in model if pair[0] == victim[0])
+                model.remove(victim)
+        elif model:
+            assert queue.oldest() == model.pop(0)[1]
+            queue._remove(next(iter(queue._entries)))
+    assert queue.drain() == [item for _, item in model]
+
+
+async def test_losses_are_logged_when_they_begin_and_when_there_is_room_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    box: EventQueue[int] = EventQueue(4, name="news")
-    for number in range(10):
-        box.put(number, number)
-    await box.get()
-    box.put(10, 10)
-    box.put(11, 11)
-    box.drain()
+    queue: EventQueue[str] = EventQueue(4, name="events")
+    put(queue, *(f"{number}" for number in range(10)))
+    await queue.get()
+    put(queue, "10", "11")
+    queue.drain()
     assert [record.getMessage() for record in caplog.records] == [
-        "more news wait than the 4 there is room for: some are lost",
-        "there is room for news again; lost so far: 0 that will not come again, 7 others",
+        "more than 4 events are waiting: some are lost",
+        "the queue of events has room again",
     ]
 
 
-def test_a_fair_queue_drops_as_one_that_counts_everything_anew_each_time() -> None:
-    dice = random.Random(7)  # noqa: S311 — no secret
-    queue: FairQueue[int] = FairQueue()
-    model: list[tuple[int, int]] = []  # owner, item
-    for item in range(3_000):
-        match dice.choice(["put", "put", "drop", "take"]) if model else "put":
-            case "put":
-                model.append((dice.randrange(5), item))
-                queue.put(item, item, owner=model[-1][0])
-            case "take":
-                assert queue.take() == model.pop(0)[1]
-            case _:
-                owners = [owner for owner, _ in model]
-                most = max(map(owners.count, owners))
-                dropped = queue.drop()
-                (owner,) = (owner for owner, item in model if item == dropped)
-                own = [item for one, item in model if one == owner]
-                assert (len(own), dropped) == (most, model[-1][1] if most == 1 else own[0])
-                model.remove((owner, dropped))
-        assert len(queue) == len(model)
-    assert queue.clear() == [item for _, item in model]
-
-
-async def test_who_waits_is_woken_and_each_item_goes_to_one_of_several() -> None:
-    box: EventQueue[int] = EventQueue(10)
-    taken: list[int] = []
+async def test_each_item_goes_to_one_of_several_that_wait() -> None:
+    queue: EventQueue[str] = EventQueue(10)
+    taken: list[str] = []
 
     async def take() -> None:
-        taken.append(await box.get())
+        taken.append(await queue.get())
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(3):
             tasks.create_task(take())
         await asyncio.sleep(1)
-        box.put("a", 1)
-        box.put("b", 2)
+        put(queue, "a", "b")
         await asyncio.sleep(1)
-        assert taken == [1, 2]
-        box.put("c", 3)
-    assert taken == [1, 2, 3]
+        assert taken == ["a", "b"]
+        put(queue, "c")
+    assert taken == ["a", "b", "c"]
+
+
+def ended(run: str = "r1", *, lost: bool = False) -> RunEnded:
+    return RunEnded(job="resnet50", run=run, at_s=NOW_S, lost=lost, reached=False)
+
+
+@asynccontextmanager
+async def pending_ends() -> AsyncIterator[tuple[PendingRunEnds, list[RunEnded]]]:
+    reported: list[RunEnded] = []
+    ends = PendingRunEnds(reported.append, grace_s=30.0)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(ends.run())
+        yield ends, reported
+        task.cancel()
+
+
+async def test_an_end_is_reported_after_the_grace_period() -> None:
+    async with pending_ends() as (ends, reported):
+        ends.schedule(ended())
+        await asyncio.sleep(29.9)
+        assert reported == []
+        await asyncio.sleep(0.2)
+        assert reported == [ended()]
+
+
+async def test_an_end_that_the_controller_has_reported_is_cancelled() -> None:
+    async with pending_ends() as (ends, reported):
+        ends.schedule(ended("r1"))
+        ends.schedule(ended("r2"))
+        ends.cancel("resnet50", "r1")
+        await asyncio.sleep(60)
+        assert reported == [ended("r2")]
+
+
+async def test_of_a_repeated_end_the_newest_counts_and_comes_no_later() -> None:
+    async with pending_ends() as (ends, reported):
+        ends.schedule(ended(lost=True))
+        await asyncio.sleep(20)
+        ends.schedule(ended(lost=False))
+        await asyncio.sleep(10.1)
+        assert reported == [ended(lost=False)]
+
+
+async def test_a_crowd_of_ends_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_queue_module, "MAX_RUNS", 10)
+    async with pending_ends() as (ends, reported):
+        for number in range(15):
+            ends.schedule(ended(f"r{number}"))
+        assert [event.run for event in reported] == ["r0", "r1", "r2", "r3", "r4"]

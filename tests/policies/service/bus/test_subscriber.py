@@ -1,4 +1,4 @@
-"""The ears of the service: what is heard becomes questions and news; what is not as it should be is counted."""
+"""Messages of runs become requests and events; invalid ones are counted."""
 
 import asyncio
 
@@ -13,22 +13,24 @@ from policies.service.bus.events import (
     TrialFailed,
 )
 from policies.service.bus.subscriber import EventSubscriber
-from policies.service.trials.records import IterationTime, Timing
+from policies.service.records import IterationTime, Timing
 from publishers.messages.codec import Message, encode
 from publishers.messages.training import Metric, TrialFailure, TrialTimes
 from tests.fakes import FakeBus
-from tests.policies.service.memory_desk import NOW_S, TOPICS, final_energy, rank_status, run_energy, trial_request
+from tests.policies.service.memory_store import NOW_S, TOPICS, final_energy, rank_status, run_energy, trial_request
 
 JOB, RUN = "resnet50", "r1"
 
 
 class Bench:
-    """A listener on a bus in this process."""
+    """A subscriber on a bus in this process."""
 
-    def __init__(self, *, hear_period_s: float = 60.0) -> None:
+    def __init__(self, *, heartbeat_period_s: float = 60.0) -> None:
         self.bus = FakeBus()
-        self.listener = EventSubscriber(TOPICS, clock_s=lambda: NOW_S, hear_period_s=hear_period_s, patience_s=30.0)
-        self.listener.subscribe(self.bus)
+        self.subscriber = EventSubscriber(
+            TOPICS, clock_s=lambda: NOW_S, heartbeat_period_s=heartbeat_period_s, grace_s=30.0
+        )
+        self.subscriber.subscribe(self.bus)
 
     def say(self, leaf: str, message: Message, *, run: str = RUN) -> None:
         self.bus.publish(TOPICS.run(JOB, run, leaf), encode(message), qos=1)
@@ -38,22 +40,22 @@ class Bench:
 
     @property
     def n_bad(self) -> int:
-        return self.listener.complaints.n_messages
+        return self.subscriber.invalid_messages.n_messages
 
 
 async def test_a_question_is_put_where_it_can_wait() -> None:
     bench = Bench()
     bench.say("trial/request", trial_request())
-    (question,) = bench.listener.questions.drain()
-    assert (question.job, question.request, question.at_s) == (JOB, trial_request(), NOW_S)
+    (pending,) = bench.subscriber.requests.drain()
+    assert (pending.job, pending.request, pending.at_s) == (JOB, trial_request(), NOW_S)
 
 
 async def test_a_question_that_is_repeated_before_it_is_answered_waits_once() -> None:
     bench = Bench()
     for correlation in ("c1", "c2"):
         bench.say("trial/request", trial_request(correlation=correlation))
-    (question,) = bench.listener.questions.drain()
-    assert question.request.correlation == "c2"
+    (pending,) = bench.subscriber.requests.drain()
+    assert pending.request.correlation == "c2"
 
 
 @pytest.mark.parametrize(
@@ -72,36 +74,36 @@ async def test_a_question_that_is_repeated_before_it_is_answered_waits_once() ->
 async def test_nobody_is_answered_at_anothers_topic_or_where_it_means_something_else(reply_to: str) -> None:
     bench = Bench()
     bench.say("trial/request", trial_request(reply_to=reply_to))
-    assert (len(bench.listener.questions), bench.n_bad) == (0, 1)
+    assert (len(bench.subscriber.requests), bench.n_bad) == (0, 1)
 
 
 async def test_an_answer_may_go_anywhere_below_the_run() -> None:
     bench = Bench()
     bench.say("trial/request", trial_request(reply_to=TOPICS.run(JOB, RUN, "trial/answer/4711")))
-    assert len(bench.listener.questions) == 1
+    assert len(bench.subscriber.requests) == 1
 
 
-async def test_metrics_failures_and_energy_become_news() -> None:
+async def test_metrics_failures_and_energy_become_events() -> None:
     bench = Bench()
     bench.say("metric", Metric(run=RUN, epoch=3, value=0.84, reached=True))
     bench.say("trial/failure", TrialFailure(run=RUN, batch_size=128, reason="out_of_memory", detail="CUDA"))
     bench.say("energy", run_energy())
-    assert bench.listener.news.drain() == [
+    assert bench.subscriber.events.drain() == [
         MetricReported(job=JOB, run=RUN, at_s=NOW_S, epoch=3, value=0.84, reached=True),
         TrialFailed(job=JOB, run=RUN, at_s=NOW_S, failure="out_of_memory: CUDA", batch_size=128),
         EnergyReported(job=JOB, run=RUN, at_s=NOW_S, energy=run_energy()),
     ]
 
 
-async def test_what_a_run_has_timed_becomes_news() -> None:
+async def test_what_a_run_has_timed_becomes_an_event() -> None:
     bench = Bench()
     told = TrialTimes(run=RUN, batch_sizes=[32, 64], iteration_times_s=[0.5, 0.25], too_large=128, batch_size=64)
     bench.say("trial/times", told)
     times = tuple(IterationTime(batch_size=size, iteration_time_s=time_s) for size, time_s in ((32, 0.5), (64, 0.25)))
     timing = Timing(times=times, too_large=128, batch_size=64)
-    (news,) = bench.listener.news.drain()
-    assert news == BatchSizesTimed(job=JOB, run=RUN, at_s=NOW_S, timing=timing)
-    assert (news.is_kept, news.is_lasting) == (True, True)
+    (event,) = bench.subscriber.events.drain()
+    assert event == BatchSizesTimed(job=JOB, run=RUN, at_s=NOW_S, timing=timing)
+    assert (event.outlives_outage, event.is_final) == (True, True)
 
 
 async def test_of_progress_the_newest_waits_and_of_metrics_that_reached_the_first_too() -> None:
@@ -109,25 +111,25 @@ async def test_of_progress_the_newest_waits_and_of_metrics_that_reached_the_firs
     for epoch in range(3):
         bench.say("energy", run_energy(epochs=epoch + 1))
         bench.say("metric", Metric(run=RUN, epoch=epoch, value=0.5, reached=epoch > 0))
-    waiting = bench.listener.news.drain()
-    assert [news.energy.epochs for news in waiting if isinstance(news, EnergyReported)] == [3]
-    assert [news.epoch for news in waiting if isinstance(news, MetricReported)] == [0, 1]
+    waiting = bench.subscriber.events.drain()
+    assert [event.energy.epochs for event in waiting if isinstance(event, EnergyReported)] == [3]
+    assert [event.epoch for event in waiting if isinstance(event, MetricReported)] == [0, 1]
 
 
 async def test_a_sign_of_life_is_passed_on_once_in_a_while() -> None:
-    bench = Bench(hear_period_s=60.0)
+    bench = Bench(heartbeat_period_s=60.0)
     for _ in range(13):
         bench.say_status(rank_status())
         await asyncio.sleep(10)
-    assert len([news for news in bench.listener.news.drain() if isinstance(news, Heartbeat)]) == 1
-    assert bench.listener._heard_s[JOB, RUN] >= 120 - 60
+    assert len([event for event in bench.subscriber.events.drain() if isinstance(event, Heartbeat)]) == 1
+    assert bench.subscriber._heartbeat_s[JOB, RUN] >= 120 - 60
 
 
 async def test_other_ranks_do_not_speak_for_the_run() -> None:
     bench = Bench()
     bench.say_status(rank_status(state="lost"), rank=1)
     await _patience(bench)
-    assert bench.listener.news.drain() == []
+    assert bench.subscriber.events.drain() == []
 
 
 @pytest.mark.parametrize("state", ["finished", "lost"])
@@ -136,7 +138,7 @@ async def test_an_end_is_news_when_no_controller_tells_more(state: str) -> None:
     bench.say_status(rank_status(state=state, reached=True, batch_size=32, world_size=2))
     await _patience(bench)
     ended = RunEnded(job=JOB, run=RUN, at_s=NOW_S, lost=state == "lost", reached=True, batch_size=32, n_ranks=2)
-    assert bench.listener.news.drain() == [ended]
+    assert bench.subscriber.events.drain() == [ended]
 
 
 async def test_the_controllers_last_word_makes_the_end_of_the_process_old_news() -> None:
@@ -144,7 +146,7 @@ async def test_the_controllers_last_word_makes_the_end_of_the_process_old_news()
     bench.say_status(rank_status(state="finished"))
     bench.say("energy", final_energy())
     await _patience(bench)
-    assert bench.listener.news.drain() == [EnergyReported(job=JOB, run=RUN, at_s=NOW_S, energy=final_energy())]
+    assert bench.subscriber.events.drain() == [EnergyReported(job=JOB, run=RUN, at_s=NOW_S, energy=final_energy())]
 
 
 async def test_a_process_that_was_lost_and_came_back_has_not_ended() -> None:
@@ -152,15 +154,15 @@ async def test_a_process_that_was_lost_and_came_back_has_not_ended() -> None:
     bench.say_status(rank_status(state="lost"))
     bench.say_status(rank_status(state="running"))
     await _patience(bench)
-    assert bench.listener.news.drain() == [Heartbeat(job=JOB, run=RUN, at_s=NOW_S)]
+    assert bench.subscriber.events.drain() == [Heartbeat(job=JOB, run=RUN, at_s=NOW_S)]
 
 
 async def test_what_was_retained_while_nobody_listened_is_heard() -> None:
     bus = FakeBus()
     bus.publish(TOPICS.run(JOB, RUN, "energy"), encode(final_energy()), qos=1, retain=True)
-    listener = EventSubscriber(TOPICS, clock_s=lambda: NOW_S, hear_period_s=60.0, patience_s=30.0)
-    listener.subscribe(bus)
-    assert [type(news) for news in listener.news.drain()] == [EnergyReported]
+    subscriber = EventSubscriber(TOPICS, clock_s=lambda: NOW_S, heartbeat_period_s=60.0, grace_s=30.0)
+    subscriber.subscribe(bus)
+    assert [type(event) for event in subscriber.events.drain()] == [EnergyReported]
 
 
 async def test_a_bad_message_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -169,13 +171,13 @@ async def test_a_bad_message_is_counted_and_said_once(caplog: pytest.LogCaptureF
         bench.bus.publish(TOPICS.run(JOB, RUN, "metric"), b"\xc1")
         bench.say("energy", run_energy(run="another"))
     bench.bus.publish(TOPICS.run(JOB, RUN, "energy"), b"")  # a retained message that was cleared
-    assert (bench.n_bad, len(bench.listener.news)) == (6, 0)
+    assert (bench.n_bad, len(bench.subscriber.events)) == (6, 0)
     assert len(caplog.records) == 2
 
 
 async def _patience(bench: Bench) -> None:
     """Let the time pass in which a controller may tell more."""
     async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(bench.listener.endings.run())
+        task = tasks.create_task(bench.subscriber.run_ends.run())
         await asyncio.sleep(31)
         task.cancel()

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from policies.service.config import HttpConfig
 from policies.service.http.app import served
-from policies.service.http.service import TrialDesk
+from tests.policies.service.memory_store import MemoryTrials
 
 NOW_S = 1_795_000_000.0
 ANYWHERE = "0.0.0.0"  # noqa: S104 — what the tests are about
@@ -69,17 +69,17 @@ class Client:
 
 @asynccontextmanager
 async def asking(
-    desk: TrialDesk,
+    memory: MemoryTrials,
     *,
     host: str = "127.0.0.1",
     token_file: Path | None = None,
-    is_ready: Callable[[], str | None] = lambda: None,
+    trouble: Callable[[], str | None] = lambda: None,
 ) -> AsyncIterator[Client]:
-    """Serve a desk, and return a client."""
+    """Serve trials, and return a client."""
     config = HttpConfig(host=host, port=0, token_file=str(token_file or ""))
     timeout = aiohttp.ClientTimeout(total=20)
     async with (
-        served(desk, http=config, clock_s=lambda: NOW_S, is_ready=is_ready) as url,
+        served(memory.trials, memory.jobs, http=config, clock_s=lambda: NOW_S, trouble=trouble) as url,
         aiohttp.ClientSession(url.replace(ANYWHERE, "127.0.0.1"), timeout=timeout) as session,
     ):
         yield Client(session, url)

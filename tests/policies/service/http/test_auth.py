@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.service.http.auth import NOBODY, WriteTokens
+from policies.service.http.auth import UNNAMED, WriteTokens
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def file(tmp_path: Path) -> Path:
 def test_a_line_is_a_token_with_or_without_a_name(file: Path) -> None:
     file.write_text("# who may write\n\nplain+/token==\nada: 0123-abc \nci/night:xyz\n")
     tokens = WriteTokens(file)
-    assert [tokens.owner_of(token) for token in ("plain+/token==", "0123-abc", "xyz")] == [NOBODY, "ada", "ci/night"]
+    assert [tokens.owner_of(token) for token in ("plain+/token==", "0123-abc", "xyz")] == [UNNAMED, "ada", "ci/night"]
 
 
 @pytest.mark.parametrize("token", ["", "# who may write", "ada", "ada:0123", "0123 ", "012", "01234", "\udcff"])
@@ -32,8 +32,8 @@ def test_a_line_that_is_no_token_is_told_by_its_number_and_never_shown(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file.write_text("good\nsecret with spaces\nada:\n")
-    assert WriteTokens(file).owner_of("good") == NOBODY
-    assert [record.message.split(": is no token")[0] for record in caplog.records] == [
+    assert WriteTokens(file).owner_of("good") == UNNAMED
+    assert [record.message.split(": not a token")[0] for record in caplog.records] == [
         f"{file}, line 2",
         f"{file}, line 3",
     ]
@@ -45,12 +45,12 @@ def test_the_file_is_read_again_when_it_changes(file: Path) -> None:
     tokens = WriteTokens(file)
     file.write_text("second\n")
     os.utime(file, ns=(1, 1))
-    assert [tokens.owner_of(token) for token in ("first", "second")] == [None, NOBODY]
+    assert [tokens.owner_of(token) for token in ("first", "second")] == [None, UNNAMED]
     other = file.with_name("other")
     other.write_text("third.\n")
     os.utime(other, ns=(1, 1))
     other.replace(file)
-    assert [tokens.owner_of(token) for token in ("second", "third.")] == [None, NOBODY]
+    assert [tokens.owner_of(token) for token in ("second", "third.")] == [None, UNNAMED]
 
 
 def test_a_file_that_cannot_be_read_holds_no_token_and_that_is_told_once(
@@ -61,17 +61,19 @@ def test_a_file_that_cannot_be_read_holds_no_token_and_that_is_told_once(
     tokens = WriteTokens(file)
     file.unlink()
     assert [tokens.owner_of("first") for _ in range(3)] == [None] * 3
-    assert tokens.fault == f"{file}: No such file or directory"
+    assert tokens.fault == f"writes over HTTP are refused: {file}: No such file or directory"
     file.touch(0o600)
     file.write_text("first\n")
-    assert (tokens.owner_of("first"), tokens.fault) == (NOBODY, "")
+    assert (tokens.owner_of("first"), tokens.fault) == (UNNAMED, "")
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
 
 
-@pytest.mark.parametrize(("content", "fault"), [(b"", "holds no token"), (b"\xff\xfe", "is not UTF-8 text")])
+@pytest.mark.parametrize(
+    ("content", "fault"), [(b"", "{}: holds no token"), (b"\xff\xfe", "http.token_file = '{}': is not UTF-8 text")]
+)
 def test_a_file_without_tokens_is_told(file: Path, content: bytes, fault: str) -> None:
     file.write_bytes(content)
-    assert WriteTokens(file).fault == f"{file}: {fault}"
+    assert WriteTokens(file).fault == f"writes over HTTP are refused: {fault.format(file)}"
 
 
 @pytest.mark.parametrize(("mode", "n_warnings"), [(0o600, 0), (0o640, 0), (0o604, 1)])
@@ -83,5 +85,5 @@ def test_a_file_that_everybody_can_read_is_told_once(
     tokens = WriteTokens(file)
     tokens.owner_of("first")
     assert [record.message for record in caplog.records] == [
-        f"{file}: every user of this machine can read its tokens: chmod o-r it"
+        f"{file}: every user can read its tokens: chmod o-r it"
     ] * n_warnings

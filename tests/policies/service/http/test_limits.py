@@ -7,18 +7,23 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
+from policies.service.config import LearningConfig
 from policies.service.errors import PolicyError, StoreUnavailableError, StoreVersionError
-from policies.service.http import app as server
-from policies.service.http import handlers
-from policies.service.http import routes as operations
-from policies.service.http.gate import ConcurrencyLimit
-from policies.service.http.problems import ProblemError
+from policies.service.http import app, routes
 from policies.service.records import JobExport
+from policies.service.trials.jobs import JobRepository
+from publishers.shared.http_server import ConcurrencyLimit, ProblemError
 from tests.live.conftest import eventually
 from tests.policies.service.http.api_client import ASK, RESULT, TRIALS, asking
-from tests.policies.service.http.fake_desk import FakeDesk
+from tests.policies.service.memory_store import MemoryTrials
 
 pytestmark = pytest.mark.live
+
+
+def _with_jobs(kind: type[JobRepository]) -> MemoryTrials:
+    memory = MemoryTrials()
+    memory.jobs = kind(memory.store, LearningConfig())
+    return memory
 
 
 @pytest.mark.parametrize(
@@ -27,15 +32,14 @@ pytestmark = pytest.mark.live
         (StoreUnavailableError("the database does not answer"), (503, "store_unavailable"), "5"),
         (StoreVersionError("the database is newer"), (503, "store_version"), "5"),
         (PolicyError("something else"), (500, "failed"), None),
-        (TimeoutError(), (503, "timeout"), "5"),
     ],
 )
-async def test_a_failure_of_the_desk_is_told(
+async def test_a_failure_of_the_database_is_answered(
     failure: Exception, refusal: tuple[int, str], retry_after: str | None
 ) -> None:
-    desk = FakeDesk()
-    desk.failure = failure
-    async with asking(desk) as ask:
+    memory = MemoryTrials()
+    memory.database.error = failure
+    async with asking(memory) as ask:
         for method, path, body in (("POST", TRIALS, ASK), ("GET", "/v1/jobs", None), ("GET", "/v1/export", None)):
             answer = await ask(method, path, body)
             assert answer.reason == refusal
@@ -45,9 +49,9 @@ async def test_a_failure_of_the_desk_is_told(
 
 
 async def test_a_bug_shows_nothing_of_our_inside(caplog: pytest.LogCaptureFixture) -> None:
-    desk = FakeDesk()
-    desk.failure = KeyError("secret detail")
-    async with asking(desk) as ask:
+    memory = MemoryTrials()
+    memory.database.error = KeyError("secret detail")
+    async with asking(memory) as ask:
         answer = await ask("POST", TRIALS, ASK)
         assert answer.reason == (500, "failed")
         assert "secret" not in str(answer.body)
@@ -56,27 +60,26 @@ async def test_a_bug_shows_nothing_of_our_inside(caplog: pytest.LogCaptureFixtur
     assert "secret detail" in caplog.text
 
 
-async def test_a_desk_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "TIMEOUT_S", 0.05)
-    monkeypatch.setattr(handlers, "PROBE_TIMEOUT_S", 0.05)
-    desk = FakeDesk()
-    desk.opened.clear()
-    async with asking(desk) as ask:
+async def test_a_database_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(routes, "PROBE_TIMEOUT_S", 0.05)
+    memory = MemoryTrials()
+    memory.database.opened.clear()
+    async with asking(memory) as ask:
         assert (await ask("POST", TRIALS, ASK)).reason == (503, "timeout")
-        monkeypatch.setattr(operations, "TIMEOUT_S", 10.0)
         answer = await ask("GET", "/readyz")
         assert (answer.status, answer.body["troubles"]) == (503, ["the database does not answer in 0.05 s"])
         assert (await ask("GET", "/healthz")).status == 200
 
 
 async def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(routes, "TIMEOUT_S", 0.05)
 
     async def endless() -> AsyncIterator[bytes]:
         yield b"{"
         await asyncio.Event().wait()
 
-    async with asking(FakeDesk()) as ask:
+    async with asking(MemoryTrials()) as ask:
         assert (await ask("POST", TRIALS, endless())).reason == (503, "timeout")
 
 
@@ -84,7 +87,7 @@ async def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatc
     ("rest", "status"), [(b"ZZ\r\n", b"400"), (b"5\r\n{}", b"400")], ids=["no chunk", "half a chunk"]
 )
 async def test_a_body_that_breaks_off_is_refused_and_bothers_nobody(rest: bytes, status: bytes) -> None:
-    async with asking(FakeDesk()) as ask:
+    async with asking(MemoryTrials()) as ask:
         host, port = ask.authority.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         head = f"POST {TRIALS} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
@@ -99,20 +102,20 @@ async def test_a_body_that_breaks_off_is_refused_and_bothers_nobody(rest: bytes,
 
 
 async def test_readiness_tells_every_trouble() -> None:
-    desk, troubles = FakeDesk(), ["the broker does not answer"]
-    async with asking(desk, is_ready=lambda: troubles[0] if troubles else None) as ask:
-        desk.failure = StoreUnavailableError("the disk is full")
+    memory, troubles = MemoryTrials(), ["the broker does not answer"]
+    async with asking(memory, trouble=lambda: troubles[0] if troubles else None) as ask:
+        memory.database.error = StoreUnavailableError("the disk is full")
         answer = await ask("GET", "/readyz")
         expected = {"ready": False, "troubles": ["the disk is full", "the broker does not answer"]}
         assert (answer.status, answer.body) == (503, expected)
-        desk.failure = None
+        memory.database.error = None
         troubles.clear()
         answer = await ask("GET", "/readyz")
         assert (answer.status, answer.body) == (200, {"ready": True, "troubles": []})
 
 
 async def test_it_counts_what_it_does() -> None:
-    async with asking(FakeDesk()) as ask:
+    async with asking(MemoryTrials()) as ask:
         for _ in range(2):
             await ask("POST", TRIALS, ASK)
         await ask("POST", RESULT, {"epochs": 1})
@@ -125,38 +128,38 @@ async def test_it_counts_what_it_does() -> None:
     assert metrics["answer_seconds_bucket", "10.0", "http"] == 2.0
     assert metrics["results_total", "http"] == 3.0
     assert metrics["trials_ended_total", "reached"] == 1.0
-    assert metrics["http_requests_total", "ask", "200"] == 2.0
+    assert metrics["http_requests_total", "requestBatchSize", "200"] == 2.0
     assert metrics["http_requests_total", "none", "404"] == 1.0
 
 
 async def test_who_comes_when_all_places_are_taken_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "Gate", lambda **_: ConcurrencyLimit(n_at_once=1, n_waiting=1))
-    desk = FakeDesk()
-    desk.opened.clear()
-    async with asking(desk) as ask, asyncio.TaskGroup() as tasks:
+    monkeypatch.setattr(app, "ConcurrencyLimit", lambda **_: ConcurrencyLimit(n_at_once=1, n_waiting=1))
+    memory = MemoryTrials()
+    memory.database.opened.clear()
+    async with asking(memory) as ask, asyncio.TaskGroup() as tasks:
         first = tasks.create_task(ask("GET", "/v1/jobs"))
-        await eventually(lambda: desk.n_asked == 1)
+        await eventually(lambda: memory.database.n_begun == 1)
         others = [tasks.create_task(ask("GET", "/v1/jobs")) for _ in range(2)]
         await eventually(lambda: any(task.done() for task in others))
         refused, waiting = sorted(others, key=lambda task: not task.done())
         assert ((await refused).reason, (await refused).headers["Retry-After"]) == ((503, "busy"), "1")
         assert (await ask("GET", "/healthz")).status == 200
-        assert desk.n_asked == 1
-        desk.opened.set()
+        assert memory.database.n_begun == 1
+        memory.database.opened.set()
         assert [(await first).status, (await waiting).status] == [200, 200]
 
 
 async def test_a_place_that_is_left_is_free_again() -> None:
-    gate = ConcurrencyLimit(n_at_once=1, n_waiting=0)
+    limit = ConcurrencyLimit(n_at_once=1, n_waiting=0)
     for _ in range(3):
-        async with gate.passed():
+        async with limit.slot():
             with pytest.raises(ProblemError, match="ask again"):
-                async with gate.passed():
+                async with limit.slot():
                     pass
 
 
-class _Breaking(FakeDesk):
-    """A desk whose database goes away in the middle of an export."""
+class _Breaking(JobRepository):
+    """Jobs whose database goes away in the middle of an export."""
 
     async def export(self, name: str | None = None) -> list[JobExport]:
         if name == "b":
@@ -164,8 +167,8 @@ class _Breaking(FakeDesk):
         return await super().export(name)
 
 
-class _Hanging(FakeDesk):
-    """A desk whose database hangs in the middle of an export."""
+class _Hanging(JobRepository):
+    """Jobs whose database hangs in the middle of an export."""
 
     async def export(self, name: str | None = None) -> list[JobExport]:
         if name is not None:
@@ -174,7 +177,7 @@ class _Hanging(FakeDesk):
 
 
 async def test_an_export_that_cannot_go_on_breaks_off(caplog: pytest.LogCaptureFixture) -> None:
-    async with asking(_Breaking()) as ask:
+    async with asking(_with_jobs(_Breaking)) as ask:
         for name in "abc":
             await ask("POST", f"/v1/jobs/{name}/trials", ASK)
         with pytest.raises(aiohttp.ClientPayloadError):
@@ -186,45 +189,44 @@ async def test_an_export_that_cannot_go_on_breaks_off(caplog: pytest.LogCaptureF
 async def test_an_export_that_takes_too_long_breaks_off(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = _Hanging()
-    async with asking(desk) as ask:
+    monkeypatch.setattr(routes, "BULK_TIMEOUT_S", 0.2)
+    async with asking(_with_jobs(_Hanging)) as ask:
         await ask("POST", "/v1/jobs/a/trials", ASK)
-        monkeypatch.setattr(operations, "BULK_TIMEOUT_S", 0.05)
         with pytest.raises(aiohttp.ClientPayloadError):
             await ask("GET", "/v1/export")
     assert [record.message for record in caplog.records] == ["/v1/export breaks off: it took too long"]
 
 
 async def test_a_client_that_goes_away_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    desk = FakeDesk()
-    desk.opened.clear()
-    async with asking(desk) as ask:
+    memory = MemoryTrials()
+    memory.database.opened.clear()
+    async with asking(memory) as ask:
         async with asyncio.TaskGroup() as tasks:
             going = tasks.create_task(ask("POST", TRIALS, ASK))
-            await eventually(lambda: desk.n_asked)
+            await eventually(lambda: memory.database.n_begun)
             going.cancel()
-        desk.opened.set()
-        assert (await ask("GET", f"{TRIALS}/r1")).status == 200, "a desk that was asked is not interrupted"
+        memory.database.opened.set()
+        assert (await ask("GET", f"{TRIALS}/r1")).status == 200, "a transaction that has begun is not interrupted"
     assert caplog.records == []
 
 
 async def test_what_changes_a_job_for_good_is_told_with_who_did_it(caplog: pytest.LogCaptureFixture) -> None:
-    async with asking(FakeDesk()) as ask:
-        caplog.set_level(logging.INFO, "policies.service.http.handlers")
+    async with asking(MemoryTrials()) as ask:
+        caplog.set_level(logging.INFO, "policies.service.http.routes")
         await ask("POST", TRIALS, ASK)
         await ask("PUT", "/v1/jobs/resnet50/settings", {"eta": 1})
         exported = (await ask("GET", "/v1/export")).body
         await ask("DELETE", "/v1/jobs/resnet50")
         await ask("POST", "/v1/import", exported)
     assert [record.message for record in caplog.records] == [
-        'job resnet50: this machine has set {"policy":null,"eta":1.0,"beta":null,"forgetting_ratio":null}',
-        "job resnet50: this machine has had it forgotten, with its trials",
-        "this machine has imported 1 jobs with 1 trials",
+        'job resnet50: settings {"policy":null,"eta":1.0,"beta":null,"forgetting_ratio":null} by this machine',
+        "job resnet50: deleted with its trials by this machine",
+        "1 jobs with 1 trials imported by this machine",
     ]
 
 
 async def test_what_is_no_http_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async with asking(FakeDesk()) as ask:
+    async with asking(MemoryTrials()) as ask:
         host, port = ask.authority.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: \0\r\n\r\n")
@@ -236,8 +238,8 @@ async def test_what_is_no_http_does_not_fill_the_log(caplog: pytest.LogCaptureFi
     assert caplog.records == []
 
 
-class _Forgetting(FakeDesk):
-    """A desk of which a job is forgotten in the middle of an export."""
+class _Forgetting(JobRepository):
+    """Jobs of which one is deleted in the middle of an export."""
 
     async def export(self, name: str | None = None) -> list[JobExport]:
         if name == "a":
@@ -246,7 +248,7 @@ class _Forgetting(FakeDesk):
 
 
 async def test_a_job_that_is_forgotten_during_an_export_is_left_out() -> None:
-    async with asking(_Forgetting()) as ask:
+    async with asking(_with_jobs(_Forgetting)) as ask:
         for name in "abc":
             await ask("POST", f"/v1/jobs/{name}/trials", ASK)
         assert [one["job"]["name"] for one in (await ask("GET", "/v1/export")).body] == ["b", "c"]

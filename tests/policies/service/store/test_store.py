@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
 from sqlalchemy import Connection, create_engine
@@ -12,14 +12,22 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, Operation
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from policies.service.config import LearningConfig
-from policies.service.errors import StoreUnavailableError
+from policies.service.errors import StoreUnavailableError, StoreVersionError
+from policies.service.store.migration import is_current
 from policies.service.store.queries import add_claim
 from policies.service.store.schema import METADATA
 from policies.service.store.store import Store
-from policies.service.trials.repository import TrialRepository
+from tests.policies.service.repositories import Repositories
 
 TIMEOUT_S = 5.0
 Answer = TypeVar("Answer")
+
+
+def opened(database: "FakeDatabase") -> Store:
+    """Return the store of a database that has its tables."""
+    store = Store(lambda: database, timeout_s=TIMEOUT_S)
+    store._database = database
+    return store
 
 
 class FakeDatabase:
@@ -89,21 +97,21 @@ def one(_: Connection) -> int:
 )
 async def test_what_was_in_the_way_of_another_is_done_again(passing: Exception) -> None:
     database = FakeDatabase(passing, passing)
-    assert await Store(database, timeout_s=TIMEOUT_S).write(one) == 1
+    assert await opened(database).write(one) == 1
     assert database.n_attempts == 3
 
 
 async def test_after_a_few_attempts_the_database_is_unavailable() -> None:
     database = FakeDatabase(*[by_server("40P01") for _ in range(9)])
     with pytest.raises(StoreUnavailableError, match="fake: sqlstate 40P01; check"):
-        await Store(database, timeout_s=TIMEOUT_S).write(one)
+        await opened(database).write(one)
     assert database.n_attempts == 5
 
 
 async def test_a_lock_that_was_waited_for_is_not_waited_for_again() -> None:
     database = FakeDatabase(by_file(sqlite3.SQLITE_BUSY), takes_s=0.8 * TIMEOUT_S)
     with pytest.raises(StoreUnavailableError, match="database is locked"):
-        await Store(database, timeout_s=TIMEOUT_S).write(one)
+        await opened(database).write(one)
     assert database.n_attempts == 1
 
 
@@ -119,7 +127,7 @@ async def test_a_lock_that_was_waited_for_is_not_waited_for_again() -> None:
 )
 async def test_every_other_failure_is_unavailable_at_once(failure: Exception) -> None:
     database = FakeDatabase(failure)
-    store = Store(database, timeout_s=TIMEOUT_S)
+    store = opened(database)
     with pytest.raises(StoreUnavailableError) as unavailable:
         await store.read(one)
     assert unavailable.value.__cause__ is failure
@@ -130,7 +138,7 @@ async def test_a_database_that_hangs_is_unavailable_within_the_timeout() -> None
     loop = asyncio.get_running_loop()
     begun_s = loop.time()
     with pytest.raises(StoreUnavailableError, match="does not answer within 5 s"):
-        await Store(FakeDatabase(takes_s=1e4), timeout_s=TIMEOUT_S).read(one)
+        await opened(FakeDatabase(takes_s=1e4)).read(one)
     assert loop.time() - begun_s <= TIMEOUT_S
 
 
@@ -150,20 +158,20 @@ async def test_a_driver_that_takes_its_leave_is_interrupted_within_the_timeout()
     loop = asyncio.get_running_loop()
     begun_s = loop.time()
     with pytest.raises(StoreUnavailableError, match="does not answer"):
-        await Store(Clinging(), timeout_s=TIMEOUT_S).read(one)
+        await opened(Clinging()).read(one)
     assert loop.time() - begun_s <= TIMEOUT_S
 
 
 async def test_a_bug_is_no_outage() -> None:
     with pytest.raises(IntegrityError):
-        await Store(FakeDatabase(IntegrityError("", {}, Exception())), timeout_s=TIMEOUT_S).write(one)
+        await opened(FakeDatabase(IntegrityError("", {}, Exception()))).write(one)
     with pytest.raises(ZeroDivisionError):
-        await Store(FakeDatabase(), timeout_s=TIMEOUT_S).write(lambda _: 1 // 0)
+        await opened(FakeDatabase()).write(lambda _: 1 // 0)
 
 
 async def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    store = Store(FakeDatabase(OSError("gone"), OSError("gone")), timeout_s=TIMEOUT_S)
+    store = opened(FakeDatabase(OSError("gone"), OSError("gone")))
     for _ in range(2):
         with pytest.raises(StoreUnavailableError):
             await store.read(one)
@@ -171,7 +179,7 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(caplog: py
         await store.read(one)
     assert [record.getMessage() for record in caplog.records] == [
         "fake: gone; check that it runs, its address, its access rules and its space",
-        "fake: is back",
+        "the database is back",
     ]
 
 
@@ -204,7 +212,7 @@ async def test_what_can_be_read_or_changes_nothing_does_not_say_that_it_can_be_w
 ) -> None:
     caplog.set_level(logging.INFO)
     database = FullDatabase(by_file(sqlite3.SQLITE_FULL))
-    store = Store(database, timeout_s=TIMEOUT_S)
+    store = opened(database)
     writable = [store.is_writable]
     for _ in range(2):
         with pytest.raises(StoreUnavailableError):
@@ -219,18 +227,71 @@ async def test_what_can_be_read_or_changes_nothing_does_not_say_that_it_can_be_w
         writable.append(store.is_writable)
     assert writable == [True, False, False, False, True]
     assert [record.getMessage() for record in caplog.records] == [
-        "fake: cannot be written: database is locked; check that it runs, its address, its access rules and its space",
-        "fake: is back: it can be written again",
+        (
+            "the database cannot be written: fake: database is locked; "
+            "check that it runs, its address, its access rules and its space"
+        ),
+        "the database is back: it can be written again",
     ]
 
 
-async def test_a_desk_that_is_checked_writes_where_it_could_not_be_written_last() -> None:
+async def test_a_check_writes_where_the_last_write_failed() -> None:
     database = FullDatabase(by_file(sqlite3.SQLITE_FULL))
-    desk = TrialRepository(Store(database, timeout_s=TIMEOUT_S), LearningConfig())
-    await desk.check()
+    db = Repositories(opened(database), LearningConfig())
+    await db.trials.check()
     with pytest.raises(StoreUnavailableError):
-        await desk.claim("c1", now_s=1.0)
+        await db.trials.claim("c1", now_s=1.0)
     with pytest.raises(StoreUnavailableError, match="check that it runs"):
-        await desk.check()
+        await db.trials.check()
     database.failures.clear()
-    await desk.check()
+    await db.trials.check()
+
+
+class LateDatabase(FakeDatabase):
+    """A database with its tables, which cannot be connected to at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: Exception | None = StoreUnavailableError("nothing listens")
+        self.n_open = 0
+
+    def connect(self) -> "LateDatabase":
+        """Return this database."""
+        if self.error is not None:
+            raise self.error
+        self.n_open += 1
+        return self
+
+    async def read(self, work: Callable[[Connection], Answer]) -> Answer:
+        """Return that the tables are there, or what work finds."""
+        return cast("Answer", True) if work is is_current else await super().read(work)
+
+    async def close(self) -> None:
+        """Count the ends."""
+        self.n_open -= 1
+
+
+async def test_until_the_database_is_there_everything_fails_as_unavailable(caplog: pytest.LogCaptureFixture) -> None:
+    database = LateDatabase()
+    store = Store(database.connect, timeout_s=TIMEOUT_S)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(store.keep_open())
+        await store.tried.wait()
+        await asyncio.sleep(300)
+        with pytest.raises(StoreUnavailableError, match="nothing listens"):
+            await store.write(claim)
+        assert not store.is_open
+        assert len(caplog.records) == 1
+        database.error = None
+        await asyncio.sleep(11)
+        assert await store.write(claim)
+        assert (store.is_open, database.n_open) == (True, 1)
+        task.cancel()
+    assert database.n_open == 0
+
+
+async def test_a_database_of_a_newer_version_is_fatal() -> None:
+    database = LateDatabase()
+    database.error = StoreVersionError("made by a newer version")
+    with pytest.raises(StoreVersionError):
+        await Store(database.connect, timeout_s=TIMEOUT_S).keep_open()

@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from policies.service.trials.hardware import Hardware
-from policies.service.trials.lifecycle import rebound
-from policies.service.trials.observations import study_of
 from policies.service.records import Job, Result, Trial
+from policies.service.trials.hardware import Hardware
+from policies.service.trials.lifecycle import with_cost_bound
+from policies.service.trials.observations import study_of
 from tests.policies.service.trials.trial_reports import a_trial
 
 JOB = Job(name="job", batch_sizes=(16, 32, 64), default_batch_size=32, created_at_s=0.0)
@@ -37,7 +37,7 @@ def a_run(number: int, hardware: Hardware, *, epoch_j: float, batch_size: int = 
     return replace(trial, **changes)
 
 
-def test_a_study_may_be_of_other_gpus_than_those_of_the_newest_end() -> None:
+def test_a_study_matches_other_gpus_than_those_of_the_newest_end() -> None:
     trials = [a_run(0, T4, epoch_j=900.0, batch_size=16), a_run(1, A100, epoch_j=100.0)]
     assert study_of(JOB, trials, 1.0, now_s=9.0).epoch_costs == {32: pytest.approx(100.0)}
     assert study_of(JOB, trials, 1.0, now_s=9.0, hardware=T4).epoch_costs == {16: pytest.approx(900.0)}
@@ -60,5 +60,5 @@ def test_a_run_that_a_bound_of_other_gpus_has_stopped_says_nothing_against_its_b
 
 def test_a_stop_that_was_ordered_by_another_bound_is_taken_back_with_it() -> None:
     told_to_stop = replace(a_trial(), cost_bound=100.0, stop_ordered_at_s=1.0)
-    assert rebound(told_to_stop, 300.0, 0.5).stop_ordered_at_s is None
-    assert rebound(told_to_stop, None, 0.5) == told_to_stop, "nothing else is known"
+    assert with_cost_bound(told_to_stop, 300.0, 0.5).stop_ordered_at_s is None
+    assert with_cost_bound(told_to_stop, None, 0.5) == told_to_stop, "nothing else is known"

@@ -8,18 +8,17 @@ from msgspec.structs import replace
 
 from policies.batch_size import LearningSettings, Observation, choose_batch_size
 from policies.service.config import LearningConfig
+from policies.service.records import Job, JobSettings, Result, Trial, TrialState
 from policies.service.trials.hardware import max_power_w
+from policies.service.trials.learning import BatchSizeLearning
 from policies.service.trials.observations import (
     cost_so_far,
     epoch_costs,
     epoch_times,
-    eta_of,
     run_cost,
-    settings_of,
     stop_reason,
     study_of,
 )
-from policies.service.records import Job, JobSettings, Result, Trial, TrialState
 
 JOB = Job(name="job", batch_sizes=(16, 32, 64), default_batch_size=32, created_at_s=0.0)
 MEASURED = Result(epochs=4, reached_epochs=4, energy_j=1000.0, duration_s=10.0, max_power_w=300.0)
@@ -257,22 +256,18 @@ def test_when_a_run_is_told_to_stop(changes: dict[str, object], cost: float | No
     assert reason is None or "the bound of 10 J" in reason
 
 
-def test_what_a_job_says_itself_goes_before_the_configuration() -> None:
-    learning = LearningConfig(policy="gridchase", eta=0.3, beta=3.0, horizon=20.0, forgetting_ratio=0.9)
-    assert (eta_of(JOB, learning), settings_of(JOB, learning).forgetting_ratio) == (0.3, 0.9)
-    own = replace(JOB, settings=JobSettings(policy="zeus", eta=0.0, beta=1.5, forgetting_ratio=0.5))
-    settings = settings_of(own, learning)
-    assert (eta_of(own, learning), settings.policy, settings.beta, settings.horizon, settings.forgetting_ratio) == (
-        0.0,
-        "zeus",
-        1.5,
-        20.0,
-        0.5,
+def test_the_settings_of_a_job_go_before_the_configuration() -> None:
+    learning = BatchSizeLearning(
+        LearningConfig(policy="gridchase", eta=0.3, beta=3.0, horizon=20.0, forgetting_ratio=0.9)
     )
+    assert (learning.eta(JOB), learning._settings(JOB).forgetting_ratio) == (0.3, 0.9)
+    own = replace(JOB, settings=JobSettings(policy="zeus", eta=0.0, beta=1.5, forgetting_ratio=0.5))
+    assert learning.eta(own) == 0.0
+    assert learning._settings(own) == LearningSettings(policy="zeus", beta=1.5, horizon=20.0, forgetting_ratio=0.5)
 
 
 def test_no_rate_of_forgetting_means_the_one_that_predicts_best() -> None:
-    assert settings_of(JOB, LearningConfig()).forgetting_ratio is None
+    assert BatchSizeLearning(LearningConfig())._settings(JOB).forgetting_ratio is None
 
 
 def test_a_retry_knows_how_often_its_recurrence_was_stopped() -> None:

@@ -8,10 +8,17 @@ from msgspec.structs import replace
 from policies.batch_size import Observation, Study
 from policies.batch_size.epoch_costs import infer_epoch_costs
 from policies.service.errors import RequestError
-from policies.service.trials.lifecycle import timed
-from policies.service.trials.observations import epoch_times, study_of
 from policies.service.records import IterationTime, Job, Result, Timing, Trial
-from policies.service.trials.timings import faults_of, joined, merged, sample_times, too_large, untimed
+from policies.service.trials.lifecycle import with_timing
+from policies.service.trials.observations import epoch_times, study_of
+from policies.service.trials.timings import (
+    batch_sizes_to_time,
+    combine_times,
+    merge_timings,
+    sample_times,
+    sizes_too_large,
+    timing_faults,
+)
 
 JOB = Job(name="job", batch_sizes=(8, 16, 32, 64), default_batch_size=32, created_at_s=0.0)
 MEASURED = Result(epochs=4, reached_epochs=4, energy_j=1000.0, duration_s=10.0, max_power_w=300.0, gpu_model="A40")
@@ -53,21 +60,21 @@ def test_times_of_another_gpu_model_than_that_of_the_newest_end_do_not_count() -
     old = a_trial(0, replace(MEASURED, gpu_model="V100"), timing=timing({8: 0.8, 16: 0.8}, too_large=64))
     unknown = a_trial(1, timing=timing({16: 0.4}))
     assert set(sample_times([old, unknown])) == {8, 16}
-    assert too_large([old, unknown]) == [64]
+    assert sizes_too_large([old, unknown]) == [64]
     new = a_trial(2, MEASURED)
     assert sample_times([old, unknown, new]) == {16: pytest.approx(0.025)}
-    assert too_large([old, unknown, new]) == []
+    assert sizes_too_large([old, unknown, new]) == []
 
 
 def test_times_of_samples_and_of_epochs_are_joined_where_one_batch_size_has_both() -> None:
-    assert joined({}, {32: 10.0}) == {32: 10.0}
-    assert joined({8: 0.2, 16: 0.1}, {32: 10.0}) == {8: 0.2, 16: 0.1}
-    assert joined({8: 0.2, 16: 0.1}, {16: 10.0, 32: 7.0}) == {
+    assert combine_times({}, {32: 10.0}) == {32: 10.0}
+    assert combine_times({8: 0.2, 16: 0.1}, {32: 10.0}) == {8: 0.2, 16: 0.1}
+    assert combine_times({8: 0.2, 16: 0.1}, {16: 10.0, 32: 7.0}) == {
         8: pytest.approx(20.0),
         16: pytest.approx(10.0),
         32: pytest.approx(7.0),
     }
-    both = joined({8: 0.2, 16: 0.1}, {8: 10.0, 16: 20.0})
+    both = combine_times({8: 0.2, 16: 0.1}, {8: 10.0, 16: 20.0})
     assert both[8] / both[16] == pytest.approx(2.0)
     assert math.sqrt(both[8] * both[16]) == pytest.approx(math.sqrt(200.0))
 
@@ -95,10 +102,10 @@ def test_the_costs_of_batch_sizes_that_never_ran_follow_from_their_times() -> No
 def test_a_run_whose_own_batch_size_fits_goes_on_with_it() -> None:
     trial = a_trial()
     with pytest.raises(RequestError, match="batch_size = 8: must be left out"):
-        timed(trial, timing({8: 0.1}, too_large=64, batch_size=8), 1.0)
-    smaller = timed(trial, timing({8: 0.1}, too_large=32, batch_size=8), 1.0)
+        with_timing(trial, timing({8: 0.1}, too_large=64, batch_size=8), 1.0)
+    smaller = with_timing(trial, timing({8: 0.1}, too_large=32, batch_size=8), 1.0)
     assert smaller.batch_size == 8
-    assert timed(smaller, timing({8: 0.1}, too_large=32, batch_size=8), 2.0).batch_size == 8
+    assert with_timing(smaller, timing({8: 0.1}, too_large=32, batch_size=8), 2.0).batch_size == 8
 
 
 def a_study(**changes: object) -> Study:
@@ -107,19 +114,21 @@ def a_study(**changes: object) -> Study:
 
 
 def test_the_first_run_is_to_time_everything() -> None:
-    assert untimed(a_study(), []) == (8, 16, 32, 64)
+    assert batch_sizes_to_time(a_study(), []) == (8, 16, 32, 64)
 
 
 def test_what_was_timed_or_has_a_cost_is_not_timed_again() -> None:
     trials = [a_trial(timing=timing({8: 0.1, 32: 0.1}))]
-    assert untimed(a_study(), trials) == (16, 64)
-    assert untimed(a_study(epoch_costs={32: 1.0, 64: 1.0}), trials) == (16,)
-    assert untimed(a_study(epoch_costs=dict.fromkeys(JOB.batch_sizes, 1.0)), []) == ()
+    assert batch_sizes_to_time(a_study(), trials) == (16, 64)
+    assert batch_sizes_to_time(a_study(epoch_costs={32: 1.0, 64: 1.0}), trials) == (16,)
+    assert batch_sizes_to_time(a_study(epoch_costs=dict.fromkeys(JOB.batch_sizes, 1.0)), []) == ()
 
 
 def test_one_that_has_run_is_timed_with_the_others_so_that_they_can_be_compared() -> None:
-    assert untimed(a_study(epoch_costs={16: 1.0, 64: 1.0}), []) == (8, 16, 32)
-    assert untimed(a_study(epoch_costs={16: 1.0}), [a_trial(timing=timing({8: 0.1, 32: 0.1, 64: 0.1}))]) == (16,)
+    assert batch_sizes_to_time(a_study(epoch_costs={16: 1.0, 64: 1.0}), []) == (8, 16, 32)
+    assert batch_sizes_to_time(
+        a_study(epoch_costs={16: 1.0}), [a_trial(timing=timing({8: 0.1, 32: 0.1, 64: 0.1}))]
+    ) == (16,)
 
 
 def test_what_cannot_run_is_not_timed() -> None:
@@ -127,7 +136,7 @@ def test_what_cannot_run_is_not_timed() -> None:
     study = study_of(JOB, trials, 0.5, now_s=1.0)
     assert study.pruned == {32, 64}
     assert [(seen.batch_size, seen.outcome) for seen in study.observations] == [(32, "failed")]
-    assert untimed(study, trials) == ()
+    assert batch_sizes_to_time(study, trials) == ()
 
 
 def test_a_batch_size_that_has_run_is_not_given_up_because_a_probe_needs_more_memory() -> None:
@@ -137,20 +146,22 @@ def test_a_batch_size_that_has_run_is_not_given_up_because_a_probe_needs_more_me
 
 def test_a_run_that_times_once_more_corrects_itself() -> None:
     first = timing({8: 0.1, 16: 0.2}, too_large=32, batch_size=16)
-    assert merged(None, first) is first
-    assert merged(first, first) == first
-    assert merged(first, timing({8: 0.3})) == timing({8: 0.3, 16: 0.2}, too_large=32)
-    assert merged(first, timing({32: 0.3})) == timing({8: 0.1, 16: 0.2, 32: 0.3})
-    assert merged(first, timing({8: 0.3}, too_large=16, batch_size=8)) == timing({8: 0.3}, too_large=16, batch_size=8)
+    assert merge_timings(None, first) is first
+    assert merge_timings(first, first) == first
+    assert merge_timings(first, timing({8: 0.3})) == timing({8: 0.3, 16: 0.2}, too_large=32)
+    assert merge_timings(first, timing({32: 0.3})) == timing({8: 0.1, 16: 0.2, 32: 0.3})
+    assert merge_timings(first, timing({8: 0.3}, too_large=16, batch_size=8)) == timing(
+        {8: 0.3}, too_large=16, batch_size=8
+    )
 
 
 def test_a_run_that_times_lives_and_becomes_one_of_the_batch_size_that_fits() -> None:
     trial = a_trial(state="open", cost_bound=7.0)
-    fitting = timed(trial, timing({8: 0.1}, too_large=16, batch_size=8), 50.0)
+    fitting = with_timing(trial, timing({8: 0.1}, too_large=16, batch_size=8), 50.0)
     assert (fitting.state, fitting.heard_at_s, fitting.batch_size, fitting.cost_bound) == ("running", 50.0, 8, 7.0)
-    same = timed(trial, timing({8: 0.1}), 50.0)
+    same = with_timing(trial, timing({8: 0.1}), 50.0)
     assert (same.batch_size, same.reason) == (32, "default_first")
-    late = timed(a_trial(0, MEASURED), timing({8: 0.1}), 50.0)
+    late = with_timing(a_trial(0, MEASURED), timing({8: 0.1}), 50.0)
     assert (late.state, late.ended_at_s, late.timing) == ("reached", 0.0, timing({8: 0.1}))
 
 
@@ -169,12 +180,12 @@ def test_a_run_that_times_lives_and_becomes_one_of_the_batch_size_that_fits() ->
     ],
 )
 def test_what_cannot_have_been_timed_is_a_fault(wrong: Timing, fault: str) -> None:
-    (found,) = faults_of(wrong, JOB)
+    (found,) = timing_faults(wrong, JOB)
     assert fault in found
-    assert faults_of(timing({8: 0.1, 16: 0.1}, too_large=32, batch_size=16), JOB) == []
+    assert timing_faults(timing({8: 0.1, 16: 0.1}, too_large=32, batch_size=16), JOB) == []
 
 
 def test_where_there_is_nothing_to_choose_from_nothing_is_timed() -> None:
-    assert untimed(Study(candidates=(32,), default=32), []) == ()
+    assert batch_sizes_to_time(Study(candidates=(32,), default=32), []) == ()
     failed = Observation(batch_size=16, outcome="failed")
-    assert untimed(a_study(observations=(failed,)), []) == ()
+    assert batch_sizes_to_time(a_study(observations=(failed,)), []) == ()

@@ -1,4 +1,4 @@
-"""The HTTP API on the real desk and SQLite: what schemathesis finds, and what travels there and back."""
+"""The HTTP API on the real db and SQLite: what schemathesis finds, and what travels there and back."""
 
 import asyncio
 import logging
@@ -15,13 +15,13 @@ import pytest
 
 from policies.service.config import HttpConfig, LearningConfig
 from policies.service.http.app import served
-from policies.service.store.store import opened_store
-from policies.service.trials.repository import TrialRepository
+from policies.service.store.store import open_store
 from tests.policies.service.http.api_client import ASK, NOW_S, TOKEN
+from tests.policies.service.repositories import Repositories
 
 pytestmark = pytest.mark.live
 
-PAGE = Path(__file__).parents[2] / "docs" / "policy-http.md"
+PAGE = Path(__file__).parents[3] / "docs" / "policy-http.md"
 DEFAULT_URL = "http://127.0.0.1:9322"
 CONFIG = Path(__file__).with_name("schemathesis.toml")
 SEED = 4
@@ -35,10 +35,10 @@ async def serving(directory: Path) -> AsyncIterator[str]:
     tokens = directory / "tokens"
     tokens.touch(0o600)
     tokens.write_text(f"{TOKEN}\n")
-    async with opened_store(f"sqlite:///{directory / 'policy.sqlite'}", timeout_s=10.0) as store:
-        desk = TrialRepository(store, LearningConfig())
+    async with open_store(f"sqlite:///{directory / 'policy.sqlite'}", timeout_s=10.0) as store:
+        db = Repositories(store, LearningConfig())
         http = HttpConfig(port=0, token_file=str(tokens))
-        async with served(desk, http=http, clock_s=lambda: NOW_S) as url:
+        async with served(db.trials, db.jobs, http=http, clock_s=lambda: NOW_S) as url:
             yield url
 
 

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 from policies.service.http.openapi import document
-from policies.service.http.problems import Problem
 from policies.service.http.routes import OPERATIONS, Operation
+from publishers.shared.http_server import Problem
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 COMMITTED = ROOT / "docs" / "policy-api.json"
 PAGE = (ROOT / "docs" / "policy-http.md").read_text(encoding="utf-8")
 SOURCES = ROOT / "policies" / "service"
 DOCUMENT: dict[str, Any] = msgspec.json.decode(document())
-DONE: list[tuple[Operation[Any, Any], dict[str, Any]]] = [
+DONE: list[tuple[Operation, dict[str, Any]]] = [
     (operation, DOCUMENT["paths"][operation.path][operation.method.lower()]) for operation in OPERATIONS
 ]
 
@@ -68,9 +68,11 @@ def test_the_examples_are_what_their_schema_says(name: str) -> None:
 
 
 def test_the_page_tells_every_reason_of_a_refusal() -> None:
-    sources = [*(SOURCES / "api").glob("*.py"), SOURCES / "errors.py"]
+    sources = [*(SOURCES / "http").glob("*.py"), SOURCES / "errors.py", ROOT / "publishers/shared/http_server.py"]
     code = "".join(source.read_text(encoding="utf-8") for source in sources)
-    given = re.findall(r'(?:HTTPStatus\.[A-Z_]+|status), "(\w+)"|^    reason = "(\w+)"', code, re.MULTILINE)
+    given = re.findall(
+        r'(?:HTTPStatus\.[A-Z_]+, |status, |unavailable\()"(\w+)"|^    reason = "(\w+)"', code, re.MULTILINE
+    )
     told = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| \d+ \|([^|]*)\|", PAGE, re.MULTILINE)))
     assert {first or second for first, second in given} == set(told)
 

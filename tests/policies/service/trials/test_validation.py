@@ -11,9 +11,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from policies.service.errors import RequestError, TrialConflictError
-from policies.service.trials.lifecycle import ended, heard, measured, next_recurrence, reconcile_batch_size, told
 from policies.service.records import Job, JobExport, RecurrenceNumber, Result, Trial, TrialState
-from policies.service.trials.validation import MAX_RECURRENCE, check_exports, ordered
+from policies.service.trials.lifecycle import (
+    next_recurrence,
+    reconcile_batch_size,
+    with_inferred_end,
+    with_metric,
+    with_renewed_lease,
+    with_result,
+)
+from policies.service.trials.validation import MAX_RECURRENCE, check_exports, with_sorted_batch_sizes
 
 NOW_S = 1e9
 DAY_S = 86_400.0
@@ -87,14 +94,14 @@ RESULTS = st.builds(
     Result, outcome=st.sampled_from([None, "reached", "stopped", "failed"]), epochs=COUNTS, reached_epochs=COUNTS
 )
 STEPS = st.one_of(
-    st.builds(lambda result: partial(told, result=result), RESULTS),
+    st.builds(lambda result: partial(with_result, result=result), RESULTS),
     st.builds(
-        lambda epoch, reached: partial(measured, epoch=epoch, value=0.5, reached=reached),
+        lambda epoch, reached: partial(with_metric, epoch=epoch, value=0.5, reached=reached),
         st.integers(0, 5),
         st.booleans(),
     ),
-    st.builds(lambda was_lost: partial(ended, was_lost=was_lost), st.booleans()),
-    st.just(heard),
+    st.builds(lambda was_lost: partial(with_inferred_end, was_lost=was_lost), st.booleans()),
+    st.just(with_renewed_lease),
     st.builds(
         lambda batch_size, n_ranks: partial(
             reconcile_batch_size, batch_size=batch_size, n_ranks=n_ranks, batch_sizes=(16, 32)
@@ -118,7 +125,7 @@ def test_whatever_becomes_of_a_run_its_export_can_be_taken_in(steps: list[Callab
 def test_the_batch_sizes_of_a_job_may_stand_in_any_order_but_each_once() -> None:
     turned = replace(JOB, batch_sizes=(64, 16, 32))
     check_exports([JobExport(job=turned, trials=(TRIAL,))], NOW_S)
-    assert ordered(turned) == replace(JOB, batch_sizes=(16, 32, 64))
+    assert with_sorted_batch_sizes(turned) == replace(JOB, batch_sizes=(16, 32, 64))
     with pytest.raises(RequestError, match="batch_sizes has 16 more than once"):
         check_exports([JobExport(job=replace(JOB, batch_sizes=(16, 32, 16)), trials=())], NOW_S)
 

@@ -1,0 +1,466 @@
+"""The HTTP server of the controller and the policy service: routes, guards, limits, and problems for what goes wrong.
+
+Each request passes the host and origin guard, the authentication of its route and a concurrency limit, and is
+handled under a deadline. Errors are answered as problems (RFC 9457); internals are never shown. The work of a request
+goes on when its client has gone.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+JSON: Final = "application/json"
+PROBLEM: Final = "application/problem+json"
+TIMEOUT_S: Final = 15.0
+SHUTDOWN_TIMEOUT_S: Final = 5.0
+"""For requests that are being answered when the server ends."""
+RETRY_AFTER_S: Final = 5
+"""When to repeat a request that was too much, or too slow [s]."""
+_BACKLOG: Final = 1_024
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "gridchase"}
+_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_IN_THREAD_BYTES: Final = 64 << 10
+"""A longer body is decoded in a thread, so that the event loop stays responsive."""
+_MAX_EXACT: Final = 1 << 53
+"""The largest integer below which floats tell all integers apart."""
+_NAME: Final = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,64}\Z")
+
+_LOGGER = logging.getLogger(__name__)
+_PROTOCOL_LOGGER = logging.getLogger(f"{__name__}.protocol")
+# A malformed request is the client's fault; any port scan would fill the log.
+_PROTOCOL_LOGGER.addFilter(
+    lambda record: record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+)
+Value = TypeVar("Value")
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why a request was refused (RFC 9457).
+
+    Attributes:
+        title: what the status means.
+        status: the status of the answer.
+        detail: a sentence: value, bound, what to do.
+        reason: a stable code, for programs.
+        faults: each fault by itself, where there are several.
+        type: says no more than the status does.
+    """
+
+    title: str
+    status: int
+    detail: str
+    reason: str
+    faults: tuple[str, ...] = ()
+    type: str = "about:blank"
+
+
+class ProblemError(Exception):
+    """A request that is answered with a problem.
+
+    Args:
+        status: of the answer.
+        reason: a stable code.
+        detail: a sentence.
+        faults: each fault by itself.
+        headers: of the answer, beside the usual ones.
+    """
+
+    def __init__(
+        self,
+        status: HTTPStatus,
+        reason: str,
+        detail: str,
+        *,
+        faults: tuple[str, ...] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.headers = dict(headers or {})
+        self.problem = Problem(
+            title=status.phrase, status=status.value, detail=detail, reason=reason, faults=faults or (detail,)
+        )
+
+
+def invalid_request(detail: str) -> ProblemError:
+    """Return the problem of a request that cannot be read."""
+    return ProblemError(HTTPStatus.BAD_REQUEST, "invalid_request", detail)
+
+
+def unavailable(reason: str, detail: str, *, retry_after_s: int = RETRY_AFTER_S) -> ProblemError:
+    """Return the problem of a request that cannot be answered now."""
+    return ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, reason, detail, headers={"Retry-After": f"{retry_after_s}"})
+
+
+class ConcurrencyLimit:
+    """Lets `n_at_once` requests run and `n_waiting` wait, in their order; more are refused."""
+
+    def __init__(self, *, n_at_once: int, n_waiting: int) -> None:
+        self._slots = asyncio.Semaphore(n_at_once)
+        self._n_most = n_at_once + n_waiting
+        self._n_here = 0
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Hold a slot while the body runs.
+
+        Raises:
+            ProblemError: there is no slot, nor room to wait for one.
+        """
+        if self._n_here >= self._n_most:
+            raise unavailable("busy", f"{self._n_here} requests are being answered: ask again", retry_after_s=1)
+        self._n_here += 1
+        try:
+            async with self._slots:
+                yield
+        finally:
+            self._n_here -= 1
+
+
+def _slot(limit: ConcurrencyLimit | None) -> AbstractAsyncContextManager[None]:
+    return nullcontext() if limit is None else limit.slot()
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer in JSON that is sent piece by piece."""
+
+    pieces: AsyncIterator[bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """What is done for one method of one path.
+
+    Attributes:
+        name: for metrics.
+        handle: returns the answer to a request and its client.
+        authenticate: returns the client, before a slot is taken, or raises ProblemError; None: anybody, named "".
+        timeout_s: the deadline of an answer, and again of sending it where it is a stream [s].
+        limit: how many such requests run at once; None: any number.
+    """
+
+    name: str
+    method: str = "GET"
+    path: str
+    handle: Callable[[web.Request, str], Awaitable[web.Response | Stream]]
+    authenticate: Callable[[web.Request], Awaitable[str]] | None = None
+    timeout_s: float = TIMEOUT_S
+    limit: ConcurrencyLimit | None = None
+
+
+class HttpServer:
+    """Serves routes on one address.
+
+    Args:
+        routes: what is served.
+        host: the address.
+        port: its port; 0 takes a free one, -1 serves nothing.
+        title: what is served, for the log.
+        to_problem: returns the problem of an error of the application, None where it has none.
+        count: called with the name of the route (`none` where there is none) and the status of each answer.
+
+    Attributes:
+        is_local: whether it listens on loopback addresses alone; False until that is known.
+    """
+
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        *,
+        host: str,
+        port: int,
+        title: str,
+        to_problem: Callable[[Exception], ProblemError | None] = lambda _: None,
+        count: Callable[[str, int], None] = lambda _name, _status: None,
+    ) -> None:
+        self.is_local = False
+        self._routes = {(route.method, route.path): route for route in routes}
+        self._host = host
+        self._port = port
+        self._title = title
+        self._to_problem = to_problem
+        self._count = count
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        """Serve while the body runs; yield the URL, such as `http://127.0.0.1:9322`.
+
+        "" where nothing is served: port -1, or an address that is taken, which is logged and accepted.
+        """
+        if self._port < 0:
+            yield ""
+            return
+        app = web.Application(middlewares=[self._middleware])
+        app.on_response_prepare.append(_set_headers)
+        for route in self._routes.values():
+            app.router.add_route(route.method, route.path, self._handler(route))
+            if route.method == "GET":
+                app.router.add_route("HEAD", route.path, self._handler(route))
+        # Compressed bodies are refused by their header; aiohttp would unpack them first, without a bound.
+        runner = web.AppRunner(
+            app, access_log=None, logger=_PROTOCOL_LOGGER, shutdown_timeout=SHUTDOWN_TIMEOUT_S, auto_decompress=False
+        )
+        await runner.setup()
+        try:
+            yield await self._listen(runner)
+        finally:
+            await runner.cleanup()
+
+    async def _listen(self, runner: web.AppRunner) -> str:
+        try:
+            await web.TCPSite(runner, self._host, self._port, backlog=_BACKLOG).start()
+        except OSError as error:
+            _LOGGER.error("%s: not served: http.host, http.port: %s", self._title, error.strerror or error)
+            return ""
+        self.is_local = all(is_loopback(address[0]) for address in runner.addresses)
+        host, port = runner.addresses[0][:2]
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        _LOGGER.info("%s: served at %s", self._title, url)
+        return url
+
+    def _handler(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            client = "" if route.authenticate is None else await route.authenticate(request)
+            async with asyncio.timeout(route.timeout_s) as deadline, _slot(route.limit):
+                answer = await route.handle(request, client)
+                if not isinstance(answer, Stream):
+                    return answer
+                deadline.reschedule(None)  # once begun, a stream has a deadline of its own
+                return await _send(request, answer, timeout_s=route.timeout_s)
+
+        return handle
+
+    @web.middleware
+    async def _middleware(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Guard against other sites, answer errors as problems, and count every answer."""
+        try:
+            self._check_host(request)
+            if request.method not in _READS:
+                _check_origin(request)
+            response = await handler(request)
+        except Exception as error:  # noqa: BLE001 — whatever it is, the client gets an answer and the log a traceback
+            response = _response_of(self._problem(request, error))
+        self._count(self._name_of(request), response.status)
+        return response
+
+    def _problem(self, request: web.Request, error: Exception) -> ProblemError:
+        problem = error if isinstance(error, ProblemError) else self._to_problem(error)
+        if problem is not None:
+            return problem
+        if isinstance(error, web.HTTPException):
+            return _router_problem(error)
+        if isinstance(error, TimeoutError):
+            return unavailable("timeout", "this took too long: ask again")
+        _LOGGER.error("%s %s failed", request.method, request.path, exc_info=error)
+        return ProblemError(HTTPStatus.INTERNAL_SERVER_ERROR, "failed", "an internal error; the log tells more")
+
+    def _name_of(self, request: web.Request) -> str:
+        resource = request.match_info.route.resource
+        method = "GET" if request.method == "HEAD" else request.method
+        route = self._routes.get((method, "" if resource is None else resource.canonical))
+        return "none" if route is None else route.name
+
+    def _check_host(self, request: web.Request) -> None:
+        """Reject requests to a foreign name on a loopback server (DNS rebinding); addresses need no name."""
+        host = request.headers.get("Host")
+        if self.is_local and host is not None and not self._is_own_name(_name_in(host)):
+            detail = f"Host: {host[:80]!r} is not a name of this server: use 127.0.0.1, or localhost"
+            raise ProblemError(HTTPStatus.FORBIDDEN, "foreign_host", detail)
+
+    def _is_own_name(self, name: str) -> bool:
+        return name in {"localhost", self._host.lower()} or _is_address(name)
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    address = address.partition("%")[0]
+    return _is_address(address) and ip_address(address).is_loopback
+
+
+def path_name(request: web.Request, key: str) -> str:
+    """Return a name in the path of a request; "" where the path has none.
+
+    Raises:
+        ProblemError: it is not a valid name.
+    """
+    name = request.match_info.get(key, "")
+    if key in request.match_info and _NAME.match(name) is None:
+        raise invalid_request(f"{key} = {name[:80]!r}: must be 1 to 64 of A-Z a-z 0-9 . _ -, and not dots alone")
+    return name
+
+
+def read_query(request: web.Request, kind: type[Value]) -> Value:
+    """Return the query of a request as a record.
+
+    Raises:
+        ProblemError: a parameter is unknown, repeated, or out of its bounds.
+    """
+    repeated = sorted({key for key in request.query if len(request.query.getall(key)) > 1})
+    if repeated:
+        raise invalid_request(f"{repeated[0][:80]!r} stands twice in the query")
+    try:
+        return msgspec.convert(dict(request.query), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise invalid_request(f"query: {error}") from error
+
+
+async def read_json(request: web.Request, kind: type[Value], *, max_bytes: int) -> Value:
+    """Return the body of a request as a record.
+
+    Raises:
+        ProblemError: it is not JSON, says so itself, is too long, or does not match the type.
+    """
+    _check_content_type(request)
+    raw = await _read_body(request, max_bytes=max_bytes)
+    try:
+        if len(raw) > _IN_THREAD_BYTES:
+            return await asyncio.to_thread(_decode, raw, kind)
+        return _decode(raw, kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise invalid_request(f"body: {error}") from error
+    except RecursionError as error:
+        raise invalid_request("body: is nested too deeply") from error
+
+
+def json_response(value: object, *, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
+    """Return a value as an answer in JSON."""
+    return web.Response(status=status.value, body=msgspec.json.encode(value), headers={"Content-Type": JSON})
+
+
+def _decode(raw: bytes, kind: type[Value]) -> Value:
+    """Return a body as its type, with whole floats as integers where that helps.
+
+    To JSON Schema 32.0 is an integer, and some clients write it so; msgspec refuses it.
+    """
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError:
+        return msgspec.convert(_with_integers(msgspec.json.decode(raw)), kind)
+
+
+def _with_integers(value: Any) -> Any:  # noqa: ANN401 — a JSON value
+    match value:
+        case dict():
+            return {key: _with_integers(item) for key, item in value.items()}
+        case list():
+            return [_with_integers(item) for item in value]
+        case float() if value.is_integer() and abs(value) <= _MAX_EXACT:
+            return int(value)
+        case _:
+            return value
+
+
+def _check_content_type(request: web.Request) -> None:
+    charset, encoding = request.charset or "utf-8", request.headers.get("Content-Encoding", "identity")
+    if request.content_type == JSON and charset.lower() in {"utf-8", "utf8"} and encoding.lower() == "identity":
+        return
+    sent = f"{request.headers.get('Content-Type', 'nothing')[:80]!r}, {encoding[:80]!r}"
+    detail = f"sent is {sent}: must be Content-Type: {JSON}, in UTF-8, not compressed"
+    raise ProblemError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail, headers={"Accept": JSON})
+
+
+async def _read_body(request: web.Request, *, max_bytes: int) -> bytes:
+    raw = bytearray()
+    if (request.content_length or 0) <= max_bytes:
+        try:
+            async for chunk in request.content.iter_any():
+                raw += chunk
+                if len(raw) > max_bytes:
+                    break
+            else:
+                return bytes(raw)
+        except (web.RequestPayloadError, ConnectionError) as error:
+            raise invalid_request("the body did not arrive whole") from error
+    detail = f"the body is longer than {max_bytes:,} bytes: send it in parts"
+    raise ProblemError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", detail)
+
+
+def _check_origin(request: web.Request) -> None:
+    """Reject cross-site writes of browsers (CSRF): a browser on this host passes the loopback check."""
+    origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "none")
+    is_foreign = origin is not None and _authority(origin) != request.headers.get("Host", "").lower()
+    if is_foreign or site not in {"none", "same-origin"}:
+        detail = f"a page of {(origin or 'another site')[:80]} may not write here"
+        raise ProblemError(HTTPStatus.FORBIDDEN, "foreign_origin", detail)
+
+
+def _authority(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def _name_in(host: str) -> str:
+    """Return a Host header without its port, and without the brackets of an IPv6 address."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".").lower()
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _router_problem(error: web.HTTPException) -> ProblemError:
+    """Return the problem of a path or a method that does not exist."""
+    status = HTTPStatus(error.status)
+    match error:
+        case web.HTTPMethodNotAllowed():
+            allowed = ", ".join(sorted(error.allowed_methods))
+            detail = f"{error.method} is not possible here: use {allowed}"
+            return ProblemError(status, "method_not_allowed", detail, headers={"Allow": allowed})
+        case web.HTTPNotFound():
+            return ProblemError(status, "not_found", "there is nothing at this path")
+        case _:
+            return ProblemError(status, "invalid_request", status.description or status.phrase)
+
+
+def _response_of(error: ProblemError) -> web.Response:
+    return web.Response(
+        status=error.problem.status,
+        body=msgspec.json.encode(error.problem),
+        content_type=PROBLEM,
+        headers=error.headers,
+    )
+
+
+async def _send(request: web.Request, stream: Stream, *, timeout_s: float) -> web.StreamResponse:
+    """Send a stream. Once begun it cannot become a problem any more: the connection is cut instead."""
+    response = web.StreamResponse(headers={"Content-Type": JSON})
+    if request.method == "HEAD":
+        return response
+    try:
+        async with asyncio.timeout(timeout_s):
+            await response.prepare(request)
+            async for piece in stream.pieces:
+                await response.write(piece)
+    except ConnectionError:
+        pass  # the client has gone
+    except Exception as error:  # noqa: BLE001 — whatever it is, half an answer must not look like a whole one
+        _LOGGER.warning("%s breaks off: %s", request.path, str(error) or "it took too long")
+        if request.transport is not None:
+            request.transport.abort()
+    return response
+
+
+async def _set_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_HEADERS)
