@@ -46,7 +46,6 @@ ALLOWED: Final = {
     "cost": "money; the currency is a field beside it",
     "run_cost": "a job's objective, in J where energy and time are weighed",
     "cost_so_far": "the same, of a run that goes on",
-    "eta_of": "the weight that a job has",
     "eta": "the weight of both papers, 0 to 1",
     "pue": "power usage effectiveness, at least 1: a term of the field",
     "max_slowdown": "time over time at the prior limit, at least 1: fixed by the configuration",

@@ -100,7 +100,7 @@ class EventSubscriber:
     def _on_request(self, job: str, request: TrialRequest) -> None:
         self._check_reply_topic(job, request.run, request.reply_to)
         now_s = asyncio.get_running_loop().time()
-        first_s = self.answers.add_request(job, request, loop_s=now_s)
+        first_s = self.answers.asked_since_s(job, request, loop_s=now_s)
         pending = PendingRequest(job=job, request=request, at_s=self._clock_s(), first_s=first_s, last_s=now_s)
         self.requests.put((job, request.run), pending, job=job)  # a repeated request replaces the one that waits
 

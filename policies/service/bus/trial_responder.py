@@ -82,7 +82,7 @@ class AnswerCache:
     def __init__(self) -> None:
         self._exchanges: RecentDict[tuple[str, str], _Exchange] = RecentDict(MAX_RUNS)
 
-    def add_request(self, job: str, request: TrialRequest, *, loop_s: float) -> float:
+    def asked_since_s(self, job: str, request: TrialRequest, *, loop_s: float) -> float:
         """Remember a request; return since when its run has asked without an answer, on the loop's clock."""
         exchange = self._of(job, request.run)
         exchange.request = request
