@@ -1,13 +1,4 @@
-"""A connection that obeys the port and remembers: it can be down, lose messages, and refuse to acknowledge.
-
-A connection that obeys the port and remembers: it can be down, lose messages, and refuse to acknowledge.
-
-What a policy service answers to a question for a batch size.
-
-Runs with a target, whose batch size a policy service has chosen.
-
-Runs of any length, and what they say of it.
-"""
+"""A publisher on a fake connection, which can be down, lose messages, refuse to acknowledge; and a policy service."""
 
 import itertools
 import socket
@@ -215,19 +206,26 @@ def answer(request: TrialRequest, **changes: object) -> TrialAnswer:
 
 
 def answering(**changes: object) -> FakeConnection:
+    """Return a connection to a policy service that always gives this answer."""
     return FakeConnection(answers=lambda request: [answer(request, **changes)])
 
 
-def service() -> FakeConnection:
-    """Return a connection to a policy service that always answers 16."""
-    return FakeConnection(
-        answers=lambda request: [
-            TrialAnswer(run=request.run, correlation=request.correlation, batch_size=16, reason="explored", detail="")
-        ]
-    )
+class OutOfMemoryError(RuntimeError):
+    """Named as PyTorch's."""
+
+
+class Failing:
+    """What a tensor becomes when its device has failed: nothing can be read from it, not even a text."""
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("device-side assert")
+
+    __float__ = __index__ = __bool__
+    __iter__ = __repr__ = __bool__  # type: ignore[assignment]
 
 
 def aimed(connection: FakeConnection, target: float, mode: str = "max") -> Publisher:
+    """Return a publisher with a target, whose batch size a policy service has chosen."""
     publisher = publisher_on(connection)
     publisher.batch_size(SIZES, default=32, target=target, target_mode=mode)  # type: ignore[arg-type]
     return publisher

@@ -10,7 +10,7 @@ from publishers.messages.codec import Message, Outgoing, encode
 from publishers.messages.training import Metric
 from publishers.mqtt.broker_address import BrokerAddress
 from publishers.training.publisher import PublishedSized
-from tests.publishers.training.fake_connection import FakeConnection, publisher_on, wait_until
+from tests.publishers.training.fake_connection import Failing, FakeConnection, publisher_on, wait_until
 
 
 def test_wrong_settings_turn_publishing_off_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -38,16 +38,6 @@ def test_the_number_of_different_warnings_is_bounded(caplog: pytest.LogCaptureFi
         for number in range(1_000):
             publisher.metric(1e20 + number * 1e17)
     assert len(caplog.records) == 256
-
-
-class Failing:
-    """What a tensor becomes when its device has failed: nothing can be had from it, not even a text."""
-
-    def __bool__(self) -> bool:
-        raise RuntimeError("device-side assert")
-
-    __float__ = __index__ = __bool__
-    __repr__ = __bool__  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(

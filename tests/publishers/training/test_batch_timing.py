@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from publishers.messages.training import TrialAnswer, TrialRequest, TrialTimes
+from publishers.messages.training import TrialTimes
 from publishers.training.batch_timing import (
     ENOUGH_S,
     MAX_CALLS,
@@ -18,13 +18,7 @@ from publishers.training.batch_timing import (
     time_untimed,
 )
 from publishers.training.policy_client import BatchSizeTrial
-from tests.publishers.training.fake_connection import FakeConnection, publisher_on
-
-SIZES = [8, 16, 32, 64]
-
-
-class OutOfMemoryError(RuntimeError):
-    """Named as PyTorch's."""
+from tests.publishers.training.fake_connection import SIZES, FakeConnection, OutOfMemoryError, answering, publisher_on
 
 
 class Gpu:
@@ -133,19 +127,13 @@ def test_a_batch_size_that_does_not_fit_is_replaced_by_the_largest_that_does(
     assert (fitting.batch_size, fitting.cost_bound, fitting.reason == "too_large") == (used, 5.0, used != chosen)
 
 
-def answering(**changes: object) -> FakeConnection:
-    fields: dict[str, object] = {"batch_size": 32, "reason": "explored", "detail": "", "recurrence": 1}
-    fields["untimed"] = [8, 16, 32, 48]
-
-    def answer(request: TrialRequest) -> list[TrialAnswer]:
-        named = {"run": request.run, "correlation": request.correlation, **fields, **changes}
-        return [TrialAnswer(**named)]  # type: ignore[arg-type]  # by name
-
-    return FakeConnection(answers=answer)
+def untimed(**changes: object) -> FakeConnection:
+    """Return a connection to a policy service that answers 32 and does not know the speed of the candidates."""
+    return answering(**{"batch_size": 32, "untimed": [8, 16, 32, 48], **changes})
 
 
 def test_untimed_batch_sizes_are_timed_and_published() -> None:
-    connection, gpu = answering(), Gpu(lambda *_: 0.0)
+    connection, gpu = untimed(), Gpu(lambda *_: 0.0)
     with publisher_on(connection) as publisher:
         assert publisher.batch_size(SIZES, default=32, probe=gpu.train) == 32
         assert publisher.trial is not None
@@ -160,7 +148,7 @@ def test_untimed_batch_sizes_are_timed_and_published() -> None:
 def test_a_run_whose_batch_size_does_not_fit_uses_another(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    connection, gpu = answering(), Gpu(lambda *_: 0.0, memory=16)
+    connection, gpu = untimed(), Gpu(lambda *_: 0.0, memory=16)
     with publisher_on(connection, heartbeat_s=1_000.0) as publisher:
         assert publisher.batch_size(SIZES, default=32, probe=gpu.train) == 16
         assert publisher.trial is not None
@@ -175,7 +163,7 @@ def test_a_run_whose_batch_size_does_not_fit_uses_another(
 
 
 def test_a_failing_probe_costs_only_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    connection, gpu = answering(), Gpu(lambda *_: 0.0, memory=8)
+    connection, gpu = untimed(), Gpu(lambda *_: 0.0, memory=8)
     gpu.error = ValueError("shapes do not match")
     with publisher_on(connection) as publisher:
         assert publisher.batch_size(SIZES, default=32, probe=gpu.train) == 32
@@ -185,16 +173,16 @@ def test_a_failing_probe_costs_only_a_warning(caplog: pytest.LogCaptureFixture) 
     ]
 
 
-@pytest.mark.parametrize("untimed", [[], [48]])
-def test_without_untimed_candidates_nothing_is_timed(untimed: list[int]) -> None:
-    connection, gpu = answering(untimed=untimed), Gpu(lambda *_: 0.0)
+@pytest.mark.parametrize("sizes", [[], [48]])
+def test_without_untimed_candidates_nothing_is_timed(sizes: list[int]) -> None:
+    connection, gpu = untimed(untimed=sizes), Gpu(lambda *_: 0.0)
     with publisher_on(connection) as publisher:
         assert publisher.batch_size(SIZES, default=32, probe=gpu.train) == 32
     assert (gpu.order, connection.times()) == ([], [])
 
 
 def test_only_the_first_rank_times() -> None:
-    connection, gpu = answering(), Gpu(lambda *_: 0.0)
+    connection, gpu = untimed(), Gpu(lambda *_: 0.0)
     with publisher_on(connection, rank=1, world_size=2) as publisher:
         assert publisher.batch_size(SIZES, default=32, probe=gpu.train) == 32
     assert (gpu.order, connection.times()) == ([], [])
@@ -214,7 +202,7 @@ def test_only_the_first_rank_times() -> None:
 def test_invalid_probe_arguments_cost_only_a_warning(
     arguments: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    connection = answering()
+    connection = untimed()
     with publisher_on(connection) as publisher:
         assert publisher.batch_size(SIZES, default=32, **arguments) == 32  # type: ignore[arg-type]  # what is wrong
     assert connection.times() == []

@@ -21,6 +21,7 @@ from publishers.messages.training import MAX_CANDIDATES, TrialRequest
 from publishers.training.policy_client import BatchSizeQuery, BatchSizeTrial, read_options
 from tests.publishers.training.fake_connection import (
     SIZES,
+    Failing,
     FakeConnection,
     answer,
     answering,
@@ -270,18 +271,6 @@ def test_a_publisher_whose_thread_has_ended_returns_the_default() -> None:
     assert publisher.batch_size(SIZES, default=32) == 32
     assert time.monotonic() - begin_s < 5.0
     publisher.close()
-
-
-class Failing:
-    """What a tensor becomes when its device has failed."""
-
-    def __iter__(self) -> Iterator[int]:
-        raise RuntimeError("device-side assert")
-
-    def __repr__(self) -> str:
-        raise RuntimeError("device-side assert")
-
-    __float__ = __index__ = __repr__
 
 
 @pytest.mark.parametrize(

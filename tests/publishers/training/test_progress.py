@@ -21,11 +21,12 @@ from publishers.training.progress import RunProgress
 from publishers.training.publisher import PublishedIterable, PublishedSized
 from tests.publishers.training.fake_connection import (
     FakeConnection,
+    OutOfMemoryError,
     aimed,
+    answering,
     epochs,
     passes,
     publisher_on,
-    service,
     told,
     totals,
     unused_broker,
@@ -330,10 +331,6 @@ def test_the_length_of_a_loader_never_raises() -> None:
     assert guessing.n_asked == 0
 
 
-class OutOfMemoryError(RuntimeError):
-    """As PyTorch's."""
-
-
 def test_epochs_resume_at_the_given_number() -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection)
@@ -389,7 +386,7 @@ def test_epochs_of_another_process_do_not_prove_that_the_batch_size_fits() -> No
             for _ in publisher.iterations(range(3)):
                 raise OutOfMemoryError("CUDA out of memory")
 
-    connection = service()
+    connection = answering()
     with pytest.raises(OutOfMemoryError), aimed(connection, 0.84) as publisher:
         train(publisher)
     assert len(connection.trial_failures()) == 1

@@ -17,7 +17,14 @@ import pytest
 from publishers import Publisher
 from publishers.messages.reports import Command
 from publishers.training.run_end import _end_all_runs, _error_at_exit
-from tests.publishers.training.fake_connection import FakeConnection, aimed, publisher_on, service, wait_until
+from tests.publishers.training.fake_connection import (
+    FakeConnection,
+    OutOfMemoryError,
+    aimed,
+    answering,
+    publisher_on,
+    wait_until,
+)
 
 
 def begun(connection: FakeConnection, **changes: object) -> Publisher:
@@ -103,10 +110,6 @@ def test_a_run_ended_by_an_exception_at_the_prompt_is_lost(monkeypatch: pytest.M
         assert last_state(connection) == state
 
 
-class OutOfMemoryError(RuntimeError):
-    """As PyTorch's."""
-
-
 def last_states(connection: FakeConnection) -> tuple[str, bool | None]:
     last = connection.statuses()[-1]
     return last.state, last.reached
@@ -133,7 +136,7 @@ def test_a_run_ended_by_an_exception_is_lost_unless_it_is_orderly(error: BaseExc
         publisher.metric(0.2)
         raise error
 
-    connection = service()
+    connection = answering()
     with pytest.raises(type(error)), aimed(connection, 0.84) as publisher:
         train(publisher)
     assert last_states(connection) == (state, False if state == "finished" else None)
@@ -145,7 +148,7 @@ def test_a_run_that_reached_its_target_is_finished_despite_an_exception() -> Non
         publisher.metric(0.9)
         raise ValueError("plot")
 
-    connection = service()
+    connection = answering()
     with pytest.raises(ValueError, match="plot"), aimed(connection, 0.84) as publisher:
         train(publisher)
     assert last_states(connection) == ("finished", True)
@@ -158,7 +161,7 @@ def test_a_run_that_was_told_to_stop_is_finished_despite_an_exception() -> None:
         wait_until(lambda: publisher.should_stop)
         raise StopIteration
 
-    connection = service()
+    connection = answering()
     with pytest.raises(StopIteration), aimed(connection, 0.84) as publisher:
         train(publisher)
     assert last_states(connection) == ("finished", None)
@@ -181,7 +184,7 @@ def test_a_run_closed_before_an_exception_stays_finished() -> None:
         publisher.close()
         raise ValueError("bad")
 
-    connection = service()
+    connection = answering()
     with pytest.raises(ValueError, match="bad"), aimed(connection, 0.84) as publisher:
         train(publisher)
     assert [status.state for status in connection.statuses()][-1] == "finished"
@@ -204,7 +207,7 @@ class DeviceOutOfMemoryError(OutOfMemoryError):
     ids=lambda value: type(value).__name__,
 )
 def test_out_of_memory_is_published_and_the_exception_passes_through(error: Exception, detail: str) -> None:
-    connection = service()
+    connection = answering()
     with pytest.raises(type(error)), aimed(connection, 0.84):
         raise error
     (failure,) = connection.trial_failures()
@@ -214,7 +217,7 @@ def test_out_of_memory_is_published_and_the_exception_passes_through(error: Exce
 
 @pytest.mark.parametrize("error", [ValueError("bad"), MemoryError("of the host")], ids=repr)
 def test_other_exceptions_are_not_a_failure_of_the_batch_size(error: Exception) -> None:
-    connection = service()
+    connection = answering()
     with pytest.raises(type(error)), aimed(connection, 0.84):
         raise error
     assert connection.trial_failures() == []
@@ -230,7 +233,7 @@ def test_a_batch_size_fits_the_memory_after_a_whole_epoch(batch_size: int | None
             if epoch:
                 raise OutOfMemoryError("fragments")
 
-    connection = service()
+    connection = answering()
     with pytest.raises(OutOfMemoryError), aimed(connection, 0.84) as publisher:
         train(publisher)
     assert [failure.batch_size for failure in connection.trial_failures()] == [64] * n_failures
@@ -242,14 +245,14 @@ def test_out_of_memory_within_the_first_epoch_is_published() -> None:
             for _ in publisher.iterations(range(3)):
                 raise OutOfMemoryError("CUDA out of memory")
 
-    connection = service()
+    connection = answering()
     with pytest.raises(OutOfMemoryError), aimed(connection, 0.84) as publisher:
         train(publisher)
     assert len(connection.trial_failures()) == 1
 
 
 def test_fail_publishes_a_failure_at_any_time() -> None:
-    connection = service()
+    connection = answering()
     with aimed(connection, 0.84) as publisher:
         list(publisher.epochs(2))
         publisher.fail()

@@ -17,9 +17,9 @@ from tests.publishers.training.fake_connection import (
     SIZES,
     FakeConnection,
     aimed,
+    answering,
     epochs,
     publisher_on,
-    service,
     unused_broker,
     wait_until,
 )
@@ -45,7 +45,7 @@ def stops(publisher: Publisher) -> bool:
     ],
 )
 def test_a_metric_reaches_its_target(mode: str, values: list[float], reached: list[bool]) -> None:
-    connection = service()
+    connection = answering()
     publisher = aimed(connection, 0.84, mode)
     for value in values:
         publisher.metric(value)
@@ -56,7 +56,7 @@ def test_a_metric_reaches_its_target(mode: str, values: list[float], reached: li
 
 
 def test_the_stop_reason_has_the_numbers() -> None:
-    publisher = aimed(service(), 0.84)
+    publisher = aimed(answering(), 0.84)
     before = publisher.stop_reason
     publisher.metric(0.9)
     publisher.metric(0.95)
@@ -66,7 +66,7 @@ def test_the_stop_reason_has_the_numbers() -> None:
 
 
 def test_the_trainings_own_verdict_wins() -> None:
-    connection = service()
+    connection = answering()
     publisher = aimed(connection, 0.84)
     publisher.metric(0.9, reached=False)
     assert not stops(publisher)
@@ -90,7 +90,7 @@ def test_without_a_target_only_the_trainings_own_verdict_counts(said: list[bool 
 
 def test_the_verdict_given_to_close_wins_over_the_metrics() -> None:
     for reached, values, end in ((True, [0.1], True), (False, [0.9], False), (None, [], None)):
-        connection = service()
+        connection = answering()
         publisher = aimed(connection, 0.84)
         for value in values:
             publisher.metric(value)
@@ -109,7 +109,7 @@ def test_the_target_works_where_nothing_is_published() -> None:
 
 
 def test_epochs_end_when_the_target_is_reached() -> None:
-    connection = service()
+    connection = answering()
     publisher = aimed(connection, 0.84)
     for epoch in publisher.epochs(20):
         assert list(publisher.iterations(range(10))) == list(range(10))
@@ -176,7 +176,7 @@ def test_epochs_never_raise(n: int, count: int) -> None:
 def test_epochs_without_a_valid_number_end_at_the_target(
     n: float | None, n_warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with aimed(service(), 0.84) as publisher:
+    with aimed(answering(), 0.84) as publisher:
         caplog.clear()
         for epoch in publisher.epochs(n):
             publisher.metric(0.9 if epoch == 300 else 0.1)
@@ -250,7 +250,7 @@ def test_the_loaders_batch_size_is_used_unless_one_was_chosen() -> None:
         def __len__(self) -> int:
             return 3
 
-    for connection, asks, expected in ((FakeConnection(), False, 48), (service(), True, 16)):
+    for connection, asks, expected in ((FakeConnection(), False, 48), (answering(), True, 16)):
         with publisher_on(connection) as publisher:
             if asks:
                 publisher.batch_size(SIZES, default=32)
@@ -260,7 +260,7 @@ def test_the_loaders_batch_size_is_used_unless_one_was_chosen() -> None:
 
 
 def test_a_copy_in_another_process_asks_nothing() -> None:
-    publisher = aimed(service(), 0.84)
+    publisher = aimed(answering(), 0.84)
     for twin in (pickle.loads(pickle.dumps(publisher)), copy.deepcopy(publisher)):  # noqa: S301 — our own bytes
         assert (twin.trial, twin.should_stop, twin.batch_size(SIZES, default=32)) == (None, False, 32)
         twin.fail()
