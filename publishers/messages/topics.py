@@ -1,4 +1,4 @@
-"""The topics of the bus: every name is built and taken apart here.
+"""The topics of the bus: every name is built and parsed here.
 
 <root>/job/<job>/run/<run>/rank/<rank>/{status,iterations}   published by training processes (MessagePack)
 <root>/job/<job>/run/<run>/{metric,trial/request,trial/times,trial/failure}
@@ -37,7 +37,7 @@ def is_name(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedTopic:
-    """A topic taken apart; `leaf` is what follows the last identifier: `iterations`, `trial/request`, …."""
+    """A parsed topic; `leaf` is what follows the last identifier: `iterations`, `trial/request`, …."""
 
     leaf: str
     job: str | None = None
@@ -87,9 +87,9 @@ class Topics:
         return f"{self.root}/job/+/run/+/{leaf}"
 
     def parse(self, topic: str) -> ParsedTopic | None:
-        """Return what a topic says, or None where it is none of ours.
+        """Return the parts of a topic, or None if it is foreign; never raises, since brokers may deliver any topic.
 
-        Brokers may deliver what nobody asked for (amqtt sends stray retained messages), so this never raises.
+        amqtt, for one, sends retained messages that were not subscribed to.
         """
         prefix = f"{self.root}/"
         if len(topic) > MAX_TOPIC_LENGTH or not topic.startswith(prefix):

@@ -113,7 +113,7 @@ class TrialRequest(PackedMessage, frozen=True, kw_only=True):
 class TrialAnswer(PackedMessage, frozen=True, kw_only=True):
     """The policy service's answer: the batch size of the run; `reason` is a stable code, `detail` a sentence.
 
-    Without `lease_s` and `recurrence` nothing is learned from this run, and the reason says why.
+    Without `lease_s` and `recurrence` nothing is learned from this run; `reason` is why.
     `untimed` are the batch sizes whose speed the service does not know: the run may time them, see `TrialTimes`.
     """
 

@@ -152,7 +152,7 @@ class BrokerAddress:
         """Return the TLS settings, or None without TLS; reads the disk.
 
         Raises:
-            OSError: `ca_file` cannot be read, or holds no certificate; `filename` says that it is about this file.
+            OSError: `ca_file` cannot be read, or holds no certificate; `filename` is set.
         """
         if not self.tls:
             return None
@@ -191,7 +191,7 @@ class BrokerAddress:
         return ConnectionFault(kind=kind, problem=problem, remedy=remedy)
 
     def explain_refusal(self, reason: ReasonCode | int | None) -> ConnectionFault:
-        """Return what it means that the broker answers CONNECT with this code of MQTT 5."""
+        """Return what it means that the broker answers CONNECT with this reason code of MQTT 5."""
         at = self.host_and_port
         if (reason.value if isinstance(reason, ReasonCode) else reason) not in _BAD_CREDENTIALS:
             return ConnectionFault(kind=FaultKind.OTHER, problem=f"the broker at {at} refuses the connection: {reason}")
@@ -203,7 +203,7 @@ class BrokerAddress:
         return ConnectionFault(kind=FaultKind.CREDENTIALS, problem=problem, remedy=remedy)
 
     def explain_silence(self) -> ConnectionFault:
-        """Return what it means that nobody answers in time."""
+        """Return what a timeout means."""
         problem = f"{self.host_and_port} does not answer in time"
         remedy = f"check host, port and firewall; {self._tls_hint()}"
         return ConnectionFault(kind=FaultKind.TIMEOUT, problem=problem, remedy=remedy)

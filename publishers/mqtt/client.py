@@ -5,7 +5,7 @@ is there or not. Each connection begins with the birth messages, then the subscr
 also the latest retained messages, in case the broker has forgotten them. Handlers run synchronously, in the order of
 the messages. Everything belongs to one event loop and is not thread-safe.
 
-Brokers differ: amqtt also delivers retained messages that nobody asked for, and two of four deliver a message once for
+Brokers differ: amqtt also delivers retained messages without a subscription, and two of four deliver a message once for
 each overlapping subscription. So the topic filters are matched again here, and handlers must tolerate duplicates.
 """
 

@@ -155,6 +155,6 @@ def is_out_of_memory(kind: type[BaseException]) -> bool:
 def is_out_of_device_memory(kind: type[BaseException]) -> bool:
     """Return whether an exception is named as PyTorch's for the memory of a GPU.
 
-    Python's own is left out: it is about the host, and tells nothing of the batch size.
+    Python's own is left out: it is about the host, not about the batch size.
     """
     return any(base.__name__ == "OutOfMemoryError" for base in kind.__mro__)

@@ -156,7 +156,7 @@ class PolicyClient:
     """Talks to the policy service for one run.
 
     Attributes:
-        stop_reason: why the run is to stop, as the service says it; None until it does.
+        stop_reason: why the policy service wants the run to stop; None while it does not.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -223,7 +223,7 @@ class PolicyClient:
         return request
 
     def end(self, why: str) -> None:
-        """Let nobody wait any longer."""
+        """End the query, if there is one, without an answer."""
         if self._latest is not None:
             self._latest.end(why)
 
@@ -242,7 +242,7 @@ class PolicyClient:
         if command.command != "stop":
             _LOGGER.debug("the command to %s is ignored: %s", command.command, command.reason)
         elif self.stop_reason is None:
-            self.stop_reason = command.reason or "the policy service says so"
+            self.stop_reason = command.reason or "the policy service asks for it"
             _LOGGER.info("run %s is to stop: %s", self._run, self.stop_reason)
 
 

@@ -68,11 +68,11 @@ class TargetMetric:
 
 
 class RunProgress:
-    """How many iterations a run will have: as the training says, else estimated from its epochs.
+    """How many iterations a run will have: as given by the training, else estimated from its epochs.
 
         total = iterations before this epoch + iterations of an epoch · (1 + epochs left)
 
-    In the first epoch the lengths of its loaders tell how many iterations an epoch has; from the second one on, it is
+    In the first epoch the lengths of its loaders give the iterations of an epoch; from the second one on, it is
     the larger of the last two epochs. So a published validation, a `break`, a loader without a length and a loop
     without a loader are right after an epoch or two, and an epoch that was cut short once, as where a run is resumed
     within one, does not make the estimate short.
@@ -80,7 +80,7 @@ class RunProgress:
     The training's thread writes, the worker's reads `total_iterations`.
 
     Args:
-        total_iterations: what the training says; None: estimate it.
+        total_iterations: given by the training; None: estimate it.
         n_ended: returns how many iterations have ended so far.
     """
 
@@ -103,9 +103,9 @@ class RunProgress:
             self.total_iterations, self._is_given = total, True
 
     def begin_epoch(self, n_left: int | None) -> None:
-        """Begin an epoch after which `n_left` follow, None where nobody knows; the one before it has ended."""
+        """Begin an epoch after which `n_left` follow, None if unknown; the one before it has ended."""
         n_ended = self._n_ended()
-        # An empty epoch, of a run that is resumed, tells nothing.
+        # An empty epoch, of a run that is resumed, is no estimate.
         if self._epoch_start is not None and n_ended > self._epoch_start:
             if not self._epoch_lengths and self._loader_length:
                 self._epoch_lengths.append(self._loader_length)
@@ -121,7 +121,7 @@ class RunProgress:
     def begin_pass(self, length: int | None, n_epochs: int | None) -> None:
         """Begin a pass over a loader of a length, None where it has none; the training makes `n_epochs` such passes.
 
-        Where `n_epochs` is known the pass is an epoch. Of two loaders with one, nobody knows which of them is.
+        Where `n_epochs` is known the pass is an epoch. If two loaders have one, it is not known which of them is the epoch.
         """
         if n_epochs is not None:
             n_passes = 0 if self._passes is None else self._passes[1]

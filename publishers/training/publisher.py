@@ -111,7 +111,7 @@ class Publisher:
         probe: Callable[[int], object] | None = None,
         probe_timeout_s: float = 60.0,
     ) -> int:
-        """Return the batch size that the policy service wants to be used, or the default; never raises.
+        """Return the batch size that the policy service chooses, or the default; never raises.
 
         Waits for the service, `timeout_s` at most; about a second where no broker was ever there. Why it is the default
         is logged. Every rank gets the same answer; where there are many, ask on rank 0 and broadcast what it returns.
@@ -119,7 +119,7 @@ class Publisher:
         Args:
             candidates: the batch sizes to choose from.
             default: one of them: what is used without a service, and what the others are compared with.
-            target: the value that the metric is to reach: `metric` then tells by itself whether it has.
+            target: the value that the metric is to reach: `metric` then decides by itself whether it has.
             target_mode: whether the metric is to be at least (`max`) or at most (`min`) that.
             timeout_s: how long to wait for the service [s].
             probe: trains one iteration with a batch of that size, on throw-away copies, and returns once the GPU is
@@ -154,7 +154,7 @@ class Publisher:
         """Yield `first` to `n_epochs - 1`, or without an end (None, infinity), each an epoch; ends where `should_stop`.
 
         `first` is where a run goes on that was broken off, under its old id: the epochs before it have been trained.
-        With the lengths of the loaders gone through in them, or of the epochs so far, they tell how long the run is.
+        With the lengths of the loaders gone through in them, or of the epochs so far, they give the length of the run.
 
         Of several ranks none ends early by itself, since the others would wait for it for ever: let one rank broadcast
         `should_stop`, and all of them `break`.
@@ -206,7 +206,7 @@ class Publisher:
 
     @property
     def should_stop(self) -> bool:
-        """Return whether the training should end early: the target is reached, or the policy service says so.
+        """Return whether the training should end early: the target is reached, or the policy service asks for it.
 
         Ranks hear of it at different times: where there are many, let one broadcast it.
         """

@@ -72,8 +72,8 @@ def _error_since(last_error_id: int) -> BaseException | None:
 def end_run(worker: PublisherWorker, error: BaseException | None, *, wakes: bool = True) -> None:
     """Publish how a run has ended, with this exception (None: without one); does not wait.
 
-    An exception breaks a training off: like one that is killed it is `lost`, and tells little of its batch size. It is
-    `finished` all the same where it had reached its target, was told to stop, or wanted to exit without an error.
+    An exception breaks a training off: like one that is killed it is `lost`, and is no result for its batch size. It is
+    `finished` all the same if it had reached its target, was told to stop, or exits without an error.
     A device that is out of memory is an end, too: within the first epoch, that of the batch size.
     """
     if worker.closed:
@@ -101,7 +101,7 @@ def _error_at_exit() -> BaseException | None:
 
 @atexit.register
 def _end_all_runs() -> None:
-    """End every run that nobody closed, and wait for those that are about it, too; the last will covers other ends."""
+    """End every run that nobody closed, and wait for those that are ending; the last will covers other ends."""
     deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
     error = _error_at_exit()
     workers = list(_WORKERS)

@@ -311,7 +311,7 @@ def _launcher_run(environ: Mapping[str, str]) -> str | None:
 
 
 def _plain_gpus(value: object) -> tuple[Any, ...]:
-    """Return GPUs that somebody passed in plain types, as far as they have any; the format of the bus checks them."""
+    """Return the given GPUs in plain types, as far as they have any; the format of the bus checks them."""
     given: tuple[object, ...] = (value,)
     if not isinstance(value, str):
         with contextlib.suppress(TypeError):  # one GPU

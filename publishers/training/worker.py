@@ -204,7 +204,7 @@ class PublisherWorker:
         return True
 
     def set_reached(self, reached: bool | None) -> None:
-        """Set whether the target was reached, for the last status, unless `request_close` says it."""
+        """Set whether the target was reached, for the last status, unless `request_close` gives it."""
         self._reached = reached
 
     def set_batch_size(self, batch_size: int) -> None:
@@ -302,7 +302,7 @@ class PublisherWorker:
         """Return the status with what is known now; another thread may set the batch size, so that stays apart."""
         reached = self._reached if state == "finished" else None
         total = self._progress.total_iterations
-        if total is not None and self._iterations.n_ended > total:  # it was wrong: nobody knows
+        if total is not None and self._iterations.n_ended > total:  # it was wrong
             total = None
         return msgspec.structs.replace(
             self._status, state=state, gpus=self._gpus, reached=reached, total_iterations=total

@@ -1,11 +1,4 @@
-"""The MQTT client through real brokers, and with brokers that refuse, crash or are not there.
-
-The bus through real brokers: the same contract with mosquitto and with amqtt.
-
-The bus and brokers that refuse, crash or are not there: what it says, and what is there again afterwards.
-
-One connection through aiomqtt: what a probe_broker says of a broker, and what must not reach the user's terminal.
-"""
+"""The MQTT client through real brokers, and with brokers that refuse, crash or are not there."""
 
 import asyncio
 import logging

@@ -1,9 +1,4 @@
-"""A training that asks for its batch size through a real broker, and how long it waits for an answer.
-
-Batch sizes asked for over real brokers: the answer, the command to stop, and want of memory.
-
-Batch sizes asked for over a real broker while it or the service is away: how long that is waited for.
-"""
+"""A training that asks for its batch size through a real broker, and how long it waits for an answer."""
 
 import logging
 import statistics

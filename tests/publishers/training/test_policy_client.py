@@ -1,9 +1,4 @@
-"""A question for a batch size: which answers count, when it is asked again, and when the default is used.
-
-A question for a batch size: which answers count, and when it is asked again.
-
-A question for a batch size that ends in the default: nobody answers, nobody may ask, or it is none.
-"""
+"""A question for a batch size: which answers count, when it is asked again, and when the default is used."""
 
 import itertools
 import logging

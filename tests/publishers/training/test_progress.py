@@ -1,11 +1,4 @@
-"""How long a run says it is, and how its epochs are numbered.
-
-How long a run says it is: the training's word, or its epochs; a wrong word is corrected or forgotten, never felt.
-
-How long a run says it is whose loaders are told the number of their passes, and how long a loader is.
-
-A run that goes on in another process numbers its epochs on.
-"""
+"""How long a run says it is, and how its epochs are numbered."""
 
 import itertools
 from collections.abc import Callable, Iterator

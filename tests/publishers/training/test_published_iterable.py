@@ -1,9 +1,4 @@
-"""What a training loop sees of a published loader, and which iterations arrive.
-
-What a training loop sees, and what of it arrives: on a fake connection, with a clock that ticks once a reading.
-
-What stays of a loader that is published: its length, its attributes, its batch size, and copies of it.
-"""
+"""What a training loop sees of a published loader, and which iterations arrive."""
 
 import copy
 import itertools

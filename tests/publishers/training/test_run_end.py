@@ -1,11 +1,4 @@
-"""How a run ends: closed, collected, replaced, broken off by an exception, or failed at its batch size.
-
-Runs that nobody closed, and nobody can go on with: of a notebook's cell that is run again, of a function.
-
-How a run ends that an exception has ended: broken off it is lost, unless it had come to its end before.
-
-When a run cannot run at its batch size: what it says by itself, what by hand, and what is no such failure.
-"""
+"""How a run ends: closed, collected, replaced, broken off by an exception, or failed at its batch size."""
 
 import gc
 import logging

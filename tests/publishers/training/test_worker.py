@@ -1,9 +1,4 @@
-"""What a publisher says of itself, and what it does when the broker or its clock fails it.
-
-What a publisher says of itself, and what it does when the broker or its clock fails it.
-
-Which GPUs a training process claims, and when it is known whether it uses any.
-"""
+"""What a publisher says of itself, and what it does when the broker or its clock fails it."""
 
 import itertools
 import logging
