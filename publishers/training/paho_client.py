@@ -140,7 +140,7 @@ class PahoConnection:
         self._refusal: ReasonCode | None = None
         self._retry_at_s = 0.0
         self._retry_delay_s = FIRST_RETRY_DELAY_S
-        # 23 characters: what every broker must accept. Random, so that two processes with one rank do not disconnect each other.
+        # 23 characters: what every broker must accept. Random: of two clients with one id the broker ends one.
         self._client = client = Client(
             CallbackAPIVersion.VERSION2, client_id=f"gc{os.urandom(10).hex()}", protocol=MQTTv311
         )

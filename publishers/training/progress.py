@@ -121,7 +121,7 @@ class RunProgress:
     def begin_pass(self, length: int | None, n_epochs: int | None) -> None:
         """Begin a pass over a loader of a length, None where it has none; the training makes `n_epochs` such passes.
 
-        Where `n_epochs` is known the pass is an epoch. If two loaders have one, it is not known which of them is the epoch.
+        Where `n_epochs` is known the pass is an epoch. Where two loaders have one, there is no estimate.
         """
         if n_epochs is not None:
             n_passes = 0 if self._passes is None else self._passes[1]

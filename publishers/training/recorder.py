@@ -6,8 +6,8 @@ first mark, and the first after a `BREAK`, begins an iteration; every other mark
     [begin, end, end, BREAK, begin, end]     3 iterations; a pause before the third
 
 Lists are never swapped under the loop, which would lose appends: only the loop itself begins a new chunk, after about
-`CHUNK` marks. Each chunk knows the number of its first iteration, so a chunk that was dropped because the buffer is full shows
-as a gap in the numbers. There are no locks: one thread (the loop) writes, one (the worker's) reads.
+`CHUNK` marks. Each chunk knows the number of its first iteration, so a chunk that a full buffer has dropped shows as a
+gap in the numbers. There are no locks: one thread (the loop) writes, one (the worker's) reads.
 """
 
 from collections import deque
@@ -152,7 +152,7 @@ class Recorder:
     def abandon_pass(self, chunk: Chunk) -> None:
         """End a pass that was left with a batch in hand: it counts where it took half as long as the one before.
 
-        A `break` after the step ends a whole iteration; one before the step ends none. Only its time distinguishes them.
+        A `break` after the step ends a whole iteration, one before the step ends none: only the time differs.
         """
         now_ns, marks = self.clock_ns(), chunk.marks
         if chunk is not self.chunk or not marks or marks[-1] == BREAK:
