@@ -11,7 +11,7 @@ step is the median difference of two times; gaps are never bridged, and the last
 import csv
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -150,16 +150,7 @@ class CsvProvider:
         self.kind: SignalKind = kind
         self.step_s = trace.step_s
         self.trace = trace
-        self._signal = Signal(
-            kind=kind,
-            zone=zone,
-            source=path.name,
-            unit=trace.unit,
-            starts_s=trace.starts_s,
-            values=trace.values,
-            ends_s=trace.ends_s,
-            issued_at_s=float(trace.starts_s[0]),
-        )
+        self._signal = replace(trace.as_signal(path), kind=kind, zone=zone)
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
         """Return the values that hold after `since_s` and start by `now_s`, or None if the file has none."""
@@ -169,16 +160,7 @@ class CsvProvider:
         if not n_known or since_s >= whole.ends_s:
             return None
         ends_s = float(whole.starts_s[n_known]) if n_known < len(whole) else whole.ends_s
-        return Signal(
-            kind=whole.kind,
-            zone=whole.zone,
-            source=whole.source,
-            unit=whole.unit,
-            starts_s=whole.starts_s[n_before:n_known],
-            values=whole.values[n_before:n_known],
-            ends_s=ends_s,
-            issued_at_s=now_s,
-        )
+        return replace(whole.between(float(whole.starts_s[n_before]), ends_s), issued_at_s=now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return None: a file has no forecast."""
@@ -234,12 +216,12 @@ def _read_row(row: list[str], starts_s: list[float]) -> tuple[float, float]:
         raise ValueError(f"{len(row)} cells: must be 2")
     start_s = _read_time_s(row[0])
     if starts_s and start_s == starts_s[-1]:
-        raise ValueError(f"{row[0]} stands there twice")
+        raise ValueError(f"{row[0]} is there twice")
     if starts_s and start_s < starts_s[-1]:
         raise ValueError(f"{row[0]} goes backwards in time")
     value = float(row[1]) if row[1] else math.nan
     if row[1] and not math.isfinite(value):
-        raise ValueError(f"the value is {row[1]}: must be finite; leave it empty where it is missing")
+        raise ValueError(f"the value is {row[1]}: must be finite; leave it empty if it is missing")
     return start_s, value
 
 
@@ -250,7 +232,7 @@ def _read_time_s(text: str) -> float:
     except ValueError:
         raise ValueError(f"{text!r} is not a time in ISO 8601, such as 2021-01-01T00:00Z") from None
     if time.utcoffset() is None:
-        raise ValueError(f"{text} is not in UTC: write Z or +00:00 behind it")
+        raise ValueError(f"{text} has no offset from UTC: append Z or +00:00")
     return time.timestamp()
 
 

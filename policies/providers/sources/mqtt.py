@@ -23,7 +23,7 @@ import aiomqtt
 from msgspec import Meta
 
 from policies.providers.base import ProviderSettings, SignalDataError, SignalUnavailableError, Zone
-from policies.providers.series import CLOCK_TOLERANCE_S, Point, build_signal, format_iso
+from policies.providers.series import CLOCK_TOLERANCE_S, Point, format_iso
 from policies.providers.sources.mqtt_payload import (
     PayloadError,
     Reading,
@@ -32,6 +32,7 @@ from policies.providers.sources.mqtt_payload import (
     grid_history,
     read_payload,
 )
+from policies.providers.zone_provider import ZoneProvider
 from policies.vocabulary.signal import Signal, SignalKind
 from policies.vocabulary.units import intensity_g_per_kwh, price_per_kwh
 from publishers.messages.reports import GridSignal
@@ -157,7 +158,7 @@ class MqttSettings(ProviderSettings, frozen=True, kw_only=True):
         return faults
 
 
-class MqttProvider:
+class MqttProvider(ZoneProvider):
     """The values that arrive on a topic, as history; also forecasts, if another controller publishes them.
 
     Connected while used as an async context manager. A retained message without a time of its own is not used: its age
@@ -175,13 +176,13 @@ class MqttProvider:
     def __init__(
         self, settings: MqttSettings, *, bus: MqttClient | None = None, clock: Callable[[], float] = time.time
     ) -> None:
-        self.name = f"mqtt {settings.zone} {settings.topic}"
-        self._source = self.name if len(self.name) <= MAX_SOURCE else f"{self.name[: MAX_SOURCE - 1]}…"
-        self.kind = settings.signal_kind()
-        self.step_s = settings.step_s
+        name, (unit, self._factor) = f"mqtt {settings.zone} {settings.topic}", _unit_and_factor(settings.unit)
+        source = name if len(name) <= MAX_SOURCE else f"{name[: MAX_SOURCE - 1]}…"
+        super().__init__(
+            name=name, kind=settings.kind, zone=settings.zone, step_s=settings.step_s, source=source, unit=unit
+        )
         self.n_invalid = 0
         self._settings = settings
-        self._unit, self._factor = _unit_and_factor(settings.unit)
         self._clock = clock
         self._bus = bus or _bus_of(settings)
         self._bus.subscribe(settings.topic, self._receive, qos=1, on_retained=self._receive_retained)
@@ -217,15 +218,8 @@ class MqttProvider:
         self._has_new_value = False
         if self._grid is not None:
             return grid_history(self._grid, source=self._source, step_s=self.step_s, since_s=since_s, now_s=now_s)
-        return build_signal(
-            (point for point in self._readings.holding_from(since_s) if point.starts_s <= now_s),
-            kind=self.kind,
-            zone=self._settings.zone,
-            source=self._source,
-            unit=self._unit,
-            step_s=self.step_s,
-            now_s=now_s,
-        )
+        points = [point for point in self._readings.holding_from(since_s) if point.starts_s <= now_s]
+        return self._signal(points, now_s=now_s)
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         """Return another controller's forecast up to `until_s`, or None if the topic has none."""

@@ -79,7 +79,7 @@ def test_a_late_source_is_polled_again_within_its_step_but_not_at_once(
     assert not late.is_due(now_s)
 
 
-def test_a_late_source_is_polled_again_after_a_part_of_its_step_and_ten_minutes_at_most() -> None:
+def test_a_late_source_is_polled_again_after_ten_minutes_at_most() -> None:
     begins_s = NOW_S // 86_400.0 * 86_400.0
     retries_s = [
         answered(begins_s, step_s, 0.0, is_current=False).next_s - begins_s for step_s in (300.0, 3_600.0, 86_400.0)

@@ -97,7 +97,7 @@ def test_every_fault_is_listed_at_once_with_its_line(tmp_path: Path) -> None:
     rows = ["half past nine,1", "1970-01-01T03:00Z,nan", "1970-01-01T03:00,1"]
     rows += ["1970-01-01T02:00Z,1", "1970-01-01T01:00Z,1", "1970-01-01T04:00Z,much", "1970-01-01T05:00Z,1,2"]
     listed = faults(tmp_path, DAY + "\n".join(rows))
-    wanted = ["not a time", "must be finite", "not in UTC", "twice", "backwards", "much", "3 cells"]
+    wanted = ["not a time", "must be finite", "no offset from UTC", "twice", "backwards", "much", "3 cells"]
     assert len(listed) == len(wanted)
     for line, (fault, words) in enumerate(zip(listed, wanted, strict=True), start=6):
         assert fault.startswith(f"{line}: ")
