@@ -1,4 +1,4 @@
-"""The page on providers names each that there is, with every key; and its examples are valid configurations."""
+"""The page on providers has each provider with every key, and its examples are valid configurations."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""The provider of somebody's topic, with real brokers: what they have kept, and when they are away."""
+"""The MQTT provider with real brokers: retained messages, TLS, and outages."""
 
 import time
 from pathlib import Path

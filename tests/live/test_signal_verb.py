@@ -1,4 +1,4 @@
-"""`gridchase signal` and `check` against providers that are real servers: what is shown, what failures mean."""
+"""`gridchase signal` and `check` against real servers: output, and what failures mean."""
 
 import asyncio
 import json

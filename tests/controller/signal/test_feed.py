@@ -1,7 +1,4 @@
-"""The signal feed: the best that the chain knows, each transition told once.
-
-The signal feed on the bus: history and forecast are published when there is something new, and only then.
-"""
+"""The signal feed: the best of the chain, each transition logged once, new values published once."""
 
 import asyncio
 import logging

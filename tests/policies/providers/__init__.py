@@ -1,1 +1,1 @@
-"""Tests of the providers: fakes of their APIs, the contract that all keep, and what is special of each."""
+"""Tests of the providers: fakes of their APIs, the contract that all keep, and the details of each."""

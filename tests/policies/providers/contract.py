@@ -1,4 +1,4 @@
-"""What every provider of HTTP must do, whichever API stands behind it.
+"""The contract that every HTTP provider keeps.
 
 A test class of a provider inherits `ProviderContract` and has a fixture `bench` that returns a `ProviderBench`. The
 server is real, on loopback; so are the client and the clock.
@@ -31,25 +31,25 @@ DAY_S = 86_400.0
 
 
 class ProviderBench(Protocol):
-    """A provider and its fake API, and what the contract must know of them."""
+    """A provider, its fake API, and the properties that the contract needs."""
 
     kind: SignalKind
     zone: str
     unit: str
     step_s: float
     has_forecast: bool
-    tells_zone: bool
-    """Whether its answers name their zone."""
+    names_zone: bool
+    """Whether its answers name the zone."""
     secret: str
-    """The token that it is given, or ""."""
+    """Its token, or ""."""
 
     @property
     def api(self) -> FakeApi:
-        """Return the fake API, of whatever class."""
+        """Return the fake API."""
         ...
 
     def provider(self, session: aiohttp.ClientSession) -> Provider:
-        """Return the provider, set to ask the fake API."""
+        """Return the provider, configured for the fake API."""
         ...
 
 
@@ -59,7 +59,7 @@ class _Open:
     api: FakeApi
     bench: ProviderBench
     last_s: float
-    """When the value that holds now began [Unix s]."""
+    """Start of the current value [Unix s]."""
 
     async def history(self, *, since_s: float = NOW_S - DAY_S, now_s: float = NOW_S) -> Signal:
         """Fetch the history, of the last day by default; there is one."""
@@ -76,7 +76,7 @@ class _Open:
 
 @asynccontextmanager
 async def opened(bench: ProviderBench) -> AsyncIterator[_Open]:
-    """Start the fake API with three days of values and, where it forecasts, one to come."""
+    """Start the fake API with three days of values and, if it forecasts, the next day."""
     last_s = NOW_S // bench.step_s * bench.step_s
     n_days = round(DAY_S / bench.step_s)
     starts_s = [last_s - i * bench.step_s for i in range(3 * n_days)]
@@ -90,7 +90,7 @@ async def opened(bench: ProviderBench) -> AsyncIterator[_Open]:
 
 
 def value_at(bench: ProviderBench, starts_s: float) -> float:
-    """Return the value of the fake grid that starts then: another one for each step of three days."""
+    """Return the value of the fake grid that starts then, which differs for each step of three days."""
     number = round(starts_s / bench.step_s) % 997
     return 0.05 + number / 1e4 if bench.kind == "price" else 100.0 + number / 2
 
@@ -164,7 +164,7 @@ class ProviderContract:
             assert forecast.estimated.all()
 
     async def test_an_answer_for_another_zone_is_refused(self, bench: ProviderBench) -> None:
-        if not bench.tells_zone:
+        if not bench.names_zone:
             return
         async with opened(bench) as case:
             case.api.grid.zone = "XX"

@@ -1,4 +1,4 @@
-"""The HTTP client of the providers on the bench: a server that answers as a test says, and a secret to be kept."""
+"""A scripted server for tests of the HTTP client, and a secret that no message may show."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -20,20 +20,20 @@ TOKEN = "t0k/en+of=mine"
 
 
 class Shape(Struct):
-    """What the tests ask for."""
+    """The JSON that the tests request."""
 
     value: int
 
 
 class ScriptedApi(FakeApi):
-    """Answers as the test says, which gets the request and its number."""
+    """Answers by a function of the request and its number."""
 
     def __init__(self, reply: Callable[[web.Request, int], web.StreamResponse | None]) -> None:
         super().__init__()
         self.reply = reply
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Return what the test says; nothing, ever, where it says None."""
+        """Return the scripted answer; hang on None."""
         answer = self.reply(request, len(self.requests))
         if answer is None:
             await asyncio.Event().wait()
@@ -57,13 +57,13 @@ class Case:
 async def asking(
     reply: Callable[[web.Request, int], web.StreamResponse | None], *, timeout_s: float = 20.0
 ) -> AsyncIterator[Case]:
-    """Serve, and ask with a secret that no message may show."""
+    """Serve, and yield a client with a secret that no message may show."""
     async with ScriptedApi(reply).running() as api, aiohttp.ClientSession() as session:
         yield Case(api=api, source=HttpClient(session, name="here", secrets=[Secret(TOKEN)], timeout_s=timeout_s))
 
 
 async def error_of(reply: Callable[[web.Request, int], web.StreamResponse | None], path: str = "/v") -> SignalError:
-    """Return the error that an answer leads to."""
+    """Return the error that an answer raises."""
     async with asking(reply) as case:
         with pytest.raises(SignalError) as caught:
             await case.read(path)

@@ -1,4 +1,4 @@
-"""What all providers share: addresses and variables as settings may have them, and errors of one line."""
+"""What providers share: checks of URLs and variable names, and error messages of one line."""
 
 from pathlib import Path
 

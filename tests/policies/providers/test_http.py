@@ -1,11 +1,4 @@
-"""The HTTP client of the providers, against a real server: what it asks, how long it waits, and what it remembers.
-
-The HTTP client of the providers and answers that are none: what it makes of each, tells of it, and hides.
-
-The clock of a server, which its answers tell: one that differs from ours shows that one of the two is wrong.
-
-The HTTP client of the providers and redirects: it follows those within a server, and takes no secret elsewhere.
-"""
+"""The HTTP client of the providers, against a real server: requests, time-outs, caching, errors, clocks, redirects."""
 
 import asyncio
 import gzip
@@ -254,7 +247,7 @@ DATED_S = 1_792_929_600.0
 
 
 @pytest.mark.parametrize(
-    ("headers", "later_s", "told"),
+    ("headers", "later_s", "refused"),
     [
         ({}, 3_601.0, True),
         ({}, -3_601.0, True),
@@ -268,7 +261,7 @@ DATED_S = 1_792_929_600.0
 )
 @pytest.mark.parametrize("status", [200, 304])
 async def test_a_wrong_server_clock_is_refused(
-    status: int, headers: dict[str, str], later_s: float, *, told: bool
+    status: int, headers: dict[str, str], later_s: float, *, refused: bool
 ) -> None:
     dated = {"Date": "Sun, 25 Oct 2026 12:00:00 GMT", "ETag": '"v1"'} | headers
 
@@ -277,7 +270,7 @@ async def test_a_wrong_server_clock_is_refused(
 
     async with asking(reply) as case:
         await case.get()
-        if not told:
+        if not refused:
             await case.get(now_s=DATED_S + later_s)
             return
         with pytest.raises(

@@ -1,4 +1,4 @@
-"""Poll schedules: once a step, less often after failures, never sooner than the source allows, and never not at all."""
+"""Poll schedules: once a step, less often after failures, never sooner than allowed, never later than a day."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""A fake of a provider's API: a real HTTP server on loopback that knows some grid and can fail as the real ones do."""
+"""Base of the fake APIs: a real HTTP server on loopback with some grid data, and faults as real servers have them."""
 
 import asyncio
 import json
@@ -41,9 +41,9 @@ class Request:
 
 @dataclass(kw_only=True)
 class Grid:
-    """What the source knows, in the unit of the signal: values by start [Unix s]; None where it says so itself.
+    """What the source knows, in the unit of the signal: values by start [Unix s]; None for an explicit null.
 
-    `zone` is the zone that its answers name: None for the one that was asked for.
+    `zone` is the zone in its answers; None for the requested one.
     """
 
     measured: dict[float, float | None] = field(default_factory=dict)
@@ -58,9 +58,9 @@ class FakeApi:
     Attributes:
         grid: what it knows; tests change it.
         fault: how every request fails, or None; tests change it.
-        requests: what was asked.
+        requests: all requests so far.
         url: its address, without a slash at the end, while it runs.
-        now_s: what its clock says, in the Date of every answer [Unix s]; None for the real time.
+        now_s: its clock, in the Date of every answer [Unix s]; None for the real time.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class FakeApi:
 
 async def _failed(fault: Fault, seen: Request) -> web.StreamResponse:
     if fault is Fault.UNAUTHORIZED:
-        # First what may be secret, since only the beginning of a message is told.
+        # Secrets first, since only the beginning of a message is quoted.
         sent = [value for key, value in seen.headers.items() if key not in HARMLESS_HEADERS]
         said = json.dumps({"sent": [*sent, *seen.query.values(), seen.path], "error": "Invalid auth-token"})
         return web.Response(status=401, text=said, content_type="application/json")
@@ -136,6 +136,6 @@ def iso(time_s: float, form: str = "%Y-%m-%dT%H:%M:%S.000Z") -> str:
 
 
 def unix_s(text: str) -> float:
-    """Return the Unix time of an ISO 8601 time; UTC where it says no offset."""
+    """Return the Unix time of an ISO 8601 time; UTC if it has no offset."""
     time = datetime.fromisoformat(text)
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

@@ -1,4 +1,4 @@
-"""A fake of the WebAPI of the Carbon Aware SDK: newest first, 204 for nothing, problem reports for every error."""
+"""A fake of the Carbon Aware SDK's WebAPI: newest first, 204 if nothing is known, problem reports for errors."""
 
 from typing import Any, Final
 
@@ -79,7 +79,7 @@ class FakeCarbonAwareSdk(FakeApi):
 
 
 def problem(status: int, title: str, detail: str = "", **more: Any) -> web.Response:  # noqa: ANN401 — JSON
-    """Return an error as ASP.NET tells it."""
+    """Return an error as ASP.NET writes it."""
     kind = "https://tools.ietf.org/html/rfc7231#section-6.5.1?of=the&very=long&kind=of&address=that&fills=the&line"
     said = {"type": kind, "title": title, "status": status, "traceId": "00-4bf92f3577b34da6a3ce929d0e0e4736-00"}
     body = said | ({"detail": detail} if detail else {}) | more

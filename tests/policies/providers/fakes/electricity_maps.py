@@ -12,7 +12,7 @@ STEP_S: Final = {"hourly": 3_600.0, "15_minutes": 900.0, "5_minutes": 300.0}
 DAY_S: Final = 86_400.0
 MAX_RANGE_S: Final = 10 * DAY_S
 CALLER: Final = "DK-DK2"
-"""The zone of the caller's IP address, for which it answers where it does not know the one that was asked for."""
+"""The zone of the caller's IP address, which replaces an unknown zone."""
 UNKNOWN: Final = "XY"
 
 
@@ -22,12 +22,12 @@ class FakeElectricityMaps(FakeApi):
     Attributes:
         plan: the endpoints that the token may use.
         estimated: the starts of the values that were not measured [Unix s].
-        extra: values that come after those of the grid, as they stand in the answer.
-        row: what every value says of itself.
-        envelope: what every answer says of itself.
-        key: under which the values of a history stand; "" for the one that the API has.
+        extra: further values, as in the answer.
+        row: fields of every value.
+        envelope: fields of every answer.
+        key: the name of the values of a history; "" for the API's own.
         currency: of the prices.
-        currencies: those that it changed to, by when [Unix s].
+        currencies: later currencies, by the time of the change [Unix s].
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class FakeElectricityMaps(FakeApi):
         self.currencies: dict[float, str] = {}
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Return what the endpoint gives, newest first as if to try us."""
+        """Return the endpoint's answer, newest first."""
         _, version, signal, endpoint = request.path.split("/")
         query = request.query
         if refusal := self._refusal(request, version=version, signal=signal, endpoint=endpoint):
@@ -58,7 +58,7 @@ class FakeElectricityMaps(FakeApi):
         return web.json_response(envelope | {key: [*reversed(values), *self.extra]})
 
     def _refusal(self, request: web.Request, *, version: str, signal: str, endpoint: str) -> web.Response | None:
-        """Return why a request is refused, or None where it is not."""
+        """Return a refusal, or None."""
         query = request.query
         switch = ("shouldUseFallbackCallerLookup", "false") if version == "v3" else ("disableCallerLookup", "true")
         kinds = f"zoneKey={query['zone']},requestType={endpoint},dataType={signal}"
@@ -125,6 +125,6 @@ class FakeElectricityMaps(FakeApi):
 
 
 def refused(status: int, error: str) -> web.Response:
-    """Return an error as the API tells it."""
+    """Return an error as the API writes it."""
     message = "You do not have access to this specific endpoint for this specific zone."
     return web.json_response({"error": error, "message": message if status == 401 else ""}, status=status)

@@ -1,4 +1,4 @@
-"""A fake of Energinet's Energi Data Service: newest first, Danish time unless told otherwise, no offsets."""
+"""A fake of Energinet's Energi Data Service: newest first, Danish time by default, no offsets."""
 
 import json
 import re
@@ -35,8 +35,8 @@ class FakeEnerginet(FakeApi):
         if records and (unknown := set(columns) - set(records[0])):
             return refused(400, f"columns: {unknown} not found")
         limit = int(query.get("limit", 100)) or len(records)
-        told = [{column: one[column] for column in columns} for one in records[:limit]]
-        return web.json_response({"total": len(records), "limit": limit, "dataset": dataset, "records": told})
+        records_shown = [{column: one[column] for column in columns} for one in records[:limit]]
+        return web.json_response({"total": len(records), "limit": limit, "dataset": dataset, "records": records_shown})
 
     def _records(self, dataset: str, start_s: float, areas: list[str]) -> list[Record]:
         values = self.grid.measured

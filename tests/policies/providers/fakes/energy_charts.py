@@ -1,4 +1,4 @@
-"""A fake of the Energy-Charts API: parallel columns, errors as plain text, 404 where it has nothing."""
+"""A fake of the Energy-Charts API: parallel columns, errors as plain text, 404 without values."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""A fake of the API of WattTime, v3: its login, its tokens that end, its pages of HTML for those that it refuses."""
+"""A fake of WattTime's API, v3: logins, tokens that expire, HTML pages for refusals."""
 
 import base64
 from typing import Any, Final

@@ -18,7 +18,7 @@ class AwattarBench:
     kind: SignalKind = "price"
     unit = "EUR/kWh"
     has_forecast = True
-    tells_zone = False
+    names_zone = False
     secret = ""
 
     def __init__(self, zone: Literal["DE", "AT"] = "DE", *, step_s: float = HOUR_S) -> None:

@@ -1,4 +1,4 @@
-"""The Carbon Aware SDK: an address of one's own, a kind that nobody tells, and what stands behind it."""
+"""The Carbon Aware SDK: required URL and kind, and the limits of the data source behind it."""
 
 import aiohttp
 import pytest
@@ -17,7 +17,7 @@ class SdkBench:
     kind: SignalKind = "marginal"
     unit = "g/kWh"
     has_forecast = True
-    tells_zone = False  # the emissions name a zone of the data source, not the location
+    names_zone = False  # the emissions name a zone of the data source, not the location
     secret = ""
 
     def __init__(self, zone: str = "eastus", step_s: float = HOUR_S) -> None:
@@ -121,7 +121,7 @@ async def test_a_data_source_with_one_day_is_not_asked_for_more_again(status: in
     bench = SdkBench()
     bench.api.keeps_after_s, bench.api.refuses_with = NOW_S - DAY_S, status
     async with opened(bench) as case:
-        if answered_before:  # then a 401 could as well be told as a limit
+        if answered_before:  # then a 401 could also be a rate limit
             await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
             bench.api.requests.clear()
         for n_requests in (2, 3):

@@ -1,4 +1,4 @@
-"""Signals from files and constants: every fault at once, gaps kept open, the future kept secret."""
+"""Signals from files and constants: all faults at once, gaps kept open, no future values."""
 
 import math
 from contextlib import suppress

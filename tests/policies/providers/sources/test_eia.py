@@ -1,4 +1,4 @@
-"""The EIA: hours named by their end, pages, hours that lack a fuel, errors inside good answers."""
+"""The EIA: hours named by their end, pages, missing fuels, errors with status 200."""
 
 import math
 
@@ -27,7 +27,7 @@ class EiaBench:
     unit = "g/kWh"
     step_s = HOUR_S
     has_forecast = False
-    tells_zone = True
+    names_zone = True
     secret = KEY
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Electricity Maps: both versions, plans that lack an endpoint, estimates, and zones that it does not know."""
+"""Electricity Maps: both versions, plans without an endpoint, estimates, unknown zones."""
 
 import aiohttp
 import pytest
@@ -22,7 +22,7 @@ class ElectricityMapsBench:
     kind: SignalKind = "average"
     unit = "g/kWh"
     has_forecast = True
-    tells_zone = True
+    names_zone = True
     secret = TOKEN
 
     def __init__(self, **settings: object) -> None:

@@ -1,4 +1,4 @@
-"""Prices of Electricity Maps: those of the past, those that are published already, and their currency."""
+"""Prices of Electricity Maps: past and published future ones, and their currency."""
 
 import aiohttp
 import pytest
@@ -19,7 +19,7 @@ class PriceBench:
     unit = "EUR/kWh"
     step_s = HOUR_S
     has_forecast = True
-    tells_zone = True
+    names_zone = True
     secret = TOKEN
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Energinet: times without an offset that are UTC, in a country that is not; two currencies."""
+"""Energinet: UTC times without an offset, local time in queries, two currencies."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class CarbonBench:
     unit = "g/kWh"
     step_s = 300.0
     has_forecast = True
-    tells_zone = True
+    names_zone = True
     secret = ""
 
     def __init__(self, zone: str = "DK1") -> None:

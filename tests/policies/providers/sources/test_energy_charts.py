@@ -23,7 +23,7 @@ class CarbonBench:
     unit = "g/kWh"
     step_s = 900.0
     has_forecast = True
-    tells_zone = False
+    names_zone = False
     secret = ""
 
     def __init__(self, zone: str = "DE") -> None:

@@ -1,4 +1,4 @@
-"""ENTSO-E: days of 25 hours, prices that are left out, two auctions, acknowledgements, XML that is not trusted."""
+"""ENTSO-E: days of 25 hours, left-out prices, two auctions, acknowledgements, untrusted XML."""
 
 from datetime import date
 
@@ -29,7 +29,7 @@ class EntsoeBench:
     unit = "EUR/kWh"
     step_s = 900.0
     has_forecast = True
-    tells_zone = True
+    names_zone = True
     secret = TOKEN
 
     def __init__(self) -> None:

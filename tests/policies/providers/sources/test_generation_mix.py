@@ -1,4 +1,4 @@
-"""The carbon intensity of a mix: storage and pumps do not count, and an hour that lacks much has none."""
+"""The carbon intensity of a mix: storage does not count, and an hour that lacks an important fuel has none."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The topic of somebody else: nothing of unknown age, and what is not understood is dropped and told once."""
+"""The MQTT provider: values of unknown age are not used, invalid messages are dropped and logged once."""
 
 import asyncio
 import logging
@@ -182,7 +182,7 @@ async def test_broker_errors_name_the_keys_of_these_settings() -> None:
     site.tell(b"300")
     site.bus.connected = False
     site.bus.last_error = "broker.bus.example asks for a user name and a password: set username and password_file"
-    assert await site.history() is not None, "what came before is not lost"
+    assert await site.history() is not None, "earlier values are not lost"
     with pytest.raises(SignalUnavailableError, match=r"broker\.bus\.example asks .*: set username and password_file$"):
         await site.history()
 
@@ -240,7 +240,7 @@ async def test_a_held_message_without_known_until_is_refused() -> None:
     site.bus.deliver(grid())
     site.bus.deliver(grid(state="held"))
     history = await site.history()
-    assert history is not None, "what was told before is not lost"
+    assert history is not None, "earlier values are not lost"
     with pytest.raises(SignalDataError, match="is held, and does not say until when its values were known"):
         await site.history()
 

@@ -1,7 +1,4 @@
-"""Payloads read as the settings say, and readings of which one is kept for each step.
-
-The grid as another controller tells it: what its source told is history, what that controller made of it is not.
-"""
+"""MQTT payloads: values by key, one for each step; of another controller's message only its source's values count."""
 
 import msgspec
 import numpy as np
@@ -58,17 +55,17 @@ def test_an_invalid_payload_says_why(payload: bytes, keys: tuple[str, str], word
 
 @given(st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 9)), max_size=60))
 def test_one_value_is_kept_for_each_step_and_none_too_old(
-    told: list[tuple[int, int]],
+    readings_in: list[tuple[int, int]],
 ) -> None:
     readings = ReadingBuffer(step_s=100.0, keep_s=2_000.0)
-    for time_s, value in told:
+    for time_s, value in readings_in:
         readings.add(float(time_s), float(value), now_s=5_000.0)
     starts_s = [point.starts_s for point in readings.holding_from(-1.0)]
     assert starts_s == sorted(starts_s)
     assert len(set(starts_s)) == len(starts_s)
     assert all(start_s > 3_000.0 for start_s in starts_s)
     in_order = ReadingBuffer(step_s=100.0, keep_s=1e9)
-    for time_s, value in sorted(told):
+    for time_s, value in sorted(readings_in):
         in_order.add(float(time_s), float(value), now_s=5_000.0)
     steps_s = np.diff([point.starts_s for point in in_order.holding_from(-1.0)])
     assert (steps_s >= 90.0).all()
@@ -84,7 +81,7 @@ def value(n_steps: float, *, number: float = 300.0, estimated: bool = False) -> 
 
 
 def message(**changes: object) -> GridSignal:
-    """Return a message of now: four values told by the source, four expected."""
+    """Return a message of now: four values of the source, four expected."""
     fields: dict[str, object] = {
         "time_s": NOW_S,
         "source": "neso GB",

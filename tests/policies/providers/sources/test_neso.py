@@ -1,4 +1,4 @@
-"""NESO: the country is measured, its regions are forecast, and a slot too many comes first."""
+"""NESO: the country is measured, regions are only forecast, and one slot too many comes first."""
 
 import aiohttp
 import pytest
@@ -22,7 +22,7 @@ class NesoBench:
     def __init__(self, zone: str) -> None:
         self.api = FakeNeso()
         self.zone = zone
-        self.tells_zone = zone != "GB"
+        self.names_zone = zone != "GB"
 
     def provider(self, session: aiohttp.ClientSession) -> Provider:
         return NesoProvider(NesoSettings(zone=self.zone, url=self.api.url), session)

@@ -1,4 +1,4 @@
-"""Octopus: pages of half hours, newest first; tariffs that hold for longer; with VAT or without."""
+"""Octopus: pages of half hours, newest first; longer tariffs; with VAT or without."""
 
 import math
 from typing import Literal
@@ -22,7 +22,7 @@ class OctopusBench:
     unit = "GBP/kWh"
     step_s = STEP_S
     has_forecast = True
-    tells_zone = False
+    names_zone = False
     secret = ""
 
     def __init__(self, *, zone: str = "H", vat: Literal["include", "exclude"] = "include") -> None:

@@ -1,4 +1,4 @@
-"""WattTime: logins, tokens that end, pounds per megawatt hour, and percentiles that are none."""
+"""WattTime: logins, tokens that expire, pounds per megawatt hour, and percentiles, which are refused."""
 
 import logging
 
@@ -24,7 +24,7 @@ class WattTimeBench:
     unit = "g/kWh"
     step_s = 300.0
     has_forecast = True
-    tells_zone = True
+    names_zone = True
     secret = PASSWORD
 
     def __init__(self, zone: str = "CAISO_NORTH", **settings: object) -> None:
@@ -94,18 +94,18 @@ async def test_a_region_beyond_the_plan_costs_one_login() -> None:
 async def test_neither_the_token_nor_the_password_in_any_form_is_shown(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     bench = WattTimeBench()
-    told = []
+    messages = []
     async with opened(bench) as case:
         for n_requests in (1, 2):
             case.api.fault = Fault.UNAUTHORIZED
             with pytest.raises(SignalRefusedError) as caught:
                 await case.history()
-            told.append(str(caught.value))
+            messages.append(str(caught.value))
             case.api.fault = None
             await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S + n_requests)
     sent = {request.headers["Authorization"].split()[1] for request in case.api.requests}
     assert len(sent) >= 2
-    assert not [secret for secret in sent if secret[:12] in f"{told}{caplog.text}"]
+    assert not [secret for secret in sent if secret[:12] in f"{messages}{caplog.text}"]
 
 
 @pytest.mark.parametrize(
