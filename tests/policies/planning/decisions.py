@@ -26,7 +26,7 @@ TOP_PER_S: Final = A40.fastest.iterations_per_s
 
 
 def decided(
-    objective: Objective,
+    objective: Objective | float = 1.03,
     *,
     history: Signal | None = None,
     forecast: Signal | None = None,
@@ -36,10 +36,10 @@ def decided(
     current: CurrentLimit | None = None,
     now_s: float = NOW_S,
 ) -> Decision:
-    """Return the decision for a run that has just begun, unless `so_far` says otherwise."""
+    """Return the decision for a run that has just begun, unless `so_far` differs; a number is a maximum slowdown."""
     return choose_power_limit(
         profile=profile,
-        objective=objective,
+        objective=SlowdownObjective(max_slowdown=objective) if isinstance(objective, float) else objective,
         rules=rules,
         history=history,
         forecast=forecast,
@@ -54,29 +54,6 @@ def progress(credit_s: float = 0.0, *, max_slowdown: float = 1.03, hours: float 
     active_s = hours * HOUR_S
     return Progress(
         n_iterations=(active_s + credit_s) / max_slowdown * TOP_PER_S, active_s=active_s, started_at_s=NOW_S - active_s
-    )
-
-
-def chosen(
-    max_slowdown: float = 1.03,
-    *,
-    history: Signal | None = None,
-    forecast: Signal | None = None,
-    profile: PowerProfile = A40,
-    rules: SwitchingRules = FREE,
-    so_far: Progress | None = None,
-    current: CurrentLimit | None = None,
-    now_s: float = NOW_S,
-) -> Decision:
-    return decided(
-        SlowdownObjective(max_slowdown=max_slowdown),
-        history=history,
-        forecast=forecast,
-        profile=profile,
-        rules=rules,
-        so_far=so_far,
-        current=current,
-        now_s=now_s,
     )
 
 

@@ -5,39 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.planning import CurrentLimit, Decision, EtaObjective, Progress, SwitchingRules, choose_power_limit
+from policies.planning import CurrentLimit, EtaObjective, Progress, SwitchingRules
 from policies.vocabulary.profile import PowerProfile
-from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, HOUR_S
 from tests.policies.days import A40, SHAPES, grid, hourly, known_by
-from tests.policies.planning.decisions import decided
+from tests.policies.planning.decisions import NOW_S, decided
 from tests.policies.vocabulary.test_profile import profiles
 
-FREE = SwitchingRules(period_s=300.0, min_dwell_s=0.0, min_gain_ratio=0.0)
-NOW_S = 15.5 * DAY_S
-STARTED_S = 15 * DAY_S
-
-
-def chosen(
-    eta: float,
-    *,
-    history: Signal | None = None,
-    forecast: Signal | None = None,
-    profile: PowerProfile = A40,
-    rules: SwitchingRules = FREE,
-    current: CurrentLimit | None = None,
-    now_s: float = NOW_S,
-) -> Decision:
-    return choose_power_limit(
-        profile=profile,
-        objective=EtaObjective(eta=eta),
-        rules=rules,
-        history=history,
-        forecast=forecast,
-        now_s=now_s,
-        progress=Progress(n_iterations=1_000.0, active_s=1_000.0, started_at_s=STARTED_S),
-        current=current,
-    )
+RUN = Progress(n_iterations=1_000.0, active_s=1_000.0, started_at_s=15 * DAY_S)
 
 
 def zeus_limit_w(profile: PowerProfile, eta: float) -> float:
@@ -59,7 +34,7 @@ def chase_limit_w(profile: PowerProfile, eta: float, now: float, highest: float)
 
 @given(profiles(), st.floats(0.0, 1.0))
 def test_without_a_signal_it_is_zeus(profile: PowerProfile, eta: float) -> None:
-    decision = chosen(eta, profile=profile)
+    decision = decided(EtaObjective(eta=eta), so_far=RUN, profile=profile)
     assert decision.power_limit_w == zeus_limit_w(profile, eta)
     assert decision.reason == "eta_static"
 
@@ -69,15 +44,13 @@ def test_with_a_signal_it_is_chase_eq_6(profile: PowerProfile, eta: float, value
     """The run starts at hour 24, so that c_max is over the first 24 values; the forecast gives c."""
     series = hourly(np.array(values))
     history = series.between(0.0, 26 * HOUR_S)
-    decision = choose_power_limit(
+    decision = decided(
+        EtaObjective(eta=eta),
         profile=profile,
-        objective=EtaObjective(eta=eta),
-        rules=FREE,
         history=history,
         forecast=series.between(26 * HOUR_S, 30 * HOUR_S),
         now_s=27.5 * HOUR_S,
-        progress=Progress(n_iterations=1.0, active_s=1.0, started_at_s=24 * HOUR_S),
-        current=None,
+        so_far=Progress(n_iterations=1.0, active_s=1.0, started_at_s=24 * HOUR_S),
     )
     assert decision.power_limit_w == chase_limit_w(profile, eta, values[27], max(values[:24]))
     assert (decision.reason, decision.signal_value) == ("eta_signal", values[27])
@@ -90,14 +63,16 @@ def test_each_hour_is_chosen_by_eq_6(shape: str, eta: float) -> None:
     highest = float(series.values[14 * 24 : 15 * 24].max())
     for hour in range(15 * 24, 16 * 24):
         now_s = (hour + 0.5) * HOUR_S
-        decision = chosen(eta, history=known_by(series, now_s), now_s=now_s)
+        decision = decided(EtaObjective(eta=eta), so_far=RUN, history=known_by(series, now_s), now_s=now_s)
         assert decision.power_limit_w == chase_limit_w(A40, eta, float(series.values[hour]), highest)
 
 
 def test_chase_changes_its_limit_with_the_hour() -> None:
     series = grid("solar")
     limits_w = {
-        chosen(0.7, history=known_by(series, hour * HOUR_S), now_s=hour * HOUR_S).power_limit_w
+        decided(
+            EtaObjective(eta=0.7), so_far=RUN, history=known_by(series, hour * HOUR_S), now_s=hour * HOUR_S
+        ).power_limit_w
         for hour in range(15 * 24, 16 * 24)
     }
     assert limits_w == {200.0, 225.0}
@@ -105,34 +80,28 @@ def test_chase_changes_its_limit_with_the_hour() -> None:
 
 def test_a_constant_signal_is_zeus() -> None:
     for eta in np.linspace(0, 1, 21):
-        assert chosen(eta, history=hourly(np.full(16 * 24, 400.0))).power_limit_w == zeus_limit_w(A40, eta)
+        assert decided(
+            EtaObjective(eta=eta), so_far=RUN, history=hourly(np.full(16 * 24, 400.0))
+        ).power_limit_w == zeus_limit_w(A40, eta)
 
 
 def test_without_the_day_before_the_known_maximum_is_used() -> None:
     history = hourly(np.array([300.0, 600.0, 500.0])).between(0.0, 3 * HOUR_S)
-    decision = choose_power_limit(
-        profile=A40,
-        objective=EtaObjective(eta=0.7),
-        rules=FREE,
-        history=history,
-        forecast=None,
-        now_s=2.5 * HOUR_S,
-        progress=Progress(n_iterations=1.0, active_s=1.0, started_at_s=0.0),
-        current=None,
-    )
+    so_far = Progress(n_iterations=1.0, active_s=1.0, started_at_s=0.0)
+    decision = decided(EtaObjective(eta=0.7), history=history, now_s=2.5 * HOUR_S, so_far=so_far)
     assert decision.power_limit_w == chase_limit_w(A40, 0.7, 500.0, 600.0)
     assert "known so far" in decision.detail
 
 
 def test_a_stale_signal_falls_back_to_zeus() -> None:
     history = grid("wind", n_days=15).between(0.0, NOW_S - 3 * HOUR_S)
-    decision = chosen(0.7, history=history)
+    decision = decided(EtaObjective(eta=0.7), so_far=RUN, history=history)
     assert decision.power_limit_w == zeus_limit_w(A40, 0.7)
     assert (decision.reason, decision.signal_value) == ("signal_stale", None)
 
 
 def test_a_negative_price_never_rewards_waste() -> None:
-    decision = chosen(1.0, history=hourly(np.full(16 * 24, -50.0)))
+    decision = decided(EtaObjective(eta=1.0), so_far=RUN, history=hourly(np.full(16 * 24, -50.0)))
     assert decision.power_limit_w == A40.fastest.power_limit_w
 
 
@@ -145,7 +114,12 @@ def test_an_eta_outside_0_to_1_is_rejected(eta: float) -> None:
 def test_a_limit_stays_for_its_dwell_time() -> None:
     rules = SwitchingRules(period_s=300.0, min_dwell_s=900.0, min_gain_ratio=0.0)
     early, late = (
-        chosen(0.5, rules=rules, current=CurrentLimit(power_limit_w=300.0, since_s=NOW_S - since_s))
+        decided(
+            EtaObjective(eta=0.5),
+            so_far=RUN,
+            rules=rules,
+            current=CurrentLimit(power_limit_w=300.0, since_s=NOW_S - since_s),
+        )
         for since_s in (899.0, 900.0)
     )
     assert (early.power_limit_w, early.reason) == (300.0, "kept_dwell")
@@ -155,15 +129,17 @@ def test_a_limit_stays_for_its_dwell_time() -> None:
 def test_a_small_gain_changes_nothing() -> None:
     rules = SwitchingRules(period_s=300.0, min_dwell_s=0.0, min_gain_ratio=0.005)
     current = CurrentLimit(power_limit_w=200.0, since_s=0.0)
-    kept = chosen(0.56, rules=rules, current=current)
+    kept = decided(EtaObjective(eta=0.56), so_far=RUN, rules=rules, current=current)
     assert zeus_limit_w(A40, 0.56) == 225.0
     assert (kept.power_limit_w, kept.reason) == (200.0, "kept_small_gain")
-    assert chosen(0.3, rules=rules, current=current).power_limit_w == 225.0
+    assert decided(EtaObjective(eta=0.3), so_far=RUN, rules=rules, current=current).power_limit_w == 225.0
 
 
 def test_an_unmeasured_limit_is_not_kept() -> None:
     rules = SwitchingRules(period_s=300.0, min_dwell_s=1e6, min_gain_ratio=0.5)
-    decision = chosen(0.5, rules=rules, current=CurrentLimit(power_limit_w=290.0, since_s=NOW_S))
+    decision = decided(
+        EtaObjective(eta=0.5), so_far=RUN, rules=rules, current=CurrentLimit(power_limit_w=290.0, since_s=NOW_S)
+    )
     assert decision.power_limit_w == zeus_limit_w(A40, 0.5)
 
 

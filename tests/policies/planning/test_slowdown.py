@@ -13,7 +13,7 @@ from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from policies.vocabulary.signal import constant_signal
 from policies.vocabulary.units import DAY_S, HOUR_S
 from tests.policies.days import A40, grid, hourly, known_by
-from tests.policies.planning.decisions import FREE, NOW_S, TOP_PER_S, ahead, chosen, decided, means, progress
+from tests.policies.planning.decisions import FREE, NOW_S, TOP_PER_S, ahead, decided, means, progress
 from tests.policies.vocabulary.test_profile import profiles
 
 
@@ -36,7 +36,7 @@ def least_power_w(profile: PowerProfile, rate_per_s: float) -> float:
 @given(profiles(), st.floats(1.0, 3.0))
 def test_without_a_signal_it_is_the_best_static_duty_cycle(profile: PowerProfile, max_slowdown: float) -> None:
     profile = known(profile)
-    decision = chosen(max_slowdown, profile=profile)
+    decision = decided(max_slowdown, profile=profile)
     power_w, rate_per_s = means(decision)
     highest_per_s, least = float(profile.iterations_per_s.max()), profile.energy_minimal
     allowed_per_s = max(profile.fastest.iterations_per_s / max_slowdown, least.iterations_per_s)
@@ -50,7 +50,7 @@ def test_without_a_signal_it_is_the_best_static_duty_cycle(profile: PowerProfile
 def test_a_constant_signal_gives_the_static_optimum(max_slowdown: float, value: float, source: str) -> None:
     constant = constant_signal(value, kind="price", unit="EUR/kWh", now_s=NOW_S)
     history = constant if source == "constant" else hourly(np.full(16 * 24, value))
-    decision, static = chosen(max_slowdown, history=history), chosen(max_slowdown)
+    decision, static = decided(max_slowdown, history=history), decided(max_slowdown)
     assert (decision.power_limit_w, decision.reason) == (static.power_limit_w, "slowdown_static")
     assert means(decision) == pytest.approx(means(static))
 
@@ -60,7 +60,7 @@ def test_a_constant_signal_gives_the_static_optimum(max_slowdown: float, value: 
     [(1.0, 300.0, None), (1.003, 300.0, 250.0), (1.01, 250.0, 225.0), (1.03, 225.0, 200.0), (1.08, 200.0, None)],
 )
 def test_the_static_duty_cycles_of_the_a40(max_slowdown: float, first_w: float, second_w: float | None) -> None:
-    decision = chosen(max_slowdown)
+    decision = decided(max_slowdown)
     assert decision.power_limit_w == first_w
     assert (decision.scheduled and decision.scheduled.power_limit_w) == second_w
 
@@ -69,7 +69,7 @@ def test_the_static_duty_cycles_of_the_a40(max_slowdown: float, first_w: float, 
 def test_a_looser_slowdown_never_costs_more(profile: PowerProfile, max_slowdown: float, extra: float) -> None:
     exact = replace(FREE, period_s=1e6)
     loose, tight = (
-        means(chosen(s, profile=known(profile), rules=exact), period_s=1e6)
+        means(decided(s, profile=known(profile), rules=exact), period_s=1e6)
         for s in (max_slowdown + extra, max_slowdown)
     )
     hull = lower_hull(profile)
@@ -101,7 +101,7 @@ def test_limits_are_always_admissible(
         started_at_s=0,
         total_iterations=total,
     )
-    decision = chosen(
+    decision = decided(
         max_slowdown,
         profile=profile,
         history=hourly(np.array(values)),
@@ -127,15 +127,15 @@ def test_scaling_power_or_signal_changes_nothing(
     scaled = PowerProfile(tuple(replace(point, power_w=point.power_w * scale) for point in A40.points))
     now_s = 15 * DAY_S + hour * HOUR_S
     history, so_far = known_by(grid("wind"), now_s), replace(progress(300.0), total_iterations=total)
-    plain = chosen(max_slowdown, history=history, now_s=now_s, so_far=so_far)
-    other = chosen(max_slowdown, profile=scaled, history=hourly(history.values * scale), now_s=now_s, so_far=so_far)
+    plain = decided(max_slowdown, history=history, now_s=now_s, so_far=so_far)
+    other = decided(max_slowdown, profile=scaled, history=hourly(history.values * scale), now_s=now_s, so_far=so_far)
     assert other.power_limit_w == plain.power_limit_w
     assert means(other, now_s=now_s)[1] == pytest.approx(means(plain, now_s=now_s)[1])
 
 
 def test_a_run_of_known_length_gets_its_required_rate() -> None:
     so_far = Progress(n_iterations=1e5, active_s=1.02 * 1e5 / TOP_PER_S, started_at_s=0.0, total_iterations=2e5)
-    decision = chosen(1.03, so_far=so_far)
+    decision = decided(1.03, so_far=so_far)
     assert means(decision)[1] == pytest.approx(TOP_PER_S / 1.04)
     assert "100,000 iterations left in" in decision.detail
 
@@ -143,24 +143,24 @@ def test_a_run_of_known_length_gets_its_required_rate() -> None:
 def test_an_infeasible_slowdown_gets_the_highest_limit() -> None:
     so_far = Progress(n_iterations=1e5, active_s=1.2 * 1e5 / TOP_PER_S, started_at_s=0.0, total_iterations=1.1e5)
     for history in (None, known_by(grid("wind"), NOW_S)):
-        decision = chosen(1.03, so_far=so_far, history=history)
+        decision = decided(1.03, so_far=so_far, history=history)
         assert (decision.power_limit_w, decision.scheduled, decision.reason) == (300.0, None, "behind_schedule")
 
 
 def test_an_exceeded_total_is_an_unknown_length() -> None:
     longer = replace(progress(0.0), total_iterations=100.0)
-    assert chosen(so_far=longer) == chosen(so_far=progress(0.0))
+    assert decided(so_far=longer) == decided(so_far=progress(0.0))
 
 
 def test_lost_time_is_recovered_by_a_faster_duty_cycle() -> None:
-    even, behind = chosen(), chosen(so_far=progress(-600.0))
+    even, behind = decided(), decided(so_far=progress(-600.0))
     assert means(behind)[1] > means(even)[1]
     assert behind.reason == "slowdown_static"
 
 
 def test_an_unrecoverable_delay_gets_the_prior_limit() -> None:
     for history in (None, known_by(grid("solar"), NOW_S)):
-        decision = chosen(so_far=progress(-1e5), history=history)
+        decision = decided(so_far=progress(-1e5), history=history)
         assert (decision.power_limit_w, decision.reason) == (300.0, "behind_schedule")
 
 
@@ -168,7 +168,7 @@ def test_a_dirty_hour_gets_a_lower_limit_than_a_clean_one() -> None:
     series = grid("solar", factors=(1.0,))
     so_far = Progress(n_iterations=0.0, active_s=0.0, started_at_s=0.0, total_iterations=48 * HOUR_S * TOP_PER_S)
     clean_s, dirty_s = 15 * DAY_S + 11.5 * HOUR_S, 15 * DAY_S + 20.5 * HOUR_S
-    clean, dirty = (chosen(history=known_by(series, t), now_s=t, so_far=so_far) for t in (clean_s, dirty_s))
+    clean, dirty = (decided(history=known_by(series, t), now_s=t, so_far=so_far) for t in (clean_s, dirty_s))
     assert (clean.power_limit_w, dirty.power_limit_w) == (225.0, 200.0)
     assert dirty.reason == "slowdown_signal"
 
@@ -176,7 +176,7 @@ def test_a_dirty_hour_gets_a_lower_limit_than_a_clean_one() -> None:
 def test_without_a_known_end_the_time_budget_limits_slow_hours() -> None:
     dirty_s = 15 * DAY_S + 20.5 * HOUR_S
     history = known_by(grid("solar"), dirty_s)
-    rich, poor = (chosen(history=history, now_s=dirty_s, so_far=progress(s)) for s in (600.0, 0.0))
+    rich, poor = (decided(history=history, now_s=dirty_s, so_far=progress(s)) for s in (600.0, 0.0))
     assert (rich.power_limit_w, rich.reason) == (200.0, "slowdown_signal")
     assert poor.reason == "behind_schedule"
     assert means(poor, now_s=dirty_s)[1] >= TOP_PER_S / 1.03 * (1 - 0.02)
@@ -187,7 +187,7 @@ def test_a_slow_limit_ends_when_the_time_budget_does() -> None:
     rules = SwitchingRules(period_s=300.0, min_dwell_s=60.0, min_gain_ratio=0.9)
     current = CurrentLimit(power_limit_w=175.0, since_s=NOW_S - 1)
     for history in (None, known_by(grid("wind"), NOW_S)):
-        decision = chosen(history=history, rules=rules, current=current, so_far=progress(-60.0))
+        decision = decided(history=history, rules=rules, current=current, so_far=progress(-60.0))
         assert decision.power_limit_w >= 225.0
 
 
@@ -198,7 +198,7 @@ def test_a_fast_limit_stays_if_its_surplus_avoids_cost(hours: float, limit_w: fl
     """Four hours of work need 225 W for some of them, which all are as good; now 225 W would stay for a whole one."""
     low, high = (point.iterations_per_s for point in lower_hull(A40).points[:2])
     needed_per_s = low + hours / 4 * (high - low)
-    decision = chosen(
+    decision = decided(
         TOP_PER_S / needed_per_s,
         forecast=ahead([100.05, 100.0, 100.0, 100.0]),
         so_far=Progress(n_iterations=0.0, active_s=0.0, started_at_s=NOW_S, total_iterations=4 * HOUR_S * needed_per_s),
@@ -213,28 +213,28 @@ def test_a_forecast_overrides_history() -> None:
     history = hourly(np.concatenate((np.full(15 * 24 + 12, 500.0), [300.0])))
     coming = [300.0, *np.linspace(120, 200, 30).tolist()]
     so_far = Progress(n_iterations=0.0, active_s=0.0, started_at_s=NOW_S, total_iterations=20 * HOUR_S * TOP_PER_S)
-    assert chosen(history=history, forecast=ahead(coming), so_far=so_far).power_limit_w == 200.0
+    assert decided(history=history, forecast=ahead(coming), so_far=so_far).power_limit_w == 200.0
     held = ahead(coming, source="persistence")
-    assert chosen(history=history, forecast=held, so_far=so_far).power_limit_w >= 225.0
+    assert decided(history=history, forecast=held, so_far=so_far).power_limit_w >= 225.0
 
 
 @pytest.mark.parametrize(("hours", "reason"), [(12, "slowdown_static"), (23.4, "slowdown_signal")])
 def test_less_than_a_day_of_history_is_not_used(hours: float, reason: str) -> None:
     history = known_by(grid("wind"), NOW_S).between(NOW_S - hours * HOUR_S, NOW_S + HOUR_S)
-    assert chosen(history=history, so_far=progress(600.0)).reason == reason
+    assert decided(history=history, so_far=progress(600.0)).reason == reason
 
 
 def test_a_history_full_of_gaps_is_not_used() -> None:
     history = known_by(grid("wind"), NOW_S)
     values = np.where(np.arange(len(history)) % 2, np.nan, history.values)
     values[-1] = 150.0
-    decision = chosen(history=replace(history, values=values), so_far=progress(600.0))
+    decision = decided(history=replace(history, values=values), so_far=progress(600.0))
     assert (decision.reason, decision.signal_value) == ("slowdown_static", 150.0)
 
 
 def test_a_missing_present_value_falls_back_to_static() -> None:
     history = known_by(grid("wind"), NOW_S).between(0.0, NOW_S - HOUR_S)
-    decision = chosen(history=history)
+    decision = decided(history=history)
     assert (decision.power_limit_w, decision.reason, decision.signal_value) == (225.0, "signal_stale", None)
     assert "the signal is stale" in decision.detail
 
@@ -243,27 +243,27 @@ def test_a_negative_price_gets_the_fastest_limit() -> None:
     values = np.tile(np.concatenate((np.full(12, 60.0), np.full(12, -20.0))), 16)
     now_s = 15 * DAY_S + 18 * HOUR_S
     for so_far in (progress(600.0), replace(progress(0.0), total_iterations=1e6)):
-        decision = chosen(history=known_by(hourly(values), now_s), now_s=now_s, so_far=so_far)
+        decision = decided(history=known_by(hourly(values), now_s), now_s=now_s, so_far=so_far)
         assert decision.power_limit_w == 300.0
 
 
 def test_noise_in_the_highest_rate_is_harmless() -> None:
     points = (*A40.points[:-1], replace(A40.fastest, iterations_per_s=TOP_PER_S * 0.99))
-    decision = chosen(1.0, profile=PowerProfile(points), history=known_by(grid("wind"), NOW_S))
+    decision = decided(1.0, profile=PowerProfile(points), history=known_by(grid("wind"), NOW_S))
     assert decision.power_limit_w <= 275.0
     assert means(decision)[1] >= TOP_PER_S * 0.99 * (1 - 1e-9)
 
 
 def test_an_uncertain_rate_keeps_a_reserve() -> None:
     doubtful = PowerProfile((*A40.points[:-1], replace(A40.fastest, iterations_per_s_ci=0.002 * TOP_PER_S)))
-    sure, careful = chosen(1.03), chosen(1.03, profile=doubtful)
+    sure, careful = decided(1.03), decided(1.03, profile=doubtful)
     assert means(careful)[1] == pytest.approx(means(sure)[1] * 1.03 / 1.028)
 
 
 def test_a_single_limit_is_chosen() -> None:
     profile = PowerProfile((ProfilePoint(power_limit_w=300.0, power_w=240.0, iterations_per_s=1.3),))
     for history in (None, known_by(grid("wind"), NOW_S)):
-        assert chosen(profile=profile, history=history, so_far=progress(-500.0)).power_limit_w == 300.0
+        assert decided(profile=profile, history=history, so_far=progress(-500.0)).power_limit_w == 300.0
 
 
 @pytest.mark.parametrize("max_slowdown", [0.99, float("nan")])
@@ -279,7 +279,7 @@ def test_without_a_known_end_the_time_budget_is_never_overdrawn(dwell_s: float) 
     n_iterations, now_s, current = 0.0, 0.0, None
     while now_s < 4 * HOUR_S:
         so_far = Progress(n_iterations=n_iterations, active_s=now_s, started_at_s=0.0)
-        decision = chosen(1.05, rules=rules, so_far=so_far, current=current, now_s=now_s)
+        decision = decided(1.05, rules=rules, so_far=so_far, current=current, now_s=now_s)
         later = decision.scheduled
         first_s = 300.0 if later is None else later.from_s - now_s
         n_iterations += first_s * decision.iterations_per_s
