@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.forecasting.series import Series, build_series, history_extent
 from policies.vocabulary.signal import Signal, SignalKind
 from policies.vocabulary.units import DAY_S, HOUR_S
 
@@ -31,6 +32,14 @@ def grid(
         ends_s=ends_s,
         issued_at_s=ends_s,
     )
+
+
+def series(values: NDArray[np.float64], step_s: float = HOUR_S, *, max_days: int = 60) -> Series:
+    """Return values as the regular series that the models are fitted to."""
+    signal = grid(values, step_s=step_s)
+    extent = history_extent(signal, signal.ends_s)
+    assert extent is not None
+    return build_series(signal, extent, max_days=max_days)
 
 
 def weather(n_days: float, *, step_s: float = HOUR_S, seed: int = 1) -> NDArray[np.float64]:

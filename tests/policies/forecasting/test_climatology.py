@@ -5,17 +5,9 @@ import pytest
 from numpy.typing import NDArray
 
 from policies.forecasting.climatology import Climatologies, fit_climatologies
-from policies.forecasting.series import Series, build_series, history_extent
-from tests.policies.forecasting.grids import grid, weather
+from tests.policies.forecasting.grids import series, weather
 
 OF_LATE, OF_A_MONTH, YESTERDAY = range(3)
-
-
-def series(values: NDArray[np.float64]) -> Series:
-    signal = grid(values)
-    past = history_extent(signal, signal.ends_s)
-    assert past is not None
-    return build_series(signal, past, max_days=60)
 
 
 def climate(values: NDArray[np.float64]) -> Climatologies:

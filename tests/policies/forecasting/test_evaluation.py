@@ -16,9 +16,9 @@ from policies.forecasting.evaluation import (
     last_value,
     same_time_yesterday,
 )
-from policies.forecasting.series import Series, build_series, history_extent
+from policies.forecasting.series import Series
 from policies.vocabulary.units import DAY_S
-from tests.policies.forecasting.grids import grid, weather
+from tests.policies.forecasting.grids import grid, series, weather
 
 
 def ticks() -> Iterator[float]:
@@ -125,13 +125,6 @@ def test_progress_is_reported() -> None:
     evaluate(grid(weather(8)), stopwatch_s=lambda: 0.0, progress=lambda done, total: told.append((done, total)))
     assert told[0][0] == 1
     assert told[-1][0] == told[-1][1] == len(told)
-
-
-def series(values: NDArray[np.float64]) -> Series:
-    signal = grid(values)
-    past = history_extent(signal, signal.ends_s)
-    assert past is not None
-    return build_series(signal, past, max_days=30)
 
 
 def test_persistence_baseline() -> None:

@@ -19,9 +19,9 @@ from policies.forecasting.regression import (
     ridge_regression,
     ridge_regressions,
 )
-from policies.forecasting.series import Series, build_series, history_extent
+from policies.forecasting.series import Series
 from policies.vocabulary.units import HOUR_S
-from tests.policies.forecasting.grids import grid, weather
+from tests.policies.forecasting.grids import series, weather
 
 RNG = np.random.default_rng(3)
 FEATURES = RNG.normal(size=(200, 3)) + 5
@@ -63,13 +63,6 @@ def test_batched_regressions_equal_single_ones() -> None:
         columns = np.column_stack([FEATURES, own[:, index]])
         alone = ridge_regression(columns, targets[:, index], weights[:, index], penalty_ratio=0.01)
         assert together[index] == pytest.approx(alone, rel=1e-6, abs=1e-9)
-
-
-def series(values: NDArray[np.float64], step_s: float = HOUR_S) -> Series:
-    signal = grid(values, step_s=step_s)
-    past = history_extent(signal, signal.ends_s)
-    assert past is not None
-    return build_series(signal, past, max_days=60)
 
 
 def fitted(whole: Series, *, is_shrunk: bool = False) -> Autoregression:
