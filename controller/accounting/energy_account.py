@@ -346,7 +346,7 @@ class EnergyAccount:
         return self._resumed is not None and uuid in self._resumed.counters_j
 
     def skip_downtime(self) -> bool:
-        """Leave the time without a controller out, where nothing was added since: nobody knows when the run ended.
+        """Leave the time without a controller out, where nothing was added since: it is unknown when the run ended.
 
         Returns:
             Whether nothing was added: the former snapshot is still the one to resume from.
@@ -426,7 +426,7 @@ class EnergyAccount:
     ) -> list[MeterInterval]:
         """Return the time between the former account and the first interval since, once."""
         self._resumed = None
-        if not snapshot.counters_j.keys() <= meters.keys():  # a curve of fewer GPUs says nothing of the others
+        if not snapshot.counters_j.keys() <= meters.keys():  # a curve of fewer GPUs is no baseline for the others
             self.totals.close_curve(None)
         return _downtime_intervals(snapshot, until_ns, meters)
 

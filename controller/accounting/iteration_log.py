@@ -169,7 +169,7 @@ class IterationLog:
         """Return how many iterations there will be in all, counted as `n_iterations` counts: from the first observed.
 
         Args:
-            announced: how many the process says that it will publish; None where it does not know.
+            announced: how many the process has announced; None where it does not know.
         """
         if announced is None or self._next_iteration is None:
             return None
@@ -240,9 +240,9 @@ class IterationLog:
     def _count_epoch(self, message: Iterations) -> None:
         """Count epochs, and find out with which of them the account begins.
 
-        Iterations are numbered through all epochs: where the second epoch begins tells how long epochs are, and so how
-        much of the first one was observed. Until then the first of all counts, any other does not. A process that goes
-        on where another was broken off numbers its epochs on, and its iterations anew.
+        Iterations are numbered through all epochs: the first number of the second epoch shows how long epochs are, and
+        so how much of the first one was observed. Until then the first of all counts, any other does not. A process
+        that resumes an aborted one continues to number epochs, and numbers iterations anew.
         """
         if not self.n_epochs and not message.first:
             self._first_epoch = message.epoch
@@ -259,7 +259,7 @@ class IterationLog:
     def forget_before(self, time_ns: int) -> None:
         """Forget what was counted up to a moment: the spans before the one that it lies in, or that it follows.
 
-        A moment in a short gap follows the span before it, which tells that the gap was a short one.
+        A moment in a short gap follows the span before it, which shows that the gap was short.
         """
         spans = self._spans
         while len(spans) > 1 and spans[1].begin_ns <= time_ns:
@@ -299,7 +299,7 @@ class IterationLog:
     def iteration_times_s(self, begin_ns: int, end_ns: int, *, at_most: int) -> tuple[float, ...]:
         """Return how long each iteration took that ended after one moment and not after another [s].
 
-        Of more than `at_most` iterations every second, third, … is left out, so that they still tell of the whole time.
+        Of more than `at_most` iterations only every second, third, … is returned, over the whole time.
         """
         ended: list[NDArray[np.int64]] = []
         for span in reversed(self._spans):

@@ -1,4 +1,4 @@
-"""The training processes of one run on this node: who speaks for a rank, who has ended, who is silent."""
+"""The training processes of one run on this node: which process owns a rank, which have ended, which are silent."""
 
 import logging
 from collections.abc import Mapping
@@ -69,13 +69,13 @@ class Ranks:
 
     Attributes:
         members: the ranks by number.
-        status: the status of the lowest rank, which speaks for what all ranks share; set with the first rank.
+        status: the status of the lowest rank, for what all ranks share; set with the first rank.
         ending: how the ranks have ended, the worst way first; None while one goes on.
-        is_multi_node: whether the run has ranks on other nodes, too, or some that say nothing.
+        is_multi_node: whether the run has more ranks than those that are known here.
         logs: the log of each rank that goes on; of every rank where none does.
         is_resumed: whether a process that a former controller knew is still running.
-        rivals_s: when a second process that claims a rank was last heard of, by rank [s]. While there is one, nobody
-            knows whose iterations arrive: they are ignored.
+        rivals_s: when a second process that claims a rank last published, by rank [s]. While there is one, iterations
+            are ignored: they may be of either.
     """
 
     status: RankStatus
@@ -98,7 +98,7 @@ class Ranks:
         return min(self.logs, key=attrgetter("n_iterations"))
 
     def on_status(self, number: int, status: RankStatus, *, now_s: float) -> bool:
-        """Accept a rank's status; return whether it comes from the process that speaks for this rank, and runs."""
+        """Accept a rank's status; return whether it is of the process that owns this rank, and runs."""
         is_running = status.state == "running"
         rank = self.members.get(number)
         if rank is not None and process_of(status) == process_of(rank.status):

@@ -61,7 +61,8 @@ class RunReporter:
     def on_node_energy(self, node: str, energy: RunEnergy) -> None:
         """Record another node's part of the run's energy.
 
-        A final message of a node that was never heard before is of an earlier run of this name: the broker retains it.
+        A final message of a node that has published nothing before is of an earlier run of this name: the broker
+        retains it.
         """
         if node in self._energies or (not energy.final and len(self._energies) < MAX_NODES):
             self._energies[node] = energy
@@ -235,7 +236,7 @@ def _n_epochs(log: IterationLog) -> tuple[int, int]:
 
 
 def _essence(part: NodeProfile) -> tuple[object, ...]:
-    """Return what must be equal for two messages of a node to say the same, but for small changes of its curve."""
+    """Return what differs between messages of a node that are worth publishing, but for small changes of its curve."""
     return part.state, part.reason, part.n_gpus, part.n_ranks, tuple(entry.power_limit_w for entry in part.points)
 
 

@@ -266,16 +266,12 @@ def _is_complete(known: PowerProfile, settings: ProfilerSettings) -> bool:
 
     One that was refined has points beside the limits of the first sweep, which then are not missing.
     """
-    limits_w = known.power_limits_w
-    if (
-        abs(limits_w[-1] - settings.prior_power_limit_w) > LIMIT_TOLERANCE_W
-        or limits_w[0] < settings.floor_power_limit_w - LIMIT_TOLERANCE_W
-    ):
+    limits_w, lowest_w = known.power_limits_w, settings.floor_power_limit_w
+    is_outside = limits_w[0] < lowest_w - LIMIT_TOLERANCE_W
+    if is_outside or abs(limits_w[-1] - settings.prior_power_limit_w) > LIMIT_TOLERANCE_W:
         return False
     is_refined = n_measurements_in(known) > len(settings.ladder_w())
-    reaches_down = limits_w[0] <= settings.floor_power_limit_w + LIMIT_TOLERANCE_W or has_risen(
-        list(reversed(known.points))
-    )
+    reaches_down = limits_w[0] <= lowest_w + LIMIT_TOLERANCE_W or has_risen(list(reversed(known.points)))
     return is_refined and reaches_down
 
 

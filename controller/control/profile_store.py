@@ -1,6 +1,6 @@
 """Power profiles that outlive a run: stored one file each, resumed, or used as a prior for a similar job.
 
-All of them are in memory, read once; a thread writes what is saved, and nobody waits for the disk. An unreadable file
+All of them are in memory, read once; a thread writes what is saved. An unreadable file
 costs a profile, not the run. Files are replaced whole, never edited.
 
 Which stored curve is most similar to the one that is wanted: in this order, the same batch size on other GPUs of the
@@ -52,7 +52,7 @@ class ProfileKey:
         gpu_model: the model of its GPUs.
         n_gpus: how many of them it has on this node.
         world_size: how many processes train together, on all nodes.
-        batch_size: samples in one iteration of a process, or None where it did not say so.
+        batch_size: samples in one iteration of a process, or None where it is not known.
         gpu_uuids: the GPUs, in ascending order; none where they are not known.
         driver: the driver and its version; "" where it is not known.
     """

@@ -25,7 +25,7 @@ BEATS_MISSED = 3
 """A leader is silent after so many heartbeats without a plan, where they take longer than the lease."""
 MIN_ITERATIONS = 3.0
 MIN_ACTIVE_S = 1.0
-"""Fewer iterations, or less time, say nothing about a limit."""
+"""A limit with fewer iterations, or less time, is not measured."""
 MAX_LIMITS = 64
 MAX_ACTIVE_S = 600.0
 """What was measured before this much time at a limit weighs half, and half again: jobs change."""

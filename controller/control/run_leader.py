@@ -168,7 +168,7 @@ class LimitControl:
         return self._plan.current(now_s, self._trial_block(self.state))
 
     def choose(self, inputs: PlanInputs) -> Target | None:
-        """Return the limit that the run should have now, with its reason; None while it has none to ask for."""
+        """Return the limit that the run should have now, with its reason; None before there is one."""
         progress = inputs.progress
         if self._restarts_budget:
             self.budget_start = TimeBudgetStart(n_iterations=progress.n_iterations, active_s=progress.active_s)

@@ -1,8 +1,8 @@
 """Checkpoints of runs on disk: a restarted controller resumes the accounts of runs that still go on.
 
 The GPUs' own counters and the numbers of the iterations show what happened in between; it is accounted as a pause,
-because nobody knows how much of it was work. Clocks and counters begin anew with the machine: checkpoints of another
-boot are useless. A run that has finished, or was not heard of for a day, has none; one that was lost or silent has: its
+because it is unknown how much of it was work. Clocks and counters begin anew with the machine: checkpoints of another
+boot are useless. A run that has finished, or was silent for a day, has none; one that was lost or silent has: its
 processes may come back.
 """
 
@@ -64,7 +64,7 @@ class _Head(Struct, frozen=True, kw_only=True):
 
 
 class RunCheckpoints:
-    """The checkpoints in a state directory; reading and writing them never fails, and nobody waits for the disk.
+    """The checkpoints in a state directory; reading and writing them never fails, and never waits for the disk.
 
     As a context manager it reads them at the beginning, and waits at the end, 2 s at most, for pending writes.
 

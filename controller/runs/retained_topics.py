@@ -20,7 +20,7 @@ MAX_RANKS = 131_072
 
 @dataclass(slots=True, kw_only=True)
 class _RetainedRun:
-    """A run as its retained topics show it; `is_running` tells that of each rank."""
+    """A run as its retained topics show it; `is_running` by rank."""
 
     last_status_s: float
     ours: bool = False

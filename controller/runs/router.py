@@ -139,7 +139,7 @@ class Router:
     def _on_iterations(self, topic: ParsedTopic, payload: bytes) -> None:
         run = self.runs.get((topic.job or "", topic.run or ""))
         is_known = run is not None and (run.ended is not None or topic.rank in run.ranks.members)
-        if is_known:  # others are of another node, or of a process that has not said that it runs
+        if is_known:  # others are of another node, or of a process without a status
             message = decode(payload, Iterations)
             key, rank = _sender(topic, message.run)
             self._route_iterations(key, rank, message)

@@ -101,7 +101,7 @@ class TrainingRun:
 
     @property
     def is_leader(self) -> bool:
-        """Return whether this node speaks for the whole run: it has rank 0."""
+        """Return whether this node leads the run: it has rank 0."""
         return 0 in self.ranks.members
 
     def add_gpu(self, limiter: PowerLimiter, meter: EnergyMeter) -> None:
@@ -119,13 +119,13 @@ class TrainingRun:
         self._follower.reset(former.node_curve if former and has_all_gpus else ())
 
     def on_status(self, number: int, status: RankStatus) -> bool:
-        """Accept a rank's status; return whether it comes from the process that speaks for this rank, and runs.
+        """Accept a rank's status; return whether it is of the process that owns this rank, and runs.
 
         A run that has ended accepts none: its account still reads the logs of its ranks.
         """
         if self.ended is not None:
             return False
-        speaks = self.ranks.on_status(number, status, now_s=self._monotonic_s())
+        is_owner = self.ranks.on_status(number, status, now_s=self._monotonic_s())
         self._control = self._role()
         if self._former is not None and self.ranks.is_resumed and not self._is_resumed:
             self._account.resume(self._former.account)
@@ -135,7 +135,7 @@ class TrainingRun:
             self._step(self._clock.now_s())
         if self.ranks.ending == "finished":  # for good: the next run may begin at once
             self._end("finished")
-        return speaks
+        return is_owner
 
     def is_succeeded_by(self, number: int, status: RankStatus) -> bool:
         """Return whether a status is of the next run of this name: this one has ended, or does now."""
@@ -150,13 +150,13 @@ class TrainingRun:
         return self.ended is not None
 
     def on_iterations(self, number: int, message: Iterations) -> bool:
-        """Accept a rank's iterations; return False where they are nonsense, or nobody said that the rank exists."""
+        """Accept a rank's iterations; return False where they are implausible, or the rank is unknown."""
         rank = self.ranks.members.get(number)
         if rank is None or self.ended is not None:
             return False
         now_ns, now_s = self._clock.monotonic_ns(), self._clock.now_s()
         rank.last_message_s = now_ns / NS_PER_S
-        if self.ranks.rivals_s:  # nobody knows whose they are
+        if self.ranks.rivals_s:  # they may be of either process
             return True
         is_good = rank.log.append(message, now_ns=now_ns)
         if is_good and now_s - self._stepped_s >= self._tick_s / MAX_STEPS_PER_TICK:
@@ -249,7 +249,7 @@ class TrainingRun:
         for interval in intervals:
             end_ns = interval.end_ns
             if interval.active:
-                # Once a point is closed, the rest still ran at its limit: it says nothing of the next one.
+                # Once a point is closed, the rest still ran at its limit, and does not count for the next one.
                 is_new = is_new or self._learn(interval)
                 if self._slack is not None:
                     self._slack.observe(interval)

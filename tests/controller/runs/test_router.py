@@ -1,14 +1,8 @@
-"""The router: runs start, get their GPUs and are retired; bad messages are counted and dropped.
-
-The router: every message to its run, and every GPU to the run that may have it.
-
-The router and other nodes: parts that a leader adds up, plans that its followers keep to.
-
-The router and what should not be: it is counted, told and dropped, and no flood makes more than a node can have.
-"""
+"""The router: runs start, get their GPUs and are retired; nodes exchange parts and plans; bad messages are dropped."""
 
 import asyncio
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +11,8 @@ import msgspec
 import pytest
 
 from controller.accounting.ranks import LOST_GRACE_S
+from controller.ports import Gpu
+from controller.runs.gpu_claims import ClaimRejection, GpuClaims, RunKey
 from controller.runs.router import MAX_RANKS, MAX_RUNS
 from publishers.messages.codec import Message, decode, encode
 from publishers.messages.reports import NodeProfile, RunEnergy, RunPlan
@@ -68,6 +64,18 @@ def owners(bench: RouterBench) -> list[str]:
     return [run for (_, run), gpus in bench.router.claims.owned.items() if gpus]
 
 
+class CountedClaims(GpuClaims):
+    """The claims of a router, counted from now on."""
+
+    def __init__(self, claims: GpuClaims) -> None:
+        vars(self).update(vars(claims))
+        self.n_claims = 0
+
+    def claim(self, run: RunKey, rank: int, references: Sequence[str | int]) -> list[Gpu] | ClaimRejection:
+        self.n_claims += 1
+        return super().claim(run, rank, references)
+
+
 async def test_a_gpu_passes_to_the_oldest_waiting_run_as_soon_as_its_run_has_finished(
     tmp_path: Path,
 ) -> None:
@@ -99,6 +107,23 @@ async def test_a_gpu_of_a_lost_run_passes_on_when_its_grace_period_is_over(
         assert owners(bench) == ["run-1"]
         await asyncio.sleep(2 * TICK_S)
         assert owners(bench) == ["run-2"]
+
+
+async def test_the_end_of_a_run_does_not_cost_more_the_more_ranks_wait_for_its_gpu(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    n_runs, n_ranks = 64, 8
+    async with bench.working():
+        bench.say("status", rank_status())
+        for number in range(n_runs):
+            run = f"run-{number + 2}"
+            for rank in range(n_ranks):
+                status = rank_status(run=run, pid=rank, world_size=n_ranks)
+                bench.say("status", status, run=run, rank=rank)
+        claims = CountedClaims(bench.router.claims)
+        bench.router.claims = claims
+        bench.say("status", rank_status(state="finished"))
+        assert owners(bench) == ["run-2"]
+        assert claims.n_claims == n_ranks, "of the run that gets the GPU; the others go on waiting"
 
 
 async def test_a_run_of_which_one_rank_goes_on_keeps_its_gpus(tmp_path: Path) -> None:
