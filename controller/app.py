@@ -131,7 +131,6 @@ class _App:
             bus.publish(self.will.topic, self.will.payload, qos=1, retain=True)
 
     def _workers(self, bus: Bus, limiters: Sequence[GpuPowerLimiter]) -> dict[str, Coroutine[None, None, None]]:
-        """Return the coroutines that make up the controller, by task name."""
         config, clock = self._node.config, self._node.clock
         feed = self._feed()
         tick_s = min(config.profiler.window_s / SAMPLES_PER_WINDOW, config.energy.period_s)
@@ -213,7 +212,6 @@ async def _restored(limiters: Sequence[GpuPowerLimiter]) -> AsyncIterator[None]:
 def _snapshot(
     bus: Bus, backend: Backend, feed: SignalFeed, units: Mapping[str, GpuWorkers], router: Router
 ) -> Snapshot:
-    """Return the state that /readyz and /metrics show."""
     return Snapshot(
         connected=bus.connected,
         bus_error=bus.last_error,
@@ -230,7 +228,6 @@ def _snapshot(
 
 @asynccontextmanager
 async def _open_gpus(backend: Backend) -> AsyncIterator[Sequence[Gpu]]:
-    """Open the GPUs, and close the driver afterwards."""
     gpus, driver = await backend.open(), backend.driver
     if not gpus:
         _LOGGER.warning("%s", NO_GPU)
@@ -259,7 +256,6 @@ async def _online_status(node: NodeContext, gpus: Sequence[Gpu]) -> NodeStatus:
 
 
 async def _describe(gpu: Gpu) -> GpuDescription:
-    """Return a GPU with its limits, as far as they can be read."""
     try:
         limits, live = await gpu.read_range(), await gpu.read_limit()
     except GpuError as error:

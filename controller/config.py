@@ -297,7 +297,6 @@ def _readers(tables: Mapping[str, Any]) -> SectionReaders:
 
 
 def _read_providers(kind: str, path: str, value: object, faults: list[str]) -> tuple[ProviderConfig, ...]:
-    """Return the chain that the tables describe, without the faulty ones."""
     entries = CATALOGUE.get(kind, {})
     if kind == "energy" and value:
         faults.append('signal.kind = "energy": is the same everywhere and asks no provider; use "carbon" or "price"')
@@ -321,7 +320,6 @@ def _read_provider(
 
 
 def _read_job_plans(path: str, value: object, faults: list[str]) -> tuple[JobPlan, ...]:
-    """Return the tables of single jobs, without the faulty ones."""
     tables = _read_list(path, value, faults)
     read = [_read_job_plan(f"{path}[{number}]", table, faults) for number, table in enumerate(tables)]
     return tuple(table for table in read if table is not None)

@@ -67,7 +67,6 @@ class FileWriter:
             _LOGGER.warning("%s: the disk does not answer; the latest %s are not saved", self.folder, self._what)
 
     def _work(self) -> None:
-        """Write what waits, then end."""
         while True:
             with self._lock:
                 if not self._waiting:

@@ -156,7 +156,6 @@ class GpuPowerLimiter:
             await self._yield(live)
 
     async def _apply(self, target: Target) -> None:
-        """Write a requested limit, if it may be written."""
         if self.state is None or self.state.hold in {Hold.FREE, Hold.SUSPECT}:
             await self._refresh()
             if self._known_state().hold in WRITABLE and await self.gpu.read_mig():
@@ -190,7 +189,6 @@ class GpuPowerLimiter:
         return True
 
     async def _reconcile(self) -> None:
-        """Check that the limit still is what it should be."""
         state = self.state
         if state is None or state.hold is Hold.SUSPECT:
             await self._recover()
@@ -286,7 +284,6 @@ class GpuPowerLimiter:
             self.state = replace(self.state, hold=hold)
 
     def _update(self, live: LiveLimit) -> None:
-        """Store what was read back."""
         if self.state is not None:
             self.state = replace(
                 self.state,

@@ -7,6 +7,7 @@ time do not depend on how the processes are scheduled. An event that is read lat
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from controller.clock import NS_PER_S
@@ -16,7 +17,7 @@ from controller.gpu.simulation.noise import Noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class TimelineSegment:
     """A time segment without an event: limit and load in it, and energy and work before it.
 
     Attributes:
@@ -67,13 +68,12 @@ class GpuTimeline:
         self._noise = noise
         self._file = None if path is None else EventFile(path)
         self._events: list[Event] = []
-        self._starts_ns = [start_ns]
         limit_w = curve.max_power_limit_w if power_limit_w is None else power_limit_w
         self._segments = [self._segment(start_ns, limit_w, loaded=loaded, energy_j=0.0, done_iterations=0.0)]
         self.refresh()
 
     @property
-    def segments(self) -> tuple[Segment, ...]:
+    def segments(self) -> tuple[TimelineSegment, ...]:
         """Return the segments between events, oldest first."""
         return tuple(self._segments)
 
@@ -95,7 +95,7 @@ class GpuTimeline:
         if self._file is not None:
             self._file.close()
 
-    def at(self, time_ns: int) -> Segment:
+    def at(self, time_ns: int) -> TimelineSegment:
         """Return the segment that holds `time_ns`; the first one where that lies before the start."""
         return self._segments[self._index(time_ns)]
 
@@ -125,32 +125,32 @@ class GpuTimeline:
                 continue
             left_s = (done_iterations - segment.done_iterations) / segment.iterations_per_s
             time_ns = segment.start_ns + math.ceil(left_s * NS_PER_S)
-            if index == last or time_ns <= self._starts_ns[index + 1]:
+            if index == last or time_ns <= self._segments[index + 1].start_ns:
                 return max(time_ns, not_before_ns)
         return None
 
     def _index(self, time_ns: int) -> int:
-        return max(0, bisect_right(self._starts_ns, time_ns) - 1)
+        return max(0, bisect_right(self._segments, time_ns, key=attrgetter("start_ns")) - 1)
 
     def _age_s(self, time_ns: int) -> float:
         return max(0, time_ns - self.start_ns) / NS_PER_S
 
-    def _energy_j(self, segment: Segment, time_ns: int) -> float:
+    def _energy_j(self, segment: TimelineSegment, time_ns: int) -> float:
         begin_s, end_s = self._age_s(segment.start_ns), self._age_s(time_ns)
         return segment.energy_j + segment.power_w * (
             self._noise.noisy_time_s(end_s) - self._noise.noisy_time_s(begin_s)
         )
 
-    def _done_iterations(self, segment: Segment, time_ns: int) -> float:
+    def _done_iterations(self, segment: TimelineSegment, time_ns: int) -> float:
         return segment.done_iterations + segment.iterations_per_s * (
             self._age_s(time_ns) - self._age_s(segment.start_ns)
         )
 
     def _insert(self, event: Event) -> None:
         """Insert an event at its time, and fold again what comes after it; equal times keep their order."""
-        place = bisect_right(self._events, event.time_ns, key=lambda other: other.time_ns)
+        place = bisect_right(self._events, event.time_ns, key=attrgetter("time_ns"))
         self._events.insert(place, event)
-        del self._segments[place + 1 :], self._starts_ns[place + 1 :]
+        del self._segments[place + 1 :]
         for later in self._events[place:]:
             self._fold(later)
 
@@ -163,12 +163,11 @@ class GpuTimeline:
         self._segments.append(
             self._segment(time_ns, limit_w, loaded=loaded, energy_j=energy_j, done_iterations=done_iterations)
         )
-        self._starts_ns.append(time_ns)
 
     def _segment(
         self, start_ns: int, power_limit_w: float, *, loaded: bool, energy_j: float, done_iterations: float
-    ) -> Segment:
-        return Segment(
+    ) -> TimelineSegment:
+        return TimelineSegment(
             start_ns=start_ns,
             power_limit_w=power_limit_w,
             loaded=loaded,
