@@ -70,7 +70,7 @@ class Publisher:
         connect: Connect = PahoConnection,
         **options: Unpack[PublisherOptions],
     ) -> None:
-        settings = resolve_or_warn(options)
+        settings = resolve_or_warn(options, caller="Publisher")
         slot = run_slot(settings) if settings is not None else None
         end_replaced_runs(slot)
         n_ranks = to_int(options.get("world_size"))
@@ -412,7 +412,7 @@ def publish_iterations(
     """
     if options.get("batch_size") is None:
         options["batch_size"] = batch_size_of(iterable)
-    publisher = _shared_publisher(resolve_or_warn(options), clock_ns, clock_s)
+    publisher = _shared_publisher(resolve_or_warn(options, caller="publish_iterations"), clock_ns, clock_s)
     if total_iterations is not None:
         publisher.progress.set_total(total_iterations)
     publisher.recorder.resume_at(first_epoch_or_warn(first_epoch, "first_epoch"))

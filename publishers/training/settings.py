@@ -37,7 +37,6 @@ from publishers.mqtt.broker_address import (
     without_password,
 )
 from publishers.shared.boot_id import read_boot_id
-from publishers.shared.secret_file import read_secret_file
 from publishers.training.coerce import to_int, warn_once
 
 MAX_BATCH_SIZE: Final = 1 << 31
@@ -156,14 +155,14 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
     return settings
 
 
-def resolve_or_warn(options: PublisherOptions) -> Settings | None:
+def resolve_or_warn(options: PublisherOptions, *, caller: str) -> Settings | None:
     """Return the settings, or None where they are wrong: then publishing is off, and one warning says why.
 
     Raises:
         TypeError: an option has a name that does not exist, as in any call with such an argument.
     """
     for name in options.keys() - PublisherOptions.__annotations__.keys():
-        raise TypeError(f"got an unexpected keyword argument {name!r}")
+        raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}")
     try:
         return resolve(**options)
     except SettingsError as error:
@@ -288,6 +287,8 @@ class SettingsReader:
         file = self._environ.get("GRIDCHASE_PASSWORD_FILE")
         if not file:
             return ""
+        from publishers.shared.secret_file import read_secret_file  # noqa: PLC0415 — few need it, and it loads html
+
         try:
             return read_secret_file("GRIDCHASE_PASSWORD_FILE", file)
         except ValueError as error:

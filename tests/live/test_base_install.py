@@ -22,3 +22,10 @@ def test_gridchase_says_what_is_missing_and_how_to_get_it(package: str) -> None:
     assert f"{package} is not installed" in result.stderr
     assert "pip install 'gridchase[controller]'" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_the_training_side_imports_the_base_install_alone() -> None:
+    heavy = ("asyncio", "html", "numpy", "aiohttp", "aiomqtt", "amqtt", "pynvml", "rich", "controller", "policies")
+    script = f"import sys, publishers; print([name for name in {heavy!r} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout == "[]\n"

@@ -1,6 +1,7 @@
 """What a publisher makes of values of any kind: those of numpy are taken, nonsense costs no training its end."""
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -31,6 +32,14 @@ def test_a_connection_that_cannot_be_created_turns_publishing_off(
     wait_until(lambda: caplog.records)
     assert len(list(PublishedSized(range(1_000), publisher))) == 1_000
     publisher.close()
+
+
+@pytest.mark.parametrize("call", [lambda **options: publish_iterations(range(3), **options), Publisher])
+def test_an_argument_that_does_not_exist_is_a_type_error(call: Callable[..., object]) -> None:
+    with pytest.raises(
+        TypeError, match=r"(publish_iterations|Publisher)\(\) got an unexpected keyword argument 'brokr'"
+    ):
+        call(job="toy", brokr="mqtt://127.0.0.1")
 
 
 def test_the_number_of_different_warnings_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
