@@ -1,11 +1,4 @@
-"""`gridchase check`: GPUs, broker, signal and permissions, and what is wrong with each. It changes nothing.
-
-One thing that `gridchase check` looked at.
-
-What `gridchase check` says of the providers of the signal: each is asked once, and what a failure means is told.
-
-`gridchase check`: GPUs, broker, signal and permissions, and what is wrong with each. It changes nothing.
-"""
+"""`gridchase check`: GPUs, broker, signal and permissions, and what is wrong with each. It changes nothing."""
 
 import argparse
 import asyncio
@@ -18,6 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
+from controller.cli.output import print_json
 from controller.cli.verb import add_configuration
 from controller.cli.wiring import backend_of, losses_of, opened_sources, read_password
 from controller.clock import SystemClock
@@ -38,82 +32,30 @@ from policies.vocabulary.signal import Signal
 from publishers.mqtt.bus_config import BUS_SETTINGS
 from publishers.mqtt.client import probe_broker
 
+CAP_SYS_ADMIN: Final = 21
+FETCH_TIMEOUT_S: Final = 45.0
+LOOK_BACK_S: Final = 86_400.0
+LOOK_AHEAD_S: Final = 86_400.0
+_MEANINGS: Final[dict[type[SignalError], str]] = {
+    SignalUnavailableError: "the controller retries, and uses the next provider or its own forecast meanwhile",
+    SignalLimitedError: "too many requests, perhaps by other programs with the same token; the controller waits",
+    SignalRefusedError: "it fails until the token, the zone or the subscription is corrected",
+    SignalDataError: "its values are not used, because they are not what was requested",
+}
+
 
 @dataclass(slots=True, kw_only=True)
 class Finding:
-    """What was looked at, what was found, and what is wrong with it; nothing where `fault` is empty."""
+    """What was checked, what was found, and what is wrong with it; nothing if `fault` is empty."""
 
     what: str
     found: str
     fault: str = ""
 
 
-FETCH_TIMEOUT_S: Final = 45.0
-LOOK_BACK_S: Final = 86_400.0
-LOOK_AHEAD_S: Final = 86_400.0
-_MEANINGS: Final[dict[type[SignalError], str]] = {
-    SignalUnavailableError: "the controller tries again, and follows the next provider or its own forecast meanwhile",
-    SignalLimitedError: "it is asked too often, perhaps by other programs with the same token; the controller waits",
-    SignalRefusedError: "it stays like this until the token, the zone or the plan that was booked there is mended",
-    SignalDataError: "its values are not used, because they are not what was asked for",
-}
-
-
-async def check_signal(config: SignalConfig, *, now_s: float) -> list[Finding]:
-    """Return what each provider says now, and what is wrong with it."""
-    if config.kind == "energy":
-        return [Finding(what="signal (energy)", found="plain energy")]
-    return [await _check_provider(config, number, now_s=now_s) for number in range(len(config.provider))]
-
-
-async def _check_provider(config: SignalConfig, number: int, *, now_s: float) -> Finding:
-    provider = config.provider[number]
-    what = f"signal ({config.kind}, {number + 1} of {len(config.provider)})"
-    alone = msgspec.structs.replace(config, provider=(provider,))
-    try:
-        async with opened_sources(alone) as sources, asyncio.timeout(FETCH_TIMEOUT_S):
-            return await _ask(sources[0], what=what, now_s=now_s)
-    except ConfigError as error:  # it was alone there, and so the first
-        fault = str(error).replace("signal.provider[0]", f"signal.provider[{number}]")
-        return Finding(what=what, found=provider.name, fault=fault)
-    except SignalError as error:
-        meaning = _MEANINGS.get(type(error), "")
-        return Finding(what=what, found=provider.name, fault=f"{error}; {meaning}" if meaning else str(error))
-    except TimeoutError:
-        fault = f"no answer in {FETCH_TIMEOUT_S:g} s; {_MEANINGS[SignalUnavailableError]}"
-        return Finding(what=what, found=provider.name, fault=f"{provider.name}: {fault}")
-
-
-async def _ask(source: Source, *, what: str, now_s: float) -> Finding:
-    provider = source.provider
-    history = await provider.fetch_history(since_s=now_s - LOOK_BACK_S, now_s=now_s)
-    losses = losses_of(provider)
-    name = f"{provider.name} ({losses})" if losses else provider.name
-    age_s = history.age_s(now_s) if history is not None else float("inf")
-    if history is None or age_s > max(source.max_age_s, source.lag_s):
-        fault = f"{provider.name} has no value for now: the plan will not follow the grid"
-        return Finding(what=what, found=name, fault=fault)
-    try:
-        forecast = await provider.fetch_forecast(now_s=now_s, until_s=now_s + LOOK_AHEAD_S)
-    except SignalError as error:
-        return Finding(what=what, found=f"{name}: {_value(history, now_s, age_s)}; forecasts its own only: {error}")
-    ahead = f"its forecast reaches {(forecast.ends_s - now_s) / 3600:.0f} h ahead" if forecast else "it has no forecast"
-    return Finding(what=what, found=f"{name}: {_value(history, now_s, age_s)}; {ahead}")
-
-
-def _value(history: Signal, now_s: float, age_s: float) -> str:
-    """Return the newest value and its age, for people."""
-    value = history.value_at(now_s if age_s == 0 else now_s - age_s - 1e-3)
-    shown = "?" if value is None else f"{value:.4g}"
-    return f"{shown} {history.unit}, {history.kind}" + (f", {age_s / 3600:.1f} h old" if age_s else "")
-
-
-CAP_SYS_ADMIN: Final = 21
-
-
 @dataclass(slots=True, kw_only=True)
 class GpuCheck:
-    """A GPU as `check` found it, with its five limits [W]."""
+    """A GPU with its five limits [W], and what is wrong with it."""
 
     uuid: str
     index: int
@@ -136,13 +78,13 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def check(config: Config, *, as_json: bool) -> int:
-    """Print what is there and what is wrong; return 0 where nothing is."""
+    """Print what was found and what is wrong; return 0 if nothing is."""
     gpus, findings = asyncio.run(_check(config))
     faults = [line for finding in findings for line in finding.fault.splitlines()]
     faults += [f"{gpu.uuid}: {fault}" for gpu in gpus for fault in gpu.faults]
     if as_json:
         report = {"gpus": [asdict(gpu) for gpu in gpus], "findings": [asdict(f) for f in findings], "faults": faults}
-        print(msgspec.json.format(msgspec.json.encode(report)).decode())
+        print_json(report)
     else:
         _print(gpus, findings, faults)
     return int(bool(faults))
@@ -161,7 +103,7 @@ async def _check(config: Config) -> tuple[list[GpuCheck], list[Finding]]:
         findings.append(Finding(what="driver", found="none", fault=str(error)))
     findings += [
         await _check_broker(config),
-        *await check_signal(config.signal, now_s=SystemClock().now_s()),
+        *await _check_signal(config.signal, now_s=SystemClock().now_s()),
         _check_permission(config),
         _check_state(config),
     ]
@@ -181,11 +123,11 @@ async def _check_gpu(gpu: Gpu, config: Config) -> GpuCheck:
         result.has_energy_counter = sample.energy_j is not None
         if config.gpu.min_power_limit_w > live.requested_power_limit_w:
             result.faults.append(
-                f"gpu.min_power_limit_w = {config.gpu.min_power_limit_w:g} is above its present limit, "
+                f"gpu.min_power_limit_w = {config.gpu.min_power_limit_w:g} is above the present limit, "
                 f"{live.requested_power_limit_w:g} W, which is never exceeded: no limit will be set"
             )
         if await gpu.read_mig():
-            result.faults.append("it is partitioned (MIG): a limit would hit every tenant, so none will be set")
+            result.faults.append("it is partitioned (MIG): a limit would affect every tenant, so none will be set")
         if await gpu.read_persistence() is False:
             result.faults.append("persistence mode is off: the driver forgets limits; run nvidia-persistenced")
     except GpuError as error:
@@ -209,13 +151,64 @@ async def _check_broker(config: Config) -> Finding:
     return Finding(what="broker", found=config.bus.url, fault=f"{config.bus.url}: {fault}" if fault else "")
 
 
+async def _check_signal(config: SignalConfig, *, now_s: float) -> list[Finding]:
+    """Ask each provider once; return what it answers, and what is wrong with it."""
+    if config.kind == "energy":
+        return [Finding(what="signal (energy)", found="plain energy")]
+    return [await _check_provider(config, number, now_s=now_s) for number in range(len(config.provider))]
+
+
+async def _check_provider(config: SignalConfig, number: int, *, now_s: float) -> Finding:
+    provider = config.provider[number]
+    what = f"signal ({config.kind}, {number + 1} of {len(config.provider)})"
+    alone = msgspec.structs.replace(config, provider=(provider,))
+    try:
+        async with opened_sources(alone) as sources, asyncio.timeout(FETCH_TIMEOUT_S):
+            return await _ask(sources[0], what=what, now_s=now_s)
+    except ConfigError as error:  # in this configuration it is the first provider
+        fault = str(error).replace("signal.provider[0]", f"signal.provider[{number}]")
+        return Finding(what=what, found=provider.name, fault=fault)
+    except SignalError as error:
+        meaning = _MEANINGS.get(type(error), "")
+        return Finding(what=what, found=provider.name, fault=f"{error}; {meaning}" if meaning else str(error))
+    except TimeoutError:
+        fault = f"no answer in {FETCH_TIMEOUT_S:g} s; {_MEANINGS[SignalUnavailableError]}"
+        return Finding(what=what, found=provider.name, fault=f"{provider.name}: {fault}")
+
+
+async def _ask(source: Source, *, what: str, now_s: float) -> Finding:
+    provider = source.provider
+    history = await provider.fetch_history(since_s=now_s - LOOK_BACK_S, now_s=now_s)
+    losses = losses_of(provider)
+    name = f"{provider.name} ({losses})" if losses else provider.name
+    age_s = history.age_s(now_s) if history is not None else float("inf")
+    if history is None or age_s > max(source.max_age_s, source.lag_s):
+        fault = f"{provider.name} has no current value: the plan will not follow the grid"
+        return Finding(what=what, found=name, fault=fault)
+    try:
+        forecast = await provider.fetch_forecast(now_s=now_s, until_s=now_s + LOOK_AHEAD_S)
+    except SignalError as error:
+        return Finding(
+            what=what, found=f"{name}: {_value(history, now_s, age_s)}; only the controller's own forecasts: {error}"
+        )
+    ahead = f"its forecast reaches {(forecast.ends_s - now_s) / 3600:.0f} h ahead" if forecast else "it has no forecast"
+    return Finding(what=what, found=f"{name}: {_value(history, now_s, age_s)}; {ahead}")
+
+
+def _value(history: Signal, now_s: float, age_s: float) -> str:
+    """Return the text of the newest value and its age."""
+    value = history.value_at(now_s if age_s == 0 else now_s - age_s - 1e-3)
+    shown = "?" if value is None else f"{value:.4g}"
+    return f"{shown} {history.unit}, {history.kind}" + (f", {age_s / 3600:.1f} h old" if age_s else "")
+
+
 def _check_permission(config: Config) -> Finding:
-    """Look whether this process might write limits; the controller's own may have other capabilities."""
+    """Check whether this process may write limits; the controller's process may have other capabilities."""
     if config.gpu.backend != "nvml":
         return Finding(what="permission", found="not needed by the simulation")
     if _capabilities() >> CAP_SYS_ADMIN & 1:
         return Finding(what="permission", found="CAP_SYS_ADMIN")
-    fault = "no CAP_SYS_ADMIN: limits cannot be written, only observed; see deploy/gridchase-controller.service"
+    fault = "no CAP_SYS_ADMIN: limits can only be read, not set; see deploy/gridchase-controller.service"
     return Finding(what="permission", found="none", fault=fault)
 
 

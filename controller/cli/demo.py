@@ -1,4 +1,4 @@
-"""`gridchase demo`: its arguments, and which of the two demos they mean."""
+"""`gridchase demo`: a day, or with --recurrences a recurring job."""
 
 import argparse
 from pathlib import Path
@@ -12,36 +12,38 @@ from controller.errors import ConfigError
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb."""
-    verb.add_argument("--seed", type=int, default=1, help="of the noise, or of the runs drawn (default: %(default)s)")
+    verb.add_argument("--seed", type=int, default=1, help="of the noise, or of the drawn runs (default: %(default)s)")
     verb.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
     day = verb.add_argument_group("a day")
-    day.add_argument("--duration-s", type=float, help="how long the day takes (default: 60)")
-    day.add_argument("--zone", choices=list_zones(), help="whose grid (default: GB)")
+    day.add_argument("--duration-s", type=float, help="the real time of the day (default: 60)")
+    day.add_argument("--zone", choices=list_zones(), help="the zone of the grid (default: GB)")
     day.add_argument("--max-slowdown", type=float, help="1.03 is 3 %% slower (default: 1.03)")
     recurring = verb.add_argument_group("a recurring job")
     recurring.add_argument("--recurrences", type=int, metavar="N", help="how often the job recurs")
     recurring.add_argument("--workload", metavar="JOB", help=f"{', '.join(list_jobs())} (default: {list_jobs()[0]})")
     recurring.add_argument("--policy", choices=("gridchase", "zeus"), help="how it learns (default: gridchase)")
-    verb.set_defaults(default_log_level="warning", do=_demo)  # the demo shows itself
+    verb.set_defaults(default_log_level="warning", do=_demo)  # the demo prints its own progress
 
 
 def _demo(options: argparse.Namespace) -> int:
-    """Run the demo that is meant; what belongs to the other one is a fault."""
+    """Run one of the demos; options of the other one are faults."""
     of_day = {"duration_s": options.duration_s, "zone": options.zone, "max_slowdown": options.max_slowdown}
     of_job = {"n_recurrences": options.recurrences, "workload": options.workload, "policy": options.policy}
-    if options.recurrences is None and (lonely := [key for key in ("workload", "policy") if of_job[key] is not None]):
-        raise ConfigError([f"--{key}: goes with --recurrences, for a recurring job" for key in lonely])
+    if options.recurrences is None and (
+        misplaced := [key for key in ("workload", "policy") if of_job[key] is not None]
+    ):
+        raise ConfigError([f"--{key}: goes with --recurrences, for a recurring job" for key in misplaced])
     is_recurring = options.recurrences is not None
-    strange = [key for key, value in of_day.items() if value is not None] if is_recurring else []
-    if strange:
-        raise ConfigError([f"--{key.replace('_', '-')}: is for the day, not for a recurring job" for key in strange])
+    misplaced = [key for key, value in of_day.items() if value is not None] if is_recurring else []
+    if misplaced:
+        raise ConfigError([f"--{key.replace('_', '-')}: is for the day, not for a recurring job" for key in misplaced])
     given: dict[str, Any] = {"seed": options.seed, "json_path": options.json}
     given |= {key: value for key, value in (of_job if is_recurring else of_day).items() if value is not None}
     return _recur(given) if is_recurring else main_demo(DemoOptions(**given))
 
 
 def _recur(given: dict[str, Any]) -> int:
-    """Run the demo of a recurring job; only that one needs a policy service, which takes a second to import."""
+    """Run the demo of a recurring job; only this one imports the policy service, which takes a second."""
     from controller.cli.policy.terminal import print_learned  # noqa: PLC0415
     from controller.demo.recurrences.demo import RecurrenceOptions, main_recurrences  # noqa: PLC0415
 

@@ -1,24 +1,19 @@
-"""`gridchase signal`: what is known of the grid and what is expected, where both come from, and how good they are.
-
-The signal as a plot of the terminal: the last three days, and the forecast of the next one with its band.
-
-`gridchase signal`: what is known of the grid and what is expected, where both come from, and how good they are.
-"""
+"""`gridchase signal`: the signal of the grid and its forecast, their sources, and their errors."""
 
 import argparse
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
-import plotille
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from controller.cli.output import print_json, terminal_plot
 from controller.cli.verb import add_configuration
 from controller.cli.wiring import opened_sources, opened_store
 from controller.clock import SystemClock
@@ -34,90 +29,37 @@ from policies.vocabulary.freshness import Freshness
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, HOUR_S
 
+if TYPE_CHECKING:
+    import plotille
+
+EVALUATED_S: Final = 7 * DAY_S
+WARM_S: Final = 3 * DAY_S
+"""History before that week; without it its forecasts would be mere persistence."""
+METHODS: Final = ("gridchase", "persistence", "seasonal")
+PERIOD_S: Final = 600.0
+"""The polling period, longer than this verb runs."""
 BACK_H: Final = 72.0
 AHEAD_H: Final = 24.0
 WIDTH: Final = 80
-"""Characters; the ticks of the axis are ten apart, which makes 12 hours."""
+"""Columns; ticks are ten apart, which is 12 hours."""
 HEIGHT: Final = 14
 _MARGIN: Final = 0.05
 
 
-def draw_signal(known: Signal, forecast: Forecast | None, *, now_s: float, in_colour: bool) -> str:
-    """Return the plot, 17 lines; times are hours from now, what is missing stays empty."""
-    figure = plotille.Figure()
-    figure.width, figure.height = WIDTH, HEIGHT
-    figure.with_colors, figure.color_mode, figure.origin = in_colour, "names", False
-    figure.x_label, figure.y_label = "h from now", known.unit
-    figure.x_ticks_fkt = lambda low, _: f"{low:+.0f}"
-    figure.y_ticks_fkt = lambda low, _: f"{low:.4g}"
-    low, high = _bounds(known, forecast, now_s)
-    figure.set_x_limits(min_=-BACK_H, max_=AHEAD_H)
-    figure.set_y_limits(min_=low, max_=high)
-    for times_h, values in _stretches(known, now_s):
-        figure.plot(times_h, values, lc="green")
-    if forecast is not None:
-        _draw_forecast(figure, forecast, now_s)
-    figure.axvline(BACK_H / (BACK_H + AHEAD_H), lc="white")
-    return str(figure.show(legend=False))
-
-
-def _draw_forecast(figure: "plotille.Figure", forecast: Forecast, now_s: float) -> None:
-    """Draw the estimate as a line and its band as dots, a pair an hour."""
-    times_h = (forecast.signal.starts_s - now_s) / HOUR_S
-    inside = times_h <= AHEAD_H
-    figure.plot(times_h[inside].tolist(), forecast.signal.values[inside].tolist(), lc="cyan")
-    step = max(1, round(1.0 / float(np.diff(times_h).min()))) if len(times_h) > 1 else 1
-    for edge in (forecast.lower, forecast.upper):
-        shown = inside & np.isfinite(edge)
-        figure.scatter(times_h[shown][::step].tolist(), edge[shown][::step].tolist(), lc="blue")
-
-
-def _stretches(known: Signal, now_s: float) -> list[tuple[list[float], list[float]]]:
-    """Return (hours from now, values) of each stretch without a gap, so that no line bridges one."""
-    seen = known.between(now_s - BACK_H * HOUR_S, now_s + AHEAD_H * HOUR_S)
-    times_h = (seen.starts_s - now_s) / HOUR_S
-    is_known = np.isfinite(seen.values)
-    cuts = np.flatnonzero(np.diff(is_known.astype(np.int8))) + 1
-    parts = zip(np.split(times_h, cuts), np.split(seen.values, cuts), np.split(is_known, cuts), strict=True)
-    return [(t.tolist(), v.tolist()) for t, v, k in parts if len(k) and k[0]]
-
-
-def _bounds(known: Signal, forecast: Forecast | None, now_s: float) -> tuple[float, float]:
-    """Return the lowest and the highest value to be shown, with a margin."""
-    shown = [known.between(now_s - BACK_H * HOUR_S, now_s + AHEAD_H * HOUR_S).values]
-    if forecast is not None:
-        shown += [forecast.signal.values, forecast.lower, forecast.upper]
-    values = np.concatenate(shown)
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return 0.0, 1.0
-    low, high = float(values.min()), float(values.max())
-    margin = _MARGIN * (high - low) or abs(high) * _MARGIN or 1.0
-    return low - margin, high + margin
-
-
-EVALUATED_S: Final = 7 * DAY_S
-WARM_S: Final = 3 * DAY_S
-"""The history before that week without which its forecasts would be mere persistence."""
-METHODS: Final = ("gridchase", "persistence", "seasonal")
-AGAIN_S: Final = 600.0
-"""How often the signal is looked at while this runs: once."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SignalReport:
-    """What was found.
+    """The state of the signal.
 
     Attributes:
-        freshness: how far it can be trusted.
-        provenance: who says so.
-        now_s: when [Unix s].
-        history: what is known up to now, and what stands for the present; None where nothing is known.
-        known: what the source itself has told, on disk and now.
-        forecast: what is expected, with its band, or None.
-        age_s: how long ago the last known value ceased to hold [s].
-        scores: the errors of forecasts made again for the last week, or None where the history is too short.
-        faults: what each provider that was asked failed with.
+        freshness: whether it can be trusted.
+        provenance: where it comes from.
+        now_s: the present [Unix s].
+        history: the known values, and the one used for the present; None if nothing is known.
+        known: the values of the source itself, from disk and from now.
+        forecast: the forecast with its interval, or None.
+        age_s: the time since the last known value ended [s].
+        scores: the errors of forecasts recomputed for the last week, or None if the history is too short.
+        faults: the errors of the providers that were asked.
     """
 
     freshness: Freshness
@@ -137,7 +79,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.formatter_class = argparse.RawDescriptionHelpFormatter
     verb.epilog = "\n".join(_list_providers())
     verb.add_argument("--provider", metavar="NAME", help="ask this provider instead of the configured ones")
-    verb.add_argument("--zone", default="", help="the zone, as that provider calls it")
+    verb.add_argument("--zone", default="", help="the zone, by its name at that provider")
     verb.add_argument("--kind", default="carbon", choices=("carbon", "price"), help="(default: %(default)s)")
     verb.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="another key of the provider")
     verb.add_argument("--json", action="store_true", help="for scripts")
@@ -150,7 +92,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def _list_providers() -> Iterator[str]:
-    """Yield a line for each provider there is, by kind."""
+    """Yield a line for each provider, by kind."""
     for kind, entries in CATALOGUE.items():
         yield f"providers of {kind}:"
         yield from (f"  {name:18}{entry.summary}" for name, entry in entries.items())
@@ -158,23 +100,23 @@ def _list_providers() -> Iterator[str]:
 
 
 def signal(config: Config, *, as_json: bool) -> int:
-    """Print the signal of a configuration; return 1 where nothing can be trusted."""
+    """Print the signal of a configuration; return 1 if it cannot be trusted."""
     if config.signal.kind == "energy":
         fault = 'signal.kind = "energy": there is nothing to show; name a provider with --provider and --zone'
         raise ConfigError([fault])
-    report = asyncio.run(_look(config))
+    report = asyncio.run(_read_signal(config))
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(as_dict(report))).decode())
+        print_json(as_dict(report))
     else:
         _print(report, Console())
     return 0 if report.freshness.is_trusted else 1
 
 
-async def _look(config: Config) -> SignalReport:
+async def _read_signal(config: Config) -> SignalReport:
     clock = SystemClock()
     async with opened_sources(config.signal) as sources:
         with opened_store(config, is_read_only=True) as store:
-            feed = SignalFeed(sources, kind=config.signal.kind, clock=clock, period_s=AGAIN_S, store=store)
+            feed = SignalFeed(sources, kind=config.signal.kind, clock=clock, period_s=PERIOD_S, store=store)
             for _ in BACKFILL_REACHES_S:  # the present first, then more and more of the past
                 await feed.refresh()
     now_s, source = clock.now_s(), feed.source
@@ -193,7 +135,7 @@ async def _look(config: Config) -> SignalReport:
 
 
 def _scores(known: Signal | None, now_s: float) -> ForecastEvaluation | None:
-    """Return the errors of forecasts made again for the last week; None where less than ten days are known."""
+    """Return the errors of forecasts recomputed for the last week; None if less than ten days are known."""
     if known is None or not len(known) or known.starts_s[0] > now_s - EVALUATED_S - WARM_S:
         return None
     measured = known.between(-np.inf, now_s)
@@ -201,7 +143,7 @@ def _scores(known: Signal | None, now_s: float) -> ForecastEvaluation | None:
 
 
 def as_dict(report: SignalReport) -> dict[str, Any]:
-    """Return a report for scripts: units in the names, times in Unix seconds."""
+    """Return the report for scripts: units in the names, times in Unix seconds."""
     history, known, forecast = report.history, report.known, report.forecast
     value = history.value_at(report.now_s) if history is not None else None
     return {
@@ -247,11 +189,11 @@ def _print(report: SignalReport, console: Console) -> None:
         console.print(f"[red]wrong:[/red] {escape(fault)}", soft_wrap=True, highlight=False)
     known = report.known
     if known is None or report.history is None:
-        console.print("nothing is known of the signal")
+        console.print("the signal has no known values")
         return
     what = "price" if known.kind == "price" else f"carbon intensity ({known.kind})"
     value = report.history.value_at(report.now_s)
-    now = f"[bold]{value:.4g} {known.unit}[/bold] now" if value is not None else "nothing to be trusted now"
+    now = f"[bold]{value:.4g} {known.unit}[/bold] now" if value is not None else "no trusted value now"
     console.print(f"{what} of {escape(known.zone)}: {now}, {report.freshness}", highlight=False)
     console.print(f"source: {escape(known.source)}; {_age(report, known)}", highlight=False, soft_wrap=True)
     if report.provenance.detail:
@@ -261,8 +203,12 @@ def _print(report: SignalReport, console: Console) -> None:
 
 
 def _age(report: SignalReport, known: Signal) -> str:
-    """Return how old the newest value is, and how much is known, for people."""
-    newest = "a measured value holds" if report.age_s == 0 else f"the last value ended {report.age_s / 3600:.1f} h ago"
+    """Return the text of how old the newest value is, and how much is known."""
+    newest = (
+        "a measured value is current"
+        if report.age_s == 0
+        else f"the last value ended {report.age_s / HOUR_S:.1f} h ago"
+    )
     n_known = int(np.isfinite(known.values).sum())
     return f"{newest}; {n_known} values of {(report.now_s - known.starts_s[0]) / DAY_S:.1f} days known"
 
@@ -272,18 +218,18 @@ def _print_forecast(report: SignalReport, console: Console) -> None:
     if forecast is None:
         console.print("no forecast: the history is too short or too old")
         return
-    until_h = (forecast.signal.ends_s - report.now_s) / 3600
+    until_h = (forecast.signal.ends_s - report.now_s) / HOUR_S
     console.print(
-        f"forecast for {until_h:.0f} h by {escape(forecast.signal.source)}, with its 90 % band", highlight=False
+        f"forecast for {until_h:.0f} h by {escape(forecast.signal.source)}, with its 90 % interval", highlight=False
     )
     if report.scores is None:
-        console.print("its errors are told when ten days are known", highlight=False)
+        console.print("its errors are shown once ten days are known", highlight=False)
     else:
         console.print(_table(report.scores), highlight=False)
 
 
 def _table(scores: ForecastEvaluation) -> Table:
-    """Return the errors of the last week, relative where that can be said."""
+    """Return the errors of the last week, relative if all values are above zero."""
     relative = scores.mape_ratio["gridchase"]["1h"] is not None
     errors = scores.mape_ratio if relative else scores.mae
     table = Table(title=f"mean absolute error of the last week's forecasts{' [%]' if relative else ''}")
@@ -295,12 +241,12 @@ def _table(scores: ForecastEvaluation) -> Table:
         cells = (errors[method][horizon] for horizon in horizons)
         table.add_row(method, *("" if cell is None else f"{cell * (100 if relative else 1):.3g}" for cell in cells))
     covered = (scores.coverage_90_ratio.get(horizon) for horizon in horizons)
-    table.add_row("in the band [%]", *("" if cell is None else f"{100 * cell:.0f}" for cell in covered))
+    table.add_row("in the interval [%]", *("" if cell is None else f"{100 * cell:.0f}" for cell in covered))
     return table
 
 
 def overrides_of(provider: str, zone: str, kind: str, options: Sequence[str]) -> list[str]:
-    """Return what `--provider`, `--zone`, `--kind` and `--option` mean as overrides of the configuration."""
+    """Return `--provider`, `--zone`, `--kind` and `--option` as overrides of the configuration."""
     pairs = [("name", provider), *([("zone", zone)] if zone else []), *(_option(option) for option in options)]
     table = ", ".join(f"{key} = {_toml(value)}" for key, value in pairs)
     return [f"signal.kind={kind}", f"signal.provider=[{{{table}}}]"]
@@ -314,9 +260,62 @@ def _option(text: str) -> tuple[str, str]:
 
 
 def _toml(text: str) -> str:
-    """Return a value as TOML writes it: numbers and booleans as they are, anything else in quotes."""
+    """Return a value in TOML: numbers and booleans as they are, anything else in quotes."""
     try:
         float(text)
     except ValueError:
         return text if text in {"true", "false"} else msgspec.json.encode(text).decode()
     return text
+
+
+def draw_signal(known: Signal, forecast: Forecast | None, *, now_s: float, in_colour: bool) -> str:
+    """Return the plot, 17 lines, over hours from now; gaps stay empty."""
+    figure = terminal_plot(
+        size=(WIDTH, HEIGHT),
+        labels=("h from now", known.unit),
+        x_limits=(-BACK_H, AHEAD_H),
+        y_limits=_bounds(known, forecast, now_s),
+        tick_texts=("{:+.0f}".format, "{:.4g}".format),
+        in_colour=in_colour,
+    )
+    for times_h, values in _gapless_parts(known, now_s):
+        figure.plot(times_h, values, lc="green")
+    if forecast is not None:
+        _draw_forecast(figure, forecast, now_s)
+    figure.axvline(BACK_H / (BACK_H + AHEAD_H), lc="white")
+    return str(figure.show(legend=False))
+
+
+def _draw_forecast(figure: "plotille.Figure", forecast: Forecast, now_s: float) -> None:
+    """Draw the forecast as a line and its interval as dots, one pair per hour."""
+    times_h = (forecast.signal.starts_s - now_s) / HOUR_S
+    inside = times_h <= AHEAD_H
+    figure.plot(times_h[inside].tolist(), forecast.signal.values[inside].tolist(), lc="cyan")
+    step = max(1, round(1.0 / float(np.diff(times_h).min()))) if len(times_h) > 1 else 1
+    for edge in (forecast.lower, forecast.upper):
+        shown = inside & np.isfinite(edge)
+        figure.scatter(times_h[shown][::step].tolist(), edge[shown][::step].tolist(), lc="blue")
+
+
+def _gapless_parts(known: Signal, now_s: float) -> list[tuple[list[float], list[float]]]:
+    """Return (hours from now, values) of each part without a gap, so that no line crosses one."""
+    seen = known.between(now_s - BACK_H * HOUR_S, now_s + AHEAD_H * HOUR_S)
+    times_h = (seen.starts_s - now_s) / HOUR_S
+    is_known = np.isfinite(seen.values)
+    cuts = np.flatnonzero(np.diff(is_known.astype(np.int8))) + 1
+    parts = zip(np.split(times_h, cuts), np.split(seen.values, cuts), np.split(is_known, cuts), strict=True)
+    return [(t.tolist(), v.tolist()) for t, v, k in parts if len(k) and k[0]]
+
+
+def _bounds(known: Signal, forecast: Forecast | None, now_s: float) -> tuple[float, float]:
+    """Return the limits of the y axis: the lowest and highest value, with a margin."""
+    shown = [known.between(now_s - BACK_H * HOUR_S, now_s + AHEAD_H * HOUR_S).values]
+    if forecast is not None:
+        shown += [forecast.signal.values, forecast.lower, forecast.upper]
+    values = np.concatenate(shown)
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return 0.0, 1.0
+    low, high = float(values.min()), float(values.max())
+    margin = _MARGIN * (high - low) or abs(high) * _MARGIN or 1.0
+    return low - margin, high + margin

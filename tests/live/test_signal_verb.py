@@ -122,7 +122,7 @@ async def test_an_untrusted_signal_exits_with_1(shell: Shell) -> None:
         api.now_s, api.fault = None, Fault.NOT_DATA
         code, shown = await shell.run("signal", *neso(api))
     assert code == 1
-    assert "nothing is known" in shown
+    assert "no known values" in shown
 
 
 @pytest.mark.parametrize(

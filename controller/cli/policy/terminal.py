@@ -1,20 +1,15 @@
-"""What is believed of a job's batch sizes and what its last runs did, as tables and a plot of the terminal.
-
-The cost of a job's runs by batch size as a plot of the terminal, both on logarithmic axes.
-
-What is believed of a job's batch sizes and what its last runs did, as tables of the terminal.
-"""
+"""The estimates for a job's batch sizes and its last runs, as tables and a plot of the terminal."""
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import plotille
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from controller.cli.output import terminal_plot
 from controller.cli.policy.view import (
     NO_COST,
     JobView,
@@ -34,102 +29,23 @@ from controller.cli.policy.view import (
 from policies.batch_size.study import Belief
 from policies.service.records import Job, JobSummary, Posterior, Trial
 
+if TYPE_CHECKING:
+    import plotille
+
 HEIGHT: Final = 14
 TICK_COLUMNS: Final = 10
-"""A tick stands every ten characters: the axis is scaled so that they are powers of two, or parts of one."""
+"""Columns between ticks; the axis is scaled so that ticks are at powers of two, or fractions of one."""
 _STEPS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Octaves between two ticks."""
+"""The possible distances of ticks [octaves]."""
 _MAX_TICKS: Final = 7
 _MARGIN: Final = 0.06
-
-
-def draw_costs(view: JobView, *, in_colour: bool) -> str:
-    """Return the plot; nothing where no cost is known, or there is but one batch size."""
-    believed = [belief for belief in view.posterior.beliefs if belief.cost is not None and not belief.is_pruned]
-    low, octaves = _span(view.job.batch_sizes)
-    if not believed or not octaves:
-        return ""
-    step = next((step for step in _STEPS if octaves / step <= _MAX_TICKS), math.ceil(octaves / _MAX_TICKS))
-    n_ticks = math.ceil(octaves / step)
-    figure = plotille.Figure()
-    # One more column, in which the largest batch size stands where it is at a tick: the canvas ends before its limit.
-    n_columns = TICK_COLUMNS * n_ticks + 1
-    figure.width, figure.height = n_columns, HEIGHT
-    figure.with_colors, figure.color_mode, figure.origin = in_colour, "names", False
-    figure.x_label, figure.y_label = "batch size", ""
-    figure.x_ticks_fkt = lambda tick, _: f"{2**tick:.0f}"
-    figure.y_ticks_fkt = lambda tick, _: _tick_text(10**tick)
-    figure.set_x_limits(min_=low, max_=low + n_columns * step / TICK_COLUMNS)
-    bottom, top = _bounds(view, believed)
-    figure.set_y_limits(min_=bottom, max_=top)
-    _draw_beliefs(figure, view, believed, (bottom, top))
-    _draw_runs(figure, view, (bottom, top))
-    lines = str(figure.show(legend=False)).splitlines()
-    return "\n".join(lines[1:])  # the first one is for the name of the axis, which the caller tells above
-
-
-def _draw_beliefs(
-    figure: "plotille.Figure", view: JobView, believed: list[Belief], bounds: tuple[float, float]
-) -> None:
-    """Draw the expected cost as a line, and the ends of its interval as dots."""
-    places = [math.log2(belief.batch_size) for belief in believed]
-    heights = [_log10_ratio(view, belief.cost or 0.0) for belief in believed]
-    figure.plot(places, heights, lc="cyan")
-    for edges in ([belief.cost_lower for belief in believed], [belief.cost_upper for belief in believed]):
-        shown = [(x, _log10_ratio(view, edge)) for x, edge in zip(places, edges, strict=True) if edge]
-        inside = [(x, y) for x, y in shown if bounds[0] <= y <= bounds[1]]
-        if inside:
-            figure.scatter([x for x, _ in inside], [y for _, y in inside], lc="blue")
-
-
-def _draw_runs(figure: "plotille.Figure", view: JobView, bounds: tuple[float, float]) -> None:
-    """Draw the runs that have ended."""
-    for state, marker, colour in (("stopped", "x", "yellow"), ("reached", "o", "green")):
-        ends = [
-            (math.log2(trial.batch_size), _log10_ratio(view, view.costs[trial.run]))
-            for trial in view.trials
-            if trial.state == state and view.costs.get(trial.run)
-        ]
-        inside = [(x, y) for x, y in ends if bounds[0] <= y <= bounds[1]]
-        if inside:
-            figure.scatter([x for x, _ in inside], [y for _, y in inside], lc=colour, marker=marker)
-
-
-def _tick_text(cost: float) -> str:
-    """Return a cost at the axis, with three digits and never with an exponent that people must work out."""
-    return f"{cost:,.0f}" if 1e3 <= cost < 1e7 else f"{cost:.3g}"  # noqa: PLR2004 — where three digits end
-
-
-def _span(batch_sizes: tuple[int, ...]) -> tuple[float, float]:
-    """Return where the axis begins, and how far it goes [octaves]."""
-    return math.log2(batch_sizes[0]), math.log2(batch_sizes[-1] / batch_sizes[0])
-
-
-def _bounds(view: JobView, believed: list[Belief]) -> tuple[float, float]:
-    """Return the least and the largest height: all medians and runs, and what of the intervals is not far from them."""
-    medians = [_log10_ratio(view, belief.cost or 0.0) for belief in believed]
-    runs = [_log10_ratio(view, cost) for cost in view.costs.values() if cost > 0]
-    bottom, top = min([*medians, *runs]), max([*medians, *runs])
-    reach = max(top - bottom, 0.3)
-    edges = [_log10_ratio(view, edge) for b in believed for edge in (b.cost_lower, b.cost_upper) if edge]
-    near = [edge for edge in edges if bottom - reach / 2 <= edge <= top + reach / 2]
-    bottom, top = min([bottom, *near]), max([top, *near])
-    margin = _MARGIN * max(top - bottom, 0.1)
-    return bottom - margin, top + margin
-
-
-def _log10_ratio(view: JobView, cost: float) -> float:
-    """Return where a cost stands: the logarithm of it, in the unit of the view."""
-    return math.log10(max(cost, 1e-12) / view.scale.size_j)
-
-
 N_SHOWN: Final = 12
-"""So many runs are shown in the terminal; `--html` and `--json` show more."""
+"""The most runs in the terminal; `--html` and `--json` show more."""
 _COLOURS: Final = {"reached": "green", "stopped": "yellow", "failed": "red", "lost": "dim"}
 
 
 def print_view(view: JobView, console: Console) -> None:
-    """Print all of it: the posterior, what is next, the plot and the last runs."""
+    """Print the posterior, the next choice, the plot and the last runs."""
     print_posterior(view, console)
     if plot := draw_costs(view, in_colour=console.is_terminal):
         console.print(f"Cost of a run to the target [{view.scale.unit}] by batch size", highlight=False)
@@ -143,7 +59,7 @@ def print_view(view: JobView, console: Console) -> None:
 
 
 def print_posterior(view: JobView, console: Console) -> None:
-    """Print what is believed of each batch size, and which one is next and why."""
+    """Print the posterior of each batch size, and which one is next and why."""
     posterior = view.posterior
     title = f"{view.job.name}: {ends_text(view)}; policy {posterior.policy}; costs in {view.scale.unit}"
     console.print(f"[bold]{escape(title)}[/bold]", highlight=False)
@@ -163,7 +79,7 @@ def print_posterior(view: JobView, console: Console) -> None:
 
 
 def print_learned(job: Job, posterior: Posterior, trials: Sequence[Trial], console: Console) -> None:
-    """Print what is believed of a job, given as the desk gives it."""
+    """Print the posterior of a job from the records of the repository."""
     print_posterior(view_of(job, posterior, trials), console)
 
 
@@ -190,7 +106,7 @@ def print_jobs(jobs: Sequence[JobSummary], console: Console) -> None:
 
 
 def candidates_text(batch_sizes: Sequence[int]) -> str:
-    """Return the candidates, shortened where there are many."""
+    """Return the text of the candidates, shortened if there are many."""
     if len(batch_sizes) <= 8:  # noqa: PLR2004 — what fits into a line
         return " ".join(map(str, batch_sizes))
     return f"{batch_sizes[0]} … {batch_sizes[-1]} ({len(batch_sizes)})"
@@ -239,3 +155,83 @@ def _trial_cells(view: JobView, trial: Trial) -> list[str]:
         f"[{colour}]{end}[/{colour}]" if colour else end,
         trial.reason,
     ]
+
+
+def draw_costs(view: JobView, *, in_colour: bool) -> str:
+    """Return the plot; "" if no cost is known, or there is only one batch size."""
+    believed = [belief for belief in view.posterior.beliefs if belief.cost is not None and not belief.is_pruned]
+    low, octaves = _span(view.job.batch_sizes)
+    if not believed or not octaves:
+        return ""
+    step = next((step for step in _STEPS if octaves / step <= _MAX_TICKS), math.ceil(octaves / _MAX_TICKS))
+    n_ticks = math.ceil(octaves / step)
+    # One more column for a largest batch size that is at a tick: the canvas ends before its limit.
+    n_columns = TICK_COLUMNS * n_ticks + 1
+    bounds = _bounds(view, believed)
+    figure = terminal_plot(
+        size=(n_columns, HEIGHT),
+        labels=("batch size", ""),
+        x_limits=(low, low + n_columns * step / TICK_COLUMNS),
+        y_limits=bounds,
+        tick_texts=(lambda tick: f"{2**tick:.0f}", lambda tick: _tick_text(10**tick)),
+        in_colour=in_colour,
+    )
+    _draw_beliefs(figure, view, believed, bounds)
+    _draw_runs(figure, view, bounds)
+    lines = str(figure.show(legend=False)).splitlines()
+    return "\n".join(lines[1:])  # the first line is the name of the axis, which the caller prints above
+
+
+def _draw_beliefs(
+    figure: "plotille.Figure", view: JobView, believed: list[Belief], bounds: tuple[float, float]
+) -> None:
+    """Draw the expected cost as a line, and the ends of its interval as dots."""
+    places = [math.log2(belief.batch_size) for belief in believed]
+    heights = [_log10_ratio(view, belief.cost or 0.0) for belief in believed]
+    figure.plot(places, heights, lc="cyan")
+    for edges in ([belief.cost_lower for belief in believed], [belief.cost_upper for belief in believed]):
+        shown = [(x, _log10_ratio(view, edge)) for x, edge in zip(places, edges, strict=True) if edge]
+        inside = [(x, y) for x, y in shown if bounds[0] <= y <= bounds[1]]
+        if inside:
+            figure.scatter([x for x, _ in inside], [y for _, y in inside], lc="blue")
+
+
+def _draw_runs(figure: "plotille.Figure", view: JobView, bounds: tuple[float, float]) -> None:
+    """Draw the runs that have ended."""
+    for state, marker, colour in (("stopped", "x", "yellow"), ("reached", "o", "green")):
+        ends = [
+            (math.log2(trial.batch_size), _log10_ratio(view, view.costs[trial.run]))
+            for trial in view.trials
+            if trial.state == state and view.costs.get(trial.run)
+        ]
+        inside = [(x, y) for x, y in ends if bounds[0] <= y <= bounds[1]]
+        if inside:
+            figure.scatter([x for x, _ in inside], [y for _, y in inside], lc=colour, marker=marker)
+
+
+def _tick_text(cost: float) -> str:
+    """Return the text of a cost at the axis, with three digits and no exponent."""
+    return f"{cost:,.0f}" if 1e3 <= cost < 1e7 else f"{cost:.3g}"  # noqa: PLR2004 — where three digits end
+
+
+def _span(batch_sizes: tuple[int, ...]) -> tuple[float, float]:
+    """Return the beginning and the length of the axis [octaves]."""
+    return math.log2(batch_sizes[0]), math.log2(batch_sizes[-1] / batch_sizes[0])
+
+
+def _bounds(view: JobView, believed: list[Belief]) -> tuple[float, float]:
+    """Return the limits of the y axis: all medians and runs, and interval ends close to them."""
+    medians = [_log10_ratio(view, belief.cost or 0.0) for belief in believed]
+    runs = [_log10_ratio(view, cost) for cost in view.costs.values() if cost > 0]
+    bottom, top = min([*medians, *runs]), max([*medians, *runs])
+    reach = max(top - bottom, 0.3)
+    edges = [_log10_ratio(view, edge) for b in believed for edge in (b.cost_lower, b.cost_upper) if edge]
+    near = [edge for edge in edges if bottom - reach / 2 <= edge <= top + reach / 2]
+    bottom, top = min([bottom, *near]), max([top, *near])
+    margin = _MARGIN * max(top - bottom, 0.1)
+    return bottom - margin, top + margin
+
+
+def _log10_ratio(view: JobView, cost: float) -> float:
+    """Return the logarithm of a cost in the unit of the view."""
+    return math.log10(max(cost, 1e-12) / view.scale.size_j)

@@ -1,4 +1,4 @@
-"""What `gridchase policy show` shows of a job, in the words and units that its table, its plot and its page share."""
+"""What `gridchase policy show` shows of a job: the texts and units of its table, its plot and its page."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from policies.service.trials.observations import run_cost
 from policies.vocabulary.units import JOULES_PER_KWH
 
 _SCALES: Final = ((1e3 * JOULES_PER_KWH, "MWh"), (JOULES_PER_KWH, "kWh"), (JOULES_PER_KWH / 1e3, "Wh"), (1.0, "J"))
-NO_COST: Final = "no cost is known: no GPU was measured for these runs (name it with gpus=, or CUDA_VISIBLE_DEVICES)"
+NO_COST: Final = "no cost is known: no GPU was measured for these runs (set gpus=, or CUDA_VISIBLE_DEVICES)"
 _SHORTEST_HOURS_S: Final = 2 * 3_600.0
 _SHORTEST_MINUTES_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """A unit of energy in which a column of costs reads well; `size_j` is what it is worth [J]."""
+    """A unit of energy for a column of costs; `size_j` is its value [J]."""
 
     size_j: float
     unit: str
@@ -42,12 +42,12 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """A job as it is shown.
+    """A job with its posterior and last runs.
 
     Attributes:
-        job, posterior: what it is, and what is believed of it.
-        trials: its last runs, newest first.
-        costs: what each of them has cost, by run; those that were not measured are left out.
+        job, posterior: the records of the service.
+        trials: the last runs, newest first.
+        costs: the cost of each measured run, by run.
     """
 
     job: Job
@@ -63,23 +63,23 @@ class JobView:
 
     @property
     def best(self) -> Belief | None:
-        """Return the batch size that is believed to cost least, of those that have been seen and can run."""
+        """Return the batch size of least expected cost among those that have reached the target and can run."""
         seen = [b for b in self.posterior.beliefs if b.n_reached and not b.is_pruned and b.cost is not None]
         return min(seen, key=lambda belief: belief.cost or 0.0, default=None)
 
     @property
     def n_ended(self) -> int:
-        """Return how many of these runs have ended; what a probe found is no run."""
+        """Return how many of these runs have ended; a timing is no run."""
         return sum(trial.state in ENDED for trial in self.trials)
 
     @property
     def n_in_flight(self) -> int:
-        """Return how many of these runs go on."""
+        """Return how many of these runs are in flight."""
         return sum(trial.state in IN_FLIGHT for trial in self.trials)
 
 
 def view_of(job: Job, posterior: Posterior, trials: Sequence[Trial]) -> JobView:
-    """Return how a job is shown; its trials are given newest first."""
+    """Return the view of a job; `trials` are newest first."""
     powers_w = max_powers_w(trials)
     ends = [trial for trial in trials if trial.state in ENDED]
     costs = {trial.run: run_cost(trial, posterior.eta, powers_w[trial.result.n_gpus]) for trial in ends}
@@ -111,7 +111,7 @@ def epochs_text(belief: Belief) -> str:
 
 
 def marks_of(view: JobView, belief: Belief) -> str:
-    """Return what else is to be said of a batch size."""
+    """Return the remarks on a batch size."""
     size, best = belief.batch_size, view.best
     marks = {
         "next": size == view.posterior.next.batch_size,
@@ -123,7 +123,7 @@ def marks_of(view: JobView, belief: Belief) -> str:
 
 
 def next_text(view: JobView) -> str:
-    """Return which batch size is next, and why."""
+    """Return the text of which batch size is next, and why."""
     choice = view.posterior.next
     bound = f" It would be stopped at {view.scale.text(choice.cost_bound)} {view.scale.unit}."
     sentence = choice.detail.rstrip(".")
@@ -131,14 +131,14 @@ def next_text(view: JobView) -> str:
 
 
 def cost_text(eta: float) -> str:
-    """Return what a cost is, for the note below a table."""
+    """Return the definition of a cost, for the note below a table."""
     return f"cost = η·energy + (1-η)·highest power·time, η = {eta:g}; intervals hold 90 %"
 
 
 def spent_of(trial: Trial) -> tuple[float | None, float | None]:
-    """Return the energy [J] and the time [s] of the epochs that `epochs_of` tells: to the target, as the cost is.
+    """Return the energy [J] and the time [s] to the target, like the cost: of the epochs of `epochs_of`.
 
-    None: not measured. Zero is what a controller tells that saw no GPU.
+    None: not measured. A controller without a GPU reports zero.
     """
     result, epochs = trial.result, epochs_of(trial)
     share_ratio = epochs / result.epochs if epochs and result.epochs else 1.0
@@ -147,12 +147,12 @@ def spent_of(trial: Trial) -> tuple[float | None, float | None]:
 
 
 def cost_is_missing(view: JobView) -> bool:
-    """Return whether runs have ended, and none of them has a cost."""
+    """Return whether runs have ended but none of them has a cost."""
     return view.n_ended > 0 and not view.costs
 
 
 def ends_text(view: JobView) -> str:
-    """Return how many runs have ended."""
+    """Return the text of how many runs have ended."""
     n_ended = view.n_ended
     if view.trials and view.trials[-1].number > 0:
         return f"{n_ended} of the last {len(view.trials)} runs have ended"
@@ -160,12 +160,12 @@ def ends_text(view: JobView) -> str:
 
 
 def time_text(time_s: float | None) -> str:
-    """Return a time of day, UTC, for people."""
+    """Return the text of a time, UTC."""
     return "-" if time_s is None else f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M}"
 
 
 def duration_text(duration_s: float | None) -> str:
-    """Return how long something took, for people."""
+    """Return the text of a duration."""
     if duration_s is None:
         return "-"
     if duration_s >= _SHORTEST_HOURS_S:
@@ -174,19 +174,19 @@ def duration_text(duration_s: float | None) -> str:
 
 
 def end_text(trial: Trial) -> str:
-    """Return how a run ended, or how far it is."""
+    """Return the text of how a run ended, or of its state."""
     if trial.state == "running" and trial.stop_ordered_at_s is not None:
         return "told to stop"
     return trial.state
 
 
 def epochs_of(trial: Trial) -> int | None:
-    """Return after how many epochs a run reached its target, else how many it trained."""
+    """Return the epochs to the target, or all epochs if that was not reached."""
     return trial.result.reached_epochs or trial.result.epochs
 
 
 def as_dict(view: JobView) -> dict[str, Any]:
-    """Return what is shown for scripts."""
+    """Return the view for scripts."""
     rows: Sequence[Any] = [
         msgspec.to_builtins(trial) | {"cost": view.costs.get(trial.run)} for trial in reversed(view.trials)
     ]
