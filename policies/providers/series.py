@@ -1,7 +1,7 @@
 """Time series: from the values of a source, in any order and number, to one signal.
 
->>> signal = signal_of([Point(3600.0, 300.0), Point(0.0, 0.0)], kind="average", zone="DE", source="example",
-...                    unit="g/kWh", step_s=3600.0, now_s=4000.0)
+>>> signal = build_signal([Point(3600.0, 300.0), Point(0.0, 0.0)], kind="average", zone="DE", source="example",
+...                       unit="g/kWh", step_s=3600.0, now_s=4000.0)
 >>> signal.values, signal.ends_s
 (array([ nan, 300.]), 7200.0)
 """
