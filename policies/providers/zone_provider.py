@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 
 from policies.providers.series import (
     LOOK_BACK_S,
@@ -36,6 +37,7 @@ class ZoneProvider:
         self._zone = zone
         self._source = source or name
         self._unit = unit
+        self._time_s = partial(parse_iso_s, source=name)
 
     def _signal(
         self,
@@ -57,9 +59,6 @@ class ZoneProvider:
             now_s=now_s,
             issued_at_s=issued_at_s,
         )
-
-    def _time_s(self, text: str) -> float:
-        return parse_iso_s(text, source=self.name)
 
 
 class RangeQueryProvider(ZoneProvider, ABC):
