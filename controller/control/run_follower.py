@@ -180,7 +180,7 @@ class RunFollower:
     def publish(self, target: Target | Blocked | None, *, is_barred: bool, now_s: float, now_ns: int) -> None:
         """Publish how this node follows, and what it has measured; `is_barred`: no limit may be set."""
         del now_s, now_ns
-        if target is None or (target.reason == "not_gathered" and not self._has_published):
+        if target is None or (target.reason == "waiting_for_ranks" and not self._has_published):
             return  # rank 0 may yet come to this node
         self._has_published = True
         state: NodeState = "observing" if is_barred else "following" if isinstance(target, Target) else "waiting"

@@ -291,13 +291,13 @@ class TrainingRun:
     def _blocked(self, readiness: Readiness, *, is_refused: bool) -> Blocked | None:
         """Return why the run may have no limit now; None where it may."""
         if is_refused:
-            return Blocked(reason="refused", detail="the run's claims contradict another's")
+            return Blocked(reason="claim_rejected", detail="the run's claims contradict another's")
         if self.ranks.ending:  # a lost one may come back: its limits do not wait for it
             return self._blocked_by_end(self.ranks.ending)
         if readiness == "not_ours":
-            return Blocked(reason="partner_not_ours", detail="another GPU of the run is not ours to set")
+            return Blocked(reason="other_gpu_not_ours", detail="another GPU of the run is not ours to set")
         if readiness == "waiting" or not (self._control.has_begun or self.ranks.have_gathered(self._monotonic_s())):
-            return Blocked(reason="not_gathered", detail="not every rank iterates, or not every GPU has answered")
+            return Blocked(reason="waiting_for_ranks", detail="not every rank iterates, or not every GPU has answered")
         return None
 
     def _blocked_by_end(self, ended: End) -> Blocked:

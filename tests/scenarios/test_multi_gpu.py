@@ -169,7 +169,7 @@ async def test_where_one_gpu_of_a_run_is_taken_over_the_others_are_given_back(tm
         job.tell("finished")
         await asyncio.sleep(60)
     assert (gpus[0].requested_power_limit_w, gpus[1].requested_power_limit_w) == (PRIOR_W, 222.0)
-    assert "partner_not_ours" in {change.reason for change in site.limits(gpus[0])}
+    assert "other_gpu_not_ours" in {change.reason for change in site.limits(gpus[0])}
 
 
 async def test_a_write_in_flight_is_released_when_another_gpu_is_not_ours(tmp_path: Path) -> None:

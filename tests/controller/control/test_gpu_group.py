@@ -67,10 +67,10 @@ def test_a_limit_that_lands_late_is_released_where_a_partner_is_not_ours() -> No
     gpus.request(target(200.0))
     limiters[0].state = replace(limiters[0].state, hold=Hold.OBSERVING)  # type: ignore[type-var]
     limiters[1].state = replace(limiters[1].state, hold=Hold.FREE)  # type: ignore[type-var]
-    gpus.release("partner_not_ours", "its write is in mid-air", only=Hold.HELD)
+    gpus.release("other_gpu_not_ours", "its write is in mid-air", only=Hold.HELD)
     limiters[1].state = replace(limiters[1].state, hold=Hold.HELD)  # type: ignore[type-var]
-    gpus.release("partner_not_ours", "it has landed", only=Hold.HELD)
-    assert [limiter.releases for limiter in limiters] == [[], ["partner_not_ours"]]
+    gpus.release("other_gpu_not_ours", "it has landed", only=Hold.HELD)
+    assert [limiter.releases for limiter in limiters] == [[], ["other_gpu_not_ours"]]
 
 
 def test_the_end_releases_every_gpu_whatever_its_limit_looks_like() -> None:

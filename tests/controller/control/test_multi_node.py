@@ -136,6 +136,9 @@ def test_the_same_plan_is_published_again_every_heartbeat_under_a_new_number() -
 
 
 def test_a_new_plan_is_published_at_once() -> None:
-    nothing = Blocked(reason="not_gathered", detail="a rank has not come")
+    nothing = Blocked(reason="waiting_for_ranks", detail="a rank has not come")
     plans = published((nothing, 0.0), (TARGET, 0.1), (TARGET, 0.2))
-    assert [(plan.power_limit_w, plan.reason) for plan in plans] == [(None, "not_gathered"), (200.0, "slowdown_static")]
+    assert [(plan.power_limit_w, plan.reason) for plan in plans] == [
+        (None, "waiting_for_ranks"),
+        (200.0, "slowdown_static"),
+    ]

@@ -229,5 +229,5 @@ def test_a_node_without_a_limit_tells_why(is_barred: bool, state: str) -> None:
 
 def test_nothing_is_told_while_rank_0_may_yet_come_to_this_node() -> None:
     bench = Bench()
-    bench.follower.publish(Blocked(reason="not_gathered", detail="not yet"), is_barred=False, now_s=0.0, now_ns=0)
+    bench.follower.publish(Blocked(reason="waiting_for_ranks", detail="not yet"), is_barred=False, now_s=0.0, now_ns=0)
     assert bench.published() == []
