@@ -99,10 +99,10 @@ class LearningSettings:
     Attributes:
         policy: `gridchase`: the knowledge gradient on a Gaussian posterior; `zeus`: the paper's pruning exploration and
             Gaussian Thompson sampling (arXiv:2208.06102).
-        beta: a run is stopped when it costs this many times what the best batch size is believed to cost; above 1.
-        horizon: how many recurrences a finding is worth: the weight of exploring.
-        forgetting_ratio: what an observation still weighs after each further recurrence, 0 to 1; None: as much as
-            has predicted best so far.
+        beta: a run is stopped when it costs this many times the expected cost of the best batch size; above 1.
+        horizon: the number of recurrences that benefit from a finding: the weight of exploration.
+        forgetting_ratio: the weight of an observation after each further recurrence, 0 to 1; None: the best predictor so
+            far.
     """
 
     policy: Literal["gridchase", "zeus"] = "gridchase"
@@ -113,14 +113,14 @@ class LearningSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A batch size, and why.
+    """A batch size and why.
 
     Attributes:
         batch_size: samples an iteration.
         reason: a stable code: `none_can_run`, `only_candidate`, `default_first`, `best_so_far`, `knowledge_gradient`,
             `review`, `job_changed`; `pruning`, `thompson`, `concurrent` of the policy `zeus`.
         detail: a sentence.
-        cost_bound: the cost at which the run is to be stopped; None: there is no reason to stop it yet.
+        cost_bound: the cost at which the run is to be stopped; None: there is no bound yet.
     """
 
     batch_size: int
@@ -131,17 +131,17 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
-    """What is believed of a batch size. Costs and epochs are medians and bounds of log-normal distributions.
+    """The posterior of a batch size. Costs and epochs are medians and bounds of log-normal distributions.
 
     Attributes:
         batch_size: samples an iteration.
-        n_reached, n_stopped: how many runs ended so.
+        n_reached, n_stopped: the number of runs with this outcome.
         is_pruned: whether it cannot run.
-        epochs, epochs_lower, epochs_upper: expected epochs to the target, and its 90 % credible interval.
+        epochs, epochs_lower, epochs_upper: expected epochs to the target, and their 90 % credible interval.
         epoch_cost: the cost of an epoch; `epoch_cost_is_known`: measured rather than inferred from its neighbours.
         cost, cost_lower, cost_upper: the expected cost of a run to the target, and its 90 % credible interval.
         log_cost_sd: the standard deviation of the logarithm of that mean cost; finite and positive.
-        score: what the policy compares, lowest chosen, in the unit of the cost; None where it compares something else.
+        score: what the policy compares, lowest chosen, in the unit of the cost; None for a policy without scores.
     """
 
     batch_size: int
