@@ -101,8 +101,8 @@ class LearningSettings:
             Gaussian Thompson sampling (arXiv:2208.06102).
         beta: a run is stopped when it costs this many times the expected cost of the best batch size; above 1.
         horizon: the number of recurrences that benefit from a finding: the weight of exploration.
-        forgetting_ratio: the weight of an observation after each further recurrence, 0 to 1; None: the best predictor so
-            far.
+        forgetting_ratio: the weight of an observation after each further recurrence, 0 to 1; None: the best predictor
+            so far.
     """
 
     policy: Literal["gridchase", "zeus"] = "gridchase"

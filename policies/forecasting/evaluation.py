@@ -26,6 +26,17 @@ from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, HOUR_S, Values
 
 Baseline = Callable[[Series, int], Values]
+HISTORY_S: Final = 60 * DAY_S
+HISTORY_SHARE: Final = 3
+LOOK_BACK_DAYS: Final = 30
+"""The history that a baseline gets."""
+N_HOURS: Final = 24
+HORIZONS_H: Final = (1, 3, 6, 12, 24)
+MEAN: Final = "mean_1_24h"
+OURS: Final = "gridchase"
+MAX_STEPS_WALKED: Final = 48
+"""Of finer steps, about as many a day are origins."""
+ByHorizon = dict[str, float | None]
 
 
 def last_value(series: Series, n_leads: int) -> Values:
@@ -76,20 +87,6 @@ BASELINES: Final[Mapping[str, Baseline]] = {
     "seasonal": same_time_yesterday,
     "chase_linear": chase_linear,
 }
-
-
-HISTORY_S: Final = 60 * DAY_S
-HISTORY_SHARE: Final = 3
-LOOK_BACK_DAYS: Final = 30
-"""The history that a baseline gets."""
-N_HOURS: Final = 24
-HORIZONS_H: Final = (1, 3, 6, 12, 24)
-MEAN: Final = "mean_1_24h"
-OURS: Final = "gridchase"
-MAX_STEPS_WALKED: Final = 48
-"""Of finer steps, about as many a day are origins."""
-
-ByHorizon = dict[str, float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,13 @@ from policies.vocabulary.units import HOUR_S, Values
 
 TINY_RATIO: Final = 1e-7
 """Added to the diagonal of the correlations, since columns may be collinear."""
+AUTOREGRESSION_DAYS: Final = 28
+RIDGE_ROWS: Final = 30.0
+"""The ridge variant weighs "no change" like so many observations."""
+N_RECENT_LAGS: Final = 3
+MAX_RESPONSE: Final = 1e6
+"""The response of an unstable recursion is cut off here; the bounds of a forecast do the rest."""
+RIDGE_RATIO: Final = 1e-3
 
 
 def ridge_regression(features: Values, targets: Values, weights: Values, *, penalty_ratio: float) -> Values:
@@ -87,14 +94,6 @@ def _solve_moments(moments: Values, cross: Values, penalty_ratio: float) -> Valu
     coefficients = np.linalg.solve(matrix, right[..., None])[..., 0] / scales
     intercepts = target_means - (means * coefficients).sum(axis=1)
     return np.concatenate((intercepts[:, None], coefficients), axis=1)
-
-
-AUTOREGRESSION_DAYS: Final = 28
-RIDGE_ROWS: Final = 30.0
-"""The ridge variant weighs "no change" like so many observations."""
-N_RECENT_LAGS: Final = 3
-MAX_RESPONSE: Final = 1e6
-"""The response of an unstable recursion is cut off here; the bounds of a forecast do the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -198,9 +197,6 @@ def _impulse_response(coefficients: Values, n: int) -> Values:
         answer = first * answers[-1] + second * answers[-2] + third * answers[-3]
         answers.append(min(max(answer, -MAX_RESPONSE), MAX_RESPONSE))
     return np.array(answers[2:])
-
-
-RIDGE_RATIO: Final = 1e-3
 
 
 def fit_anomaly_regressions(

@@ -16,6 +16,35 @@ from typing import Final
 from policies.profiling.settings import ProfilerSettings
 from policies.vocabulary.profile import ProfilePoint
 
+MAX_TIMES: Final = 256
+"""At most so many single iterations are kept: a bound for memory, far above what a measurement needs."""
+ROUNDING_RATIO: Final = 1e-9
+NORMAL_95: Final = 1.96
+MAD_PER_DEVIATION: Final = 0.6745
+"""The median absolute deviation of normal noise, in standard deviations."""
+WINSOR_DEVIATIONS: Final = 3.0
+WINDOW_CV_RATIO: Final = 0.01
+"""The variation from one measurement to the next (clocks, temperature, data), about 1 % on GPUs; no number of
+iterations within one measurement shows it."""
+PRIOR_CV_RATIO: Final = 0.05
+PRIOR_N: Final = 5.0
+"""The prior of the scatter of iterations, and the number of iterations that it counts as."""
+MIN_SCATTERED: Final = 2
+MIN_HALF: Final = 3
+"""With fewer iterations on either side no change between them is detected."""
+LEAST_CV_RATIO: Final = 0.01
+"""A smaller estimate of the scatter comes from too few iterations."""
+MIN_ITERATIONS: Final = 5.0
+MAX_ITERATIONS: Final = 15.0
+"""No measurement of the first pass takes more iterations: refinement returns to the limits that matter."""
+MIN_READINGS: Final = 5
+PRIOR_RATIO: Final = 2.0
+"""The prior limit is measured for so many times as many iterations: every objective is relative to its rate."""
+POWER_WINDOWS: Final = 4.0
+"""The ticks of the energy counter are awaited for at most so many times the shortest window."""
+CHANGE_RATIO: Final = 0.1
+CHANGE_DEVIATIONS: Final = 4.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
@@ -40,12 +69,6 @@ class Observation:
         """Return whether all quantities are valid: they are not after a counter or a clock was reset."""
         quantities = (self.active_s, self.n_iterations, self.energy_j, self.power_limit_w, *self.iteration_times_s)
         return all(math.isfinite(x) and x >= 0 for x in quantities) and self.active_s > 0 and self.power_limit_w > 0
-
-
-MAX_TIMES: Final = 256
-"""At most so many single iterations are kept: a bound for memory, far above what a measurement needs."""
-
-ROUNDING_RATIO: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,23 +156,6 @@ class Window:
 EMPTY_WINDOW: Final = Window()
 
 
-NORMAL_95: Final = 1.96
-MAD_PER_DEVIATION: Final = 0.6745
-"""The median absolute deviation of normal noise, in standard deviations."""
-WINSOR_DEVIATIONS: Final = 3.0
-WINDOW_CV_RATIO: Final = 0.01
-"""The variation from one measurement to the next (clocks, temperature, data), about 1 % on GPUs; no number of
-iterations within one measurement shows it."""
-PRIOR_CV_RATIO: Final = 0.05
-PRIOR_N: Final = 5.0
-"""The prior of the scatter of iterations, and the number of iterations that it counts as."""
-MIN_SCATTERED: Final = 2
-MIN_HALF: Final = 3
-"""With fewer iterations on either side no change between them is detected."""
-LEAST_CV_RATIO: Final = 0.01
-"""A smaller estimate of the scatter comes from too few iterations."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scatter:
     """The scatter of single iterations: their coefficient of variation, and the number of them behind it."""
@@ -235,18 +241,6 @@ def _power(window: Window) -> tuple[float, float]:
     squares_j2 = window.slice_ee_j2 - 2 * power_w * window.slice_te_j_s + power_w**2 * window.slice_tt_s2
     reading_error_j = math.sqrt(max(squares_j2, 0.0) / window.n_readings / 2)
     return power_w, reading_error_j / math.sqrt(spread_s2) / power_w
-
-
-MIN_ITERATIONS: Final = 5.0
-MAX_ITERATIONS: Final = 15.0
-"""No measurement of the first pass takes more iterations: refinement returns to the limits that matter."""
-MIN_READINGS: Final = 5
-PRIOR_RATIO: Final = 2.0
-"""The prior limit is measured for so many times as many iterations: every objective is relative to its rate."""
-POWER_WINDOWS: Final = 4.0
-"""The ticks of the energy counter are awaited for at most so many times the shortest window."""
-CHANGE_RATIO: Final = 0.1
-CHANGE_DEVIATIONS: Final = 4.0
 
 
 def has_minimum(settings: ProfilerSettings, window: Window) -> bool:

@@ -43,6 +43,12 @@ HIGHEST_PEAKS_OVER_MEAN: Final = 2.0
 """… but a job that waits half of the time, for data or its host, peaks at twice its mean, and one of Zeus's traces is
 slowed by 6 % at 1.5 times. So the lowest limit is measured unless it is above even that. If it does not bind, measuring
 it costs nothing; if it does, its saving would never be found otherwise."""
+MAX_RESTARTS: Final = 8
+"""A limit whose measurement restarts more often than this is skipped."""
+MAX_RENEWALS: Final = 3
+"""A job that keeps changing is not profiled anew more often than this."""
+CONTRADICTS_RATIO: Final = 0.05
+"""If a lower limit is faster or draws more by this ratio, and beyond noise, the job has changed."""
 
 
 def next_limit_w(
@@ -117,14 +123,6 @@ def _below_w(settings: ProfilerSettings, reached: list[ProfilePoint], here_w: fl
 
 def _is_among(limit_w: float, limits_w: tuple[float, ...]) -> bool:
     return any(abs(limit_w - other_w) <= LIMIT_TOLERANCE_W for other_w in limits_w)
-
-
-MAX_RESTARTS: Final = 8
-"""A limit whose measurement restarts more often than this is skipped."""
-MAX_RENEWALS: Final = 3
-"""A job that keeps changing is not profiled anew more often than this."""
-CONTRADICTS_RATIO: Final = 0.05
-"""If a lower limit is faster or draws more by this ratio, and beyond noise, the job has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
