@@ -55,7 +55,7 @@ def test_a_recurring_job_learns_and_the_table_the_posterior_and_the_result_agree
     assert list(temporary.iterdir()) == []
 
 
-def test_a_run_over_its_bound_is_stopped_by_the_service_and_tried_again_in_the_same_recurrence(
+def test_the_service_stops_a_run_over_its_bound_and_the_recurrence_is_repeated(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "result.json"

@@ -167,7 +167,7 @@ def test_a_file_of_the_configuration_that_is_missing_ends_with_2(tmp_path: Path)
     assert main([*arguments("controller", tmp_path), "--set", "signal.kind=carbon"]) == 2
 
 
-def test_a_token_that_is_missing_ends_with_2_and_keeps_no_limit_that_a_killed_controller_left(
+def test_a_missing_token_ends_with_2_and_restores_what_a_killed_controller_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone = JournalEntry(prior_power_limit_w=300.0, written_power_limits_w=(200.0,), written_at_s=0.0)

@@ -107,7 +107,7 @@ def test_names_cannot_smuggle_markup_into_the_terminal_or_the_page() -> None:
     assert "&lt;script&gt;alert(1)" in page
 
 
-def test_the_plot_has_its_ticks_at_powers_of_two_and_marks_runs_and_what_was_stopped() -> None:
+def test_the_plot_has_ticks_at_powers_of_two_and_marks_runs() -> None:
     plot = draw_costs(sample_view(), in_colour=False)
     assert plot.splitlines()[-1].split()[1:] == [str(size) for size in BATCH_SIZES]
     assert plot.count("x") >= 1
@@ -157,7 +157,7 @@ def test_the_page_of_a_job_of_which_nothing_is_known_still_is_a_page() -> None:
     assert "0 runs have ended" in page
 
 
-def test_scripts_get_the_job_its_posterior_and_its_runs_oldest_first_with_their_costs() -> None:
+def test_json_has_the_job_its_posterior_and_its_runs_oldest_first() -> None:
     view = sample_view()
     found = as_dict(view)
     assert found["job"]["name"] == "cifar100"

@@ -1,46 +1,27 @@
 """`gridchase replay batch-size`: rows for scripts, tables for people, a page, and every fault of the arguments."""
 
-import argparse
 import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from controller.cli.replay import main as replay
 from controller.demo.recurrences.trace_files import INCLUDED
 from controller.errors import ConfigError
 from policies.replay.batch_size.evaluation import POLICIES
+from tests.controller.cli.replay.command_line import json_rows, replay
 from tests.live.conftest import wait_until
 
-QUICK = ("--seeds", "1", "--recurrences", "4", "--processes", "1")
+QUICK = ("batch-size", "--seeds", "1", "--recurrences", "4", "--processes", "1")
 NAMES = ["cifar100/shufflenetv2@v100", "librispeech/deepspeech2@v100", "movielens-1m/ncf@v100"]
-
-
-def replayed(*arguments: "str | Path") -> int:
-    """Parse the arguments as the command line does, and do what they say."""
-    parser = argparse.ArgumentParser()
-    replay.add_arguments(parser)
-    options = parser.parse_args(["batch-size", *map(str, arguments)])
-    code: int = options.do(options)
-    return code
-
-
-def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    found: list[dict[str, Any]] = json.loads(captured.out)
-    return found
 
 
 def test_a_row_for_each_policy_on_each_workload(capsys: pytest.CaptureFixture[str]) -> None:
     files = ("--train", INCLUDED / "train.csv", "--power", INCLUDED / "v100.csv")
-    assert replayed(*files, "--eta", "0.5", *QUICK, "--json") == 0
-    found = rows(capsys)
+    found = json_rows(capsys, *QUICK, *files, "--eta", "0.5")
     assert [(row["workload"], row["policy"]) for row in found] == [(job, name) for job in NAMES for name in POLICIES]
     for row in found:
         assert {"regret", "energy_ratio", "duration_ratio", "n_seeds", "n_recurrences"} <= row.keys()
@@ -51,23 +32,22 @@ def test_a_row_for_each_policy_on_each_workload(capsys: pytest.CaptureFixture[st
     assert default["energy_ratio"] == pytest.approx(1.0, abs=0.2)
 
 
-def test_without_files_the_jobs_that_come_along_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
-    assert replayed(*QUICK, "--policy", "oracle", "--json") == 0
-    assert [row["workload"] for row in rows(capsys)] == NAMES
+def test_without_files_the_included_jobs_are_used(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [row["workload"] for row in json_rows(capsys, *QUICK, "--policy", "oracle")] == NAMES
 
 
-def test_the_conditions_are_those_that_were_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_condition_changes_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     def regrets(*arguments: str) -> list[float]:
-        assert replayed("--seeds", "2", "--processes", "1", "--policy", "zeus", "--json", *arguments) == 0
-        return [row["regret"] for row in rows(capsys)]
+        played = json_rows(capsys, "batch-size", "--seeds", "2", "--processes", "1", "--policy", "zeus", *arguments)
+        return [row["regret"] for row in played]
 
     still = regrets("--recurrences", "12")
     for change in (("--eta", "1"), ("--noise",), ("--drift",), ("--concurrency", "4"), ("--beta", "1.2")):
         assert regrets("--recurrences", "12", *change) != still, change
 
 
-def test_people_get_tables_a_mean_and_a_plot(capsys: pytest.CaptureFixture[str]) -> None:
-    assert replayed(*QUICK, "--policy", "zeus", "oracle") == 0
+def test_the_terminal_shows_tables_a_mean_and_a_plot(capsys: pytest.CaptureFixture[str]) -> None:
+    assert replay(*QUICK, "--policy", "zeus", "oracle") == 0
     text = capsys.readouterr().out
     for word in (*NAMES, "mean of 3 workloads", "oracle", "(regret)"):
         assert word in text
@@ -76,7 +56,7 @@ def test_people_get_tables_a_mean_and_a_plot(capsys: pytest.CaptureFixture[str])
 
 def test_a_page_has_every_workload_and_asks_no_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
-    assert replayed(*QUICK, "--policy", "zeus", "--html", page, "--json") == 0
+    assert replay(*QUICK, "--policy", "zeus", "--html", page, "--json") == 0
     captured = capsys.readouterr()
     assert captured.err.strip() == page.as_uri()
     assert json.loads(captured.out)
@@ -85,10 +65,22 @@ def test_a_page_has_every_workload_and_asks_no_server(tmp_path: Path, capsys: py
     assert "<script src=" not in text
 
 
-def test_every_fault_of_the_arguments_is_told_at_once() -> None:
+def test_all_faults_of_the_arguments_are_reported() -> None:
     with pytest.raises(ConfigError) as caught:
-        replayed(
-            "--train", "x.csv", "--eta", "nan", "--beta", "1", "--noise", "2", "--seeds", "0", "--concurrency", "0"
+        replay(
+            "batch-size",
+            "--train",
+            "x.csv",
+            "--eta",
+            "nan",
+            "--beta",
+            "1",
+            "--noise",
+            "2",
+            "--seeds",
+            "0",
+            "--concurrency",
+            "0",
         )
     assert caught.value.faults == [
         "--train without --power: name both files, or neither for the included jobs",
@@ -100,25 +92,8 @@ def test_every_fault_of_the_arguments_is_told_at_once() -> None:
     ]
 
 
-def test_a_page_that_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--html"):
-        replayed(*QUICK, "--policy", "oracle", "--json", "--html", tmp_path / "no" / "page.html")
-
-
 @pytest.mark.live
-def test_processes_of_their_own_find_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    found = []
-    for n_processes in ("1", "2"):
-        assert (
-            replayed("--seeds", "2", "--recurrences", "4", "--policy", "zeus", "--json", "--processes", n_processes)
-            == 0
-        )
-        found.append(rows(capsys))
-    assert found[0] == found[1]
-
-
-@pytest.mark.live
-def test_stopped_on_request_it_ends_at_once_with_0_whatever_its_processes_are_at() -> None:
+def test_ctrl_c_ends_it_and_its_processes_at_once_with_0() -> None:
     command = [sys.executable, "-m", "controller", "replay", "batch-size", "--seeds", "1000", "--processes", "2"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -126,7 +101,7 @@ def test_stopped_on_request_it_ends_at_once_with_0_whatever_its_processes_are_at
         try:
             wait_until(lambda: len(workers(replaying.pid)) == 2, timeout_s=60.0)
             found = workers(replaying.pid)
-            os.killpg(replaying.pid, signal.SIGINT)  # as a terminal does: the processes of its own hear it, too
+            os.killpg(replaying.pid, signal.SIGINT)  # as a terminal does: its processes get it, too
             stdout, stderr = replaying.communicate(timeout=20)
         finally:
             replaying.kill()
@@ -135,14 +110,14 @@ def test_stopped_on_request_it_ends_at_once_with_0_whatever_its_processes_are_at
 
 
 def workers(pid: int) -> list[str]:
-    """Return the processes that do the work of a replay; one more keeps track of what they share."""
+    """Return the worker processes of a replay; one more tracks their shared resources."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
     return [child for child in children if "spawn_main" in cmdline(child)]
 
 
 def cmdline(pid: str) -> str:
-    """Return what a process was started as; nothing where it has ended."""
+    """Return the command line of a process; "" if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
-    except (FileNotFoundError, ProcessLookupError):  # the second where it ends while it is read
+    except (FileNotFoundError, ProcessLookupError):  # the second if it ends during the read
         return ""

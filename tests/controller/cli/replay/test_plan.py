@@ -1,26 +1,22 @@
 """`gridchase replay plan`: rows for scripts, tables for people, a page, a picture, and every fault at once."""
 
-import argparse
 import json
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from controller.cli.replay import main as replay
 from controller.cli.replay import plan as replay_plan
 from controller.demo.recurrences.trace_files import INCLUDED
 from controller.errors import ConfigError
 from policies.replay.power_limit.evaluation import POLICIES
-from policies.vocabulary.units import DAY_S
-from tests.policies.forecasting.grids import weather
+from tests.controller.cli.replay.command_line import json_rows, replay, write_series
 
 POWER = INCLUDED / "v100.csv"
 NO_SVR = [name for name in POLICIES if name != "chase-svr"]
-"""Scikit-learn takes long to import."""
-JOB = ("--power", POWER, "--workload", "librispeech/deepspeech2", "--batch-size", "64")
+"""All policies but the one that imports scikit-learn."""
+JOB = ("plan", "--power", POWER, "--workload", "librispeech/deepspeech2", "--batch-size", "64")
 QUICK = (*JOB, "--hours", "6", "--starts", "2", "--processes", "1")
 FIELDS = {
     "policy",
@@ -35,40 +31,16 @@ FIELDS = {
 }
 
 
-def file(path: Path, *, days: float = 16, step_h: float = 1.0, unit: str = "gco2_per_kwh", offset: float = 0.0) -> Path:
-    """Write a series as a file."""
-    start = datetime(2024, 1, 1, tzinfo=UTC)
-    values = weather(days, step_s=3_600 * step_h) + offset
-    rows = [f"{start + timedelta(hours=index * step_h):%Y-%m-%dT%H:%MZ},{v:.3f}" for index, v in enumerate(values)]
-    path.write_text("\n".join([f"timestamp,{unit}", *rows]), encoding="utf-8")
-    return path
-
-
 @pytest.fixture
 def wind(tmp_path: Path) -> Path:
-    return file(tmp_path / "wind.csv")
-
-
-def replayed(*arguments: "str | Path") -> int:
-    """Parse the arguments as the command line does, and do what they say."""
-    parser = argparse.ArgumentParser()
-    replay.add_arguments(parser)
-    options = parser.parse_args(["plan", *map(str, arguments)])
-    code: int = options.do(options)
-    return code
-
-
-def rows(capsys: pytest.CaptureFixture[str], *arguments: "str | Path") -> list[dict[str, Any]]:
-    assert replayed(*arguments, "--json") == 0
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
-    return found
+    return write_series(tmp_path / "wind.csv")
 
 
 def test_a_row_for_each_policy_budget_and_signal_and_their_means(
     tmp_path: Path, wind: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    calm = file(tmp_path / "calm.csv", offset=400)
-    found = rows(capsys, *QUICK, "--signal", wind, calm, "--max-slowdown", "1.05", "1.1")
+    calm = write_series(tmp_path / "calm.csv", offset=400)
+    found = json_rows(capsys, *QUICK, "--signal", wind, calm, "--max-slowdown", "1.05", "1.1")
     assert all(set(row) == FIELDS for row in found)
     for signal in ("wind", "calm", "mean"):
         for max_slowdown in (1.05, 1.1):
@@ -83,9 +55,9 @@ def test_a_row_for_each_policy_budget_and_signal_and_their_means(
                     assert row["slowdown_worst_ratio"] <= max_slowdown * (1 + 1e-9)
 
 
-def test_the_conditions_are_those_that_were_asked_for(wind: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_condition_changes_the_result(wind: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def figures(*arguments: str) -> list[dict[str, Any]]:
-        return rows(capsys, *QUICK, "--signal", wind, "--policy", "static-mix", "chase", "gridchase", *arguments)
+        return json_rows(capsys, *QUICK, "--signal", wind, "--policy", "static-mix", "chase", "gridchase", *arguments)
 
     plain = figures()
     assert figures() == plain
@@ -105,17 +77,17 @@ def test_the_conditions_are_those_that_were_asked_for(wind: Path, capsys: pytest
 
 def test_host_power_leaves_less_to_save(wind: Path, capsys: pytest.CaptureFixture[str]) -> None:
     alone, beside = (
-        rows(capsys, *QUICK, "--signal", wind, "--policy", "static-mix", "--host-power-w", watts)[0]
+        json_rows(capsys, *QUICK, "--signal", wind, "--policy", "static-mix", "--host-power-w", watts)[0]
         for watts in ("0", "200")
     )
     assert beside["carbon_saved_ratio"] < 0.7 * alone["carbon_saved_ratio"]
 
 
-def test_a_signal_with_gaps_is_played(tmp_path: Path, wind: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_signal_with_gaps_is_replayed(tmp_path: Path, wind: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = wind.read_text(encoding="utf-8").splitlines()
     holed = tmp_path / "holed.csv"
     holed.write_text("\n".join([*lines[:30], *(f"{line.split(',')[0]}," for line in lines[30:33]), *lines[80:]]))
-    assert replayed(*QUICK, "--signal", wind, holed, "--policy", *NO_SVR, "--json") == 0
+    assert replay(*QUICK, "--signal", wind, holed, "--policy", *NO_SVR, "--json") == 0
     captured = capsys.readouterr()
     saved = {row["policy"]: row["carbon_saved_ratio"] for row in json.loads(captured.out) if row["signal"] == "holed"}
     assert 0 < saved["gridchase"] <= saved["offline"] < 1
@@ -126,9 +98,9 @@ def test_a_signal_with_gaps_is_played(tmp_path: Path, wind: Path, capsys: pytest
     )
 
 
-def test_prices_below_nothing_are_played_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    price = file(tmp_path / "price.csv", unit="eur_per_mwh", offset=-300)
-    found = {row["policy"]: row for row in rows(capsys, *QUICK, "--signal", price, "--policy", *NO_SVR)}
+def test_negative_prices_are_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    price = write_series(tmp_path / "price.csv", unit="eur_per_mwh", offset=-300)
+    found = {row["policy"]: row for row in json_rows(capsys, *QUICK, "--signal", price, "--policy", *NO_SVR)}
     best = found["offline"]["carbon_saved_ratio"]
     assert np.isfinite(best)
     for policy in ("max", "best-static", "static-mix", "chase-best-eta"):
@@ -136,22 +108,22 @@ def test_prices_below_nothing_are_played_too(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("batch_size", ["16", "128", "2048"])
-def test_curves_that_noise_has_bent_are_played_too(
-    wind: Path, batch_size: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_curves_bent_by_noise_are_replayed(wind: Path, batch_size: str, capsys: pytest.CaptureFixture[str]) -> None:
     """At batch size 16 the lowest limit is the fastest: none binds."""
-    which = ("--power", POWER, "--workload", "cifar100/shufflenetv2", "--batch-size", batch_size)
-    found = rows(
+    which = ("plan", "--power", POWER, "--workload", "cifar100/shufflenetv2", "--batch-size", batch_size)
+    found = json_rows(
         capsys, *which, "--hours", "6", "--starts", "1", "--processes", "1", "--signal", wind, "--policy", *NO_SVR
     )
     saved = {row["policy"]: row["carbon_saved_ratio"] for row in found}
     assert saved["offline"] == max(saved[name] for name in saved if not name.startswith(("chase", "zeus")))
 
 
-def test_people_get_tables_of_80_columns(tmp_path: Path, wind: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = file(tmp_path / "a-signal-with-quite-a-long-name-2024.csv", offset=100)
+def test_the_terminal_shows_tables_of_80_columns(
+    tmp_path: Path, wind: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = write_series(tmp_path / "a-signal-with-quite-a-long-name-2024.csv", offset=100)
     budgets = ("--max-slowdown", "1.02", "1.05", "1.1", "1.2")
-    assert replayed(*QUICK, "--signal", wind, other, *budgets, "--policy", *NO_SVR) == 0
+    assert replay(*QUICK, "--signal", wind, other, *budgets, "--policy", *NO_SVR) == 0
     text = capsys.readouterr().out
     for word in ("librispeech/deepspeech2, batch size 64, v100, 6 h", "mean of 2 signals, runs: 4", *POLICIES[:5]):
         assert word in text
@@ -166,7 +138,7 @@ def test_a_page_asks_no_server_and_a_picture_is_one(
     pytest.importorskip("matplotlib", reason="needs Matplotlib")
     page, picture = tmp_path / "page.html", tmp_path / "plan.png"
     asked = ("--policy", "static-mix", "gridchase", "--html", page, "--png", picture)
-    assert replayed(*QUICK, "--signal", wind, *asked, "--json") == 0
+    assert replay(*QUICK, "--signal", wind, *asked, "--json") == 0
     captured = capsys.readouterr()
     assert set(captured.err.split()) == {page.as_uri(), picture.as_uri()}
     assert {row["policy"] for row in json.loads(captured.out)} == {"static-mix", "gridchase"}
@@ -177,12 +149,13 @@ def test_a_page_asks_no_server_and_a_picture_is_one(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_every_fault_of_the_arguments_and_files_is_told_at_once(tmp_path: Path) -> None:
+def test_all_faults_of_arguments_and_files_are_reported(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("timestamp,gco2_per_kwh\n2024-01-01T00:00Z,a\n", encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
-        replayed(
-            "--power", tmp_path / "none.csv", "--signal", wrong, tmp_path / "no.csv", "--max-slowdown", "0.9", "nan",
+        replay(
+            "plan", "--power", tmp_path / "none.csv",
+            "--signal", wrong, tmp_path / "no.csv", "--max-slowdown", "0.9", "nan",
             "--eta", "2", "--hours", "0", "--starts", "0", "--period-minutes", "0", "--host-power-w", "-1", "--pue",
             "0.5", "--processes", "0",
         )  # fmt: skip
@@ -203,81 +176,69 @@ def test_every_fault_of_the_arguments_and_files_is_told_at_once(tmp_path: Path) 
         assert any(part in fault for fault in told), part
 
 
-def test_a_workload_that_is_not_there_or_not_the_only_one_is_told(wind: Path) -> None:
+def test_a_missing_or_ambiguous_workload_is_reported(wind: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        replayed("--power", POWER, "--workload", "imagenet/vit", "--signal", wind)
+        replay("plan", "--power", POWER, "--workload", "imagenet/vit", "--signal", wind)
     (told,) = caught.value.faults
     assert "--workload imagenet/vit is not there; there are cifar100/shufflenetv2 (adadelta) at 8, 16, 32, " in told
     with pytest.raises(ConfigError) as caught:
-        replayed("--power", POWER, "--batch-size", "1024", "--signal", wind)
+        replay("plan", "--power", POWER, "--batch-size", "1024", "--signal", wind)
     (told,) = caught.value.faults
     assert "--batch-size 1024 is more than one; there are cifar100/shufflenetv2 (adadelta) at 1024; movielens" in told
     assert told.endswith("; say which with --workload")
 
 
-def test_a_signal_that_is_too_short_or_of_another_kind_is_told(tmp_path: Path, wind: Path) -> None:
-    short = file(tmp_path / "short.csv", days=2)
-    price = file(tmp_path / "price.csv", unit="eur_per_mwh")
+def test_a_signal_that_is_too_short_or_of_another_kind_is_reported(tmp_path: Path, wind: Path) -> None:
+    short = write_series(tmp_path / "short.csv", days=2)
+    price = write_series(tmp_path / "price.csv", unit="eur_per_mwh")
     (tmp_path / "other").mkdir()
-    twin = file(tmp_path / "other" / "wind.csv")
+    twin = write_series(tmp_path / "other" / "wind.csv")
     with pytest.raises(ConfigError) as caught:
-        replayed(*JOB, "--hours", "96", "--signal", wind, short, price, twin)
+        replay(*JOB, "--hours", "96", "--signal", wind, short, price, twin)
     told = str(caught.value)
     assert "--signal short: spans 2.0 days: must be at least" in told
     assert "--signal: EUR/kWh and g/kWh have no common mean" in told
     assert f"{twin}: another file has this name" in told
 
 
-def test_a_signal_need_only_be_long_enough_for_who_plays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_signal_must_cover_the_compared_policies_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """At its energy-minimal limit the job takes 1.2 times as long; the budget allows 1.05 times."""
-    asked = (*JOB, "--hours", "24", "--starts", "2", "--processes", "1", "--signal", file(tmp_path / "w.csv", days=1.2))
-    found = rows(capsys, *asked, "--policy", "best-static", "gridchase", "offline")
+    asked = (
+        *JOB,
+        "--hours",
+        "24",
+        "--starts",
+        "2",
+        "--processes",
+        "1",
+        "--signal",
+        write_series(tmp_path / "w.csv", days=1.2),
+    )
+    found = json_rows(capsys, *asked, "--policy", "best-static", "gridchase", "offline")
     assert [row["policy"] for row in found] == ["best-static", "gridchase", "offline"]
     for others in (("--policy", "gridchase", "zeus"), ("--policy", "gridchase", "--html", tmp_path / "page.html"), ()):
         with pytest.raises(ConfigError, match=r"--signal w: spans 1\.2 days: must be at least 1\.3 days"):
-            replayed(*asked, *others)
+            replay(*asked, *others)
 
 
 def test_a_picture_that_cannot_be_written_is_a_fault(tmp_path: Path, wind: Path) -> None:
     page = tmp_path / "no" / "page.html"
     with pytest.raises(ConfigError) as caught:
-        replayed(*QUICK, "--signal", wind, "--html", page)
+        replay(*QUICK, "--signal", wind, "--html", page)
     assert caught.value.faults == [f"--html {page}: there is no folder {page.parent}"]
     with pytest.raises(ConfigError, match=f"--html {tmp_path}: Is a directory"):
-        replayed(*QUICK, "--signal", wind, "--policy", "max", "--html", tmp_path)
+        replay(*QUICK, "--signal", wind, "--policy", "max", "--html", tmp_path)
 
 
-def test_what_is_not_installed_is_said(
+def test_missing_packages_are_reported(
     wind: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(replay_plan, "find_spec", lambda name: None if name in {"sklearn", "matplotlib"} else name)
     with pytest.raises(ConfigError, match=r"--png: needs matplotlib, .*pip install 'gridchase\[plots\]'"):
-        replayed(*QUICK, "--signal", wind, "--png", "plan.png")
+        replay(*QUICK, "--signal", wind, "--png", "plan.png")
     with pytest.raises(ConfigError, match="--policy chase-svr: needs scikit-learn"):
-        replayed(*QUICK, "--signal", wind, "--policy", "chase-svr")
-    assert replayed(*QUICK, "--signal", wind, "--policy", "chase-svr", "max", "--json") == 0
+        replay(*QUICK, "--signal", wind, "--policy", "chase-svr")
+    assert replay(*QUICK, "--signal", wind, "--policy", "chase-svr", "max", "--json") == 0
     captured = capsys.readouterr()
     assert captured.err == "chase-svr is left out: it needs scikit-learn, which is not installed\n"
     assert [row["policy"] for row in json.loads(captured.out)] == ["max"]
-
-
-def test_support_vectors_expect_what_a_day_repeats(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn", reason="needs scikit-learn")
-    from policies.replay.power_limit.chase_svr import expect_by_regression  # noqa: PLC0415
-    from tests.policies.replay.power_limit.scenarios import scenario, spec  # noqa: PLC0415
-
-    del tmp_path
-    hours = np.arange(24.0 * 6)
-    there = scenario((300 + 100 * np.sin(2 * np.pi * hours / 24)).tolist())
-    run = spec(24, start_s=3 * DAY_S)
-    expected = expect_by_regression(there, run, 24)
-    came = there.values[72:96]
-    assert np.abs(expected - came).mean() < np.abs(there.values[71:95] - came).mean()
-    assert np.isnan(expect_by_regression(there, spec(24), 3)).tolist() == [True, False, False]
-
-
-@pytest.mark.live
-def test_processes_of_their_own_find_the_same(wind: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    quick = (*JOB, "--hours", "6", "--starts", "2", "--signal", wind, "--policy", "static-mix", "gridchase", "offline")
-    found = [rows(capsys, *quick, "--processes", n) for n in ("1", "2")]
-    assert found[0] == found[1]

@@ -81,3 +81,16 @@ def test_hindsight_takes_the_most_that_keeps_the_budget() -> None:
 def test_the_periods_suffice_for_the_slowest_choice() -> None:
     there = scenario([100.0] * 60, SIMPLE)
     assert played(there, spec(20.0), 1.0).duration_s <= max_periods(there, spec(20.0)) * HOUR_S
+
+
+def test_the_regression_learns_what_repeats_daily() -> None:
+    pytest.importorskip("sklearn", reason="needs scikit-learn")
+    from policies.replay.power_limit.chase_svr import expect_by_regression  # noqa: PLC0415
+
+    hours = np.arange(24.0 * 6)
+    there = scenario((300 + 100 * np.sin(2 * np.pi * hours / 24)).tolist())
+    run = spec(24, start_s=3 * DAY_S)
+    expected = expect_by_regression(there, run, 24)
+    came = there.values[72:96]
+    assert np.abs(expected - came).mean() < np.abs(there.values[71:95] - came).mean()
+    assert np.isnan(expect_by_regression(there, spec(24), 3)).tolist() == [True, False, False]
