@@ -189,7 +189,7 @@ def with_stalls(measured: PowerProfile) -> PowerProfile:
     whole_s = sum(point.active_s for point in measured.points if point.n)
     if not (robust_s > 0 and whole_s > 0):
         return measured
-    return _scaled(measured, robust_s / whole_s)
+    return measured.scaled(rate_ratio=robust_s / whole_s)
 
 
 def posterior_mean(measured: PowerProfile) -> PowerProfile:
@@ -205,7 +205,7 @@ def posterior_sample(measured: PowerProfile, *, job: str, run: str, n_block: int
     average = with_stalls(measured)
     seed = hashlib.blake2b(f"{job}/{run}/{n_block}".encode(), digest_size=16).digest()
     sample = sampled_curve(average, np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little"))))
-    return _scaled(sample, posterior_curve(average).fastest.iterations_per_s / sample.fastest.iterations_per_s)
+    return sample.scaled(rate_ratio=posterior_curve(average).fastest.iterations_per_s / sample.fastest.iterations_per_s)
 
 
 def n_measurements_in(measured: PowerProfile) -> int:
@@ -273,19 +273,3 @@ def _is_complete(known: PowerProfile, settings: ProfilerSettings) -> bool:
     is_refined = n_measurements_in(known) > len(settings.ladder_w())
     reaches_down = limits_w[0] <= lowest_w + LIMIT_TOLERANCE_W or has_risen(list(reversed(known.points)))
     return is_refined and reaches_down
-
-
-def _scaled(curve: PowerProfile, rate_ratio: float) -> PowerProfile:
-    """Return a curve with all rates multiplied."""
-    return PowerProfile(
-        tuple(
-            replace(
-                point,
-                iterations_per_s=point.iterations_per_s * rate_ratio,
-                iterations_per_s_ci=(
-                    None if point.iterations_per_s_ci is None else point.iterations_per_s_ci * rate_ratio
-                ),
-            )
-            for point in curve.points
-        )
-    )

@@ -16,7 +16,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Self
@@ -281,18 +281,7 @@ def _moved(profile: PowerProfile, other: ProfileKey, key: ProfileKey) -> PowerPr
     """Return another's curve as ours might be: power goes with the GPUs, the samples per second stay."""
     gpus_ratio = key.n_gpus / other.n_gpus if other.n_gpus else 1.0
     rate_ratio = other.batch_size / key.batch_size if other.batch_size and key.batch_size else 1.0
-    return PowerProfile(
-        tuple(
-            replace(
-                point,
-                power_w=point.power_w * gpus_ratio,
-                iterations_per_s=point.iterations_per_s * rate_ratio,
-                power_ci_w=_scaled_ci(point.power_ci_w, gpus_ratio),
-                iterations_per_s_ci=_scaled_ci(point.iterations_per_s_ci, rate_ratio),
-            )
-            for point in profile.points
-        )
-    )
+    return profile.scaled(power_ratio=gpus_ratio, rate_ratio=rate_ratio)
 
 
 def _between(
@@ -322,7 +311,3 @@ def _between(
     return SimilarProfile(
         PowerProfile(tuple(points)), f"between batch sizes {low[0].batch_size} and {high[0].batch_size}"
     )
-
-
-def _scaled_ci(half_width_ci: float | None, factor_ratio: float) -> float | None:
-    return None if half_width_ci is None else half_width_ci * factor_ratio

@@ -45,6 +45,15 @@ def test_host_power_is_added_before_pue() -> None:
     assert (loaded.power_w, loaded.power_ci_w, loaded.iterations_per_s) == (150, 3, 1)
 
 
+def test_scaling_keeps_relative_intervals() -> None:
+    known = ProfilePoint(power_limit_w=100, power_w=90, iterations_per_s=2, power_ci_w=9, iterations_per_s_ci=0.1)
+    scaled = PowerProfile((known,)).scaled(power_ratio=2.0, rate_ratio=0.5).fastest
+    assert (scaled.power_w, scaled.iterations_per_s) == (180, 1)
+    assert (scaled.power_ci_ratio, scaled.rate_ci_ratio) == (known.power_ci_ratio, known.rate_ci_ratio) == (0.1, 0.05)
+    unknown = point(100, 90, 2).scaled(power_ratio=2.0)
+    assert (unknown.power_ci_w, unknown.iterations_per_s_ci, unknown.power_ci_ratio) == (None, None, 0.0)
+
+
 def test_host_power_moves_the_energy_minimal_limit_up() -> None:
     assert A40.with_overhead(host_power_w=200, pue=1).energy_minimal.power_limit_w == 225.0
 
