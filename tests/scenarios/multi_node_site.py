@@ -61,12 +61,12 @@ class NodeSite(Site):
         return [decode(payload, LimitChange) for payload in self.bus.payloads(topic)]
 
     def parts(self) -> list[NodeProfile]:
-        """Return what this node told of how it follows."""
+        """Return the profiles that this node published."""
         topic = TOPICS.run_on_node("resnet50", "run-1", self.name, "profile")
         return [decode(payload, NodeProfile) for payload in self.bus.payloads(topic)]
 
     def plans(self) -> list[RunPlan]:
-        """Return what the leader said."""
+        """Return the plans that the leader published."""
         return [decode(payload, RunPlan) for payload in self.bus.payloads(TOPICS.run("resnet50", "run-1", "plan"))]
 
 

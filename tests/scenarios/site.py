@@ -145,7 +145,7 @@ class Training:
             **fields,
         )
         self._seq = 0
-        self._told_s = float("-inf")
+        self._published_s = float("-inf")
         self._ends_ns: list[int] = []
         self._begin_ns = 0
 
@@ -170,14 +170,14 @@ class Training:
         """Compute, validate, or write a checkpoint: no iteration ends, but the heart beats."""
         until_s = self._clock.now_s() + duration_s
         while until_s - self._clock.now_s() > RESOLUTION_S:
-            self.tell()
+            self.publish_status()
             await self._clock.sleep_until(min(until_s, self._clock.now_s() + 10.0))
 
-    def tell(self, state: str | None = None) -> None:
+    def publish_status(self, state: str | None = None) -> None:
         """Publish the status: every 10 s, or now where it is a new state."""
-        if state is None and self._clock.now_s() - self._told_s < self._status.heartbeat_s:
+        if state is None and self._clock.now_s() - self._published_s < self._status.heartbeat_s:
             return
-        self._told_s = self._clock.now_s()
+        self._published_s = self._clock.now_s()
         fields = {name: getattr(self._status, name) for name in self._status.__struct_fields__}
         status = RankStatus(**(fields | {"state": state or "running"}))
         self._publish("status", status, retain=True)

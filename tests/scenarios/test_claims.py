@@ -1,9 +1,4 @@
-"""Runs that compete for GPUs or for a name.
-
-Who may have a GPU: runs that contradict each other get no limits, and get them when the contradiction ends.
-
-Runs of one name, one right after the other: each has its own account, its own limit, and the true prior one.
-"""
+"""Runs that compete for GPUs or for a name."""
 
 import asyncio
 from pathlib import Path
@@ -26,7 +21,7 @@ async def train(*trainings: Training, duration_s: float) -> None:
             tasks.create_task(training.train(duration_s))
 
 
-async def test_a_gpu_of_another_run_is_refused_and_picked_up_when_it_is_free(
+async def test_a_gpu_of_another_run_is_granted_when_it_is_free(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     gpu = prior_gpu()
@@ -36,11 +31,11 @@ async def test_a_gpu_of_another_run_is_refused_and_picked_up_when_it_is_free(
         await train(first, second, duration_s=500)
         assert {change.job for change in site.limits(gpu)} == {"resnet50"}
         assert site.profiles("bert", "run-2")[-1].state == "observing"
-        first.tell("finished")
+        first.publish_status("finished")
         await second.train(600)
         assert {change.job for change in site.limits(gpu)[-2:]} == {"bert"}
         assert len(site.profiles("bert", "run-2")[-1].points) >= 2
-    assert caplog.text.count("GPU-fake-0 belongs to resnet50/run-1") == 1, "told once, not at each heartbeat"
+    assert caplog.text.count("GPU-fake-0 belongs to resnet50/run-1") == 1, "logged once, not at each heartbeat"
 
 
 @pytest.mark.parametrize("duration_s", [60, 700])
@@ -53,7 +48,7 @@ async def test_runs_back_to_back_are_each_measured_from_beginning_to_end(
     async with site.controlled():
         for run in runs:
             await run.train(duration_s)
-            run.tell("finished")
+            run.publish_status("finished")
         await asyncio.sleep(30)
     for number, run in enumerate(runs, start=1):
         begin_s, end_s = run.begin_s or 0.0, run.end_s
@@ -88,7 +83,7 @@ async def test_two_processes_on_one_rank_get_no_limits_until_one_is_gone(tmp_pat
         await train(first, second, duration_s=200)
         assert gpu.requested_power_limit_w == PRIOR_W
         assert site.profiles()[-1].state == "observing"
-        second.tell("lost")
+        second.publish_status("lost")
         await first.train(900)
     assert len(site.profiles()[-1].points) == 6
     assert all(point.iterations_per_s < 0.51 for point in site.profiles()[-1].points), "never of both together"
@@ -101,12 +96,12 @@ async def test_when_one_of_two_processes_on_a_rank_goes_the_other_gets_its_limit
     async with site.controlled():
         await train(first, second, duration_s=100)
         assert gpu.history == []
-        first.tell("lost")
+        first.publish_status("lost")
         await second.train(600)
         assert gpu.requested_power_limit_w < PRIOR_W
 
 
-async def test_a_run_whose_process_is_gone_makes_way_at_once_for_another_on_its_gpu(
+async def test_a_run_without_processes_ends_when_another_needs_its_gpu(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Such as one that was broken off by Ctrl-C and is begun again: another process, another run."""
@@ -115,7 +110,7 @@ async def test_a_run_whose_process_is_gone_makes_way_at_once_for_another_on_its_
     broken_off, again = Training(site, pid=1), Training(site, run="run-2", pid=2)
     async with site.controlled():
         await broken_off.train(60)
-        broken_off.tell("lost")
+        broken_off.publish_status("lost")
         await again.train(600)
         assert gpu.requested_power_limit_w < PRIOR_W
     assert "no limit is set" not in caplog.text
@@ -129,13 +124,13 @@ async def test_a_process_that_only_claims_a_rank_gets_none_of_the_gpus_that_it_n
     first, intruder = Training(site, [gpus[0]], pid=1), Training(site, [gpus[1]], pid=2)
     async with site.controlled():
         await first.train(50)
-        intruder.tell()
+        intruder.publish_status()
         await first.train(900)
     assert gpus[1].history == []
     assert site.profiles()[-1].n_gpus == 1
 
 
-async def test_a_run_of_which_one_rank_is_refused_gets_no_limits_at_all(tmp_path: Path) -> None:
+async def test_a_run_with_one_rejected_claim_gets_no_limits_at_all(tmp_path: Path) -> None:
     gpus = two_gpus()
     site = Site(tmp_path, gpus)
     owner = Training(site, [gpus[1]], job="bert", run="run-2")
@@ -143,12 +138,12 @@ async def test_a_run_of_which_one_rank_is_refused_gets_no_limits_at_all(tmp_path
     async with site.controlled():
         await owner.train(20)
         await train(owner, ranks[0], duration_s=3)  # the heartbeats of the two ranks lie seconds apart
-        ranks[1].tell()
+        ranks[1].publish_status()
         await train(owner, *ranks, duration_s=500)
         assert gpus[0].history == []
         assert len(site.limits(gpus[0])) <= 2, "no limit comes and goes with the heartbeats"
         assert {change.job for change in site.limits(gpus[1])} == {"bert"}
-        owner.tell("finished")
+        owner.publish_status("finished")
         await train(*ranks, duration_s=1_000)
         assert [limit_w for _, limit_w in gpus[0].history][:3] == LADDER_W[1:4]
     final = site.profiles()[-1]
@@ -201,7 +196,7 @@ async def test_each_fold_has_an_account_of_its_own_and_is_managed_from_its_begin
     async with site.controlled():
         for fold in folds:
             await fold.train(180)
-            fold.tell("finished")
+            fold.publish_status("finished")
             await asyncio.sleep(away_s)
         await asyncio.sleep(20)
         assert gpu.requested_power_limit_w == PRIOR_W
@@ -229,11 +224,11 @@ async def test_a_process_that_replaces_a_dead_one_has_an_account_of_its_own(
     async with site.controlled():
         await first.train(600)
         if state is not None:
-            first.tell(state)
+            first.publish_status(state)
         await asyncio.sleep(away_s)
         begin_s = site.clock.now_s()
         await second.train(400)
-        second.tell("finished")
+        second.publish_status("finished")
         await asyncio.sleep(20)
     one, other = [energy for energy in site.energies() if energy.final]
     assert first.begin_s is not None
@@ -256,14 +251,14 @@ async def test_a_limit_that_is_still_being_restored_is_not_the_next_runs_prior_o
         await folds[0].train(180)
         lowered_w = gpu.requested_power_limit_w
         gpu.write_gate = asyncio.Event()
-        folds[0].tell("finished")
+        folds[0].publish_status("finished")
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(folds[1].train(180))
             await asyncio.sleep(stuck_s)
             assert lowered_w == gpu.requested_power_limit_w < PRIOR_W
             gpu.write_gate.set()
         assert gpu.history[-1][1] < PRIOR_W, "it is planned"
-        folds[1].tell("finished")
+        folds[1].publish_status("finished")
         await asyncio.sleep(20)
         assert gpu.requested_power_limit_w == PRIOR_W
     assert max(limit_w for _, limit_w in gpu.history) == PRIOR_W

@@ -1,11 +1,4 @@
-"""Whole days of training under each objective, in virtual time.
-
-Whole days on virtual time: the limit follows a real trace file, falls back where it ends, and survives restarts.
-
-Deadlines and budgets, kept by the whole controller; and a job that is asked something of its own.
-
-The rest of the machine in the plan: what a slow GPU costs beside itself.
-"""
+"""Whole days of training under each objective, in virtual time."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -44,7 +37,7 @@ SLOW = (
     "signal.zone=XX",
     "job.lease_s=120",
 )
-"""A day needs no slices of half a second."""
+"""A day needs no intervals of half a second."""
 WEIGHED = ("plan.objective=eta", "plan.eta=0.8")
 CLEAN_W, DIRTY_W = 165.0, 100.0
 """By eq. 6 with eta = 0.8, at 100 and at 500 g/kWh."""
@@ -84,7 +77,7 @@ async def test_a_whole_day_follows_a_signal_of_two_levels_by_the_hour(tmp_path: 
     training = Training(site, rate=slow_rate_per_s)
     async with site.controlled():
         await training.train(24 * HOUR_S, flush_s=60)
-        training.tell("finished")
+        training.publish_status("finished")
         await site.clock.sleep_until(site.clock.now_s() + 120)
     assert [limit_w for _, limit_w in gpu.history] == [*LADDER_W[1:], CLEAN_W, DIRTY_W, CLEAN_W, PRIOR_W]
     # Within a minute for the signal, one for the plan, and half a one for the run's tick.
@@ -166,7 +159,7 @@ async def test_a_restarted_controller_resumes_run_and_profile_without_a_second_s
     assert len(site.profiles()[-1].points) == 6
 
 
-async def test_a_sweep_that_a_restart_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_an_interrupted_sweep_resumes_after_a_restart(tmp_path: Path) -> None:
     gpu = prior_gpu()
     site = Site(tmp_path / "state", [gpu], *SLOW, *WEIGHED, providers=[trace(tmp_path)])
     training = Training(site, rate=slow_rate_per_s)
@@ -185,11 +178,11 @@ CURIOUS = ("profiler.n_blocks=24", "profiler.block_s=40")
 
 
 async def run_all(site: Site, training: Training) -> None:
-    """Train until the run has as many iterations as it said it would have."""
+    """Train until the run has as many iterations as it has announced."""
     async with site.controlled():
         while training.n_iterations < N_ITERATIONS:
             await training.train(60)
-        training.tell("finished")
+        training.publish_status("finished")
         await asyncio.sleep(30)
 
 
@@ -220,7 +213,7 @@ async def test_a_budget_is_kept_and_all_of_it_is_used_for_time(tmp_path: Path) -
 @pytest.mark.parametrize(
     "overrides", [("plan.objective=deadline", "plan.deadline=9h"), ("plan.objective=budget", "plan.budget=1")]
 )
-async def test_without_a_known_end_the_run_falls_back_and_says_so(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+async def test_without_a_known_end_the_run_falls_back_with_a_reason(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     gpu = prior_gpu()
     site = Site(tmp_path, [gpu], *overrides)
     async with site.controlled():
@@ -246,7 +239,7 @@ SWEEP_S = 2_000.0
 
 
 @pytest.mark.parametrize(("host_power_w", "limit_w"), [(0, 100.0), (1_000, PRIOR_W)])
-async def test_a_machine_that_draws_much_is_not_kept_waiting_by_a_slow_gpu(
+async def test_a_host_that_draws_much_makes_slowing_down_not_worth_it(
     tmp_path: Path, host_power_w: float, limit_w: float
 ) -> None:
     # An iteration costs (0.9 p + host) / p^0.3: it would be least at 0 W without a host, at 476 W with one of 1000 W.

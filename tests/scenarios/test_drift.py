@@ -41,32 +41,32 @@ async def test_a_job_that_keeps_to_its_curve_is_not_profiled_again(tmp_path: Pat
     assert set(states[states.index("planned") :]) == {"planned"}
 
 
-async def test_a_last_will_for_a_blink_of_the_network_does_not_cut_the_account_in_two(tmp_path: Path) -> None:
+async def test_a_last_will_for_a_moment_does_not_split_the_account(tmp_path: Path) -> None:
     gpu = prior_gpu()
     site = Site(tmp_path, [gpu], "plan.max_slowdown=1.3")
     async with site.controlled():
         job = Training(site)
         await job.train(HOUR_S)
-        job.tell("lost")
+        job.publish_status("lost")
         await asyncio.sleep(2)
         assert gpu.requested_power_limit_w == PRIOR_W
-        job.tell("running")
+        job.publish_status("running")
         await job.train(600)
         assert gpu.requested_power_limit_w < PRIOR_W
-        job.tell("finished")
+        job.publish_status("finished")
         await asyncio.sleep(30)
     finals = [energy for energy in site.energies() if energy.final]
     assert [final.iterations for final in finals] == [job.n_iterations]
 
 
-async def test_what_ran_on_a_curve_that_the_job_has_left_keeps_the_baseline_of_that_curve(tmp_path: Path) -> None:
+async def test_iterations_on_a_dropped_curve_keep_its_baseline(tmp_path: Path) -> None:
     site = Site(tmp_path, [prior_gpu()])
     async with site.controlled():
         begin_s = site.clock.now_s()
         halved_s = begin_s + 4 * HOUR_S
         job = Training(site, rate=lambda limit_w: rate_per_s(limit_w) / (1 if site.clock.now_s() < halved_s else 2))
         await job.train(8 * HOUR_S)
-        job.tell("finished")
+        job.publish_status("finished")
         await asyncio.sleep(60)
     final = site.energies()[-1]
     assert final.slowdown_ratio is not None

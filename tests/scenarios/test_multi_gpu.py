@@ -52,7 +52,7 @@ async def test_a_gpu_that_joins_a_run_changes_nothing_of_what_was_saved_before(t
         joined_s = site.clock.now_s()
         await train(ranks)
         for rank in ranks:
-            rank.tell("finished")
+            rank.publish_status("finished")
         await asyncio.sleep(20)
     final = site.energies()[-1]
     assert before.saved_ratio is not None
@@ -70,14 +70,14 @@ async def test_a_gpu_that_another_run_held_for_long_saves_nothing_in_that_time(t
     other = Training(site, gpus[1:], run="run-2", pid=555)
     ranks = [training(site, gpus, 0), training(site, gpus, 1)]
     async with site.controlled():
-        other.tell()
+        other.publish_status()
         await asyncio.sleep(2)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(train(ranks, 2 * HALF_HOUR_S))
             await other.train(HALF_HOUR_S)
-            other.tell("finished")
+            other.publish_status("finished")
         for rank in ranks:
-            rank.tell("finished")
+            rank.publish_status("finished")
         await asyncio.sleep(20)
     final = site.energies()[-1]
     assert final.saved_ratio is not None
@@ -102,7 +102,7 @@ async def test_a_gpu_that_fails_for_a_while_loses_no_energy_and_saves_none_in_th
         gpus[1].errors.clear()
         await train(ranks, HALF_HOUR_S / 2)
         for rank in ranks:
-            rank.tell("finished")
+            rank.publish_status("finished")
         await asyncio.sleep(20)
     final = site.energies()[-1]
     used_j = sum(energy_j(gpu, ranks[0].begin_s or 0.0, ranks[0].end_s) for gpu in gpus)
@@ -147,16 +147,16 @@ async def test_a_gpu_that_returns_later_than_the_others_saves_nothing_meanwhile(
             await asyncio.sleep(2)
             tasks.create_task(train(ranks, 2 * HALF_HOUR_S))
             await asyncio.sleep(HALF_HOUR_S)
-            other.tell("finished")
+            other.publish_status("finished")
         for rank in ranks:
-            rank.tell("finished")
+            rank.publish_status("finished")
         await asyncio.sleep(20)
     saved_ratio = site.energies()[-1].saved_ratio
     assert saved_ratio is not None
     assert 0 < saved_ratio < 0.1
 
 
-async def test_where_one_gpu_of_a_run_is_taken_over_the_others_are_given_back(tmp_path: Path) -> None:
+async def test_where_one_gpu_is_taken_over_the_others_are_released(tmp_path: Path) -> None:
     gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
     site = Site(tmp_path, gpus)
     async with site.controlled():
@@ -166,7 +166,7 @@ async def test_where_one_gpu_of_a_run_is_taken_over_the_others_are_given_back(tm
         gpus[1].set_externally(222.0)
         await job.train(60)
         assert (gpus[0].requested_power_limit_w, gpus[1].requested_power_limit_w) == (PRIOR_W, 222.0)
-        job.tell("finished")
+        job.publish_status("finished")
         await asyncio.sleep(60)
     assert (gpus[0].requested_power_limit_w, gpus[1].requested_power_limit_w) == (PRIOR_W, 222.0)
     assert "other_gpu_not_ours" in {change.reason for change in site.limits(gpus[0])}
@@ -184,7 +184,7 @@ async def test_a_write_in_flight_is_released_when_another_gpu_is_not_ours(tmp_pa
         gpus[1].write_gate.set()
         await job.train(60)
         assert gpus[1].requested_power_limit_w == PRIOR_W
-        job.tell("finished")
+        job.publish_status("finished")
         await asyncio.sleep(60)
     assert gpus[1].requested_power_limit_w == PRIOR_W
 
@@ -196,7 +196,7 @@ async def test_a_rank_that_joins_and_never_iterates_leaves_no_limit_behind(tmp_p
         job = Training(site, gpus[:1])
         await job.train(700)
         assert gpus[0].requested_power_limit_w < PRIOR_W
-        Training(site, gpus[1:], rank=1).tell()
+        Training(site, gpus[1:], rank=1).publish_status()
         await job.train(30)
         assert gpus[0].requested_power_limit_w == PRIOR_W
 
@@ -220,7 +220,7 @@ def waiting_rate(gpus: Sequence[FakeGpu], *, seed: int) -> Callable[[float], flo
     return rate_of_all_per_s
 
 
-async def test_what_the_others_do_not_need_is_saved_and_the_run_is_as_fast(tmp_path: Path) -> None:
+async def test_gpus_that_wait_save_power_and_the_run_is_as_fast(tmp_path: Path) -> None:
     site = Site(tmp_path, [prior_gpu(f"GPU-{n}", n) for n in range(4)], *ONE_LIMIT, "plan.share_slack=true")
     training = Training(site, site.gpus, rate=waiting_rate(site.gpus, seed=1))
     async with site.controlled():

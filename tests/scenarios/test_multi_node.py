@@ -12,7 +12,7 @@ from tests.scenarios.site import POWER_RATIO, PRIOR_W, TOPICS, Training, energy_
 
 LEASE_S = 60.0
 LAG_S = 1.0
-"""A word is on its way, and a limit is written, well within this."""
+"""A plan is delivered, and a limit is written, well within this."""
 
 
 def limit_at_w(gpu: FakeGpu, time_s: float, *, prior_w: float = PRIOR_W) -> float:
@@ -33,13 +33,13 @@ async def test_both_nodes_have_the_limit_that_the_node_of_rank_0_decides_on(tmp_
         assert (follower.reason, follower.detail) == (leader.reason, f"plan of node-a: {leader.detail}")
 
 
-async def test_the_leader_alone_tells_of_the_run_and_adds_up_what_both_have_used(tmp_path: Path) -> None:
+async def test_the_leader_alone_publishes_the_sum_of_both_nodes(tmp_path: Path) -> None:
     site = MultiNodeSite(tmp_path)
     site.gpu_b.draw_w = lambda power_limit_w: 0.5 * power_limit_w
     async with site.controlled():
         await site.train(700)
         for rank in site.ranks:
-            rank.tell("finished")
+            rank.publish_status("finished")
         await asyncio.sleep(30)
     energy = site.a.energies()[-1]
     assert (energy.n_gpus, energy.final) == (2, True)
@@ -76,20 +76,20 @@ async def test_a_silent_leader_is_followed_for_the_lease_and_again_when_it_retur
         assert site.gpu_b.requested_power_limit_w == site.gpu_a.requested_power_limit_w < PRIOR_W
 
 
-async def test_the_last_word_of_a_leader_that_is_gone_is_not_obeyed(tmp_path: Path) -> None:
+async def test_the_retained_plan_of_a_leader_that_is_gone_is_not_followed(tmp_path: Path) -> None:
     site = MultiNodeSite(tmp_path)
     async with site.controlled():
         await site.train(700)
-        word = site.a.plans()[-1]
-    assert word.power_limit_w is not None
-    site.b.bus.publish(TOPICS.run("resnet50", "run-1", "plan"), encode(word), retain=True)
+        plan = site.a.plans()[-1]
+    assert plan.power_limit_w is not None
+    site.b.bus.publish(TOPICS.run("resnet50", "run-1", "plan"), encode(plan), retain=True)
     site.gpu_b.history.clear()
     async with site.controlled(site.b):
         await site.train(600)
     assert site.gpu_b.history == []
 
 
-async def test_a_leader_that_stops_gives_both_nodes_their_limits_back(tmp_path: Path) -> None:
+async def test_a_leader_that_stops_restores_the_limits_of_both_nodes(tmp_path: Path) -> None:
     site = MultiNodeSite(tmp_path)
     async with site.controlled(site.b):
         async with site.controlled(site.a):
@@ -100,11 +100,11 @@ async def test_a_leader_that_stops_gives_both_nodes_their_limits_back(tmp_path: 
         assert site.b.limits(site.gpu_b)[-1].reason == "controller_stopped"
 
 
-async def test_the_end_of_the_run_gives_both_nodes_their_limits_back(tmp_path: Path) -> None:
+async def test_the_end_of_the_run_restores_the_limits_of_both_nodes(tmp_path: Path) -> None:
     site = MultiNodeSite(tmp_path)
     async with site.controlled():
         await site.train(700)
-        site.ranks[0].tell("finished")
+        site.ranks[0].publish_status("finished")
         await asyncio.sleep(LAG_S)
         assert site.gpu_b.requested_power_limit_w == PRIOR_W
         assert site.b.limits(site.gpu_b)[-1].reason == "run_finished"
@@ -154,12 +154,12 @@ async def test_a_run_requeued_on_another_node_is_not_charged_for_its_first_attem
     async with site.b.controlled():
         async with site.a.controlled():
             await first.train(300)
-            first.tell("finished")
+            first.publish_status("finished")
             await asyncio.sleep(60)
             await second.train(100)
         async with site.a.controlled():  # to it, the first attempt is only what the broker has kept
             await second.train(200)
-            second.tell("finished")
+            second.publish_status("finished")
             await asyncio.sleep(60)
     last = [energy for energy in site.a.energies() if energy.final][-1]
     used_j = energy_j(site.gpu_a, second.begin_s or 0.0, second.end_s)

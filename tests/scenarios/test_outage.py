@@ -1,9 +1,4 @@
-"""What fails for a while: the broker, the signal, a GPU, a training process.
-
-Outage drills: days on which the data of the grid fail. Nothing too old is followed, and all of it is told.
-
-Processes that nobody hears for longer than the lease, and that come back: their run goes on where it was.
-"""
+"""What fails for a while: the broker, the signal, a GPU, a training process."""
 
 import asyncio
 import logging
@@ -69,8 +64,8 @@ class Source(FixedProvider):
         self._ahead_s = ahead_s
 
     async def fetch_history(self, *, since_s: float, now_s: float) -> Signal | None:
-        told = await super().fetch_history(since_s=since_s, now_s=now_s + self._ahead_s)
-        return None if told is None else self._falsify((now_s - MIDNIGHT_S) / HOUR_S, told)
+        series = await super().fetch_history(since_s=since_s, now_s=now_s + self._ahead_s)
+        return None if series is None else self._falsify((now_s - MIDNIGHT_S) / HOUR_S, series)
 
 
 class Drill:
@@ -85,7 +80,7 @@ class Drill:
         training = Training(self.site, rate=lambda power_limit_w: rate_per_s(power_limit_w) / 10)
         async with self.site.controlled():
             await training.train(24 * HOUR_S, flush_s=60)
-            training.tell("finished")
+            training.publish_status("finished")
             await asyncio.sleep(120)
 
     @property
@@ -121,11 +116,11 @@ def _holds(change: LimitChange) -> bool:
     return any(abs(_value(change) - value) < 0.5 for value in recent)
 
 
-def outage(hour: float, told: Signal) -> Signal:
+def outage(hour: float, series: Signal) -> Signal:
     """Fail from 6 to 18 o'clock."""
     if 6 <= hour < 18:
         raise SignalUnavailableError("fixed: HTTP 503")
-    return told
+    return series
 
 
 async def test_an_outage_from_6_to_18_is_bridged_by_a_forecast(
@@ -173,10 +168,10 @@ async def test_another_provider_is_used_until_the_first_is_back(tmp_path: Path) 
 
 
 async def test_values_of_another_zone_are_not_followed(tmp_path: Path) -> None:
-    def wrong_zone(hour: float, told: Signal) -> Signal:
+    def wrong_zone(hour: float, series: Signal) -> Signal:
         if 6 <= hour < 18:
             raise SignalDataError("fixed: answers for YY, not for XX")
-        return told
+        return series
 
     drill = Drill(tmp_path, Source(wrong_zone))
     await drill.run()
@@ -185,22 +180,22 @@ async def test_values_of_another_zone_are_not_followed(tmp_path: Path) -> None:
 
 
 async def test_a_tenfold_spike_is_not_followed_and_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def spiked(_: float, told: Signal) -> Signal:
-        at_noon = told.starts_s == MIDNIGHT_S + 12 * HOUR_S
-        return replace(told, values=np.where(at_noon, 10 * told.values, told.values))
+    def spiked(_: float, series: Signal) -> Signal:
+        at_noon = series.starts_s == MIDNIGHT_S + 12 * HOUR_S
+        return replace(series, values=np.where(at_noon, 10 * series.values, series.values))
 
     drill = Drill(tmp_path, Source(spiked))
     await drill.run()
     assert max(_value(change) for change in drill.limits) < 460
     assert all(_holds(change) for change in drill.limits)
-    told = [message for message in caplog.messages if "as a spike" in message]
-    assert len(told) == 1
-    assert "2023-11-15T12:00Z" in told[0]
+    series = [message for message in caplog.messages if "as a spike" in message]
+    assert len(series) == 1
+    assert "2023-11-15T12:00Z" in series[0]
     assert [state for _, state in drill.states] == ["fresh", "held", "fresh"]
 
 
 async def test_a_clock_two_hours_ahead_is_detected(tmp_path: Path) -> None:
-    drill = Drill(tmp_path, Source(lambda _, told: told, ahead_s=2 * HOUR_S))
+    drill = Drill(tmp_path, Source(lambda _, series: series, ahead_s=2 * HOUR_S))
     await drill.run()
     assert drill.limits == []
     everything = drill.site.limits(drill.gpu)
@@ -208,7 +203,7 @@ async def test_a_clock_two_hours_ahead_is_detected(tmp_path: Path) -> None:
 
 
 async def test_values_by_a_clock_two_hours_behind_are_not_held_too_long(tmp_path: Path) -> None:
-    drill = Drill(tmp_path, Source(lambda _, told: told, ahead_s=-2 * HOUR_S))
+    drill = Drill(tmp_path, Source(lambda _, series: series, ahead_s=-2 * HOUR_S))
     await drill.run()
     assert {state for _, state in drill.states} <= {"held", "forecast"}
     held = [change for change in drill.limits if change.reason == "signal_held"]
@@ -220,21 +215,21 @@ LEASE_S = 60.0
 
 
 @contextmanager
-def unheard(training: Training, *, has_heart: bool = True) -> Iterator[None]:
+def cut_off(training: Training, *, has_heart: bool = True) -> Iterator[None]:
     """Keep what a process publishes, and publish it afterwards; without a heart it has no statuses meanwhile."""
     publish, waiting = training._publish, list[tuple[str, Message, bool]]()
     training._publish = lambda leaf, message, *, retain: waiting.append((leaf, message, retain))  # type: ignore[method-assign]
     yield
     training._publish = publish  # type: ignore[method-assign]
-    training.tell("running")
+    training.publish_status("running")
     for leaf, message, retain in waiting:
         if has_heart or leaf != "status":
             publish(leaf, message, retain=retain)
 
 
 async def finals(site: Site, training: Training) -> list[RunEnergy]:
-    """Let a run finish; return the last words that were said of it."""
-    training.tell("finished")
+    """Let a run finish; return its final accounts."""
+    training.publish_status("finished")
     await asyncio.sleep(60)
     return [energy for energy in site.energies() if energy.final]
 
@@ -255,7 +250,7 @@ async def test_a_broker_outage_beyond_the_lease_loses_nothing_of_the_account(
     training = Training(site)
     async with site.controlled():
         await training.train(HOUR_S)
-        with unheard(training):
+        with cut_off(training):
             await training.train(5 * LEASE_S)
             assert gpu.requested_power_limit_w == PRIOR_W
         await training.train(HOUR_S)
@@ -273,7 +268,7 @@ async def test_a_process_that_was_suspended_for_longer_than_the_lease_has_paused
     training = Training(site, rate=lambda limit_w: 1 / suspended_s if is_suspended else rate_per_s(limit_w))
     async with site.controlled():
         await training.train(HOUR_S)
-        with unheard(training, has_heart=False):
+        with cut_off(training, has_heart=False):
             is_suspended = True
             await training.train(1.0)
             assert gpu.requested_power_limit_w == PRIOR_W
@@ -313,7 +308,7 @@ async def test_a_silent_run_is_not_charged_for_another_run_on_its_gpu(tmp_path: 
             await asyncio.sleep(pause_s)
             if pause_s:
                 await other.train(duration_s)
-                other.tell("finished")
+                other.publish_status("finished")
                 await asyncio.sleep(LEASE_S / 2)
         final = (await finals(site, suspended))[-1]
     assert final.iterations == pytest.approx(suspended.n_iterations, abs=30)

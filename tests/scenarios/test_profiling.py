@@ -1,9 +1,4 @@
-"""The power curve of a run is measured in a first sweep and refined under the plan.
-
-A run from its first iteration to its plan and its account, with the real controller on virtual time.
-
-Refining the curve while a job trains: the promise holds, pauses and brakes do no harm, the next run finds it.
-"""
+"""The power curve of a run is measured in a first sweep and refined under the plan."""
 
 import asyncio
 import math
@@ -55,7 +50,7 @@ def check_the_limits(gpu: FakeGpu) -> None:
 async def finish(*trainings: Training) -> None:
     """End the runs, and wait until their accounts are closed."""
     for training in trainings:
-        training.tell("finished")
+        training.publish_status("finished")
     await asyncio.sleep(30)
 
 
@@ -86,7 +81,7 @@ async def test_the_sweep_takes_the_time_that_settling_and_measuring_take(tmp_pat
         await Training(site).train(1_800)
     times_s = [time_s - MIDNIGHT_S for time_s, _ in gpu.history[:6]]
     steps_s = [b_s - a_s for a_s, b_s in pairwise([0.0, *times_s])]
-    # 20 s to settle and 100 s to measure, in slices of 5 s, the first of which is not whole.
+    # 20 s to settle and 100 s to measure, in intervals of 5 s, the first of which is not whole.
     assert all(120 <= step_s <= 135 for step_s in steps_s), steps_s
 
 
@@ -159,7 +154,7 @@ async def test_slow_iterations_are_measured_until_there_are_enough_of_them(tmp_p
     assert all(point.n >= 3 for point in site.profiles()[-1].points)
 
 
-async def test_the_model_is_of_the_limit_that_is_enforced(tmp_path: Path) -> None:
+async def test_points_are_recorded_at_the_enforced_limit(tmp_path: Path) -> None:
     gpu = prior_gpu()
     gpu.out_of_band_power_limit_w = 220.0
     site = Site(tmp_path, [gpu], STATIC)
@@ -194,7 +189,7 @@ async def test_two_gpus_are_profiled_by_their_summed_power_and_the_slowest_rank(
     assert (final.n_gpus, final.iterations) == (2, ranks[1].n_iterations)
 
 
-async def test_two_jobs_on_two_gpus_are_profiled_at_once_and_apart(tmp_path: Path) -> None:
+async def test_two_jobs_on_two_gpus_are_profiled_independently(tmp_path: Path) -> None:
     gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
     site = Site(tmp_path, gpus, STATIC)
     flat = Training(site, [gpus[1]], job="flat", run="run-2", rate=lambda _: 0.5)
@@ -238,7 +233,7 @@ async def test_a_whole_day_of_refinement_and_mixes_keeps_the_promise_and_saves(t
     training = Training(site, rate=noisy(slow_rate_per_s))
     async with site.controlled():
         await training.train(24 * HOUR_S, flush_s=60)
-        training.tell("finished")
+        training.publish_status("finished")
         await asyncio.sleep(120)
     final = site.energies()[-1]
     assert training.begin_s is not None
@@ -256,7 +251,7 @@ async def test_the_promise_holds_while_the_curve_is_refined(tmp_path: Path) -> N
     training = Training(site, rate=noisy(rate_per_s))
     async with site.controlled():
         await training.train(600)
-        training.tell("finished")
+        training.publish_status("finished")
         await asyncio.sleep(30)
     assert training.begin_s is not None
     assert (training.end_s - training.begin_s) * rate_per_s(PRIOR_W) / training.n_iterations <= 1.16
@@ -272,7 +267,7 @@ async def test_a_pause_in_mid_refinement_leaves_the_curve_and_the_account_alone(
         assert 0 < n_tried < 24
         await job.pause(HOUR_S)
         await job.train(HOUR_S)
-        job.tell("finished")
+        job.publish_status("finished")
         await asyncio.sleep(30)
     assert list(dict.fromkeys(report.state for report in site.profiles())) == ["waiting", "profiling", "planned"]
     for point in site.profiles()[-1].points:
@@ -282,16 +277,16 @@ async def test_a_pause_in_mid_refinement_leaves_the_curve_and_the_account_alone(
     assert 1.0 < final.slowdown_ratio <= 1.10
 
 
-async def test_the_next_run_of_a_job_finds_its_refined_curve_and_tries_little_out(tmp_path: Path) -> None:
+async def test_the_next_run_starts_from_the_refined_curve_and_explores_little(tmp_path: Path) -> None:
     gpu = prior_gpu()
     site = Site(tmp_path, [gpu], *CURIOUS, "plan.max_slowdown=1.10")
     first, second = Training(site), Training(site, run="run-2", pid=200)
     async with site.controlled():
         await first.train(HOUR_S)
-        first.tell("finished")
+        first.publish_status("finished")
         n_before = len(site.limits(gpu))
         await second.train(600)
-        second.tell("finished")
+        second.publish_status("finished")
         await asyncio.sleep(30)
     reasons = [change.reason for change in site.limits(gpu)[n_before:]]
     assert "profiling" not in reasons
@@ -299,7 +294,7 @@ async def test_the_next_run_of_a_job_finds_its_refined_curve_and_tries_little_ou
     assert [report.state for report in site.profiles(run="run-2")][:2] == ["waiting", "planned"]
 
 
-async def test_a_run_that_was_cut_off_in_mid_refinement_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_refinement_resumes_after_an_interruption(tmp_path: Path) -> None:
     gpu = prior_gpu()
     site = Site(tmp_path, [gpu], *CURIOUS, "plan.max_slowdown=1.10")
     job = Training(site)
@@ -314,7 +309,7 @@ async def test_a_run_that_was_cut_off_in_mid_refinement_goes_on_where_it_was(tmp
     assert "refining" in reasons
 
 
-async def test_a_job_that_becomes_another_in_mid_profile_is_measured_as_the_other(tmp_path: Path) -> None:
+async def test_a_job_that_changes_during_the_sweep_is_measured_anew(tmp_path: Path) -> None:
     site = Site(tmp_path, [prior_gpu()], *CURIOUS)
     begin_s = site.clock.now_s()
     changed_s = begin_s + 320
@@ -354,7 +349,7 @@ async def test_epochs_of_ten_iterations_are_profiled_and_kept_within_the_budget(
         for epoch in range(250):
             await job.train(10 / rate_per_s(gpu.requested_power_limit_w), epoch=epoch)
             await job.pause(0.8)  # shorter than what counts as a pause: it belongs to the rhythm of the job
-        job.tell("finished")
+        job.publish_status("finished")
         await asyncio.sleep(30)
     assert [report.state for report in site.profiles()].count("profiling") < 10, "it is profiled once"
     final = site.energies()[-1]

@@ -1,9 +1,4 @@
-"""The controller restarts, or the wall clock is stepped, while training goes on.
-
-A controller that is restarted in the middle of a run, on virtual time: its books go on, and so do its promises.
-
-A clock that is stepped in the middle of a run, as where a node had come up with a wrong one.
-"""
+"""The controller restarts, or the wall clock is stepped, while training goes on."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -43,7 +38,7 @@ async def test_after_a_restart_the_account_is_that_of_the_whole_run(tmp_path: Pa
     await training.train(away_s)
     async with site.controlled():
         await training.train(2 * HOUR_S)
-        training.tell("finished")
+        training.publish_status("finished")
         await asyncio.sleep(60)
     final = site.energies()[-1]
     assert training.begin_s is not None
@@ -55,7 +50,7 @@ async def test_after_a_restart_the_account_is_that_of_the_whole_run(tmp_path: Pa
     assert gpu.requested_power_limit_w == PRIOR_W
 
 
-async def test_a_pause_while_nobody_listened_is_no_time_that_has_to_be_made_up(tmp_path: Path) -> None:
+async def test_a_pause_during_downtime_need_not_be_made_up_for(tmp_path: Path) -> None:
     site = Site(tmp_path, [prior_gpu()])
     training = Training(site)
     async with site.controlled():
@@ -64,7 +59,7 @@ async def test_a_pause_while_nobody_listened_is_no_time_that_has_to_be_made_up(t
     await training.pause(600)
     async with site.controlled():
         await training.train(3 * HOUR_S)
-        training.tell("finished")
+        training.publish_status("finished")
         await asyncio.sleep(60)
     final = site.energies()[-1]
     assert final.slowdown_ratio == pytest.approx(1.03, abs=0.004)
@@ -97,7 +92,7 @@ async def test_whichever_node_of_a_run_is_restarted_the_run_keeps_its_baseline(t
         await whole_run.enter_async_context(away.controlled())
         await site.train(HOUR_S)
         for rank in site.ranks:
-            rank.tell("finished")
+            rank.publish_status("finished")
         await asyncio.sleep(60)
     final = site.a.energies()[-1]
     assert final.final
@@ -111,7 +106,7 @@ async def test_whichever_node_of_a_run_is_restarted_the_run_keeps_its_baseline(t
 async def test_a_job_that_drifted_before_a_restart_keeps_its_time_budget_after_it(
     tmp_path: Path, factor: float
 ) -> None:
-    """Without where its ledger starts, what ran on the former curve would be measured by the new one."""
+    """Without the start of its time budget, the time on the former curve would be measured by the new one."""
     gpu = prior_gpu()
     site = Site(tmp_path, [gpu])
     changed_s = site.clock.now_s() + 3 * HOUR_S
@@ -126,7 +121,7 @@ async def test_a_job_that_drifted_before_a_restart_keeps_its_time_budget_after_i
     assert 1.015 < (site.clock.now_s() - begin_s) / ideal_s < 1.032
 
 
-async def test_ranks_that_come_back_seconds_apart_keep_what_each_gpu_has_used_meanwhile(tmp_path: Path) -> None:
+async def test_ranks_that_return_seconds_apart_keep_the_energy_of_each_gpu(tmp_path: Path) -> None:
     """The second GPU draws much more while no controller reads it, which its counter knows."""
     gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
     site = Site(tmp_path, gpus, "profiler.settle_s=2", "profiler.window_s=10")
@@ -166,7 +161,7 @@ async def test_a_restart_with_a_price_prices_the_whole_run_that_counted_grams(tm
         await training.train(1_000.0)
     async with price.controlled():
         await training.train(1_000.0)
-        training.tell("finished")
+        training.publish_status("finished")
         await asyncio.sleep(60)
     final = price.energies()[-1]
     assert (final.final, final.carbon_g) == (True, None)
@@ -222,14 +217,14 @@ async def test_a_clock_that_is_stepped_stops_neither_the_plan_nor_the_account(tm
     job._clock = LoopClock()
     async with site.controlled():
         await job.train(1_200)
-        before_s, n_told, n_changes = site.energies()[-1].duration_s, meter_times(site), len(gpu.history)
+        before_s, n_before, n_changes = site.energies()[-1].duration_s, meter_times(site), len(gpu.history)
         clock.step_s = step_s
         await job.train(1_200)
         assert site.energies()[-1].duration_s == pytest.approx(before_s + 1_200, abs=20)
-        assert meter_times(site) - n_told == pytest.approx(240, abs=5)
+        assert meter_times(site) - n_before == pytest.approx(240, abs=5)
         assert len(gpu.history) >= n_changes + 1, "planned anew, with the value of the hour"
 
 
 def meter_times(site: Site) -> int:
-    """Return how often a GPU's energy was told."""
+    """Return how often a GPU's energy was published."""
     return len([decode(p, GpuEnergy) for p in site.bus.payloads(TOPICS.gpu(NODE, site.gpus[0].uuid, "energy"))])

@@ -202,7 +202,7 @@ async def test_the_end_of_a_run_restores_its_gpu(tmp_path: Path, state: str | No
     async with site.controlled():
         first, _ = await train_both(site, 600)
         if state is not None:
-            first.tell(state)
+            first.publish_status(state)
             await asyncio.sleep(40)
         else:
             await asyncio.sleep(80)
@@ -234,7 +234,7 @@ async def test_without_permission_a_run_is_measured_and_published_and_nothing_is
     training = Training(site)
     async with site.controlled():
         await training.train(900)
-        training.tell("finished")
+        training.publish_status("finished")
         await asyncio.sleep(30)
     assert gpu.history == []
     assert site.profiles()[-1].state == "observing"

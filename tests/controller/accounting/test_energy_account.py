@@ -1,9 +1,4 @@
-"""The energy account of a run: what it used, and what the same work would have used at the prior limit.
-
-The account of a run: slices at the readings of the meters, and totals beside the baseline, by exact arithmetic.
-
-The books of a run: how long energy waits for the iterations that go with it.
-"""
+"""The energy account: intervals at the readings of the meters, totals beside the baseline, and resumption."""
 
 import asyncio
 from collections.abc import Sequence
@@ -73,68 +68,68 @@ def log_of(begin_s: float, ends_s: Sequence[float]) -> IterationLog:
     return log
 
 
-def piece(*, duration_s: float, n_iterations: float, energy_j: float, active: bool = True) -> MeterInterval:
+def interval(*, duration_s: float, n_iterations: float, energy_j: float, active: bool = True) -> MeterInterval:
     """Return a slice that begins at 0."""
     return MeterInterval(begin_ns=0, end_ns=ns(duration_s), active=active, n_iterations=n_iterations, energy_j=energy_j)
 
 
 def test_time_is_cut_at_the_readings_and_energy_goes_with_it() -> None:
     log = log_of(0, [1, 2, 3, 4, 5, 6])
-    pieces = meter_intervals(logs=[log], meters=[FixedMeter((0, 0), (2, 100), (4, 400))], since_ns=0, until_ns=ns(6))
-    assert [(p.duration_s, p.n_iterations, p.energy_j, p.active) for p in pieces] == [
+    intervals = meter_intervals(logs=[log], meters=[FixedMeter((0, 0), (2, 100), (4, 400))], since_ns=0, until_ns=ns(6))
+    assert [(p.duration_s, p.n_iterations, p.energy_j, p.active) for p in intervals] == [
         (2, 2, 100, True),
         (2, 2, 300, True),
     ]
 
 
-def test_a_cut_goes_no_further_than_the_iterations_are_known() -> None:
+def test_intervals_end_where_the_iterations_are_known_no_further() -> None:
     log = log_of(0, [1, 2, 3])
-    pieces = meter_intervals(logs=[log], meters=[steady_meter(10, 0, 2, 4)], since_ns=0, until_ns=ns(3))
-    assert [p.end_ns for p in pieces] == [ns(2)]
+    intervals = meter_intervals(logs=[log], meters=[steady_meter(10, 0, 2, 4)], since_ns=0, until_ns=ns(3))
+    assert [p.end_ns for p in intervals] == [ns(2)]
 
 
 def test_the_end_of_a_run_is_cut_between_two_readings() -> None:
     log = log_of(0, [1, 2, 3])
-    pieces = meter_intervals(
+    intervals = meter_intervals(
         logs=[log], meters=[steady_meter(10, 0, 2, 4)], since_ns=0, until_ns=ns(3), to_the_end=True
     )
-    assert [(p.end_ns, p.energy_j) for p in pieces] == [(ns(2), 20), (ns(3), 10)]
+    assert [(p.end_ns, p.energy_j) for p in intervals] == [(ns(2), 20), (ns(3), 10)]
 
 
-def test_a_cut_that_goes_on_from_the_last_one_begins_between_two_readings() -> None:
+def test_intervals_continue_between_two_readings() -> None:
     log = log_of(0, [1, 2, 3, 4])
-    pieces = meter_intervals(logs=[log], meters=[steady_meter(10, 0, 2, 4)], since_ns=ns(1), until_ns=ns(4))
-    assert [(p.begin_ns, p.end_ns, p.energy_j) for p in pieces] == [
+    intervals = meter_intervals(logs=[log], meters=[steady_meter(10, 0, 2, 4)], since_ns=ns(1), until_ns=ns(4))
+    assert [(p.begin_ns, p.end_ns, p.energy_j) for p in intervals] == [
         (ns(1), ns(2), 10),
         (ns(2), ns(4), 20),
     ]
 
 
-def test_what_was_used_before_the_first_reading_is_not_guessed() -> None:
+def test_energy_before_the_first_reading_is_not_guessed() -> None:
     log = log_of(0, [1, 2, 3, 4])
-    pieces = meter_intervals(logs=[log], meters=[steady_meter(10, 2, 4)], since_ns=0, until_ns=ns(4))
-    assert [(p.begin_ns, p.end_ns) for p in pieces] == [(ns(2), ns(4))]
+    intervals = meter_intervals(logs=[log], meters=[steady_meter(10, 2, 4)], since_ns=0, until_ns=ns(4))
+    assert [(p.begin_ns, p.end_ns) for p in intervals] == [(ns(2), ns(4))]
 
 
 def test_two_gpus_add_up_and_the_slowest_rank_counts() -> None:
     quick, slow = log_of(0, [1, 2, 3, 4]), log_of(0, [2, 4])
     meters = [steady_meter(100, 0, 2, 4), steady_meter(50, 0.5, 1.5, 4.5)]
-    pieces = meter_intervals(logs=[quick, slow], meters=meters, since_ns=ns(2), until_ns=ns(4))
-    assert [(p.n_iterations, p.energy_j) for p in pieces] == [(1, 300)]
+    intervals = meter_intervals(logs=[quick, slow], meters=meters, since_ns=ns(2), until_ns=ns(4))
+    assert [(p.n_iterations, p.energy_j) for p in intervals] == [(1, 300)]
 
 
-def test_a_slice_in_which_one_rank_paused_is_a_pause() -> None:
+def test_an_interval_in_which_one_rank_paused_is_a_pause() -> None:
     running, paused = log_of(0, [1, 2, 3, 4]), log_of(0, [1])
-    pieces = meter_intervals(logs=[running, paused], meters=[steady_meter(10, 0, 4)], since_ns=0, until_ns=ns(4))
-    assert [p.active for p in pieces] == [False]
+    intervals = meter_intervals(logs=[running, paused], meters=[steady_meter(10, 0, 4)], since_ns=0, until_ns=ns(4))
+    assert [p.active for p in intervals] == [False]
 
 
 @pytest.mark.parametrize("meters", [[], [FixedMeter()], [steady_meter(1, 0, 9), FixedMeter()]])
-def test_without_a_reading_of_every_meter_there_is_no_slice(meters: list[FixedMeter]) -> None:
+def test_without_a_reading_of_every_meter_there_is_no_interval(meters: list[FixedMeter]) -> None:
     assert meter_intervals(logs=[log_of(0, [1])], meters=meters, since_ns=0, until_ns=ns(1)) == []
 
 
-def test_a_cut_with_nothing_new_is_empty() -> None:
+def test_without_anything_new_there_is_no_interval() -> None:
     assert meter_intervals(logs=[log_of(0, [1])], meters=[steady_meter(1, 0, 9)], since_ns=ns(1), until_ns=ns(1)) == []
 
 
@@ -144,31 +139,31 @@ def test_a_pause_costs_no_more_to_read_the_longer_it_lasts() -> None:
     assert sum(meter.n_read for meter in meters) <= 2 * len(meters)
 
 
-def test_a_meter_that_has_read_as_far_as_iterations_are_known_is_not_given_up() -> None:
+def test_a_meter_that_has_read_far_enough_is_not_missing() -> None:
     log, meters = log_of(0, [1, 2, 3, 4]), [steady_meter(100, 0, 2, 4, 90), steady_meter(50, 0, 2, 4)]
-    pieces = meter_intervals(logs=[log], meters=meters, since_ns=0, until_ns=ns(4), patient_from_ns=ns(60))
-    assert [p.energy_j for p in pieces] == [300, 300]
+    intervals = meter_intervals(logs=[log], meters=meters, since_ns=0, until_ns=ns(4), patient_from_ns=ns(60))
+    assert [p.energy_j for p in intervals] == [300, 300]
 
 
-def test_a_slice_tells_how_long_iterations_of_the_slowest_rank_took() -> None:
+def test_an_interval_has_the_iteration_times_of_the_slowest_rank() -> None:
     quick, slow = log_of(0, [1, 2, 3, 4]), log_of(0, [2, 4])
-    pieces = meter_intervals(logs=[quick, slow], meters=[steady_meter(1, 0, 1.5, 4)], since_ns=0, until_ns=ns(4))
-    assert [piece.iteration_times_s for piece in pieces] == [(), (2.0, 2.0)]
+    intervals = meter_intervals(logs=[quick, slow], meters=[steady_meter(1, 0, 1.5, 4)], since_ns=0, until_ns=ns(4))
+    assert [interval.iteration_times_s for interval in intervals] == [(), (2.0, 2.0)]
 
 
 @pytest.mark.parametrize(("kind", "spent"), [("energy", 2 * 3_000 / J_PER_KWH), ("carbon", 2 * 3_000 * 50 / J_PER_KWH)])
-def test_what_a_budget_has_paid_counts_the_rest_of_the_machine_and_the_building(kind: str, spent: float) -> None:
+def test_a_budget_pays_for_the_host_and_the_building(kind: str, spent: float) -> None:
     totals = EnergyTotals()
-    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 50.0)
+    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 50.0)
     assert totals.spent(kind=kind, host_power_w=100.0, pue=2.0) == pytest.approx(spent)
 
 
-def test_what_a_budget_of_money_has_paid_is_not_known_before_the_price_is() -> None:
+def test_what_a_budget_of_money_has_paid_is_unknown_without_a_price() -> None:
     totals = EnergyTotals()
-    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2 * J_PER_KWH), None)
+    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2 * J_PER_KWH), None)
     assert totals.spent(kind="price") is None
-    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2 * J_PER_KWH), 0.30)
-    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2 * J_PER_KWH), 0.60)
+    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2 * J_PER_KWH), 0.30)
+    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2 * J_PER_KWH), 0.60)
     assert totals.spent(kind="price") == pytest.approx(2 * (0.30 + 0.30 + 0.60))
     host_kwh = 360.0 * 10 / J_PER_KWH
     assert totals.spent(kind="price", host_power_w=360.0) == pytest.approx((2 + host_kwh) * (0.30 + 0.30 + 0.60))
@@ -177,18 +172,18 @@ def test_what_a_budget_of_money_has_paid_is_not_known_before_the_price_is() -> N
 def test_the_first_signal_value_prices_what_ran_before_on_both_sides() -> None:
     late, known = EnergyTotals(), EnergyTotals()
     for totals, first in ((late, None), (known, 200.0)):
-        totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), first)
+        totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), first)
         totals.close_curve(PROFILE)
-        totals.add(piece(duration_s=10, n_iterations=9, energy_j=2_500), first)
-        totals.add(piece(duration_s=5, n_iterations=0, energy_j=300, active=False), first)
-        totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 200.0)
-        totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 400.0)
+        totals.add(interval(duration_s=10, n_iterations=9, energy_j=2_500), first)
+        totals.add(interval(duration_s=5, n_iterations=0, energy_j=300, active=False), first)
+        totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 200.0)
+        totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 400.0)
     assert late.report(kind="carbon", profile=PROFILE) == pytest.approx(known.report(kind="carbon", profile=PROFILE))
 
 
 def test_the_totals_of_an_unprofiled_run_have_no_baseline() -> None:
     totals = EnergyTotals()
-    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 360.0)
+    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 360.0)
     assert totals.report(kind="carbon", profile=None) == {
         "energy_j": 2_000,
         "duration_s": 10,
@@ -198,7 +193,7 @@ def test_the_totals_of_an_unprofiled_run_have_no_baseline() -> None:
 
 def test_the_baseline_is_the_same_work_at_the_highest_limit() -> None:
     totals = EnergyTotals()
-    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), None)
+    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), None)
     report = totals.report(kind="energy", profile=PROFILE)
     assert report["baseline_energy_j"] == 8 * 300
     assert report["baseline_duration_s"] == 8
@@ -208,8 +203,8 @@ def test_the_baseline_is_the_same_work_at_the_highest_limit() -> None:
 
 def test_carbon_is_saved_where_work_moves_to_a_clean_hour() -> None:
     totals = EnergyTotals()
-    totals.add(piece(duration_s=10, n_iterations=10, energy_j=3_000), 100.0)
-    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 400.0)
+    totals.add(interval(duration_s=10, n_iterations=10, energy_j=3_000), 100.0)
+    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 400.0)
     report = totals.report(kind="carbon", profile=PROFILE)
     assert report["carbon_g"] == pytest.approx((3_000 * 100 + 2_000 * 400) / J_PER_KWH)
     assert report["baseline_carbon_g"] == pytest.approx((10 * 300 * 100 + 8 * 300 * 400) / J_PER_KWH)
@@ -218,7 +213,7 @@ def test_carbon_is_saved_where_work_moves_to_a_clean_hour() -> None:
 
 def test_a_price_makes_a_cost() -> None:
     totals = EnergyTotals()
-    totals.add(piece(duration_s=10, n_iterations=8, energy_j=1_800_000), 0.30)
+    totals.add(interval(duration_s=10, n_iterations=8, energy_j=1_800_000), 0.30)
     report = totals.report(kind="price", profile=PROFILE)
     assert report["cost"] == pytest.approx(0.15)
     assert "carbon_g" not in report
@@ -226,26 +221,26 @@ def test_a_price_makes_a_cost() -> None:
 
 def test_a_pause_counts_the_same_on_both_sides() -> None:
     totals = EnergyTotals()
-    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 100.0)
-    totals.add(piece(duration_s=100, n_iterations=0, energy_j=5_000, active=False), 100.0)
+    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 100.0)
+    totals.add(interval(duration_s=100, n_iterations=0, energy_j=5_000, active=False), 100.0)
     report = totals.report(kind="carbon", profile=PROFILE)
     assert report["baseline_energy_j"] == 2_400 + 5_000
     assert report["baseline_duration_s"] == 8 + 100
     assert report["baseline_carbon_g"] == pytest.approx((2_400 + 5_000) * 100 / J_PER_KWH)
 
 
-def test_a_missing_value_counts_as_the_last_that_was_known_or_else_as_the_first() -> None:
+def test_a_missing_value_counts_as_the_last_known_or_else_the_first() -> None:
     totals = EnergyTotals()
-    totals.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), None)
-    totals.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), 200.0)
-    totals.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), None)
-    totals.add(piece(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), 300.0)
+    totals.add(interval(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), None)
+    totals.add(interval(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), 200.0)
+    totals.add(interval(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), None)
+    totals.add(interval(duration_s=1, n_iterations=1, energy_j=J_PER_KWH), 300.0)
     assert totals.report(kind="carbon", profile=None)["carbon_g"] == pytest.approx(200 + 200 + 200 + 300)
 
 
 def test_a_price_that_makes_the_baseline_free_saves_no_share_of_it() -> None:
     totals = EnergyTotals()
-    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 0.0)
+    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 0.0)
     assert totals.report(kind="price", profile=PROFILE)["saved_ratio"] is None
 
 
@@ -260,19 +255,19 @@ def test_the_turn_of_an_epoch_takes_as_long_at_any_limit() -> None:
 
 def test_iterations_at_the_edge_of_a_pause_belong_to_the_pause() -> None:
     totals = EnergyTotals()
-    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), None)
-    totals.add(piece(duration_s=5, n_iterations=2, energy_j=1_000, active=False), None)
+    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), None)
+    totals.add(interval(duration_s=5, n_iterations=2, energy_j=1_000, active=False), None)
     report = totals.report(kind="energy", profile=PROFILE)
     assert report["baseline_energy_j"] == 8 * 300 + 1_000
     assert report["baseline_duration_s"] == 8 + 5
 
 
-def test_what_ran_without_a_curve_counts_as_it_was_once_another_one_holds() -> None:
+def test_without_a_curve_the_baseline_is_the_energy_used() -> None:
     totals = EnergyTotals()
-    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 2.0)
-    totals.add(piece(duration_s=5, n_iterations=0, energy_j=100, active=False), 2.0)
+    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 2.0)
+    totals.add(interval(duration_s=5, n_iterations=0, energy_j=100, active=False), 2.0)
     totals.close_curve(None)
-    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 2.0)
+    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 2.0)
     report = totals.report(kind="carbon", profile=PROFILE)
     assert report["baseline_energy_j"] == pytest.approx(2_000 + 100 + 8 * 300)
     assert report["baseline_duration_s"] == pytest.approx(10 + 5 + 8)
@@ -281,11 +276,11 @@ def test_what_ran_without_a_curve_counts_as_it_was_once_another_one_holds() -> N
 
 def test_the_first_signal_value_prices_what_ran_before_without_a_curve() -> None:
     totals = EnergyTotals()
-    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), None)
-    totals.add(piece(duration_s=10, n_iterations=8, energy_j=2_000), 3.0)
+    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), None)
+    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 3.0)
     totals.close_curve(None)
     totals.close_curve(None)
-    totals.add(piece(duration_s=1, n_iterations=1, energy_j=300), 3.0)
+    totals.add(interval(duration_s=1, n_iterations=1, energy_j=300), 3.0)
     assert totals.report(kind="carbon", profile=PROFILE)["saved_ratio"] == pytest.approx(0.0)
 
 
@@ -293,22 +288,22 @@ def test_while_one_meter_fails_nothing_is_active_and_its_energy_is_added_later()
     log = log_of(0, list(range(1, 101)))
     good, failing = steady_meter(10, *range(101)), FixedMeter(*((second, 5.0 * second) for second in range(11)))
     accounted_j: dict[EnergyMeter, float] = {}
-    pieces: list[MeterInterval] = []
+    intervals: list[MeterInterval] = []
     for until_s in (10, 50, 100):
         if until_s == 100:
             failing.samples += steady_meter(5, 60, *range(61, 101)).samples
-        pieces += meter_intervals(
+        intervals += meter_intervals(
             logs=[log],
             meters=[good, failing],
-            since_ns=pieces[-1].end_ns if pieces else 0,
+            since_ns=intervals[-1].end_ns if intervals else 0,
             until_ns=ns(until_s),
             patient_from_ns=ns(until_s - 5),
             accounted_j=accounted_j,
         )
-    assert sum(piece.energy_j for piece in pieces) == pytest.approx(1_500)
-    assert sum(piece.duration_s for piece in pieces) == pytest.approx(100)
-    assert sum(piece.duration_s for piece in pieces if not piece.active) == pytest.approx(40)
-    assert [piece.energy_j for piece in pieces if not piece.duration_s] == [pytest.approx(200)]
+    assert sum(interval.energy_j for interval in intervals) == pytest.approx(1_500)
+    assert sum(interval.duration_s for interval in intervals) == pytest.approx(100)
+    assert sum(interval.duration_s for interval in intervals if not interval.active) == pytest.approx(40)
+    assert [interval.energy_j for interval in intervals if not interval.duration_s] == [pytest.approx(200)]
 
 
 TICK_S = 0.1
@@ -325,26 +320,27 @@ async def test_an_iteration_of_twelve_minutes_is_no_pause() -> None:
         limiter=FakeLimiter(gpu),
         publish=lambda *_: None,
     )
-    books, log = EnergyAccount(clock=gpu.clock, signal=signal), IterationLog()
+    account, log = EnergyAccount(clock=gpu.clock, signal=signal), IterationLog()
 
-    def hear(message: Iterations) -> list[bool]:
+    def add(message: Iterations) -> list[bool]:
         assert log.append(message, now_ns=gpu.clock.monotonic_ns())
         assert log.begin_ns is not None
         assert log.end_ns is not None
         known_ns = log.begin_ns, log.end_ns
-        return [piece.active for piece in books.advance(known_ns, logs=[log], meters={gpu.uuid: meter}, tick_s=TICK_S)]
+        intervals = account.advance(known_ns, logs=[log], meters={gpu.uuid: meter}, tick_s=TICK_S)
+        return [interval.active for interval in intervals]
 
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(meter.run())
         await asyncio.sleep(2.05)
-        assert all(hear(iterations(0, [1, 2])))
+        assert all(add(iterations(0, [1, 2])))
         await asyncio.sleep(720)
         known_ns = ns(0), ns(2)
-        assert list(books.advance(known_ns, logs=[log], meters={gpu.uuid: meter}, tick_s=TICK_S)) == []
-        pieces = hear(iterations(2, [722], seq=1, first=2))
+        assert list(account.advance(known_ns, logs=[log], meters={gpu.uuid: meter}, tick_s=TICK_S)) == []
+        intervals = add(iterations(2, [722], seq=1, first=2))
         reading.cancel()
-    assert (len(pieces) > 7_000, all(pieces)) == (True, True)
-    assert books.totals.energy_j > 0.99 * meter.energy_j
+    assert (len(intervals) > 7_000, all(intervals)) == (True, True)
+    assert account.totals.energy_j > 0.99 * meter.energy_j
 
 
 async def running(gpu: FakeGpu, *, duration_s: float) -> GpuEnergyMeter:
@@ -372,12 +368,12 @@ def before(
     signal: tuple[str | None, str | None] = (None, None),
     **sums: Any,  # noqa: ANN401 — the record checks them
 ) -> AccountSnapshot:
-    """Return the books of a former controller, of GPUs without a counter that drew 300 W."""
+    """Return the account of a former controller, of GPUs without a counter that drew 300 W."""
     totals = EnergyTotals(energy_j=300.0 * cut_s, duration_s=cut_s, **sums)
     return AccountSnapshot(totals=totals, until_ns=ns(cut_s), counters_j=dict.fromkeys(gpus), signal=signal)
 
 
-async def test_each_part_of_the_time_without_a_controller_has_the_price_of_its_time() -> None:
+async def test_each_part_of_the_downtime_has_the_price_of_its_time() -> None:
     """Four hours, of which the first costs 100 and each other 500; known is the iteration that follows them."""
     gpu, signal = FakeGpu(), FixedSignal(100.0)
     assert signal.series is not None
@@ -385,31 +381,31 @@ async def test_each_part_of_the_time_without_a_controller_has_the_price_of_its_t
     signal.series = replace(signal.series, values=values)
     await asyncio.sleep(4 * 3_600)
     meter = await running(gpu, duration_s=20.0)
-    books, log = EnergyAccount(clock=gpu.clock, signal=signal), IterationLog()
-    books.resume(before(10.0))
+    account, log = EnergyAccount(clock=gpu.clock, signal=signal), IterationLog()
+    account.resume(before(10.0))
     assert log.append(iterations(4 * 3_600, [4 * 3_600 + 15]), now_ns=gpu.clock.monotonic_ns())
     known_ns = ns(4 * 3_600), ns(4 * 3_600 + 15)
-    list(books.advance(known_ns, logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
+    list(account.advance(known_ns, logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
     expected = 300.0 * (3_590 * 100.0 + (3 * 3_600 + 15) * 500.0)
-    assert books.totals.signal_energy == pytest.approx(expected + 300.0 * 10 * 100.0, rel=0.03)
+    assert account.totals.signal_energy == pytest.approx(expected + 300.0 * 10 * 100.0, rel=0.03)
 
 
-async def test_former_books_wait_a_minute_for_the_signal_that_is_to_price_them() -> None:
+async def test_a_resumed_account_waits_a_minute_for_the_signal() -> None:
     gpu, signal = FakeGpu(), FixedSignal()
     await asyncio.sleep(100)
     meter = await running(gpu, duration_s=20.0)
-    books, log = EnergyAccount(clock=gpu.clock, signal=signal), IterationLog()
-    books.resume(before(10.0, has_signal=True, last_value=100.0))
+    account, log = EnergyAccount(clock=gpu.clock, signal=signal), IterationLog()
+    account.resume(before(10.0, has_signal=True, last_value=100.0))
     assert log.append(iterations(100, [115]), now_ns=gpu.clock.monotonic_ns())
 
-    def pieces() -> list[MeterInterval]:
-        return list(books.advance((ns(100), ns(115)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
+    def intervals() -> list[MeterInterval]:
+        return list(account.advance((ns(100), ns(115)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
 
-    assert pieces() == []
+    assert intervals() == []
     await asyncio.sleep(59)
-    assert pieces() == []
+    assert intervals() == []
     await asyncio.sleep(2)
-    assert [piece.active for piece in pieces()][:3] == [False, True, True]
+    assert [interval.active for interval in intervals()][:3] == [False, True, True]
 
 
 @pytest.mark.parametrize("former", [("price", "EUR/kWh"), ("price", None), ("carbon", "lb/kWh")])
@@ -419,51 +415,51 @@ async def test_sums_in_the_unit_of_another_signal_are_void_and_priced_anew(
     gpu, signal = FakeGpu(), FixedSignal(100.0)
     await asyncio.sleep(10)
     meter = await running(gpu, duration_s=20.0)
-    books, log = EnergyAccount(clock=gpu.clock, signal=signal), IterationLog()
+    account, log = EnergyAccount(clock=gpu.clock, signal=signal), IterationLog()
     names = ("energy", "time", "iterations")
     sums: dict[str, Any] = {f"signal_{name}": 9e9 for name in names} | {"last_value": 9e9}
     sums |= {"pause_signal_energy": 9e9, "open_signal_energy": 9e9}
-    books.resume(before(10.0, signal=former, has_signal=True, **sums))
+    account.resume(before(10.0, signal=former, has_signal=True, **sums))
     assert log.append(iterations(10, [20, 25]), now_ns=gpu.clock.monotonic_ns())
-    list(books.advance((ns(10), ns(25)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
-    totals = books.totals
+    list(account.advance((ns(10), ns(25)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
+    totals = account.totals
     assert totals.signal_energy == pytest.approx(100.0 * totals.energy_j)
     assert totals.signal_time == pytest.approx(100.0 * totals.duration_s)
     assert totals.signal_iterations == pytest.approx(100.0 * totals.n_iterations)
     assert totals.pause_signal_energy == pytest.approx(100.0 * totals.pause_energy_j)
     assert totals.open_signal_energy == pytest.approx(100.0 * totals.open_energy_j)
-    balance = books.snapshot({gpu.uuid: meter})
+    balance = account.snapshot({gpu.uuid: meter})
     assert balance is not None
     assert balance.signal == ("carbon", "g/kWh")
 
 
 @pytest.mark.parametrize("former", [(None, None), ("carbon", None), ("carbon", "g/kWh")])
-async def test_sums_of_the_same_signal_are_kept_as_are_those_of_which_nobody_said_so(
+async def test_sums_of_the_same_or_an_unknown_signal_are_kept(
     former: tuple[str | None, str | None],
 ) -> None:
     gpu, signal = FakeGpu(), FixedSignal(100.0)
     await asyncio.sleep(10)
     meter = await running(gpu, duration_s=20.0)
-    books, log = EnergyAccount(clock=gpu.clock, signal=signal), IterationLog()
-    books.resume(before(10.0, signal=former, has_signal=True, signal_energy=9e9))
+    account, log = EnergyAccount(clock=gpu.clock, signal=signal), IterationLog()
+    account.resume(before(10.0, signal=former, has_signal=True, signal_energy=9e9))
     assert log.append(iterations(10, [20, 25]), now_ns=gpu.clock.monotonic_ns())
-    list(books.advance((ns(10), ns(25)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
-    assert books.totals.signal_energy > 9e9
+    list(account.advance((ns(10), ns(25)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
+    assert account.totals.signal_energy > 9e9
 
 
-async def test_former_books_wait_three_heartbeats_for_the_gpus_that_they_are_of() -> None:
+async def test_a_resumed_account_waits_three_heartbeats_for_its_gpus() -> None:
     gpu = FakeGpu()
     await asyncio.sleep(100)
     meter = await running(gpu, duration_s=20.0)
-    books, log = EnergyAccount(clock=gpu.clock, signal=FixedSignal(kind="energy")), IterationLog()
-    books.resume(before(10.0, gpus=["GPU-fake-0", "GPU-fake-1"]))
+    account, log = EnergyAccount(clock=gpu.clock, signal=FixedSignal(kind="energy")), IterationLog()
+    account.resume(before(10.0, gpus=["GPU-fake-0", "GPU-fake-1"]))
     assert log.append(iterations(100, [115]), now_ns=gpu.clock.monotonic_ns())
 
-    def pieces(*uuids: str) -> list[MeterInterval]:
+    def intervals(*uuids: str) -> list[MeterInterval]:
         meters = dict.fromkeys(uuids, meter)
-        return list(books.advance((ns(100), ns(115)), logs=[log], meters=meters, tick_s=1.0))
+        return list(account.advance((ns(100), ns(115)), logs=[log], meters=meters, tick_s=1.0))
 
     await asyncio.sleep(29)
-    assert pieces("GPU-fake-0") == []
+    assert intervals("GPU-fake-0") == []
     await asyncio.sleep(2)
-    assert len(pieces("GPU-fake-0")) > 1, "one that never comes is not waited for any longer"
+    assert len(intervals("GPU-fake-0")) > 1, "one that never comes is not waited for any longer"

@@ -36,7 +36,7 @@ def test_iterations_are_counted_with_the_fractions_at_both_ends() -> None:
     assert log.activity(ns(0), ns(100)).n_iterations == 3
 
 
-def test_the_time_of_each_iteration_that_ended_in_an_interval_is_told() -> None:
+def test_the_times_of_iterations_that_ended_in_an_interval() -> None:
     log = log_of((10, [12, 15, 16]), (60, [61, 64]))
     assert log.iteration_times_s(ns(12), ns(64), at_most=9) == pytest.approx((3, 1, 1, 3))
     assert log.iteration_times_s(ns(11.9), ns(15.9), at_most=9) == pytest.approx((2, 3)), "whole ones, whenever begun"
@@ -84,14 +84,14 @@ def test_what_lies_outside_is_not_covered() -> None:
     assert not log.activity(ns(9.9), ns(12)).is_continuous
 
 
-def test_iterations_that_were_lost_on_the_way_ran_all_the_same() -> None:
+def test_lost_messages_count_as_iterations() -> None:
     log = IterationLog()
     log.append(iterations(0, [1, 2], seq=0, first=0), now_ns=LATE_NS)
     assert log.append(iterations(7, [8], seq=3, first=7), now_ns=LATE_NS)
     assert (log.n_iterations, log.n_lost, log.active_s) == (8, 5, 8.0)
 
 
-def test_a_run_that_was_joined_in_the_middle_has_lost_nothing() -> None:
+def test_a_run_observed_from_the_middle_has_lost_nothing() -> None:
     log = IterationLog()
     log.append(iterations(100, [101], seq=40, first=4_000), now_ns=LATE_NS)
     assert (log.n_iterations, log.n_lost) == (1, 0)
@@ -108,14 +108,14 @@ def test_a_run_that_was_joined_in_the_middle_has_lost_nothing() -> None:
     ],
     ids=["repeats", "older", "iterations repeat", "begins before the last end", "lies in the past"],
 )
-def test_what_repeats_or_goes_backwards_is_refused_and_changes_nothing(message: Iterations) -> None:
+def test_messages_that_repeat_or_go_backwards_are_rejected(message: Iterations) -> None:
     log = log_of((0, [1, 2]), (2, [3]))
     assert not log.append(message, now_ns=LATE_NS)
     assert (log.n_iterations, log.n_rejected, log.end_ns) == (3, 1, ns(3))
     assert log.append(iterations(3, [4], seq=2, first=3), now_ns=LATE_NS)
 
 
-def test_an_iteration_from_the_future_is_refused() -> None:
+def test_an_iteration_from_the_future_is_rejected() -> None:
     log = IterationLog()
     assert not log.append(iterations(0, [100]), now_ns=ns(100) - LATEST_FUTURE_NS - 1)
     assert log.append(iterations(0, [100]), now_ns=ns(100) - LATEST_FUTURE_NS)
@@ -129,19 +129,19 @@ def test_epochs_are_counted_by_their_highest_number() -> None:
 
 
 @pytest.mark.parametrize(("first", "epochs"), [(0, 3), (300, 3), (350, 3), (351, 2), (399, 2)])
-def test_a_log_that_begins_late_counts_the_epochs_that_it_has_heard(first: int, epochs: int) -> None:
-    """Epochs are of 100 iterations each; those heard are number 3, of which the beginning is missing, to 5."""
+def test_a_log_that_begins_late_counts_the_observed_epochs(first: int, epochs: int) -> None:
+    """Epochs are of 100 iterations each; those observed are number 3, of which the beginning is missing, to 5."""
     log, number = IterationLog(), 0 if first else -3
     begins = [first, 100 * (number + 4), 100 * (number + 5)]
-    heard = []
+    observed = []
     for seq, (begin, epoch) in enumerate(zip(begins, (number + 3, number + 4, number + 5), strict=True)):
         log.append(iterations(begin, [begin + 1.0], seq=seq, first=begin, epoch=epoch), now_ns=LATE_NS)
-        heard.append(log.epochs)
-    assert heard == [1 if first == 0 else 0, epochs - 1, epochs]
+        observed.append(log.epochs)
+    assert observed == [1 if first == 0 else 0, epochs - 1, epochs]
     assert log.n_epochs == number + 6
 
 
-def test_a_long_run_forgets_its_oldest_stretches_but_not_its_totals() -> None:
+def test_a_long_run_forgets_its_oldest_spans_but_not_its_totals() -> None:
     n = MAX_SPANS + 100
     log = log_of(*((float(i), [i + 0.5, i + 1.0]) for i in range(n)))
     assert log.n_iterations == 2 * n
@@ -153,7 +153,7 @@ def test_a_long_run_forgets_its_oldest_stretches_but_not_its_totals() -> None:
 def test_long_messages_are_forgotten_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.accounting.iteration_log.MAX_MARKS", 1_000)
     log = log_of(*((100.0 * i, [100 * i + k + 1.0 for k in range(99)]) for i in range(50)))
-    assert sum(len(stretch.marks_ns) for stretch in log._spans) == log._n_marks <= 1_000
+    assert sum(len(span.marks_ns) for span in log._spans) == log._n_marks <= 1_000
     assert log.n_iterations == 99 * 50
 
 
@@ -173,7 +173,7 @@ def test_the_parts_of_an_interval_sum_to_the_whole(lengths: list[float], cuts: l
     assert sum(parts) == pytest.approx(len(lengths), abs=1e-6)
 
 
-def test_a_cut_in_the_gap_at_an_epochs_turn_leaves_what_follows_active() -> None:
+def test_a_boundary_in_a_short_gap_leaves_the_next_interval_active() -> None:
     log = IterationLog()
     log.append(iterations(0.0, [1.0, 2.0], seq=0, first=0), now_ns=LATE_NS)
     log.append(iterations(2.3, [3.0, 4.0], seq=1, first=2, epoch=1), now_ns=LATE_NS)
@@ -184,7 +184,7 @@ def test_a_cut_in_the_gap_at_an_epochs_turn_leaves_what_follows_active() -> None
     assert log.begin_ns == ns(2.3)  # what is wholly counted is forgotten
 
 
-def test_the_length_of_a_run_counts_from_the_first_iteration_that_was_heard() -> None:
+def test_the_length_of_a_run_counts_from_the_first_observed_iteration() -> None:
     log = IterationLog()
     assert log.total_iterations(1_000) is None, "nobody knows yet where it is"
     log.append(iterations(0, [1, 2], first=600), now_ns=ns(3))
@@ -194,7 +194,7 @@ def test_the_length_of_a_run_counts_from_the_first_iteration_that_was_heard() ->
 
 
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 3))
-def test_a_log_that_goes_on_from_a_tally_is_the_log_that_heard_it_all(n_before: int, n_after: int, n_lost: int) -> None:
+def test_a_resumed_log_equals_an_uninterrupted_one(n_before: int, n_after: int, n_lost: int) -> None:
     def message(seq: int) -> Iterations:
         return iterations(2 * seq, [2 * seq + 1, 2 * seq + 2], seq=seq, first=2 * seq, epoch=seq // 2)
 
@@ -211,7 +211,7 @@ def test_a_log_that_goes_on_from_a_tally_is_the_log_that_heard_it_all(n_before: 
     assert resumed.total_iterations(1_000) == whole.total_iterations(1_000) == 1_000
 
 
-def test_a_log_that_goes_on_counts_nothing_twice() -> None:
+def test_a_resumed_log_counts_nothing_twice() -> None:
     former = log_of((0, [1, 2]), (2, [3, 4]))
     resumed = IterationLog(former.totals())
     assert not resumed.append(iterations(2, [3, 4], seq=1, first=2), now_ns=LATE_NS)
@@ -219,7 +219,7 @@ def test_a_log_that_goes_on_counts_nothing_twice() -> None:
     assert IterationLog().totals() is None
 
 
-def test_a_process_that_goes_on_with_a_later_epoch_has_heard_no_earlier_one() -> None:
+def test_a_process_that_continues_at_a_later_epoch_has_no_earlier_one() -> None:
     log = IterationLog()
     for seq, (begin_s, epoch) in enumerate([(10, 8), (20, 9)]):
         message = iterations(begin_s, [begin_s + 2, begin_s + 4], seq=seq, first=2 * seq, epoch=epoch)

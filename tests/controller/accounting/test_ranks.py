@@ -25,7 +25,7 @@ def test_a_rank_that_keeps_its_heartbeat_keeps_the_run() -> None:
 
 
 @pytest.mark.parametrize("state", ["finished", "lost"])
-def test_a_rank_that_says_so_ends_the_run(state: str) -> None:
+def test_a_rank_that_publishes_its_end_ends_the_run(state: str) -> None:
     run = ranks()
     run.on_status(0, rank_status(), now_s=0)
     assert not run.on_status(0, rank_status(state=state), now_s=10)
@@ -33,7 +33,7 @@ def test_a_rank_that_says_so_ends_the_run(state: str) -> None:
     assert run.expire(10 + (LOST_GRACE_S if state == "lost" else 0)) == state
 
 
-def test_a_process_whose_last_will_was_a_blink_of_the_network_goes_on_where_it_was() -> None:
+def test_a_process_that_is_back_after_a_last_will_continues() -> None:
     run = ranks()
     run.on_status(0, rank_status(), now_s=0)
     log = run.members[0].log
@@ -52,7 +52,7 @@ def test_a_heartbeat_rarer_than_the_lease_does_not_make_a_process_another_one() 
     assert run.members[0].log is log
 
 
-def test_a_rank_that_has_ended_does_not_hold_the_others_up() -> None:
+def test_a_rank_that_has_ended_does_not_delay_the_others() -> None:
     run = ranks()
     for rank in (0, 1):
         run.on_status(rank, rank_status(world_size=2, pid=rank), now_s=0)
@@ -88,7 +88,7 @@ def test_an_end_of_a_rank_that_never_began_is_nothing() -> None:
     assert run.members == {}
 
 
-def test_two_processes_that_claim_one_rank_are_a_conflict_that_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_two_processes_that_claim_one_rank_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     run = ranks()
     run.on_status(0, rank_status(pid=1), now_s=0)
     for now_s in (1, 11, 21):
@@ -100,7 +100,7 @@ def test_two_processes_that_claim_one_rank_are_a_conflict_that_is_told_once(capl
 
 
 @pytest.mark.parametrize("state", ["finished", "lost"])
-def test_a_conflict_ends_when_the_second_process_says_that_it_has_ended(state: str) -> None:
+def test_a_conflict_ends_with_the_second_process(state: str) -> None:
     run = ranks()
     run.on_status(0, rank_status(pid=1), now_s=0)
     run.on_status(0, rank_status(pid=2), now_s=1)
@@ -129,7 +129,7 @@ def test_a_conflict_ends_with_the_first_process_and_the_second_takes_its_place()
 
 
 @pytest.mark.parametrize("change", [{"pid": 2}, {"started_at_s": 1.0}, {"boot_id": "other"}])
-def test_a_process_is_told_by_its_boot_its_pid_and_its_start(change: dict[str, object]) -> None:
+def test_a_process_is_identified_by_boot_pid_and_start(change: dict[str, object]) -> None:
     run = ranks()
     run.on_status(0, rank_status(), now_s=0)
     assert not run.on_status(0, rank_status(**change), now_s=1)
@@ -163,7 +163,7 @@ def test_ranks_on_other_nodes_are_waited_for_only_for_a_while() -> None:
     assert run.have_gathered(GATHER_S)
 
 
-def test_what_every_rank_has_shown_is_known_and_no_more() -> None:
+def test_known_is_what_every_rank_has_reported() -> None:
     run = ranks()
     assert run.known_ns() is None
     for rank in (0, 1):
@@ -175,14 +175,14 @@ def test_what_every_rank_has_shown_is_known_and_no_more() -> None:
     assert run.slowest is run.members[0].log
 
 
-def test_the_lowest_rank_speaks_for_all() -> None:
+def test_the_status_is_that_of_the_lowest_rank() -> None:
     run = ranks()
     run.on_status(3, rank_status(batch_size=64), now_s=0)
     run.on_status(1, rank_status(batch_size=32), now_s=0)
     assert run.status.batch_size == 32
 
 
-def test_a_bookmark_is_gone_on_from_once_and_by_the_process_that_it_is_of() -> None:
+def test_a_checkpoint_is_resumed_once_and_by_its_own_process() -> None:
     first = ranks()
     first.on_status(0, rank_status(), now_s=0)
     assert first.members[0].log.append(iterations(0, [1, 2]), now_ns=ns(2))
@@ -192,7 +192,7 @@ def test_a_bookmark_is_gone_on_from_once_and_by_the_process_that_it_is_of() -> N
         assert run.members[0].log.n_iterations == n_iterations
 
 
-def test_the_bookmark_of_a_rank_that_is_yet_to_come_is_kept_where_another_goes_on() -> None:
+def test_the_checkpoint_of_a_rank_that_is_yet_to_come_is_kept() -> None:
     first = ranks()
     for rank in (0, 1):
         first.on_status(rank, rank_status(pid=rank, world_size=2), now_s=0)
@@ -203,7 +203,7 @@ def test_the_bookmark_of_a_rank_that_is_yet_to_come_is_kept_where_another_goes_o
     assert second.checkpoints() == first.checkpoints()
 
 
-def test_a_run_is_succeeded_by_another_process_where_none_of_its_own_goes_on() -> None:
+def test_a_run_is_succeeded_where_none_of_its_processes_goes_on() -> None:
     run = ranks()
     for rank in (0, 1):
         run.on_status(rank, rank_status(pid=rank, world_size=2), now_s=0)
@@ -220,7 +220,7 @@ def test_a_run_is_succeeded_by_another_process_where_none_of_its_own_goes_on() -
     assert not is_succeeded(2), "it takes no place"
 
 
-def test_a_run_is_succeeded_where_each_rank_that_is_not_seen_to_be_gone_has_a_rival() -> None:
+def test_a_run_is_succeeded_where_each_remaining_rank_has_a_rival() -> None:
     run = ranks()
     for rank in (0, 1):
         run.on_status(rank, rank_status(pid=rank, world_size=2), now_s=rank)

@@ -24,14 +24,14 @@ def held(*requested_w: float) -> tuple[GpuGroup, list[FakeLimiter]]:
     return gpus, limiters
 
 
-def test_every_gpu_is_asked_for_the_same_limit_once() -> None:
+def test_every_gpu_gets_one_request_for_the_same_limit() -> None:
     gpus, limiters = held(250.0, 250.0)
     gpus.request(target(200.0))
     gpus.request(target(200.0))
     assert [[t.power_limit_w for t in limiter.targets] for limiter in limiters] == [[200.0], [200.0]]
 
 
-def test_what_was_in_force_is_the_limit_asked_for_on_every_gpu_and_all_the_time() -> None:
+def test_a_limit_is_in_force_where_every_gpu_has_had_it_all_the_time() -> None:
     gpus, limiters = held(200.0, 200.0)
     assert gpus.enforced_w(100) is None  # nothing was asked
     gpus.request(target(200.0))
@@ -55,14 +55,14 @@ def test_a_target_outside_the_bounds_is_in_force_at_the_bound() -> None:
     assert gpus.enforced_w(100) == limit_state().floor_power_limit_w
 
 
-def test_the_limit_that_is_enforced_counts_and_the_lowest_of_several() -> None:
+def test_the_lowest_enforced_limit_of_several_gpus_counts() -> None:
     gpus, limiters = held(200.0, 200.0)
     gpus.request(target(200.0))
     limiters[0].state = replace(limiters[0].state, enforced_power_limit_w=180.0)  # type: ignore[type-var]
     assert gpus.enforced_w(100) == 180.0
 
 
-def test_a_limit_that_lands_late_is_released_where_a_partner_is_not_ours() -> None:
+def test_a_late_write_is_released_where_another_gpu_is_not_ours() -> None:
     gpus, limiters = held(200.0, 200.0)
     gpus.request(target(200.0))
     limiters[0].state = replace(limiters[0].state, hold=Hold.OBSERVING)  # type: ignore[type-var]

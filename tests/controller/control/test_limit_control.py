@@ -28,7 +28,7 @@ from tests.controller.control.control_bench import (
 from tests.fakes import MIDNIGHT_S, flat_signal
 
 
-def test_a_run_that_has_not_begun_waits_and_asks_for_nothing() -> None:
+def test_a_run_that_has_not_begun_has_no_target() -> None:
     run = limit_control()
     progress = Progress(n_iterations=0.0, active_s=0.0, started_at_s=MIDNIGHT_S)
     provenance = Provenance(source="test")
@@ -50,7 +50,7 @@ def test_the_first_pass_goes_from_the_prior_limit_down_and_ends_in_the_plan() ->
     assert targets[-1].reason == "slowdown_static"
 
 
-def test_a_curve_that_has_grown_is_to_be_kept_once_a_point() -> None:
+def test_a_curve_is_new_once_a_point() -> None:
     run = begin(limit_control())
     grown = [is_new(run.observe(interval(270.0, 4.0), enforced_power_limit_w=300.0)) for _ in range(20)]
     assert grown.count(True) == 1
@@ -70,7 +70,7 @@ def test_half_a_stored_profile_shortens_the_first_pass() -> None:
     assert limits_of(train(run, 60), "profiling") == LADDER_W[1:]
 
 
-def test_the_curve_of_a_neighbour_is_checked_at_few_limits_and_then_adopted() -> None:
+def test_a_similar_curve_is_checked_at_few_limits_and_then_adopted() -> None:
     prior_w = (150.0, 175.0, 200.0, 225.0, 250.0, 275.0, 300.0)
     points = (ProfilePoint(power_limit_w=w, power_w=0.9 * w, iterations_per_s=rate_per_s(w)) for w in prior_w)
     run = begin(limit_control(), prior=PowerProfile(tuple(points)))
@@ -98,7 +98,7 @@ def test_the_same_run_tries_out_the_same_limits_and_another_run_others() -> None
     assert first != other
 
 
-def test_what_is_measured_under_the_plan_makes_the_curve_better() -> None:
+def test_measurements_under_the_plan_refine_the_curve() -> None:
     run = begin(limit_control(n_blocks=20))
     train(run, 60)
     assert run.profile is not None
@@ -108,7 +108,7 @@ def test_what_is_measured_under_the_plan_makes_the_curve_better() -> None:
     assert sum(point.n for point in run.profile.points) > sum(point.n for point in before.points)
 
 
-def test_a_refined_curve_is_not_shown_or_stored_with_every_measurement() -> None:
+def test_a_refined_curve_is_not_published_with_every_measurement() -> None:
     run = begin(limit_control(n_blocks=20))
     train(run, 60)
     kept = []
@@ -133,7 +133,7 @@ def test_short_gaps_between_iterations_are_no_drift() -> None:
     assert limits_of(targets, "profiling") == []
 
 
-def test_a_job_that_has_become_another_is_profiled_anew_with_a_new_time_budget() -> None:
+def test_a_job_that_drifts_is_profiled_anew_with_a_new_time_budget() -> None:
     run = begin(limit_control())
     train(run, 60)
     dropped: list[PowerProfile] = []
@@ -161,7 +161,7 @@ def test_each_drift_is_counted_however_many_there_are(monkeypatch: pytest.Monkey
         assert run.state.n_drifts == change
 
 
-def test_where_iterations_are_counted_anew_the_time_budget_begins_with_them() -> None:
+def test_the_time_budget_restarts_where_iterations_are_counted_anew() -> None:
     run = begin(limit_control())
     run.budget_start = TimeBudgetStart(n_iterations=1_000.0, active_s=500.0)
     choose(run, progress=Progress(n_iterations=1_001.0, active_s=501.0, started_at_s=MIDNIGHT_S))
@@ -170,7 +170,7 @@ def test_where_iterations_are_counted_anew_the_time_budget_begins_with_them() ->
     assert run.budget_start is None
 
 
-def test_a_limit_that_another_limiter_holds_down_is_asked_for_again_as_the_highest() -> None:
+def test_below_a_power_brake_the_highest_limit_is_requested() -> None:
     held = PowerProfile(
         (
             ProfilePoint(power_limit_w=200.0, power_w=190.0, iterations_per_s=0.5),
@@ -205,7 +205,7 @@ def test_the_second_limit_of_a_period_comes_in_force_without_a_new_plan() -> Non
     assert choose(run, at_s=600, history=flat_signal(700.0), progress=progress).signal == "700 g/kWh (test)"
 
 
-def test_a_doubt_about_the_signal_is_the_reason_of_what_is_decided_on_it() -> None:
+def test_a_degraded_signal_gives_the_reason_of_the_target() -> None:
     run = begin(limit_control(), FULL)
     provenance = Provenance(source="a, held for 1.2 h", reason="signal_held", detail="a fails; its last value is held")
     target = choose(run, history=flat_signal(100.0), provenance=provenance)
@@ -213,7 +213,7 @@ def test_a_doubt_about_the_signal_is_the_reason_of_what_is_decided_on_it() -> No
     assert target.detail.startswith("a fails; its last value is held: ")
 
 
-def test_a_plan_without_a_signal_tells_none() -> None:
+def test_a_plan_without_a_signal_publishes_none() -> None:
     target = choose(begin(limit_control(), FULL))
     assert (target.reason, target.signal, target.power_limit_w) == ("slowdown_static", None, 200.0)
 
@@ -224,7 +224,7 @@ def test_the_objective_is_the_configured_one(eta: float, limit_w: float) -> None
     assert (target.reason, target.power_limit_w) == ("eta_static", limit_w)
 
 
-def test_a_job_with_a_table_of_its_own_is_planned_by_that() -> None:
+def test_a_job_is_planned_by_the_table_of_its_name() -> None:
     table = JobPlan(name="resnet*", rules=PlanRules(objective="eta", eta=0.0), keys=("objective", "eta"))
     target = choose(begin(limit_control(plan=PlanConfig(job=(table,))), FULL))
     assert (target.reason, target.power_limit_w) == ("eta_static", 300.0)
@@ -259,7 +259,7 @@ def test_a_gpu_without_room_below_its_prior_limit_is_measured_at_that_one() -> N
     assert run.state.name == "planned"
 
 
-def test_a_run_of_which_no_limit_can_be_measured_keeps_its_highest_one() -> None:
+def test_a_run_without_a_stable_limit_keeps_its_highest_one() -> None:
     run = begin(limit_control())
     for flicker in range(100):
         run.observe(interval(150.0, 1.0), enforced_power_limit_w=150.0 + 20 * (flicker % 2))
@@ -321,7 +321,7 @@ def in_doubt(run: LimitControl, *, begin_s: int) -> int:
     raise AssertionError("there is no doubt")
 
 
-def test_nothing_is_tried_out_while_the_job_may_be_leaving_its_curve() -> None:
+def test_nothing_is_tried_out_while_drift_is_suspected() -> None:
     run = begin(limit_control(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
     targets = train(run, 60)
     assert targets[-1].reason == "refining"
@@ -330,7 +330,7 @@ def test_nothing_is_tried_out_while_the_job_may_be_leaving_its_curve() -> None:
     assert target.reason == "slowdown_static"
 
 
-def test_the_highest_limit_is_measured_even_in_doubt() -> None:
+def test_the_highest_limit_is_measured_even_while_drift_is_suspected() -> None:
     run = begin(limit_control(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
     train(run, 60)
     at_s = 60
@@ -347,7 +347,7 @@ def paused(run: LimitControl, *, at_s: float) -> Target:
     return run.highest_while_paused() or choose(run, at_s=at_s)
 
 
-def test_no_trial_stands_for_a_whole_pause_and_it_goes_on_after_it() -> None:
+def test_a_trial_is_suspended_for_a_pause_and_continues_after_it() -> None:
     run = begin(limit_control(n_blocks=100, plan=PlanConfig(max_slowdown=1.1)))
     at_s = 60
     train(run, at_s)
@@ -374,7 +374,7 @@ def test_after_a_pause_a_trial_does_not_count_before_its_limit_is_in_force_again
 
 
 @pytest.mark.parametrize("n_blocks", [0, 100])
-def test_the_plan_stands_in_a_pause_where_nothing_is_tried_out(n_blocks: int) -> None:
+def test_the_plan_holds_in_a_pause_without_a_trial(n_blocks: int) -> None:
     run = begin(limit_control(n_blocks=n_blocks))
     train(run, 60)
     if n_blocks:

@@ -29,7 +29,7 @@ TARGET = Target(power_limit_w=200.0, reason="slowdown_static", detail="200 W", j
 
 
 def part(*points: tuple[float, float, float], state: str = "following", n_gpus: int = 1) -> NodeProfile:
-    """Return what a node has told: (limit [W], power [W], rate [1/s]) of each point."""
+    """Return what a node has published: (limit [W], power [W], rate [1/s]) of each point."""
     return NodeProfile(
         run="run-1",
         state=state,  # type: ignore[arg-type]  # one of the three
@@ -69,7 +69,7 @@ def test_a_node_that_does_not_follow_draws_its_highest_power_at_every_limit(stat
     assert powers_w(joint_profile(OWN, share(2), [part(state=state)])) == [90.0 + 270, 180.0 + 270, 270.0 + 270]
 
 
-def test_a_training_process_that_no_controller_tells_of_draws_so_too() -> None:
+def test_a_training_process_without_a_controller_draws_its_highest_power() -> None:
     assert powers_w(joint_profile(OWN, share(3), [])) == [90.0 + 540, 180.0 + 540, 270.0 + 540]
 
 

@@ -1,11 +1,4 @@
-"""Profiles that outlive a run: stored, resumed, and used as priors.
-
-The profiles on disk: kept for what they depend on; a bad file costs a profile, no run.
-
-The profiles and a disk that refuses, hangs or has no thread: nobody waits for it, and it is told once.
-
-The nearest known curve: nearer in kind before nearer in batch size, and between two batch sizes where it can be.
-"""
+"""Profiles that outlive a run: stored, resumed, used as priors, and a disk that fails, hangs or has no thread."""
 
 import logging
 import os
@@ -35,14 +28,14 @@ def test_a_profile_survives_the_controller(tmp_path: Path) -> None:
     assert (known.exact, known.prior) == (PROFILE, None)
 
 
-def test_a_profile_that_was_interrupted_is_resumed_with_the_points_it_had(tmp_path: Path) -> None:
+def test_an_interrupted_profile_is_resumed_with_its_points(tmp_path: Path) -> None:
     part = PowerProfile(PROFILE.points[-1:])
     known = loaded(kept(tmp_path, (KEY, part)))
     assert known is not None
     assert (known.kind, known.profile) == ("exact", part)
 
 
-def test_what_was_saved_is_known_at_once_whatever_the_disk_does(tmp_path: Path) -> None:
+def test_a_saved_profile_is_known_at_once_whatever_the_disk_does(tmp_path: Path) -> None:
     with ProfileStore(tmp_path) as store:
         store.save(KEY, PROFILE)
         assert store.load(KEY) == StoredProfile(profile=PROFILE, kind="exact", origin="measured before")
@@ -75,7 +68,7 @@ def test_a_longer_profile_replaces_a_shorter_one_and_leaves_no_litter(tmp_path: 
         ({"batch_size": 128}, "measured at batch size 256"),
     ],
 )
-def test_what_differs_makes_a_profile_a_prior_and_is_said(
+def test_a_profile_of_another_configuration_is_a_prior_and_says_why(
     tmp_path: Path, changes: dict[str, object], origin: str
 ) -> None:
     wanted = replace(KEY, **changes)  # type: ignore[arg-type]  # by name
@@ -85,7 +78,9 @@ def test_what_differs_makes_a_profile_a_prior_and_is_said(
 
 
 @pytest.mark.parametrize("changes", [{"job": "bert"}, {"gpu_model": "NVIDIA A40-48 Q"}, {"batch_size": None}])
-def test_another_job_or_model_or_an_unknown_batch_size_is_no_kin(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_another_job_or_model_or_an_unknown_batch_size_is_not_similar(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
     assert loaded(kept(tmp_path, (KEY, PROFILE)), replace(KEY, **changes)) is None  # type: ignore[arg-type]
 
 
@@ -117,7 +112,7 @@ def test_a_profile_of_too_few_points_is_no_prior(tmp_path: Path) -> None:
         ('"active_s": 50.0', '"active_s": -50.0'),
     ],
 )
-def test_a_file_that_cannot_be_used_is_told_and_not_used_and_written_anew(
+def test_an_unusable_file_is_logged_ignored_and_written_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, old: str, new: str
 ) -> None:
     (file,) = files(kept(tmp_path, (KEY, PROFILE)))
@@ -134,7 +129,7 @@ def test_a_file_that_cannot_be_used_is_told_and_not_used_and_written_anew(
     assert loaded(tmp_path) == StoredProfile(profile=PROFILE, kind="exact", origin="measured before")
 
 
-def test_an_empty_file_and_one_of_random_bytes_are_not_used_and_others_are(
+def test_an_empty_or_random_file_is_ignored_and_others_are_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept(tmp_path, (KEY, PROFILE))
@@ -144,7 +139,7 @@ def test_an_empty_file_and_one_of_random_bytes_are_not_used_and_others_are(
     assert [record.message.count("profiled anew") for record in caplog.records] == [1, 1]
 
 
-def test_what_a_crash_left_half_written_is_removed(tmp_path: Path) -> None:
+def test_a_half_written_profile_is_removed(tmp_path: Path) -> None:
     kept(tmp_path, (KEY, PROFILE))
     (tmp_path / "profiles" / "resnet50-0.new").write_bytes(b"{")
     assert loaded(tmp_path) is not None
@@ -157,7 +152,7 @@ def test_the_profile_that_was_saved_longest_ago_is_dropped_where_there_are_too_m
     monkeypatch.setattr(profile_store, "MAX_PROFILES", 3)
     keys = [replace(KEY, job=f"job-{n}") for n in range(4)]
     kept(tmp_path, *((key, PROFILE) for key in keys[:3]))
-    for age, key in enumerate((keys[1], keys[0], keys[2])):  # saved in this order, as the files tell
+    for age, key in enumerate((keys[1], keys[0], keys[2])):  # saved in this order, as the files show
         os.utime(profile_files.path_of(tmp_path / "profiles", key), (1e9 + age, 1e9 + age))
     kept(tmp_path, (keys[3], PROFILE))
     assert [loaded(tmp_path, key) is not None for key in keys] == [True, False, True, True]
@@ -165,14 +160,14 @@ def test_the_profile_that_was_saved_longest_ago_is_dropped_where_there_are_too_m
     assert [loaded(tmp_path, key) is not None for key in keys] == [True, False, False, True]
 
 
-def test_a_file_that_is_gone_costs_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_is_gone_does_not_affect_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     kept(tmp_path, (KEY, PROFILE))
     (tmp_path / "profiles" / "gone.json").symlink_to(tmp_path / "nowhere")
     assert loaded(tmp_path) is not None
     assert "gone.json: ignoring unreadable profile; the job is profiled anew: [Errno 2]" in caplog.text
 
 
-def test_a_disk_that_refuses_is_told_once_and_borne_and_told_when_it_is_well(
+def test_a_failing_disk_is_logged_once_and_once_more_when_it_recovers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -184,21 +179,21 @@ def test_a_disk_that_refuses_is_told_once_and_borne_and_told_when_it_is_well(
             assert store.flush(TIMEOUT_S)
         (tmp_path / "profiles").unlink()
         store.save(KEY, OTHER)
-    told = [(record.levelname, record.message.partition(": ")[2]) for record in caplog.records]
-    assert told == [("WARNING", "profiles are not saved: File exists"), ("INFO", "profiles are saved again")]
+    logged = [(record.levelname, record.message.partition(": ")[2]) for record in caplog.records]
+    assert logged == [("WARNING", "profiles are not saved: File exists"), ("INFO", "profiles are saved again")]
     assert loaded(tmp_path) == StoredProfile(profile=OTHER, kind="exact", origin="measured before")
 
 
 @contextmanager
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Let the disk hang until told otherwise."""
+    """Let the disk hang until it is released."""
     goes_on, fsync = threading.Event(), os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: (goes_on.wait(TIMEOUT_S), fsync(file))[1])
     yield goes_on.set
     goes_on.set()
 
 
-def test_nobody_waits_for_a_disk_that_hangs_and_of_each_curve_only_the_latest_waits(
+def test_a_hanging_disk_blocks_nobody_and_only_the_latest_curves_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(file_writer, "CLOSE_TIMEOUT_S", 0.0)
@@ -218,7 +213,7 @@ def test_nobody_waits_for_a_disk_that_hangs_and_of_each_curve_only_the_latest_wa
         assert loaded(tmp_path, key) == StoredProfile(profile=profile, kind="exact", origin="measured before")
 
 
-def test_where_there_is_no_thread_to_be_had_the_profile_waits_for_the_next_one(
+def test_without_a_thread_the_profile_waits_for_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(_: threading.Thread) -> None:
@@ -292,11 +287,11 @@ def kin_of(*known: tuple[ProfileKey, PowerProfile], key: ProfileKey = BERT_KEY) 
     return found
 
 
-def test_nothing_is_nearest_to_nothing() -> None:
+def test_without_profiles_none_is_similar() -> None:
     assert nearest_profile(BERT_KEY, {}) is None
 
 
-def test_what_is_likelier_to_be_the_same_comes_first_in_whatever_order_it_is_known() -> None:
+def test_the_most_similar_profile_is_chosen_in_any_order() -> None:
     ranked = [
         replace(BERT_KEY, driver="550"),
         replace(BERT_KEY, gpu_uuids=("GPU-3",)),
@@ -314,7 +309,7 @@ def test_what_is_likelier_to_be_the_same_comes_first_in_whatever_order_it_is_kno
         assert found == expected
 
 
-def test_of_two_as_near_the_one_saved_later_counts() -> None:
+def test_of_two_equally_similar_profiles_the_later_counts() -> None:
     old, new = replace(BERT_KEY, driver="530"), replace(BERT_KEY, driver="550")
     assert kin_of((old, curve(rate=1.0)), (new, curve(rate=2.0))).profile == curve(rate=2.0)
     assert kin_of((new, curve(rate=2.0)), (old, curve(rate=1.0))).profile == curve(rate=1.0)

@@ -1,4 +1,4 @@
-"""Following another node's plan: within one's own bounds, while its leader lives, and never above the prior limit."""
+"""Following another node's plan: within own bounds, while its leader lives, and never above the prior limit."""
 
 from dataclasses import replace
 from typing import Any
@@ -91,26 +91,26 @@ def reason(target: Target | Blocked) -> tuple[str, str]:
     return type(target).__name__, target.reason
 
 
-def test_before_a_word_nothing_is_asked_for() -> None:
+def test_before_a_plan_no_limit_is_set() -> None:
     assert reason(Bench().target(100.0)) == ("Blocked", "no_leader")
 
 
-def test_one_word_may_be_an_old_one_and_a_second_number_is_a_sign_of_life() -> None:
+def test_a_plan_is_followed_from_the_second_number_on() -> None:
     bench = Bench()
     assert not bench.on_plan(0.0)
-    assert not bench.follower.on_plan(msgspec.structs.replace(PLAN, seq=1), now_ns=ns(1.0)), "the same word once more"
+    assert not bench.follower.on_plan(msgspec.structs.replace(PLAN, seq=1), now_ns=ns(1.0)), "the same plan once more"
     assert reason(bench.target(1.0)) == ("Blocked", "no_leader")
     assert bench.on_plan(2.0)
     assert reason(bench.target(2.0)) == ("Target", "slowdown_static")
 
 
-def test_a_heartbeat_says_nothing_new_and_another_limit_does() -> None:
+def test_a_heartbeat_is_no_new_plan_and_another_limit_is() -> None:
     bench = Bench().lead()
     assert not bench.on_plan(10.0)
     assert bench.on_plan(11.0, power_limit_w=180.0)
 
 
-def test_the_leaders_limit_is_asked_for_with_its_reason_and_whose_it_is() -> None:
+def test_the_leaders_limit_is_requested_with_its_reason_and_source() -> None:
     assert Bench().lead(signal="200 g/kWh").target(6.0) == Target(
         power_limit_w=200.0,
         reason="slowdown_static",
@@ -172,7 +172,7 @@ def test_power_under_a_plan_is_measured_at_the_limit_of_the_plan() -> None:
     assert bench.follower._curve.entries[0].active_s == pytest.approx(13.0), "from 7 s on: it was new at 5 s"
 
 
-def test_what_is_drawn_while_the_limit_is_not_in_force_is_not_measured() -> None:
+def test_power_while_the_limit_is_not_in_force_is_not_measured() -> None:
     bench = Bench(requested_power_limit_w=250.0, enforced_power_limit_w=250.0).lead()
     bench.gpus.request(bench.target(5.0))  # type: ignore[arg-type]  # a target
     for begin_s in range(20):
@@ -207,7 +207,7 @@ def test_the_curve_is_bounded_and_forgets_slowly_what_a_limit_drew_long_ago() ->
     assert last.power_w == pytest.approx(200.0, rel=0.05)
 
 
-def test_how_a_node_follows_is_told_once_and_again_when_its_curve_moves() -> None:
+def test_a_node_profile_is_published_once_and_again_when_its_curve_moves() -> None:
     bench = Bench(requested_power_limit_w=200.0, enforced_power_limit_w=200.0).lead()
     target = bench.target(5.0)
     assert isinstance(target, Target)
@@ -220,14 +220,14 @@ def test_how_a_node_follows_is_told_once_and_again_when_its_curve_moves() -> Non
 
 
 @pytest.mark.parametrize(("is_barred", "state"), [(True, "observing"), (False, "waiting")])
-def test_a_node_without_a_limit_tells_why(is_barred: bool, state: str) -> None:
+def test_a_node_without_a_limit_publishes_why(is_barred: bool, state: str) -> None:
     bench = Bench()
     bench.follower.publish(bench.target(0.0), is_barred=is_barred, now_s=0.0, now_ns=0)
-    (told,) = bench.published()
-    assert (told.state, told.reason, told.n_gpus, told.n_ranks) == (state, "no_leader", 1, 1)
+    (published,) = bench.published()
+    assert (published.state, published.reason, published.n_gpus, published.n_ranks) == (state, "no_leader", 1, 1)
 
 
-def test_nothing_is_told_while_rank_0_may_yet_come_to_this_node() -> None:
+def test_nothing_is_published_while_rank_0_may_yet_come_to_this_node() -> None:
     bench = Bench()
     bench.follower.publish(Blocked(reason="waiting_for_ranks", detail="not yet"), is_barred=False, now_s=0.0, now_ns=0)
     assert bench.published() == []

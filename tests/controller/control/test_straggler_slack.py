@@ -53,7 +53,7 @@ class Bench:
         return [limiter.targets[-1].power_limit_w for limiter in self.limiters]
 
 
-def test_a_gpu_that_waits_is_asked_for_less_with_a_reason_of_its_own() -> None:
+def test_a_gpu_that_waits_gets_less_with_a_reason_of_its_own() -> None:
     bench = Bench()
     assert bench.train(200.0, 200) == [pytest.approx(190.0), 200.0]
     target = bench.limiters[0].targets[-1]
@@ -77,7 +77,7 @@ def test_each_limit_of_a_duty_cycle_has_a_state_of_its_own_over_many_visits() ->
     assert bench.train(200.0, 5) == [pytest.approx(200.0 * 0.8), 200.0]
 
 
-def test_a_measurement_is_not_taken_up_after_long() -> None:
+def test_a_measurement_is_not_resumed_after_long() -> None:
     bench = Bench()
     bench.train(200.0, 150)
     bench.train(240.0, MAX_GAP_S + 200)
@@ -93,7 +93,7 @@ def test_what_was_not_in_force_does_not_count() -> None:
     assert bench.train(200.0, 600) == [200.0, 200.0]
 
 
-def test_slices_that_come_late_do_not_count_for_limits_that_were_not_asked_for_yet() -> None:
+def test_late_intervals_do_not_count_for_limits_not_yet_requested() -> None:
     bench = Bench()
     bench.train(200.0, 5)
     for second in range(3_600):
@@ -103,7 +103,7 @@ def test_slices_that_come_late_do_not_count_for_limits_that_were_not_asked_for_y
     assert bench.train(200.0, 5) == [pytest.approx(190.0), 200.0], "the first trial only begins"
 
 
-def test_no_gpu_is_asked_for_less_than_the_floor() -> None:
+def test_no_gpu_gets_less_than_the_floor() -> None:
     bench = Bench()
     bench.train(110.0, 3_600)
     assert min(target.power_limit_w for target in bench.limiters[0].targets) == pytest.approx(104.5)
@@ -117,7 +117,7 @@ def test_only_the_latest_limits_are_remembered() -> None:
     assert len(bench.sharing._left_ns) <= MAX_LIMITS
 
 
-def test_what_is_measured_of_a_run_with_lowered_gpus_is_not_taken_for_its_curve() -> None:
+def test_a_run_with_lowered_gpus_is_not_measured_for_its_curve() -> None:
     bench = Bench()
     bench.train(200.0, 5)
     assert bench.gpus.enforced_w(ns(1.0)) == 200.0

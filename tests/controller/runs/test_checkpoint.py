@@ -1,4 +1,4 @@
-"""The books of a run after a restart of the controller: they go on where they can, and begin anew where they cannot."""
+"""Checkpoints: the account of a run resumes after a restart of the controller where it can."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -70,11 +70,11 @@ class Running:
 
 
 def last_energy(bench: RouterBench) -> RunEnergy:
-    """Return the newest word about the run's energy."""
+    """Return the newest account of the run."""
     return decode(bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy"))[-1], RunEnergy)
 
 
-async def test_the_account_of_a_run_goes_on_after_a_restart_as_if_nothing_had_happened(tmp_path: Path) -> None:
+async def test_the_account_of_a_run_resumes_after_a_restart(tmp_path: Path) -> None:
     running = Running(tmp_path)
     async with running.controller() as first:
         await running.train(60)
@@ -106,7 +106,7 @@ async def test_downtime_energy_comes_from_the_counter_or_from_the_former_average
     assert last_energy(bench).energy_j == pytest.approx(energy_j, rel=0.02)
 
 
-async def test_the_time_without_a_controller_is_neither_saved_nor_lost(tmp_path: Path) -> None:
+async def test_downtime_is_a_pause(tmp_path: Path) -> None:
     running = Running(tmp_path)
     async with running.controller() as first:
         await running.train(60)
@@ -121,7 +121,7 @@ async def test_the_time_without_a_controller_is_neither_saved_nor_lost(tmp_path:
         assert account.pause_s == pytest.approx(100, abs=2)
 
 
-async def test_a_run_that_ends_without_another_word_still_has_its_books_closed(tmp_path: Path) -> None:
+async def test_a_resumed_run_that_ends_at_once_gets_a_final_account(tmp_path: Path) -> None:
     running = Running(tmp_path)
     async with running.controller():
         await running.train(60)
@@ -135,7 +135,7 @@ async def test_a_run_that_ends_without_another_word_still_has_its_books_closed(t
     assert final.energy_j == pytest.approx(66 * 300, rel=0.02)
 
 
-async def test_a_run_that_is_known_from_before_asks_for_nothing_before_it_iterates_again(tmp_path: Path) -> None:
+async def test_a_resumed_run_requests_no_limit_before_it_iterates(tmp_path: Path) -> None:
     running = Running(tmp_path)
     async with running.controller():
         await running.train(60)
@@ -148,7 +148,7 @@ async def test_a_run_that_is_known_from_before_asks_for_nothing_before_it_iterat
         assert len(bench.limiters[0].targets) == 1
 
 
-async def test_another_process_under_the_same_name_begins_anew(tmp_path: Path) -> None:
+async def test_another_process_under_the_same_name_starts_from_zero(tmp_path: Path) -> None:
     running = Running(tmp_path)
     async with running.controller():
         await running.train(60)
@@ -157,7 +157,7 @@ async def test_another_process_under_the_same_name_begins_anew(tmp_path: Path) -
     assert last_energy(bench).duration_s == pytest.approx(10, abs=1)
 
 
-async def test_a_run_that_has_ended_leaves_no_books(tmp_path: Path) -> None:
+async def test_a_finished_run_leaves_no_checkpoint(tmp_path: Path) -> None:
     running = Running(tmp_path)
     async with running.controller() as bench:
         await running.train(20)
@@ -180,7 +180,7 @@ async def test_a_run_that_is_silent_before_and_after_a_restart_still_resumes(tmp
     assert last_energy(bench).iterations == 140
 
 
-async def test_a_controller_that_is_killed_has_kept_its_books_seconds_ago(tmp_path: Path) -> None:
+async def test_a_killed_controller_has_saved_a_checkpoint_seconds_ago(tmp_path: Path) -> None:
     running = Running(tmp_path)
     async with running.controller() as bench:
         await running.train(60)
@@ -190,7 +190,7 @@ async def test_a_controller_that_is_killed_has_kept_its_books_seconds_ago(tmp_pa
     assert kept.account.totals.duration_s == pytest.approx(50, abs=11)
 
 
-async def test_books_that_nobody_has_taken_up_for_a_day_are_of_no_use(tmp_path: Path) -> None:
+async def test_a_checkpoint_expires_after_a_day(tmp_path: Path) -> None:
     clock = LoopClock()
     with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=clock) as checkpoints:
         checkpoints.save(RUN, ACCOUNT, RANKS)
@@ -201,14 +201,14 @@ async def test_books_that_nobody_has_taken_up_for_a_day_are_of_no_use(tmp_path: 
 
 
 async def kept(state_dir: Path, *places: RunIdentity) -> list[Path]:
-    """Keep books of runs; return their files."""
+    """Save checkpoints of runs; return their files."""
     with RunCheckpoints(state_dir, boot_id=BOOT_ID, clock=LoopClock()) as checkpoints:
         for place in places:
             checkpoints.save(place, ACCOUNT, RANKS, time_budget_start=BUDGET_START)
     return sorted((state_dir / "runs").glob("*.json"))
 
 
-async def test_what_is_read_is_what_was_kept(tmp_path: Path) -> None:
+async def test_a_checkpoint_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
     await kept(tmp_path, RUN)
     with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()) as checkpoints:
         saved = checkpoints.load(RUN)
@@ -217,7 +217,7 @@ async def test_what_is_read_is_what_was_kept(tmp_path: Path) -> None:
     assert checkpoints.load(RunIdentity(job="resnet50", run="run-2", node="node-a")) is None
 
 
-async def test_books_of_another_boot_of_the_day_before_or_of_a_later_clock_are_removed(tmp_path: Path) -> None:
+async def test_checkpoints_of_another_boot_too_old_or_from_the_future_are_removed(tmp_path: Path) -> None:
     late = AccountSnapshot(totals=EnergyTotals(), until_ns=3_600 * NS_PER_S, counters_j={})
     for name, boot_id, start_s, balance in (
         ("boot", "former boot", 0.0, ACCOUNT),
@@ -231,7 +231,7 @@ async def test_books_of_another_boot_of_the_day_before_or_of_a_later_clock_are_r
         assert list((tmp_path / name / "runs").iterdir()) == []
 
 
-async def test_books_that_were_written_before_ledgers_and_units_were_kept_are_read(tmp_path: Path) -> None:
+async def test_a_checkpoint_without_optional_fields_is_loaded(tmp_path: Path) -> None:
     (path,) = await kept(tmp_path, RUN)
     saved = msgspec.json.decode(path.read_bytes())
     del saved["time_budget_start"], saved["account"]["signal"]
@@ -243,7 +243,7 @@ async def test_books_that_were_written_before_ledgers_and_units_were_kept_are_re
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"version": 2}', b'{"version": 9}', b"[" * 100_000, b"null"])
-async def test_a_file_that_is_none_costs_the_books_and_nothing_else(
+async def test_an_unreadable_checkpoint_is_ignored_and_logged(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     (path,) = await kept(tmp_path, RUN)
@@ -277,7 +277,7 @@ def spoilt(saved: dict[str, Any], path: str, value: float | dict[str, float]) ->
         ("ranks/0/totals/n_iterations", 1e30),
     ],
 )
-async def test_books_of_which_something_is_impossible_are_not_used(
+async def test_a_checkpoint_with_an_impossible_number_is_ignored(
     tmp_path: Path, path: str, value: float | dict[str, float], caplog: pytest.LogCaptureFixture
 ) -> None:
     (file,) = await kept(tmp_path, RUN)
@@ -287,7 +287,7 @@ async def test_books_of_which_something_is_impossible_are_not_used(
     assert f"{file}: ignoring" in caplog.text
 
 
-async def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
+async def test_a_half_written_checkpoint_is_removed(tmp_path: Path) -> None:
     (file,) = await kept(tmp_path, RUN)
     file.with_suffix(".new").write_bytes(b"{")
     with RunCheckpoints(tmp_path, boot_id=BOOT_ID, clock=LoopClock()):
@@ -295,7 +295,7 @@ async def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
     assert list((tmp_path / "runs").iterdir()) == [file]
 
 
-async def test_of_too_many_books_the_ones_that_were_kept_longest_ago_are_dropped(
+async def test_beyond_the_limit_the_oldest_checkpoints_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint, "MAX_CHECKPOINTS", 5)

@@ -54,7 +54,7 @@ def test_a_node_without_rank_0_waits_a_day() -> None:
     assert bus.retained == {}
 
 
-def test_a_run_that_still_sends_its_heartbeat_is_left_alone() -> None:
+def test_a_run_with_a_heartbeat_is_not_cleared() -> None:
     bus = bus_with_a_run()
     retained = RetainedTopics(TOPICS, bus, node=NODE)
     retained.record(address(), rank_status(), now_s=MIDNIGHT_S, ours=True)
@@ -64,7 +64,7 @@ def test_a_run_that_still_sends_its_heartbeat_is_left_alone() -> None:
     assert len(bus.retained) == 7
 
 
-def test_a_run_that_went_silent_without_a_word_is_cleared_after_a_day() -> None:
+def test_a_run_that_went_silent_is_cleared_after_a_day() -> None:
     bus = bus_with_a_run()
     retained = RetainedTopics(TOPICS, bus, node=NODE)
     for rank in (0, 1):
@@ -92,14 +92,14 @@ def test_a_run_is_cleared_once() -> None:
     assert len(bus.sent) == n_sent
 
 
-def test_a_flood_of_runs_is_remembered_for_a_bounded_number_of_them() -> None:
+def test_the_number_of_remembered_runs_is_bounded() -> None:
     retained = RetainedTopics(TOPICS, FakeBus(), node=NODE)
     for number in range(MAX_RUNS + 100):
         retained.record(address(run=f"run-{number}"), rank_status(), now_s=MIDNIGHT_S, ours=False)
     assert len(retained._runs) == MAX_RUNS
 
 
-def test_a_flood_of_ranks_lets_go_of_the_oldest_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_ranks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.runs.retained_topics.MAX_RANKS", 100)
     retained = RetainedTopics(TOPICS, FakeBus(), node=NODE)
     for number in range(300):
@@ -107,7 +107,7 @@ def test_a_flood_of_ranks_lets_go_of_the_oldest_runs(monkeypatch: pytest.MonkeyP
     assert [run for _, run in retained._runs] == ["run-7", "run-8", "run-9"]
 
 
-def test_the_part_of_a_node_that_had_no_rank_of_the_run_is_no_business_of_its() -> None:
+def test_a_node_clears_no_part_of_its_own_where_it_had_no_rank() -> None:
     bus = bus_with_a_run()
     retained = RetainedTopics(TOPICS, bus, node=NODE)
     for rank in (0, 1):

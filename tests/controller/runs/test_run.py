@@ -1,4 +1,4 @@
-"""One run on the bench: what it asks of its GPUs, when it lets go of them, and what it tells. Days are in scenarios."""
+"""One run on a test bench: what it requests of its GPUs, when it releases them, and what it publishes."""
 
 import asyncio
 from dataclasses import replace
@@ -38,7 +38,7 @@ def energies(bench: RouterBench) -> list[RunEnergy]:
     return [decode(payload, RunEnergy) for payload in bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy"))]
 
 
-async def test_a_run_asks_for_nothing_before_its_gpu_has_answered(tmp_path: Path) -> None:
+async def test_a_run_requests_no_limit_before_its_gpu_has_answered(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     async with bench.working():
         bench.say("status", rank_status())
@@ -46,7 +46,7 @@ async def test_a_run_asks_for_nothing_before_its_gpu_has_answered(tmp_path: Path
     assert bench.limiters[0].targets == []
 
 
-async def test_a_run_asks_for_nothing_before_it_iterates(tmp_path: Path) -> None:
+async def test_a_run_requests_no_limit_before_it_iterates(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     bench.limiters[0].state = limit_state()
     async with bench.working():
@@ -55,7 +55,7 @@ async def test_a_run_asks_for_nothing_before_it_iterates(tmp_path: Path) -> None
     assert (bench.limiters[0].targets, states(bench)) == ([], ["waiting"])
 
 
-async def test_the_first_limit_asked_for_is_the_prior_one_and_it_is_asked_once(tmp_path: Path) -> None:
+async def test_the_first_requested_limit_is_the_prior_one(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     bench.limiters[0].state = limit_state()
     async with bench.working():
@@ -65,7 +65,7 @@ async def test_the_first_limit_asked_for_is_the_prior_one_and_it_is_asked_once(t
     assert (target.power_limit_w, target.reason, target.job) == (280.0, "profiling", "resnet50")
 
 
-async def test_what_is_measured_while_the_limit_is_not_the_one_asked_for_is_not_used(tmp_path: Path) -> None:
+async def test_intervals_at_another_limit_than_the_requested_one_do_not_count(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     bench.limiters[0].state = limit_state(Hold.HELD, limit_w=200.0)
     async with bench.working():
@@ -74,7 +74,7 @@ async def test_what_is_measured_while_the_limit_is_not_the_one_asked_for_is_not_
     assert len(bench.limiters[0].targets) == 1, "the sweep does not go on"
 
 
-async def test_what_ran_before_the_limit_came_into_force_is_not_used(tmp_path: Path) -> None:
+async def test_intervals_before_the_limit_is_in_force_do_not_count(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     async with bench.working():
         bench.say("status", rank_status())
@@ -86,7 +86,7 @@ async def test_what_ran_before_the_limit_came_into_force_is_not_used(tmp_path: P
 
 
 @pytest.mark.parametrize("hold", [Hold.YIELDED, Hold.OBSERVING, Hold.SUSPECT])
-async def test_a_limit_that_is_not_ours_is_watched_and_asked_for_nothing(tmp_path: Path, hold: Hold) -> None:
+async def test_a_gpu_that_is_not_ours_is_observed_and_gets_no_request(tmp_path: Path, hold: Hold) -> None:
     bench = RouterBench(tmp_path)
     bench.limiters[0].state = limit_state(hold)
     async with bench.working():
@@ -96,7 +96,7 @@ async def test_a_limit_that_is_not_ours_is_watched_and_asked_for_nothing(tmp_pat
     assert (bench.limiters[0].targets, states(bench)) == ([], ["observing"])
 
 
-async def test_a_gpu_that_recovers_is_asked_again(tmp_path: Path) -> None:
+async def test_a_gpu_that_recovers_gets_a_request_again(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     bench.limiters[0].state = limit_state(Hold.SUSPECT)
     async with bench.working():
@@ -108,7 +108,7 @@ async def test_a_gpu_that_recovers_is_asked_again(tmp_path: Path) -> None:
     assert states(bench) == ["observing", "profiling"]
 
 
-async def test_a_run_on_gpus_of_unlike_range_is_swept_where_both_can_follow(tmp_path: Path) -> None:
+async def test_gpus_of_unlike_range_are_profiled_where_both_can_follow(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path, "GPU-fake-0", "GPU-fake-1")
     bench.limiters[0].state = limit_state()
     bench.limiters[1].state = replace(limit_state(), floor_power_limit_w=150.0, ceiling_power_limit_w=250.0)
@@ -136,27 +136,16 @@ async def test_the_end_of_a_run_releases_its_gpu_at_once(tmp_path: Path, state: 
         assert energies(bench)[-1].state == state
 
 
-async def test_a_controller_that_stops_tells_what_the_run_has_used_so_far(tmp_path: Path) -> None:
+async def test_a_stopping_controller_publishes_the_account_so_far(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     bench.limiters[0].state = limit_state()
     async with bench.working():
         bench.say("status", rank_status())
         await train(bench, 8)
-        told = len(energies(bench))
+        n_before = len(energies(bench))
         await asyncio.sleep(1)
-    assert len(energies(bench)) == told + 1
+    assert len(energies(bench)) == n_before + 1
     assert (energies(bench)[-1].state, energies(bench)[-1].final) == ("running", False)
-
-
-async def test_iterations_without_a_heartbeat_keep_the_lease(tmp_path: Path) -> None:
-    bench = RouterBench(tmp_path)
-    async with bench.working():
-        bench.say("status", rank_status())
-        for second in range(100):
-            await asyncio.sleep(1)
-            end_s = bench.clock.monotonic_ns() / 1e9
-            bench.say("iterations", iterations(end_s - 1, [end_s], seq=second, first=second))
-        assert bench.training_run().ended is None
 
 
 async def test_silence_for_the_lease_releases_the_gpu(tmp_path: Path) -> None:
@@ -182,7 +171,7 @@ async def test_iterations_alone_keep_the_lease(tmp_path: Path) -> None:
         assert bench.limiters[0].releases == []
 
 
-async def test_the_end_releases_also_a_gpu_that_was_never_asked_for_anything(tmp_path: Path) -> None:
+async def test_the_end_releases_a_gpu_without_a_request_too(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     async with bench.working():
         bench.say("status", rank_status())
@@ -191,7 +180,7 @@ async def test_the_end_releases_also_a_gpu_that_was_never_asked_for_anything(tmp
     assert bench.limiters[0].releases == ["run_finished"]  # nothing to an actuator that holds nothing
 
 
-async def test_energy_waits_for_the_iterations_that_go_with_it_and_not_for_ever(tmp_path: Path) -> None:
+async def test_energy_waits_for_its_iterations_for_a_bounded_time(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     async with bench.working():
         bench.say("status", rank_status())
@@ -207,7 +196,7 @@ async def test_energy_waits_for_the_iterations_that_go_with_it_and_not_for_ever(
     assert waited.energy_j == pytest.approx(300 * waited.duration_s, rel=0.01)
 
 
-async def test_the_curve_is_kept_without_the_stalls_that_it_is_published_with(tmp_path: Path) -> None:
+async def test_the_curve_is_stored_without_the_stalls_that_it_is_published_with(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     limiter = bench.limiters[0]
     limiter.state = limit_state()

@@ -16,7 +16,7 @@ def test_statuses_come_before_the_iterations_and_are_taken_once() -> None:
     assert runs.take(RUN) == []
 
 
-def test_iterations_that_come_before_a_status_are_those_of_the_run_that_has_ended() -> None:
+def test_iterations_before_a_status_are_of_the_ended_run() -> None:
     runs = SuccessorBuffer()
     status = rank_status()
     runs.keep_iterations(RUN, 0, iterations(0, [1, 2]))
@@ -25,7 +25,7 @@ def test_iterations_that_come_before_a_status_are_those_of_the_run_that_has_ende
     assert runs.take(RUN) == [(0, status)]
 
 
-def test_a_process_that_has_ended_again_leaves_nothing() -> None:
+def test_a_successor_that_has_ended_leaves_nothing() -> None:
     runs = SuccessorBuffer()
     other = rank_status(pid=2)
     for rank in (0, 1):
@@ -37,7 +37,7 @@ def test_a_process_that_has_ended_again_leaves_nothing() -> None:
     assert runs.take(RUN) == [(1, other)]
 
 
-def test_a_flood_is_remembered_in_bounds() -> None:
+def test_the_buffer_is_bounded() -> None:
     runs = SuccessorBuffer()
     for number in range(2 * MAX_BUFFERED):
         runs.keep_status(RUN, number, rank_status())
