@@ -146,7 +146,7 @@ def test_the_account_of_a_run_resumes_after_a_kill_and_counts_the_downtime(node:
 
 
 def test_a_killed_training_process_loses_its_hold_by_its_last_will(node: LiveNode) -> None:
-    node.controller(job__lease_s="3600", before="from controller import ranks; ranks.LOST_GRACE_S = 1.0")
+    node.controller(job__lease_s="3600", before="from controller.accounting import ranks; ranks.LOST_GRACE_S = 1.0")
     training = node.training(300.0)
     wait_for(node, lambda: node.limit_w < PRIOR_W)
     ended(training, signal.SIGKILL)
