@@ -74,7 +74,7 @@ class ProfilerConfig(Section, frozen=True, kw_only=True):
 
 
 class PlanRules(Section, frozen=True, kw_only=True):
-    """What is asked of a plan, how often it is made, and how much a change must be worth."""
+    """The objective of a plan, how often it is made, and how much a change must save."""
 
     objective: Literal["slowdown", "eta", "deadline", "budget"] = "slowdown"
     max_slowdown: Annotated[float, Meta(ge=1, le=10)] = 1.03
@@ -337,7 +337,7 @@ def _read_job_plan(path: str, value: object, faults: list[str]) -> JobPlan | Non
 
 
 def _read_deadline(path: str, value: object, faults: list[str]) -> str:
-    """Return a deadline as text; TOML has moments of its own."""
+    """Return a deadline as text; TOML has a type for moments."""
     text = value.isoformat() if isinstance(value, datetime) else value
     if isinstance(text, str) and (not text or _is_deadline(text)):
         return text

@@ -267,7 +267,7 @@ class SignalSource(Protocol):
         """Return the signal up to now, the present value included if it can be trusted; None if none is known."""
 
     def value_at(self, time_s: float) -> float | None:
-        """Return the value at a time [Unix s]; the last known one stands in for a missing one."""
+        """Return the value at a time [Unix s]; the last known one replaces a missing one."""
 
     def forecast(self) -> Signal | None:
         """Return the forecast from now on, or None."""

@@ -253,9 +253,9 @@ class FakeHistoryStore(HistoryStore):
         self.saved[key] = self.saved[key].revised(series) if key in self.saved else series
 
 
-def _ends_s(series: Signal, told: Signal) -> float:
-    """Return when the last value that was told ceases to hold: no value is cut in two."""
-    later = series.starts_s[series.starts_s > told.starts_s[-1]]
+def _ends_s(series: Signal, past: Signal) -> float:
+    """Return when the last past value ceases to hold: no value is cut in two."""
+    later = series.starts_s[series.starts_s > past.starts_s[-1]]
     return float(later[0]) if len(later) else series.ends_s
 
 
@@ -289,8 +289,8 @@ class FixedProvider:
         self.n_asked += 1
         if self.error is not None:
             raise self.error
-        told = self.series.between(since_s, now_s) if self.series else None
-        return self.series.between(since_s, _ends_s(self.series, told)) if self.series and told else None
+        past = self.series.between(since_s, now_s) if self.series else None
+        return self.series.between(since_s, _ends_s(self.series, past)) if self.series and past else None
 
     async def fetch_forecast(self, *, now_s: float, until_s: float) -> Signal | None:
         if self.error is not None:

@@ -1,7 +1,7 @@
 """Energy meter of one GPU: samples it, keeps recent samples for the run on it, and publishes energy, carbon and cost.
 
 Energy comes from the GPU's own counter; where there is none, from the power integrated between samples.
-A counter that falls was reset with the driver: there too the power stands in. Totals start with the controller.
+A counter that falls was reset with the driver: then the power is integrated, too. Totals start with the controller.
 """
 
 import logging

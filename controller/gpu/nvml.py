@@ -51,7 +51,7 @@ class NvmlBackend:
         self._gpus: list[NvmlGpu] = []
 
     async def open(self) -> "Sequence[NvmlGpu]":
-        """Return the GPUs that answer; none where there are none.
+        """Return the GPUs that answer.
 
         Raises:
             BackendError: there is no driver, or no library, or the wrong Python package.
@@ -158,7 +158,7 @@ class NvmlGpu:
     async def read_processes(self) -> frozenset[int] | None:
         """Return the ids of the processes that compute on it, or None where that cannot be seen.
 
-        NVML tells ids of the host: within a container of its own pid namespace none may be seen, though some run.
+        NVML lists ids of the host: a container with its own pid namespace may see none, though some run.
         """
         return await self._read("read_processes", nvml_calls.read_processes)
 

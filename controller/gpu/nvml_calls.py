@@ -26,7 +26,7 @@ _MJ_PER_J: Final = 1_000
 _MW_END: Final = 1 << 32
 """NVML takes 32-bit milliwatts; ctypes would wrap a larger number into a small, valid limit."""
 
-# Field ids of nvml.h. The GPU scope (0) alone is asked: on Grace Hopper, the module's power includes the CPU.
+# Field ids of nvml.h. Only the GPU scope (0) is read: on Grace Hopper, the module's power includes the CPU.
 _FIELD_POWER_INSTANT: Final = 186
 _FIELD_REQUESTED_LIMIT: Final = 192
 _VALUE_OF_TYPE: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")

@@ -28,8 +28,8 @@ STOP_TIMEOUT_S = 10.0
 RETRY_S = 0.5
 MAX_DETAIL = 1_024
 LOG_PERIOD_S = 600.0
-"""Changes for one reason (a curve being refined, two limits that share a period) are logged once in so long; each is
-published."""
+"""Changes for one reason (a curve being refined, two limits that share a period) are all published, but logged once a
+period."""
 WRITABLE = frozenset({Hold.FREE, Hold.HELD})
 """The holds in which a limit may be written."""
 

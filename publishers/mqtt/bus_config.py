@@ -13,7 +13,7 @@ BUS_SETTINGS: Final = SettingNames.of_table("bus")
 
 
 class BusConfig(Section, frozen=True, kw_only=True):
-    """Where the broker is. `mqtts://` means TLS; the password stands in a file of its own."""
+    """Where the broker is. `mqtts://` means TLS; the password is in a file of its own."""
 
     url: str = "mqtt://127.0.0.1:1883"
     root: TopicRoot = "gridchase/v1"

@@ -74,7 +74,7 @@ def build_record(
     Args:
         name: the path of the table, for the faults.
         kind: the type of the record.
-        table: what stands there.
+        table: what the TOML file has under this path.
         faults: is appended to.
         readers: keys that are read in their own way.
     """

@@ -1,4 +1,4 @@
-"""The task tree: who is told what, in which order things are let go, and what is claimed for whom."""
+"""The task tree: what is published, in which order it stops, and which GPUs it locks."""
 
 import asyncio
 import uuid

@@ -1,4 +1,4 @@
-"""What every `Gpu` must do, whoever stands behind it: the fake, the simulation, NVML.
+"""What every `Gpu` must do, whatever implements it: the fake, the simulation, NVML.
 
 A test class of an implementation inherits `GpuContract` and has a fixture `bench` that returns a `GpuBench`.
 """
@@ -123,7 +123,7 @@ class GpuContract:
         assert sample.utilization_ratio is None or 0 <= sample.utilization_ratio <= 1
         assert sample.temperature_c is None or 0 < sample.temperature_c < 120
 
-    async def test_it_tells_its_tenants(self, bench: GpuBench) -> None:
+    async def test_its_tenants_can_be_read(self, bench: GpuBench) -> None:
         async with bench.opened() as gpu:
             assert await gpu.read_mig() is False
             processes = await gpu.read_processes()

@@ -56,28 +56,28 @@ async def test_a_kill_between_journal_and_write_is_repaired_at_the_next_start(tm
     assert not bench.is_journaled()
 
 
-class DeafGpu(FakeGpu):
-    """A GPU that accepts a write, but does not return from it until `heard` is set."""
+class LateGpu(FakeGpu):
+    """A GPU that accepts a write, but does not return from it until `may_return` is set."""
 
     def __init__(self) -> None:
         super().__init__()
         self.requested_power_limit_w = PRIOR_W
-        self.heard = asyncio.Event()
-        self.heard.set()
+        self.may_return = asyncio.Event()
+        self.may_return.set()
 
     async def set_power_limit(self, power_limit_w: float) -> None:
         await super().set_power_limit(power_limit_w)
-        await self.heard.wait()
+        await self.may_return.wait()
 
 
 async def test_a_kill_between_write_and_read_back_is_repaired_at_the_next_start(tmp_path: Path) -> None:
-    gpu = DeafGpu()
+    gpu = LateGpu()
     bench = LimiterBench(tmp_path, gpu=gpu)
     async with bench.running():
-        gpu.heard.clear()
+        gpu.may_return.clear()
         await bench.request(200.0)
         assert bench.state.requested_power_limit_w == PRIOR_W, "the write was not read back"
-    gpu.heard.set()
+    gpu.may_return.set()
     assert gpu.requested_power_limit_w == 200.0
     result = await restore_prior_limit(gpu, Journal.open(tmp_path))
     assert result is not None

@@ -266,7 +266,7 @@ async def test_a_yielded_gpu_that_fails_meanwhile_stays_unwritten_until_the_rele
         assert bench.hold in {Hold.YIELDED, Hold.OBSERVING}
         await bench.release()
         await bench.request(150.0)
-    assert bench.written_w == [200.0, 150.0], "the next hold begins anew"
+    assert bench.written_w == [200.0, 150.0], "the next hold writes again"
 
 
 async def test_a_gpu_that_failed_while_free_is_free_again_for_the_next_job(tmp_path: Path) -> None:
