@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NewType, TypeVar
 
-from policies.replay.batch_size.workload import Workload
+from policies.vocabulary.profile import PowerProfile, ProfilePoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class ZeusJob:
 
     @property
     def name(self) -> str:
-        """Return what people call it."""
+        """Return dataset and network."""
         return f"{self.dataset}/{self.network}"
 
 
@@ -82,9 +82,9 @@ POWER_COLUMNS: Final = (
 )  # fmt: skip
 MEASURED_COLUMNS: Final = ("time_per_epoch", "average_power")
 UNKNOWN: Final = ("", "nan", "na")
-"""What stands where there is no number: of a run that did not reach its target, of a limit that was not measured."""
+"""Cells without a number: the run did not reach its target, or the limit was not measured."""
 MAX_FAULTS: Final = 20
-"""A wrong column is wrong in every row."""
+"""A wrong column has a fault in every row."""
 
 Row = dict[str, str]
 Key = TypeVar("Key")
@@ -96,7 +96,7 @@ Metric = NewType("Metric", float)
 
 
 class TraceError(ValueError):
-    """Traces that cannot be used; `faults` says each reason, with its file and line."""
+    """Unusable traces; `faults` has each reason with its file and line."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         n_more = len(faults) - MAX_FAULTS
@@ -106,14 +106,14 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainTrace:
-    """Epochs to a target, by job, then by target, batch size and run; None where the run did not reach it."""
+    """Epochs to a target, by job, then by target, batch size and run; None: not reached."""
 
     source: str
     epochs: dict[Identity, dict[tuple[Metric, int], dict[str, float | None]]]
 
     def sizes_of(self, job: ZeusJob) -> set[int]:
-        """Return the batch sizes that a job was trained at, whatever it reached."""
-        return {size for _, size in self.epochs.get(_identity(job), {})}
+        """Return the batch sizes of all runs of a job."""
+        return {size for _, size in self.epochs.get(identity_of(job), {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +130,32 @@ class PowerTrace:
 
     @property
     def name(self) -> str:
-        """Return the source without its folders and its suffix."""
+        """Return the file name without suffix."""
         return self.source.replace("\\", "/").rpartition("/")[2].removesuffix(".csv")
+
+    def curves(self) -> Iterator[tuple[Identity, int]]:
+        """Yield each job and batch size that was measured."""
+        for identity, times_s in self.time_per_epoch_s.items():
+            yield from ((identity, size) for size in sorted({size for size, _ in times_s}))
+
+    def profile(self, identity: Identity, batch_size: int, iterations_per_epoch: float) -> PowerProfile:
+        """Return the measured curve of a job at a batch size."""
+        times_s, powers_w = self.time_per_epoch_s[identity], self.average_power_w[identity]
+        return PowerProfile(
+            tuple(
+                ProfilePoint(
+                    power_limit_w=limit_w,
+                    power_w=powers_w[size, limit_w],
+                    iterations_per_s=iterations_per_epoch / times_s[size, limit_w],
+                )
+                for size, limit_w in sorted(times_s)
+                if size == batch_size
+            )
+        )
 
     def sizes_of(self, job: ZeusJob) -> set[int]:
         """Return the batch sizes at which the power of a job was measured."""
-        return {size for size, _ in self.time_per_epoch_s.get(_identity(job), {})}
+        return {size for size, _ in self.time_per_epoch_s.get(identity_of(job), {})}
 
 
 def parse_train(source: str, text: str) -> TrainTrace:
@@ -185,61 +205,13 @@ def parse_power(source: str, text: str) -> PowerTrace:
     )
 
 
-def workloads_of(train: TrainTrace, power: PowerTrace, jobs: Sequence[ZeusJob] = JOBS) -> list[Workload]:
-    """Return the jobs that are in both traces, each with the batch sizes that are in both.
-
-    Raises:
-        TraceError: there is none, or one never reached its target.
-    """
-    common = [job for job in jobs if train.sizes_of(job) & power.sizes_of(job)]
-    if not common:
-        known = ", ".join(f"{job.name} with {job.optimizer}" for job in jobs)
-        raise TraceError([f"{power.source} and {train.source} share no batch size of a job; known jobs: {known}"])
-    faults = [fault for job in common for fault in _untrained(job, train, power)]
-    if faults:
-        raise TraceError(faults)
-    return [_workload(job, train, power) for job in common]
-
-
-def _untrained(job: ZeusJob, train: TrainTrace, power: PowerTrace) -> Iterator[str]:
-    """Yield why no batch size of a job would ever come to an end, which no policy can mend."""
-    runs = train.epochs[_identity(job)]
-    sizes = sorted(train.sizes_of(job) & power.sizes_of(job))
-    recorded_epochs = {size: runs.get((Metric(job.target), size)) for size in sizes}
-    missing = [size for size in sizes if recorded_epochs[size] is None]
-    if missing:
-        yield f"{train.source}: {job.name}: no row of target {job.target:g} at the batch sizes {missing}"
-    epochs = [epoch for path in recorded_epochs.values() if path is not None for epoch in path.values()]
-    if epochs and not any(epoch is not None and epoch <= job.max_epochs for epoch in epochs):
-        yield (
-            f"{train.source}: {job.name}: no run reached target {job.target:g} within {job.max_epochs} epochs at any "
-            f"batch size that is in {power.source}, too: {sizes}"
-        )
-
-
-def _workload(job: ZeusJob, train: TrainTrace, power: PowerTrace) -> Workload:
-    """Return a job as a workload."""
-    sizes = tuple(sorted(train.sizes_of(job) & power.sizes_of(job)))
-    runs = train.epochs[_identity(job)]
-    times_s, powers_w = power.time_per_epoch_s[_identity(job)], power.average_power_w[_identity(job)]
-    return Workload(
-        name=f"{job.name}@{power.name}",
-        candidates=sizes,
-        default=max((size for size in sizes if size <= job.default), default=sizes[0]),
-        n_samples=job.n_samples,
-        max_epochs=job.max_epochs,
-        recorded_epochs={size: tuple(runs[Metric(job.target), size].values()) for size in sizes},
-        time_per_epoch_s={key: value for key, value in times_s.items() if key[0] in sizes},
-        average_power_w={key: value for key, value in powers_w.items() if key[0] in sizes},
-    )
-
-
-def _identity(job: ZeusJob) -> Identity:
+def identity_of(job: ZeusJob) -> Identity:
+    """Return how the traces identify a job."""
     return job.dataset, job.network, job.optimizer
 
 
 def _rows(source: str, text: str, columns: tuple[str, ...], faults: list[str]) -> Iterator[tuple[int, Row]]:
-    """Yield (line number, cells by column); tell what is wrong with the header and the number of cells."""
+    """Yield (line number, cells by column); add faults of the header and of the number of cells."""
     n_faults, header = len(faults), None
     for number, cells in _cells(source, text, faults):
         if header is None:
@@ -257,7 +229,7 @@ def _rows(source: str, text: str, columns: tuple[str, ...], faults: list[str]) -
 
 
 def _cells(source: str, text: str, faults: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, cells) from the header on; tell which lines cannot be read, and end where that is one."""
+    """Yield (line number, cells) from the header on; add unreadable lines to the faults."""
     in_comments = True
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
         if not line.strip() or (in_comments and line.startswith("#")):
@@ -278,14 +250,14 @@ def _job(row: Row) -> Identity:
 
 
 def _insert(table: dict[Key, Cell], key: Key, cell: Cell, what: str) -> None:
-    """Put something into a table; raise `ValueError` where it is there already."""
+    """Insert into a table; raise `ValueError` if the key exists."""
     if key in table:
-        raise ValueError(f"{what} stands there twice")
+        raise ValueError(f"{what} appears twice")
     table[key] = cell
 
 
 def _batch_size(row: Row) -> int:
-    """Return the batch size; raise `ValueError` where it is none."""
+    """Return the batch size; raise `ValueError` if it is invalid."""
     text = row["batch_size"]
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"batch_size = {text!r}: must be a whole number of at least 1")
@@ -293,7 +265,7 @@ def _batch_size(row: Row) -> int:
 
 
 def _number(row: Row, column: str, *, is_positive: bool = True) -> float:
-    """Return a number; raise `ValueError` where it is none, not finite, or not above 0 as most must be."""
+    """Return a number; raise `ValueError` if it is invalid, not finite, or not above 0 where it must be."""
     try:
         number = float(row[column])
     except ValueError:

@@ -12,8 +12,8 @@ from controller.demo.recurrences.trace_files import read_power, repeated_names
 from policies.providers.base import SignalFileError
 from policies.providers.sources.csv_file import CARBON_UNIT, Trace, read_trace
 from policies.replay.power_limit.scenario import Scenario
-from policies.replay.traces import JOBS, Identity, PowerTrace
-from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.replay.traces import JOBS, Identity
+from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
 
 SAMPLES: Final = {spec.dataset: spec.n_samples for spec in JOBS}
@@ -61,24 +61,20 @@ def read_curve(path: Path, selection: CurveSelection, faults: list[str]) -> Name
     trace = read_power(path, faults)
     if trace is None:
         return None
-    found = [key for key in _keys(trace) if _matches(key, selection)]
+    found = [key for key in trace.curves() if _matches(key, selection)]
     if len(found) != 1:
         what = "is more than one" if found else "is not there"
         way_out = f"; say which with {_distinguishing_options(found)}" if found else ""
         faults.append(
-            f"{path}: {_selection_text(selection)} {what}; there are {_listed(found or list(_keys(trace)))}{way_out}"
+            f"{path}: {_selection_text(selection)} {what}; there are {_listed(found or list(trace.curves()))}{way_out}"
         )
         return None
     (identity, batch_size) = found[0]
-    profile = _profile(trace, identity, batch_size)
+    n_samples = SAMPLES.get(identity[0])
+    profile = trace.profile(identity, batch_size, ASSUMED_ITERATIONS if n_samples is None else n_samples / batch_size)
     if len(profile.points) < MIN_LIMITS:
         faults.append(f"{path}: {_selection_text(selection)} has 1 power limit: must be at least {MIN_LIMITS}")
     return NamedCurve(name=f"{'/'.join(identity[:2])}, batch size {batch_size}, {trace.name}", profile=profile)
-
-
-def _keys(trace: PowerTrace) -> Iterator[tuple[Identity, int]]:
-    for identity, times_s in trace.time_per_epoch_s.items():
-        yield from ((identity, size) for size in sorted({size for size, _ in times_s}))
 
 
 def _matches(key: tuple[Identity, int], selection: CurveSelection) -> bool:
@@ -119,23 +115,6 @@ def _selection_text(selection: CurveSelection) -> str:
         selection.optimizer and f"--optimizer {selection.optimizer}",
     )
     return " ".join(part for part in parts if part) or "a workload without --workload"
-
-
-def _profile(trace: PowerTrace, identity: Identity, batch_size: int) -> PowerProfile:
-    n_samples = SAMPLES.get(identity[0])
-    n_iterations = ASSUMED_ITERATIONS if n_samples is None else n_samples / batch_size
-    times_s, powers_w = trace.time_per_epoch_s[identity], trace.average_power_w[identity]
-    return PowerProfile(
-        tuple(
-            ProfilePoint(
-                power_limit_w=limit_w,
-                power_w=powers_w[size, limit_w],
-                iterations_per_s=n_iterations / times_s[size, limit_w],
-            )
-            for size, limit_w in sorted(times_s)
-            if size == batch_size
-        )
-    )
 
 
 def read_signals(paths: Sequence[Path], faults: list[str]) -> list[SignalFile]:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from controller.errors import ConfigError
-from policies.replay.batch_size.workload import Workload
-from policies.replay.traces import PowerTrace, TraceError, TrainTrace, parse_power, parse_train, workloads_of
+from policies.replay.batch_size.workload import Workload, workloads_of
+from policies.replay.traces import PowerTrace, TraceError, TrainTrace, parse_power, parse_train
 
 INCLUDED: Final = Path(__file__).parent / "recurring"
 

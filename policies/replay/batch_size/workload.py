@@ -1,11 +1,13 @@
 """A measured workload: how many epochs a job needs at each batch size, and the energy and time of an epoch."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
 
 import numpy as np
+
+from policies.replay.traces import JOBS, Metric, PowerTrace, TraceError, TrainTrace, ZeusJob, identity_of
 
 NOISE_QUANTILES: Final = 400
 """The number of equally likely values over which run-to-run noise is averaged."""
@@ -145,3 +147,52 @@ def optimum(workload: Workload, *, eta: float, noise_ratio: float = 0.0) -> Fixe
 def _cost(mean: Consumption, eta: float, max_power_w: float) -> float:
     """Return the cost, infinite where the target is never reached."""
     return mean.cost(eta, max_power_w) if np.isfinite(mean.duration_s) else float("inf")
+
+
+def workloads_of(train: TrainTrace, power: PowerTrace, jobs: Sequence[ZeusJob] = JOBS) -> list[Workload]:
+    """Return the jobs that are in both traces, each with the batch sizes that are in both.
+
+    Raises:
+        TraceError: there is none, or one never reached its target.
+    """
+    common = [job for job in jobs if train.sizes_of(job) & power.sizes_of(job)]
+    if not common:
+        known = ", ".join(f"{job.name} with {job.optimizer}" for job in jobs)
+        raise TraceError([f"{power.source} and {train.source} share no batch size of a job; known jobs: {known}"])
+    faults = [fault for job in common for fault in _untrained(job, train, power)]
+    if faults:
+        raise TraceError(faults)
+    return [_workload(job, train, power) for job in common]
+
+
+def _untrained(job: ZeusJob, train: TrainTrace, power: PowerTrace) -> Iterator[str]:
+    """Yield why a job has batch sizes without data, or never reaches its target."""
+    runs = train.epochs[identity_of(job)]
+    sizes = sorted(train.sizes_of(job) & power.sizes_of(job))
+    recorded_epochs = {size: runs.get((Metric(job.target), size)) for size in sizes}
+    missing = [size for size in sizes if recorded_epochs[size] is None]
+    if missing:
+        yield f"{train.source}: {job.name}: no row of target {job.target:g} at the batch sizes {missing}"
+    epochs = [epoch for path in recorded_epochs.values() if path is not None for epoch in path.values()]
+    if epochs and not any(epoch is not None and epoch <= job.max_epochs for epoch in epochs):
+        yield (
+            f"{train.source}: {job.name}: no run reached target {job.target:g} within {job.max_epochs} epochs at any "
+            f"batch size that is in {power.source}, too: {sizes}"
+        )
+
+
+def _workload(job: ZeusJob, train: TrainTrace, power: PowerTrace) -> Workload:
+    """Return the workload of a job."""
+    sizes = tuple(sorted(train.sizes_of(job) & power.sizes_of(job)))
+    runs = train.epochs[identity_of(job)]
+    times_s, powers_w = power.time_per_epoch_s[identity_of(job)], power.average_power_w[identity_of(job)]
+    return Workload(
+        name=f"{job.name}@{power.name}",
+        candidates=sizes,
+        default=max((size for size in sizes if size <= job.default), default=sizes[0]),
+        n_samples=job.n_samples,
+        max_epochs=job.max_epochs,
+        recorded_epochs={size: tuple(runs[Metric(job.target), size].values()) for size in sizes},
+        time_per_epoch_s={key: value for key, value in times_s.items() if key[0] in sizes},
+        average_power_w={key: value for key, value in powers_w.items() if key[0] in sizes},
+    )

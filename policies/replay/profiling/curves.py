@@ -13,7 +13,7 @@ import numpy as np
 from policies.replay.traces import JOBS, PowerTrace
 from policies.vocabulary.cost import zeus_cost
 from policies.vocabulary.power_curve import fit_curve
-from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import Values
 
 GRID_W: Final = 5.0
@@ -76,27 +76,16 @@ class TrueCurve:
 
 def true_curves(trace: PowerTrace) -> Iterator[TrueCurve]:
     """Yield a curve for each dataset, network, optimizer and batch size measured at two limits or more."""
-    for identity, times_s in trace.time_per_epoch_s.items():
-        powers_w = trace.average_power_w[identity]
-        for size in sorted({size for size, _ in times_s}):
-            limits_w = sorted(limit_w for other, limit_w in times_s if other == size)
-            if len(limits_w) < 2:  # noqa: PLR2004 — one limit is no curve
-                continue
-            n_samples = SAMPLES_PER_EPOCH.get(identity[0])
-            top_s = times_s[size, limits_w[-1]]
-            n_batches = top_s / ASSUMED_ITERATION_TIME_S if n_samples is None else n_samples / size
-            measured = PowerProfile(
-                tuple(
-                    ProfilePoint(
-                        power_limit_w=limit_w,
-                        power_w=powers_w[size, limit_w],
-                        iterations_per_s=n_batches / times_s[size, limit_w],
-                    )
-                    for limit_w in limits_w
-                )
-            )
-            yield TrueCurve(
-                name=f"{'/'.join(identity)}/{size}@{trace.name}",
-                profile=fit_curve(measured, step_w=GRID_W),
-                is_assumed=n_samples is None,
-            )
+    for identity, size in trace.curves():
+        times_s = {
+            limit_w: time_s for (other, limit_w), time_s in trace.time_per_epoch_s[identity].items() if other == size
+        }
+        if len(times_s) < 2:  # noqa: PLR2004 — one limit is no curve
+            continue
+        n_samples = SAMPLES_PER_EPOCH.get(identity[0])
+        n_batches = times_s[max(times_s)] / ASSUMED_ITERATION_TIME_S if n_samples is None else n_samples / size
+        yield TrueCurve(
+            name=f"{'/'.join(identity)}/{size}@{trace.name}",
+            profile=fit_curve(trace.profile(identity, size, n_batches), step_w=GRID_W),
+            is_assumed=n_samples is None,
+        )

@@ -41,7 +41,7 @@ def found(report: dict[str, Any], what: str) -> dict[str, str]:
     return dict(finding)
 
 
-def test_a_broker_that_is_not_there_is_the_only_fault_of_a_simulated_node(check: Check) -> None:
+def test_a_missing_broker_is_the_only_fault_of_a_simulated_node(check: Check) -> None:
     report = check()
     assert report["faults"] == [found(report, "broker")["fault"]]
     assert "nothing listens at 127.0.0.1:9" in report["faults"][0]
@@ -62,7 +62,7 @@ def test_a_gpu_that_is_left_out_is_a_fault(check: Check) -> None:
     assert not backend.is_open
 
 
-def test_what_a_trace_lacks_is_told(check: Check, tmp_path: Path) -> None:
+def test_gaps_of_a_signal_file_are_shown(check: Check, tmp_path: Path) -> None:
     now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     rows = [f"{(now + timedelta(hours=hours)).isoformat()},{value}" for hours, value in ((-9, 1), (-2, 0), (-1, 1))]
     rows += [f"{(now + timedelta(hours=hours)).isoformat()},321" for hours in (0, 1, 2)]
@@ -73,7 +73,7 @@ def test_what_a_trace_lacks_is_told(check: Check, tmp_path: Path) -> None:
     assert finding["fault"] == ""
 
 
-def test_a_trace_that_cannot_be_used_is_a_fault(check: Check, tmp_path: Path) -> None:
+def test_an_unusable_signal_file_is_a_fault(check: Check, tmp_path: Path) -> None:
     (tmp_path / "day.csv").write_text("timestamp,gco2_per_kwh\n" + "0" * 140_000, encoding="utf-8")
     report = check("signal.kind=carbon", f'signal.provider=[{{name="csv", zone="DE", path="{tmp_path / "day.csv"}"}}]')
     assert "day.csv:2: field larger than field limit" in found(report, "signal (carbon, 1 of 1)")["fault"]

@@ -69,7 +69,7 @@ def test_each_verb_explains_its_arguments(verb: str, capsys: pytest.CaptureFixtu
     assert shown.count("--") > 2
 
 
-def test_the_help_names_each_verb_and_where_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_names_each_verb_and_where_to_start(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--help"])
     shown = capsys.readouterr().out
@@ -81,7 +81,7 @@ def test_the_help_names_each_verb_and_where_to_begin(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     "wrong", [[], ["fly"], ["check", "--jason"], ["broker", "--kind", "emqx"], ["demo", "--zone", "XX"]]
 )
-def test_arguments_that_are_not_understood_end_with_2(wrong: list[str]) -> None:
+def test_unknown_arguments_end_with_2(wrong: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(wrong)
     assert caught.value.code == 2
@@ -127,7 +127,7 @@ def test_a_bug_keeps_its_traceback(bug: Exception, tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("verb", ["controller", "up", "check"])
 @pytest.mark.parametrize("url", ["mqtt://h:99999", "mqtt://ada:hunter2@h"])
-def test_a_faulty_broker_ends_with_2_before_anything_is_touched(
+def test_a_wrong_broker_url_ends_with_2_before_any_change(
     verb: str, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments(verb, tmp_path, f"bus.url={url}")) == 2
@@ -137,12 +137,12 @@ def test_a_faulty_broker_ends_with_2_before_anything_is_touched(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_broker_of_another_machine_is_not_for_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_up_refuses_a_broker_on_another_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments("up", tmp_path, "bus.url=mqtt://broker.example")) == 2
     assert "use `gridchase controller`" in capsys.readouterr().err
 
 
-def test_an_open_broker_for_everybody_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_open_broker_on_all_addresses_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["broker", "--host", "0.0.0.0"]) == 1  # noqa: S104 — it must not be bound
     assert "asks nobody for a password" in capsys.readouterr().err
 
@@ -162,7 +162,7 @@ def test_a_second_controller_ends_with_2(tmp_path: Path, capsys: pytest.CaptureF
     assert str(tmp_path) in capsys.readouterr().err
 
 
-def test_a_file_of_the_configuration_that_is_missing_ends_with_2(tmp_path: Path) -> None:
+def test_a_missing_file_of_the_configuration_ends_with_2(tmp_path: Path) -> None:
     assert main([*arguments("controller", tmp_path), "--config", str(tmp_path / "absent.toml")]) == 2
     assert main([*arguments("controller", tmp_path), "--set", "signal.kind=carbon"]) == 2
 
@@ -179,7 +179,7 @@ def test_a_missing_token_ends_with_2_and_restores_what_a_killed_controller_left(
     assert "signal.provider[0] (electricity-maps): token_file is not set, and $NO_SUCH_TOKEN" in shown.err
 
 
-def test_every_provider_that_cannot_be_made_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_wrong_providers_are_reported_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chain = f'signal.provider=[{{name="eia", zone="MISO"}}, {{name="csv", zone="DE", path="{tmp_path / "no.csv"}"}}]'
     assert main(arguments("controller", tmp_path, "signal.kind=carbon", chain)) == 2
     shown = capsys.readouterr().err
@@ -209,14 +209,14 @@ def test_ctrl_c_in_a_verb_ends_with_0(capsys: pytest.CaptureFixture[str], *, as_
     assert (captured.out if as_json else captured.err) == ""
 
 
-def test_restoring_where_nothing_is_on_record_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_restoring_an_empty_journal_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments("restore", tmp_path, "plan.eta=7")) == 0
     shown = capsys.readouterr()
     assert "nothing to restore" in shown.out
     assert "plan.eta = 7" in shown.err
 
 
-def test_options_of_the_demo_that_are_out_of_bounds_end_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_options_out_of_bounds_end_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--duration-s", "1", "--seed", "-1"]) == 2
     shown = capsys.readouterr().err
     assert "--duration-s 1" in shown
@@ -237,7 +237,7 @@ def test_options_of_the_other_demo_end_with_2(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("words", [["--config", "/none.toml"], ["--set", "learning.eta=7"], ["--set", "x"]])
-def test_a_wrong_configuration_of_the_policy_service_ends_with_2(
+def test_a_wrong_policy_configuration_ends_with_2(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments in (["policy"], ["policy", "jobs"], ["policy", "show", "job"]):
@@ -246,21 +246,21 @@ def test_a_wrong_configuration_of_the_policy_service_ends_with_2(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_configuration_of_the_policy_service_keeps_up_from_starting(tmp_path: Path) -> None:
+def test_a_wrong_policy_configuration_prevents_up_from_starting(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text("[learning]\neta = 7\n")
     state_dir = tmp_path / "state"
     assert main([*arguments("up", state_dir), "--policy-config", str(tmp_path / "policy.toml")]) == 2
     assert not state_dir.exists()
 
 
-def test_a_state_directory_of_the_policy_service_that_cannot_be_made_ends_with_2(
+def test_an_impossible_state_directory_ends_with_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["policy", "--state-dir", "/proc/x"]) == 2
     assert "gridchase: --state-dir /proc/x: cannot be created: " in capsys.readouterr().err
 
 
-def test_up_tells_the_command_that_leads_to_its_own_database(tmp_path: Path) -> None:
+def test_up_prints_the_command_for_its_own_database(tmp_path: Path) -> None:
     config = Config(node=NodeConfig(state_dir=str(tmp_path / "a b")))
     assert _jobs_command(config, Path("p.toml")) == (
         f"gridchase policy jobs --config p.toml --state-dir '{tmp_path / 'a b' / 'policy'}'"
@@ -268,7 +268,7 @@ def test_up_tells_the_command_that_leads_to_its_own_database(tmp_path: Path) -> 
     assert _jobs_command(load_config(None, []), None) == "gridchase policy jobs"
 
 
-def test_up_says_that_the_bus_of_the_policy_file_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_up_warns_that_the_bus_of_the_policy_file_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "policy.toml"
     file.write_text('[bus]\nurl = "mqtt://elsewhere"\n')
     words = [*arguments("up", tmp_path / "state", "bus.url=mqtt://broker.example"), "--policy-config", str(file)]

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from policies.replay.traces import JOBS, MAX_FAULTS, TraceError, parse_power, parse_train, workloads_of
+from policies.replay.batch_size.workload import workloads_of
+from policies.replay.traces import JOBS, MAX_FAULTS, TraceError, parse_power, parse_train
 
 TRAIN = """\
 # where it is from
@@ -41,25 +42,25 @@ def test_a_workload_has_what_is_in_both_traces() -> None:
     assert job.max_epochs == 100
 
 
-def test_a_default_that_does_not_fit_the_gpu_is_the_largest_that_does() -> None:
+def test_a_default_that_does_not_fit_becomes_the_largest_that_does() -> None:
     (job,) = workloads_of(parse_train("train.csv", TRAIN), parse_power("v100.csv", POWER))
     assert job.default == 128
 
 
-def test_where_everything_is_larger_than_the_default_it_is_the_smallest() -> None:
+def test_a_default_below_all_batch_sizes_becomes_the_smallest() -> None:
     tiny = replace(JOBS[0], default=2)
     (job,) = workloads_of(parse_train("train.csv", TRAIN), parse_power("v100.csv", POWER), [tiny])
     assert job.default == 64
 
 
-def test_columns_may_come_in_another_order_and_with_others() -> None:
+def test_columns_may_have_another_order_and_extra_columns() -> None:
     header, *rows = POWER.splitlines()
     swapped = "\n".join(",".join([*reversed(line.split(",")), "x"]) for line in [header, *rows])
     (job,) = workloads_of(parse_train("train.csv", TRAIN), parse_power("v100.csv", swapped))
     assert job.time_per_epoch_s[64, 100.0] == 20.5
 
 
-def test_traces_that_share_no_job_say_which_are_known() -> None:
+def test_traces_without_a_common_job_report_the_known_jobs() -> None:
     (fault,) = faults_of(TRAIN, POWER.replace("cifar100", "mnist"))
     assert all(job.name in fault for job in JOBS)
 
@@ -92,13 +93,13 @@ def test_a_cell_too_long_to_be_read_is_a_fault_with_its_line() -> None:
     assert faults_of(long + TRAIN.replace("# ", "")) == ("train.csv:1: field larger than field limit (131072)",)
 
 
-def test_every_fault_of_a_training_trace_is_told_with_its_line() -> None:
+def test_all_faults_of_a_training_trace_are_reported_with_their_lines() -> None:
     wrong = TRAIN.replace("64,adadelta,1e-1,1,0.6,19", "sixty,adadelta,1e-1,1,0.6,19").replace(",0.6,151", ",0.6,-3")
     assert faults_of(wrong + "cifar100,shufflenetv2\n" + TRAIN.splitlines()[3] + "\n") == (
         "train.csv:3: batch_size = 'sixty': must be a whole number of at least 1",
         "train.csv:7: target_epoch = '-3': must be a finite number above 0",
         "train.csv:9: 2 cells: must be 8, as in the header",
-        "train.csv:10: run 2 at batch size 64 and target 0.6 stands there twice",
+        "train.csv:10: run 2 at batch size 64 and target 0.6 appears twice",
     )
 
 
@@ -119,10 +120,10 @@ def test_a_row_without_a_measurement_is_left_out_and_counted(cells: str) -> None
         ("cifar100,shufflenetv2,32,adadelta,100,inf,90", "time_per_epoch = 'inf': must be a finite number above 0"),
         ("cifar100,shufflenetv2,32,adadelta,nan,20,90", "power_limit = 'nan': must be a finite number above 0"),
         ("cifar100,shufflenetv2,32,adadelta,100,20,0", "average_power = '0': must be a finite number above 0"),
-        ("cifar100,shufflenetv2,64,adadelta,100,20,90", "batch size 64 at 100 W stands there twice"),
+        ("cifar100,shufflenetv2,64,adadelta,100,20,90", "batch size 64 at 100 W appears twice"),
     ],
 )
-def test_a_fault_of_a_power_trace_says_value_and_bound(row: str, fault: str) -> None:
+def test_a_fault_of_a_power_trace_has_value_and_bound(row: str, fault: str) -> None:
     assert faults_of(TRAIN, POWER + row + "\n") == (f"gpus/v100.csv:6: {fault}",)
 
 
@@ -140,7 +141,7 @@ def test_a_file_without_its_columns_is_a_fault(text: str, fault: str) -> None:
     assert caught.value.faults[0].startswith(fault)
 
 
-def test_a_wrong_column_does_not_fill_the_screen() -> None:
+def test_the_number_of_reported_faults_is_bounded() -> None:
     row = "cifar100,shufflenetv2,{},adadelta,100,never,90\n"
     faults = faults_of(TRAIN, POWER + "".join(row.format(size) for size in range(300, 400)))
     assert len(faults) == MAX_FAULTS + 1

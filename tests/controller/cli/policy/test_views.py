@@ -37,7 +37,7 @@ def row(text: str, batch_size: int) -> str:
     return next(line for line in text.splitlines() if re.match(rf" *{batch_size} ", line))
 
 
-def test_each_batch_size_has_its_runs_its_epochs_and_its_cost_with_intervals(
+def test_each_batch_size_has_runs_epochs_and_cost_with_intervals(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = shown(sample_view())
@@ -51,7 +51,7 @@ def test_each_batch_size_has_its_runs_its_epochs_and_its_cost_with_intervals(
     assert "η = 0.5" in text
 
 
-def test_which_batch_size_is_next_is_said_with_its_reason_and_its_bound() -> None:
+def test_the_next_batch_size_is_shown_with_reason_and_bound() -> None:
     view = sample_view()
     assert next_text(view) == (
         "256 (knowledge_gradient): a run at 256 is expected to cost least, and 50 more recurrences have nothing to"
@@ -62,7 +62,7 @@ def test_which_batch_size_is_next_is_said_with_its_reason_and_its_bound() -> Non
     assert f"Next: {next_text(view)}" in out.getvalue()
 
 
-def test_the_last_runs_are_listed_oldest_first_with_what_they_cost() -> None:
+def test_the_last_runs_are_listed_oldest_first_with_their_costs() -> None:
     text = shown(sample_view())
     runs = text.split("The runs, to the target; energy and cost in Wh")[1].splitlines()[3:]
     assert [line.split()[0] for line in runs if line.strip()] == [str(number) for number in range(12)]
@@ -71,7 +71,7 @@ def test_the_last_runs_are_listed_oldest_first_with_what_they_cost() -> None:
     assert runs[11].split()[-2] == "running"
 
 
-def test_of_many_runs_the_terminal_shows_the_last() -> None:
+def test_the_terminal_shows_only_the_last_runs() -> None:
     view = sample_view()
     many = view_of(view.job, view.posterior, [trial(number, 256) for number in reversed(range(40))])
     text = shown(many)
@@ -80,13 +80,13 @@ def test_of_many_runs_the_terminal_shows_the_last() -> None:
     assert numbers == [str(number) for number in range(28, 40)]
 
 
-def test_a_run_that_was_told_to_stop_and_has_not_yet_says_so() -> None:
+def test_a_run_with_an_order_to_stop_is_marked() -> None:
     view = sample_view()
     told = msgspec.structs.replace(trial(0, 256, state="running", epochs=3), stop_ordered_at_s=2e9)
     assert "told to stop" in shown(view_of(view.job, view.posterior, [told]))
 
 
-def test_nothing_known_is_shown_as_nothing_and_not_as_numbers() -> None:
+def test_unknown_values_are_shown_as_dashes() -> None:
     view = empty_view()
     text = shown(view)
     assert row(text, 32).split() == ["32", "-", "-", "-"]
@@ -96,7 +96,7 @@ def test_nothing_known_is_shown_as_nothing_and_not_as_numbers() -> None:
     assert view.best is None
 
 
-def test_names_cannot_smuggle_markup_into_the_terminal_or_the_page() -> None:
+def test_names_are_escaped_in_the_terminal_and_the_page() -> None:
     view = sample_view()
     choice = replace(view.posterior.next, detail="[red]<script>alert(1)</script>")
     posterior = msgspec.structs.replace(view.posterior, next=choice)
@@ -142,7 +142,7 @@ def test_any_candidates_can_be_drawn(batch_sizes: tuple[int, ...]) -> None:
     assert all(len(line) <= 100 for line in plot.splitlines())
 
 
-def test_the_page_holds_everything_and_asks_no_server() -> None:
+def test_the_page_has_everything_and_needs_no_server() -> None:
     page = render_page(sample_view())
     assert page.startswith("<!DOCTYPE html>")
     markup = re.sub(r"(<script[^>]*>).*?</script>", r"\1", page, flags=re.DOTALL)
@@ -151,7 +151,7 @@ def test_the_page_holds_everything_and_asks_no_server() -> None:
         assert part in page
 
 
-def test_the_page_of_a_job_of_which_nothing_is_known_still_is_a_page() -> None:
+def test_a_job_without_estimates_has_a_page() -> None:
     page = render_page(empty_view())
     assert "nothing is known yet" in page
     assert "0 runs have ended" in page
@@ -169,7 +169,7 @@ def test_json_has_the_job_its_posterior_and_its_runs_oldest_first() -> None:
     assert msgspec.json.encode(found)
 
 
-def test_the_best_batch_size_is_one_that_was_seen_and_can_run() -> None:
+def test_the_best_batch_size_was_reached_and_can_run() -> None:
     view = sample_view()
     cheap = replace(view.posterior.beliefs[7], cost=1.0)
     tempting = replace(view.posterior.beliefs[6], cost=1.0)
@@ -190,7 +190,7 @@ def test_the_best_batch_size_is_one_that_was_seen_and_can_run() -> None:
         ([], Scale(size_j=3.6e6, unit="kWh"), "-"),
     ],
 )
-def test_costs_are_in_a_unit_in_which_they_read_well(costs: list[float], scale: Scale, text: str) -> None:
+def test_costs_have_a_readable_unit(costs: list[float], scale: Scale, text: str) -> None:
     assert scale_of(costs) == scale
     assert scale.text(costs[len(costs) // 2] if costs else None) == text
 
@@ -200,7 +200,7 @@ def test_large_numbers_stay_readable() -> None:
     assert [scale.text(cost) for cost in (999.4, 12_345.6, 3.2e15)] == ["999", "12,346", "3e+15"]
 
 
-def test_the_list_of_jobs_tells_how_far_each_is() -> None:
+def test_the_list_of_jobs_shows_their_progress() -> None:
     jobs = [
         JobSummary(
             name="bert",
@@ -221,7 +221,7 @@ def test_the_list_of_jobs_tells_how_far_each_is() -> None:
     assert ["new", "1", "0", "1", "-", "8", "8", "16", "-"] in lines
 
 
-def test_energy_and_time_are_those_to_the_target_as_the_cost_is() -> None:
+def test_energy_and_time_are_to_the_target() -> None:
     view = sample_view()
     ended = next(each for each in view.trials if each.state == "reached")
     result = msgspec.structs.replace(ended.result, epochs=8, reached_epochs=5, energy_j=3_600.0 * 80, duration_s=800.0)
@@ -235,7 +235,7 @@ def test_energy_and_time_are_those_to_the_target_as_the_cost_is() -> None:
     assert line.split()[4:8] == ["5", "50", "8.33", "min"]
 
 
-def test_where_no_gpu_was_measured_it_is_said_why_there_are_no_costs() -> None:
+def test_missing_costs_are_explained() -> None:
     view = sample_view()
     ended = next(each for each in view.trials if each.state == "reached")
     result = msgspec.structs.replace(ended.result, energy_j=0.0, duration_s=0.0)
@@ -247,7 +247,7 @@ def test_where_no_gpu_was_measured_it_is_said_why_there_are_no_costs() -> None:
     assert line.split()[5:8] == ["-", "-", "-"]
 
 
-def test_what_a_probe_found_is_no_run_that_has_ended() -> None:
+def test_a_timing_is_no_ended_run() -> None:
     view = sample_view()
     more = replace(view, posterior=msgspec.structs.replace(view.posterior, n_observations=15))
     assert ends_text(more) == ends_text(view)

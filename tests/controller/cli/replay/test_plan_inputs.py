@@ -38,7 +38,7 @@ def signal(folder: Path, *values: str, unit: str = "gco2_per_kwh") -> Path:
         (("cifar100", "resnet50", 256, "adam"), "--workload"),
     ],
 )
-def test_what_is_more_than_one_curve_says_which_option_tells_them_apart(
+def test_an_ambiguous_curve_names_the_option_that_distinguishes(
     tmp_path: Path, other: tuple[str, str, int, str], options: str
 ) -> None:
     faults: list[str] = []
@@ -48,7 +48,7 @@ def test_what_is_more_than_one_curve_says_which_option_tells_them_apart(
     assert told.endswith(f"; say which with {options}")
 
 
-def test_where_one_option_does_not_tell_curves_apart_several_do(tmp_path: Path) -> None:
+def test_several_options_may_be_needed_to_distinguish_curves(tmp_path: Path) -> None:
     faults: list[str] = []
     curves = [("imagenet", "vit", size, name) for size in (64, 128) for name in ("adam", "sgd")]
     wanted = CurveSelection(workload="imagenet/vit", batch_size=None, optimizer=None)
@@ -68,7 +68,7 @@ def test_where_one_option_does_not_tell_curves_apart_several_do(tmp_path: Path) 
         (("0", "-1", "", *("30",) * 7), "eur_per_mwh", "1 missing value, 10 % of its time"),
     ],
 )  # fmt: skip
-def test_what_the_file_of_a_signal_lacks_is_counted(
+def test_missing_values_of_a_signal_file_are_counted(
     tmp_path: Path, values: tuple[str, ...], unit: str, losses: str
 ) -> None:
     faults: list[str] = []

@@ -65,9 +65,7 @@ def headed(lines: list[str]) -> list[list[str]]:
         (0.1769, 30, [["12.0"], ["15.0"], ["20.0"]]),
     ],
 )
-def test_as_many_budgets_stand_side_by_side_as_there_is_room_for(
-    saved_ratio: float, width: int, side_by_side: list[list[str]]
-) -> None:
+def test_as_many_budgets_as_fit_are_side_by_side(saved_ratio: float, width: int, side_by_side: list[list[str]]) -> None:
     lines = printed(report(rows(budgets=(1.12, 1.15, 1.2), saved_ratio=saved_ratio)), width)
     assert "…" not in "".join(lines)
     assert headed(lines) == side_by_side
@@ -79,9 +77,7 @@ def test_as_many_budgets_stand_side_by_side_as_there_is_room_for(
     st.floats(-1e6, 1.0),
     st.integers(20, 150),
 )
-def test_whatever_the_numbers_and_the_room_every_one_is_whole(
-    budgets: list[float], saved_ratio: float, width: int
-) -> None:
+def test_no_number_is_ever_cut(budgets: list[float], saved_ratio: float, width: int) -> None:
     found = report(*(rows(name, budgets=tuple(budgets), saved_ratio=saved_ratio) for name in ("a" * 40, "wind")))
     lines = printed(found, width)
     text = "\n".join(lines)
@@ -93,14 +89,14 @@ def test_whatever_the_numbers_and_the_room_every_one_is_whole(
 
 
 @pytest.mark.parametrize("budget", [1.05, 9.95])
-def test_tables_have_80_columns_where_the_numbers_leave_them_that(budget: float) -> None:
+def test_tables_have_80_columns_if_the_numbers_allow_it(budget: float) -> None:
     names = ("electricity-maps-germany-hourly-2021", "wind")
     lines = printed(report(*(rows(name, budgets=(budget,), saved_ratio=-98_765.4321) for name in names)))
     assert "…" not in "".join(lines)
     assert max(map(len, lines)) <= 80
 
 
-def test_names_that_differ_in_their_last_character_are_told_apart() -> None:
+def test_names_that_differ_in_their_last_character_stay_distinct() -> None:
     names = [f"electricity-maps-germany-hourly-{year}" for year in (2021, 2022)]
     lines = [line.strip() for line in printed(report(*(rows(name) for name in names)))]
     assert "…" not in "".join(lines)
@@ -110,7 +106,7 @@ def test_names_that_differ_in_their_last_character_are_told_apart() -> None:
     ]
 
 
-def test_names_are_shown_as_they_are_not_as_markup() -> None:
+def test_names_are_not_markup() -> None:
     text = "\n".join(printed(report(rows("price[eur]"), rows("price[gbp]"))))
     assert {"price[eur]", "price[gbp]"} <= set(text.split())
     assert "price[eur], runs: 20" in "\n".join(printed(report(rows("price[eur]"))))

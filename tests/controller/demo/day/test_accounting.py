@@ -55,7 +55,7 @@ def test_carbon_is_the_integral_of_power_times_intensity() -> None:
     assert (books.duration_s, books.iterations) == (6_600.0, 7)
 
 
-def test_a_series_that_ends_too_early_is_refused() -> None:
+def test_a_signal_that_ends_too_early_is_refused() -> None:
     with pytest.raises(ValueError, match="does not cover"):
         simulated_totals(
             history(),
@@ -66,7 +66,7 @@ def test_a_series_that_ends_too_early_is_refused() -> None:
         )
 
 
-def test_the_books_of_a_job_that_still_runs_cannot_be_closed() -> None:
+def test_totals_of_a_running_job_are_refused() -> None:
     past = history()
     past.record(LoadChanged(3 * HOUR_NS, loaded=True))
     with pytest.raises(ValueError, match="still uses"):

@@ -12,7 +12,7 @@ def test_there_are_several_zones() -> None:
     assert list_zones() == ["DE", "GB", "US-CAISO", "US-ERCOT", "US-MISO"]
 
 
-async def test_every_grid_has_two_whole_days_and_says_where_they_come_from() -> None:
+async def test_every_grid_has_two_whole_days_and_a_source() -> None:
     for zone in list_zones():
         grid = await load_grid(zone)
         assert grid.starts_s % DAY_S == 0
@@ -25,13 +25,13 @@ async def test_every_grid_has_two_whole_days_and_says_where_they_come_from() -> 
         assert grid.licence
 
 
-async def test_the_day_of_great_britain_is_the_one_that_the_table_names() -> None:
+async def test_the_day_of_great_britain_is_that_of_its_file() -> None:
     grid = await load_grid("GB")
     assert grid.date == "2023-06-04"
     assert "NESO Carbon Intensity API" in grid.licence
     assert grid.signal.mean(grid.starts_s, grid.starts_s + DAY_S) == pytest.approx(133.5)
 
 
-async def test_a_zone_that_is_not_there_is_refused() -> None:
+async def test_an_unknown_zone_is_refused() -> None:
     with pytest.raises(SignalFileError, match="XX"):
         await load_grid("XX")

@@ -44,7 +44,7 @@ def test_another_seed_is_another_run() -> None:
     assert baseline_s(1, seed=1) == baseline_s(1, seed=1)
 
 
-def test_iterations_end_where_a_fine_integration_says_across_changes_of_limit() -> None:
+def test_iterations_end_as_a_fine_integration_says() -> None:
     limits = {100.0: 150.0, 200.3: 262.5, 231.9: 100.0, 260.0: 300.0}
     history = GpuTimeline(CURVE, Noise(1), start_ns=0)
     for seconds_s, limit_w in limits.items():
@@ -94,7 +94,7 @@ def test_a_limit_that_changes_while_it_waits_moves_the_end_of_the_iteration() ->
     assert training.time_ns == waited[1] > 2 * waited[0]
 
 
-def test_a_job_that_does_not_use_the_gpu_says_so_instead_of_waiting_for_ever() -> None:
+def test_a_job_that_does_not_use_the_gpu_is_an_error() -> None:
     history = GpuTimeline(CURVE, Noise(1), start_ns=0)
     training = Training(history, Noise(1), begin_ns=0, wait=lambda end_ns: end_ns)
     with pytest.raises(RuntimeError, match="begin"):

@@ -9,7 +9,7 @@ from controller.errors import ConfigError
 from policies.replay.batch_size.workload import optimum
 
 
-def test_three_jobs_come_along() -> None:
+def test_three_jobs_are_included() -> None:
     jobs = included_workloads()
     assert [job.name for job in jobs] == [
         "cifar100/shufflenetv2@v100",
@@ -21,14 +21,14 @@ def test_three_jobs_come_along() -> None:
     assert all(len(job.limits_of(size)) == len(job.power_limits_w) for job in jobs for size in job.candidates)
 
 
-def test_their_best_batch_sizes_are_the_papers_and_not_their_defaults() -> None:
+def test_their_best_batch_sizes_are_those_of_the_paper() -> None:
     """Zeus, fig. 6 and table 1: smaller for CIFAR-100 and LibriSpeech, larger for MovieLens."""
     jobs = included_workloads()
     assert [optimum(job, eta=0.5).batch_size for job in jobs] == [128, 48, 16384]
     assert [job.default for job in jobs] == [1024, 192, 1024]
 
 
-def test_every_fault_of_every_file_is_told(tmp_path: Path) -> None:
+def test_all_faults_of_all_files_are_reported(tmp_path: Path) -> None:
     broken, binary = tmp_path / "broken.csv", tmp_path / "binary.csv"
     broken.write_text("a,b\n1,2\n", encoding="utf-8")
     binary.write_bytes(b"\xff\xfe\x00")
@@ -40,7 +40,7 @@ def test_every_fault_of_every_file_is_told(tmp_path: Path) -> None:
     assert coding.startswith(f"{binary}: is not UTF-8 text")
 
 
-def test_two_files_of_one_name_could_not_be_told_apart(tmp_path: Path) -> None:
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     other = tmp_path / "v100.csv"
     other.write_bytes((INCLUDED / "v100.csv").read_bytes())
     with pytest.raises(ConfigError, match="rename one"):
@@ -50,7 +50,7 @@ def test_two_files_of_one_name_could_not_be_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("n", "told"), [(0, ""), (1, "1 row has no time_per_epoch"), (2, "2 rows have no time_per_epoch")]
 )
-def test_rows_that_nobody_measured_are_said_to_be_left_out(
+def test_rows_without_a_measurement_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], n: int, told: str
 ) -> None:
     power = tmp_path / "gpu.csv"

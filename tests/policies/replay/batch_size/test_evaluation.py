@@ -19,7 +19,7 @@ from tests.policies.replay.batch_size.toy import HIGH_W, LOW_W, toy
 CONDITIONS = Conditions(n_recurrences=20)
 
 
-def test_an_oracle_regrets_nothing_and_the_default_is_the_measure() -> None:
+def test_the_oracle_has_no_regret_and_the_default_has_ratio_one() -> None:
     oracle = evaluate(toy(), "oracle", CONDITIONS, n_seeds=2)
     assert oracle.regret == pytest.approx(0.0, abs=1e-9)
     default = evaluate(toy(), "default", CONDITIONS, n_seeds=2)
@@ -29,13 +29,13 @@ def test_an_oracle_regrets_nothing_and_the_default_is_the_measure() -> None:
     assert default.regret == pytest.approx(20 * (default_cost / best - 1))
 
 
-def test_a_regret_is_the_cost_beyond_the_oracles() -> None:
+def test_regret_is_the_cost_beyond_the_oracle() -> None:
     history = replay_named_policy(toy(), "zeus", CONDITIONS, seed=0)
     expected = history.costs.sum() / optimum(toy(), eta=0.5).cost - 20
     assert regrets(history, reference_costs(toy(), CONDITIONS))[-1] == pytest.approx(expected)
 
 
-def test_grid_search_visits_every_place_once_and_stays_with_the_best() -> None:
+def test_grid_search_visits_every_choice_once_and_keeps_the_best() -> None:
     history = replay_named_policy(toy(), "grid", CONDITIONS, seed=0)
     places = [(run.batch_size, run.power_limit_w) for run in history.runs]
     assert places[:6] == [(size, limit_w) for size in (16, 32, 64) for limit_w in (HIGH_W, LOW_W)]
@@ -49,7 +49,7 @@ def test_grid_search_drops_a_batch_size_that_misses_its_target() -> None:
     assert history.runs[1].recurrence == 0
 
 
-def test_the_horizon_is_twice_the_places_unless_it_is_said() -> None:
+def test_the_horizon_is_twice_the_choices_by_default() -> None:
     assert Conditions().horizon(toy()) == 12
     assert Conditions(drift="mirror").horizon(toy()) == 100
     assert CONDITIONS.horizon(toy()) == 20
@@ -64,14 +64,14 @@ def test_a_swapped_job_exchanges_the_best_and_the_default() -> None:
     assert drifted(toy(), Conditions(drift="swap")).recorded_epochs == {16: (4.0,), 32: (10.0,), 64: (5.0,)}
 
 
-def test_an_oracle_knows_of_the_drift() -> None:
+def test_the_oracle_knows_the_drift() -> None:
     conditions = Conditions(n_recurrences=10, drift="swap")
     assert evaluate(toy(), "oracle", conditions, n_seeds=1).regret == pytest.approx(0.0, abs=1e-9)
     assert evaluate(toy(), "default", conditions, n_seeds=1).energy_ratio == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_plays_the_same_history_again(policy: str) -> None:
+def test_every_policy_is_deterministic(policy: str) -> None:
     first, second = (evaluate(toy(), policy, CONDITIONS, n_seeds=2) for _ in range(2))  # type: ignore[arg-type]
     assert first.regret == second.regret
     assert np.array_equal(first.regret_by_recurrence, second.regret_by_recurrence)

@@ -61,7 +61,7 @@ def test_a_cost_weighs_energy_and_the_time_at_full_power() -> None:
     assert run_16.reached
 
 
-def test_a_run_stops_before_the_epoch_that_would_cross_its_bound() -> None:
+def test_a_run_stops_before_the_epoch_that_would_exceed_its_bound() -> None:
     epoch_cost = EPOCH_16.cost(ETA, HIGH_W)
     history = run(always(16, cost_bound=2.9 * epoch_cost), n=1)
     assert {run.n_epochs for run in history.runs} == {2.0}
@@ -72,7 +72,7 @@ def test_a_target_on_the_last_epoch_that_fits_is_reached() -> None:
     assert run(always(16, cost_bound=4 * EPOCH_16.cost(ETA, HIGH_W))).runs[1].reached
 
 
-def test_a_run_that_cannot_train_an_epoch_costs_nothing_and_is_told() -> None:
+def test_a_run_without_an_epoch_costs_nothing_and_is_observed() -> None:
     seen: list[Study] = []
     history = run(one_by_one([choice(16, cost_bound=1.0), choice(32)], seen), n=1)
     assert [run.batch_size for run in history.runs] == [32]
@@ -81,7 +81,7 @@ def test_a_run_that_cannot_train_an_epoch_costs_nothing_and_is_told() -> None:
     assert 16 in seen[1].epoch_costs
 
 
-def test_a_run_is_given_up_after_the_most_epochs() -> None:
+def test_a_run_is_given_up_after_the_largest_number_of_epochs() -> None:
     history = run(always(64), n=1, workload=toy(max_epochs=8))
     assert len(history.runs) == MAX_TRIES
     assert {run.n_epochs for run in history.runs} == {8.0}
@@ -98,14 +98,14 @@ def test_retries_are_charged_to_their_recurrence() -> None:
     assert history.durations_s.sum() == pytest.approx(sum(run.spent.duration_s for run in history.runs))
 
 
-def test_runs_submitted_together_are_chosen_before_any_of_their_results() -> None:
+def test_concurrent_runs_are_chosen_before_their_results() -> None:
     seen: list[Study] = []
     run(one_by_one([choice(16), choice(32), choice(64)], seen), n=6, concurrency=3)
     assert [study.in_flight for study in seen] == [(), (16,), (16, 32), (), (64,), (64, 64)]
     assert [len(study.observations) for study in seen] == [0, 0, 0, 3, 3, 3]
 
 
-def test_those_that_failed_are_tried_again_together() -> None:
+def test_failed_recurrences_are_repeated_together() -> None:
     seen: list[Study] = []
     history = run(
         one_by_one([choice(64, 1_000.0), choice(16), choice(64, 1_000.0), choice(32)], seen), n=3, concurrency=3
@@ -114,7 +114,7 @@ def test_those_that_failed_are_tried_again_together() -> None:
     assert [study.in_flight for study in seen[3:]] == [(), (32,)]
 
 
-def test_what_an_epoch_costs_is_learned_by_running() -> None:
+def test_epoch_costs_are_learned_by_running() -> None:
     seen: list[Study] = []
     run(one_by_one([choice(16), choice(32)], seen), n=2)
     assert [sorted(study.epoch_costs) for study in seen] == [[], [16]]
@@ -122,7 +122,7 @@ def test_what_an_epoch_costs_is_learned_by_running() -> None:
     assert not seen[1].epoch_times
 
 
-def test_probes_tell_every_epochs_cost_and_the_first_recurrence_pays_for_them() -> None:
+def test_probes_give_all_epoch_costs_and_count_in_the_first_recurrence() -> None:
     seen: list[Study] = []
     history = run(one_by_one([choice(16)], seen), knowledge="probed")
     assert sorted(seen[0].epoch_costs) == [16, 32, 64]
@@ -130,12 +130,12 @@ def test_probes_tell_every_epochs_cost_and_the_first_recurrence_pays_for_them() 
     assert history.costs[0] == pytest.approx(history.runs[0].cost + history.probes.cost(ETA, HIGH_W))
 
 
-def test_a_probe_lasts_three_seconds_at_most() -> None:
+def test_a_probe_takes_at_most_three_seconds() -> None:
     history = run(always(16), knowledge="probed", workload=toy(n_samples=100))
     assert history.probes.duration_s == pytest.approx(9.0)
 
 
-def test_times_alone_can_be_known_from_the_beginning() -> None:
+def test_times_can_be_known_from_the_start() -> None:
     seen: list[Study] = []
     run(one_by_one([choice(16)], seen), knowledge="timed")
     assert (dict(seen[0].epoch_costs), dict(seen[0].epoch_times)) == ({}, {16: 10.0, 32: 6.0, 64: 5.0})
@@ -148,7 +148,7 @@ def drawn(sampler: EpochSampler, sizes: Sequence[int]) -> dict[int, list[float |
     return found
 
 
-def test_the_kth_run_of_a_batch_size_is_the_same_whatever_ran_before() -> None:
+def test_the_kth_run_of_a_batch_size_is_independent_of_the_others() -> None:
     workload = toy(recorded_epochs=dict.fromkeys((16, 32, 64), tuple(map(float, range(1, 200)))))
 
     def fresh(seed: int = 3) -> EpochSampler:

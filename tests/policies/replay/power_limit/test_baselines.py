@@ -47,12 +47,12 @@ def test_a_mix_takes_just_its_budget(max_slowdown: float, hours: float, period_s
 
 
 @pytest.mark.parametrize("max_slowdown", [1.08, 1.5, 9.0])
-def test_it_never_goes_below_the_energy_minimal_limit(max_slowdown: float) -> None:
+def test_a_mix_never_goes_below_the_energy_minimal_limit(max_slowdown: float) -> None:
     run = replay_static_mix(REAL, real_spec(), max_slowdown)
     assert set(run.limits_w.tolist()) == {200}
 
 
-def test_it_mixes_neighbours_on_the_hull() -> None:
+def test_a_mix_has_neighbours_on_the_hull() -> None:
     run = replay_static_mix(REAL, real_spec(), 1.01)
     assert set(run.limits_w.tolist()) == {225, 250}
     lasts_s = np.diff(run.edges_s)[:20].reshape(-1, 2)
@@ -70,6 +70,6 @@ def test_zeus_tries_each_limit_from_the_highest_down_and_keeps_the_cheapest() ->
     assert SIMPLE.energy_minimal.power_limit_w in {100, 200}
 
 
-def test_zeus_may_be_done_before_its_sweep_is() -> None:
+def test_a_run_may_end_during_the_sweep_of_zeus() -> None:
     run = replay_zeus(scenario([100.0] * 9), spec(0.02), 0.5)
     assert run.limits_w.tolist() == [300, 200]

@@ -40,25 +40,25 @@ def test_each_period_has_the_limit_of_the_least_cost_by_eq_6(eta: float, shape: 
         assert costs[limit_w] <= min(costs.values()) * (1 + 1e-12)
 
 
-def test_the_ends_of_eta_are_all_speed_and_least_energy() -> None:
+def test_the_ends_of_eta_are_full_speed_and_least_energy() -> None:
     assert set(played(REAL, real_spec(), 0.0).limits_w.tolist()) == {300}
     assert set(played(REAL, real_spec(), 1.0).limits_w.tolist()) == {200}
 
 
-def test_where_nothing_is_known_it_keeps_the_highest_limit() -> None:
+def test_without_an_expectation_it_keeps_the_highest_limit() -> None:
     run = played(scenario([100.0] * 20), spec(3.0), 0.99)
     assert run.limits_w[0] == 300  # no value has passed yet
     assert run.limits_w[1] < 300
 
 
-def test_waste_is_no_candidate_where_power_earns() -> None:
+def test_wasteful_limits_are_excluded_at_negative_prices() -> None:
     wasteful = curve((100.0, 50.0, 0.4), (200.0, 60.0, 0.9), (250.0, 200.0, 0.95), (300.0, 110.0, 1.0))
     there = scenario([100.0] * 24 + [-500.0] * 30, wasteful)
     limits_w = set(played(there, spec(9.0, start_s=DAY_S), 0.99).limits_w.tolist())
     assert limits_w <= {200, 300}  # 100 W takes more time and energy; 250 W draws more and is slower than 300 W
 
 
-def test_what_is_expected_is_the_last_value_that_had_passed_or_what_comes() -> None:
+def test_expectations_are_the_last_value_or_the_true_mean() -> None:
     there = scenario([1.0, 2.0, np.nan, 4.0, 5.0, 6.0])
     run = spec(2.0, start_s=HOUR_S)
     assert expect_last_value(there, run, 4).tolist() == [1, 2, 2, 4]
@@ -67,7 +67,7 @@ def test_what_is_expected_is_the_last_value_that_had_passed_or_what_comes() -> N
     assert np.isnan(last_known(there, np.array([0.0, 3_599.0]))).all()
 
 
-def test_hindsight_takes_the_most_that_keeps_the_budget() -> None:
+def test_hindsight_chooses_the_best_run_within_the_budget() -> None:
     run = real_spec(240 / 5)
     runs = [played(REAL, run, eta) for eta in ETAS]
     for max_slowdown in (1.0, 1.02, 1.05, 1.2):

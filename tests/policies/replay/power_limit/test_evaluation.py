@@ -40,80 +40,83 @@ from tests.policies.vocabulary.test_profile import profiles
 TWELVE_H = 12 * HOUR_S
 
 
-def ours(
+def planner_run(
     there: Scenario, outlook: ForecastSource, *, knows_length: bool = True, max_slowdown: float = 1.05
 ) -> RunResult:
     objective = SlowdownObjective(max_slowdown=max_slowdown)
     return replay_run(there, planner_policy(objective, outlook, knows_length=knows_length), real_spec(24))
 
 
-def otherwise(there: Scenario, from_s: float) -> Scenario:
+def changed_after(there: Scenario, from_s: float) -> Scenario:
     """Return a world in which the signal goes another way from some time on."""
     values = np.where(there.signal.starts_s >= from_s, 500 - 0.5 * there.signal.values, there.signal.values)
     return Scenario(profile=there.profile, signal=replace(there.signal, values=values))
 
 
-def early(run: RunResult) -> list[tuple[float, float]]:
+def first_half_day(run: RunResult) -> list[tuple[float, float]]:
     """Return what a run did in its first twelve hours."""
     pieces = zip(run.edges_s.tolist(), run.limits_w.tolist(), strict=False)
     return [(begin_s, limit_w) for begin_s, limit_w in pieces if begin_s < START_S + TWELVE_H]
 
 
 @pytest.mark.parametrize("knows_length", [True, False])
-def test_it_does_not_know_the_future(knows_length: bool) -> None:
-    changed = otherwise(REAL, START_S + TWELVE_H - HOUR_S)  # that hour is over when the twelfth period begins
+def test_the_planner_does_not_know_the_future(knows_length: bool) -> None:
+    changed = changed_after(REAL, START_S + TWELVE_H - HOUR_S)  # that hour is over when the twelfth period begins
     for one, other in (
         (persistence_forecast, persistence_forecast),
         (CachedForecaster(), CachedForecaster()),
     ):
-        mine, theirs = ours(REAL, one, knows_length=knows_length), ours(changed, other, knows_length=knows_length)
-        assert early(mine) == early(theirs)
+        mine, theirs = (
+            planner_run(REAL, one, knows_length=knows_length),
+            planner_run(changed, other, knows_length=knows_length),
+        )
+        assert first_half_day(mine) == first_half_day(theirs)
 
 
-def test_a_perfect_forecast_is_what_comes_within_a_day() -> None:
+def test_a_perfect_forecast_has_the_true_values_of_a_day() -> None:
     seen = []
 
-    def told(moment: PolicyInput) -> list[Setpoint]:
-        seen.append(perfect_forecast(moment))
+    def recording_policy(inputs: PolicyInput) -> list[Setpoint]:
+        seen.append(perfect_forecast(inputs))
         return [Setpoint(power_limit_w=300.0)]
 
-    replay_run(REAL, told, real_spec(2))
+    replay_run(REAL, recording_policy, real_spec(2))
     assert [len(forecast) for forecast in seen if forecast is not None] == [24, 24]
     assert seen[1] is not None
     assert seen[1].value_at(START_S + 5 * HOUR_S) == REAL.signal.value_at(START_S + 5 * HOUR_S)
 
 
-def test_a_forecast_is_made_once_for_all_who_ask() -> None:
+def test_a_forecast_is_computed_once_for_all_policies() -> None:
     forecaster, seen = CachedForecaster(), []
 
-    def told(moment: PolicyInput) -> list[Setpoint]:
-        seen.append(forecaster(moment))
+    def recording_policy(inputs: PolicyInput) -> list[Setpoint]:
+        seen.append(forecaster(inputs))
         return [Setpoint(power_limit_w=200.0)]
 
-    replay_run(REAL, told, real_spec(3))
-    replay_run(REAL, told, real_spec(3))
+    replay_run(REAL, recording_policy, real_spec(3))
+    replay_run(REAL, recording_policy, real_spec(3))
     assert seen[0] is seen[len(seen) // 2]
     assert seen[0] is not None
     assert seen[0].source not in {"perfect", "persistence"}
     assert seen[0].starts_s[0] == START_S
 
 
-def test_before_there_is_history_the_forecaster_says_nothing() -> None:
+def test_without_history_there_is_no_forecast() -> None:
     seen = []
     forecaster = CachedForecaster()
 
-    def told(moment: PolicyInput) -> list[Setpoint]:
-        seen.append(forecaster(moment))
+    def recording_policy(inputs: PolicyInput) -> list[Setpoint]:
+        seen.append(forecaster(inputs))
         return [Setpoint(power_limit_w=300.0)]
 
-    replay_run(REAL, told, spec(2))
+    replay_run(REAL, recording_policy, spec(2))
     assert seen[0] is None
     assert seen[1] is not None  # the first hour, held
 
 
-def test_ours_keeps_its_budget_and_saves() -> None:
+def test_the_planner_keeps_its_budget_and_saves() -> None:
     most = replay_totals(REAL, real_spec(24), Comparison(policies=("max",)))[PolicyVariant(policy="max")]
-    run = ours(REAL, persistence_forecast)
+    run = planner_run(REAL, persistence_forecast)
     assert run.duration_s <= 1.0505 * most.duration_s
     assert run.spent < 0.9 * most.spent
 
@@ -126,7 +129,7 @@ def test_ours_keeps_its_budget_and_saves() -> None:
     st.floats(0.5, 30.0),
     st.sampled_from([persistence_forecast, perfect_forecast]),
 )
-def test_whatever_the_world_is_like_ours_keeps_its_budget_and_hindsight_is_no_worse(
+def test_the_planner_keeps_any_budget_and_the_optimum_is_no_worse(
     profile: PowerProfile, day: list[float], max_slowdown: float, hours: float, outlook: ForecastSource
 ) -> None:
     there, run = scenario(day * 60, profile), spec(hours, start_s=START_S)
@@ -149,7 +152,7 @@ def test_a_budget_just_short_of_the_energy_minimal_limit_is_used_up(hours: int) 
     assert run.duration_s == pytest.approx(1.065 * DAY_S, rel=1e-4)
 
 
-def test_everyone_has_a_row_at_each_budget() -> None:
+def test_each_policy_has_a_row_at_each_budget() -> None:
     comparison = Comparison(max_slowdowns=(1.1, 1.025), etas=(0.5, 0.9))
     there = scenario("wind", A40)
     jobs = [real_spec(24), spec(24, start_s=START_S + DAY_S)]
@@ -173,7 +176,7 @@ def test_everyone_has_a_row_at_each_budget() -> None:
     assert by_name["best-static"].energy_saved_ratio == pytest.approx(1 - 196.41 / 235.21 * 3909.47 / 3847.48)
 
 
-def test_the_rounding_of_sums_tells_nobody_apart_and_nobody_over_budget() -> None:
+def test_rounding_hides_floating_point_noise() -> None:
     comparison = Comparison(policies=("max", "static-mix", "gridchase"))
     most, mix, mine = (
         PolicyVariant(policy=name, max_slowdown=1.05 if name != "max" else None) for name in comparison.policies
@@ -189,7 +192,7 @@ def test_the_rounding_of_sums_tells_nobody_apart_and_nobody_over_budget() -> Non
         assert same[0].slowdown_worst_ratio == 1.05
 
 
-def test_what_saves_nothing_saves_0_without_a_sign() -> None:
+def test_zero_savings_have_no_sign() -> None:
     top = RunTotals(spent=0.3, energy_j=1e7, duration_s=DAY_S)
     a_hair_more = RunTotals(spent=0.3 * (1 + 1e-15), energy_j=1e7 * (1 + 1e-15), duration_s=DAY_S)
     entries = PolicyVariant(policy="max"), PolicyVariant(policy="offline", max_slowdown=1.05)
@@ -199,7 +202,7 @@ def test_what_saves_nothing_saves_0_without_a_sign() -> None:
         assert (str(row.carbon_saved_ratio), str(row.energy_saved_ratio)) == ("0.0", "0.0")
 
 
-def test_runs_leave_room_for_the_slowest() -> None:
+def test_the_signal_covers_the_slowest_run() -> None:
     comparison = Comparison(max_slowdowns=(1.05, 1.5))
     jobs = run_specs(REAL, comparison, base_duration_s=24 * HOUR_S, n_starts=5, period_s=HOUR_S)
     assert len(jobs) == 5
@@ -207,7 +210,7 @@ def test_runs_leave_room_for_the_slowest() -> None:
     assert jobs[-1].start_s + 1.5 * 24 * HOUR_S <= REAL.signal.ends_s
 
 
-def test_whoever_plays_the_runs_are_the_same_where_there_is_room_for_the_slowest() -> None:
+def test_runs_are_the_same_whichever_policies_are_compared() -> None:
     starts = [
         [one.start_s for one in run_specs(REAL, comparison, base_duration_s=24 * HOUR_S, n_starts=5, period_s=HOUR_S)]
         for comparison in (
@@ -220,14 +223,14 @@ def test_whoever_plays_the_runs_are_the_same_where_there_is_room_for_the_slowest
     assert starts[0][-1] + 24 * HOUR_S * slowest_ratio <= REAL.signal.ends_s
 
 
-def test_a_share_is_the_mean_over_runs_unless_one_of_them_costs_nothing() -> None:
+def test_savings_are_a_mean_over_runs_unless_a_run_costs_nothing() -> None:
     assert saved_ratio(np.array([50.0, 90.0]), np.array([100.0, 100.0])) == pytest.approx(0.3)
     assert saved_ratio(np.array([1.0, 90.0]), np.array([2.0, 100.0])) == pytest.approx(0.3)
     assert saved_ratio(np.array([-20.0, 90.0]), np.array([-10.0, 100.0])) == pytest.approx(20 / 110)
     assert saved_ratio(np.array([0.0]), np.array([0.0])) == 0
 
 
-def test_means_are_over_signals_and_the_worst_is_the_worst_of_all() -> None:
+def test_means_are_over_signals_and_the_worst_is_the_largest() -> None:
     row = SavingsRow(
         policy="gridchase",
         max_slowdown=1.05,
@@ -250,7 +253,7 @@ def test_means_are_over_signals_and_the_worst_is_the_worst_of_all() -> None:
     assert (means[0].slowdown_worst_ratio, means[0].n_starts) == (1.06, 8)
 
 
-def test_a_regression_of_ones_own_can_be_given() -> None:
+def test_another_regression_can_be_compared() -> None:
     def doubled(there: Scenario, run: object, n_periods: int) -> np.ndarray:
         del run
         return np.full(n_periods, 2 * float(there.values.max()))

@@ -18,7 +18,7 @@ from tests.policies.replay.power_limit.scenarios import REAL, SIMPLE, curve, rea
 linprog = pytest.importorskip("scipy.optimize", reason="needs SciPy").linprog
 
 
-def solved(there: Scenario, run: RunSpec, max_slowdown: float) -> float:
+def linear_programme_minimum(there: Scenario, run: RunSpec, max_slowdown: float) -> float:
     """Return the least that a solver finds, over every step in which the run may end; infinite where there is none."""
     latest_s = run.start_s + max_slowdown * run.base_duration_s
     edges_s = np.array([run.start_s, *(e for e in there.edges_s if run.start_s < e < latest_s), latest_s])
@@ -71,7 +71,7 @@ def test_a_solver_of_linear_programmes_finds_nothing_better(
 ) -> None:
     there, run = scenario([round(value, 3) for value in values], profile), spec(hours, start_s=start_s)
     found = offline_optimum(there, run, max_slowdown)
-    least = solved(there, run, max_slowdown)
+    least = linear_programme_minimum(there, run, max_slowdown)
     scale = float(np.abs(there.values).max()) * hours + 1e-6
     assert found.spent == pytest.approx(least, abs=1e-6 * scale, rel=1e-6)
     assert work_of(there, found) == pytest.approx(run.base_duration_s * profile.fastest.iterations_per_s)
@@ -106,21 +106,21 @@ def test_nothing_that_keeps_the_budget_saves_more(shape: str, hours: float) -> N
         assert best.spent <= other.spent * (1 + 1e-9)
 
 
-def test_it_is_fast_in_the_green_hours() -> None:
+def test_the_optimum_is_fast_in_green_hours() -> None:
     there = scenario([900.0, 100.0, 900.0, 100.0, 900.0, 900.0])
     run = offline_optimum(there, spec(4.0), 1.25)
     assert run.limits_w.tolist() == [200, 300, 200, 300, 200]
     assert run.duration_s == pytest.approx((4 + 0.2 / 0.9) * HOUR_S)  # slower would need as much, and last longer
 
 
-def test_where_power_earns_it_wastes() -> None:
+def test_the_optimum_wastes_power_at_negative_prices() -> None:
     wasteful = curve((100.0, 50.0, 0.9), (200.0, 90.0, 0.95), (300.0, 300.0, 1.0))
     run = offline_optimum(scenario([-100.0] * 9, wasteful), spec(3.0), 1.1)
     assert run.limits_w.tolist() == [300] * len(run.limits_w)
     assert run.spent == pytest.approx(-0.1 * 300 * 3)
 
 
-def test_limits_of_one_rate_are_one_choice() -> None:
+def test_limits_of_equal_rate_are_one_choice() -> None:
     same = curve((100.0, 50.0, 0.9), (200.0, 60.0, 0.9))
     run = offline_optimum(scenario([100.0] * 9, same), spec(3.0), 1.5)
     assert set(run.limits_w.tolist()) == {100}
@@ -128,7 +128,7 @@ def test_limits_of_one_rate_are_one_choice() -> None:
     assert run.spent == pytest.approx(0.1 * 50 * 3)
 
 
-def test_its_pieces_cost_what_it_says() -> None:
+def test_the_schedule_of_the_optimum_has_its_cost() -> None:
     run = offline_optimum(REAL, real_spec(), 1.05)
     indices = np.array([REAL.index_of(limit_w) for limit_w in run.limits_w.tolist()])
     assert result_of(REAL, run.edges_s, indices).spent == run.spent

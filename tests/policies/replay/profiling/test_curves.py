@@ -35,14 +35,14 @@ def test_epochs_of_movielens_have_four_negatives_for_each_rating() -> None:
     assert curve.iteration_time_s == pytest.approx(5 / (5 * 994_169 / 1000))
 
 
-def test_where_nobody_knows_the_samples_the_length_of_an_iteration_is_assumed() -> None:
+def test_without_known_samples_the_iteration_time_is_assumed() -> None:
     (curve,) = curves(*(row.format(size=100).replace("cifar100", "mine") for row in ROWS))
     assert curve.is_assumed
     assert curve.iteration_time_s == pytest.approx(ASSUMED_ITERATION_TIME_S)
     assert curve.profile.iterations_per_s[-1] / curve.profile.iterations_per_s[0] == pytest.approx(3.0)
 
 
-def test_the_truth_is_monotone_and_has_a_point_every_5_w() -> None:
+def test_the_true_curve_is_monotone_with_a_point_every_5_w() -> None:
     (curve,) = curves(*(row.format(size=100) for row in ROWS))
     assert curve.profile.power_limits_w.tolist() == list(range(100, 255, 5))
     assert (np.diff(curve.profile.iterations_per_s) >= -1e-9).all()
@@ -52,11 +52,11 @@ def test_the_truth_is_monotone_and_has_a_point_every_5_w() -> None:
     assert middle.power_w == pytest.approx(np.sqrt(120 * 118))
 
 
-def test_one_limit_is_no_curve() -> None:
+def test_a_curve_needs_two_limits() -> None:
     assert not curves(ROWS[0].format(size=100))
 
 
-def test_a_curve_is_power_bound_where_the_lowest_limit_slows_it() -> None:
+def test_a_curve_is_power_bound_if_the_lowest_limit_slows_it() -> None:
     assert bending().is_power_bound
     assert not flat().is_power_bound
 

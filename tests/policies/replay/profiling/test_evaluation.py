@@ -34,7 +34,7 @@ def evaluations() -> list[ProfilingEvaluation]:
     return [evaluate(curve, name, "realistic", eta=ETA, n_seeds=2) for curve, name in played]
 
 
-def test_what_is_wasted_is_counted_limit_by_limit() -> None:
+def test_excess_is_counted_limit_by_limit() -> None:
     training = SimulatedTraining(bending(), QUIET, seed=0)
     best_w = best_limit_w(training.curve.profile, eta=ETA, max_power_limit_w=300.0)
     training.iterate(10)
@@ -47,14 +47,14 @@ def test_what_is_wasted_is_counted_limit_by_limit() -> None:
     assert excess_iterations(training, 5, eta=ETA) == pytest.approx(5 * top)
 
 
-def test_the_limit_that_is_kept_is_paid_for_to_the_end() -> None:
+def test_the_kept_limit_counts_to_the_end() -> None:
     training = SimulatedTraining(bending(), QUIET, seed=0)
     training.iterate(10)
     top = training.curve.cost_ratio(300.0, ETA) - 1
     assert excess_iterations(training, 20_000, eta=ETA) == pytest.approx(20_000 * top)
 
 
-def test_the_true_curve_has_no_error_and_what_is_off_has_its_own() -> None:
+def test_curve_errors_are_relative_and_zero_for_the_true_curve() -> None:
     curve = bending()
     assert curve_errors(curve, curve.profile) == (0.0, 0.0, 0.0)
     assert curve_errors(curve, curve.profile.with_overhead(0.0, 1.1)) == pytest.approx((0.0, 0.1, 0.1))
@@ -74,7 +74,7 @@ def test_without_noise_every_policy_finds_a_good_limit_and_the_curve(name: str) 
     assert 0 < played.seconds_to_plan_s <= training.now_s
 
 
-def test_a_run_is_the_same_whoever_played_before(evaluations: list[ProfilingEvaluation]) -> None:
+def test_a_run_is_independent_of_runs_before(evaluations: list[ProfilingEvaluation]) -> None:
     again = evaluate(CURVES[0], "gridchase", "realistic", eta=ETA, n_seeds=1)
     assert again.runs == evaluations[0].runs[:1]
 
@@ -89,7 +89,7 @@ def test_the_controllers_profiler_beats_the_sweep(evaluations: list[ProfilingEva
         assert ours.selection_error_ratio < 0.01
 
 
-def test_a_row_is_the_mean_of_its_runs_and_knows_how_it_stands_against_zeus(
+def test_a_row_is_the_mean_of_its_runs_and_compares_with_zeus(
     evaluations: list[ProfilingEvaluation],
 ) -> None:
     rows = profiling_rows(evaluations)
@@ -126,7 +126,7 @@ def test_summaries_are_over_the_power_bound_curves_and_over_all(evaluations: lis
     assert set(of("mean over all").excess_iterations) == {str(length) for length in JOB_LENGTHS}
 
 
-def test_the_noisier_the_world_the_less_is_known() -> None:
+def test_more_noise_means_larger_errors() -> None:
     """The same seeds bring the same chance, only more of it."""
     errors = []
     for noise in LEVELS:

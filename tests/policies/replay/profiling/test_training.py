@@ -20,7 +20,7 @@ def seen(training: SimulatedTraining, n: int) -> list[Observation]:
 
 
 @pytest.mark.parametrize("limit_w", [300.0, 200.0, 100.0])
-def test_what_is_seen_is_what_the_curve_says(limit_w: float) -> None:
+def test_observations_follow_the_curve(limit_w: float) -> None:
     training = SimulatedTraining(bending(), QUIET, seed=1)
     training.set_power_limit(limit_w)
     slices = seen(training, 100)
@@ -31,7 +31,7 @@ def test_what_is_seen_is_what_the_curve_says(limit_w: float) -> None:
     assert sum(piece.energy_j for piece in slices) / active_s == pytest.approx(power_w, rel=1e-3)
 
 
-def test_slices_follow_one_another_without_a_gap() -> None:
+def test_observations_have_no_gaps_between_them() -> None:
     training = SimulatedTraining(bending(), LEVELS["harsh"], seed=1)
     slices = seen(training, 300)
     spanned_s = 300 * READING_S
@@ -43,7 +43,7 @@ def test_slices_follow_one_another_without_a_gap() -> None:
     assert math.fsum(time_s for piece in slices for time_s in piece.iteration_times_s) <= training.now_s
 
 
-def test_an_iteration_is_seen_once_it_has_ended() -> None:
+def test_an_iteration_is_observed_once_it_has_ended() -> None:
     """What was read during it comes all at once, with fractions of it, and its time with the slice of its end."""
     training = SimulatedTraining(flat(iteration_time_s=4.0), QUIET, seed=1)
     first = training.observe()
@@ -55,7 +55,7 @@ def test_an_iteration_is_seen_once_it_has_ended() -> None:
     assert [time_s for piece in training.observe() for time_s in piece.iteration_times_s] == [pytest.approx(4.0)]
 
 
-def test_a_slice_of_two_limits_is_not_shown() -> None:
+def test_an_interval_with_two_limits_is_not_observed() -> None:
     training = SimulatedTraining(bending(iteration_time_s=0.07), QUIET, seed=1)
     training.observe()
     changed_s = training.now_s
@@ -85,7 +85,7 @@ def test_power_settles_with_its_time_constant() -> None:
     assert training.energy_j - before_j == pytest.approx(160.0 * 10.3 + 80.0 * 0.3)
 
 
-def test_power_that_has_not_settled_goes_on_from_where_it_is() -> None:
+def test_power_that_has_not_settled_continues_from_its_value() -> None:
     training = SimulatedTraining(flat(), STEADY, seed=1)
     training.iterate(10)
     training.set_power_limit(200.0)
@@ -95,7 +95,7 @@ def test_power_that_has_not_settled_goes_on_from_where_it_is() -> None:
     assert training.limit_periods[-1].excess_w == pytest.approx(drawn_w - 240.0)
 
 
-def test_two_policies_find_the_same_iterations() -> None:
+def test_two_policies_get_the_same_iterations() -> None:
     """At another limit an iteration takes another time, but the same share of the mean."""
     fast, slow = (
         SimulatedTraining(bending(), LEVELS["harsh"], seed=3),
@@ -109,7 +109,7 @@ def test_two_policies_find_the_same_iterations() -> None:
         assert slow.now_s == pytest.approx(ratio * fast.now_s)
 
 
-def test_readings_that_nobody_asked_for_are_passed_over() -> None:
+def test_readings_outside_observations_are_skipped() -> None:
     training = SimulatedTraining(bending(), QUIET, seed=1)
     training.iterate(100)
     training.set_power_limit(200.0)

@@ -50,7 +50,7 @@ class Bench:
         assert enabled
 
 
-def play_reference(training: SimulatedTraining, *, eta: float, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401 — Zeus's class
+def run_reference(training: SimulatedTraining, *, eta: float, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401 — Zeus's class
     """Let Zeus's own optimizer find the limit of a run; return it, done."""
     bench = Bench(training)
     monkeypatch.setattr(zeus_gpu, "_gpus", bench)
