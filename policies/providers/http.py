@@ -166,7 +166,7 @@ class HttpClient:
                 moved = location if there is None else there.with_query(None)
                 raise SignalDataError(self._mask(f"{self.name}: has moved to {moved}; set `url` if that is right"))
             target = there
-        raise SignalDataError(f"{self.name}: leads from one address to the next, without end")
+        raise SignalDataError(f"{self.name}: more than {MAX_REDIRECTS} redirects")
 
     async def _request(self, target: URL, headers: Mapping[str, str]) -> _Answer:
         try:

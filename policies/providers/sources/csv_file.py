@@ -145,7 +145,7 @@ class CsvProvider:
     def __init__(self, path: Path, *, zone: str, kind: SignalKind) -> None:
         trace = read_trace(path)
         if (trace.unit == CARBON_UNIT) != (kind in {"average", "marginal"}):
-            raise SignalFileError(path, [f"{path}: values in {trace.unit} are no signal of kind {kind!r}"])
+            raise SignalFileError(path, [f"{path}: values in {trace.unit} cannot be a signal of kind {kind!r}"])
         self.name = path.name
         self.kind: SignalKind = kind
         self.step_s = trace.step_s

@@ -197,7 +197,7 @@ class ElectricityMapsProvider(ZoneProvider):
         except SignalError as error:
             if not error.is_refusal:
                 raise
-            why = f"the history works without a forecast, which the plan has not where the token is good: {error}"
+            why = f"the history works without a forecast; the plan has none if the token is valid: {error}"
             raise SignalRefusedError(why, status=error.status) from error
         points = [point._replace(estimated=True) for point in self._points(answer)]
         return self._signal(

@@ -155,4 +155,4 @@ def _check_lengths(source: str, *columns: Sequence[float | None]) -> None:
     """
     if len({len(column) for column in columns}) > 1:
         lengths = ", ".join(str(len(column)) for column in columns)
-        raise SignalDataError(f"{source}: the columns of the answer have {lengths} values: must be as many each")
+        raise SignalDataError(f"{source}: the columns of the answer have {lengths} values: must have equal lengths")

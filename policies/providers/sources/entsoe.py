@@ -203,7 +203,7 @@ class EntsoeProvider(ZoneProvider):
             ((period.starts_s, period.currency) for period in periods), source=self.name, latest=latest
         )
         if not currency:
-            raise SignalDataError(f"{self.name}: prices in no currency")
+            raise SignalDataError(f"{self.name}: the prices have no currency")
         periods = [period for period in periods if period.currency == currency]
         step_s = min(period.step_s for period in periods)
         # Of two prices for one time, the later one wins: the finer one.

@@ -67,7 +67,7 @@ def _at(content: Any, key: str) -> Any:  # noqa: ANN401 — JSON
     """Return the content at a path."""
     for level in key.split(".") if key else ():
         if not isinstance(content, dict) or level not in content:
-            raise PayloadError(f"nothing stands at {key!r}")
+            raise PayloadError(f"there is nothing at {key!r}")
         content = content[level]
     return content
 
@@ -79,7 +79,7 @@ def _value(found: Any, key: str) -> float:  # noqa: ANN401 — JSON
     except (TypeError, ValueError):
         value = math.nan
     if not math.isfinite(value):
-        raise PayloadError(f"{str(found)[:_HINT_BYTES]!r} {f'at {key!r} ' if key else ''}is no number")
+        raise PayloadError(f"{str(found)[:_HINT_BYTES]!r} {f'at {key!r} ' if key else ''}is not a number")
     return value
 
 

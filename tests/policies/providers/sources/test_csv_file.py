@@ -167,7 +167,7 @@ def test_any_text_parses_or_lists_its_faults(tmp_path_factory: pytest.TempPathFa
 
 
 def test_a_trace_and_its_kind_must_agree(tmp_path: Path) -> None:
-    with pytest.raises(SignalFileError, match="no signal of kind 'price'"):
+    with pytest.raises(SignalFileError, match="cannot be a signal of kind 'price'"):
         CsvProvider(file(tmp_path, DAY), zone="X", kind="price")
 
 

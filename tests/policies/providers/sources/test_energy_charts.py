@@ -98,7 +98,7 @@ async def test_a_forecast_ends_with_the_last_known_value() -> None:
 async def test_columns_of_different_lengths_are_refused(bench: CarbonBench) -> None:
     async with opened(bench) as case:
         bench.api.n_lost = 1
-        with pytest.raises(SignalDataError, match="must be as many each"):
+        with pytest.raises(SignalDataError, match="must have equal lengths"):
             await case.history()
 
 

@@ -144,7 +144,7 @@ async def test_the_currency_is_that_of_the_document(bench: EntsoeBench) -> None:
     ("change", "error", "words"),
     [
         ({"measure": "KWT"}, SignalDataError, "a price for one 'KWT'"),
-        ({"currency": ""}, SignalDataError, "prices in no currency"),
+        ({"currency": ""}, SignalDataError, "prices have no currency"),
         ({"text": f"Token {TOKEN} may not"}, SignalRefusedError, "999: Token … may not"),
         ({"text": "." * 190 + TOKEN}, SignalRefusedError, r"999: \.{190}…$"),
         ({"body": b"<!DOCTYPE d [<!ENTITY e 'x'>]><d>&e;</d>"}, SignalDataError, "declares a document type"),

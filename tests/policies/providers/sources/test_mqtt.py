@@ -159,7 +159,7 @@ async def test_invalid_messages_are_dropped_counted_and_logged_once(caplog: pyte
     history = await site.history()
     assert history is not None
     assert (history.values.tolist(), site.provider.n_invalid) == ([300.0], 3)
-    with pytest.raises(SignalDataError, match="'True' is no number"):
+    with pytest.raises(SignalDataError, match="'True' is not a number"):
         await site.history()
     site.tell(b"310")
     history = await site.history()
