@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from publishers import Publisher
 from publishers.messages.codec import MAX_MESSAGE_BYTES, Outgoing, decode, encode
 from publishers.messages.topics import Topics
 from publishers.messages.training import TrialFailure, TrialRequest
@@ -159,6 +160,13 @@ def test_the_publishers_side_of_a_request_takes_less_than_60_ms(broker: Mosquitt
     assert statistics.median(times_s) < 0.06  # a machine that others use now and then takes its time
 
 
+def asking(publisher: Publisher) -> threading.Thread:
+    """Return a thread that asks for a batch size and waits for the answer."""
+    thread = threading.Thread(target=publisher.batch_size, args=(SIZES,), kwargs={"default": 32, "timeout_s": 30.0})
+    thread.start()
+    return thread
+
+
 def test_without_a_service_the_default_is_used_after_the_timeout(
     broker: Mosquitto, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -175,8 +183,7 @@ def test_without_a_service_the_default_is_used_after_the_timeout(
 
 def test_a_service_that_starts_late_is_asked(broker: Mosquitto) -> None:
     with publisher_at(broker.url) as publisher:
-        asked = threading.Thread(target=publisher.batch_size, args=(SIZES,), kwargs={"default": 32, "timeout_s": 30.0})
-        asked.start()
+        asked = asking(publisher)
         assert publisher._worker is not None
         wait_until(lambda: publisher._worker and publisher._worker._connections)
         with serving(broker.port):
@@ -191,8 +198,7 @@ def test_a_restarted_broker_gets_the_request_again_at_once(broker: Mosquitto, ca
         serving(broker.port, lambda request: [] if is_mute else [answer(request)]) as service,
         publisher_at(broker.url) as publisher,
     ):
-        asked = threading.Thread(target=publisher.batch_size, args=(SIZES,), kwargs={"default": 32, "timeout_s": 30.0})
-        asked.start()
+        asked = asking(publisher)
         wait_until(lambda: service.payloads("/trial/request"))
         broker.kill()
         wait_until(lambda: "no connection to" in caplog.text)
@@ -221,8 +227,7 @@ def test_a_broker_that_starts_just_after_the_training_is_found(
     broker.kill()
     with publisher_at(broker.url) as publisher:
         wait_until(lambda: publisher._worker and publisher._worker._is_hopeless)
-        asked = threading.Thread(target=publisher.batch_size, args=(SIZES,), kwargs={"default": 32, "timeout_s": 30.0})
-        asked.start()
+        asked = asking(publisher)
         broker.start()
         with serving(broker.port):
             asked.join(40.0)

@@ -58,6 +58,7 @@ async def test_the_node_publishes_its_gpus_with_their_limits(tmp_path: Path) -> 
     assert (first.default_power_limit_w, first.prior_power_limit_w) == (300.0, PRIOR_W)
     assert site.bus.will is not None
     assert decode(site.bus.will.payload, NodeStatus).state == "offline"
+    assert (site.bus.will.qos, site.bus.will.retain) == (1, True)
 
 
 class BuggyGpu(FakeGpu):

@@ -1,7 +1,7 @@
 """How long a run says it is, and how its epochs are numbered."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -73,60 +73,55 @@ def test_a_published_validation_counts_once_it_was_seen() -> None:
     publisher.close()
 
 
-def test_epochs_that_are_left_early_are_counted_as_they_are_after_two() -> None:
-    publisher = publisher_on(FakeConnection())
-    seen = []
-    for _ in publisher.epochs(10):
-        passes(publisher.iterations(range(100)), left_after=20)
-        seen.append(told(publisher))
-    assert seen == [1000, 20 + 900, *[200] * 8]
-    assert publisher.recorder.n_ended == 200
-    publisher.close()
+def train_without_loader(publisher: Publisher, _epoch: int) -> None:
+    publisher.begin()
+    for _ in range(10):
+        publisher.iteration()
 
 
-def test_a_run_resumed_between_epochs_counts_the_remaining_ones() -> None:
-    publisher = publisher_on(FakeConnection())
-    for epoch in publisher.epochs(90):
-        if epoch < 30:
-            continue
-        passes(publisher.iterations(range(10)))
-        assert told(publisher) == 600
-    publisher.close()
-
-
-def test_a_run_resumed_within_an_epoch_does_not_underestimate() -> None:
-    publisher = publisher_on(FakeConnection())
-    seen = []
-    for epoch in publisher.epochs(5):
-        passes(publisher.iterations(range(100)), left_after=30 if epoch == 0 else None)
-        seen.append(told(publisher))
-    assert seen == [500, *[430] * 4]
-    publisher.close()
-
-
-@pytest.mark.parametrize("iterations", [iter, lambda batches: (batch for batch in batches)])
-def test_a_loader_without_a_length_gives_a_total_from_the_second_epoch_on(
-    iterations: Callable[[range], Iterator[int]],
+@pytest.mark.parametrize(
+    ("n_epochs", "train", "seen"),
+    [
+        pytest.param(
+            10,
+            lambda publisher, _: passes(publisher.iterations(range(100)), left_after=20),
+            [1000, 20 + 900, *[200] * 8],
+            id="every epoch is left early",
+        ),
+        pytest.param(
+            5,
+            lambda publisher, epoch: passes(publisher.iterations(range(100)), left_after=None if epoch else 30),
+            [500, *[430] * 4],
+            id="resumed within an epoch",
+        ),
+        pytest.param(
+            90,
+            lambda publisher, epoch: None if epoch < 30 else passes(publisher.iterations(range(10))),
+            [None] * 30 + [600] * 60,
+            id="resumed between epochs",
+        ),
+        pytest.param(
+            4, lambda publisher, _: passes(publisher.iterations(iter(range(10)))), [None, *[40] * 3], id="an iterator"
+        ),
+        pytest.param(
+            4,
+            lambda publisher, _: passes(publisher.iterations(batch for batch in range(10))),
+            [None, *[40] * 3],
+            id="a generator",
+        ),
+        pytest.param(3, train_without_loader, [None, 30, 30], id="no loader"),
+    ],
+)
+def test_the_total_that_is_known_in_each_epoch(
+    n_epochs: int, train: Callable[[Publisher, int], None], seen: list[int | None]
 ) -> None:
-    publisher = publisher_on(FakeConnection())
-    seen = []
-    for _ in publisher.epochs(4):
-        passes(publisher.iterations(iterations(range(10))))
-        seen.append(told(publisher))
-    assert seen == [None, 40, 40, 40]
-    publisher.close()
-
-
-def test_a_loop_without_a_loader_gives_a_total_from_the_second_epoch_on() -> None:
-    publisher = publisher_on(FakeConnection())
-    seen = []
-    for _ in publisher.epochs(3):
-        publisher.begin()
-        for _ in range(10):
-            publisher.iteration()
-        seen.append(told(publisher))
-    assert seen == [None, 30, 30]
-    publisher.close()
+    with publisher_on(FakeConnection()) as publisher:
+        found = []
+        for epoch in publisher.epochs(n_epochs):
+            train(publisher, epoch)
+            found.append(told(publisher))
+    assert found == seen
+    assert seen[-1] == publisher.recorder.n_ended, "in the last epoch the total is exact"
 
 
 @pytest.mark.parametrize("n_epochs", [None, float("inf"), "many"])

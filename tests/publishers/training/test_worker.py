@@ -10,10 +10,18 @@ import pytest
 
 from publishers import Publisher
 from publishers.messages.codec import decode
-from publishers.messages.training import RankStatus
+from publishers.messages.training import Iterations, RankStatus
 from publishers.training.publisher import PublishedSized
-from publishers.training.worker import CLOSE_TIMEOUT_S
-from tests.publishers.training.fake_connection import TIMEOUT_S, FakeConnection, publisher_on, unused_broker, wait_until
+from publishers.training.recorder import Recorder
+from publishers.training.worker import CLOSE_TIMEOUT_S, IterationQueue
+from tests.publishers.training.fake_connection import (
+    TIMEOUT_S,
+    FakeConnection,
+    publisher_on,
+    ticking,
+    unused_broker,
+    wait_until,
+)
 
 
 def test_iterations_beyond_the_buffer_are_dropped_and_counted() -> None:
@@ -53,6 +61,32 @@ def test_lost_messages_are_sent_again_in_order() -> None:
     assert [message.seq for message in connection.messages()] == list(range(len(connection.messages())))
 
 
+def test_the_queue_sends_lost_messages_again_before_newer_ones() -> None:
+    connection = FakeConnection(lossy=True)
+    connection.work()
+    recorder = Recorder(ticking())
+    queue = IterationQueue(recorder, run="r1", topic="iterations")
+
+    def record() -> None:
+        """Record two messages' worth: a pause ends the first one."""
+        for _ in range(2):
+            recorder.begin()
+            recorder.chunk.marks.append(recorder.clock_ns())
+            recorder.pause()
+
+    record()
+    assert queue.flush(connection)
+    queue.collect_receipts()
+    connection.lossy = False
+    record()
+    while queue.flush(connection):
+        queue.collect_receipts()
+    sent = [decode(payload, Iterations) for _, payload, *_ in connection.sent]
+    assert [message.first for message in sent] == [0, 1, 0, 1, 2, 3]
+    assert [message.seq for message in sent] == [0, 1, 2, 3, 4, 5]
+    assert not queue.has_unacknowledged
+
+
 def test_a_clock_that_goes_backwards_drops_iterations_and_does_not_raise() -> None:
     connection = FakeConnection()
     publisher = publisher_on(connection, clock_ns=itertools.count(1_000_000, -1).__next__)
@@ -76,6 +110,7 @@ def test_the_status_is_running_then_finished_and_the_will_lost() -> None:
     assert (last.started_at_s, last.boot_id) == (1.5e9, "boot")
     assert connection.will is not None
     assert decode(connection.will.payload, RankStatus).state == "lost"
+    assert (connection.will.qos, connection.will.retain) == (1, True)
     assert connection.closed
 
 
