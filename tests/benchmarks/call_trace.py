@@ -2,8 +2,9 @@
 
 A whole controller runs on virtual time (fake GPUs, a bus in one process; router, runs, limiters and meters are real).
 When its plan has settled, `sys.setprofile` counts the calls of functions below controller/, policies/ and publishers/
-for one `iterations` message that changes no limit, and for one tick without any message. Comprehensions, lambdas,
-generator expressions and resumed coroutines are not counted.
+for one `iterations` message that changes no limit, and one tick without any message; then, for the policy service on
+SQLite, from the message of a run's final energy to its stored trial, and from the request of a run to its answer.
+Comprehensions, lambdas, generator expressions and resumed coroutines are not counted.
 """
 
 import argparse
@@ -11,6 +12,8 @@ import asyncio
 import platform
 import sys
 import tempfile
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +23,18 @@ from types import CodeType, FrameType
 
 import async_solipsism
 
+from policies.service.bus.event_spool import EventSpool, SpoolFile
+from policies.service.bus.event_writer import EventWriter
+from policies.service.bus.subscriber import EventSubscriber
+from policies.service.bus.trial_responder import TrialResponder
+from policies.service.config import LearningConfig
+from policies.service.metrics import Metrics
+from policies.service.store.store import open_store
+from policies.service.trials.repository import TrialRepository
+from publishers.messages.codec import encode
+from publishers.messages.topics import Topics
+from tests.fakes import FakeBus
+from tests.policies.service.memory_store import final_energy, trial_request
 from tests.scenarios.site import Site, Training, prior_gpu
 
 ROOT = Path(__file__).parents[2]
@@ -57,15 +72,31 @@ def _is_inline(code: CodeType) -> bool:
     return code.co_name in {"<listcomp>", "<lambda>", "<genexpr>", "<dictcomp>", "<setcomp>", "<module>"}
 
 
+class _Workers:
+    """Passes the calls of worker threads, which are profiled from their start, to the present trace."""
+
+    trace: Trace | None = None
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        """Count one call."""
+        if self.trace is not None:
+            self.trace(frame, event, argument)
+
+
+_WORKERS = _Workers()
+
+
 @contextmanager
 def traced() -> Iterator[Trace]:
     """Trace the calls of the body."""
     trace = Trace()
+    _WORKERS.trace = trace
     sys.setprofile(trace)
     try:
         yield trace
     finally:
         sys.setprofile(None)
+        _WORKERS.trace = None
 
 
 def _hold_back(epoch: int = 0) -> None:
@@ -94,6 +125,48 @@ async def _trips(state_dir: Path) -> dict[str, Trace]:
     return {"one iterations message, no new limit": message, f"one tick of {TICK_S:g} s without a message": tick}
 
 
+async def _policy_trips(state_dir: Path) -> dict[str, Trace]:
+    threading.setprofile(_WORKERS)
+    async with open_store(f"sqlite:///{state_dir}/policy.sqlite", timeout_s=60.0) as store:
+        trials, metrics, bus, topics = TrialRepository(store, LearningConfig()), Metrics(), FakeBus(), Topics()
+        subscriber = EventSubscriber(topics, clock_s=time.time, heartbeat_period_s=60.0)
+        subscriber.subscribe(bus)
+        spool = EventSpool(SpoolFile(state_dir / "events.sqlite"), trials)
+        responder = TrialResponder(
+            subscriber.requests, trials=trials, bus=bus, answers=subscriber.answers, metrics=metrics
+        )
+        writer = EventWriter(
+            subscriber.events,
+            trials=trials,
+            bus=bus,
+            topics=topics,
+            spool=spool,
+            metrics=metrics,
+            unknown_run_s=60.0,
+        )
+
+        async def request(run: str) -> None:
+            reply_to = topics.run("resnet50", run, "trial/answer")
+            message = trial_request(run=run, correlation=run, reply_to=reply_to)
+            bus.publish(topics.run("resnet50", run, "trial/request"), encode(message), qos=1)
+            await responder.answer(await subscriber.requests.get())
+
+        async def end(run: str) -> None:
+            energy = final_energy(run=run, reached=True, batch_size=32)
+            bus.publish(topics.run("resnet50", run, "energy"), encode(energy), qos=1, retain=True)
+            await writer.write(await subscriber.events.get())
+
+        for run in ("r1", "r2"):
+            await request(run)
+            await end(run)
+        with traced() as question:
+            await request("r3")
+        with traced() as ended:
+            await end("r3")
+    threading.setprofile(None)
+    return {"final energy of an ended run to its stored trial": ended, "request of a run to its batch size": question}
+
+
 def main() -> None:
     """Print the table, and each call with --list."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -103,6 +176,8 @@ def main() -> None:
         loop = async_solipsism.EventLoop()
         trips = loop.run_until_complete(_trips(Path(directory)))
         loop.close()
+    with tempfile.TemporaryDirectory() as directory:
+        trips |= asyncio.run(_policy_trips(Path(directory)))
     print(f"Python {platform.python_version()}, own functions only\n")
     print("| trip | calls | files | functions | file switches |")
     print("|---|---:|---:|---:|---:|")

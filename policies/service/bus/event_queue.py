@@ -130,8 +130,8 @@ class EventQueue(Generic[Item]):
         return entry.item
 
     def _log_room(self) -> None:
-        """Report that the queue has room, once it is half empty."""
-        if len(self._entries) <= self._size // 2:
+        """Report that a queue that was full has room, once it is half empty."""
+        if self._log.fault and len(self._entries) <= self._size // 2:
             self._log.clear()
 
 

@@ -172,7 +172,8 @@ class Store:
             fault = f"{database.name}: {_explain(error, timeout_s)}"
             self._faults[kind].report(fault if kind == "read" else f"the database cannot be written: {fault}")
             raise StoreUnavailableError(fault) from error
-        self._faults[kind].clear()
+        if self._faults[kind].fault:
+            self._faults[kind].clear()
         return result
 
     async def _close(self, database: Database) -> None:

@@ -16,7 +16,6 @@ from policies.batch_size import Choice
 from policies.service.errors import RequestError, TrialConflictError
 from policies.service.records import ENDED, IN_FLIGHT, Result, Timing, Trial
 from policies.service.trials.hardware import UNKNOWN_HARDWARE, Hardware
-from policies.service.trials.timings import merge_timings
 
 RENEWAL_SHARE: Final = 0.25
 """A lease is renewed once this share of it has passed, so that not every heartbeat is written."""
@@ -168,7 +167,7 @@ def with_timing(trial: Trial, timing: Timing, now_s: float) -> Trial:
     if timing.batch_size not in {None, trial.batch_size} and trial.batch_size < (timing.too_large or 0):
         own = f"the run's own, {trial.batch_size}, is below too_large = {timing.too_large}"
         raise RequestError([f"batch_size = {timing.batch_size}: must be left out, since {own}"])
-    trial = replace(trial, timing=merge_timings(trial.timing, timing))
+    trial = replace(trial, timing=_merge_timings(trial.timing, timing))
     if trial.state not in ENDED:
         trial = _running(trial, now_s)
     if timing.batch_size is None or timing.batch_size == trial.batch_size:
@@ -417,6 +416,18 @@ def _accumulate(known: Result, news: Result) -> Result:
         if name in merged and getattr(known, name) is not None:
             merged[name] = max(merged[name], getattr(known, name))
     return replace(known, **merged)
+
+
+def _merge_timings(known: Timing | None, news: Timing) -> Timing:
+    """Return a run's timing after it has timed again, as after a restart: the newer times count."""
+    if known is None:
+        return news
+    limit = news.too_large
+    if limit is None and known.too_large is not None and all(one.batch_size < known.too_large for one in news.times):
+        limit = known.too_large
+    times = {one.batch_size: one for one in (*known.times, *news.times)}
+    fitting = tuple(one for one in times.values() if limit is None or one.batch_size < limit)
+    return replace(news, times=fitting, too_large=limit)
 
 
 def _is_usage(result: Result) -> bool:

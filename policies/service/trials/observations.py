@@ -3,6 +3,10 @@
 The cost of a run is that of Zeus (arXiv:2208.06102, eq. 1 over a whole run): η·E + (1 - η)·P_max·T, with E [J] the
 energy and T [s] the time it used, and P_max [W] the maximum power of its GPUs. Only E, T and epochs are stored, never
 costs, so that a change of η applies to past runs, too.
+
+An iteration of t seconds at batch size b takes t/b per sample; an epoch takes that many times its samples, a number
+that nobody reports. So the times that runs measure before they train and those of whole epochs are in different units,
+unless one batch size has both.
 """
 
 import math
@@ -11,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from policies.batch_size import Observation, Study
-from policies.service.records import ENDED, Job, Trial
+from policies.service.records import ENDED, Job, Timing, Trial
 from policies.service.trials.hardware import (
+    UNKNOWN_HARDWARE,
     Hardware,
     is_bound_for_other_gpus,
     max_powers_w,
@@ -20,7 +25,6 @@ from policies.service.trials.hardware import (
     newest_hardware,
 )
 from policies.service.trials.lifecycle import is_in_flight, n_epochs, next_recurrence
-from policies.service.trials.timings import combine_times, sample_times, sizes_too_large
 
 LEAST: Final = 1e-12
 """Costs and times at or below this were not measured, and are left out."""
@@ -148,7 +152,7 @@ def epoch_times(
 ) -> Mapping[int, float]:
     """Return the time of an epoch at each batch size where that says more than the costs, else nothing [s].
 
-    That is the case where a batch size was timed before a training (in another unit, `timings.combine_times`), or where
+    That is the case where a batch size was timed before a training (in another unit, `combine_times`), or where
     a run that goes on, or was lost, has a batch size of unknown cost: on average it is half-way through an epoch.
 
     Args:
@@ -168,6 +172,67 @@ def epoch_times(
         epochs[trial.batch_size] += (trial.result.epochs or 0) + (0.0 if trial.state == "reached" else 0.5)
     means_s = _positive({batch_size: time_s / epochs[batch_size] for batch_size, time_s in times_s.items()})
     return _positive(combine_times(_positive(sample_times_s), means_s))
+
+
+def sample_times(trials: Sequence[Trial], hardware: Hardware | None = None) -> Mapping[int, float]:
+    """Return the time of a sample at each timed batch size, the newest of several [s].
+
+    Args:
+        trials: all of the job.
+        hardware: the GPUs the times are for; None: those of the newest end.
+    """
+    times = (one for timing in _timings(trials, hardware) for one in timing.times)
+    return {one.batch_size: one.iteration_time_s / one.batch_size for one in times}
+
+
+def sizes_too_large(trials: Sequence[Trial]) -> Sequence[int]:
+    """Return the batch sizes that did not fit the memory when they were timed, ascending.
+
+    A size that has run, and every smaller one, fits: then the probe was mistaken.
+    """
+    found = {timing.too_large for timing in _timings(trials)} - {None}
+    if not found:
+        return []
+    ran = {trial.batch_size for trial in trials if trial.state in {"reached", "stopped"}}
+    return sorted(size for size in found if size is not None and size > max(ran, default=0))
+
+
+def combine_times(sample_times_s: Mapping[int, float], epoch_times_s: Mapping[int, float]) -> Mapping[int, float]:
+    """Return the relative time of an epoch at each batch size, in one unit of no meaning.
+
+    Timed iterations take precedence over epochs, which contain pauses and may be incomplete. Epochs are added where at
+    least one batch size has both, which gives the ratio of the units.
+    """
+    if not sample_times_s:
+        return epoch_times_s
+    ratios = [epoch_times_s[size] / time_s for size, time_s in sample_times_s.items() if size in epoch_times_s]
+    if not ratios:
+        return sample_times_s
+    samples = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    return {**epoch_times_s, **{size: samples * time_s for size, time_s in sample_times_s.items()}}
+
+
+def batch_sizes_to_time(study: Study, trials: Sequence[Trial]) -> tuple[int, ...]:
+    """Return the batch sizes that the next run should time: those that can run and whose speed is not known.
+
+    Where no batch size has both a time and an epoch cost, the one with a cost nearest to the default is added, because
+    the two could not be compared otherwise.
+    """
+    if len(study.open_candidates) < 2:  # noqa: PLR2004 — there is nothing to choose from
+        return ()
+    timed, costs = {*sample_times(trials)}, {*study.epoch_costs}
+    wanted = {size for size in study.open_candidates if size not in timed | costs}
+    comparable = costs & {*study.open_candidates}
+    if comparable and (wanted or timed) and not costs & timed:
+        wanted.add(min(comparable, key=lambda size: (abs(math.log(size / study.default)), size)))
+    return tuple(sorted(wanted))
+
+
+def _timings(trials: Sequence[Trial], hardware: Hardware | None = None) -> list[Timing]:
+    """Return the timings of some GPUs (None: of the newest end's), and those whose GPUs are not reported."""
+    timed = [trial for trial in trials if trial.timing is not None]
+    hardware = hardware or (newest_hardware(trials) if timed else UNKNOWN_HARDWARE)
+    return [trial.timing for trial in timed if trial.timing is not None and hardware.matches(trial)]
 
 
 def stop_reason(trial: Trial, cost: float | None, eta: float) -> str | None:

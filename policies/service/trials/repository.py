@@ -34,9 +34,8 @@ from policies.service.trials.lifecycle import (
     with_result,
     with_timing,
 )
-from policies.service.trials.observations import cost_so_far, stop_reason
-from policies.service.trials.timings import batch_sizes_to_time, timing_faults
-from policies.service.trials.validation import check_same_job, new_job
+from policies.service.trials.observations import batch_sizes_to_time, cost_so_far, stop_reason
+from policies.service.trials.validation import check_same_job, new_job, timing_faults
 
 CLAIM_S: Final = 600.0
 """How long a claim is remembered; a run repeats its request under a new correlation long before."""

@@ -1,5 +1,6 @@
 """Validation of jobs as runs describe them, and of imported jobs and trials."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -8,9 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from policies.service.errors import JobMismatchError, RequestError
-from policies.service.records import IN_FLIGHT, Job, JobExport, Trial
+from policies.service.records import IN_FLIGHT, Job, JobExport, Timing, Trial
 from policies.service.trials.lifecycle import check_result, n_epochs
-from policies.service.trials.timings import timing_faults
 from publishers.messages.topics import is_name
 
 MAX_CANDIDATES: Final = 256
@@ -88,6 +88,27 @@ def new_trials(trials: Sequence[Trial], known: Sequence[Trial]) -> list[Trial]:
     runs, number = {trial.run for trial in known}, known[-1].number + 1 if known else 0
     new = sorted((trial for trial in trials if trial.run not in runs), key=lambda trial: trial.number)
     return [replace(_with_consistent_end(trial), number=number + i) for i, trial in enumerate(new)]
+
+
+def timing_faults(timing: Timing, job: Job) -> list[str]:
+    """Return what is wrong with what a run of a job has timed."""
+    sizes = [one.batch_size for one in timing.times]
+    named = {*sizes, timing.too_large, timing.batch_size}
+    strange = [size for size in named if size is not None and size not in job.batch_sizes]
+    faults = [f"batch size {size}: must be one of {list(job.batch_sizes)}" for size in sorted(strange)]
+    if len(set(sizes)) < len(sizes):
+        faults.append(f"times are of batch sizes {sizes}: must be of each once")
+    faults += [
+        f"iteration_time_s = {one.iteration_time_s} of batch size {one.batch_size}: must be finite, and above 0"
+        for one in timing.times
+        if not 0 < one.iteration_time_s < math.inf
+    ]
+    too_large = timing.too_large
+    if too_large is not None and (reached := [size for size in (*sizes, timing.batch_size or 0) if size >= too_large]):
+        faults.append(f"too_large = {too_large}: must be above what fits the memory, {max(reached)}")
+    if timing.batch_size is not None and too_large is None:
+        faults.append("batch_size: only where the run's own does not fit the memory, which too_large says")
+    return faults
 
 
 def _name_faults(what: str, name: str) -> list[str]:

@@ -9,16 +9,16 @@ from policies.batch_size import Observation, Study
 from policies.batch_size.epoch_costs import infer_epoch_costs
 from policies.service.errors import RequestError
 from policies.service.records import IterationTime, Job, Result, Timing, Trial
-from policies.service.trials.lifecycle import with_timing
-from policies.service.trials.observations import epoch_times, study_of
-from policies.service.trials.timings import (
+from policies.service.trials.lifecycle import _merge_timings, with_timing
+from policies.service.trials.observations import (
     batch_sizes_to_time,
     combine_times,
-    merge_timings,
+    epoch_times,
     sample_times,
     sizes_too_large,
-    timing_faults,
+    study_of,
 )
+from policies.service.trials.validation import timing_faults
 
 JOB = Job(name="job", batch_sizes=(8, 16, 32, 64), default_batch_size=32, created_at_s=0.0)
 MEASURED = Result(epochs=4, reached_epochs=4, energy_j=1000.0, duration_s=10.0, max_power_w=300.0, gpu_model="A40")
@@ -146,11 +146,11 @@ def test_a_batch_size_that_has_run_is_not_given_up_because_a_probe_needs_more_me
 
 def test_a_run_that_times_once_more_corrects_itself() -> None:
     first = timing({8: 0.1, 16: 0.2}, too_large=32, batch_size=16)
-    assert merge_timings(None, first) is first
-    assert merge_timings(first, first) == first
-    assert merge_timings(first, timing({8: 0.3})) == timing({8: 0.3, 16: 0.2}, too_large=32)
-    assert merge_timings(first, timing({32: 0.3})) == timing({8: 0.1, 16: 0.2, 32: 0.3})
-    assert merge_timings(first, timing({8: 0.3}, too_large=16, batch_size=8)) == timing(
+    assert _merge_timings(None, first) is first
+    assert _merge_timings(first, first) == first
+    assert _merge_timings(first, timing({8: 0.3})) == timing({8: 0.3, 16: 0.2}, too_large=32)
+    assert _merge_timings(first, timing({32: 0.3})) == timing({8: 0.1, 16: 0.2, 32: 0.3})
+    assert _merge_timings(first, timing({8: 0.3}, too_large=16, batch_size=8)) == timing(
         {8: 0.3}, too_large=16, batch_size=8
     )
 
