@@ -61,7 +61,7 @@ def test_the_states_that_are_explained_are_those_there_are() -> None:
 @pytest.mark.parametrize(
     "sentence",
     [
-        f"`learning.beta` times ({LearningConfig().beta:g})",
+        f"`learning.beta` ({LearningConfig().beta:g}) times",
         f"gets its default within {TIMEOUT_S:g} s",
         "It waits for the service, 10 s at most",
     ],

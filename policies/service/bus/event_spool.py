@@ -1,11 +1,14 @@
 """Events that the database could not take: kept in a small SQLite file until it can.
 
 While events wait, all later ones that are worth keeping wait behind them, so none overtakes another. Several processes
-may share the file, and read what a killed one has left: an event applied twice does no harm.
+may share the file: they take turns in applying what waits, and so finish what a killed one has left. An event applied
+twice does no harm.
 """
 
 import asyncio
+import fcntl
 import logging
+import os
 import random
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +27,8 @@ from publishers.shared.worker_thread import WorkerThreads
 
 MAX_IN_MEMORY: Final = 65_536
 MAX_FILE_BYTES: Final = 64 << 20
-BATCH: Final = 1_024
+SAVED_AT_ONCE: Final = 1_024
+APPLIED_AT_ONCE: Final = 64
 DISK_TIMEOUT_S: Final = 10.0
 DISK_PAUSE_S: Final = 5.0
 LOCK_TIMEOUT_S: Final = 5.0
@@ -54,6 +58,26 @@ class SpoolFile:
         self._path = path
         self._max_pages = max_bytes // _PAGE_BYTES
         self._connection: sqlite3.Connection | None = None
+        self._lock: int | None = None
+
+    def acquire(self) -> bool:
+        """Return whether this process may apply events now: one at a time may, until it calls `release` or dies."""
+        if not self._path.exists():
+            return True
+        if self._lock is None:
+            path = self._path.with_suffix(".lock")
+            self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let another process apply events."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def add(self, events: Sequence[RunEvent]) -> bool:
         """Bring events to the disk, all or none, and return True; an event with a known key is merged with it."""
@@ -83,6 +107,7 @@ class SpoolFile:
 
     def close(self) -> None:
         """Close the file."""
+        self.release()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -95,7 +120,9 @@ class SpoolFile:
                 connection.execute("BEGIN IMMEDIATE")
                 yield connection
         except sqlite3.DatabaseError as error:
-            self.close()
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _BROKEN:
                 aside = self._path.rename(self._path.with_suffix(".unreadable"))
                 _LOGGER.error("%s: %s: kept as %s", self._path, error, aside.name)
@@ -185,12 +212,14 @@ class EventSpool:
                 continue
             await asyncio.sleep(random.uniform(0.5, 1.0) * pause_s)  # noqa: S311 — jitter is no secret
             try:
-                await self._apply_all()
+                while await self._apply_batch():
+                    pass
             except StoreUnavailableError:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             else:
                 pause_s = FIRST_PAUSE_S
-                _LOGGER.info("results that waited are stored: %d; refused: %d", self.n_stored, self.n_refused)
+                if not self.is_waiting:
+                    _LOGGER.info("results that waited are stored: %d; refused: %d", self.n_stored, self.n_refused)
 
     async def close(self) -> None:
         """Bring the rest to the disk, within a bounded time, and close the file."""
@@ -221,22 +250,27 @@ class EventSpool:
         rows = await self._on_disk(lambda: self._file.oldest(limit), self._reading)
         return None if rows is None else [row for row in rows if row not in self._unremoved]
 
-    async def _apply_all(self) -> None:
-        """Apply all events, oldest first.
+    async def _apply_batch(self) -> bool:
+        """Apply the oldest events; return whether there may be more for this process to apply now.
 
         Raises:
             StoreUnavailableError: the database is away again, or the file cannot be read.
         """
-        while True:
+        if await self._on_disk(self._file.acquire, self._reading) is False:
+            return False  # another process applies them
+        try:
             async with self._lock:
-                rows = await self._unapplied(BATCH)
+                rows = await self._unapplied(APPLIED_AT_ONCE)
                 if rows is None:
                     raise StoreUnavailableError(self._reading.fault)
                 if not rows:
                     await self._apply_in_memory()  # the disk has failed, or they have just arrived
                     self._waiting.clear()
-                    return
+                    return False
             await self._apply_rows(rows)
+        finally:
+            await self._on_disk(self._file.release, self._reading)
+        return True
 
     async def _apply_rows(self, rows: Sequence[Row]) -> None:
         try:
@@ -290,7 +324,7 @@ class EventSpool:
     async def _save_batch(self) -> bool:
         """Bring some events from memory to the disk; return whether that succeeded."""
         async with self._lock:
-            batch = dict(islice(self._in_memory.items(), BATCH))
+            batch = dict(islice(self._in_memory.items(), SAVED_AT_ONCE))
             is_saved = await self._on_disk(lambda: self._file.add(list(batch.values())), self._saving)
             for key, event in batch.items() if is_saved else ():
                 self._discard(key, event)

@@ -133,7 +133,7 @@ async def _trials(url: str) -> list[Trial]:
 async def _until_stored(url: str) -> Sequence[Trial]:
     """Wait until every run is an observation with its energy."""
     trials: list[Trial] = []
-    async with asyncio.timeout(40.0):
+    async with asyncio.timeout(120.0):  # as long as a busy machine may take
         while sum(_is_whole(trial) for trial in trials) < N_RUNS:
             await asyncio.sleep(0.3)
             trials = await _trials(url)

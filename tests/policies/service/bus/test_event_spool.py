@@ -124,6 +124,20 @@ async def test_what_a_killed_process_leaves_is_stored_by_one_that_lives(tmp_path
         assert (await living.last_epoch(), living.waiting) == (5, [])
 
 
+async def test_processes_that_share_a_file_take_turns(tmp_path: Path) -> None:
+    one, other = Bench(tmp_path), Bench(tmp_path)
+    async with one.running("r1", "r2"):
+        one.spool.put(measured(5))
+        await asyncio.sleep(1)
+        assert other.file.acquire()  # it is applying them, and hangs
+        one.memory.database.is_away = False
+        await asyncio.sleep(SOON_S)
+        assert (await one.last_epoch(), one.spool.is_waiting) == (None, True)
+        other.file.release()
+        await asyncio.sleep(SOON_S)
+        assert (await one.last_epoch(), one.spool.is_waiting) == (5, False)
+
+
 async def test_what_arrives_at_the_last_moment_is_on_disk_when_it_ends(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     async with bench.running():
