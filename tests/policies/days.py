@@ -1,4 +1,4 @@
-"""A measured curve, days of a grid, and a training run that lives through them: what the tests of the plan stand on."""
+"""A measured curve, days of a grid, and a training run planned through them, for the tests of the planner."""
 
 import math
 from collections.abc import Callable
@@ -89,7 +89,7 @@ def integral(signal: Signal, start_s: float, end_s: float) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """A training run on the measured curve: what it has done and used."""
+    """A training run on the measured curve, with its totals."""
 
     grid: Signal
     now_s: float

@@ -1,4 +1,4 @@
-"""Zeus's own batch size optimizer (zeus-ml) behind our interface: what the policy `zeus` is compared with."""
+"""Zeus's own batch size optimizer (zeus-ml) behind our interface, the reference of the policy `zeus`."""
 
 from typing import Final
 
@@ -57,7 +57,7 @@ class Reference:
         self.n_reached = sum(seen.outcome == "reached" for seen in study.observations)
 
     def _tell(self, seen: Observation) -> None:
-        """Tell the optimizer of an end; the least cost is that of a whole recurrence, as in the simulator."""
+        """Report the end of a run; the least cost is that of a whole recurrence, as in the simulator."""
         cost = seen.cost or 0.0
         self._n_failures = 0 if seen.outcome == "reached" else self._n_failures + 1
         if not seen.epochs:

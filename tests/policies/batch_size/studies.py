@@ -20,7 +20,7 @@ def stopped(batch_size: int, epochs: float, cost: float | None = None) -> Observ
 
 
 def failed(batch_size: int) -> Observation:
-    """Return a run that found no memory."""
+    """Return a run that ran out of memory."""
     return Observation(batch_size=batch_size, outcome="failed")
 
 
@@ -31,7 +31,7 @@ def study(
     in_flight: tuple[int, ...] = (),
     default: int = 32,
 ) -> Study:
-    """Return a study of the job, whose costs of an epoch are all known unless told otherwise."""
+    """Return a study of the job; by default all costs of an epoch are known."""
     return Study(
         candidates=SIZES,
         default=default,

@@ -1,4 +1,4 @@
-"""The posterior as people read it."""
+"""The description of the posterior: a row for each candidate."""
 
 import math
 
@@ -12,7 +12,7 @@ from tests.policies.batch_size.studies import COSTS, SETTINGS, SIZES, failed, re
 
 
 def rows(*observations: Observation, **changes: dict[int, float]) -> dict[int, Belief]:
-    """Return what is believed of each size."""
+    """Return the posterior of each size."""
     return {belief.batch_size: belief for belief in describe(study(*observations, **changes), SETTINGS)}  # type: ignore[arg-type]
 
 

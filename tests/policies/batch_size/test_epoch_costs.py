@@ -1,4 +1,4 @@
-"""What an epoch costs: exact where measured, by its time where timed, else by the law of fixed and variable time."""
+"""The cost of an epoch: measured, else by its time, else by the law of fixed and variable time."""
 
 import math
 
@@ -14,7 +14,7 @@ AT = {size: index for index, size in enumerate(SIZES)}
 
 
 def ratio(of: dict[int, float], size: int, to: int, times: dict[int, float] | None = None) -> float:
-    """Return how many times the epoch of one size is believed to cost as much as that of another."""
+    """Return the expected cost of an epoch of one size over that of another."""
     log = infer_epoch_costs(study(costs=of, times=times)).log.mean
     return math.exp(float(log[AT[size]] - log[AT[to]]))
 

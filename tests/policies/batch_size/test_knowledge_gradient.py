@@ -1,4 +1,4 @@
-"""The default policy: what it weighs, what it tries, what it never tries, and why it says so."""
+"""The default policy: scores, choices, bounds, reviews, and its details."""
 
 import math
 from dataclasses import replace
@@ -27,7 +27,7 @@ def belief(*means: float, sd: float | tuple[float, ...] = 0.1) -> Gaussian:
 
 
 def learned(n_rounds: int = 3, *, best: int = 64) -> list[Observation]:
-    """Return runs of every size, so many of each, that leave no doubt which is the best."""
+    """Return several runs of every size, with a clear best."""
     epochs = {size: 10.0 * (1 + abs(math.log2(size / best))) for size in SIZES}
     return [reached(size, epochs[size]) for _ in range(n_rounds) for size in SIZES]
 
@@ -112,7 +112,7 @@ def test_an_unbounded_run_stays_near_former_sizes() -> None:
 
 
 def test_the_bound_doubles_with_each_stop_of_the_same_recurrence() -> None:
-    """So that a job that has become ten times as dear is stopped three times, not for ever."""
+    """A job that has become ten times as expensive is stopped three times, not for ever."""
     runs = learned(3)
     once, twice = (
         choose_batch_size(replace(study(*runs), n_stopped=n_stopped), SETTINGS, rng=np.random.default_rng(0)).cost_bound
@@ -185,7 +185,7 @@ def test_a_clearly_worse_size_is_not_reviewed() -> None:
 
 
 def test_the_bounded_cost_agrees_with_a_simulation() -> None:
-    """Against dice: a log-normal cost, cut at twice the best and followed by a restart."""
+    """Monte Carlo: a log-normal cost, stopped at twice the best and followed by a restart."""
     sd, gaps = (0.1, 0.3, 0.5, 0.2, 0.7, 0.4), (0.0, 0.1, 0.5, 0.9, 0.3, 1.5)
     now = score(belief(*gaps, sd=sd), NOISE_VARIANCE, study(), SETTINGS).now
     dice = np.random.default_rng(1).standard_normal((200_000, 1))
@@ -194,7 +194,7 @@ def test_the_bounded_cost_agrees_with_a_simulation() -> None:
 
 
 def test_the_knowledge_gradient_agrees_with_a_simulation() -> None:
-    """Against dice: the posterior mean after one more run, and the best of it and its rival."""
+    """Monte Carlo: the posterior mean after one more run, and the best of it and its rival."""
     sd, gaps = (0.1, 0.3, 0.5, 0.2, 0.7, 0.4), (0.0, 0.1, 0.5, 0.9, 0.3, 0.2)
     scores = score(belief(*gaps, sd=sd), NOISE_VARIANCE, study(), SETTINGS)
     later = (scores.total * (1 + SETTINGS.horizon) - scores.now) / SETTINGS.horizon

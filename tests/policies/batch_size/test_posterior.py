@@ -1,4 +1,4 @@
-"""What is believed of batch sizes: proper from the first run on, and of epochs and epoch costs apart."""
+"""The posterior: proper from the first run on, with epochs and epoch costs apart."""
 
 import math
 
@@ -28,7 +28,7 @@ def believed(of: Study, settings: LearningSettings = SETTINGS) -> Posterior:
 
 
 def mean_epochs(of: Study, batch_size: int) -> float:
-    """Return the median of the believed epochs to the target."""
+    """Return the posterior median of the epochs to the target."""
     return math.exp(float(believed(of).log_epochs.mean[SIZES.index(batch_size)]))
 
 
@@ -134,7 +134,7 @@ def test_forgetting_widens_sizes_that_no_longer_run() -> None:
 
 
 def test_divergence_informs_neighbours_little() -> None:
-    """Its run had no bound, and ran out of epochs; one that was stopped at its bound is as dear as it says."""
+    """Its run had no bound and ran out of epochs; one stopped at its bound counts by its cost."""
     of_its_own, at_its_bound = study(stopped(32, 100), reached(16, 10)), study(reached(16, 10), stopped(32, 100))
     assert mean_epochs(of_its_own, 32) > 40
     assert mean_epochs(of_its_own, 64) < 0.8 * mean_epochs(at_its_bound, 64)

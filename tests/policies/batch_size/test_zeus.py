@@ -1,4 +1,4 @@
-"""The policy of the Zeus paper: the reference's choices, and what it does where the reference does not go on."""
+"""The policy of the Zeus paper: the reference's choices, and those where the reference fails."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def choose(study: Study) -> Choice:
 
 
 def explored(outcomes: dict[int, Outcome], default: int = 32) -> Iterator[int]:
-    """Yield the batch sizes that are explored where each has one outcome, and costs as many as it is wide."""
+    """Yield the explored batch sizes if each has one outcome, and a cost equal to its size."""
     ends: Ends = []
     while (choice := choose(study_of(*ends, default=default))).reason == "pruning":
         yield choice.batch_size

@@ -1,4 +1,4 @@
-"""Grids that the forecasters are tried on: days that repeat, with weather."""
+"""Signals for the tests of forecasts: days that repeat, with weather."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,5 +57,5 @@ def weather(n_days: float, *, step_s: float = HOUR_S, seed: int = 1) -> NDArray[
 
 
 def until(signal: Signal, now_s: float, *, days: float = 60.0) -> Signal:
-    """Return what a store would hand over: the last days of what has begun by now."""
+    """Return the last days of a signal as they are known at a time."""
     return signal.between(now_s - days * DAY_S, now_s)

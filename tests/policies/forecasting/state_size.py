@@ -1,4 +1,4 @@
-"""How much a forecaster remembers."""
+"""The size of a forecaster's state."""
 
 import sys
 from collections.abc import Iterator
@@ -20,6 +20,6 @@ def arrays(thing: object) -> Iterator[NDArray[np.generic]]:
 
 
 def size(state: ForecasterState) -> int:
-    """Return how many bytes the arrays of a state take, with all of those that they are parts of."""
+    """Return the size of the arrays of a state, including those that they are views of [bytes]."""
     held = [array if array.base is None else array.base for array in arrays(state)]
     return sum(sys.getsizeof(array) for array in held)

@@ -1,4 +1,4 @@
-"""What is usual at the time of the day."""
+"""Climatologies: the usual value at the time of the day."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_a_climatology_uses_earlier_days_only() -> None:
 
 
 def test_the_last_days_equal_those_of_the_whole() -> None:
-    told = series(weather(9.5))
-    whole, last = fit_climatologies(told), fit_climatologies(told, n_last_days=3)
+    gridded = series(weather(9.5))
+    whole, last = fit_climatologies(gridded), fit_climatologies(gridded, n_last_days=3)
     assert last.values == pytest.approx(whole.values[:, -4 * 24 :])
     assert last.anomaly == pytest.approx(whole.anomaly[:, -3 * 24 :])

@@ -22,7 +22,7 @@ from tests.policies.forecasting.grids import grid, series, weather
 
 
 def ticks() -> Iterator[float]:
-    """Yield a clock that goes on by a second at each look."""
+    """Yield a clock that advances by a second at each reading."""
     time_s = 0.0
     while True:
         time_s += 1.0
@@ -88,7 +88,7 @@ def test_nothing_after_the_origin_is_used() -> None:
     whole = grid(values)
     found = evaluate(whole, stopwatch_s=lambda: 0.0, baselines={"spy": spy})
     changed = values.copy()
-    changed[-24:] *= 3  # compared with, but never told
+    changed[-24:] *= 3  # compared with, but never given
     other = evaluate(grid(changed), stopwatch_s=lambda: 0.0, baselines={"spy": spy})
     assert found is not None
     assert other is not None
@@ -121,10 +121,10 @@ def test_a_short_or_empty_series_has_no_evaluation() -> None:
 
 
 def test_progress_is_reported() -> None:
-    told: list[tuple[int, int]] = []
-    evaluate(grid(weather(8)), stopwatch_s=lambda: 0.0, progress=lambda done, total: told.append((done, total)))
-    assert told[0][0] == 1
-    assert told[-1][0] == told[-1][1] == len(told)
+    steps: list[tuple[int, int]] = []
+    evaluate(grid(weather(8)), stopwatch_s=lambda: 0.0, progress=lambda done, total: steps.append((done, total)))
+    assert steps[0][0] == 1
+    assert steps[-1][0] == steps[-1][1] == len(steps)
 
 
 def test_persistence_baseline() -> None:
@@ -137,13 +137,13 @@ def test_seasonal_baseline() -> None:
 
 
 def test_chase_baseline_fits_a_linear_process() -> None:
-    told = series(np.zeros(25))
-    phase = told.phase(np.arange(60))
+    walk = series(np.zeros(25))
+    phase = walk.phase(np.arange(60))
     values = [200.0]
     for step in range(1, 60):
         values.append(100 + 20 * np.sin(phase[step]) - 10 * np.cos(phase[step]) + 0.5 * values[-1])
-    told = series(np.array(values[:36]))
-    assert chase_linear(told, 24) == pytest.approx(values[36:], rel=1e-3)
+    walk = series(np.array(values[:36]))
+    assert chase_linear(walk, 24) == pytest.approx(values[36:], rel=1e-3)
 
 
 def test_chase_baseline_stays_within_bounds() -> None:

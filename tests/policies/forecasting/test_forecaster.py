@@ -1,4 +1,4 @@
-"""The forecaster: its ladder, its reach, its memory, and the provider's own forecast."""
+"""The forecaster: its tiers, its reach, its state, and the provider's own forecast."""
 
 from dataclasses import replace
 
@@ -30,8 +30,8 @@ def walked(
     seen = []
     for hour in range(n_hours):
         now_s = START_S + first_day * DAY_S + hour * HOUR_S
-        told = (given or {}).get(now_s)
-        state, made = advance(state, history=until(whole, now_s), provider_forecast=told, now_s=now_s)
+        provided = (given or {}).get(now_s)
+        state, made = advance(state, history=until(whole, now_s), provider_forecast=provided, now_s=now_s)
         assert state is not None
         assert made is not None
         seen.append((now_s, state, made))
@@ -228,21 +228,21 @@ def test_learning_does_not_depend_on_the_call_rate() -> None:
 
 
 def oracle_forecasts(values: NDArray[np.float64], error: float) -> dict[float, Signal]:
-    """Return what a provider forecasts at each hour: the truth, and an error of that standard deviation."""
+    """Return a provider's forecast at each hour: the truth with an error of that standard deviation."""
     rng = np.random.default_rng(7)
-    told = {}
+    provided = {}
     for hour in range(len(values) - 24):
         now_s = START_S + hour * HOUR_S
-        told[now_s] = grid(values[hour:][:25] + error * rng.normal(), start_s=now_s, source="oracle")
-    return told
+        provided[now_s] = grid(values[hour:][:25] + error * rng.normal(), start_s=now_s, source="oracle")
+    return provided
 
 
 def test_an_unverified_provider_counts_beyond_three_hours() -> None:
     values = weather(31)
     now_s = START_S + 30 * DAY_S
     alone = forecast(until(grid(values), now_s), now_s)
-    told = grid(np.full(25, 222.0), start_s=now_s, source="oracle")
-    made = forecast(until(grid(values), now_s), now_s, told)
+    provided = grid(np.full(25, 222.0), start_s=now_s, source="oracle")
+    made = forecast(until(grid(values), now_s), now_s, provided)
     assert made.signal.source == "regression+oracle"
     assert made.signal.values[:3].tolist() == alone.signal.values[:3].tolist()
     assert made.signal.values[3:] == pytest.approx(np.full(21, 222.0))
@@ -253,8 +253,8 @@ def test_a_provider_counts_by_its_errors(error: float, is_better: bool) -> None:
     values = weather(36)
     seen = walked(grid(values), 30, 24 * 4, oracle_forecasts(values, error))
     now_s, state, _ = seen[-1]
-    told = grid(np.full(25, 222.0), start_s=now_s, source="oracle")
-    _, made = advance(state, history=until(grid(values), now_s), provider_forecast=told, now_s=now_s)
+    provided = grid(np.full(25, 222.0), start_s=now_s, source="oracle")
+    _, made = advance(state, history=until(grid(values), now_s), provider_forecast=provided, now_s=now_s)
     _, alone = advance(state, history=until(grid(values), now_s), provider_forecast=None, now_s=now_s)
     assert made is not None
     assert alone is not None
@@ -273,14 +273,14 @@ def test_provider_skill_survives_a_new_tier() -> None:
 @pytest.mark.parametrize("changes", [{"kind": "marginal"}, {"unit": "%"}])
 def test_a_provider_of_another_kind_or_unit_is_ignored(changes: dict[str, str]) -> None:
     history = grid(weather(20))
-    told = replace(grid(np.full(25, 222.0), start_s=history.ends_s), **changes)  # type: ignore[arg-type]
-    assert forecast(history, provided=told).signal.source == "regression"
+    provided = replace(grid(np.full(25, 222.0), start_s=history.ends_s), **changes)  # type: ignore[arg-type]
+    assert forecast(history, provided=provided).signal.source == "regression"
 
 
 def test_gaps_of_the_provider_are_filled_by_the_models() -> None:
     history = grid(weather(20))
-    told = grid([222.0] * 6 + [NAN] * 3 + [222.0] * 3, start_s=history.ends_s, source="oracle")
-    made, alone = forecast(history, provided=told).signal, forecast(history).signal
+    provided = grid([222.0] * 6 + [NAN] * 3 + [222.0] * 3, start_s=history.ends_s, source="oracle")
+    made, alone = forecast(history, provided=provided).signal, forecast(history).signal
     assert made.values[6:9].tolist() == alone.values[6:9].tolist()
     assert made.values[12:].tolist() == alone.values[12:].tolist()
     assert made.values[9:12].tolist() == [222.0] * 3

@@ -1,4 +1,4 @@
-"""Whatever the history: no error, a finite forecast within its bounds and its band, and a memory that does not grow."""
+"""For any history: no error, a finite forecast within its bounds and its interval, and a state that does not grow."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -58,16 +58,18 @@ def histories(draw: st.DrawFn) -> Signal:
     )
 
 
-def check(state: ForecasterState | None, history: Signal, told: Signal | None, now_s: float) -> ForecasterState | None:
-    state, made = advance(state, history=history, provider_forecast=told, now_s=now_s)
+def check(
+    state: ForecasterState | None, history: Signal, provided: Signal | None, now_s: float
+) -> ForecasterState | None:
+    state, made = advance(state, history=history, provider_forecast=provided, now_s=now_s)
     if made is None:
         return state
     values, seen = made.signal.values, history.values[(history.starts_s <= now_s) & ~np.isnan(history.values)]
     assert np.isfinite(values).all()
     assert state is not None
     least, greatest = state.bounds
-    said = state.members[~np.isnan(state.members)]
-    assert ((least <= said) & (said <= greatest)).all()
+    members = state.members[~np.isnan(state.members)]
+    assert ((least <= members) & (members <= greatest)).all()
     has_band = ~np.isnan(made.lower)
     assert (made.lower[has_band] <= values[has_band]).all()
     assert (values[has_band] <= made.upper[has_band]).all()
@@ -87,8 +89,8 @@ def test_any_history_can_be_forecast(history: Signal, data: st.DataObject) -> No
     span_s = history.ends_s - START_S
     times_s = sorted(START_S + data.draw(st.floats(0, 1.2)) * span_s for _ in range(data.draw(st.integers(1, 5))))
     for now_s in times_s:
-        told = history.between(now_s, now_s + DAY_S) if data.draw(st.booleans()) else None
-        state = check(state, until(history, now_s), told, now_s)
+        provided = history.between(now_s, now_s + DAY_S) if data.draw(st.booleans()) else None
+        state = check(state, until(history, now_s), provided, now_s)
 
 
 @settings(max_examples=50)

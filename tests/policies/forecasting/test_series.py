@@ -1,4 +1,4 @@
-"""The past on a grid: steps, gaps, and what is not looked at."""
+"""A history on the regular grid: steps, gaps, and future values."""
 
 import numpy as np
 import pytest
@@ -27,9 +27,9 @@ def test_an_hour_is_a_whole_number_of_steps(step_s: float, expected_s: float) ->
 
 
 def test_future_values_are_ignored() -> None:
-    told = series(grid([1.0, 2.0, 3.0, 4.0]), START_S + 1.5 * HOUR_S)
-    assert told.values.tolist() == [1.0, 2.0]
-    assert told.end_s == START_S + 2 * HOUR_S
+    gridded = series(grid([1.0, 2.0, 3.0, 4.0]), START_S + 1.5 * HOUR_S)
+    assert gridded.values.tolist() == [1.0, 2.0]
+    assert gridded.end_s == START_S + 2 * HOUR_S
 
 
 def test_a_series_ends_with_the_last_known_value() -> None:
@@ -47,9 +47,9 @@ def test_only_the_last_days_are_kept() -> None:
 
 
 def test_a_short_gap_is_interpolated_and_flagged() -> None:
-    told = series(grid([100.0, NAN, 300.0, 400.0]))
-    assert told.values.tolist() == [100.0, 200.0, 300.0, 400.0]
-    assert told.known.tolist() == [True, False, True, True]
+    gridded = series(grid([100.0, NAN, 300.0, 400.0]))
+    assert gridded.values.tolist() == [100.0, 200.0, 300.0, 400.0]
+    assert gridded.known.tolist() == [True, False, True, True]
 
 
 def test_a_long_gap_is_filled_with_the_daily_mean() -> None:
@@ -77,16 +77,16 @@ def test_jittered_starts_fall_on_the_grid() -> None:
 
 
 def test_the_phase_is_that_of_the_day_in_utc() -> None:
-    told = series(grid([1.0] * 24))
-    assert told.phase(np.array([0, 12])) == pytest.approx([np.pi / 24, np.pi + np.pi / 24])
+    gridded = series(grid([1.0] * 24))
+    assert gridded.phase(np.array([0, 12])) == pytest.approx([np.pi / 24, np.pi + np.pi / 24])
 
 
 def test_parts_keep_their_place_in_time() -> None:
-    told = series(grid(weather(4)))
+    gridded = series(grid(weather(4)))
     steps = np.array([90])
-    assert told.last(2).phase(steps - 48) == pytest.approx(told.phase(steps))
-    assert told.until(50).phase(np.array([3])) == pytest.approx(told.phase(np.array([3])))
-    assert told.until(50).end_s == told.end_s - 46 * HOUR_S
+    assert gridded.last(2).phase(steps - 48) == pytest.approx(gridded.phase(steps))
+    assert gridded.until(50).phase(np.array([3])) == pytest.approx(gridded.phase(np.array([3])))
+    assert gridded.until(50).end_s == gridded.end_s - 46 * HOUR_S
 
 
 def test_a_sample_outside_is_missing() -> None:

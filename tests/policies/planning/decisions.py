@@ -1,4 +1,4 @@
-"""A decision asked for with little: what the tests of the objectives share."""
+"""Decisions with few arguments, shared by the tests of the objectives."""
 
 from typing import Final
 
@@ -50,7 +50,7 @@ def decided(
 
 
 def progress(credit_s: float = 0.0, *, max_slowdown: float = 1.03, hours: float = 5.0) -> Progress:
-    """Return a run of unknown length that has so much time in hand."""
+    """Return a run of unknown length with a time budget of so many seconds."""
     active_s = hours * HOUR_S
     return Progress(
         n_iterations=(active_s + credit_s) / max_slowdown * TOP_PER_S, active_s=active_s, started_at_s=NOW_S - active_s

@@ -1,4 +1,4 @@
-"""Whole days on the measured curve: the promise of time is kept, and what is saved is saved."""
+"""Whole days on the measured curve: the slowdown is kept, and carbon is saved."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -15,7 +15,7 @@ STARTED_S = 14 * DAY_S
 BUDGET = SlowdownObjective(max_slowdown=1.03)
 ROUNDING = 1e-9
 LOST = [(0.0005, 0.147), (0.003, 0.146), (0.005, 0.144)]
-"""What profiling costs as a share of a day, and the least carbon that is saved all the same."""
+"""The cost of profiling as a share of a day, and the least carbon saved all the same."""
 
 
 def measured(seed: int) -> PowerProfile:

@@ -1,4 +1,4 @@
-"""The objectives `deadline` and `budget`: kept where they can be, and as near as can be where not."""
+"""The objectives `deadline` and `budget`: met if feasible, else as nearly as possible."""
 
 from dataclasses import replace
 from itertools import pairwise

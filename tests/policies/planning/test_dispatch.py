@@ -1,4 +1,4 @@
-"""The cheapest way to a mean rate: as a solver of linear programmes finds it, and what follows from it."""
+"""Least-cost dispatch, against a solver of linear programmes."""
 
 from dataclasses import replace
 
@@ -103,7 +103,7 @@ def test_work_is_dispatched_when_it_is_cheap() -> None:
 
 
 def test_work_cheaper_than_at_the_end_is_brought_forward() -> None:
-    """An hour at a tenth of the usual price; and the run, which has all the time it wants, ends the sooner."""
+    """An hour at a tenth of the usual price brings the end of an unhurried run forward."""
     dispatch = MeritOrder(A40_HULL, outlook([(3_600.0, 30.0), (360_000.0, 300.0)])).dispatch(0.0)
     assert dispatch.rate_per_s > A40_HULL.most_efficient.iterations_per_s
     usual = MeritOrder(A40_HULL, outlook([(3_600.0, 300.0), (360_000.0, 300.0)])).dispatch(0.0)
@@ -111,7 +111,7 @@ def test_work_cheaper_than_at_the_end_is_brought_forward() -> None:
 
 
 def test_marginal_cost_and_price_of_time_agree() -> None:
-    """Argmin (c·P + λ)/r with λ = μ·r - c·P, the form of Chase's eq. 6, is the point that μ buys up to."""
+    """Argmin (c·P + λ)/r with λ = μ·r - c·P, the form of Chase's eq. 6, is the point that μ dispatches up to."""
     value, needed_per_s = 250.0, 0.97 * A40_HULL.fastest.iterations_per_s
     dispatch = MeritOrder(A40_HULL, outlook([(600.0, value), (9_000.0, 400.0)])).dispatch(needed_per_s)
     power_w = float(np.interp(dispatch.rate_per_s, A40_HULL.iterations_per_s, A40_HULL.power_w))
@@ -127,13 +127,13 @@ def test_negative_prices_dispatch_everything() -> None:
 
 
 def test_near_the_end_nothing_is_brought_forward() -> None:
-    """When exactly the run ends follows from what is dispatch, and so does what is saved there."""
+    """The end of the run depends on the dispatch, and so does the saving there."""
     dispatch = MeritOrder(A40_HULL, outlook([(3_600.0, 30.0), (90_000.0, 300.0)])).dispatch(0.0)
     assert dispatch.rate_per_s == A40_HULL.most_efficient.iterations_per_s
 
 
 def test_a_forecast_to_the_end_allows_bringing_work_forward() -> None:
-    """Ten hours of work; the latest hours that they may reach into are ten times as dirty as the first ones."""
+    """Ten hours of work; the latest possible hours are ten times as dirty as the first ones."""
     left = 36_000.0 * A40_HULL.most_efficient.iterations_per_s
     hours = np.where(np.arange(12) < 6, 30.0, 300.0)
     foreseen = SignalOutlook(np.full(12, 3_600.0), hours, foreseen_s=12 * 3_600.0)
@@ -141,12 +141,12 @@ def test_a_forecast_to_the_end_allows_bringing_work_forward() -> None:
         MeritOrder(A40_HULL, foreseen).dispatch(0.0, left_iterations=left).rate_per_s
         > A40_HULL.most_efficient.iterations_per_s
     )
-    for unsure, told in (
+    for unsure, left_iterations in (
         (replace(foreseen, foreseen_s=9 * 3_600.0), left),
         (replace(foreseen, values=hours[::-1]), left),
         (foreseen, None),
     ):
-        dispatch = MeritOrder(A40_HULL, unsure).dispatch(0.0, left_iterations=told)
+        dispatch = MeritOrder(A40_HULL, unsure).dispatch(0.0, left_iterations=left_iterations)
         assert dispatch.rate_per_s == A40_HULL.most_efficient.iterations_per_s
 
 
@@ -158,7 +158,7 @@ def test_a_forecast_to_the_end_allows_bringing_work_forward() -> None:
 def test_a_fixed_rate_run_ends_in_the_last_hour_of_its_outlook(
     rate_per_s: float, pairs: list[tuple[float, float]], left_s: float
 ) -> None:
-    """However durations are rounded: the soonest end is the latest one, and that of the outlook."""
+    """However durations are rounded, the soonest end equals the latest one, and the end of the outlook."""
     hull = Hull((ProfilePoint(power_limit_w=300.0, power_w=200.0, iterations_per_s=rate_per_s),))
     left = left_s * rate_per_s
     shares, values = np.array(pairs).T

@@ -1,4 +1,4 @@
-"""The objective `eta`: Zeus's cost and Chase's eq. 6, beside plain loops over both formulas."""
+"""The objective `eta`: Zeus's cost and Chase's eq. 6, against plain loops over both formulas."""
 
 import numpy as np
 import pytest

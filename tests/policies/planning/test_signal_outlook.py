@@ -1,4 +1,4 @@
-"""What the signal will be: a trusted forecast, else the days before, as far from the usual as it is now."""
+"""The expected signal: known values and a forecast, else the last days, shifted to the present value."""
 
 from dataclasses import replace
 
@@ -103,7 +103,7 @@ def test_known_values_precede_the_forecast(at_s: float, horizon_s: float) -> Non
 
 
 def test_a_held_value_precedes_the_forecast() -> None:
-    """At the end of an hour the value is held for a while yet, and the forecast cut to begin after that."""
+    """At the end of an hour the value is held for a while, and the forecast begins after that."""
     current = judged(HOUR_S - 100.0, LATER)
     found = seen(current.history, current.forecast, now_s=NOW_S + HOUR_S - 100.0, horizon_s=HOUR_S)
     assert found is not None
@@ -114,7 +114,7 @@ def test_a_held_value_precedes_the_forecast() -> None:
 
 @given(st.floats(0.0, 3 * HOUR_S), st.floats(0.0, 3 * HOUR_S - 1.0))
 def test_foreseen_ends_at_a_gap_before_the_forecast(hole_s: float, at_s: float) -> None:
-    """The hole counts as hours unknown, and what comes after it is foreseen no longer."""
+    """The gap counts as unknown hours, and later values are not foreseen."""
     current = judged(at_s, replace(LATER, starts_s=LATER.starts_s + hole_s, ends_s=LATER.ends_s + hole_s))
     history, forecast, now_s = current.history, current.forecast, NOW_S + at_s
     assert history is not None
@@ -166,7 +166,7 @@ def test_less_than_a_day_needs_a_forecast() -> None:
 
 
 def without(hole: NDArray[np.bool_]) -> Signal:
-    """Return the usual days without the hours in a hole; the current is known."""
+    """Return the usual days without the hours of a gap; the present is known."""
     history = known_by(USUAL, NOW_S)
     hole[-1] = False
     return replace(history, values=np.where(hole, np.nan, history.values))

@@ -18,7 +18,7 @@ from tests.policies.vocabulary.test_profile import profiles
 
 
 def known(profile: PowerProfile) -> PowerProfile:
-    """Return a curve without doubt, of which nothing is kept back."""
+    """Return a curve without uncertainty, which needs no reserve."""
     return PowerProfile(tuple(replace(point, iterations_per_s_ci=0.0) for point in profile.points))
 
 
@@ -123,7 +123,7 @@ def test_limits_are_always_admissible(
 def test_scaling_power_or_signal_changes_nothing(
     scale: float, max_slowdown: float, hour: int, total: float | None
 ) -> None:
-    """The unit of carbon, money or energy is nobody's business."""
+    """The unit of carbon, money or energy does not matter."""
     scaled = PowerProfile(tuple(replace(point, power_w=point.power_w * scale) for point in A40.points))
     now_s = 15 * DAY_S + hour * HOUR_S
     history, so_far = known_by(grid("wind"), now_s), replace(progress(300.0), total_iterations=total)
@@ -195,7 +195,7 @@ def test_a_slow_limit_ends_when_the_time_budget_does() -> None:
     ("hours", "limit_w", "reason"), [(0.3, 200.0, "slowdown_signal"), (2.0, 225.0, "kept_small_gain")]
 )
 def test_a_fast_limit_stays_if_its_surplus_avoids_cost(hours: float, limit_w: float, reason: str) -> None:
-    """Four hours of work need 225 W for some of them, which all are as good; now 225 W would stay for a whole one."""
+    """Four equal hours of work need 225 W for some of the time; staying at 225 W would last a whole hour."""
     low, high = (point.iterations_per_s for point in lower_hull(A40).points[:2])
     needed_per_s = low + hours / 4 * (high - low)
     decision = decided(

@@ -1,4 +1,4 @@
-"""A straggler's slack: the others are lowered as far as that costs nothing, and what cannot be told is left alone."""
+"""Straggler slack: waiting GPUs are lowered as far as that costs nothing, and undecided steps are not kept."""
 
 import math
 from dataclasses import replace

@@ -1,7 +1,7 @@
-"""A job on a GPU, as far as the profiler sees it: a curve, noise, a limit that something else may hold down."""
+"""A simulated job on a GPU for the profiler: a curve, noise, and limits that are not always enforced."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,9 +25,20 @@ CONVEX = PowerProfile(
 SETTINGS = ProfilerSettings(prior_power_limit_w=300.0, floor_power_limit_w=100.0)
 
 
+def with_ci(profile: PowerProfile, ratio: float, limits_w: Collection[float] | None = None) -> PowerProfile:
+    """Return a curve, or some of its points, with intervals of this share of power and rate."""
+    return PowerProfile(
+        tuple(
+            replace(point, power_ci_w=ratio * point.power_w, iterations_per_s_ci=ratio * point.iterations_per_s)
+            for point in profile.points
+            if limits_w is None or point.power_limit_w in limits_w
+        )
+    )
+
+
 @dataclass
 class Job:
-    """A job whose iterations take what its curve says, but for noise."""
+    """A job whose iterations follow its curve, with noise."""
 
     curve: PowerProfile = CONVEX
     slice_s: float = 0.1
@@ -63,7 +74,7 @@ def profiled(
     enforced: Enforced = float,
     n_max: int = 20_000,
 ) -> tuple[State, list[float]]:
-    """Return the last state, and the limits that were wanted, each once for every time that it became wanted."""
+    """Return the last state and the sequence of target limits."""
     wanted_w: list[float] = []
     for _ in range(n_max):
         limit_w = target_power_limit_w(state)
@@ -76,7 +87,7 @@ def profiled(
 
 
 def measuring(settings: ProfilerSettings, state: State, job: Job) -> Measuring:
-    """Return the first state that measures the limit that is wanted."""
+    """Return the first state that measures the target limit."""
     while not isinstance(state, Measuring):
         limit_w = target_power_limit_w(state)
         assert limit_w is not None

@@ -1,4 +1,4 @@
-"""Whether a job has left its curve."""
+"""Drift: a job that leaves its power curve is detected, noise is not."""
 
 import math
 from dataclasses import replace
@@ -31,7 +31,7 @@ def after(
     drift: Drift | None = None,
     curve: PowerProfile = CURVE,
 ) -> Drift:
-    """Return what is known after windows at these rates, each of ten observations."""
+    """Return the state after windows at these rates, each of ten observations."""
     drift = drift or Drift(rested_s=math.inf)
     power_w, _ = posterior_curve(curve).at(limit_w)
     for rate in rates:
@@ -47,7 +47,7 @@ def after(
 
 
 def n_windows_until_alarm(deviation_log: float, *, seed: int = 1, n_max: int = 1_000) -> int:
-    """Return how many windows with the usual noise it takes to see a lasting change."""
+    """Return the number of windows with the usual noise until a lasting change alarms."""
     rng, cusum = np.random.default_rng(seed), Cusum()
     for n in range(1, n_max + 1):
         cusum = cusum.with_deviation(deviation_log + 0.01 * rng.standard_normal(), error_ratio=0.01, doubt_ratio=0.005)

@@ -1,4 +1,4 @@
-"""What a window says of its limit: stalls, ticks of the counter, iterations that began before it."""
+"""Measurements: stalls, ticks of the energy counter, iterations that began before the window."""
 
 from dataclasses import replace
 
@@ -100,7 +100,7 @@ def test_short_iterations_wait_for_counter_ticks() -> None:
 
 
 def test_a_measurement_ends_early_once_energy_has_risen() -> None:
-    """Nobody ever wants the limit: by how much it is too low does not matter."""
+    """No plan uses such a limit: by how much it is too low does not matter."""
     points = tuple(
         ProfilePoint(power_limit_w=w, power_w=p, iterations_per_s=r, power_ci_w=2.0, iterations_per_s_ci=0.1)
         for w, p, r in ((240.0, 200.0, 9.0), (300.0, 240.0, 10.0))

@@ -1,4 +1,4 @@
-"""Another run's curve: checked at two or three limits, then adopt_prior or forgotten."""
+"""Another run's curve: checked at two or three limits, then adopted or dropped."""
 
 from dataclasses import replace
 

@@ -1,11 +1,10 @@
-"""The curve while the job trains: what is merge_point, what is believed, what is tried."""
+"""Refinement: blocks that are merged, and when exploration ends."""
 
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.profiling import (
@@ -13,17 +12,12 @@ from policies.profiling import (
     begin,
     begin_refinement,
     is_exploring,
-    posterior_curve,
     profile_of,
     refine,
-    sampled_curve,
 )
-from policies.profiling.curve_model import max_gain_ratio
 from policies.profiling.refinement import LEAST_WEIGHT, merge_point
-from policies.vocabulary.power_curve import fit_curve
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
-from tests.policies.days import A40
-from tests.policies.profiling.gpu import CONVEX, SETTINGS, Job, profiled
+from tests.policies.profiling.gpu import CONVEX, SETTINGS, Job, profiled, with_ci
 
 POINT = ProfilePoint(
     power_limit_w=200.0,
@@ -37,7 +31,7 @@ POINT = ProfilePoint(
 
 
 def first_pass(job: Job) -> PowerProfile:
-    """Return what the first pass measures."""
+    """Return the curve of the first pass."""
     profile = profile_of(profiled(SETTINGS, begin(SETTINGS), job)[0])
     assert profile is not None
     return profile
@@ -105,43 +99,17 @@ def test_exploration_ends_after_n_blocks() -> None:
 
 
 def test_exploration_ends_when_the_curve_is_known() -> None:
-    for error_ratio, curious in ((0.003, False), (0.03, True)):
-        known = PowerProfile(
-            tuple(
-                replace(p, power_ci_w=error_ratio * p.power_w, iterations_per_s_ci=error_ratio * p.iterations_per_s)
-                for p in CONVEX.points
-            )
-        )
-        assert is_exploring(SETTINGS, begin_refinement(known)) is curious
+    for ci_ratio, is_open in ((0.003, False), (0.03, True)):
+        assert is_exploring(SETTINGS, begin_refinement(with_ci(CONVEX, ci_ratio))) is is_open
 
 
 def test_a_single_point_is_not_explored() -> None:
     assert not is_exploring(SETTINGS, begin_refinement(PowerProfile((POINT,))))
 
 
-@given(st.floats(0.001, 0.1), st.floats(1.5, 10.0), st.floats(1e-3, 1e3))
-def test_the_possible_gain_grows_with_uncertainty(ci: float, more_ratio: float, ratio: float) -> None:
-    less, more, scaled = (
-        PowerProfile(
-            tuple(
-                replace(
-                    p,
-                    power_w=unit * p.power_w,
-                    power_ci_w=unit * error * p.power_w,
-                    iterations_per_s_ci=error * p.iterations_per_s,
-                )
-                for p in CONVEX.points[::8]
-            )
-        )
-        for error, unit in ((ci, 1.0), (ci * more_ratio, 1.0), (ci, ratio))
-    )
-    assert max_gain_ratio(less) <= max_gain_ratio(more) + 1e-9
-    assert max_gain_ratio(scaled) == pytest.approx(max_gain_ratio(less), abs=1e-6)
-
-
 def test_slow_changes_are_followed() -> None:
     refinement = refined(begin_refinement(first_pass(Job())), Job(), 190.0, n_blocks=200)
-    slower = Job(PowerProfile(tuple(replace(p, iterations_per_s=0.97 * p.iterations_per_s) for p in CONVEX.points)))
+    slower = Job(CONVEX.scaled(rate_ratio=0.97))
     after = refined(refinement, slower, 190.0, n_blocks=math.ceil(3 / LEAST_WEIGHT)).profile.point_at(190.0)
     assert after is not None
     assert after.iterations_per_s == pytest.approx(0.97 * CONVEX.at(190.0)[1], rel=0.002)
@@ -167,94 +135,3 @@ def test_a_merged_value_lies_between_its_parts(
     assert min(rates) * (1 - 1e-9) <= point.iterations_per_s <= max(rates) * (1 + 1e-9)
     assert point.n == 15 * (len(rows) + 1)
     assert (point.iterations_per_s_ci or 0.0) > 0
-
-
-def test_neighbours_inform_each_other() -> None:
-    """One of many points is too fast by chance; the belief does not fall for it."""
-    points = [
-        replace(p, power_ci_w=0.02 * p.power_w, iterations_per_s_ci=0.02 * p.iterations_per_s) for p in CONVEX.points
-    ]
-    points[20] = replace(points[20], iterations_per_s=1.02 * points[20].iterations_per_s)
-    curve = posterior_curve(PowerProfile(tuple(points)))
-    ratios = curve.iterations_per_s / CONVEX.iterations_per_s
-    assert abs(ratios[20] - 1) < 0.01
-    assert (curve.points[20].iterations_per_s_ci or 1.0) < 0.6 * (points[20].iterations_per_s_ci or 0.0)
-
-
-def test_a_precise_curve_is_its_own_posterior() -> None:
-    points = tuple(replace(p, power_ci_w=1e-3, iterations_per_s_ci=1e-6) for p in A40.points)
-    curve = posterior_curve(PowerProfile(points))
-    assert curve.power_limits_w.tolist() == [float(limit_w) for limit_w in range(100, 301, 5)]
-    for point in A40.points:
-        near = curve.point_at(point.power_limit_w)
-        assert near is not None
-        assert near.power_w == pytest.approx(point.power_w, rel=1e-3)
-        assert near.iterations_per_s == pytest.approx(point.iterations_per_s, rel=1e-3)
-
-
-def test_points_between_have_wider_intervals() -> None:
-    points = tuple(
-        replace(p, power_ci_w=0.01 * p.power_w, iterations_per_s_ci=0.01 * p.iterations_per_s)
-        for p in CONVEX.points
-        if p.power_limit_w in {150.0, 200.0, 300.0}
-    )
-    curve = posterior_curve(PowerProfile(points))
-    between, measured = curve.point_at(250.0), curve.point_at(300.0)
-    assert between is not None
-    assert measured is not None
-    assert between.n == 0
-    assert (between.power_ci_w or 0.0) / between.power_w > (measured.power_ci_w or 0.0) / measured.power_w
-
-
-def test_samples_scatter_with_the_uncertainty() -> None:
-    rng = np.random.default_rng(5)
-    points = tuple(
-        replace(p, power_ci_w=0.02 * p.power_w, iterations_per_s_ci=0.04 * p.iterations_per_s)
-        for p in CONVEX.points
-        if p.power_limit_w in {150.0, 200.0, 300.0}
-    )
-    profile = PowerProfile(points)
-    draws = np.log([sampled_curve(profile, rng).iterations_per_s for _ in range(200)])
-    curve = posterior_curve(profile)
-    expected = [0.7 * (p.iterations_per_s_ci or 0.0) / 1.96 / p.iterations_per_s for p in curve.points]
-    assert draws.std(axis=0) == pytest.approx(expected, rel=0.2)
-    assert draws.mean(axis=0) == pytest.approx(np.log(curve.iterations_per_s), abs=0.01)
-
-
-def test_a_single_point_has_a_posterior() -> None:
-    one = PowerProfile((POINT,))
-    assert posterior_curve(one) == one
-    moved = sampled_curve(one, np.random.default_rng(1))
-    assert len(moved.points) == 1
-    assert moved.points[0].iterations_per_s == pytest.approx(8.0, rel=0.06)
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.integers(20, 80), st.floats(20.0, 400.0), st.floats(0.001, 300.0), st.floats(1e-5, 0.3)),
-        min_size=1,
-        max_size=12,
-        unique_by=lambda row: row[0],
-    ),
-    st.floats(1e-3, 1e3),
-    st.integers(0, 1000),
-)
-def test_posteriors_are_valid_in_any_unit(rows: list[tuple[int, float, float, float]], ratio: float, seed: int) -> None:
-    points = tuple(
-        ProfilePoint(
-            power_limit_w=5.0 * n, power_w=w, iterations_per_s=r, power_ci_w=ci * w, iterations_per_s_ci=ci * r
-        )
-        for n, w, r, ci in sorted(rows)
-    )
-    profile = PowerProfile(points)
-    moved = fit_curve(sampled_curve(profile, np.random.default_rng(seed)), step_w=5.0)
-    assert np.isfinite(moved.power_w).all()
-    assert (np.diff(np.log(moved.iterations_per_s)) >= -1e-9).all()
-    scaled = PowerProfile(
-        tuple(
-            replace(p, power_w=ratio * p.power_w, power_ci_w=None if p.power_ci_w is None else ratio * p.power_ci_w)
-            for p in points
-        )
-    )
-    assert posterior_curve(scaled).power_w == pytest.approx(ratio * posterior_curve(profile).power_w, rel=1e-5)

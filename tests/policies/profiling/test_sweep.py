@@ -333,7 +333,7 @@ def test_units_change_no_limit(n_gpus: int, time_ratio: float, seed: int) -> Non
 @settings(max_examples=50, deadline=None)
 @given(st.floats(1.2, 4.0), st.floats(0.0, 120.0), st.floats(0.55, 0.9))
 def test_it_never_goes_far_below_the_energy_minimum(bend: float, idle_w: float, step_ratio: float) -> None:
-    """Power in proportion to the limit, and a rate that saturates: energy per iteration is convex."""
+    """Power is proportional to the limit, and the rate saturates: energy per iteration is convex."""
     curve = PowerProfile(
         tuple(
             ProfilePoint(

@@ -1,4 +1,4 @@
-"""How far a signal is trusted: fresh, held, forecast, stale, absent; and what stands for the present in each."""
+"""How far a signal is trusted: fresh, held, forecast, stale, absent; and the stand-in for the present in each."""
 
 import math
 from dataclasses import replace
@@ -37,7 +37,7 @@ FORECAST = replace(hourly([400.0] * 30, start_s=3 * HOUR_S), source="ridge", est
 def at(
     now_s: float, known: Signal | None = KNOWN, forecast: Signal | None = FORECAST, *, lag_s: float = 0.0
 ) -> tuple[str, float | None]:
-    """Return the freshness at a time, and what stands for the present."""
+    """Return the freshness at a time, and the present value."""
     present = assess_signal(known, forecast, now_s=now_s, max_age_s=MAX_AGE_S, grace_s=lag_s + GRACE_S, lasting_s=600.0)
     value = present.history.value_at(now_s) if present.history is not None else None
     return present.freshness.value, value

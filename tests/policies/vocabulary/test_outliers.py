@@ -1,4 +1,4 @@
-"""Leaps: one value that no grid can have is not believed; one that stays is."""
+"""Outliers: a single spike is rejected, a step that lasts is accepted."""
 
 import math
 from dataclasses import replace
@@ -15,7 +15,7 @@ HOUR_S = 3_600.0
 
 
 def day_after_day(n: int = 72, **leaps: float) -> Signal:
-    """Return hours of an ordinary grid, some of them times a factor, as in `h50=10.0`."""
+    """Return hours of a usual grid, some of them multiplied, as in `h50=10.0`."""
     return signal(_ordinary(n) * _factors(n, leaps))
 
 
@@ -46,7 +46,7 @@ def _factors(n: int, leaps: dict[str, float]) -> np.ndarray[tuple[int], np.dtype
 
 
 def hours_of(starts_s: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[int]:
-    """Return the hours that were not believed."""
+    """Return the rejected hours."""
     return [round(start_s / HOUR_S) for start_s in starts_s]
 
 

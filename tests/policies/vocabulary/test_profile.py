@@ -1,4 +1,4 @@
-"""Power profiles: order, interpolation, overhead, and which points a plan may want."""
+"""Power profiles: order, interpolation, scaling, overhead, and usable points."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Conversions: exact values, and one place for their factors."""
+"""Unit conversions: exact values, and one place for their factors."""
 
 import re
 from pathlib import Path
