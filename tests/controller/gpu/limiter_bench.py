@@ -8,7 +8,7 @@ from pathlib import Path
 
 from controller.config import GpuConfig
 from controller.errors import GpuError, GpuLostError, GpuPermissionError
-from controller.gpu.journal import Journal
+from controller.gpu.journal import Journal, JournalEntry
 from controller.gpu.power_limiter import GpuPowerLimiter
 from controller.ports import Hold, LimitState, Target
 from publishers.messages.reports import LimitChange
@@ -80,6 +80,20 @@ class LimiterBench:
     def is_journaled(self) -> bool:
         """Return whether the journal on disk lists the GPU."""
         return self.gpu.uuid in Journal.read(self.state_dir).entries
+
+
+class WitnessGpu(FakeGpu):
+    """A GPU that reads the journal on disk whenever its limit is written."""
+
+    def __init__(self, state_dir: Path) -> None:
+        super().__init__()
+        self.requested_power_limit_w = PRIOR_W
+        self.state_dir = state_dir
+        self.seen: list[JournalEntry | None] = []
+
+    async def set_power_limit(self, power_limit_w: float) -> None:
+        self.seen.append(Journal.read(self.state_dir).entries.get(self.uuid))
+        await super().set_power_limit(power_limit_w)
 
 
 def target(power_limit_w: float, *, reason: str = "planned") -> Target:

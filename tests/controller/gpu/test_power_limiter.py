@@ -7,25 +7,11 @@ from pathlib import Path
 import pytest
 
 from controller.config import GpuConfig
-from controller.gpu.journal import Journal, JournalEntry, restore_prior_limit
+from controller.gpu.journal import Journal, restore_prior_limit
 from controller.gpu.power_limiter import LOG_PERIOD_S
 from controller.ports import Hold, LimitRange
-from tests.controller.gpu.limiter_bench import PRIOR_W, LimiterBench, hours, target
+from tests.controller.gpu.limiter_bench import PRIOR_W, LimiterBench, WitnessGpu, hours, target
 from tests.fakes import MIDNIGHT_S, FakeGpu
-
-
-class WitnessGpu(FakeGpu):
-    """A GPU that reads the journal on disk whenever its limit is written."""
-
-    def __init__(self, state_dir: Path) -> None:
-        super().__init__()
-        self.requested_power_limit_w = PRIOR_W
-        self.state_dir = state_dir
-        self.seen: list[JournalEntry | None] = []
-
-    async def set_power_limit(self, power_limit_w: float) -> None:
-        self.seen.append(Journal.read(self.state_dir).entries.get(self.uuid))
-        await super().set_power_limit(power_limit_w)
 
 
 async def test_the_prior_limit_is_on_disk_before_the_first_write(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from controller.gpu.power_limiter import MAX_REVERSIONS, RECONCILE_S
 from controller.ports import Hold, LimitRange
-from tests.controller.gpu.limiter_bench import PRIOR_W, SOON_S, LimiterBench, hours, lost
+from tests.controller.gpu.limiter_bench import PRIOR_W, SOON_S, LimiterBench, WitnessGpu, hours, lost
 from tests.fakes import FakeGpu
 
 DEFAULT_W = 300.0
@@ -30,6 +30,18 @@ async def test_a_limit_back_at_the_default_is_written_again(tmp_path: Path) -> N
     assert bench.written_w == [200.0, 200.0, PRIOR_W]
     assert bench.reasons == ["planned", "driver_reloaded", "run_finished"]
     assert "300 W" in bench.changes[1].detail, "the detail names the limit that was found"
+
+
+async def test_a_kill_during_the_rewrite_after_a_reload_can_be_restored(tmp_path: Path) -> None:
+    gpu = WitnessGpu(tmp_path)
+    bench = LimiterBench(tmp_path, gpu=gpu)
+    async with bench.running():
+        await bench.request(200.0)
+        gpu.set_externally(DEFAULT_W)
+        await next_reconcile()
+    entry = gpu.seen[-1]
+    assert entry is not None
+    assert entry.written_power_limits_w == (DEFAULT_W, 200.0), "either of them may be left on the GPU"
 
 
 async def test_after_some_reversions_the_limit_is_yielded(tmp_path: Path) -> None:
