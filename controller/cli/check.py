@@ -196,7 +196,6 @@ async def _ask(source: Source, *, what: str, now_s: float) -> Finding:
 
 
 def _value(history: Signal, now_s: float, age_s: float) -> str:
-    """Return the text of the newest value and its age."""
     value = history.value_at(now_s if age_s == 0 else now_s - age_s - 1e-3)
     shown = "?" if value is None else f"{value:.4g}"
     return f"{shown} {history.unit}, {history.kind}" + (f", {age_s / 3600:.1f} h old" if age_s else "")

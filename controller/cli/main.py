@@ -94,7 +94,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print_errors(errors: Sequence[BaseException]) -> int:
-    """Print each error on a line, and return the exit code."""
     for error in errors:
         for line in str(error).splitlines():
             print(f"gridchase: {line}", file=sys.stderr)

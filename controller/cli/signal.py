@@ -92,7 +92,6 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def _list_providers() -> Iterator[str]:
-    """Yield a line for each provider, by kind."""
     for kind, entries in CATALOGUE.items():
         yield f"providers of {kind}:"
         yield from (f"  {name:18}{entry.summary}" for name, entry in entries.items())
@@ -203,7 +202,6 @@ def _print(report: SignalReport, console: Console) -> None:
 
 
 def _age(report: SignalReport, known: Signal) -> str:
-    """Return the text of how old the newest value is, and how much is known."""
     newest = (
         "a measured value is current"
         if report.age_s == 0
@@ -308,7 +306,6 @@ def _gapless_parts(known: Signal, now_s: float) -> list[tuple[list[float], list[
 
 
 def _bounds(known: Signal, forecast: Forecast | None, now_s: float) -> tuple[float, float]:
-    """Return the limits of the y axis: the lowest and highest value, with a margin."""
     shown = [known.between(now_s - BACK_H * HOUR_S, now_s + AHEAD_H * HOUR_S).values]
     if forecast is not None:
         shown += [forecast.signal.values, forecast.lower, forecast.upper]

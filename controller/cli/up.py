@@ -87,7 +87,6 @@ async def _up(config: Config, *, policy: PolicyConfig | None, jobs_command: str)
 
 
 async def _run_both(config: Config, policy: PolicyConfig | None, stop: asyncio.Event, jobs_command: str) -> None:
-    """Run the controller until `stop`, with the policy service if one is configured."""
     async with opened_node(config) as node, asyncio.TaskGroup() as tasks:
         if policy is not None:
             tasks.create_task(_serve_policy(config, policy, stop, jobs_command), name="policy service")
@@ -109,7 +108,6 @@ async def _serve_policy(config: Config, policy: PolicyConfig, stop: asyncio.Even
 
 
 def _print_policy(policy: PolicyConfig, jobs_command: str, served: Served) -> None:
-    """Print where the policy service runs."""
     where = f"HTTP at {served.http_url}"
     if not served.http_url:
         where = (

@@ -257,7 +257,6 @@ def _insert(table: dict[Key, Cell], key: Key, cell: Cell, what: str) -> None:
 
 
 def _batch_size(row: Row) -> int:
-    """Return the batch size; raise `ValueError` if it is invalid."""
     text = row["batch_size"]
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"batch_size = {text!r}: must be a whole number of at least 1")

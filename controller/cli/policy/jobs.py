@@ -154,7 +154,6 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _console() -> Console:
-    """Return the console for tables."""
     found = Console()
     return found if found.is_terminal else Console(width=PIPE_WIDTH)
 
@@ -196,7 +195,6 @@ async def _view(repository: JobRepository, name: str) -> JobView:
 
 
 async def _with_near_names(repository: JobRepository, name: str, error: UnknownJobError) -> UnknownJobError:
-    """Return the error with similar names."""
     names = [job.name for job in await repository.jobs()]
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "`gridchase policy jobs` lists the known jobs"

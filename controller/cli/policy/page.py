@@ -14,15 +14,10 @@ from controller.cli.policy.view import (
     JobView,
     cost_is_missing,
     cost_text,
-    duration_text,
-    end_text,
     ends_text,
-    epochs_of,
-    epochs_text,
-    marks_of,
+    estimate_texts,
     next_text,
-    spent_of,
-    time_text,
+    run_texts,
 )
 from policies.service.records import Trial
 
@@ -81,7 +76,6 @@ def _costs(view: JobView) -> figure | None:
 
 
 def _epochs(view: JobView) -> figure | None:
-    """Return the epochs to the target by batch size."""
     rows = _rows(view, ("epochs", "epochs_lower", "epochs_upper"), size_j=1.0)
     if not rows["x"]:
         return None
@@ -168,14 +162,15 @@ def _draw_ends(plot: figure, view: JobView, points: Iterable[tuple[Trial, float,
         ends = [point for point in drawn if point[0].state == state]
         if not ends:
             continue
+        texts = [run_texts(view, trial) for trial, _, _ in ends]
         source = ColumnDataSource(
             {
                 "x": [x for _, x, _ in ends],
                 "y": [y for _, _, y in ends],
                 "run": [trial.run for trial, _, _ in ends],
-                "size": [trial.batch_size for trial, _, _ in ends],
-                "epochs": [str(epochs_of(trial) or "-") for trial, _, _ in ends],
-                "cost": [view.scale.text(view.costs.get(trial.run)) for trial, _, _ in ends],
+                "size": [each.batch_size for each in texts],
+                "epochs": [each.epochs for each in texts],
+                "cost": [each.cost for each in texts],
                 "why": [trial.detail for trial, _, _ in ends],
             }
         )
@@ -195,39 +190,15 @@ def _draw_ends(plot: figure, view: JobView, points: Iterable[tuple[Trial, float,
 
 
 def _beliefs_table(view: JobView) -> str:
-    scale, rows, classes = view.scale, [], []
+    rows, classes = [], []
     for belief in view.posterior.beliefs:
-        inferred = "" if belief.epoch_cost_is_known or belief.epoch_cost is None else "~"
-        marks = marks_of(view, belief)
-        classes.append("pruned" if belief.is_pruned else "next" if "next" in marks else "")
-        rows.append(
-            (
-                str(belief.batch_size),
-                str(belief.n_reached),
-                str(belief.n_stopped),
-                epochs_text(belief),
-                inferred + scale.text(belief.epoch_cost),
-                scale.range_text(belief.cost, belief.cost_lower, belief.cost_upper),
-                marks,
-            )
-        )
+        texts = estimate_texts(view, belief)
+        classes.append("pruned" if belief.is_pruned else "next" if "next" in texts.marks else "")
+        rows.append((str(belief.batch_size), str(belief.n_reached), str(belief.n_stopped), *texts))
     headings = ("batch size", "reached", "stopped", "epochs (90 %)", "an epoch", "a run (90 %)", "")
     return render_table(headings, rows, classes)
 
 
 def _trials_table(view: JobView) -> str:
-    rows = (
-        (
-            str(trial.recurrence),
-            time_text(trial.requested_at_s),
-            str(trial.batch_size),
-            end_text(trial),
-            str(epochs_of(trial) or "-"),
-            view.scale.text(spent_of(trial)[0]),
-            duration_text(spent_of(trial)[1]),
-            view.scale.text(view.costs.get(trial.run)),
-            trial.detail,
-        )
-        for trial in view.trials
-    )
+    rows = ((*run_texts(view, trial), trial.detail) for trial in view.trials)
     return render_table(("#", "asked", "batch size", "end", "epochs", "energy", "time", "cost", "why"), rows)

@@ -15,14 +15,10 @@ from controller.cli.policy.view import (
     JobView,
     cost_is_missing,
     cost_text,
-    duration_text,
-    end_text,
     ends_text,
-    epochs_of,
-    epochs_text,
-    marks_of,
+    estimate_texts,
     next_text,
-    spent_of,
+    run_texts,
     time_text,
     view_of,
 )
@@ -117,15 +113,14 @@ def _table() -> Table:
 
 
 def _belief_cells(view: JobView, belief: Belief) -> list[str]:
-    scale, marks = view.scale, marks_of(view, belief)
-    inferred = "" if belief.epoch_cost_is_known or belief.epoch_cost is None else "~"
+    texts = estimate_texts(view, belief)
     return [
         str(belief.batch_size),
         " ".join(f"{n} {mark}" for n, mark in ((belief.n_reached, "o"), (belief.n_stopped, "x")) if n),
-        epochs_text(belief),
-        inferred + scale.text(belief.epoch_cost),
-        scale.range_text(belief.cost, belief.cost_lower, belief.cost_upper),
-        f"[bold green]{marks}[/bold green]" if "next" in marks else marks,
+        texts.epochs,
+        texts.epoch_cost,
+        texts.run_cost,
+        f"[bold green]{texts.marks}[/bold green]" if "next" in texts.marks else texts.marks,
     ]
 
 
@@ -141,18 +136,16 @@ def _trials_table(view: JobView, n_shown: int) -> Table:
 
 
 def _trial_cells(view: JobView, trial: Trial) -> list[str]:
-    epochs, end = epochs_of(trial), end_text(trial)
-    energy_j, duration_s = spent_of(trial)
-    colour = _COLOURS.get(trial.state)
+    texts, colour = run_texts(view, trial), _COLOURS.get(trial.state)
     return [
-        str(trial.recurrence),
-        time_text(trial.requested_at_s)[5:],
-        str(trial.batch_size),
-        "-" if epochs is None else str(epochs),
-        view.scale.text(energy_j),
-        duration_text(duration_s),
-        view.scale.text(view.costs.get(trial.run)),
-        f"[{colour}]{end}[/{colour}]" if colour else end,
+        texts.recurrence,
+        texts.asked[5:],
+        texts.batch_size,
+        texts.epochs,
+        texts.energy,
+        texts.duration,
+        texts.cost,
+        f"[{colour}]{texts.end}[/{colour}]" if colour else texts.end,
         trial.reason,
     ]
 
@@ -197,7 +190,6 @@ def _draw_beliefs(
 
 
 def _draw_runs(figure: "plotille.Figure", view: JobView, bounds: tuple[float, float]) -> None:
-    """Draw the runs that have ended."""
     for state, marker, colour in (("stopped", "x", "yellow"), ("reached", "o", "green")):
         ends = [
             (math.log2(trial.batch_size), _log10_ratio(view, view.costs[trial.run]))

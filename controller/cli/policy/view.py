@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -183,6 +183,54 @@ def end_text(trial: Trial) -> str:
 def epochs_of(trial: Trial) -> int | None:
     """Return the epochs to the target, or all epochs if that was not reached."""
     return trial.result.reached_epochs or trial.result.epochs
+
+
+class EstimateTexts(NamedTuple):
+    """The posterior of a batch size as texts."""
+
+    epochs: str
+    epoch_cost: str
+    run_cost: str
+    marks: str
+
+
+class RunTexts(NamedTuple):
+    """A run as texts."""
+
+    recurrence: str
+    asked: str
+    batch_size: str
+    end: str
+    epochs: str
+    energy: str
+    duration: str
+    cost: str
+
+
+def estimate_texts(view: JobView, belief: Belief) -> EstimateTexts:
+    """Return the posterior of a batch size as texts; an epoch cost that is not measured has a ~."""
+    inferred = "" if belief.epoch_cost_is_known or belief.epoch_cost is None else "~"
+    return EstimateTexts(
+        epochs=epochs_text(belief),
+        epoch_cost=inferred + view.scale.text(belief.epoch_cost),
+        run_cost=view.scale.range_text(belief.cost, belief.cost_lower, belief.cost_upper),
+        marks=marks_of(view, belief),
+    )
+
+
+def run_texts(view: JobView, trial: Trial) -> RunTexts:
+    """Return a run as texts; epochs, energy, time and cost are to the target."""
+    epochs, (energy_j, duration_s) = epochs_of(trial), spent_of(trial)
+    return RunTexts(
+        recurrence=str(trial.recurrence),
+        asked=time_text(trial.requested_at_s),
+        batch_size=str(trial.batch_size),
+        end=end_text(trial),
+        epochs="-" if epochs is None else str(epochs),
+        energy=view.scale.text(energy_j),
+        duration=duration_text(duration_s),
+        cost=view.scale.text(view.costs.get(trial.run)),
+    )
 
 
 def as_dict(view: JobView) -> dict[str, Any]:

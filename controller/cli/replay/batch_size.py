@@ -78,7 +78,6 @@ def add_part(parts: "Verbs") -> None:
 
 
 def _add_conditions(part: argparse.ArgumentParser) -> None:
-    """Add the options of how jobs recur."""
     part.add_argument("--eta", type=float, default=0.5, help="the weight of energy in the cost, 0 to 1 (0.5)")
     part.add_argument("--beta", type=float, default=2.0, help="a run stops at this many times the best cost (2)")
     part.add_argument("--seeds", type=int, default=20, metavar="N", help="repetitions for each policy (20)")
@@ -133,14 +132,12 @@ def replay_batch_size(options: argparse.Namespace) -> int:
 
 
 def _as_row(result: BatchSizeEvaluation) -> dict[str, Any]:
-    """Return a result for scripts, without the curve."""
     row = asdict(result)
     del row["regret_by_recurrence"]
     return row
 
 
 def _faults(options: argparse.Namespace) -> Iterator[str]:
-    """Yield what is wrong with the arguments."""
     if (options.train is None) != (options.power is None):
         given, lacking = ("--power", "--train") if options.train is None else ("--train", "--power")
         yield f"{given} without {lacking}: name both files, or neither for the included jobs"
@@ -208,7 +205,6 @@ def _table(title: str, rows: Sequence[tuple[str, list[BatchSizeEvaluation]]]) ->
 
 
 def _number(values: Sequence[float]) -> str:
-    """Return the text of a mean."""
     mean = statistics.fmean(values)
     return f"{mean:.2f}" if abs(mean) < MANY else f"{mean:,.0f}"
 

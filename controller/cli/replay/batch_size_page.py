@@ -38,7 +38,6 @@ def render_page(results: Sequence[BatchSizeEvaluation], conditions: Conditions) 
 
 
 def _conditions_text(results: Sequence[BatchSizeEvaluation], conditions: Conditions) -> str:
-    """Return the conditions as text."""
     parts = [f"η = {conditions.eta:g}; {results[0].n_seeds} seeds"]
     if conditions.noise_ratio:
         parts.append(f"run-to-run noise of {conditions.noise_ratio:g} (log)")
@@ -60,7 +59,6 @@ def _cells(result: BatchSizeEvaluation) -> tuple[str, ...]:
 
 
 def _plot(workload: str, rows: Sequence[BatchSizeEvaluation]) -> figure:
-    """Return the regret of each policy by recurrence."""
     plot = new_figure(workload, "recurrence", "regret")
     for row in rows:
         if row.policy in COLOURS:

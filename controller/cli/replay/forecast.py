@@ -83,7 +83,6 @@ def _read(paths: Sequence[Path]) -> list[Signal]:
 
 
 def _unfit(path: Path, trace: Trace) -> Iterator[str]:
-    """Yield why a series cannot be forecast."""
     if not MIN_STEP_S <= trace.step_s <= MAX_STEP_S:
         yield f"{path}: the step is {trace.step_s:g} s: must be from {MIN_STEP_S:g} to {MAX_STEP_S:g} s"
     span_s = trace.ends_s - float(trace.starts_s[0])

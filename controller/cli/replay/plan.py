@@ -89,7 +89,6 @@ def add_part(parts: "Verbs") -> None:
 
 
 def _add_conditions(part: argparse.ArgumentParser) -> None:
-    """Add the options of how the job runs."""
     part.add_argument(
         "--max-slowdown", nargs="+", action="extend", type=float, metavar="RATIO",
         help="how much longer a run may take than at the highest limit, 1 or more (1.05)",
@@ -132,7 +131,6 @@ def replay_plan(options: argparse.Namespace) -> int:
 
 
 def _faults(options: argparse.Namespace) -> Iterator[str]:
-    """Yield what is wrong with the arguments."""
     yield from out_of_bounds(
         options,
         Bounds("max-slowdown", 1, MAX_SLOWDOWN, "from 1 to 10 (1.05 is 5 % slower)"),
@@ -210,7 +208,6 @@ def _is_drawn(options: argparse.Namespace) -> bool:
 def _report(
     title: str, replays: Sequence[Replay], comparison: Comparison, options: argparse.Namespace
 ) -> SavingsReport:
-    """Return the savings, and the plots' data if there are plots."""
     rows = _rows(replays, comparison, n_processes(options), "runs")
     if not _is_drawn(options):
         return SavingsReport(title=title, rows=rows, n_signals=len(replays))
@@ -228,7 +225,6 @@ def _report(
 
 
 def _rows(replays: Sequence[Replay], comparison: Comparison, n_processes: int, what: str) -> list[SavingsRow]:
-    """Return the rows of each signal, and their means if there are several."""
     tasks = [(scenario, spec, comparison) for scenario, specs in replays for spec in specs]
     totals = iter(replay_each(_replay_totals, tasks, n_processes=n_processes, what=what))
     rows = [
@@ -244,7 +240,6 @@ def _replay_totals(task: _Task) -> TotalsByVariant:
 
 
 def _draw(report: SavingsReport, options: argparse.Namespace) -> None:
-    """Write the picture and the page, if they are wanted."""
     # Matplotlib and Bokeh take longer to import than everything else here, so they are imported only for a drawing.
     for option, path, module in (("--png", options.png, "plan_png"), ("--html", options.html, "plan_page")):
         if path is not None:

@@ -87,7 +87,6 @@ def _matches(key: tuple[Identity, int], selection: CurveSelection) -> bool:
 
 
 def _listed(keys: Sequence[tuple[Identity, int]]) -> str:
-    """Return the text of workloads with their optimizer and batch sizes."""
     sizes: dict[Identity, list[str]] = {}
     for identity, size in keys:
         sizes.setdefault(identity, []).append(str(size))
@@ -108,7 +107,6 @@ def _distinguishing_options(keys: Sequence[tuple[Identity, int]]) -> str:
 
 
 def _selection_text(selection: CurveSelection) -> str:
-    """Return the text of a selection."""
     parts = (
         selection.workload and f"--workload {selection.workload}",
         selection.batch_size and f"--batch-size {selection.batch_size}",
@@ -155,7 +153,6 @@ def scenario_of(curve: NamedCurve, signal: Signal, overhead: Overhead) -> Scenar
 
 
 def _mixed(paths: Sequence[Path], readings: Sequence[SignalFile]) -> Iterator[str]:
-    """Yield why signals cannot be compared."""
     units = sorted({reading.signal.unit for reading in readings})
     if len(units) > 1:
         yield f"--signal: {' and '.join(units)} have no common mean: replay them separately"

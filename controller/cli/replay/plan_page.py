@@ -61,7 +61,6 @@ def _front(report: SavingsReport) -> figure:
 
 
 def _example(example: ExampleRun) -> list[figure]:
-    """Return an example run: limits with the signal behind them, and rates below."""
     at_most = f"at most {percent(example.max_slowdown - 1, n_digits=1)} % slower"
     limits = new_figure(
         f"a run on {example.signal}, {at_most}: mean limits by period, and the signal (grey)", "", "limit [W]"
@@ -83,5 +82,4 @@ def _example(example: ExampleRun) -> list[figure]:
 
 
 def _stairs(plot: figure, edges_s: Values, values: Values, **style: Any) -> None:  # noqa: ANN401 — those of Bokeh
-    """Draw what holds from each edge to the next."""
     plot.step(edges_s / _HOUR_S, np.append(values, values[-1]), mode="after", line_width=1.5, **style)

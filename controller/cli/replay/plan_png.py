@@ -27,7 +27,6 @@ def render(report: SavingsReport) -> bytes:
 
 
 def _draw_front(axes: Any, report: SavingsReport) -> None:  # noqa: ANN401 — matplotlib is optional
-    """Draw savings over slowdown, with the Pareto front of the optimum."""
     for policy, dash in CURVES.items():
         slower, saved = report.curve(policy)
         axes.plot(slower, saved, _STYLES[dash], color=COLOURS[policy], label=f"{policy}, all")
@@ -41,7 +40,6 @@ def _draw_front(axes: Any, report: SavingsReport) -> None:  # noqa: ANN401 — m
 
 
 def _draw_example(limits: Any, rates: Any, example: ExampleRun) -> None:  # noqa: ANN401 — matplotlib is optional
-    """Draw an example run: limits with the signal behind them, and rates below."""
     behind = limits.twinx()
     behind.stairs(example.values, example.edges_s / _HOUR_S, color="#a0aec0", linewidth=2, baseline=None)
     behind.set_ylabel(example.unit)

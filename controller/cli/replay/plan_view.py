@@ -132,7 +132,6 @@ def _side_by_side(report: SavingsReport, slowdown_ratios: Sequence[float], width
 
 
 def _width(table: Table) -> int:
-    """Return the width that a table needs [characters]."""
     return Console(width=_UNBOUNDED).measure(table).maximum
 
 

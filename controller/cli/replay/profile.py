@@ -133,7 +133,6 @@ def _read(paths: Sequence[Path], wanted: Sequence[str] | None, faults: list[str]
 
 
 def _print_assumptions(curves: Sequence[TrueCurve]) -> None:
-    """Print the curves whose iteration time is assumed."""
     assumed = [curve for curve in curves if curve.is_assumed]
     if assumed:
         print(
@@ -201,7 +200,6 @@ def _table(title: str, pairs: Sequence[tuple[ProfilingRow, ProfilingRow]]) -> Ta
 
 
 def _against(row: ProfilingRow) -> str:
-    """Return the comparison with Zeus's sweep on the worst curve."""
     if row.selection_against_zeus_ratio is None:
         return ""
     ratio = row.selection_against_zeus_ratio

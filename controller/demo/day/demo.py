@@ -116,7 +116,6 @@ async def run_demo(options: DemoOptions, *, console: Console) -> DemoResult:
 async def _run_day(
     setup: DaySetup, broker: EmbeddedBroker, training: asyncio.subprocess.Process, console: Console
 ) -> DemoResult:
-    """Run controller, training and view until the training has ended, then return the result."""
     gpu = SimulatedGpu(setup.open_history(), clock=setup.clock, name=NODE)
     node = _node(setup, broker, gpu)
     monitor = BusMonitor(clock=setup.clock, slots=HalfHourMeans(setup.grid.starts_s))
@@ -186,7 +185,6 @@ async def _training_process() -> AsyncIterator[asyncio.subprocess.Process]:
 
 
 async def _train(process: asyncio.subprocess.Process, task: bytes) -> None:
-    """Send the task and wait until the training has ended."""
     _, stderr = await process.communicate(task)
     if process.returncode:
         said = stderr.decode(errors="replace").strip()

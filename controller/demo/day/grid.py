@@ -69,7 +69,6 @@ async def load_grid(zone: str) -> Grid:
 
 
 def _note(path: Path, key: str) -> str:
-    """Return what a comment of the file says under a key."""
     lines = path.read_text(encoding="utf-8").splitlines()
     found = (line.removeprefix(f"# {key}: ") for line in lines if line.startswith(f"# {key}: "))
     return next(found, "").rstrip(".")

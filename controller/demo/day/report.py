@@ -73,7 +73,6 @@ def print_day_result(result: DemoResult, console: Console) -> None:
 
 
 def _notes(result: DemoResult) -> Iterator[str]:
-    """Yield how the figures were obtained, and what to do next."""
     yield (
         f"Allowed slowdown: {100 * (result.max_slowdown - 1):.3g} %. The limit changed {result.n_limit_changes} times."
         f" Seed {result.seed}. Broker: {result.broker}."

@@ -159,7 +159,6 @@ async def _train_all(
     trials: JobRepository,
     view: RecurrencesView,
 ) -> list[TrainedRun]:
-    """Let the job recur, one run after the other, and return its runs."""
     runs: list[TrainedRun] = []
     sampler = common_random_epochs(job.workload, seed=options.seed)
     cancelled = threading.Event()
@@ -211,7 +210,6 @@ async def _has_ended(trials: JobRepository, task: RunTask) -> bool:
 
 
 def _publish(bus: MqttClient, task: RunTask, energy: RunEnergy) -> None:
-    """Publish the energy of a run as a controller would."""
     topic = Topics().run(task.job.name, task.run, "energy")
     bus.publish(topic, encode(energy), qos=1 if energy.final else 0, retain=energy.final)
 

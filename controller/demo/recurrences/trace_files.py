@@ -69,7 +69,6 @@ def read_power(path: Path, faults: list[str]) -> PowerTrace | None:
 
 
 def _read(path: Path, faults: list[str]) -> str | None:
-    """Return the text of a file, or None where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

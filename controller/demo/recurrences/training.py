@@ -19,17 +19,17 @@ from publishers.training.policy_client import BatchSizeTrial
 
 ANSWER_TIMEOUT_S: Final = 10.0
 PROBE_TIMEOUT_S: Final = 600.0
-"""In simulated time; there are more sizes to time here than a user would ask about."""
+"""In simulated time; there are more batch sizes here than users usually have."""
 NS_PER_S: Final = 1e9
 STOP_TIMEOUT_S: Final = 5.0
-"""A stop arrives within a real epoch, which takes minutes; here an epoch takes no time: what is due is waited for."""
+"""In reality an order to stop arrives during an epoch, which takes minutes; here we wait for an order that is due."""
 _NAP_S: Final = 0.002
 EnergyReporter = Callable[[RunEnergy], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTask:
-    """What a run is given.
+    """The task of one run.
 
     Attributes:
         job: what recurs.
@@ -49,16 +49,8 @@ class RunTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far a run is: the answer to its question, and the epochs that it has trained."""
-
-    trial: BatchSizeTrial
-    n_epochs: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedRun:
-    """A run that has ended.
+    """A run, up to now or to its end.
 
     Attributes:
         trial: the answer to its question.
@@ -78,14 +70,14 @@ class TrainedRun:
 
 
 class SimulatedGpu:
-    """A GPU on which an iteration passes in no time, and counts as long as it was measured."""
+    """A GPU whose iterations take no real time, but their measured time on its clock."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self.probed = Consumption(energy_j=0.0, duration_s=0.0)
 
     def time_ns(self) -> int:
-        """Return its clock, which only the probe moves [ns]."""
+        """Return its clock, which only `probe` advances [ns]."""
         return round(self.probed.duration_s * NS_PER_S)
 
     def probe(self, batch_size: int) -> None:
@@ -95,8 +87,8 @@ class SimulatedGpu:
         self.probed = self.probed.plus(epoch.times(batch_size / workload.n_samples))
 
 
-def train(task: RunTask, *, report: EnergyReporter, show: Callable[[Progress], None]) -> TrainedRun | None:
-    """Run once; return None where the policy service did not answer, or the run was cancelled."""
+def train(task: RunTask, *, report: EnergyReporter, show: Callable[[TrainedRun], None]) -> TrainedRun | None:
+    """Run once; return None if the policy service did not answer, or the run was cancelled."""
     workload, gpu = task.job.workload, SimulatedGpu(task.job.workload)
     with Publisher(
         job=task.job.name,
@@ -124,16 +116,18 @@ def train(task: RunTask, *, report: EnergyReporter, show: Callable[[Progress], N
             n_epochs = epoch + 1
             publisher.iteration()  # where a real loop has thousands
             publisher.metric(_done_ratio(n_epochs, epochs_needed))
-            _await_what_is_due(task, publisher, gpu, n_epochs, report, show)
+            _report_and_wait(task, publisher, gpu, n_epochs, report, show)
             if task.cancelled.is_set():
                 return None
-        run = _account(task, publisher, gpu, n_epochs, reached=epochs_needed is not None and n_epochs >= epochs_needed)
+        run = _run_so_far(
+            task, publisher, gpu, n_epochs, reached=epochs_needed is not None and n_epochs >= epochs_needed
+        )
     report(energy_of(task, run, final=True))
     return run
 
 
 def energy_of(task: RunTask, run: TrainedRun, *, final: bool) -> RunEnergy:
-    """Return what a controller would publish of a run."""
+    """Return the energy message that a controller would publish."""
     return RunEnergy(
         run=task.run,
         state="finished" if final else "running",
@@ -151,22 +145,22 @@ def energy_of(task: RunTask, run: TrainedRun, *, final: bool) -> RunEnergy:
 
 
 def _done_ratio(n_epochs: int, epochs_needed: float | None) -> float:
-    """Return the metric: the share of the epochs to the target that are done; the traces tell no more than that."""
+    """Return the metric: the share of the epochs to the target; the traces hold no other."""
     return 0.0 if epochs_needed is None else min(n_epochs / epochs_needed, 1.0)
 
 
-def _await_what_is_due(
+def _report_and_wait(
     task: RunTask,
     publisher: Publisher,
     gpu: SimulatedGpu,
     n_epochs: int,
     report: EnergyReporter,
-    show: Callable[[Progress], None],
+    show: Callable[[TrainedRun], None],
 ) -> None:
-    """Say what was used so far, and wait as long as an epoch takes here, or for the stop that is due."""
-    run = _account(task, publisher, gpu, n_epochs, reached=False)
+    """Report what was used so far, and wait for the real time of an epoch, or for an order to stop that is due."""
+    run = _run_so_far(task, publisher, gpu, n_epochs, reached=False)
     report(energy_of(task, run, final=False))
-    show(Progress(trial=run.trial, n_epochs=n_epochs))
+    show(run)
     bound = run.trial.cost_bound
     if bound is None or run.cost <= bound:
         task.cancelled.wait(task.epoch_s)
@@ -176,11 +170,10 @@ def _await_what_is_due(
             return
 
 
-def _account(task: RunTask, publisher: Publisher, gpu: SimulatedGpu, n_epochs: int, *, reached: bool) -> TrainedRun:
-    """Return what a run has used so far."""
+def _run_so_far(task: RunTask, publisher: Publisher, gpu: SimulatedGpu, n_epochs: int, *, reached: bool) -> TrainedRun:
     trial, workload = publisher.trial, task.job.workload
     if trial is None:
-        raise ValueError("a run without a trial has no account")
+        raise ValueError("a run without a trial has no cost")
     trained = workload.epoch(trial.batch_size, task.job.limit_w(trial.batch_size)).times(n_epochs)
     spent = trained.plus(gpu.probed)
     return TrainedRun(

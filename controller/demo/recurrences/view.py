@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.demo.recurrences.jobs import RecurringJob
-from controller.demo.recurrences.training import Progress, TrainedRun
+from controller.demo.recurrences.training import TrainedRun
 
 _BAR: Final = 30
 _COLUMNS: Final = "{:>3} {:>10}  {:<13} {:>9} {:>9} {:>9}  {}"
@@ -24,7 +24,7 @@ class RecurrencesView:
         self._job = job
         self._console = console
         self._best_cost = job.best.cost
-        self._progress: Progress | None = None
+        self._progress: TrainedRun | None = None
 
     @property
     def is_live(self) -> bool:
@@ -42,7 +42,7 @@ class RecurrencesView:
         with Live(console=self._console, get_renderable=self._draw, refresh_per_second=12, transient=True):
             yield
 
-    def show_progress(self, progress: Progress) -> None:
+    def show_progress(self, progress: TrainedRun) -> None:
         """Show how far the current run is."""
         self._progress = progress
 

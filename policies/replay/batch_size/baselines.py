@@ -48,7 +48,6 @@ def grid_search(workload: Workload, *, sampler: EpochSampler, eta: float, n_recu
 def _run(
     workload: Workload, recurrence: int, batch_size: int, power_limit_w: float, sampler: EpochSampler, eta: float
 ) -> SimulatedRun:
-    """Simulate a run without a cost bound."""
     return simulate_run(
         workload,
         recurrence=recurrence,

@@ -236,6 +236,5 @@ def by_workload(results: Sequence[BatchSizeEvaluation]) -> dict[str, list[BatchS
 
 
 def _ratio(ours: Values, theirs: Values) -> float | None:
-    """Return the ratio of two sums, or None where the second is not finite."""
     total = float(theirs.sum())
     return float(ours.sum()) / total if np.isfinite(total) else None

@@ -145,7 +145,6 @@ def optimum(workload: Workload, *, eta: float, noise_ratio: float = 0.0) -> Fixe
 
 
 def _cost(mean: Consumption, eta: float, max_power_w: float) -> float:
-    """Return the cost, infinite where the target is never reached."""
     return mean.cost(eta, max_power_w) if np.isfinite(mean.duration_s) else float("inf")
 
 
@@ -182,7 +181,6 @@ def _untrained(job: ZeusJob, train: TrainTrace, power: PowerTrace) -> Iterator[s
 
 
 def _workload(job: ZeusJob, train: TrainTrace, power: PowerTrace) -> Workload:
-    """Return the workload of a job."""
     sizes = tuple(sorted(train.sizes_of(job) & power.sizes_of(job)))
     runs = train.epochs[identity_of(job)]
     times_s, powers_w = power.time_per_epoch_s[identity_of(job)], power.average_power_w[identity_of(job)]

@@ -34,6 +34,7 @@ OVERRUN_RATIO: Final = 1.02
 UNBOUNDED: Final[frozenset[PolicyName]] = frozenset({"zeus", "chase", "chase-svr", "chase-perfect", "chase-best-eta"})
 """Policies that may be as slow as the energy-minimal limit, whatever the budget. (The search for the best eta includes
 runs that overrun it.)"""
+RATIOS: Final = ("carbon_saved_ratio", "energy_saved_ratio", "slowdown_ratio", "slowdown_worst_ratio")
 N_DIGITS: Final = 9
 """Decimals of reported ratios: Unix times are exact to 2e-7 s, which is 7e-10 of the shortest runs."""
 
@@ -154,7 +155,6 @@ def replay_variants(
 def _without_budget(
     scenario: Scenario, spec: RunSpec, comparison: Comparison
 ) -> Iterator[tuple[PolicyVariant, RunResult]]:
-    """Yield the results of policies that weigh energy or carbon by an eta."""
     if "zeus" in comparison.policies:
         yield PolicyVariant(policy="zeus", eta=ZEUS_ETA), replay_zeus(scenario, spec, ZEUS_ETA)
     expectations: dict[PolicyName, chase.SignalExpectation | None] = {
@@ -172,8 +172,6 @@ def _without_budget(
 def _with_budget(
     scenario: Scenario, spec: RunSpec, policies: Sequence[PolicyName]
 ) -> dict[PolicyName, Callable[[float], RunResult]]:
-    """Return functions that replay a run within a time budget, by policy."""
-
     def planner(forecast: ForecastSource, *, knows_length: bool = True) -> Callable[[float], RunResult]:
         return lambda max_slowdown: replay_run(
             scenario,
@@ -255,20 +253,14 @@ def mean_savings_rows(rows: Sequence[SavingsRow]) -> list[SavingsRow]:
     groups: dict[tuple[str, float, float | None], list[SavingsRow]] = {}
     for row in rows:
         groups.setdefault((row.policy, row.max_slowdown, row.eta), []).append(row)
-    means = [
-        SavingsRow(
-            policy=policy,
-            max_slowdown=max_slowdown,
-            signal="mean",
-            eta=eta,
-            carbon_saved_ratio=float(np.mean([row.carbon_saved_ratio for row in group])),
-            energy_saved_ratio=float(np.mean([row.energy_saved_ratio for row in group])),
-            slowdown_ratio=float(np.mean([row.slowdown_ratio for row in group])),
-            slowdown_worst_ratio=max(row.slowdown_worst_ratio for row in group),
-            n_starts=sum(row.n_starts for row in group),
+    means = []
+    for (policy, max_slowdown, eta), group in groups.items():
+        averaged = {name: float(np.mean([getattr(row, name) for row in group])) for name in RATIOS}
+        averaged["slowdown_worst_ratio"] = max(row.slowdown_worst_ratio for row in group)
+        n_starts = sum(row.n_starts for row in group)
+        means.append(
+            SavingsRow(policy=policy, max_slowdown=max_slowdown, signal="mean", eta=eta, n_starts=n_starts, **averaged)
         )
-        for (policy, max_slowdown, eta), group in groups.items()
-    ]
     return [_rounded(mean) for mean in means]
 
 
@@ -277,14 +269,4 @@ def _rounded(row: SavingsRow) -> SavingsRow:
 
     Noise would rank equal policies differently and show a kept budget as overrun. Adding 0.0 turns -0.0 into 0.0.
     """
-
-    def rounded_ratio(whole_ratio: float) -> float:
-        return round(whole_ratio, N_DIGITS) + 0.0
-
-    return replace(
-        row,
-        carbon_saved_ratio=rounded_ratio(row.carbon_saved_ratio),
-        energy_saved_ratio=rounded_ratio(row.energy_saved_ratio),
-        slowdown_ratio=rounded_ratio(row.slowdown_ratio),
-        slowdown_worst_ratio=rounded_ratio(row.slowdown_worst_ratio),
-    )
+    return replace(row, **{name: round(getattr(row, name), N_DIGITS) + 0.0 for name in RATIOS})

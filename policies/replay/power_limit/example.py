@@ -74,7 +74,6 @@ def example_run(name: str, scenario: Scenario, spec: RunSpec, max_slowdown: floa
 
 
 def _timeline(scenario: Scenario, spec: RunSpec, run: RunResult) -> RunTimeline:
-    """Return the means of a run by period."""
     times_s = run.edges_s - spec.start_s
     edges_s = np.append(np.arange(0.0, times_s[-1] - SHORTEST_S, spec.period_s), times_s[-1])
     rates_per_s = scenario.iterations_per_s[[scenario.index_of(limit_w) for limit_w in run.limits_w.tolist()]]

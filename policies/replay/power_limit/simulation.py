@@ -122,7 +122,6 @@ def replay_run(scenario: Scenario, policy: Policy, spec: RunSpec) -> RunResult:
 
 
 def _present(scenario: Scenario, edges_s: Sequence[float], indices: Sequence[int]) -> CurrentLimit | None:
-    """Return the limit in force and its beginning."""
     if not indices:
         return None
     n_same = next((n for n, index in enumerate(reversed(indices)) if index != indices[-1]), len(indices))

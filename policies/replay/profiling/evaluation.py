@@ -5,7 +5,7 @@ Cost is Zeus's, η·E + (1-η)·(highest limit)·T, on the true curve: noise ent
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, Literal
 
@@ -156,10 +156,11 @@ class ProfilingRow:
     cost_against_zeus_ratio: dict[str, float] | None = None
 
 
-AVERAGED: Final = (
-    "iteration_time_s", "iterations_to_plan", "seconds_to_plan_s", "energy_to_plan_j", "selection_error_ratio",
-    "good_selections_ratio", "curve_time_error_ratio", "curve_power_error_ratio", "curve_worst_error_ratio",
+AVERAGED_OVER_RUNS: Final = (
+    "iterations_to_plan", "seconds_to_plan_s", "energy_to_plan_j", "selection_error_ratio", "curve_time_error_ratio",
+    "curve_power_error_ratio", "curve_worst_error_ratio",
 )  # fmt: skip
+AVERAGED: Final = (*AVERAGED_OVER_RUNS, "iteration_time_s", "good_selections_ratio")
 
 
 def profiling_rows(evaluations: Sequence[ProfilingEvaluation]) -> list[ProfilingRow]:
@@ -181,12 +182,12 @@ def summary_rows(rows: Sequence[ProfilingRow]) -> list[ProfilingRow]:
 
 def _row(one: ProfilingEvaluation, peer: ProfilingRow | None) -> ProfilingRow:
     runs = one.runs
+    averaged = {name: statistics.fmean(getattr(run, name) for run in runs) for name in AVERAGED_OVER_RUNS}
     excess = {
         str(length): statistics.fmean(run.excess_iterations[index] for run in runs)
         for index, length in enumerate(JOB_LENGTHS)
     }
-    selection_ratio = statistics.fmean(run.selection_error_ratio for run in runs)
-    return ProfilingRow(
+    row = ProfilingRow(
         curve=one.curve.name,
         policy=one.policy,
         noise=one.noise,
@@ -195,19 +196,20 @@ def _row(one: ProfilingEvaluation, peer: ProfilingRow | None) -> ProfilingRow:
         is_power_bound=one.curve.is_power_bound,
         iteration_time_s=one.curve.iteration_time_s,
         is_assumed=one.curve.is_assumed,
-        iterations_to_plan=statistics.fmean(run.iterations_to_plan for run in runs),
-        seconds_to_plan_s=statistics.fmean(run.seconds_to_plan_s for run in runs),
-        energy_to_plan_j=statistics.fmean(run.energy_to_plan_j for run in runs),
         excess_iterations=excess,
-        selection_error_ratio=selection_ratio,
         good_selections_ratio=statistics.fmean(run.selection_error_ratio <= GOOD_RATIO for run in runs),
-        curve_time_error_ratio=statistics.fmean(run.curve_time_error_ratio for run in runs),
-        curve_power_error_ratio=statistics.fmean(run.curve_power_error_ratio for run in runs),
-        curve_worst_error_ratio=statistics.fmean(run.curve_worst_error_ratio for run in runs),
-        selection_against_zeus_ratio=None if peer is None else selection_ratio - peer.selection_error_ratio,
-        cost_against_zeus_ratio=None
-        if peer is None
-        else {length: (value - peer.excess_iterations[length]) / int(length) for length, value in excess.items()},
+        selection_against_zeus_ratio=None,
+        cost_against_zeus_ratio=None,
+        **averaged,
+    )
+    if peer is None:
+        return row
+    return replace(
+        row,
+        selection_against_zeus_ratio=row.selection_error_ratio - peer.selection_error_ratio,
+        cost_against_zeus_ratio={
+            length: (value - peer.excess_iterations[length]) / int(length) for length, value in excess.items()
+        },
     )
 
 

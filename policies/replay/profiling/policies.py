@@ -106,7 +106,6 @@ def settings_of(training: SimulatedTraining) -> ProfilerSettings:
 
 
 def _measured(training: SimulatedTraining, settings: ProfilerSettings) -> PowerProfile:
-    """Return the profile after the first sweep."""
     state = profiling.begin(settings)
     while (wanted_w := profiling.target_power_limit_w(state)) is not None:
         training.set_power_limit(wanted_w)
@@ -135,7 +134,6 @@ def _plan(training: SimulatedTraining, curve: PowerProfile, eta: float) -> None:
 
 
 def _result_now(training: SimulatedTraining, curve: PowerProfile) -> SearchResult:
-    """Return the result at the first plan, which is now."""
     return SearchResult(
         iterations_to_plan=training.n_iterations,
         seconds_to_plan_s=training.now_s,

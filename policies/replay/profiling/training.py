@@ -149,7 +149,6 @@ class SimulatedTraining:
         return period.power_w + period.excess_w * math.exp((period.begin_s - self.now_s) / self._noise.settling_s)
 
     def _advance_to(self, n_iterations: int) -> None:
-        """Train to the end of an iteration."""
         self._noise_path.reach(n_iterations)
         period = self._limit_periods[-1]
         work = float(self._noise_path.work[n_iterations])
@@ -157,7 +156,6 @@ class SimulatedTraining:
         self.n_iterations = n_iterations
 
     def _read_next(self) -> None:
-        """Schedule the next counter reading."""
         self._n_readings += 1
         self._due_s += self.reading_s
         self._next_s = self._due_s + self._n_readings * GOLDEN_RATIO % 1.0 * LATE_S
@@ -192,7 +190,6 @@ class SimulatedTraining:
         return self._energy_j(max(phase_s + math.floor((time_s - phase_s) / tick_s) * tick_s, 0.0))
 
     def _energy_j(self, time_s: float) -> float:
-        """Return the energy used by a time [J]."""
         period = next(period for period in reversed(self._limit_periods) if period.begin_s <= time_s)
         noise_path, settling_s = self._noise_path, self._noise.settling_s
         weighed = noise_path.weighted_iterations(period.work_iterations(time_s)) - float(
