@@ -125,7 +125,7 @@ def observation_weights(
 
 
 def _jump_discount(index: NDArray[np.intp], weights: Values) -> Values:
-    """Return the factors by which the runs at a batch size tell no more than a jump leaves of them.
+    """Return the factors by which a jump discounts the runs at a batch size, however many.
 
     Their mean, with the noise variance s²/w, has the variance of the jump in addition: s²/w' = s²/w + jump².
     """

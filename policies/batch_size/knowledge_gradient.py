@@ -175,12 +175,12 @@ def _bound(posterior: Posterior | None, study: Study, settings: LearningSettings
     least = None if posterior is None else posterior.least_cost
     if posterior is None or least is None:
         return None
-    dearer = 2.0 ** min(study.n_stopped, MOST_DOUBLINGS)
+    factor = 2.0 ** min(study.n_stopped, MOST_DOUBLINGS)
     last = next((seen for seen in reversed(study.observations) if seen.outcome == "reached"), None)
     if last is not None and last.epochs > 0 and last.batch_size in study.candidates:
         surprise = math.log(last.epochs) - float(posterior.log_epochs.mean[study.candidates.index(last.batch_size)])
-        dearer = max(dearer, math.exp(min(surprise, WORST_LOG)))
-    return settings.beta * least * dearer
+        factor = max(factor, math.exp(min(surprise, WORST_LOG)))
+    return settings.beta * least * factor
 
 
 def _near(study: Study, total: Values) -> Values:

@@ -12,7 +12,7 @@ Where the reference ends with an error, or in an infinite precision, this one go
 - costs that are all equal, or a single one, have the run-to-run deviation that is usual in the paper's traces;
 - where every batch size was pruned, or cannot run, those that have ever reached the target are left, else all of them;
 - of runs beside the exploration, one with the batch size that is explored next counts as that exploration;
-- a batch size that turns out not to fit the memory is left out; a run that nobody measured counts, but without a cost.
+- a batch size that turns out not to fit the memory is left out; an unmeasured run counts, but without a cost.
 """
 
 import math
@@ -205,7 +205,7 @@ def _draw(state: _ExplorationState, rng: np.random.Generator) -> tuple[int, str]
             drawn[size] = -float(rng.normal(-posterior[0], posterior[1]))
     if not drawn:
         size = state.best if state.best in state.arms else state.arms[0]
-        return size, f"nobody has measured what a run costs; {size} is as good as any"
+        return size, f"no run has a measured cost; {size} is as good as any other"
     size = min(drawn, key=drawn.__getitem__)
     return size, f"{size} drew a cost of {drawn[size]:.4g}, the least of {len(drawn)} batch sizes"
 

@@ -197,7 +197,7 @@ def _is_carbon(key: SeriesKey) -> bool:
 
 
 def _updated(state: ForecasterState | None, history: Signal, extent: HistoryExtent, n_leads: int) -> ForecasterState:
-    """Return the state after a look at the history: refitted if due, verified, with `n_leads` steps forecast."""
+    """Return the state updated by a history: refitted if due, verified, with `n_leads` steps forecast."""
     key = (history.kind, history.zone, history.unit, extent.step_s)
     version = extent.n_known, extent.end_s, crc32(history.values[: extent.n_known].data)
     if state is not None and (state.key != key or extent.end_s < state.version[1] - REWIND_S):

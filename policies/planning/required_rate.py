@@ -36,7 +36,7 @@ class RequiredRate:
         mean_per_s: the mean rate over the horizon [1/s]; infinite if the time is over.
         horizon_s: how far the plan reaches [s].
         detail: the same in words.
-        minimum_now_per_s: the least rate of the coming period, whatever the schedule says [1/s].
+        minimum_now_per_s: the least rate of the coming period, whatever the dispatch [1/s].
         is_infeasible: whether no limit is fast (or cheap) enough.
     """
 

@@ -98,13 +98,13 @@ def _energy_ci_ratio(*points: ProfilePoint) -> float:
 
 
 def _reached(settings: ProfilerSettings, descending: list[ProfilePoint], wanted_w: float) -> list[ProfilePoint]:
-    """Return the points down to a wanted limit, or to the first one within a grid step below it."""
+    """Return the points down to a limit, or to the first one within a grid step below it."""
     low_w = max(settings.lowest_power_limit_w, wanted_w - GRID_W) - LIMIT_TOLERANCE_W
     return [point for point in descending if point.power_limit_w >= low_w]
 
 
 def _nearest_w(reached: list[ProfilePoint], wanted_w: float) -> float | None:
-    """Return the measured limit that stands for a wanted one, or None [W]."""
+    """Return the measured limit that stands for a limit, or None [W]."""
     lowest_w = reached[-1].power_limit_w if reached else math.inf
     return lowest_w if lowest_w <= wanted_w + GRID_W / 2 else None
 

@@ -171,6 +171,5 @@ class PowerProfile:
 
 def _dominates(one: ProfilePoint, other: ProfilePoint) -> bool:
     """Return whether `one` is no slower, draws no more, and is strictly better in one of the two."""
-    faster = one.iterations_per_s - other.iterations_per_s
-    thriftier = other.power_w - one.power_w
-    return faster >= 0 and thriftier >= 0 and faster + thriftier > 0
+    is_no_worse = one.iterations_per_s >= other.iterations_per_s and one.power_w <= other.power_w
+    return is_no_worse and (one.iterations_per_s, one.power_w) != (other.iterations_per_s, other.power_w)
