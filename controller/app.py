@@ -21,7 +21,7 @@ from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.gpu.journal import Journal, restore_prior_limit
 from controller.gpu.node_lock import NodeLock
 from controller.gpu.power_limiter import GpuPowerLimiter
-from controller.http import NO_GPU, Health, Snapshot
+from controller.http import NO_GPU, HealthServer, Snapshot
 from controller.ports import Backend, Bus, Gpu, TopicPublisher
 from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.router import GpuWorkers, Router
@@ -149,7 +149,7 @@ class _App:
             checkpoints=self._checkpoints,
             tick_s=tick_s,
         )
-        health = Health(config.http, look=lambda: _snapshot(bus, self._node.backend, feed, units, router))
+        health = HealthServer(config.http, snapshot=lambda: _snapshot(bus, self._node.backend, feed, units, router))
         return {
             "signal": feed.run(self._grid_publisher(bus)),
             **{f"limiter[{limiter.gpu.uuid}]": limiter.run() for limiter in limiters},

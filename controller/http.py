@@ -71,13 +71,13 @@ class Snapshot:
         return doubts + [f"{uuid} {_NOTES[hold]}" for uuid, hold in holds.items() if hold in _NOTES]
 
 
-class Health:
-    """The HTTP server; it asks `look` for a snapshot at each request."""
+class HealthServer:
+    """The HTTP server; it takes a snapshot at each request."""
 
-    def __init__(self, config: HttpConfig, *, look: Callable[[], Snapshot]) -> None:
-        self._look = look
+    def __init__(self, config: HttpConfig, *, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
         self._registry = CollectorRegistry()
-        self._registry.register(_Metrics(look))
+        self._registry.register(_Metrics(snapshot))
         routes = [
             Route(name="live", path="/healthz", handle=self._healthz),
             Route(name="ready", path="/readyz", handle=self._readyz),
@@ -97,7 +97,7 @@ class Health:
         return json_response({"status": "ok"})
 
     async def _readyz(self, _request: web.Request, _client: str) -> web.Response:
-        now = self._look()
+        now = self._snapshot()
         troubles = now.troubles()
         answer = {"ready": not troubles, "troubles": troubles, "notes": now.notes()}
         return json_response(answer, status=HTTPStatus.SERVICE_UNAVAILABLE if troubles else HTTPStatus.OK)
@@ -109,12 +109,12 @@ class Health:
 class _Metrics(Collector):
     """The snapshot as Prometheus metrics, in base units."""
 
-    def __init__(self, look: Callable[[], Snapshot]) -> None:
-        self._look = look
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric."""
-        now = self._look()
+        now = self._snapshot()
         yield GaugeMetricFamily("gridchase_bus_connected", "Whether the broker is there.", float(now.connected))
         yield GaugeMetricFamily("gridchase_runs", "Training runs on this node.", float(now.n_runs))
         yield CounterMetricFamily("gridchase_bad_messages", "Messages that were dropped.", float(now.n_bad_messages))

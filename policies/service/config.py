@@ -10,7 +10,7 @@ from publishers.shared.toml_config import Section
 
 
 class StoreConfig(Section, frozen=True, kw_only=True):
-    """The database: empty: SQLite in the state directory; `sqlite:///path`; `postgresql://user@host/name`.
+    """The database: `sqlite:///path` or `postgresql://user@host/name`; an empty url: SQLite in the state directory.
 
     Results wait in `spool_dir` while the database is away; empty: below the state directory.
     """
@@ -22,7 +22,7 @@ class StoreConfig(Section, frozen=True, kw_only=True):
 
 
 class LearningConfig(Section, frozen=True, kw_only=True):
-    """How batch sizes are learned, where a job does not say otherwise; forgetting_ratio 0: as has predicted best."""
+    """How batch sizes are learned by default; forgetting_ratio 0: the one that has predicted best."""
 
     policy: Literal["gridchase", "zeus"] = "gridchase"
     eta: Eta = 0.5
@@ -33,9 +33,9 @@ class LearningConfig(Section, frozen=True, kw_only=True):
 
 
 class HttpConfig(Section, frozen=True, kw_only=True):
-    """Where the HTTP API is served; port 0 takes a free one, -1 none. Writes need a token of `token_file`, a line each.
+    """Where the HTTP API is served; port 0 takes a free one, -1 none. Writes need a token of `token_file`, one a line.
 
-    Without a file, writes are taken from this machine alone, and only where it serves on a loopback address.
+    Without a file, writes are accepted only on a loopback address.
     """
 
     host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"

@@ -1,7 +1,7 @@
-"""The records of the policy service: a job, the trials of its runs, and what is told of their ends.
+"""The records of the policy service: jobs, the trials of their runs, and what runs report.
 
-A trial is one run of a job under the service. It is at once the promise of a batch size and, once it has ended, the
-observation: there is no other truth, posteriors are computed from the trials.
+A trial is one run of a job under the service: first the promise of a batch size and, once it has ended, an observation.
+Only trials are stored; posteriors are computed from them.
 """
 
 from typing import Annotated, Literal
@@ -23,8 +23,8 @@ from publishers.messages.codec import (
 )
 
 TrialState = Literal["open", "running", "reached", "stopped", "failed", "lost"]
-"""`open`: given out, nothing heard yet; `lost`: its lease ran out, so that it holds nothing any more (a late result is
-still taken); the other three are the ends of `policies.batch_size.Observation`."""
+"""`open`: assigned, nothing reported yet; `lost`: its lease ran out, but a late result is still accepted; `reached`,
+`stopped` and `failed` are the outcomes of `policies.batch_size.Observation`."""
 ENDED: frozenset[str] = frozenset({"reached", "stopped", "failed"})
 IN_FLIGHT: frozenset[str] = frozenset({"open", "running"})
 
@@ -41,7 +41,7 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unkn
 
 
 class JobSettings(Record, frozen=True, kw_only=True):
-    """What a job has of its own; None: as in the configuration of the service."""
+    """A job's own settings; None: as in the configuration of the service."""
 
     policy: Literal["gridchase", "zeus"] | None = None
     eta: Eta | None = None
@@ -60,15 +60,15 @@ class Job(Record, frozen=True, kw_only=True):
 
 
 class Result(Record, frozen=True, kw_only=True):
-    """What is told of a run, all at once over HTTP, or piece by piece over the bus; None: not told.
+    """What a run reports, all at once over HTTP, or piece by piece over the bus; None: not reported.
 
     Attributes:
         outcome: how it ended; None: it goes on.
-        epochs: how many epochs it trained, as far as somebody counted: those that energy and duration are of.
-        reached_epochs: after how many of all its epochs the target was reached; the rest is not counted.
+        epochs: how many epochs were counted; energy and duration are those of these epochs.
+        reached_epochs: after how many of all its epochs the target was reached; later ones do not count.
         energy_j, duration_s: used for its `epochs`.
         max_power_w: the sum of its GPUs' prior power limits, which turns time into energy.
-        carbon_g, money, currency: for the record.
+        carbon_g, money, currency: for information.
         failure: why the batch size cannot run.
     """
 
@@ -94,12 +94,12 @@ class IterationTime(Record, frozen=True, kw_only=True):
 
 
 class Timing(Record, frozen=True, kw_only=True):
-    """What a run has timed before its training.
+    """What a run has timed before it trains.
 
     Attributes:
         times: how long an iteration takes at some of its job's batch sizes, each once.
-        too_large: the least batch size that has turned out not to fit the memory; None: all that were tried did.
-        batch_size: what the run goes on with, where its own does not fit; None: with its own.
+        too_large: the least batch size that did not fit the memory; None: all that were tried did.
+        batch_size: what the run uses instead of its own, which does not fit; None: its own.
     """
 
     times: Annotated[tuple[IterationTime, ...], Meta(max_length=256)]
@@ -114,18 +114,18 @@ class Trial(Record, frozen=True, kw_only=True):
         recurrence: which recurrence of the job it belongs to, from 0; a retry has that of the run it replaces.
         reason, detail: why this batch size.
         cost_bound: the cost at which it is to be stopped; None: never.
-        bound_eta: the weight of energy in that bound, which binds only while the job's is the same.
-        bound_gpu_model, bound_n_gpus: the GPUs that it was reckoned for, and binds on; None: not known.
-        requested_at_s, heard_at_s, ended_at_s: when it was asked for, last heard of, and ended.
+        bound_eta: the weight of energy in that bound, which applies only while the job's is the same.
+        bound_gpu_model, bound_n_gpus: the GPUs to which the bound applies; None: not known.
+        requested_at_s, heard_at_s, ended_at_s: when it was requested, last reported, and ended.
         lease_s: after this time of silence it is lost.
-        stop_ordered_at_s: when it was told to stop; None: it was not.
+        stop_ordered_at_s: when it was ordered to stop; None: it was not.
         last_epoch, last_metric: the newest validation.
-        has_lost_count: whether its process began anew and numbered its epochs from 0 again, so that the target was
-            reached after `reached_epochs` at least, and nobody knows after how many.
+        has_lost_count: whether its process started again and numbered its epochs from 0 again, so that
+            `reached_epochs` is only a lower bound.
         result: what is known of its end, or of its progress.
-        untimed: batch sizes whose speed was not known when it asked; it may time them before it trains.
+        untimed: batch sizes whose speed was not known at its request; it may time them before it trains.
         timing: what it has timed; None: nothing.
-        number: which trial of its job it is, from 0, in the order of asking; pages of trials go by it.
+        number: which trial of its job it is, from 0, in the order of requests; trials are listed in pages by it.
     """
 
     job: Name
@@ -154,7 +154,7 @@ class Trial(Record, frozen=True, kw_only=True):
 
 
 class TrialUpdate(Record, frozen=True, kw_only=True):
-    """A trial after something was told of it. `stop`: why the run is to stop, in a sentence; None: it may go on."""
+    """A trial after a report. `stop`: why the run is to stop, in a sentence; None: it may go on."""
 
     trial: Trial
     stop: str | None = None
@@ -172,7 +172,7 @@ class Posterior(Record, frozen=True, kw_only=True):
 
 
 class JobSummary(Record, frozen=True, kw_only=True):
-    """A line of the list of jobs. `best_batch_size` has the least believed cost; None before the first end."""
+    """A line of the list of jobs. `best_batch_size` has the least expected cost; None before the first end."""
 
     name: Name
     batch_sizes: Candidates
@@ -185,7 +185,7 @@ class JobSummary(Record, frozen=True, kw_only=True):
 
 
 class JobExport(Record, frozen=True, kw_only=True):
-    """A job with all its trials, as `export` writes and `import` reads it; `version` is that of this format."""
+    """A job with all its trials, as `export` writes and `import` reads it; `version`: of this format."""
 
     job: Job
     trials: tuple[Trial, ...]
@@ -193,7 +193,7 @@ class JobExport(Record, frozen=True, kw_only=True):
 
 
 class ImportCounts(Record, frozen=True, kw_only=True):
-    """What an import brought; `n_known_…` were there before, and stay as they were."""
+    """What an import added; `n_known_…` were there before, and are not changed."""
 
     n_jobs: Count
     n_trials: Count

@@ -36,10 +36,10 @@ class HangingBackend(FakeBackend):
 class HealthProbe:
     """Replaces the HTTP server, and gives access to what it would show."""
 
-    look: Callable[[], Snapshot]
+    snapshot: Callable[[], Snapshot]
 
-    def __init__(self, _: HttpConfig, *, look: Callable[[], Snapshot]) -> None:
-        type(self).look = staticmethod(look)
+    def __init__(self, _: HttpConfig, *, snapshot: Callable[[], Snapshot]) -> None:
+        type(self).snapshot = staticmethod(snapshot)
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -77,28 +77,30 @@ async def test_a_driver_that_hangs_while_closing_does_not_fail_a_clean_stop(
 
 
 async def test_readiness_reflects_gpus_and_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.app.Health", HealthProbe)
+    monkeypatch.setattr("controller.app.HealthServer", HealthProbe)
     site = Site(tmp_path, [prior_gpu()])
     site.backend.faults = [GpuLostError("it fell off the bus", gpu_uuid="GPU 1", operation="open")]
     async with site.controlled():
-        assert HealthProbe.look().troubles() == ["a GPU was left out at the start: open on GPU 1: it fell off the bus"]
+        assert HealthProbe.snapshot().troubles() == [
+            "a GPU was left out at the start: open on GPU 1: it fell off the bus"
+        ]
         site.backend.faults = []
-        assert HealthProbe.look().troubles() == []
+        assert HealthProbe.snapshot().troubles() == []
         site.bus.last_error = "the broker refuses the subscription"
-        assert HealthProbe.look().troubles() == ["the broker refuses the subscription"]
+        assert HealthProbe.snapshot().troubles() == ["the broker refuses the subscription"]
 
 
 async def test_readiness_is_lost_while_a_gpu_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.app.Health", HealthProbe)
+    monkeypatch.setattr("controller.app.HealthServer", HealthProbe)
     gpu = prior_gpu()
     site = Site(tmp_path, [gpu])
     async with site.controlled():
         gpu.errors = {"read_limit": GpuLostError("gone", gpu_uuid=gpu.uuid, operation="read_limit")}
         await Training(site).train(60)
-        assert HealthProbe.look().troubles() == [f"{gpu.uuid} does not answer"]
+        assert HealthProbe.snapshot().troubles() == [f"{gpu.uuid} does not answer"]
         gpu.errors = {}
         await asyncio.sleep(60)
-        assert HealthProbe.look().troubles() == []
+        assert HealthProbe.snapshot().troubles() == []
 
 
 async def test_real_gpus_are_locked_against_every_other_controller(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.config import HttpConfig
-from controller.http import Health, Snapshot
+from controller.http import HealthServer, Snapshot
 from controller.ports import Hold, LimitState, Sample
 from tests.live.conftest import TIMEOUT_S, eventually, free_port
 
@@ -49,7 +49,7 @@ class Server:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[aiohttp.ClientSession]:
         """Serve, and return a client."""
-        health = Health(HttpConfig(port=self.port), look=lambda: self.snapshot)
+        health = HealthServer(HttpConfig(port=self.port), snapshot=lambda: self.snapshot)
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(health.run())
@@ -170,10 +170,10 @@ async def test_other_paths_and_methods_are_refused() -> None:
             assert response.status == 405
 
 
-async def test_an_address_that_is_taken_is_told_and_borne(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_address_that_is_taken_is_logged_and_accepted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        health = Health(HttpConfig(port=taken.getsockname()[1]), look=lambda: WELL)
+        health = HealthServer(HttpConfig(port=taken.getsockname()[1]), snapshot=lambda: WELL)
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(health.run())
             await eventually(lambda: caplog.records)
@@ -190,7 +190,7 @@ async def test_the_address_is_free_again_when_it_stops() -> None:
 
 
 async def test_port_minus_one_serves_nothing() -> None:
-    health = Health(HttpConfig(port=-1), look=lambda: WELL)
+    health = HealthServer(HttpConfig(port=-1), snapshot=lambda: WELL)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await health.run()

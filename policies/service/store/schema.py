@@ -1,11 +1,10 @@
 """The tables of the policy service: jobs, their trials, and who answers which request.
 
-Times are Unix seconds, measurements are what was told (what a run has timed: JSON, which is read as a whole): nothing
-that is computed from them is stored. A job's name is
-its key, and a trial's key is its number in the job: in SQLite, whose tables without row ids are kept in the order of
-their keys, the trials of one job lie side by side, and reading them all is one short walk.
+Times are Unix seconds. Only what was reported is stored, nothing that is computed from it. A job's key is its name, and
+a trial's key is its number in the job: SQLite keeps tables without row ids in the order of their keys, so the trials of
+one job lie side by side.
 
-A change here needs a migration beside those of `migrations/versions`; a test compares the two.
+A change here needs a migration in `migrations/versions`; a test compares the two.
 """
 
 from typing import Final
@@ -37,6 +36,12 @@ METADATA: Final = MetaData(
     }
 )
 """Constraints have names, so that later migrations can speak of them."""
+
+
+def _index(name: str, *columns: str, where: str) -> Index:
+    """Return an index of some trials alone."""
+    return Index(f"ix_trials_{name}", *columns, sqlite_where=text(where), postgresql_where=text(where))
+
 
 JOBS: Final = Table(
     "jobs",
@@ -91,33 +96,12 @@ TRIALS: Final = Table(
     Column("timing", Text),
     UniqueConstraint("job", "run"),
     # A trial whose end is still to come has none: the few of them are found without looking at the rest.
-    Index(
-        "ix_trials_in_flight",
-        "job",
-        "heard_at_s",
-        sqlite_where=text("ended_at_s IS NULL"),
-        postgresql_where=text("ended_at_s IS NULL"),
-    ),
+    _index("in_flight", "job", "heard_at_s", where="ended_at_s IS NULL"),
     # A study needs those two however old they are.
-    Index(
-        "ix_trials_failed",
-        *("job", "batch_size", "number"),
-        sqlite_where=text("state = 'failed'"),
-        postgresql_where=text("state = 'failed'"),
-    ),
-    Index(
-        "ix_trials_timed",
-        *("job", "requested_at_s"),
-        sqlite_where=text("timing IS NOT NULL"),
-        postgresql_where=text("timing IS NOT NULL"),
-    ),
+    _index("failed", "job", "batch_size", "number", where="state = 'failed'"),
+    _index("timed", "job", "requested_at_s", where="timing IS NOT NULL"),
     # The lost ones are few, too; the list of jobs counts them.
-    Index(
-        "ix_trials_lost",
-        "job",
-        sqlite_where=text("state = 'lost'"),
-        postgresql_where=text("state = 'lost'"),
-    ),
+    _index("lost", "job", where="state = 'lost'"),
     sqlite_with_rowid=False,
 )
 

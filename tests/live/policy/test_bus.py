@@ -143,7 +143,7 @@ async def test_without_a_controller_the_process_says_how_it_ended(broker: Mosqui
             assert states == {"reached": "reached", "stopped": "stopped", "vanished": "lost"}
 
 
-async def test_a_run_that_costs_too_much_is_told_to_stop(broker: Mosquitto, tmp_path: Path) -> None:
+async def test_a_run_that_costs_too_much_is_ordered_to_stop(broker: Mosquitto, tmp_path: Path) -> None:
     async with runs_on(broker.url) as runs:
         config = config_of(broker.url)
         async with service(config, tmp_path):
@@ -202,7 +202,7 @@ async def test_the_end_of_a_run_while_the_service_was_away_is_not_missed(broker:
             assert (trial.state, trial.result.energy_j) == ("reached", 40_000.0)
 
 
-async def test_without_a_database_runs_get_their_default_and_are_taken_in_when_it_comes(
+async def test_without_a_database_runs_get_their_default_and_are_recorded_when_it_comes(
     broker: Mosquitto, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     database = tmp_path / "not-yet" / "policy.sqlite"

@@ -111,7 +111,7 @@ def test_an_unknown_job_ends_with_1_and_the_names_that_look_like_it(
     assert "`gridchase policy jobs` lists" in run(capsys, learned, verb, "zzz", *more)[2]
 
 
-def test_what_is_exported_can_be_taken_in_elsewhere_once(
+def test_what_is_exported_can_be_recorded_elsewhere_once(
     learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, other = tmp_path / "jobs.json", tmp_path / "other"

@@ -62,7 +62,7 @@ async def test_a_bound_of_another_weight_of_energy_or_a_guessed_power_stops_nobo
         assert told.stop is not None
 
 
-async def test_a_job_that_cannot_be_reckoned_does_not_hide_the_others(
+async def test_a_job_that_cannot_be_computed_does_not_hide_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with a_store(tmp_path) as store:

@@ -56,7 +56,7 @@ async def test_a_run_that_costs_too_much_for_its_own_gpus_is_stopped(url: str) -
         assert (await tell(db, "run-2", SLOW, epochs=3 * N_EPOCHS)).stop is not None
 
 
-async def test_on_gpus_of_which_nothing_is_known_a_run_has_no_bound_until_another_has_ended_there(url: str) -> None:
+async def test_on_unknown_gpus_a_run_has_no_bound_until_another_has_ended_there(url: str) -> None:
     async with open_repositories(url) as db:
         await ask(db, "run-0")
         await tell(db, "run-0", FAST, epochs=N_EPOCHS, reached=True)

@@ -45,7 +45,7 @@ async def test_batch_sizes_in_another_order_are_those_of_the_job_that_its_runs_d
         assert (await ask(db, "run-1")).number == 1
 
 
-async def test_the_highest_recurrence_that_is_taken_in_is_counted_on(tmp_path: Path) -> None:
+async def test_the_highest_recurrence_that_is_recorded_is_counted_on(tmp_path: Path) -> None:
     async with open_repositories(tmp_path) as db:
         export = await exported(db)
         await db.jobs.forget("job")

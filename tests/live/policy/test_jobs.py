@@ -14,7 +14,7 @@ __all__ = ["postgres_server", "url"]
 pytestmark = pytest.mark.live
 
 
-async def test_an_export_makes_the_same_jobs_elsewhere_however_often_it_is_taken_in(url: str, tmp_path: Path) -> None:
+async def test_an_export_makes_the_same_jobs_elsewhere_however_often_it_is_recorded(url: str, tmp_path: Path) -> None:
     async with open_repositories(url) as db, open_repositories(f"sqlite:///{tmp_path}/other.db") as other:
         for i in range(3):
             await ask(db, f"run-{i}")

@@ -63,7 +63,7 @@ async def test_another_job_under_the_same_name_is_refused(url: str) -> None:
                 await db.trials.get_or_create("job", "other", batch_sizes=sizes, default_batch_size=default, now_s=1.0)
 
 
-async def test_progress_and_end_are_kept_as_they_were_told(url: str) -> None:
+async def test_progress_and_end_are_kept_as_they_were_reported(url: str) -> None:
     async with open_repositories(url) as db:
         await ask(db, "run")
         assert (
@@ -79,7 +79,7 @@ async def test_progress_and_end_are_kept_as_they_were_told(url: str) -> None:
         assert (await db.jobs.trial("job", "whole")).result == full
 
 
-async def test_what_is_told_of_an_unknown_run_is_refused(url: str) -> None:
+async def test_reports_of_an_unknown_run_is_refused(url: str) -> None:
     async with open_repositories(url) as db:
         await ask(db, "run")
         for job, run in (("job", "other"), ("other", "run")):
@@ -101,7 +101,7 @@ async def test_a_run_has_one_end(url: str) -> None:
             await db.trials.report("job", "run", Result(outcome="failed"), now_s=2.0)
 
 
-async def test_a_run_over_its_bound_is_told_to_stop_for_as_long_as_it_goes_on(url: str) -> None:
+async def test_a_run_over_its_bound_is_ordered_to_stop_for_as_long_as_it_goes_on(url: str) -> None:
     async with open_repositories(url, LearningConfig(eta=1.0)) as db:
         for i in range(3):
             await ask(db, f"run-{i}")
@@ -130,7 +130,7 @@ async def test_a_lease_is_renewed_by_what_is_heard_and_runs_out_in_silence(url: 
         assert (await db.trials.report("job", "silent", DONE, now_s=200.0)).trial.state == "reached"
 
 
-async def test_a_run_that_was_answered_without_the_database_is_taken_in_once(url: str) -> None:
+async def test_a_run_that_was_answered_without_the_database_is_recorded_once(url: str) -> None:
     async with open_repositories(url) as db:
         record = partial(db.trials.record_answer, "job", "run", batch_sizes=SIZES, default_batch_size=32)
         choice = Choice(batch_size=32, reason="store_unavailable", detail="it was away")

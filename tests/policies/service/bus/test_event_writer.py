@@ -69,7 +69,7 @@ async def test_events_are_stored_one_write_transaction_each(tmp_path: Path) -> N
     assert (await bench.memory.state(), bench.waiting) == ("reached", [])
 
 
-async def test_a_run_over_its_bound_is_told_to_stop_at_each_report(
+async def test_a_run_over_its_bound_is_ordered_to_stop_at_each_report(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

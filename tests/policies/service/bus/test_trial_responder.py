@@ -60,7 +60,7 @@ class Bench:
         return self.subscriber.events.drain()
 
 
-async def test_a_run_is_told_its_trial() -> None:
+async def test_a_run_gets_its_trial() -> None:
     bench = Bench()
     await bench.memory.open()
     (answer,) = await bench.ask()
@@ -108,7 +108,7 @@ async def test_a_question_that_cannot_be_answered_gets_the_default_and_why(error
     assert bench.kept() == []
 
 
-async def test_without_the_database_the_default_is_answered_at_once_and_the_run_taken_in_later() -> None:
+async def test_without_the_database_the_default_is_answered_at_once_and_stored_later() -> None:
     bench = Bench()
     bench.memory.database.is_away = True
     (answer,) = await bench.ask()
@@ -127,7 +127,7 @@ async def test_without_the_database_the_default_is_answered_at_once_and_the_run_
     ]
 
 
-async def test_a_default_that_is_no_candidate_is_answered_and_not_taken_in() -> None:
+async def test_a_default_that_is_no_candidate_is_answered_and_not_recorded() -> None:
     bench = Bench()
     bench.memory.database.is_away = True
     (answer,) = await bench.ask(trial_request(default_batch_size=1_000))
@@ -180,7 +180,7 @@ async def test_one_slow_transaction_does_not_hold_the_others() -> None:
             worker.cancel()
 
 
-async def test_where_one_process_answered_without_the_database_no_other_says_another_batch_size() -> None:
+async def test_after_a_default_without_the_database_no_process_answers_otherwise() -> None:
     bus, memory, away = FakeBus(), MemoryTrials(), MemoryTrials()
     await memory.open()
     away.database.is_away, memory.database.delay_s = True, 1.0
@@ -277,7 +277,7 @@ async def test_a_question_that_was_repeated_before_its_answer_came_is_settled_by
     assert bench.memory.database.n_begun == 2
 
 
-async def test_while_another_process_is_faster_it_claims_nothing_and_when_that_one_dies_it_answers() -> None:
+async def test_a_slower_process_claims_nothing_until_the_faster_one_dies() -> None:
     memory, bus = MemoryTrials(), FakeBus()
     memory.database.delay_s = 0.01
     fast, slow = Bench(memory, bus), Bench(memory, bus)

@@ -24,7 +24,7 @@ async def test_a_run_is_given_a_trial_and_its_result_is_taken() -> None:
         assert [(job["name"], job["n_ended"]) for job in (await ask("GET", "/v1/jobs")).body] == [("resnet50", 1)]
 
 
-async def test_a_run_that_costs_too_much_is_told_to_stop() -> None:
+async def test_a_run_that_costs_too_much_is_ordered_to_stop() -> None:
     memory = MemoryTrials()
     async with asking(memory) as ask:
         await memory.open_bound()

@@ -40,7 +40,7 @@ async def test_what_hangs_does_not_hold_up_the_end_for_ever(monkeypatch: pytest.
         assert await task == 0
 
 
-async def test_an_address_that_is_taken_is_told_and_borne(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_address_that_is_taken_is_logged_and_accepted(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         config = HttpConfig(port=taken.getsockname()[1])
         async with served(MemoryTrials().trials, MemoryTrials().jobs, http=config, clock_s=lambda: NOW_S) as url:

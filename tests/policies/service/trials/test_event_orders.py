@@ -54,7 +54,7 @@ def test_nor_does_it_where_their_times_are_in_another_order(order: tuple[str, ..
         assert trial.result == Result(epochs=4, reached_epochs=4, energy_j=8.0, duration_s=2.0)
 
 
-def test_a_target_that_was_reached_before_the_loss_counts_though_it_is_heard_of_after_it() -> None:
+def test_a_target_reached_before_the_loss_counts_though_reported_after_it() -> None:
     lost = with_inferred_end(a_trial(), was_lost=True, now_s=160.0)
     for late in (
         with_metric(lost, epoch=1, value=0.9, reached=True, now_s=120.0),

@@ -48,7 +48,7 @@ def test_what_a_run_cost_elsewhere_is_what_its_epochs_cost_here_where_that_is_kn
     assert [seen.cost for seen in study_of(JOB, trials, 1.0, now_s=9.0).observations] == [400.0, None, 400.0]
 
 
-def test_a_run_that_a_bound_of_other_gpus_has_stopped_says_nothing_against_its_batch_size() -> None:
+def test_a_stop_by_the_bound_of_other_gpus_says_nothing_against_a_batch_size() -> None:
     stopped = a_run(1, T4, epoch_j=900.0, state="stopped", stop_ordered_at_s=1.0, recurrence=0)
     stopped = replace(stopped, result=replace(stopped.result, reached_epochs=None))
     mistaken = replace(stopped, bound_gpu_model="A100", bound_n_gpus=1)

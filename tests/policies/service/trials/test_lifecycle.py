@@ -110,7 +110,7 @@ def test_an_end_that_was_inferred_is_corrected() -> None:
         assert (corrected.state, n_epochs(corrected), corrected.ended_at_s) == ("reached", 6, 9.0)
 
 
-def test_an_end_that_was_told_is_not_corrected_by_a_validation() -> None:
+def test_an_end_that_was_reported_is_not_corrected_by_a_validation() -> None:
     stopped = with_result(a_trial(), Result(outcome="stopped", epochs=6), 9.0)
     assert reached_at(stopped, 3, 10.0).state == "stopped"
     assert n_epochs(reached_at(stopped, 3, 10.0)) == 6

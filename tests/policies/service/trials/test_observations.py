@@ -249,7 +249,7 @@ def test_another_weight_changes_costs_and_nothing_else(eta: float, other: float)
         ({"cost_bound": 10.0, "bound_gpu_model": "A100", "result": Result(n_gpus=1)}, 11.0, True),
     ],
 )
-def test_when_a_run_is_told_to_stop(changes: dict[str, object], cost: float | None, stops: bool) -> None:
+def test_when_a_run_is_ordered_to_stop(changes: dict[str, object], cost: float | None, stops: bool) -> None:
     trial = replace(a_trial(0, "running", Result(), bound_eta=0.5), **changes)
     reason = stop_reason(trial, cost, 0.5)
     assert (reason is not None) is stops

@@ -40,7 +40,7 @@ def test_progress_makes_a_trial_run_and_grows() -> None:
     assert trial.heard_at_s == 2.0
 
 
-def test_an_end_that_was_told_is_told_once() -> None:
+def test_an_end_that_was_reported_is_told_once() -> None:
     trial = with_result(a_trial(), Result(outcome="reached", epochs=4, energy_j=10.0), 5.0)
     assert (trial.state, trial.ended_at_s) == ("reached", 5.0)
     assert with_result(trial, Result(outcome="reached", epochs=9, energy_j=99.0), 6.0) == trial

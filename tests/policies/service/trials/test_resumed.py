@@ -46,7 +46,7 @@ def test_what_was_reached_before_counts_though_a_new_process_reaches_it_once_mor
     assert (n_epochs(trial), trial.has_lost_count) == (7, False)
 
 
-def test_an_epoch_that_is_told_after_a_later_one_of_the_same_process_is_no_new_process() -> None:
+def test_epochs_of_one_process_that_are_reported_out_of_order_are_no_new_process() -> None:
     trial = reached_at(with_renewed_lease(validated(a_trial(), 7, now_s=8.0), 50.0), 5, now_s=6.0)
     assert (n_epochs(trial), trial.has_lost_count) == (6, False)
 

@@ -64,7 +64,7 @@ def test_a_recurrence_is_a_number_from_which_can_be_counted_on(recurrence: int) 
         check(recurrence=recurrence)
 
 
-def test_recurrences_that_follow_the_highest_that_is_taken_in_can_be_exported_and_taken_in_elsewhere() -> None:
+def test_recurrences_after_the_highest_imported_one_can_be_exported_and_imported() -> None:
     known = replace(TRIAL, state="reached", recurrence=MAX_RECURRENCE)
     following = next_recurrence([known], NOW_S)
     assert msgspec.convert(following, RecurrenceNumber) + (1 << 30) - 1 == 1 << 31
@@ -114,7 +114,7 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=8))
-def test_whatever_becomes_of_a_run_its_export_can_be_taken_in(steps: list[Callable[..., Trial]]) -> None:
+def test_whatever_becomes_of_a_run_its_export_can_be_recorded(steps: list[Callable[..., Trial]]) -> None:
     trial = replace(TRIAL, state="open")
     for i, step in enumerate(steps):
         with suppress(RequestError, TrialConflictError):
