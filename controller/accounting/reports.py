@@ -1,23 +1,21 @@
 """What is published about a run: its power curve, its plan, and its energy on this node and over all nodes."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Literal
 
 import msgspec
 
 from controller.accounting.iteration_log import IterationLog
+from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.ports import Blocked, Bus, Target
 from policies.vocabulary.profile import PowerProfile
-from policies.vocabulary.units import energy_kwh
 from publishers.messages.codec import Message, encode
 from publishers.messages.reports import NodeProfile, NodeProfileEntry, ProfileEntry, ProfileReport, RunEnergy, RunPlan
 from publishers.messages.topics import Topics
 from publishers.messages.training import RankStatus
 
-MAX_NODES = 4_096
-"""A run is planned and summed over so many other nodes; what more of them use counts as unknown."""
 MAX_DETAIL = 1_024
 CHANGED_RATIO = 0.01
 """A measurement is published again once it has changed by so much."""
@@ -44,28 +42,20 @@ class RunReporter:
         bus: where to publish.
         topics: the topics below the configured root.
         ranks: the training processes on this node.
+        other_nodes: what the other nodes of the run have published.
     """
 
-    def __init__(self, run: RunIdentity, *, bus: Bus, topics: Topics, ranks: Ranks) -> None:
+    def __init__(self, run: RunIdentity, *, bus: Bus, topics: Topics, ranks: Ranks, other_nodes: OtherNodes) -> None:
         self._run = run
         self._bus = bus
         self._ranks = ranks
+        self._other_nodes = other_nodes
         self._profile_topic = topics.run(run.job, run.run, "profile")
         self._plan_topic = topics.run(run.job, run.run, "plan")
         self._energy_topic = topics.run(run.job, run.run, "energy")
         self._node_profile_topic = topics.run_on_node(run.job, run.run, run.node, "profile")
         self._node_energy_topic = topics.run_on_node(run.job, run.run, run.node, "energy")
         self._node_profile: NodeProfile | None = None
-        self._energies: dict[str, RunEnergy] = {}
-
-    def on_node_energy(self, node: str, energy: RunEnergy) -> None:
-        """Record another node's part of the run's energy.
-
-        A final message of a node that has published nothing before is of an earlier run of this name: the broker
-        retains it.
-        """
-        if node in self._energies or (not energy.final and len(self._energies) < MAX_NODES):
-            self._energies[node] = energy
 
     def publish_profile(
         self, profile: PowerProfile | None, *, state: ProfileState, gpu_model: str, n_gpus: int
@@ -104,28 +94,8 @@ class RunReporter:
         """Publish this node's part and, where it has rank 0, the sum over all nodes."""
         self._send_energy(self._node_energy_topic, part)
         if 0 in self._ranks.members:
-            self._send_energy(self._energy_topic, summed(part, self._other_nodes()))
-
-    def spent_elsewhere(self, *, kind: str, host_power_w: float, pue: float) -> float:
-        """Return what a budget has paid on the other nodes: grams or money, or kWh for plain energy.
-
-        The rest of their machines is assumed to draw as much as here, at the same signal.
-
-        Args:
-            kind: the kind of the signal: `carbon`, `price` or `energy`.
-            host_power_w: what the rest of a machine draws all the time [W].
-            pue: what the building draws per watt of the machine.
-        """
-        return sum(
-            pue * (1 + host_power_w * part.duration_s / part.energy_j) * _budgeted(part, kind)
-            for part in self._other_nodes()
-            if part.energy_j > 0
-        )
-
-    def _other_nodes(self) -> Iterator[RunEnergy]:
-        """Return the parts of other nodes; there are none where every rank is here."""
-        parts = self._energies if self._ranks.is_multi_node else {}
-        return (part for node, part in parts.items() if node != self._run.node)
+            others = self._other_nodes.energies.values() if self._ranks.is_multi_node else ()
+            self._send_energy(self._energy_topic, summed(part, others))
 
     def _retain(self, topic: str, message: Message) -> None:
         self._bus.publish(topic, encode(message), qos=1, retain=True)
@@ -218,17 +188,6 @@ def _saved_ratio(total: RunEnergy, *parts: RunEnergy) -> float | None:
         )
         return 1 - total.cost / baseline_cost if None not in ratios and baseline_cost > 0 else None
     return 1 - total.energy_j / total.baseline_energy_j if total.baseline_energy_j else None
-
-
-def _budgeted(part: RunEnergy, kind: str) -> float:
-    """Return what a node's GPUs have used, in the unit that a budget has with this kind of signal."""
-    match kind:
-        case "carbon":
-            return part.carbon_g or 0.0
-        case "price":
-            return part.cost or 0.0
-        case _:
-            return energy_kwh(part.energy_j)
 
 
 def _n_epochs(log: IterationLog) -> tuple[int, int]:

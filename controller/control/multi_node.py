@@ -8,12 +8,11 @@ the rate of all of them.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from controller.accounting.ranks import RunIdentity
-from controller.accounting.reports import MAX_DETAIL, MAX_NODES, RunReporter
+from controller.accounting.reports import MAX_DETAIL, RunReporter
 from controller.clock import NS_PER_S
 from controller.ports import Blocked, Target
 from policies.vocabulary.profile import PowerProfile
@@ -96,28 +95,14 @@ def _rate_ratios(own: PowerProfile, part: NodeProfile) -> NDArray[np.float64]:
 
 
 class PlanBroadcast:
-    """The other nodes of a run: their curves, and the plan that the leader publishes for them.
-
-    It is published at once where something has changed, and again every heartbeat.
-    """
+    """The plan that the leader publishes: at once where something has changed, and again every heartbeat."""
 
     def __init__(self, run: RunIdentity, *, reporter: RunReporter) -> None:
         self._run = run
         self._reporter = reporter
-        self._parts: dict[str, NodeProfile] = {}
         self._last: RunPlan | None = None
         self._last_ns = 0
         self._n_published = 0
-
-    def on_node_profile(self, node: str, part: NodeProfile) -> None:
-        """Record what a node has published; only the newest of each counts."""
-        if node in self._parts or len(self._parts) < MAX_NODES:
-            points = sorted(part.points, key=lambda entry: entry.power_limit_w)
-            self._parts[node] = msgspec.structs.replace(part, points=points)
-
-    def joint(self, own: PowerProfile, share: NodeShare) -> PowerProfile:
-        """Return the curve of all nodes; see `joint_profile`."""
-        return joint_profile(own, share, self._parts.values()) if share.n_gpus and share.n_ranks else own
 
     def publish(
         self,

@@ -102,7 +102,11 @@ class NodeCurve:
 
 
 class RunFollower:
-    """A run that another node leads: its plan, and this node's part of it."""
+    """A run that another node leads: its plan, and this node's part of it.
+
+    Attributes:
+        curve: what this node has measured.
+    """
 
     has_begun = False
 
@@ -112,7 +116,7 @@ class RunFollower:
         self._settle_s = config.profiler.settle_s
         self._gpus = gpus
         self._reporter = reporter
-        self._curve = NodeCurve()
+        self.curve = NodeCurve()
         self._plan: RunPlan | None = None
         self._received_s: float | None = None
         self._changed_s = 0.0
@@ -122,21 +126,16 @@ class RunFollower:
     @property
     def profile(self) -> PowerProfile | None:
         """Return this node's curve, where it reaches up to the highest limit that the leader may set."""
-        return self._curve.profile(self._plan.max_power_limit_w) if self._plan else None
+        return self.curve.profile(self._plan.max_power_limit_w) if self._plan else None
 
     @property
     def is_steady(self) -> bool:
         """Return whether the leader's limit comes from its plan, and is not just being measured."""
         return self._plan is not None and self._plan.is_steady
 
-    @property
-    def sums(self) -> list[CurveSums]:
-        """Return what this node has measured."""
-        return self._curve.sums
-
     def reset(self, sums: Iterable[CurveSums] = ()) -> None:
         """Drop the curve: the run's GPUs are others now; `sums`: what was measured with these before."""
-        self._curve = NodeCurve(sums)
+        self.curve = NodeCurve(sums)
 
     def on_plan(self, plan: RunPlan, *, now_ns: int) -> bool:
         """Accept the leader's plan at a monotonic time [ns]; return whether it is a new one."""
@@ -156,7 +155,7 @@ class RunFollower:
         if plan is None or plan.power_limit_w is None or self._received_s is None or self._changed_s > begin_s:
             return
         if self._gpus.enforced_w(int(begin_s * NS_PER_S)) is not None:
-            self._curve.observe(interval, power_limit_w=plan.power_limit_w)
+            self.curve.observe(interval, power_limit_w=plan.power_limit_w)
 
     def target(self, *, now_s: float, now_ns: int) -> Target | Blocked:
         """Return the limit to set at a monotonic time [ns], or why none; never above a prior limit."""
@@ -188,7 +187,7 @@ class RunFollower:
             _LOGGER.info("%s: no limit is set: %s", self._job, target.detail)
         self._logged = target.reason if state == "waiting" else ""
         self._reporter.publish_node_profile(
-            target, self._curve.entries, state=state, gpu_model=self._gpus.model, n_gpus=len(self._gpus.uuids)
+            target, self.curve.entries, state=state, gpu_model=self._gpus.model, n_gpus=len(self._gpus.uuids)
         )
 
     def _own_limit_w(self, plan: RunPlan, power_limit_w: float) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from controller.accounting.energy_account import EnergyAccount, MeterInterval
 from controller.accounting.iteration_log import IterationLog
+from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import RunReporter
 from controller.config import Config, EnergyConfig, PlanRules, ProfilerConfig
@@ -24,7 +25,7 @@ from controller.control.curve_learning import (
     with_stalls,
 )
 from controller.control.gpu_group import GpuGroup
-from controller.control.multi_node import NodeShare, PlanBroadcast
+from controller.control.multi_node import NodeShare, PlanBroadcast, joint_profile
 from controller.control.plan import PlanInputs, PlannedTarget
 from controller.control.profile_store import ProfileKey, ProfileStore
 from controller.ports import Blocked, SignalSource, Target
@@ -232,7 +233,6 @@ class RunLeader:
 
     Attributes:
         limits: the decisions.
-        broadcast: the other nodes.
     """
 
     def __init__(
@@ -246,6 +246,7 @@ class RunLeader:
         gpus: GpuGroup,
         account: EnergyAccount,
         reporter: RunReporter,
+        other_nodes: OtherNodes,
     ) -> None:
         self._job = run.job
         self._energy = config.energy
@@ -256,8 +257,9 @@ class RunLeader:
         self._gpus = gpus
         self._account = account
         self._reporter = reporter
+        self._other_nodes = other_nodes
         self._published: tuple[object, ...] = ()
-        self.broadcast = PlanBroadcast(run, reporter=reporter)
+        self._broadcast = PlanBroadcast(run, reporter=reporter)
         self.limits = LimitControl(
             job=run.job,
             run=run.run,
@@ -313,7 +315,7 @@ class RunLeader:
             self._published = current
             self._reporter.publish_profile(limits.profile, state=state, gpu_model=gpus.model, n_gpus=len(gpus.uuids))
         if target is not None and self._ranks.is_multi_node and gpus.states():
-            self.broadcast.publish(
+            self._broadcast.publish(
                 target,
                 gpu_model=gpus.model,
                 max_power_limit_w=gpus.bounds_w()[1],
@@ -357,21 +359,22 @@ class RunLeader:
         """Return what a budget has paid for the run on all nodes; None while that is not known."""
         kind, energy = self._signal.kind, self._energy
         here = self._account.totals.spent(kind=kind, host_power_w=energy.host_power_w, pue=energy.pue)
-        if here is None:
-            return None
-        return here + self._reporter.spent_elsewhere(kind=kind, host_power_w=energy.host_power_w, pue=energy.pue)
+        if here is None or not self._ranks.is_multi_node:
+            return here
+        return here + self._other_nodes.spent(kind=kind, host_power_w=energy.host_power_w, pue=energy.pue)
 
     def _joint(self, own: PowerProfile) -> PowerProfile:
         """Return the curve of all nodes at the limits of this node's own."""
-        if not self._ranks.is_multi_node:
+        n_gpus, n_ranks = len(self._gpus.uuids), len(self._ranks.members)
+        if not (self._ranks.is_multi_node and n_gpus and n_ranks):
             return own
         share = NodeShare(
-            n_gpus=len(self._gpus.uuids),
-            n_ranks=len(self._ranks.members),
+            n_gpus=n_gpus,
+            n_ranks=n_ranks,
             world_size=self._ranks.status.world_size,
             host_power_w=self._energy.host_power_w,
         )
-        return self.broadcast.joint(own, share)
+        return joint_profile(own, share, self._other_nodes.profiles.values())
 
     def _store_curve(self, state: CurveState) -> None:
         measured = measured_in(state)

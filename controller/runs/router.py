@@ -162,9 +162,9 @@ class Router:
         if not payload or run is None or not run.is_leader or topic.node in {None, self._config.node.name}:
             return
         if topic.leaf == "energy":
-            run.on_node_energy(topic.node or "", decode(payload, RunEnergy))
+            run.other_nodes.on_energy(topic.node or "", decode(payload, RunEnergy))
         else:
-            run.on_node_profile(topic.node or "", decode(payload, NodeProfile))
+            run.other_nodes.on_profile(topic.node or "", decode(payload, NodeProfile))
 
     def _on_plan(self, topic: ParsedTopic, payload: bytes) -> None:
         run = self.runs.get((topic.job or "", topic.run or ""))

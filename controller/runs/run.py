@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 
 from controller.accounting.energy_account import EnergyAccount, MeterInterval
+from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import End, Ranks, RunIdentity
 from controller.accounting.reports import RunReporter, energy_report
 from controller.clock import NS_PER_S, Clock, is_due, next_tick_s
@@ -23,7 +24,7 @@ from controller.control.run_leader import RunLeader
 from controller.control.straggler_slack import StragglerSlack
 from controller.ports import Blocked, Bus, EnergyMeter, Hold, PowerLimiter, SignalSource
 from controller.runs.checkpoint import RunCheckpoints
-from publishers.messages.reports import NodeProfile, RunEnergy, RunPlan
+from publishers.messages.reports import RunPlan
 from publishers.messages.topics import Topics
 from publishers.messages.training import Iterations, RankStatus
 
@@ -51,6 +52,7 @@ class TrainingRun:
 
     Attributes:
         ranks: its training processes on this node.
+        other_nodes: what its other nodes have published.
         gpus: its GPUs on this node; they are still read when they are released.
         rejections: why ranks did not get their GPUs, by rank: a code. While one did not, no limit is set.
         ended: how the run has ended; None while it goes on.
@@ -82,7 +84,8 @@ class TrainingRun:
         self._clock, self._signal, self._on_release = clock, signal, on_release
         self.gpus = GpuGroup()
         self._account = EnergyAccount(clock=clock, signal=signal)
-        self._reporter = RunReporter(identity, bus=bus, topics=topics, ranks=self.ranks)
+        self.other_nodes = OtherNodes()
+        self._reporter = RunReporter(identity, bus=bus, topics=topics, ranks=self.ranks, other_nodes=self.other_nodes)
         self._leader = RunLeader(
             identity,
             config=config,
@@ -92,6 +95,7 @@ class TrainingRun:
             gpus=self.gpus,
             account=self._account,
             reporter=self._reporter,
+            other_nodes=self.other_nodes,
         )
         self._follower = RunFollower(identity, config=config, gpus=self.gpus, reporter=self._reporter)
         self._control = self._role()
@@ -162,14 +166,6 @@ class TrainingRun:
         if is_good and now_s - self._stepped_s >= self._tick_s / MAX_STEPS_PER_TICK:
             self._step(now_s)
         return is_good
-
-    def on_node_energy(self, node: str, energy: RunEnergy) -> None:
-        """Accept the energy of another node's part of the run."""
-        self._reporter.on_node_energy(node, energy)
-
-    def on_node_profile(self, node: str, part: NodeProfile) -> None:
-        """Accept how another node follows."""
-        self._leader.broadcast.on_node_profile(node, part)
 
     def on_plan(self, plan: RunPlan) -> None:
         """Accept the plan of the node that leads; a new limit is requested at once."""
@@ -320,7 +316,7 @@ class TrainingRun:
                 self.identity,
                 snapshot,
                 self.ranks.checkpoints(),
-                node_curve=self._follower.sums,
+                node_curve=self._follower.curve.sums,
                 time_budget_start=self._leader.limits.budget_start,
             )
 

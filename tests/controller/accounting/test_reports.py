@@ -3,16 +3,13 @@
 import pytest
 
 from controller.accounting.iteration_log import IterationLog
-from controller.accounting.ranks import Ranks, RunIdentity
-from controller.accounting.reports import MAX_NODES, RunReporter, energy_report, profile_report, summed
+from controller.accounting.other_nodes import MAX_NODES, OtherNodes
+from controller.accounting.reports import energy_report, profile_report, summed
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import RunEnergy
-from publishers.messages.topics import Topics
 from tests.controller.messages import iterations, ns, rank_status, run_energy
-from tests.fakes import FakeBus
 
-TOPICS = Topics()
 POINT = ProfilePoint(
     power_limit_w=200.0, power_w=190.0, iterations_per_s=0.8, power_ci_w=1.5, iterations_per_s_ci=0.01, n=40
 )
@@ -95,40 +92,33 @@ def test_the_saved_ratio_of_several_nodes_is_that_of_cost_where_there_is_a_price
     assert summed(own, [run_energy(cost=9.0)]).saved_ratio is None
 
 
-def news_of(**parts_j: float) -> RunReporter:
-    """Return the reporter of a run on node-a that knows other nodes' energy [J], used in 100 s."""
-    ranks = Ranks(name="resnet50/run-1", lease_s=60.0)
-    ranks.on_status(0, rank_status(world_size=2), now_s=0.0)
-    reporter = RunReporter(
-        RunIdentity(job="resnet50", run="run-1", node="node-a"),
-        ranks=ranks,
-        bus=FakeBus(),
-        topics=TOPICS,
-    )
+def nodes_of(**parts_j: float) -> OtherNodes:
+    """Return other nodes that have used energy [J] in 100 s."""
+    nodes = OtherNodes()
     for node, used_j in parts_j.items():
         part = run_energy(energy_j=used_j, duration_s=100.0, carbon_g=used_j / 1e3, cost=used_j / 1e6)
-        reporter.on_node_energy(node.replace("_", "-"), part)
-    return reporter
+        nodes.on_energy(node.replace("_", "-"), part)
+    return nodes
 
 
 @pytest.mark.parametrize(("kind", "spent"), [("energy", 2.0), ("carbon", 7_200.0), ("price", 7.2)])
 def test_the_spending_of_other_nodes_adds_up_in_the_unit_of_the_budget(kind: str, spent: float) -> None:
-    reporter = news_of(node_a=9e9, node_b=3.6e6, node_c=3.6e6)
-    assert reporter.spent_elsewhere(kind=kind, host_power_w=0.0, pue=1.0) == pytest.approx(spent)
+    nodes = nodes_of(node_b=3.6e6, node_c=3.6e6)
+    assert nodes.spent(kind=kind, host_power_w=0.0, pue=1.0) == pytest.approx(spent)
 
 
 def test_the_machines_of_other_nodes_and_the_building_are_paid_too() -> None:
-    reporter = news_of(node_b=3.6e6)
-    assert reporter.spent_elsewhere(kind="energy", host_power_w=36_000.0, pue=1.5) == pytest.approx(3.0)
+    nodes = nodes_of(node_b=3.6e6)
+    assert nodes.spent(kind="energy", host_power_w=36_000.0, pue=1.5) == pytest.approx(3.0)
 
 
 def test_the_number_of_summed_nodes_is_bounded() -> None:
-    reporter = news_of(**{f"node_{number:05d}": 3.6e6 for number in range(MAX_NODES + 5)})
-    assert reporter.spent_elsewhere(kind="energy", host_power_w=0.0, pue=1.0) == pytest.approx(MAX_NODES)
+    nodes = nodes_of(**{f"node_{number:05d}": 3.6e6 for number in range(MAX_NODES + 5)})
+    assert nodes.spent(kind="energy", host_power_w=0.0, pue=1.0) == pytest.approx(MAX_NODES)
 
 
 def test_a_final_message_counts_only_after_others() -> None:
-    reporter = news_of(node_b=3.6e6)
-    reporter.on_node_energy("node-b", run_energy(energy_j=7.2e6, final=True))
-    reporter.on_node_energy("node-c", run_energy(energy_j=7.2e6, final=True))
-    assert reporter.spent_elsewhere(kind="energy", host_power_w=0.0, pue=1.0) == pytest.approx(2.0), "of an earlier run"
+    nodes = nodes_of(node_b=3.6e6)
+    nodes.on_energy("node-b", run_energy(energy_j=7.2e6, final=True))
+    nodes.on_energy("node-c", run_energy(energy_j=7.2e6, final=True))
+    assert nodes.spent(kind="energy", host_power_w=0.0, pue=1.0) == pytest.approx(2.0), "of an earlier run"

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.accounting.other_nodes import MAX_NODES, OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
-from controller.accounting.reports import MAX_NODES, RunReporter
+from controller.accounting.reports import RunReporter
 from controller.control.multi_node import HEARTBEAT_S, NodeShare, PlanBroadcast, joint_profile
 from controller.ports import Blocked, Target
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
@@ -87,37 +88,33 @@ def test_the_slowest_node_counts_and_noise_does_not() -> None:
 POINTS = st.tuples(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e18))
 
 
-def broadcast(bus: FakeBus | None = None) -> PlanBroadcast:
-    """Return the broadcast of a leader on node-a."""
-    ranks = Ranks(name="resnet50/run-1", lease_s=60.0)
-    return PlanBroadcast(RUN, reporter=RunReporter(RUN, bus=bus or FakeBus(), topics=TOPICS, ranks=ranks))
-
-
 @given(st.lists(st.lists(POINTS, max_size=8), max_size=4), st.integers(1, 65_536))
 def test_whatever_nodes_publish_there_is_a_curve_at_the_leaders_limits(
     published: list[list[tuple[float, float, float]]], world_size: int
 ) -> None:
-    others = broadcast()
+    others = OtherNodes()
     for number, points in enumerate(published):
-        others.on_node_profile(f"node-{number}", part(*points))
-    joint = others.joint(OWN, share(world_size))
+        others.on_profile(f"node-{number}", part(*points))
+    joint = joint_profile(OWN, share(world_size), others.profiles.values())
     assert joint.power_limits_w.tolist() == list(LIMITS_W)
     assert all(now.power_w >= own.power_w for now, own in zip(joint.points, OWN.points, strict=True))
     assert all(now.iterations_per_s <= own.iterations_per_s for now, own in zip(joint.points, OWN.points, strict=True))
 
 
 def test_the_number_of_remembered_nodes_is_bounded() -> None:
-    others = broadcast()
+    others = OtherNodes()
     for number in range(MAX_NODES + 10):
-        others.on_node_profile(f"node-{number}", part())
-    others.on_node_profile("node-0", part(state="waiting"))
-    assert powers_w(others.joint(OWN, share(MAX_NODES + 11)))[0] == 90.0 * MAX_NODES + 270.0 * 11
+        others.on_profile(f"node-{number}", part())
+    others.on_profile("node-0", part(state="waiting"))
+    joint = joint_profile(OWN, share(MAX_NODES + 11), others.profiles.values())
+    assert powers_w(joint)[0] == 90.0 * MAX_NODES + 270.0 * 11
 
 
 def published(*steps: tuple[Target | Blocked, float]) -> list[RunPlan]:
     """Return what a leader publishes that has these targets at monotonic times [s]."""
-    bus = FakeBus()
-    leader = broadcast(bus)
+    bus, ranks = FakeBus(), Ranks(name="resnet50/run-1", lease_s=60.0)
+    reporter = RunReporter(RUN, bus=bus, topics=TOPICS, ranks=ranks, other_nodes=OtherNodes())
+    leader = PlanBroadcast(RUN, reporter=reporter)
     for target, now_s in steps:
         leader.publish(
             target,

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.accounting.energy_account import MeterInterval
+from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import RunReporter
 from controller.config import load_config
@@ -49,7 +50,7 @@ class Bench:
         self.gpus.add(self.limiter, None)  # type: ignore[arg-type]  # no meter is read here
         ranks = Ranks(name="resnet50/run-1", lease_s=60.0)
         ranks.on_status(1, rank_status(world_size=2), now_s=0.0)
-        reporter = RunReporter(RUN, bus=self.bus, topics=Topics(), ranks=ranks)
+        reporter = RunReporter(RUN, bus=self.bus, topics=Topics(), ranks=ranks, other_nodes=OtherNodes())
         config = load_config(None, ["profiler.settle_s=2", "job.lease_s=60"])
         self.follower = RunFollower(RUN, config=config, gpus=self.gpus, reporter=reporter)
         self.n_plans = 0
@@ -160,7 +161,7 @@ def test_gpus_of_another_model_follow_by_the_share_of_the_highest_limit() -> Non
 
 
 def measured(bench: Bench) -> list[tuple[float, float, float]]:
-    return [(e.power_limit_w, e.power_w, e.iterations_per_s) for e in bench.follower._curve.entries]
+    return [(e.power_limit_w, e.power_w, e.iterations_per_s) for e in bench.follower.curve.entries]
 
 
 def test_power_under_a_plan_is_measured_at_the_limit_of_the_plan() -> None:
@@ -169,7 +170,7 @@ def test_power_under_a_plan_is_measured_at_the_limit_of_the_plan() -> None:
     for begin_s in range(20):
         bench.observe(float(begin_s))
     assert measured(bench) == [pytest.approx((200.0, 180.0, 5.0))]
-    assert bench.follower._curve.entries[0].active_s == pytest.approx(13.0), "from 7 s on: it was new at 5 s"
+    assert bench.follower.curve.entries[0].active_s == pytest.approx(13.0), "from 7 s on: it was new at 5 s"
 
 
 def test_power_while_the_limit_is_not_in_force_is_not_measured() -> None:
