@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.nvml_stub.fixtures import nvml_in_process, nvml_library, nvml_machine
+
+__all__ = ["nvml_in_process", "nvml_library", "nvml_machine"]
 TIMEOUT_S = 10.0
 _POLL_S = 0.01
 _SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])

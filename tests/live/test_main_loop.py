@@ -9,10 +9,8 @@ import pytest
 
 from tests.live.conftest import Mosquitto
 from tests.live.node import LiveNode, ended, fixture, wait_for
-from tests.live.nvml_stub.fixtures import nvml_library, nvml_machine
 from tests.live.nvml_stub.machine import StubMachine
 
-__all__ = ["nvml_library", "nvml_machine"]
 pytestmark = pytest.mark.live
 PRIOR_W = 280.0
 

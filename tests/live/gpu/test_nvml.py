@@ -19,14 +19,10 @@ from controller.gpu import nvml_calls, nvml_errors
 from controller.gpu.nvml import NvmlBackend, NvmlGpu
 from controller.ports import Backend, Gpu
 from tests.controller.gpu.gpu_contract import GpuContract
-from tests.live.nvml_stub import fixtures
 from tests.live.nvml_stub.backend import LONG_HANG_MS, POWER, SET, opened
 from tests.live.nvml_stub.machine import STATE_VARIABLE, StubMachine
 
 pytestmark = pytest.mark.live
-nvml_library = fixtures.nvml_library
-nvml_machine = fixtures.nvml_machine
-nvml_in_process = fixtures.nvml_in_process
 STARTED_S = 1.0
 """Time enough for a thread to start a call: one that it did not start in time is dropped, and does not hang."""
 

@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.nvml_stub import fixtures
 from tests.live.nvml_stub.machine import LIBRARY_NAME, STATE_VARIABLE, StubMachine
 
 pytestmark = pytest.mark.live
-nvml_library = fixtures.nvml_library
-nvml_machine = fixtures.nvml_machine
 
 ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 30.0

@@ -11,19 +11,12 @@ from tests.live.nvml_stub.machine import LIBRARY_NAME, STATE_VARIABLE, StubMachi
 
 _SOURCE = Path(__file__).with_name("nvml_stub.c")
 _OPTIONS = ("-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-pthread")
-_LIBRARY = pytest.StashKey[Path]()
 
 
 @pytest.fixture(scope="session")
-def nvml_library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compile the stub; its soname is that of NVIDIA's library.
-
-    There is one a session, however many test files import this fixture: the loader would not take a second.
-    """
-    stash = request.config.stash
-    if _LIBRARY not in stash:
-        stash[_LIBRARY] = compile_stub(tmp_path_factory.mktemp("nvml"))
-    return stash[_LIBRARY]
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile the stub, once a session; its soname is that of NVIDIA's library."""
+    return compile_stub(tmp_path_factory.mktemp("nvml"))
 
 
 def compile_stub(directory: Path) -> Path:
