@@ -147,7 +147,7 @@ def stub_section(folder: Path, n_seeds: int) -> Iterator[str]:
     yield (
         "ResNet-50 on ImageNet at batch size 256 as Zeus measured it on an A40 (100 to 300 W), ten times as fast "
         "(77 ms an iteration at 300 W), behind a `libnvidia-ml.so.1` whose counter of energy moves every 50 ms. "
-        "Iterations scatter by 5 %, one in 200 stalls, stretches of 2 s differ by 0.8 %; the same for both. "
+        "Iterations scatter by 5 %, one in 200 stalls, blocks of 2 s differ by 0.8 %; the same for both. "
         "*gridchase*: the controller's profiler, NVML adapter and account, in their order, without the bus between "
         "them. *Zeus*: `GlobalPowerLimitOptimizer` with its defaults and `ZeusMonitor`, from PyPI. η = 0.5. *Within "
         "1 %*: from there on, for good; the limit by its true cost; the curve by its mean error in time and in power "

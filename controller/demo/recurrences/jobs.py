@@ -1,4 +1,4 @@
-"""The jobs that the demo can let recur: measured ones of the Zeus paper, from the traces that come along."""
+"""The jobs that can recur in the demo: those of the Zeus paper in the included traces."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,7 +10,7 @@ from policies.replay.traces import JOBS
 ETA: Final = 0.5
 """The weight of energy in the cost; the rest is that of time."""
 GPU_MODEL: Final = "NVIDIA V100"
-"""Where the traces that come along were measured."""
+"""The GPU of the included traces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +18,9 @@ class RecurringJob:
     """A job that recurs.
 
     Attributes:
-        name: how the demo calls it; also its name on the bus.
-        title: what it trains until when, and on which GPU, for people.
-        workload: what was measured.
+        name: its name, also on the bus.
+        title: network, target, GPU and batch sizes as text.
+        workload: the measurements.
     """
 
     name: str
@@ -29,21 +29,21 @@ class RecurringJob:
 
     @property
     def best(self) -> FixedChoice:
-        """Return the batch size and power limit that cost least on average, which only an oracle knows."""
+        """Return the batch size and power limit of least mean cost, which only an oracle knows."""
         return optimum(self.workload, eta=ETA)
 
     @property
     def default(self) -> FixedChoice:
-        """Return what the user's own batch size costs on average, at the power limit that is best for it."""
+        """Return the cost of the user's batch size at its best power limit."""
         return fixed_choice(self.workload, self.workload.default, self.limit_w(self.workload.default), eta=ETA)
 
     def limit_w(self, batch_size: int) -> float:
-        """Return the power limit at which a controller that knows the curve would train [W]."""
+        """Return the best power limit of a batch size, which a controller finds by profiling [W]."""
         return self.workload.best_limit_w(batch_size, ETA)
 
 
 def list_jobs() -> list[str]:
-    """Return the names there are."""
+    """Return the names of the jobs."""
     return [job.name for job in _load()]
 
 
@@ -51,13 +51,13 @@ def load_job(name: str) -> RecurringJob:
     """Return a job.
 
     Raises:
-        KeyError: there is none of this name.
+        KeyError: there is no such job.
     """
     return {job.name: job for job in _load()}[name]
 
 
 def sources() -> list[str]:
-    """Return where the traces come from and under which terms, as their files say."""
+    """Return source and licence of the traces, from their files."""
     return [_first_note(file) for file in ("train.csv", "v100.csv")]
 
 

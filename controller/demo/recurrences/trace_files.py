@@ -1,4 +1,4 @@
-"""Recurring jobs from trace files: the included ones (`recurring/`), and others in the format of Zeus."""
+"""Recurring jobs from trace files: the included ones (`traces/`), and others in the format of Zeus."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from controller.errors import ConfigError
 from policies.replay.batch_size.workload import Workload, workloads_of
 from policies.replay.traces import PowerTrace, TraceError, TrainTrace, parse_power, parse_train
 
-INCLUDED: Final = Path(__file__).parent / "recurring"
+INCLUDED: Final = Path(__file__).parent / "traces"
 
 
 def included_workloads() -> list[Workload]:
