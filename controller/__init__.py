@@ -1,1 +1,1 @@
-"""The shell: one process per GPU node that measures, decides, writes power limits and gives them back."""
+"""The controller: one process per GPU node that measures, decides, writes power limits and restores them."""

@@ -16,7 +16,7 @@ BLOCK_S = 5.0
 
 
 class ObedientLimiter(FakeLimiter):
-    """An actuator that is as quick as a thought."""
+    """A power limiter that acts at once."""
 
     def request(self, target: Target) -> None:
         super().request(target)

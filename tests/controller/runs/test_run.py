@@ -177,7 +177,7 @@ async def test_the_end_releases_a_gpu_without_a_request_too(tmp_path: Path) -> N
         bench.say("status", rank_status())
         bench.say("status", rank_status(state="finished"))
         await asyncio.sleep(10)
-    assert bench.limiters[0].releases == ["run_finished"]  # nothing to an actuator that holds nothing
+    assert bench.limiters[0].releases == ["run_finished"]  # no effect on a limiter that holds nothing
 
 
 async def test_energy_waits_for_its_iterations_for_a_bounded_time(tmp_path: Path) -> None:
