@@ -162,14 +162,6 @@ async def test_the_metrics_are_what_the_snapshot_says_in_base_units() -> None:
         assert ("gridchase_gpu_power_limit_watts", "GPU-1") not in metrics
 
 
-async def test_other_paths_and_methods_are_refused() -> None:
-    async with Server().serving() as client:
-        async with client.get("/secret") as response:
-            assert response.status == 404
-        async with client.post("/healthz") as response:
-            assert response.status == 405
-
-
 async def test_an_address_that_is_taken_is_logged_and_accepted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -180,13 +172,6 @@ async def test_an_address_that_is_taken_is_logged_and_accepted(caplog: pytest.Lo
             assert not task.done()
             task.cancel()
     assert "health and metrics: not served" in caplog.text
-
-
-async def test_the_address_is_free_again_when_it_stops() -> None:
-    server = Server()
-    for _ in range(2):
-        async with server.serving() as client, client.get("/healthz") as response:
-            assert response.status == 200
 
 
 async def test_port_minus_one_serves_nothing() -> None:

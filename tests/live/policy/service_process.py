@@ -1,4 +1,4 @@
-"""A policy service as a process of its own: `policy_child CONFIG_JSON STATE_DIR`; it ends at SIGTERM."""
+"""A policy service as a process of its own: `service_process CONFIG_JSON STATE_DIR`; it ends at SIGTERM."""
 
 import asyncio
 import logging

@@ -3,11 +3,13 @@
 import asyncio
 import logging
 import sqlite3
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import pytest
 
 from policies.service.app import Served, run_service, store_url
@@ -240,13 +242,39 @@ async def test_what_could_not_be_stored_is_stored_by_the_next_process(broker: Mo
             await eventually(lambda: not _spooled(tmp_path))
 
 
+async def test_what_a_killed_service_could_not_store_is_stored_by_the_next_one(
+    broker: Mosquitto, tmp_path: Path
+) -> None:
+    """The broker retains the final energy, but not the metric: that is on disk alone."""
+    away = msgspec.json.encode(config_of(broker.url, store=f"postgresql://nobody@127.0.0.1:{free_port()}/none"))
+    command = [sys.executable, "-m", "tests.live.policy.service_process", away.decode(), str(tmp_path)]
+    async with runs_on(broker.url) as runs:
+        child = await asyncio.create_subprocess_exec(*command)
+        try:
+            await runs.ask(JOB, "r1")
+            runs.say_metric(JOB, "r1", 1, reached=True)
+            runs.say_energy(JOB, "r1", epochs=4, energy_j=40_000.0, final=True)
+            await runs.sent()
+            await eventually(lambda: len(_spooled(tmp_path)) == 3, timeout_s=30.0)
+        finally:
+            child.kill()
+            await child.wait()
+    config = config_of(broker.url)
+    async with service(config, tmp_path):
+        (trial,) = await until_ended(tmp_path, config, 1)
+        assert (trial.batch_size, trial.state, trial.result.energy_j) == (32, "reached", 40_000.0)
+        assert (trial.result.epochs, trial.result.reached_epochs) == (4, 2)
+        await eventually(lambda: not _spooled(tmp_path))
+
+
 def _spooled(state_dir: Path) -> list[str]:
     """Return the keys of the events that wait on disk for the database."""
     path = state_dir / "spool" / "events.sqlite"
     if not path.exists():
         return []
-    with closing(sqlite3.connect(path)) as connection:
+    with closing(sqlite3.connect(path)) as connection, suppress(sqlite3.OperationalError):  # about to be made
         return [key for (key,) in connection.execute("SELECT key FROM pending")]
+    return []
 
 
 async def test_a_flood_of_nonsense_ends_nothing(

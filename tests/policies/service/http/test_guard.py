@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from publishers.shared.http_server import is_loopback
 from tests.policies.service.http.api_client import ANYWHERE, ASK, TOKEN, TRIALS, asking
 from tests.policies.service.memory_store import MemoryTrials
 
@@ -110,11 +109,3 @@ async def test_addresses_and_localhost_are_names_of_a_server_on_loopback(host: s
 async def test_a_server_for_others_goes_by_any_name() -> None:
     async with asking(MemoryTrials(), host=ANYWHERE) as ask:
         assert (await ask("GET", "/v1/jobs", Host="policy.example")).status == 200
-
-
-@pytest.mark.parametrize(
-    ("address", "answer"),
-    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), (ANYWHERE, False), ("10.0.0.1", False), ("x", False)],
-)
-def test_loopback_is_known(address: str, answer: bool) -> None:
-    assert is_loopback(address) is answer
