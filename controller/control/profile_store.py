@@ -298,16 +298,14 @@ def _between(
     for limit_w in sorted(point.power_limit_w for curve in curves for point in curve.points):
         if least_w <= limit_w <= most_w and (not limits_w or limit_w > limits_w[-1] + SAME_POINT_W):
             limits_w.append(limit_w)
-    points = []
+    rows = []
     for limit_w in limits_w:
         ends = np.log([curve.at(limit_w) for curve in curves])  # shape (2 curves, power and rate)
         power_w, iterations_per_s = np.exp((1 - weight) * ends[0] + weight * ends[1])
-        points.append(
-            ProfilePoint(power_limit_w=limit_w, power_w=float(power_w), iterations_per_s=float(iterations_per_s))
-        )
-    if len(points) < LEAST_POINTS:
+        rows.append((limit_w, float(power_w), float(iterations_per_s)))
+    if len(rows) < LEAST_POINTS:
         nearer = low if weight <= 1 / 2 else high
         return SimilarProfile(nearer[1], f"measured at batch size {nearer[0].batch_size}")
     return SimilarProfile(
-        PowerProfile(tuple(points)), f"between batch sizes {low[0].batch_size} and {high[0].batch_size}"
+        PowerProfile.from_rows(rows), f"between batch sizes {low[0].batch_size} and {high[0].batch_size}"
     )

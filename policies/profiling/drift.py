@@ -120,8 +120,7 @@ class Drift:
 def update_drift(drift: Drift, observation: Observation, *, profile: PowerProfile, window_s: float) -> Drift:
     """Return the state after one more observation; a change of the limit begins a new window.
 
-    >>> from policies.vocabulary.profile import ProfilePoint
-    >>> curve = PowerProfile((ProfilePoint(power_limit_w=300.0, power_w=200.0, iterations_per_s=2.0),))
+    >>> curve = PowerProfile.from_rows([(300.0, 200.0, 2.0)])
     >>> drift = Drift()
     >>> for _ in range(5):
     ...     slow = Observation(power_limit_w=300.0, active_s=10.0, n_iterations=15.0, energy_j=2e3)

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NewType, TypeVar
 
-from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.vocabulary.profile import PowerProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,16 +141,10 @@ class PowerTrace:
     def profile(self, identity: Identity, batch_size: int, iterations_per_epoch: float) -> PowerProfile:
         """Return the measured curve of a job at a batch size."""
         times_s, powers_w = self.time_per_epoch_s[identity], self.average_power_w[identity]
-        return PowerProfile(
-            tuple(
-                ProfilePoint(
-                    power_limit_w=limit_w,
-                    power_w=powers_w[size, limit_w],
-                    iterations_per_s=iterations_per_epoch / times_s[size, limit_w],
-                )
-                for size, limit_w in sorted(times_s)
-                if size == batch_size
-            )
+        return PowerProfile.from_rows(
+            (limit_w, powers_w[size, limit_w], iterations_per_epoch / times_s[size, limit_w])
+            for size, limit_w in sorted(times_s)
+            if size == batch_size
         )
 
     def sizes_of(self, job: ZeusJob) -> set[int]:

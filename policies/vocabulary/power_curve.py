@@ -5,9 +5,7 @@ noise, and are pooled (isotonic regression, weighted by how well each is known).
 power are interpolated by monotone cubics (PCHIP: Fritsch and Carlson, SIAM J. Numer. Anal. 17, 1980, with the weighted
 harmonic mean of the slopes). Five points over the useful range reproduce measured curves to about half a per cent.
 
->>> from policies.vocabulary.profile import ProfilePoint
->>> measured = PowerProfile(tuple(ProfilePoint(power_limit_w=w, power_w=p, iterations_per_s=r)
-...     for w, p, r in ((200.0, 180.0, 0.9), (250.0, 215.0, 0.99), (300.0, 240.0, 1.0))))
+>>> measured = PowerProfile.from_rows([(200.0, 180.0, 0.9), (250.0, 215.0, 0.99), (300.0, 240.0, 1.0)])
 >>> [point.power_limit_w for point in fit_curve(measured, step_w=25.0).points]
 [200.0, 225.0, 250.0, 275.0, 300.0]
 """

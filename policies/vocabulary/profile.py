@@ -1,7 +1,6 @@
 """The power profile of a job: what it draws and how fast it goes at each power limit.
 
->>> curve = PowerProfile((ProfilePoint(power_limit_w=200.0, power_w=180.0, iterations_per_s=0.9),
-...                       ProfilePoint(power_limit_w=300.0, power_w=240.0, iterations_per_s=1.0)))
+>>> curve = PowerProfile.from_rows([(200.0, 180.0, 0.9), (300.0, 240.0, 1.0)])
 >>> curve.fastest.power_limit_w, curve.energy_minimal.power_limit_w
 (300.0, 200.0)
 >>> curve.at(250.0)
@@ -9,6 +8,7 @@
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -93,6 +93,16 @@ class PowerProfile:
         for lower, upper in pairwise(self.points):
             if lower.power_limit_w >= upper.power_limit_w:
                 raise ValueError(f"limits must ascend: {lower.power_limit_w:g} W before {upper.power_limit_w:g} W")
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[tuple[float, float, float]]) -> "PowerProfile":
+        """Return the curve through rows of (limit [W], power [W], rate [1/s]), without intervals."""
+        return cls(
+            tuple(
+                ProfilePoint(power_limit_w=limit_w, power_w=power_w, iterations_per_s=rate_per_s)
+                for limit_w, power_w, rate_per_s in rows
+            )
+        )
 
     @property
     def power_limits_w(self) -> NDArray[np.float64]:

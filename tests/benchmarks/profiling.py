@@ -102,9 +102,7 @@ class StubRun:
     def errors(self, known: dict[str, Any] | None = None) -> tuple[float, float, float]:
         """Return how far off the curve is; in the end where nothing else is said."""
         points = (known or self._diary["known"][-1])["curve"]
-        curve = PowerProfile(
-            tuple(ProfilePoint(power_limit_w=w, power_w=power_w, iterations_per_s=rate) for w, power_w, rate in points)
-        )
+        curve = PowerProfile.from_rows((w, power_w, rate) for w, power_w, rate in points)
         return curve_errors(self._truth, curve)
 
     def energy_j(self, n_steps: int) -> float:

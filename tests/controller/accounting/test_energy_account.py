@@ -18,18 +18,13 @@ from controller.accounting.energy_account import (
 from controller.accounting.iteration_log import IterationLog
 from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.ports import EnergyMeter, Sample
-from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.vocabulary.profile import PowerProfile
 from publishers.messages.training import Iterations
 from tests.controller.messages import iterations, ns
 from tests.fakes import MIDNIGHT_S, FakeGpu, FakeLimiter, FixedSignal
 
 J_PER_KWH = 3_600_000.0
-PROFILE = PowerProfile(
-    (
-        ProfilePoint(power_limit_w=200.0, power_w=200.0, iterations_per_s=0.8),
-        ProfilePoint(power_limit_w=300.0, power_w=300.0, iterations_per_s=1.0),
-    )
-)
+PROFILE = PowerProfile.from_rows([(200.0, 200.0, 0.8), (300.0, 300.0, 1.0)])
 
 
 class FixedMeter:

@@ -10,18 +10,12 @@ from controller.control.plan import PlanInputs
 from controller.control.run_leader import LimitControl
 from controller.ports import Provenance, Target
 from policies.planning import Progress
-from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
 from tests.controller.messages import ns
 from tests.fakes import MIDNIGHT_S
 
-FULL = PowerProfile(
-    (
-        ProfilePoint(power_limit_w=200.0, power_w=190.0, iterations_per_s=0.98),
-        ProfilePoint(power_limit_w=240.0, power_w=225.0, iterations_per_s=0.99),
-        ProfilePoint(power_limit_w=300.0, power_w=280.0, iterations_per_s=1.0),
-    )
-)
+FULL = PowerProfile.from_rows([(200.0, 190.0, 0.98), (240.0, 225.0, 0.99), (300.0, 280.0, 1.0)])
 LADDER_W = [300.0, 240.0, 200.0]
 
 

@@ -64,9 +64,7 @@ def test_a_stored_profile_spares_the_first_pass() -> None:
 
 
 def test_half_a_stored_profile_shortens_the_first_pass() -> None:
-    run = begin(
-        limit_control(), PowerProfile((ProfilePoint(power_limit_w=300.0, power_w=270.0, iterations_per_s=4.0),))
-    )
+    run = begin(limit_control(), PowerProfile.from_rows([(300.0, 270.0, 4.0)]))
     assert limits_of(train(run, 60), "profiling") == LADDER_W[1:]
 
 
@@ -171,12 +169,7 @@ def test_the_time_budget_restarts_where_iterations_are_counted_anew() -> None:
 
 
 def test_below_a_power_brake_the_highest_limit_is_requested() -> None:
-    held = PowerProfile(
-        (
-            ProfilePoint(power_limit_w=200.0, power_w=190.0, iterations_per_s=0.5),
-            ProfilePoint(power_limit_w=250.0, power_w=240.0, iterations_per_s=1.0),
-        )
-    )
+    held = PowerProfile.from_rows([(200.0, 190.0, 0.5), (250.0, 240.0, 1.0)])
     target = choose(begin(limit_control(), held))
     assert target.power_limit_w == 300.0, "the brake may be gone by now"
 
@@ -231,13 +224,7 @@ def test_a_job_is_planned_by_the_table_of_its_name() -> None:
 
 
 def test_a_costly_host_makes_slowing_down_not_worth_it() -> None:
-    slow = PowerProfile(
-        (
-            ProfilePoint(power_limit_w=200.0, power_w=190.0, iterations_per_s=0.8),
-            ProfilePoint(power_limit_w=240.0, power_w=227.0, iterations_per_s=0.9),
-            ProfilePoint(power_limit_w=300.0, power_w=280.0, iterations_per_s=1.0),
-        )
-    )
+    slow = PowerProfile.from_rows([(200.0, 190.0, 0.8), (240.0, 227.0, 0.9), (300.0, 280.0, 1.0)])
     plan = PlanConfig(objective="eta", eta=1.0)
     alone, within = (
         choose(begin(limit_control(plan=plan, energy=EnergyConfig(host_power_w=host_w)), slow))
@@ -267,12 +254,7 @@ def test_a_run_without_a_stable_limit_keeps_its_highest_one() -> None:
     assert (target.power_limit_w, target.reason, run.profile) == (300.0, "not_profiled", None)
 
 
-STEEP = PowerProfile(
-    tuple(
-        ProfilePoint(power_limit_w=limit_w, power_w=0.9 * limit_w, iterations_per_s=4.0 * limit_w / 300.0)
-        for limit_w in (200.0, 240.0, 300.0)
-    )
-)
+STEEP = PowerProfile.from_rows((limit_w, 0.9 * limit_w, 4.0 * limit_w / 300.0) for limit_w in (200.0, 240.0, 300.0))
 
 
 def flat_per_s(limit_w: float) -> float:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from policies.planning import CurrentLimit, SwitchingRules
 from policies.planning.duty_cycle import MIN_SHARE, duty_cycle_for
 from policies.vocabulary.power_curve import lower_hull
-from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.vocabulary.profile import PowerProfile
 from tests.policies.days import A40
 from tests.policies.planning.decisions import FREE
 from tests.policies.vocabulary.test_profile import profiles
@@ -70,11 +70,9 @@ def test_the_minimum_rate_rounds_up_and_orders_the_cycle() -> None:
 
 def test_two_close_limits_need_no_cycle() -> None:
     close = lower_hull(
-        PowerProfile(
-            tuple(
-                ProfilePoint(power_limit_w=limit_w, power_w=limit_w - 50.0, iterations_per_s=rate_per_s)
-                for limit_w, rate_per_s in ((200.0, 0.9), (275.0, 0.999), (300.0, 1.0))
-            )
+        PowerProfile.from_rows(
+            (limit_w, limit_w - 50.0, rate_per_s)
+            for limit_w, rate_per_s in ((200.0, 0.9), (275.0, 0.999), (300.0, 1.0))
         )
     )
     assert [duty_cycle_for(close, rate, FREE, None).first.power_limit_w for rate in (0.9993, 0.9997)] == [275.0, 300.0]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from policies.planning import CurrentLimit, Progress, SlowdownObjective, SwitchingRules
 from policies.vocabulary.power_curve import lower_hull
-from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import constant_signal
 from policies.vocabulary.units import DAY_S, HOUR_S
 from tests.policies.days import A40, grid, hourly, known_by
@@ -261,7 +261,7 @@ def test_an_uncertain_rate_keeps_a_reserve() -> None:
 
 
 def test_a_single_limit_is_chosen() -> None:
-    profile = PowerProfile((ProfilePoint(power_limit_w=300.0, power_w=240.0, iterations_per_s=1.3),))
+    profile = PowerProfile.from_rows([(300.0, 240.0, 1.3)])
     for history in (None, known_by(grid("wind"), NOW_S)):
         assert decided(profile=profile, history=history, so_far=progress(-500.0)).power_limit_w == 300.0
 
@@ -298,11 +298,9 @@ def test_without_a_known_end_the_time_budget_is_never_overdrawn(dwell_s: float) 
 def test_hysteresis_is_the_same_without_and_with_a_constant_signal(more_w: float, n_iterations: float | None) -> None:
     limits_w = np.arange(100.0, 301.0, 5.0)
     rates_per_s = 10 * (1 - np.exp(-(limits_w - 20) / 80))
-    profile = PowerProfile(
-        tuple(
-            ProfilePoint(power_limit_w=limit_w, power_w=limit_w, iterations_per_s=rate_per_s)
-            for limit_w, rate_per_s in zip(limits_w.tolist(), rates_per_s.tolist(), strict=True)
-        )
+    profile = PowerProfile.from_rows(
+        (limit_w, limit_w, rate_per_s)
+        for limit_w, rate_per_s in zip(limits_w.tolist(), rates_per_s.tolist(), strict=True)
     )
     rules = SwitchingRules(period_s=300.0, min_dwell_s=60.0, min_gain_ratio=0.01)
     objective, so_far = (

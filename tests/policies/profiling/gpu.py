@@ -7,19 +7,12 @@ import numpy as np
 
 from policies.profiling import Observation, ProfilerSettings, State, advance, target_power_limit_w
 from policies.profiling.sweep import Measuring
-from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.vocabulary.profile import PowerProfile
 
 Enforced = Callable[[float], float]
 
-CONVEX = PowerProfile(
-    tuple(
-        ProfilePoint(
-            power_limit_w=float(limit_w),
-            power_w=0.9 * limit_w,
-            iterations_per_s=10 * (1 - ((300 - limit_w) / 220) ** 2),
-        )
-        for limit_w in range(100, 301, 5)
-    )
+CONVEX = PowerProfile.from_rows(
+    (float(limit_w), 0.9 * limit_w, 10 * (1 - ((300 - limit_w) / 220) ** 2)) for limit_w in range(100, 301, 5)
 )
 """Energy per iteration is convex, and least at 180 W: the limit always binds."""
 SETTINGS = ProfilerSettings(prior_power_limit_w=300.0, floor_power_limit_w=100.0)

@@ -22,7 +22,7 @@ from policies.profiling import (
     target_power_limit_w,
 )
 from policies.profiling.sweep import MAX_RENEWALS, MAX_RESTARTS
-from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.vocabulary.profile import PowerProfile
 from tests.policies.days import A40
 from tests.policies.profiling.gpu import CONVEX, SETTINGS, Job, measuring, profiled
 
@@ -37,11 +37,7 @@ def test_it_descends_by_a_fifth_until_energy_rises() -> None:
 
 
 def test_it_ends_at_the_floor_if_energy_never_rises() -> None:
-    linear = PowerProfile(
-        tuple(
-            ProfilePoint(power_limit_w=w, power_w=0.95 * w, iterations_per_s=r) for w, r in ((100.0, 0.8), (300.0, 1.0))
-        )
-    )
+    linear = PowerProfile.from_rows((w, 0.95 * w, r) for w, r in ((100.0, 0.8), (300.0, 1.0)))
     _, wanted_w = profiled(SETTINGS, begin(SETTINGS), Job(linear))
     assert wanted_w == [300.0, 240.0, 190.0, 150.0, 120.0, 100.0]
 
@@ -176,7 +172,7 @@ def test_invalid_settings_are_rejected(refused: Callable[[], ProfilerSettings]) 
 
 def curve(*points: tuple[float, float, float]) -> PowerProfile:
     """Return a curve through limits, powers [W] and rates [1/s]."""
-    return PowerProfile(tuple(ProfilePoint(power_limit_w=w, power_w=p, iterations_per_s=r) for w, p, r in points))
+    return PowerProfile.from_rows((w, p, r) for w, p, r in points)
 
 
 def test_limits_far_above_the_draw_are_skipped() -> None:
@@ -275,11 +271,8 @@ def curves(draw: st.DrawFn) -> PowerProfile:
     limits_w = [60.0, 100.0, 150.0, 200.0, 300.0, 400.0]
     rates = np.cumsum(draw(st.lists(st.floats(0.01, 5.0), min_size=6, max_size=6)))
     powers = np.cumsum(draw(st.lists(st.floats(1.0, 80.0), min_size=6, max_size=6)))
-    return PowerProfile(
-        tuple(
-            ProfilePoint(power_limit_w=w, power_w=min(p, w), iterations_per_s=r)
-            for w, p, r in zip(limits_w, powers.tolist(), rates.tolist(), strict=True)
-        )
+    return PowerProfile.from_rows(
+        (w, min(p, w), r) for w, p, r in zip(limits_w, powers.tolist(), rates.tolist(), strict=True)
     )
 
 
@@ -334,15 +327,9 @@ def test_units_change_no_limit(n_gpus: int, time_ratio: float, seed: int) -> Non
 @given(st.floats(1.2, 4.0), st.floats(0.0, 120.0), st.floats(0.55, 0.9))
 def test_it_never_goes_far_below_the_energy_minimum(bend: float, idle_w: float, step_ratio: float) -> None:
     """Power is proportional to the limit, and the rate saturates: energy per iteration is convex."""
-    curve = PowerProfile(
-        tuple(
-            ProfilePoint(
-                power_limit_w=float(w),
-                power_w=float(w),
-                iterations_per_s=10 * (1 - ((300 - w) / (300 - 0.9 * min(idle_w, 95.0))) ** bend) + 1e-3,
-            )
-            for w in range(100, 301, 5)
-        )
+    curve = PowerProfile.from_rows(
+        (float(w), float(w), 10 * (1 - ((300 - w) / (300 - 0.9 * min(idle_w, 95.0))) ** bend) + 1e-3)
+        for w in range(100, 301, 5)
     )
     bounds = replace(SETTINGS, step_ratio=step_ratio)
     state, _ = profiled(bounds, begin(bounds), Job(curve))

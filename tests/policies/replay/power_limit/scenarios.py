@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.replay.power_limit.scenario import RunSpec, Scenario
-from policies.vocabulary.profile import PowerProfile, ProfilePoint
+from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import DAY_S, HOUR_S
 from tests.policies.days import A40, grid, hourly
 
@@ -13,9 +13,7 @@ START_S = 14 * DAY_S
 
 def curve(*points: tuple[float, float, float]) -> PowerProfile:
     """Return a curve of (limit [W], power [W], rate [1/s])."""
-    return PowerProfile(
-        tuple(ProfilePoint(power_limit_w=limit_w, power_w=w, iterations_per_s=rate) for limit_w, w, rate in points)
-    )
+    return PowerProfile.from_rows((limit_w, w, rate) for limit_w, w, rate in points)
 
 
 SIMPLE = curve((100.0, 50.0, 0.5), (200.0, 90.0, 0.9), (300.0, 110.0, 1.0))
