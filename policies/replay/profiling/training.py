@@ -4,11 +4,11 @@ The job follows a true curve with the noise of a `NoisePath`. A new limit change
 a time constant. The energy counter updates in ticks. A controller knows the iterations that have ended and the counter
 at its own readings; readings during an iteration become usable when that has ended.
 
->>> from policies.vocabulary.profile import PowerProfile, ProfilePoint
 >>> from policies.replay.profiling.noise import LEVELS
->>> points = (ProfilePoint(power_limit_w=200.0, power_w=180.0, iterations_per_s=9.0),
-...           ProfilePoint(power_limit_w=300.0, power_w=240.0, iterations_per_s=10.0))
->>> training = Training(TrueCurve(name="toy", profile=PowerProfile(points), is_assumed=False), LEVELS["clean"], seed=1)
+>>> from policies.vocabulary.profile import PowerProfile
+>>> profile = PowerProfile.from_rows([(200.0, 180.0, 9.0), (300.0, 240.0, 10.0)])
+>>> curve = TrueCurve(name="toy", profile=profile, is_assumed=False)
+>>> training = SimulatedTraining(curve, LEVELS["clean"], seed=1)
 >>> training.set_power_limit(200.0)
 >>> [observation.power_limit_w for observation in training.observe()]
 [200.0]
