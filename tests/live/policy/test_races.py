@@ -39,7 +39,7 @@ class RecordingRepositories(Repositories):
         self.learning = self.trials._learning = RecordingLearning()
 
 
-async def test_fifty_questions_at_once_get_fifty_trials_each_of_which_knows_those_before_it(url: str) -> None:
+async def test_fifty_requests_at_once_get_fifty_trials_that_know_those_before_them(url: str) -> None:
     async with AsyncExitStack() as stack:
         stores = [await stack.enter_async_context(open_store(url, timeout_s=TIMEOUT_S)) for _ in range(4)]
         dbs = [RecordingRepositories(store) for store in stores]

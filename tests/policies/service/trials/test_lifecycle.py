@@ -1,4 +1,4 @@
-"""The life of a trial: what each piece of news makes of its state, its lease, its end and its recurrence."""
+"""The life of a trial: leases, ends, and what reports of a run, of a resumed one too, make of it."""
 
 import math
 
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from policies.batch_size import Choice, Outcome
-from policies.service.errors import TrialConflictError
-from policies.service.records import IN_FLIGHT, Result, Trial, TrialState
+from policies.service.errors import RequestError, TrialConflictError
+from policies.service.records import IN_FLIGHT, Job, Result, Trial, TrialState
 from policies.service.trials.lifecycle import (
     is_expired,
     is_in_flight,
@@ -19,9 +19,11 @@ from policies.service.trials.lifecycle import (
     with_ended_reason,
     with_expired_lease,
     with_inferred_end,
+    with_metric,
     with_renewed_lease,
     with_result,
 )
+from policies.service.trials.observations import epoch_costs, run_cost, study_of
 from tests.policies.service.trials.trial_reports import LEASE_S, a_trial, reached_at, validated
 
 
@@ -59,7 +61,7 @@ def test_a_lost_trial_that_is_heard_of_later_lives_again() -> None:
     assert (alive.state, alive.heard_at_s, alive.ended_at_s) == ("running", 51.0, None)
 
 
-def test_what_comes_late_from_before_the_loss_does_not_undo_it_nor_turn_a_lease_back() -> None:
+def test_late_reports_from_before_the_loss_do_not_undo_it_nor_shorten_a_lease() -> None:
     lost = with_inferred_end(a_trial(), was_lost=True, now_s=50.0)
     assert validated(lost, 2, 40.0).state == with_result(lost, Result(epochs=3), 40.0).state == "lost"
     assert with_result(with_renewed_lease(a_trial(), 60.0), Result(epochs=3), 40.0).heard_at_s == 60.0
@@ -175,3 +177,175 @@ def test_a_run_that_was_heard_of_by_a_clock_ahead_has_its_lease_from_now_on() ->
 def test_a_run_that_has_not_ended_or_only_just_gets_its_trial_as_it_is(state: TrialState, since_end_s: float) -> None:
     trial = a_trial(state=state, ended_at_s=0.0)
     assert with_ended_reason(trial, since_end_s) is trial
+
+
+def test_the_earliest_epoch_that_reached_the_target_counts() -> None:
+    assert reached_at(reached_at(a_trial(), 7), 9).result.reached_epochs == 8
+    assert reached_at(reached_at(a_trial(), 9), 7).result.reached_epochs == 8
+
+
+def test_the_newest_validation_is_kept() -> None:
+    trial = with_metric(validated(a_trial(), 5), epoch=4, value=0.7, reached=False, now_s=2.0)
+    assert (trial.last_epoch, trial.last_metric) == (5, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "value", "n_faults"),
+    [(-1, 0.5, 1), (1 << 60, 0.5, 1), (0, math.nan, 1), (0, 2e18, 1), (-1, -math.inf, 2)],
+)
+def test_a_validation_that_is_no_number_is_refused(epoch: int, value: float, n_faults: int) -> None:
+    with pytest.raises(RequestError) as refused:
+        with_metric(a_trial(), epoch=epoch, value=value, reached=False, now_s=1.0)
+    assert len(refused.value.faults) == n_faults
+
+
+def test_progress_makes_a_trial_run_and_grows() -> None:
+    trial = with_result(a_trial(), Result(epochs=2, energy_j=10.0, gpu_model="A40"), 1.0)
+    trial = with_result(trial, Result(epochs=1, energy_j=5.0, duration_s=3.0), 2.0)
+    assert trial.state == "running"
+    assert trial.result == Result(epochs=2, energy_j=10.0, duration_s=3.0, gpu_model="A40")
+    assert trial.heard_at_s == 2.0
+
+
+def test_an_end_that_was_reported_is_told_once() -> None:
+    trial = with_result(a_trial(), Result(outcome="reached", epochs=4, energy_j=10.0), 5.0)
+    assert (trial.state, trial.ended_at_s) == ("reached", 5.0)
+    assert with_result(trial, Result(outcome="reached", epochs=9, energy_j=99.0), 6.0) == trial
+
+
+def test_an_ended_trial_takes_what_it_does_not_know_yet() -> None:
+    trial = with_result(
+        with_result(a_trial(), Result(outcome="reached", epochs=4), 5.0), Result(energy_j=7.0, epochs=9), 6.0
+    )
+    assert trial.result == Result(outcome="reached", epochs=9, reached_epochs=4, energy_j=7.0)
+    assert (trial.ended_at_s, n_epochs(trial)) == (5.0, 4)
+
+
+def test_the_last_account_counts_though_it_comes_after_the_end() -> None:
+    so_far = with_result(a_trial(), Result(epochs=2, energy_j=5.0, duration_s=1.0, carbon_g=1.0, money=2.0), 1.0)
+    over = with_result(so_far, Result(outcome="reached", reached_epochs=4), 5.0)
+    last = Result(epochs=4, energy_j=10.0, duration_s=2.0, carbon_g=3.0, money=1.5)
+    whole = with_result(over, last, 6.0)
+    assert whole.result == replace(last, outcome="reached", reached_epochs=4)
+    assert with_result(whole, Result(epochs=3, energy_j=7.0, duration_s=1.5, money=9.0), 7.0) == whole
+
+
+ACCOUNT = Result(outcome="reached", epochs=12, reached_epochs=12, energy_j=8.4e6, duration_s=14400.0)
+
+
+@pytest.mark.parametrize("account", [ACCOUNT, replace(ACCOUNT, outcome=None)])
+@pytest.mark.parametrize("epochs", [2, 30])
+def test_what_a_run_has_used_comes_with_the_epochs_that_it_was_used_for(account: Result, epochs: int) -> None:
+    over = with_result(with_result(a_trial(), Result(epochs=epochs), 1.0), Result(outcome="reached"), 2.0)
+    whole = with_result(over, account, 3.0)
+    assert whole.result == ACCOUNT
+    assert with_result(whole, account, 4.0) == whole
+
+
+def test_an_account_of_fewer_epochs_does_not_shorten_a_run_that_was_stopped() -> None:
+    over = with_result(a_trial(), Result(outcome="stopped", epochs=12), 1.0)
+    assert n_epochs(with_result(over, Result(epochs=2, energy_j=5.0, duration_s=1.0), 2.0)) == 12
+
+
+@pytest.mark.parametrize(("bound", "eta"), [(5.0, 0.3), (None, None)])
+def test_a_bound_knows_the_weight_that_it_was_made_with(bound: float | None, eta: float | None) -> None:
+    choice = Choice(batch_size=32, reason="best_so_far", detail="", cost_bound=bound)
+    trial = new_trial(job="job", run="run", number=0, recurrence=0, choice=choice, lease_s=LEASE_S, now_s=0.0, eta=0.3)
+    assert trial.bound_eta == eta
+
+
+def test_a_target_that_was_reached_needs_its_epochs() -> None:
+    with pytest.raises(RequestError, match="after how many epochs"):
+        with_result(a_trial(), Result(outcome="reached", energy_j=5.0), 1.0)
+    assert with_result(validated(a_trial(), 2), Result(outcome="reached"), 2.0).state == "reached"
+
+
+@pytest.mark.parametrize("name", ["epochs", "energy_j", "duration_s", "max_power_w", "n_gpus", "carbon_g"])
+@pytest.mark.parametrize("value", [-1, -0.5, math.nan, math.inf])
+def test_no_measurement_is_negative_or_infinite(name: str, value: float) -> None:
+    with pytest.raises(RequestError, match=f"{name} = {value!r}: expected"):
+        with_result(a_trial(), replace(Result(), **{name: value}), 1.0)
+
+
+def test_every_fault_of_a_result_is_told() -> None:
+    wrong = Result(energy_j=-1.0, duration_s=math.nan, epochs=3, reached_epochs=4, gpu_model="A\0", money=math.inf)
+    with pytest.raises(RequestError) as refused:
+        with_result(a_trial(), wrong, 1.0)
+    assert [fault.split(" = ")[0] for fault in refused.value.faults] == [
+        "energy_j",
+        "duration_s",
+        "gpu_model",
+        "money",
+        "reached_epochs",
+    ]
+
+
+def test_money_may_be_negative() -> None:
+    assert with_result(a_trial(), Result(money=-0.5), 1.0).result.money == -0.5
+
+
+JOB = Job(name="job", batch_sizes=(16, 32, 64), default_batch_size=32, created_at_s=0.0)
+FIRST = Result(epochs=8, energy_j=800.0, duration_s=8.0, max_power_w=300.0)
+SECOND = Result(epochs=2, energy_j=200.0, duration_s=2.0, max_power_w=300.0)
+
+
+def test_a_process_that_numbers_its_epochs_on_counts_them_all() -> None:
+    trial = with_result(validated(a_trial(), 7, now_s=8.0), FIRST, 8.0)
+    trial = with_inferred_end(trial, was_lost=True, now_s=9.0)
+    trial = with_inferred_end(with_result(reached_at(trial, 9, now_s=12.0), SECOND, 12.0), was_lost=False, now_s=13.0)
+    assert (trial.state, n_epochs(trial), trial.has_lost_count) == ("reached", 10, False)
+    assert run_cost(trial, 1.0, None) == pytest.approx(1000.0)
+
+
+@pytest.mark.parametrize("was_lost", [True, False])
+def test_a_process_that_numbers_its_epochs_again_has_lost_count(was_lost: bool) -> None:
+    trial = with_result(validated(a_trial(), 7, now_s=8.0), FIRST, 8.0)
+    if was_lost:
+        trial = with_inferred_end(trial, was_lost=True, now_s=9.0)
+    trial = reached_at(validated(trial, 0, now_s=10.0), 1, now_s=11.0)
+    trial = with_result(trial, SECOND, 11.0)
+    trial = with_result(trial, Result(outcome="reached"), 12.0)
+    assert (trial.state, n_epochs(trial), trial.has_lost_count) == ("reached", 8, True)
+    study = study_of(JOB, [trial], 1.0, now_s=20.0)
+    assert study.observations == ()
+    assert study.epoch_costs == {32: pytest.approx(100.0)}
+
+
+def test_one_that_begins_anew_and_goes_farther_counts_as_far_as_it_went() -> None:
+    trial = reached_at(validated(a_trial(), 2, now_s=3.0), 9, now_s=20.0)
+    assert (n_epochs(trial), trial.has_lost_count) == (10, False)
+
+
+def test_what_was_reached_before_counts_though_a_new_process_reaches_it_once_more() -> None:
+    trial = with_inferred_end(reached_at(a_trial(), 6, now_s=7.0), was_lost=True, now_s=8.0)
+    trial = reached_at(trial, 1, now_s=10.0)
+    assert (n_epochs(trial), trial.has_lost_count) == (7, False)
+
+
+def test_epochs_of_one_process_that_are_reported_out_of_order_are_no_new_process() -> None:
+    trial = reached_at(with_renewed_lease(validated(a_trial(), 7, now_s=8.0), 50.0), 5, now_s=6.0)
+    assert (n_epochs(trial), trial.has_lost_count) == (6, False)
+
+
+def test_of_the_accounts_of_two_processes_one_is_taken_as_a_whole() -> None:
+    hot = Result(epochs=2, energy_j=900.0, duration_s=3.0, max_power_w=400.0, gpu_model="T4")
+    for accounts in ((FIRST, hot), (hot, FIRST), (FIRST, hot, FIRST, hot)):
+        trial = a_trial()
+        for at_s, account in enumerate(accounts):
+            trial = with_result(trial, account, float(at_s))
+        assert trial.result == replace(FIRST, gpu_model="T4")
+        ended_trial = replace(trial, state="stopped", ended_at_s=9.0)
+        assert epoch_costs([ended_trial], 1.0) == {32: pytest.approx(100.0)}
+
+
+def test_a_metric_without_its_epoch_is_no_new_process() -> None:
+    trial = with_metric(validated(a_trial(), 0, now_s=1.0), epoch=0, value=0.9, reached=True, now_s=9.0)
+    assert (n_epochs(trial), trial.has_lost_count) == (1, False)
+
+
+@pytest.mark.parametrize(("n_told", "has_lost_count"), [(10, False), (7, True)])
+def test_who_counts_the_epochs_after_all_heals_it(n_told: int, has_lost_count: bool) -> None:
+    trial = reached_at(validated(validated(a_trial(), 7, now_s=8.0), 0, now_s=10.0), 1, now_s=11.0)
+    assert trial.has_lost_count
+    trial = with_result(trial, Result(outcome="reached", epochs=n_told, reached_epochs=n_told, energy_j=1.0), 12.0)
+    assert trial.has_lost_count is has_lost_count

@@ -139,7 +139,7 @@ def test_what_cannot_run_is_not_timed() -> None:
     assert batch_sizes_to_time(study, trials) == ()
 
 
-def test_a_batch_size_that_has_run_is_not_given_up_because_a_probe_needs_more_memory() -> None:
+def test_a_batch_size_that_has_run_fits_whatever_a_probe_says() -> None:
     trials = [a_trial(0, MEASURED), a_trial(1, timing=timing({8: 0.1}, too_large=32))]
     assert study_of(JOB, trials, 0.5, now_s=1.0).pruned == set()
 
