@@ -1,4 +1,4 @@
-"""Brings the database to this version's schema, whoever else does so at the same moment; refuses a newer one."""
+"""Brings the database to this version's schema, even if other processes do so at once; refuses a newer one."""
 
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,7 @@ _LOCK: Final = 0x6772_6964_6368_6173
 
 
 def is_current(connection: Connection) -> bool:
-    """Return whether the database has this version's schema; only looks.
+    """Return whether the database has this version's schema; changes nothing.
 
     Raises:
         StoreVersionError: it has the schema of a newer version.
@@ -34,16 +34,16 @@ def is_current(connection: Connection) -> bool:
 
 
 def migrate(connection: Connection) -> None:
-    """Run what is missing, in the transaction of `connection`: wholly or not at all.
+    """Run the missing migrations in the transaction of `connection`: all, or none.
 
-    Processes that start at once take turns. In SQLite the transaction has begun with the right to write; PostgreSQL
-    has a lock for such purposes, which ends with the transaction.
+    Processes that start at once take turns: SQLite's transaction already holds the write lock; PostgreSQL's takes an
+    advisory lock, which ends with it.
 
     Raises:
         StoreVersionError: the database has the schema of a newer version.
     """
     if connection.dialect.name == "postgresql":
-        # Whoever waits does so for as long as the other one migrates.
+        # Waiting for another process that migrates has no timeout.
         connection.execute(text("SET LOCAL lock_timeout = 0"))
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})

@@ -330,7 +330,8 @@ def check_result(result: Result, *, is_report: bool = True) -> None:
     Raises:
         RequestError: it is not; with every fault.
     """
-    faults = [fault for field in _FIELDS if (fault := _fault(field, getattr(result, field.name)))]
+    values = [(field, value) for field in _FIELDS if (value := getattr(result, field.name)) is not None]
+    faults = [fault for field, value in values if (fault := _fault(field, value))]
     if is_report and result.epochs is not None and (result.reached_epochs or 0) > result.epochs:
         faults.append(f"reached_epochs = {result.reached_epochs}: must be at most epochs = {result.epochs}")
     if result.reached_epochs == 0:
