@@ -19,11 +19,11 @@ class Grid:
     Attributes:
         zone: the name of the zone.
         path: the file.
-        provider: what replays it.
-        signal: all of it, for the books.
-        starts_s: midnight of the day that the demo runs through, Unix seconds [s].
-        source: where the figures come from, a sentence.
-        licence: under which terms.
+        provider: the signal provider of the file.
+        signal: the whole signal, for the true carbon.
+        starts_s: midnight at the start of the demo's day [Unix s].
+        source: the source of the data, as a sentence.
+        licence: the licence of the data.
     """
 
     zone: str
@@ -36,12 +36,12 @@ class Grid:
 
     @property
     def date(self) -> str:
-        """Return the day that the demo runs through, as in 2023-06-04."""
+        """Return the demo's day, as in 2023-06-04."""
         return datetime.fromtimestamp(self.starts_s, UTC).strftime("%Y-%m-%d")
 
 
 def list_zones() -> list[str]:
-    """Return the zones there are."""
+    """Return the zones."""
     return sorted(path.stem for path in _FOLDER.glob("*.csv"))
 
 

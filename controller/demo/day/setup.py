@@ -137,9 +137,7 @@ class DaySetup:
             rate=self.clock.rate,
             origin_ns=self.clock.origin_ns,
             begin_s=self.grid.starts_s,
-            epochs=self.workload.epochs,
-            iterations_per_epoch=self.workload.iterations_per_epoch,
-            pause_s=self.workload.pause_s,
+            workload=self.workload,
             flush_s=FLUSH_S,
         )
 

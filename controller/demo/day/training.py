@@ -42,7 +42,7 @@ class TrainingTask(Struct, frozen=True, kw_only=True):
         power_limit_w: the limit that it was switched on with [W].
         start_s, rate, origin_ns: the scaled clock.
         begin_s: the time of day at which training begins, Unix seconds [s].
-        epochs, iterations_per_epoch, pause_s: the workload.
+        workload: epochs, iterations and pauses.
         flush_s: how often iterations are published, in real time [s].
     """
 
@@ -58,15 +58,8 @@ class TrainingTask(Struct, frozen=True, kw_only=True):
     rate: float
     origin_ns: int
     begin_s: float
-    epochs: int
-    iterations_per_epoch: int
-    pause_s: float
+    workload: Workload
     flush_s: float
-
-    @property
-    def workload(self) -> Workload:
-        """Return the workload."""
-        return Workload(epochs=self.epochs, iterations_per_epoch=self.iterations_per_epoch, pause_s=self.pause_s)
 
 
 def train(task: TrainingTask) -> None:
@@ -84,7 +77,7 @@ def train(task: TrainingTask) -> None:
     begin_ns = task.origin_ns + round((task.begin_s - task.start_s) * NS_PER_S)
     training = Training(history, noise, begin_ns=max(begin_ns, clock.monotonic_ns()), wait=wait)
     loader = publish_iterations(
-        range(task.iterations_per_epoch),
+        range(task.workload.iterations_per_epoch),
         job=task.job,
         run=task.run,
         broker=task.broker,

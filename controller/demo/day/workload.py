@@ -1,6 +1,6 @@
 """The training job of the demo: how many iterations it has, and when each ends on the simulated GPU.
 
-The training process and the baseline run the same code on the same noise; only the limits differ, and how time passes.
+The training process and the baseline run the same code with the same noise; only limits and the passage of time differ.
 """
 
 import math
@@ -14,13 +14,13 @@ from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
 
 PAUSE_S = 20.0
-"""After each epoch the GPU idles: a checkpoint is written."""
+"""The GPU is idle after each epoch, as for a checkpoint [s]."""
 BATCH_SIZE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A training job: some epochs of the same length, a pause after each but the last."""
+    """A training job: epochs of equal length, with pauses between them."""
 
     epochs: int
     iterations_per_epoch: int
@@ -28,12 +28,12 @@ class Workload:
 
     @property
     def iterations(self) -> int:
-        """Return how many iterations the whole job has."""
+        """Return the number of iterations of the job."""
         return self.epochs * self.iterations_per_epoch
 
 
 def fill(curve: MeasuredCurve, *, power_limit_w: float, duration_s: float) -> Workload:
-    """Return the job of as many whole epochs as take at most `duration_s` at a limit; one at least.
+    """Return the job with as many whole epochs as fit into `duration_s` at a limit, at least one.
 
     The last, partial batch of an epoch is dropped.
     """
@@ -43,14 +43,14 @@ def fill(curve: MeasuredCurve, *, power_limit_w: float, duration_s: float) -> Wo
 
 
 class Training:
-    """The training loop on the simulated GPU; `time_ns` is the time that the job has reached.
+    """The training loop on the simulated GPU; `time_ns` is the job's present time.
 
     Args:
-        history: the GPU's past, to which the job adds when it begins and ceases to use the GPU.
+        history: the GPU's timeline, to which the job adds when it starts and stops using the GPU.
         noise: the noise of the job's work.
         begin_ns: when the first iteration begins [ns].
-        wait: called with the time at which something will have happened, as things stand; returns the present, not
-            before that time [ns]. Limits that change meanwhile are taken in after it.
+        wait: called with the expected end of an iteration; returns the present, not before that time [ns]. Limits that
+            changed meanwhile are read afterwards.
     """
 
     def __init__(self, history: GpuTimeline, noise: Noise, *, begin_ns: int, wait: Callable[[int], int]) -> None:
@@ -62,15 +62,15 @@ class Training:
         self._present_ns = begin_ns
 
     def begin(self) -> None:
-        """Begin to use the GPU."""
+        """Start using the GPU."""
         self._history.record(LoadChanged(self.time_ns, loaded=True))
 
     def end(self) -> None:
-        """Cease to use the GPU."""
+        """Stop using the GPU."""
         self._history.record(LoadChanged(self.time_ns, loaded=False))
 
     def run_iteration(self) -> None:
-        """Return when the next iteration has ended; `time_ns` says exactly when that was."""
+        """Run the next iteration to its end, which `time_ns` then is."""
         self._goal_iterations += next(self._work)
         while (end_ns := self._end_ns()) > self._present_ns:
             self._present_ns = self._wait(end_ns)
@@ -84,7 +84,7 @@ class Training:
         self.begin()
 
     def run(self, workload: Workload, loader: Iterable[int]) -> None:
-        """Run the whole job, one pass over `loader` an epoch."""
+        """Run the whole job, with one pass over `loader` per epoch."""
         self.begin()
         for epoch in range(workload.epochs):
             if epoch:
