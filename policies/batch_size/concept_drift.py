@@ -135,7 +135,6 @@ def _jump_discount(index: NDArray[np.intp], weights: Values) -> Values:
 
 
 def _best_factor(index: NDArray[np.intp], log_epochs: Values) -> float:
-    """Return the forgetting factor that has predicted best."""
     n = len(index)
     same = np.tril(index[:, None] == index[None, :], -1)
     before = same.sum(axis=1)

@@ -214,7 +214,6 @@ def _runner_up(belief: Gaussian, study: Study, best: int) -> int | None:
 
 
 def _explain(study: Study, posterior: Posterior, scores: Scores, at: int, reason: str) -> str:
-    """Return the choice in a sentence."""
     size, best = study.candidates[at], study.candidates[scores.best]
     log_ratio = float(posterior.log_cost.mean[at] - posterior.log_cost.mean[scores.best])
     covariance = posterior.log_cost.covariance

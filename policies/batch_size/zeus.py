@@ -99,7 +99,6 @@ def describe(study: Study, settings: LearningSettings) -> list[Belief]:
 
 
 def _exploration_state(study: Study, beta: float) -> _ExplorationState:
-    """Return the state that follows from the observations."""
     seen: list[_Seen] = []
     best, best_cost, failures_cost = study.default, math.inf, 0.0
     for one in study.observations:
@@ -142,7 +141,6 @@ def _explored(study: Study, seen: Sequence[_Seen]) -> tuple[int | None, tuple[in
 
 
 def _skip_pruned(walk: Generator[int, _Seen, tuple[int, ...]], size: int, pruned: Collection[int]) -> int:
-    """Return the next size to explore that can run."""
     while size in pruned:
         size = walk.send(_Seen(size, math.inf, reached=False))
     return size
@@ -211,7 +209,6 @@ def _draw(state: _ExplorationState, rng: np.random.Generator) -> tuple[int, str]
 
 
 def _costs(seen: Sequence[_Seen]) -> Mapping[int, list[float]]:
-    """Return every cost that was measured, by batch size."""
     costs: defaultdict[int, list[float]] = defaultdict(list)
     for size, cost, _ in seen:
         if cost < math.inf:
@@ -231,7 +228,6 @@ def _posterior(costs: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _belief(size: int, study: Study, costs: Sequence[float]) -> Belief:
-    """Return the posterior of a batch size."""
     own = [one for one in study.observations if one.batch_size == size]
     epochs = [one.epochs for one in own if one.outcome == "reached"]
     posterior = _posterior(costs)

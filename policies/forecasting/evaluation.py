@@ -159,7 +159,6 @@ def evaluate(
 
 
 def _compared_from_s(start_s: float, end_s: float) -> float:
-    """Return the first origin of a series [Unix s]: after 60 days, or a third of it."""
     return start_s + min(HISTORY_S, (end_s - start_s) / HISTORY_SHARE)
 
 

@@ -128,7 +128,6 @@ def _within(highest_per_s: float, left_iterations: float, left_s: float, period_
 
 
 def _uncertainty_ratio(point: ProfilePoint) -> float:
-    """Return the uncertainty of a rate, as a share of it, at most `MAX_RESERVE`."""
     if point.iterations_per_s_ci is None:
         return MAX_RESERVE
     return min(point.iterations_per_s_ci / point.iterations_per_s, MAX_RESERVE)

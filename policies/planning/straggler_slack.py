@@ -188,7 +188,6 @@ def _after_baseline_block(rules: SlackRules, slack: SlackState) -> SlackState:
 
 
 def _after_trial_block(rules: SlackRules, slack: SlackState, gpu: int) -> SlackState:
-    """Return the state after a block of a trial."""
     rates = slack.rates
     is_harmful = rates.n >= MIN_HARM_BLOCKS and _relative_difference(rates, slack.baseline, HARM_QUANTILE)[1] < 0
     if rates.n in ANALYSES and not is_harmful:
@@ -265,5 +264,4 @@ def _relative_difference(now: RateStatistics, former: RateStatistics, quantile: 
 
 
 def _replace_at(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
-    """Return the values with one replaced."""
     return (*values[:index], value, *values[index + 1 :])

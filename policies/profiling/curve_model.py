@@ -139,7 +139,6 @@ def _curve(profile: PowerProfile, limits_w: Values, log_powers: Values, log_rate
 
 
 def _error_ratio(ci: float | None, value: float) -> float:
-    """Return the standard error of a logarithm."""
     return WINDOW_CV_RATIO if ci is None else max(ci / NORMAL_95 / value, LEAST_ERROR_RATIO)
 
 

@@ -152,7 +152,6 @@ def has_drifted(drift: Drift, *, sweep_s: float) -> bool:
 
 
 def _with_window(drift: Drift, window: Window, curve: PowerProfile) -> Drift:
-    """Return the state after a complete window."""
     scatter = drift.scatter.with_window(window)
     point = estimate_point(window, power_limit_w=drift.power_limit_w, scatter=scatter)
     power_w, iterations_per_s = curve.at(drift.power_limit_w)

@@ -272,7 +272,6 @@ def _restarted(settings: ProfilerSettings, state: Settling | Measuring) -> State
 
 
 def _measured(settings: ProfilerSettings, state: Measuring, observation: Observation) -> State:
-    """Return the state after one more observation of the limit."""
     state = replace(
         state, window=state.window.with_observation(observation), enforced_power_limit_w=observation.power_limit_w
     )
@@ -297,7 +296,6 @@ def _is_too_low(state: Measuring, scatter: Scatter) -> bool:
 
 
 def _closed(settings: ProfilerSettings, state: Measuring, scatter: Scatter) -> State:
-    """Return the state after a complete measurement."""
     wanted_w, enforced_w, record = state.power_limit_w, state.enforced_power_limit_w, state.record
     is_enforced = abs(enforced_w - wanted_w) <= LIMIT_TOLERANCE_W
     limit_w = wanted_w if is_enforced else enforced_w

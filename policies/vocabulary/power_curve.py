@@ -165,5 +165,4 @@ def _weights(profile: PowerProfile, ci_ratios: list[float]) -> Values:
 
 
 def _slope_j(lower: ProfilePoint, upper: ProfilePoint) -> float:
-    """Return dP/dr between two points of different rates [J]."""
     return (upper.power_w - lower.power_w) / (upper.iterations_per_s - lower.iterations_per_s)
