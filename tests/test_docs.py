@@ -20,12 +20,8 @@ from controller.runs import run
 from controller.signal import feed as signal_feed
 from controller.signal import grid_message as signal_news
 from policies.forecasting import MAX_LAG_S
-from policies.planning import required_rate as needs
-from policies.planning import signal_outlook as outlook
-from policies.profiling import drift, settings
-from policies.profiling import measurement as estimate
-from policies.profiling import prior_curve as prior
-from policies.profiling import sweep as descent
+from policies.planning import required_rate, signal_outlook
+from policies.profiling import drift, measurement, prior_curve, settings, sweep
 from policies.providers.base import ProviderSettings
 from policies.service.config import PolicyConfig
 from publishers.messages import reports, topics, training
@@ -141,18 +137,18 @@ def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:
         (SAFETY, f"at most {recorder.MAX_KEPT:,} iterations"),
         (SAFETY, f"at most {sender.CLOSE_TIMEOUT_S:g} s for its last messages"),
         (HOW_IT_WORKS, f"or none has for {ranks.GATHER_S:g} s"),
-        (HOW_IT_WORKS, f"{estimate.MIN_ITERATIONS:g} iterations and {estimate.MIN_READINGS} readings"),
-        (HOW_IT_WORKS, f"after {estimate.MAX_ITERATIONS:g} iterations"),
-        (HOW_IT_WORKS, f"({estimate.PRIOR_RATIO * estimate.MAX_ITERATIONS:g} at the prior limit)"),
+        (HOW_IT_WORKS, f"{measurement.MIN_ITERATIONS:g} iterations and {measurement.MIN_READINGS} readings"),
+        (HOW_IT_WORKS, f"after {measurement.MAX_ITERATIONS:g} iterations"),
+        (HOW_IT_WORKS, f"({measurement.PRIOR_RATIO * measurement.MAX_ITERATIONS:g} at the prior limit)"),
         (HOW_IT_WORKS, f"rounded to {settings.GRID_W:g} W"),
-        (HOW_IT_WORKS, f"{descent.RISEN_TWICE - 1:.0%} more twice".replace("%", " %")),
-        (HOW_IT_WORKS, f"or {descent.RISEN_ONCE - 1:.0%} more once".replace("%", " %")),
-        (HOW_IT_WORKS, f"agree to {prior.AGREES_RATIO:.0%},".replace("%", " %")),
+        (HOW_IT_WORKS, f"{sweep.RISEN_TWICE - 1:.0%} more twice".replace("%", " %")),
+        (HOW_IT_WORKS, f"or {sweep.RISEN_ONCE - 1:.0%} more once".replace("%", " %")),
+        (HOW_IT_WORKS, f"agree to {prior_curve.AGREES_RATIO:.0%},".replace("%", " %")),
         (HOW_IT_WORKS, f"{profile_store.MAX_PROFILES} curves are kept"),
         (HOW_IT_WORKS, f"an allowance of {drift.ALLOWANCE_DEVIATIONS:g} and a bound of {drift.BOUND_DEVIATIONS:g}"),
         (HOW_IT_WORKS, f"a window adds {drift.MOST_DEVIATIONS:g} at most"),
-        (HOW_IT_WORKS, f"as the last ones were, {outlook.MAX_DAYS} at most"),
-        (HOW_IT_WORKS, f"at most {needs.MAX_RESERVE:g} and at most a tenth"),
+        (HOW_IT_WORKS, f"as the last ones were, {signal_outlook.MAX_DAYS} at most"),
+        (HOW_IT_WORKS, f"at most {required_rate.MAX_RESERVE:g} and at most a tenth"),
         (TOPICS, f"at most {recorder.MAX_IN_SEGMENT:,} iterations"),
         (TOPICS, f"{training.MAX_ITERATIONS:,} are accepted"),
         (TOPICS, f"at most {signal_news.MAX_PUBLISHED:,} are published"),
@@ -164,10 +160,10 @@ def test_numbers_in_the_documents_are_those_of_the_code(text: str, sentence: str
 
 def test_numbers_in_words_are_those_of_the_code() -> None:
     safety, how_it_works = (" ".join(text.split()) for text in (SAFETY, HOW_IT_WORKS))
-    assert (power_limiter.MAX_REVERSIONS, needs.SETTLE_S, needs.RESERVE_SHARE) == (3, 21_600, 0.1)
+    assert (power_limiter.MAX_REVERSIONS, required_rate.SETTLE_S, required_rate.RESERVE_SHARE) == (3, 21_600, 0.1)
     assert (ProviderSettings().max_age_s, MAX_LAG_S) == (7_200, 86_400)
     assert "written again, three times" in safety
-    assert (estimate.WINSOR_DEVIATIONS, drift.REST_RATIO) == (3, 10)
+    assert (measurement.WINSOR_DEVIATIONS, drift.REST_RATIO) == (3, 10)
     assert "drawn in to three standard deviations" in how_it_works
     assert "not sooner than ten times what the first pass took" in how_it_works
     assert "ceased to hold more than two hours ago (`max_age_s`)" in safety
