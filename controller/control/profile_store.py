@@ -85,16 +85,6 @@ class StoredProfile:
     kind: Literal["exact", "prior"]
     origin: str
 
-    @property
-    def exact(self) -> PowerProfile | None:
-        """Return the curve where it is exact."""
-        return self.profile if self.kind == "exact" else None
-
-    @property
-    def prior(self) -> PowerProfile | None:
-        """Return the curve where it is a prior."""
-        return self.profile if self.kind == "prior" else None
-
 
 class ProfileStore:
     """The curves in a state directory.

@@ -214,9 +214,8 @@ class LimitControl:
         In doubt nothing is learnt, so that a trial would last for as long as the doubt. At the highest limit it may:
         that costs no time, and a brake that has gone shows nowhere else.
         """
-        if not self._measures_reference(state) and (state.drift.is_suspected or not state.is_exploring):
-            return None
-        return state.refinement.n_blocks + 1
+        is_exploring = state.is_exploring and not state.drift.is_suspected
+        return state.refinement.n_blocks + 1 if is_exploring or self._measures_reference(state) else None
 
     def _trial(self, state: Planned, plan: PlannedTarget, inputs: PlanInputs, n_block: int) -> Target:
         """Return the target of the block in which something is tried out."""
@@ -333,8 +332,8 @@ class RunLeader:
         self.limits.begin(
             floor_power_limit_w=floor_w,
             ceiling_power_limit_w=ceiling_w,
-            known=stored.exact if stored else None,
-            prior=stored.prior if stored else None,
+            known=stored.profile if stored and stored.kind == "exact" else None,
+            prior=stored.profile if stored and stored.kind == "prior" else None,
             n_gpus=len(self._gpus.uuids),
         )
 

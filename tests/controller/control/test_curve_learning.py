@@ -145,7 +145,7 @@ def test_a_job_with_stalls_keeps_to_the_curve_that_its_last_run_stored(tmp_path:
     with ProfileStore(tmp_path) as store:
         stored = store.load(KEY)
     assert stored is not None
-    again = begun(stored.exact)
+    again = begun(stored.profile)
     assert isinstance(again, Planned)
     assert train(again, duration_s=600.0, seed=seed + 100).n_drifts == 0
 

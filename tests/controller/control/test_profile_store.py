@@ -25,7 +25,7 @@ from tests.controller.control.profiles import KEY, OTHER, PROFILE, TIMEOUT_S, fi
 def test_a_profile_survives_the_controller(tmp_path: Path) -> None:
     known = loaded(kept(tmp_path, (KEY, PROFILE)))
     assert known == StoredProfile(profile=PROFILE, kind="exact", origin="measured before")
-    assert (known.exact, known.prior) == (PROFILE, None)
+    assert (known.kind, known.profile) == ("exact", PROFILE)
 
 
 def test_an_interrupted_profile_is_resumed_with_its_points(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_profile_of_another_configuration_is_a_prior_and_says_why(
     wanted = replace(KEY, **changes)  # type: ignore[arg-type]  # by name
     known = loaded(kept(tmp_path, (KEY, PROFILE)), wanted)
     assert known is not None
-    assert (known.kind, known.origin, known.exact, known.prior) == ("prior", origin, None, known.profile)
+    assert (known.kind, known.origin) == ("prior", origin)
 
 
 @pytest.mark.parametrize("changes", [{"job": "bert"}, {"gpu_model": "NVIDIA A40-48 Q"}, {"batch_size": None}])
