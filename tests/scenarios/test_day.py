@@ -220,7 +220,7 @@ async def test_without_a_known_end_the_run_falls_back_with_a_reason(tmp_path: Pa
         await Training(site).train(1_500)
         assert gpu.requested_power_limit_w <= PRIOR_W
     last = [change for change in site.limits(gpu) if change.reason not in {"profiling", "controller_stopped"}][-1]
-    assert "how many iterations" in last.detail
+    assert "remaining iterations" in last.detail
 
 
 async def test_a_job_is_planned_by_the_table_of_its_own(tmp_path: Path) -> None:
