@@ -127,10 +127,6 @@ class StubGpu(_Hooked):
         """Enforce a limit out of band, as a BMC does; None ends that."""
         self._library.stub_set_external(*self._place, round((power_limit_w or 0.0) * 1_000))
 
-    def reload_driver(self) -> None:
-        """Put the limit back to the default and the energy counter to 0."""
-        self._library.stub_reload(*self._place)
-
     @property
     def busy(self) -> bool:
         """Return whether a job computes on it."""

@@ -412,11 +412,6 @@ API void stub_set_busy(struct machine *machine, uint32_t index, uint32_t is_busy
   CHANGE(machine, index, gpu->is_busy = is_busy);
 }
 
-/* What a reload of the driver does: the default limit again, and a counter that starts anew. */
-API void stub_reload(struct machine *machine, uint32_t index) {
-  CHANGE(machine, index, (gpu->requested_mw = gpu->default_mw, gpu->energy_mj = gpu->visible_energy_mj = 0));
-}
-
 API uint32_t stub_power_mw(struct machine *machine, uint32_t index) { return power_mw(&machine->gpus[index]); }
 
 API uint32_t stub_enforced_mw(struct machine *machine, uint32_t index) { return enforced_mw(&machine->gpus[index]); }
