@@ -29,13 +29,14 @@ from policies.providers.base import (
 )
 from policies.providers.catalogue import Source
 from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import DAY_S, HOUR_S
 from publishers.mqtt.bus_config import BUS_SETTINGS
 from publishers.mqtt.client import probe_broker
 
 CAP_SYS_ADMIN: Final = 21
 FETCH_TIMEOUT_S: Final = 45.0
-LOOK_BACK_S: Final = 86_400.0
-LOOK_AHEAD_S: Final = 86_400.0
+LOOK_BACK_S: Final = DAY_S
+LOOK_AHEAD_S: Final = DAY_S
 _MEANINGS: Final[dict[type[SignalError], str]] = {
     SignalUnavailableError: "the controller retries, and uses the next provider or its own forecast meanwhile",
     SignalLimitedError: "too many requests, perhaps by other programs with the same token; the controller waits",
@@ -191,14 +192,16 @@ async def _ask(source: Source, *, what: str, now_s: float) -> Finding:
         return Finding(
             what=what, found=f"{name}: {_value(history, now_s, age_s)}; only the controller's own forecasts: {error}"
         )
-    ahead = f"its forecast reaches {(forecast.ends_s - now_s) / 3600:.0f} h ahead" if forecast else "it has no forecast"
+    ahead = (
+        f"its forecast reaches {(forecast.ends_s - now_s) / HOUR_S:.0f} h ahead" if forecast else "it has no forecast"
+    )
     return Finding(what=what, found=f"{name}: {_value(history, now_s, age_s)}; {ahead}")
 
 
 def _value(history: Signal, now_s: float, age_s: float) -> str:
     value = history.value_at(now_s if age_s == 0 else now_s - age_s - 1e-3)
     shown = "?" if value is None else f"{value:.4g}"
-    return f"{shown} {history.unit}, {history.kind}" + (f", {age_s / 3600:.1f} h old" if age_s else "")
+    return f"{shown} {history.unit}, {history.kind}" + (f", {age_s / HOUR_S:.1f} h old" if age_s else "")
 
 
 def _check_permission(config: Config) -> Finding:

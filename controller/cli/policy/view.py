@@ -11,11 +11,11 @@ from policies.batch_size.study import Belief
 from policies.service.records import ENDED, IN_FLIGHT, Job, Posterior, Trial
 from policies.service.trials.hardware import max_powers_w
 from policies.service.trials.observations import run_cost
-from policies.vocabulary.units import JOULES_PER_KWH
+from policies.vocabulary.units import HOUR_S, JOULES_PER_KWH
 
 _SCALES: Final = ((1e3 * JOULES_PER_KWH, "MWh"), (JOULES_PER_KWH, "kWh"), (JOULES_PER_KWH / 1e3, "Wh"), (1.0, "J"))
 NO_COST: Final = "no cost is known: no GPU was measured for these runs (set gpus=, or CUDA_VISIBLE_DEVICES)"
-_SHORTEST_HOURS_S: Final = 2 * 3_600.0
+_SHORTEST_HOURS_S: Final = 2 * HOUR_S
 _SHORTEST_MINUTES_S: Final = 120.0
 
 
@@ -169,7 +169,7 @@ def duration_text(duration_s: float | None) -> str:
     if duration_s is None:
         return "-"
     if duration_s >= _SHORTEST_HOURS_S:
-        return f"{duration_s / 3_600:.3g} h"
+        return f"{duration_s / HOUR_S:.3g} h"
     return f"{duration_s / 60:.3g} min" if duration_s >= _SHORTEST_MINUTES_S else f"{duration_s:.3g} s"
 
 

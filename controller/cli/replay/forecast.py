@@ -19,13 +19,14 @@ from policies.forecasting.evaluation import ForecastEvaluation, evaluate
 from policies.providers.base import SignalFileError
 from policies.providers.sources.csv_file import Trace, read_trace
 from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import DAY_S, HOUR_S
 
 if TYPE_CHECKING:
     from controller.cli.verb import Verbs
 
 MIN_STEP_S: Final = 300.0
-MAX_STEP_S: Final = 3_600.0
-MIN_SPAN_S: Final = 7 * 86_400.0
+MAX_STEP_S: Final = HOUR_S
+MIN_SPAN_S: Final = 7 * DAY_S
 """The first third is only history; a shorter rest has no statistical weight."""
 
 
@@ -87,7 +88,7 @@ def _unfit(path: Path, trace: Trace) -> Iterator[str]:
         yield f"{path}: the step is {trace.step_s:g} s: must be from {MIN_STEP_S:g} to {MAX_STEP_S:g} s"
     span_s = trace.ends_s - float(trace.starts_s[0])
     if span_s < MIN_SPAN_S:
-        yield f"{path}: spans {span_s / 86_400:.1f} days: must be at least {MIN_SPAN_S / 86_400:g}"
+        yield f"{path}: spans {span_s / DAY_S:.1f} days: must be at least {MIN_SPAN_S / DAY_S:g}"
 
 
 def _advance(progress: Progress, bar: TaskID, done: int, total: int) -> None:

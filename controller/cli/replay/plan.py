@@ -39,6 +39,7 @@ from policies.replay.power_limit.evaluation import (
 )
 from policies.replay.power_limit.example import example_run
 from policies.replay.power_limit.scenario import RunSpec, Scenario
+from policies.vocabulary.units import HOUR_S
 
 if TYPE_CHECKING:
     from controller.cli.verb import Verbs
@@ -48,7 +49,7 @@ MIN_HOURS: Final = 0.1
 MAX_HOURS: Final = 10_000
 MAX_PERIOD_MINUTES: Final = 1_440
 MAX_SLOWDOWN: Final = 10.0
-MAX_PERIOD_S: Final = 3_600.0
+MAX_PERIOD_S: Final = HOUR_S
 N_FRONT: Final = 24
 """The number of budgets along the fronts of the plots; they are dense where budgets are tight and the front bends."""
 FRONT_ETAS: Final = tuple(step / 20 for step in range(21))
@@ -191,7 +192,7 @@ def _replays(
             specs = run_specs(
                 scenario,
                 comparison,
-                base_duration_s=3_600 * options.hours,
+                base_duration_s=HOUR_S * options.hours,
                 n_starts=options.starts,
                 period_s=60 * options.period_minutes if options.period_minutes else min(file.step_s, MAX_PERIOD_S),
             )

@@ -8,10 +8,10 @@ from bokeh.models import LinearAxis, Range1d
 from bokeh.plotting import figure
 
 from controller.cli.page import FIRST_TWO_LEFT, new_figure, render_document, render_table
-from controller.cli.replay.plan_view import COLOURS, CURVES, SavingsReport, label, percent
+from controller.cli.replay.plan_view import COLOURS, CURVES, SavingsReport, example_title, label, percent
 from policies.replay.power_limit.evaluation import SavingsRow
 from policies.replay.power_limit.example import ExampleRun
-from policies.vocabulary.units import Values
+from policies.vocabulary.units import HOUR_S, Values
 
 _EXPLANATION: Final = (
     "Saved is carbon (or money), against the highest limit on the same runs; the budget is how much slower a run may "
@@ -21,7 +21,6 @@ _HEAD: Final = (
     "signal", "policy", "budget", "saved", "energy saved", "slower", "at worst", "runs",
 )  # fmt: skip
 MARGIN_W: Final = 5.0
-_HOUR_S: Final = 3_600.0
 
 
 def render(report: SavingsReport) -> bytes:
@@ -53,18 +52,14 @@ def _front(report: SavingsReport) -> figure:
     for policy, dash in CURVES.items():
         slower, saved = report.curve(policy)
         plot.line(slower, saved, line_width=2, line_dash=dash, color=COLOURS[policy], legend_label=policy)
-    for policy, rows in report.by_policy().items():
-        slower, saved = [100 * (row.slowdown_ratio - 1) for row in rows], [100 * row.carbon_saved_ratio for row in rows]
+    for policy, (slower, saved) in report.points().items():
         plot.scatter(slower, saved, size=9, color=COLOURS[policy], legend_label=policy)
     plot.legend.location, plot.legend.background_fill_alpha, plot.legend.click_policy = "bottom_right", 0.6, "hide"
     return plot
 
 
 def _example(example: ExampleRun) -> list[figure]:
-    at_most = f"at most {percent(example.max_slowdown - 1, n_digits=1)} % slower"
-    limits = new_figure(
-        f"a run on {example.signal}, {at_most}: mean limits by period, and the signal (grey)", "", "limit [W]"
-    )
+    limits = new_figure(example_title(example), "", "limit [W]")
     rates = new_figure("mean rates", "hours", "relative to the highest limit [%]", height=250, x_range=limits.x_range)
     low, high = float(example.values.min()), float(example.values.max())
     held_w = np.concatenate([timeline.limits_w for timeline in example.timelines.values()])
@@ -82,4 +77,4 @@ def _example(example: ExampleRun) -> list[figure]:
 
 
 def _stairs(plot: figure, edges_s: Values, values: Values, **style: Any) -> None:  # noqa: ANN401 — those of Bokeh
-    plot.step(edges_s / _HOUR_S, np.append(values, values[-1]), mode="after", line_width=1.5, **style)
+    plot.step(edges_s / HOUR_S, np.append(values, values[-1]), mode="after", line_width=1.5, **style)

@@ -6,10 +6,10 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.figure import Figure
 
-from controller.cli.replay.plan_view import COLOURS, CURVES, SavingsReport, percent
+from controller.cli.replay.plan_view import COLOURS, CURVES, SavingsReport, example_title
 from policies.replay.power_limit.example import ExampleRun
+from policies.vocabulary.units import HOUR_S
 
-_HOUR_S: Final = 3_600.0
 _STYLES: Final = {"solid": "-", "dashed": "--", "dotted": ":"}
 
 
@@ -30,9 +30,7 @@ def _draw_front(axes: Any, report: SavingsReport) -> None:  # noqa: ANN401 — m
     for policy, dash in CURVES.items():
         slower, saved = report.curve(policy)
         axes.plot(slower, saved, _STYLES[dash], color=COLOURS[policy], label=f"{policy}, all")
-    for policy, rows in report.by_policy().items():
-        slower = [100 * (row.slowdown_ratio - 1) for row in rows]
-        saved = [100 * row.carbon_saved_ratio for row in rows]
+    for policy, (slower, saved) in report.points().items():
         axes.plot(slower, saved, "o", color=COLOURS[policy], label=policy)
     axes.set(xlabel="slower [%]", ylabel="saved [%]")
     axes.grid(alpha=0.3)
@@ -41,16 +39,13 @@ def _draw_front(axes: Any, report: SavingsReport) -> None:  # noqa: ANN401 — m
 
 def _draw_example(limits: Any, rates: Any, example: ExampleRun) -> None:  # noqa: ANN401 — matplotlib is optional
     behind = limits.twinx()
-    behind.stairs(example.values, example.edges_s / _HOUR_S, color="#a0aec0", linewidth=2, baseline=None)
+    behind.stairs(example.values, example.edges_s / HOUR_S, color="#a0aec0", linewidth=2, baseline=None)
     behind.set_ylabel(example.unit)
     for policy, timeline in example.timelines.items():
         style = {"color": COLOURS[policy], "alpha": 0.8, "baseline": None}
-        limits.stairs(timeline.limits_w, timeline.edges_s / _HOUR_S, label=policy, **style)
-        rates.stairs(100 * timeline.rate_ratios, timeline.edges_s / _HOUR_S, **style)
-    at_most = f"at most {percent(example.max_slowdown - 1, n_digits=1)} % slower"
-    limits.set(
-        ylabel="limit [W]", title=f"a run on {example.signal}, {at_most}: mean limits by period, and the signal (grey)"
-    )
+        limits.stairs(timeline.limits_w, timeline.edges_s / HOUR_S, label=policy, **style)
+        rates.stairs(100 * timeline.rate_ratios, timeline.edges_s / HOUR_S, **style)
+    limits.set(ylabel="limit [W]", title=example_title(example))
     limits.set_zorder(behind.get_zorder() + 1)
     limits.patch.set_visible(False)
     rates.set(xlabel="hours", ylabel="rate relative to\nthe highest limit [%]")

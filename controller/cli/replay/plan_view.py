@@ -71,11 +71,13 @@ class SavingsReport:
         """Return the rows of the mean over signals, or of the only signal."""
         return self.overall_of(self.rows)
 
-    def by_policy(self) -> dict[str, list[SavingsRow]]:
-        """Return the overall rows of each policy."""
-        groups: dict[str, list[SavingsRow]] = {}
+    def points(self) -> dict[str, tuple[list[float], list[float]]]:
+        """Return slowdown [%] and savings [%] of each row, by policy."""
+        groups: dict[str, tuple[list[float], list[float]]] = {}
         for row in self.overall:
-            groups.setdefault(row.policy, []).append(row)
+            slower, saved = groups.setdefault(row.policy, ([], []))
+            slower.append(100 * (row.slowdown_ratio - 1))
+            saved.append(100 * row.carbon_saved_ratio)
         return groups
 
     def curve(self, policy: str) -> tuple[list[float], list[float]]:
@@ -96,6 +98,12 @@ class SavingsReport:
     def where(self) -> str:
         """Return the text of what the overall rows are for."""
         return f"mean of {self.n_signals} signals" if self.n_signals > 1 else self.rows[0].signal
+
+
+def example_title(example: ExampleRun) -> str:
+    """Return the title of the plot of an example run."""
+    at_most = f"at most {percent(example.max_slowdown - 1, n_digits=1)} % slower"
+    return f"a run on {example.signal}, {at_most}: mean limits by period, and the signal (grey)"
 
 
 def label(row: SavingsRow) -> str:

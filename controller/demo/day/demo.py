@@ -35,13 +35,14 @@ from controller.demo.runner import (
 )
 from controller.gpu.simulation.backend import SimulatedBackend, SimulatedGpu
 from policies.providers.catalogue import Source
+from policies.vocabulary.units import DAY_S
 from publishers.messages.topics import Topics
 from publishers.mqtt.client import MqttClient
 from publishers.mqtt.embedded_broker import EmbeddedBroker
 from publishers.shared.boot_id import read_boot_id
 
 SHORTEST_DAY_S: Final = 5.0
-LONGEST_DAY_S: Final = 86_400.0
+LONGEST_DAY_S: Final = DAY_S
 START_TIMEOUT_S: Final = 20.0
 END_TIMEOUT_S: Final = 15.0
 _SPARE_S: Final = 60.0

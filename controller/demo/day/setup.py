@@ -29,7 +29,7 @@ from controller.gpu.simulation.measured_curve import A40_RESNET50, MeasuredCurve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
 from policies.providers.sources.csv_file import CsvSettings
-from policies.vocabulary.units import DAY_S
+from policies.vocabulary.units import DAY_S, HOUR_S
 from publishers.mqtt.bus_config import BusConfig
 
 JOB: Final = "resnet50"
@@ -37,7 +37,7 @@ RUN: Final = "demo"
 NODE: Final = "demo"
 LEAD_IN_S: Final = 1.0
 """The real time between the start of the clock and the first iteration, in which the controller starts [s]."""
-BUSY_S: Final = 23 * 3_600.0
+BUSY_S: Final = 23 * HOUR_S
 """The job would fill this much of the day at the prior limit [s]."""
 FLUSH_S: Final = 0.015
 _SETTLE_S, _SHORTEST_SETTLE_S = 0.5, 0.01

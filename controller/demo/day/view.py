@@ -15,10 +15,11 @@ from rich.text import Text
 
 from controller.clock import Clock
 from controller.demo.day.monitor import N_SLOTS, BusMonitor
+from policies.vocabulary.units import HOUR_S
 from publishers.messages.reports import LimitChange
 
 REFRESH_S: Final = 0.125
-LINE_PERIOD_S: Final = 3 * 3_600.0
+LINE_PERIOD_S: Final = 3 * HOUR_S
 """The shortest time between two printed limit changes in a pipe, in simulated time [s]."""
 _N_REASONS: Final = 4
 

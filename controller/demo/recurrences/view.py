@@ -11,8 +11,10 @@ from rich.text import Text
 
 from controller.demo.recurrences.jobs import RecurringJob
 from controller.demo.recurrences.training import TrainedRun
+from policies.vocabulary.units import HOUR_S
 
 _BAR: Final = 30
+JOULES_PER_WH: Final = 3_600.0
 _COLUMNS: Final = "{:>3} {:>10}  {:<13} {:>9} {:>9} {:>9}  {}"
 _HEADINGS: Final = ("#", "batch size", "epochs", "energy", "time", "cost/best", "why")
 
@@ -86,10 +88,10 @@ class RecurrencesView:
 
 def energy_text(energy_j: float) -> str:
     """Return an energy for people."""
-    energy_wh = energy_j / 3_600.0
+    energy_wh = energy_j / JOULES_PER_WH
     return f"{energy_wh / 1_000:.3g} kWh" if energy_wh >= 1_000 else f"{energy_wh:.3g} Wh"  # noqa: PLR2004 — a kilo
 
 
 def hours_text(duration_s: float) -> str:
     """Return a duration for people."""
-    return f"{duration_s / 3_600:.3g} h" if duration_s >= 3_600 else f"{duration_s / 60:.3g} min"  # noqa: PLR2004
+    return f"{duration_s / HOUR_S:.3g} h" if duration_s >= HOUR_S else f"{duration_s / 60:.3g} min"

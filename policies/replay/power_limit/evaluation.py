@@ -19,7 +19,7 @@ from policies.replay.power_limit.planner import (
 )
 from policies.replay.power_limit.scenario import RunSpec, Scenario, run_starts_s
 from policies.replay.power_limit.simulation import RunResult, replay_run
-from policies.vocabulary.units import Values
+from policies.vocabulary.units import DAY_S, Values
 
 PolicyName = Literal[
     "max", "best-static", "static-mix", "zeus", "chase", "chase-svr", "chase-perfect", "chase-best-eta",
@@ -27,7 +27,7 @@ PolicyName = Literal[
 ]  # fmt: skip
 POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
 ZEUS_ETA: Final = 0.5
-HISTORY_S: Final = 14 * 86_400.0
+HISTORY_S: Final = 14 * DAY_S
 """The history before the first run, if the signal has that much."""
 OVERRUN_RATIO: Final = 1.02
 """How far the signal reaches beyond the time budget, for policies that overrun it a little."""

@@ -8,8 +8,9 @@ from policies.forecasting import ForecasterState, advance, persistence
 from policies.planning import Objective, SwitchingRules, choose_power_limit
 from policies.replay.power_limit.simulation import Policy, PolicyInput, Setpoint
 from policies.vocabulary.signal import ESTIMATED, Signal
+from policies.vocabulary.units import DAY_S
 
-HORIZON_S: Final = 86_400.0
+HORIZON_S: Final = DAY_S
 """The horizon of forecasts."""
 MIN_DWELL_S: Final = 60.0
 MIN_GAIN_RATIO: Final = 0.001

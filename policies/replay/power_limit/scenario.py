@@ -12,9 +12,9 @@ import numpy as np
 
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.signal import Signal
-from policies.vocabulary.units import Values
+from policies.vocabulary.units import DAY_S, Values
 
-HISTORY_S: Final = 60 * 86_400.0
+HISTORY_S: Final = 60 * DAY_S
 """How much history policies get: no planner and no forecaster looks further back."""
 SAME_RATIO: Final = 1e-12
 """Tolerance for rounding in the number of periods."""
@@ -137,8 +137,8 @@ def run_starts_s(
     """
     begin_s, latest_s = float(scenario.edges_s[0]), float(scenario.edges_s[-1]) - longest_s
     if latest_s < begin_s:
-        days = float(scenario.edges_s[-1] - begin_s) / 86_400
-        raise ValueError(f"spans {days:.1f} days: must be at least {longest_s / 86_400:.1f} days for these runs")
+        days = float(scenario.edges_s[-1] - begin_s) / DAY_S
+        raise ValueError(f"spans {days:.1f} days: must be at least {longest_s / DAY_S:.1f} days for these runs")
     first_s = min(begin_s + history_s, latest_s)
     offsets_s = np.linspace(first_s, latest_s, n_starts) - begin_s
     return [float(begin_s + math.floor(offset_s / period_s + SAME_RATIO) * period_s) for offset_s in offsets_s]
