@@ -120,10 +120,15 @@ class SignalFeed:
         return self._best.current.history if self._best else None
 
     def value_at(self, time_s: float) -> float | None:
-        """Return the value at a time [Unix s]; the last known one stands in for a missing one."""
-        history = self._best.current.history if self._best else None
-        if history is not None and (value := history.last_value_at(time_s)) is not None:
-            self._last_value = value
+        """Return the value at a time [Unix s]; the last known one stands in for a missing one.
+
+        None until a value is in force: an old one that was loaded from the disk stands in for nothing.
+        """
+        history = self.history()
+        value = None if history is None else history.value_at(time_s)
+        if value is None and history is not None and self._last_value is not None:
+            value = history.last_value_at(time_s)
+        self._last_value = self._last_value if value is None else value
         return self._last_value
 
     def forecast(self) -> Signal | None:

@@ -69,6 +69,8 @@ class HistoryStore:
         self._writer = FileWriter(folder, what="signal histories")
         self._reader = WorkerThreads("gridchase signal histories")
         self._load_fault = FaultLog(_LOGGER, recovered="signal history is readable again")
+        self._loading: Path | None = None
+        self._timed_out: Path | None = None
 
     def path_of(self, key: str) -> Path:
         """Return the file of a source."""
@@ -80,10 +82,13 @@ class HistoryStore:
         The first may start before `since_s`: no value is cut in two.
         """
         path = self.path_of(key)
+        if self._is_hanging():
+            return None
         try:
             async with asyncio.timeout(LOAD_TIMEOUT_S):
-                stored = await self._reader.run(lambda: self._read(path))
+                stored = await self._reader.run(lambda: self._load(path))
         except TimeoutError:
+            self._timed_out = path
             self._load_fault.report(f"{path}: the disk does not answer; the signal history is not loaded")
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
@@ -108,6 +113,17 @@ class HistoryStore:
         self._writer.close()
         self._reader.shutdown()
 
+    def _is_hanging(self) -> bool:
+        """Return whether a read that timed out has not returned yet: then no other one is worth waiting for."""
+        return self._timed_out is not None and self._timed_out == self._loading
+
+    def _load(self, path: Path) -> Signal | None:
+        self._loading = path
+        try:
+            return self._read(path)
+        finally:
+            self._loading = None
+
     def _content(self, path: Path, series: Signal, *, since_s: float) -> bytes:
         """Return the new content of a file; it is merged with the old one, which may have been unreadable at start."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -131,7 +147,7 @@ class HistoryStore:
             version = msgspec.msgpack.decode(content, type=_Version).version
             if version == VERSION:
                 return _decode(content)
-        except (ValueError, msgspec.MsgspecError) as error:
+        except (ValueError, RecursionError, msgspec.MsgspecError) as error:
             if self._is_read_only:
                 raise ValueError(f"is damaged: {error}") from error
             aside = path.with_suffix(".corrupt")

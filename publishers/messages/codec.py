@@ -85,7 +85,7 @@ def decode(payload: bytes, kind: type[M]) -> M:
     """Return the message of class `kind` in `payload`.
 
     Raises:
-        WireError: it is too long, malformed, or some value is missing, of the wrong type or out of bounds.
+        DecodeError: it is too long, malformed, or some value is missing, of the wrong type or out of bounds.
     """
     if len(payload) > MAX_MESSAGE_BYTES:
         raise DecodeError(f"{len(payload)} bytes: must be at most {MAX_MESSAGE_BYTES}")

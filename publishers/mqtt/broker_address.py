@@ -219,5 +219,5 @@ class BrokerAddress:
 
 
 def without_password(url: str) -> str:
-    """Return a URL without user name and password, for messages; whatever they hold of `:`, `/` and `@`."""
-    return re.sub(r"://.*@", "://…@", url, flags=re.DOTALL)
+    """Return a URL, perhaps without a scheme, without user name and password: they may hold any of `:`, `/` and `@`."""
+    return re.sub(r"\A([A-Za-z][A-Za-z0-9+.-]*://)?.*@", r"\1…@", url, flags=re.DOTALL)

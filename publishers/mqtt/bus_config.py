@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Final
 
 from publishers.messages.codec import TopicRoot
-from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError, SettingNames
+from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError, SettingNames, without_password
 from publishers.shared.secret_file import read_secret_file
-from publishers.shared.toml_config import Section, redacted_repr
+from publishers.shared.toml_config import Section
 
 BUS_SETTINGS: Final = SettingNames.of_table("bus")
 
@@ -32,7 +32,7 @@ def bus_faults(bus: BusConfig, *, is_optional: bool = False) -> Iterator[str]:
     if bus.password_file and not bus.username:
         yield 'bus.username = "": must be set, because bus.password_file is'
     if bus.ca_file and not bus.url.startswith("mqtts://"):
-        yield f"bus.url = {redacted_repr(bus.url)}: must start with mqtts:// where bus.ca_file is set"
+        yield f"bus.url = {without_password(bus.url)!r}: must start with mqtts:// where bus.ca_file is set"
     for key, file in (("bus.password_file", bus.password_file), ("bus.ca_file", bus.ca_file)):
         if file and not Path(file).is_file():
             yield f"{key} = {file!r}: there is no such file"

@@ -385,7 +385,7 @@ async def probe_broker(
     try:
         address = BrokerAddress(url=url, username=username, password=password, ca_file=ca_file)
     except BrokerAddressError as error:
-        return str(error)
+        return error.sentence(setting_names or SettingNames())
     topic, returned = f"{root}/probe/{secrets.token_hex(8)}", asyncio.Event()
     install_quiet_handler(asyncio.get_running_loop())
     try:

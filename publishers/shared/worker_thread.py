@@ -5,6 +5,7 @@ would keep the process alive; these threads do not. Their queue is bounded: when
 """
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -35,6 +36,7 @@ class WorkerThreads:
 
         Raises:
             TimeoutError: too many calls are waiting.
+            OSError: the system has no thread left.
         """
         if self._calls.qsize() >= MAX_WAITING:
             raise TimeoutError(f"{MAX_WAITING} calls are waiting for {self._name}")
@@ -51,8 +53,13 @@ class WorkerThreads:
 
     def _start(self) -> None:
         while self._n_started < self._size:
+            try:
+                threading.Thread(target=_work, args=(self._calls,), name=self._name, daemon=True).start()
+            except RuntimeError as error:
+                if not self._n_started:
+                    raise OSError(errno.EAGAIN, f"no thread for {self._name}: {error}") from error
+                return  # the others do its work; the next call tries again
             self._n_started += 1
-            threading.Thread(target=_work, args=(self._calls,), name=self._name, daemon=True).start()
 
 
 def settle(future: Future[Result], call: Callable[[], Result]) -> None:

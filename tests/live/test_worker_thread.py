@@ -98,3 +98,18 @@ async def test_the_threads_end_when_they_are_shut_down() -> None:
         await eventually(lambda: n_threads() == 0)
         assert await threads.run(lambda: 1) == 1
     await eventually(lambda: n_threads() == 0)
+
+
+async def test_a_system_without_threads_fails_the_call_and_the_next_one_tries_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with worker_threads(2) as (threads, _):
+        with monkeypatch.context() as system:
+            system.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(OSError, match="no thread for threads under test"):
+                await threads.run(lambda: 1)
+        async with asyncio.timeout(10.0):
+            assert await threads.run(lambda: 2) == 2

@@ -81,6 +81,18 @@ async def test_a_failing_provider_leaves_what_is_known_and_says_why(caplog: pyte
     assert caplog.messages[-1] == ("signal: fixed: HTTP 503; holding the last value of fixed, which ended 1.1 h ago")
 
 
+async def test_the_last_value_stands_in_for_a_missing_one_once_one_was_in_force() -> None:
+    provider = FixedProvider(until(-10.0, 500.0))
+    bench = Bench(provider)
+    async with bench.working():
+        assert (bench.feed.freshness, bench.feed.value_at(MIDNIGHT_S)) == (Freshness.STALE, None)
+        provider.series = until(1.0, 200.0)
+        await hours(1.5)
+        assert bench.feed.value_at(MIDNIGHT_S + 0.5 * HOUR_S) == 200.0
+        await hours(8)
+        assert (bench.feed.freshness, bench.feed.value_at(MIDNIGHT_S + 9 * HOUR_S)) == (Freshness.STALE, 200.0)
+
+
 class HangingProvider(FixedProvider):
     """A provider that never answers."""
 

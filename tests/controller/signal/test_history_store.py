@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 from controller.signal import history_store
 from controller.signal.history_store import HistoryStore, _decode, _encode
 from policies.vocabulary.signal import Signal, constant_signal
+from tests.live.conftest import wait_until
 
 NAN = float("nan")
 DAY = Signal(
@@ -184,6 +186,14 @@ def test_beside_a_running_controller_nothing_is_written(tmp_path: Path, caplog: 
 
 
 @live
+def test_endlessly_nested_content_is_damage_too(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path)
+    store.path_of(KEY).write_bytes(b"\x82\xa1x" + b"\x91" * 100_000 + b"\xc0\xa7version\x01")
+    assert value(store) is None
+    assert len(list(tmp_path.glob("*.corrupt"))) == 1
+
+
+@live
 def test_a_file_of_a_later_version_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = HistoryStore(tmp_path)
     save(store, DAY)
@@ -264,9 +274,29 @@ def test_a_hanging_disk_delays_loading_for_a_bounded_time(
     monkeypatch.setattr(store, "_read", lambda path: back.wait(30.0) and read(path))
     assert value(store) is None
     assert "the disk does not answer" in caplog.text
-    back.set()
     monkeypatch.setattr(history_store, "LOAD_TIMEOUT_S", 30.0)
+    started_s = time.monotonic()
+    assert value(store) is None
+    assert time.monotonic() - started_s < 15.0, "a disk that still hangs is not waited for again"
+    back.set()
+    store._reader.shutdown()
+    wait_until(lambda: store._loading is None)
     assert value(store) == 300.0
+
+
+@live
+def test_a_system_without_threads_costs_the_history_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(HistoryStore(tmp_path), DAY)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as system:
+        system.setattr(threading.Thread, "start", refuse)
+        assert value(HistoryStore(tmp_path)) is None
+    assert "no thread for" in caplog.text
 
 
 @live
