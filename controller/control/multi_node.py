@@ -6,7 +6,7 @@ the rate of all of them.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,17 +62,8 @@ def joint_profile(own: PowerProfile, share: NodeShare, parts: Iterable[NodeProfi
         else:
             power_w = power_w + own.fastest.power_w * part.n_gpus / share.n_gpus
     power_w = power_w + own.fastest.power_w * max(n_missing, 0) / share.n_ranks + share.host_power_w * n_nodes
-    return PowerProfile(
-        tuple(
-            replace(
-                point,
-                power_w=float(watts),
-                power_ci_w=None if point.power_ci_w is None else point.power_ci_w * float(watts) / point.power_w,
-                iterations_per_s=point.iterations_per_s * float(ratio),
-            )
-            for point, watts, ratio in zip(own.points, power_w, slowest_ratio, strict=True)
-        )
-    )
+    ratios = zip(own.points, (power_w / own.power_w).tolist(), slowest_ratio.tolist(), strict=True)
+    return PowerProfile(tuple(point.scaled(power_ratio=power, rate_ratio=rate) for point, power, rate in ratios))
 
 
 def _ratios(own: PowerProfile, part: NodeProfile, unmeasured_ratio: float) -> NDArray[np.float64]:
