@@ -2,7 +2,7 @@
 
 The policy service, as a process of its own, on an SQLite file with 10,000 jobs of 100 observations; runs of jobs taken
 at random ask over mosquitto, at QoS 1: one after the other, then eight at a time. The time is from the publication of
-the question to the answer in the hands of who asked.
+the request to the receipt of the answer.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from policies.service.config import HttpConfig, PolicyConfig, StoreConfig
 from policies.service.records import Job, Result, Trial
 from policies.service.store import queries
 from policies.service.store.store import open_store
+from policies.vocabulary.units import DAY_S
 from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient
 from tests.benchmarks.controller import peak_mib, processor_s
@@ -45,10 +46,9 @@ BEST_RATIO: Final = 0.7
 N_JOBS: Final = 10_000
 N_TRIALS: Final = 100
 N_WARM: Final = 100
-N_QUESTIONS: Final = 2_000
+N_REQUESTS: Final = 2_000
 N_AT_ONCE: Final = 8
 BAR_MS: Final = 20.0
-DAY_S: Final = 86_400.0
 
 
 def trials_of(job: str, dice: np.random.Generator, now_s: float) -> Iterator[Trial]:
@@ -87,7 +87,7 @@ def trials_of(job: str, dice: np.random.Generator, now_s: float) -> Iterator[Tri
 
 
 async def fill(file: Path) -> None:
-    """Make the database, with its past."""
+    """Create the database, with its past."""
     async with open_store(f"sqlite:///{file}", timeout_s=60.0):
         pass
     dice, now_s = np.random.default_rng(4), time.time()
@@ -128,10 +128,10 @@ def serving(broker: Mosquitto, file: Path, directory: Path) -> Iterator["subproc
         child.wait(20)
 
 
-async def ask(runs: Runs, name: str, n_questions: int, dice: np.random.Generator) -> list[float]:
+async def ask(runs: Runs, name: str, n_requests: int, dice: np.random.Generator) -> list[float]:
     """Ask one after the other; return how long each took [ms]."""
     took_ms = []
-    for number in range(n_questions):
+    for number in range(n_requests):
         job = f"job-{dice.integers(N_JOBS)}"
         begin_ns = time.perf_counter_ns()
         answer = await runs.ask(job, f"{name}-{number}")
@@ -141,15 +141,15 @@ async def ask(runs: Runs, name: str, n_questions: int, dice: np.random.Generator
 
 
 async def measured(broker: Mosquitto) -> tuple[list[float], list[float]]:
-    """Return the times of questions one after the other, and of eight at a time [ms]."""
+    """Return the times of requests one after the other, and of eight at a time [ms]."""
     async with MqttClient(url=broker.url) as bus:
         runs = Runs(bus, batch_sizes=BATCH_SIZES, default=BATCH_SIZES[0])
         await eventually(lambda: bus.connected)
         await ask(runs, "warm", N_WARM, np.random.default_rng(1))
-        alone_ms = await ask(runs, "alone", N_QUESTIONS, np.random.default_rng(2))
+        alone_ms = await ask(runs, "alone", N_REQUESTS, np.random.default_rng(2))
         async with asyncio.TaskGroup() as tasks:
             crowd = [
-                tasks.create_task(ask(runs, f"crowd-{k}", N_QUESTIONS // N_AT_ONCE, np.random.default_rng(10 + k)))
+                tasks.create_task(ask(runs, f"crowd-{k}", N_REQUESTS // N_AT_ONCE, np.random.default_rng(10 + k)))
                 for k in range(N_AT_ONCE)
             ]
         return alone_ms, [took_ms for task in crowd for took_ms in task.result()]
@@ -173,8 +173,8 @@ def table(file: Path, note: str) -> Iterator[str]:
         broker.start()
         with serving(broker, file, directory) as child:
             alone_ms, crowd_ms = asyncio.run(measured(broker))
-            n_questions = len(alone_ms) + len(crowd_ms) + N_WARM
-            memory_mib, question_ms = peak_mib(child.pid), 1e3 * processor_s(child.pid) / n_questions
+            n_requests = len(alone_ms) + len(crowd_ms) + N_WARM
+            memory_mib, request_ms = peak_mib(child.pid), 1e3 * processor_s(child.pid) / n_requests
         broker.stop()
         p99_ms = sorted(alone_ms)[int(0.99 * len(alone_ms))]
         now = datetime.now(UTC)
@@ -182,15 +182,15 @@ def table(file: Path, note: str) -> Iterator[str]:
         yield (
             f"{now:%Y-%m-%d}, {os.cpu_count()} cores of {platform.machine()}, Linux {platform.release()}, Python "
             f"{platform.python_version()}, SQLite {sqlite3.sqlite_version}, "
-            f"SQLAlchemy {metadata.version('sqlalchemy')}, gridchase {VERSION}; who asks, mosquitto and the service "
+            f"SQLAlchemy {metadata.version('sqlalchemy')}, gridchase {VERSION}; client, mosquitto and the service "
             f"share the cores{note and f', {note}'}.\n"
         )
         yield (
             f"{N_JOBS:,} jobs of {N_TRIALS} observations, {len(BATCH_SIZES)} batch sizes each"
             f" ({file.stat().st_size / 2**20:,.0f} MiB), jobs taken at random, QoS 1 both ways. The service peaked at"
-            f" {memory_mib:.0f} MiB and used {question_ms:.1f} ms of a core for a question, its start included.\n"
+            f" {memory_mib:.0f} MiB and used {request_ms:.1f} ms of a core per request, its start included.\n"
         )
-        yield "| questions | n | median [ms] | 90 % [ms] | 99 % [ms] | maximum [ms] |"
+        yield "| requests | n | median [ms] | 90 % [ms] | 99 % [ms] | maximum [ms] |"
         yield "|---|---:|---:|---:|---:|---:|"
         yield row("one after the other", alone_ms)
         yield row(f"{N_AT_ONCE} at a time", crowd_ms)
@@ -202,8 +202,8 @@ def main() -> None:
     """Measure, and print the table or write it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"rewrite {TABLE.name}")
-    parser.add_argument("--database", type=Path, default=Path(), help="use this file, made where it is missing")
-    parser.add_argument("--note", default="", help="what else there is to say of the circumstances")
+    parser.add_argument("--database", type=Path, default=Path(), help="use this file, created where it is missing")
+    parser.add_argument("--note", default="", help="a note on the circumstances")
     arguments = parser.parse_args()
     text = "\n".join(table(arguments.database, arguments.note))
     print(text)

@@ -11,11 +11,12 @@ from msgspec.structs import replace
 from policies.service.errors import JobMismatchError, RequestError
 from policies.service.records import IN_FLIGHT, Job, JobExport, Timing, Trial
 from policies.service.trials.lifecycle import check_result, n_epochs
+from policies.vocabulary.units import DAY_S
 from publishers.messages.topics import is_name
 
 MAX_CANDIDATES: Final = 256
 MAX_BATCH_SIZE: Final = 1 << 31
-MAX_AHEAD_S: Final = 86_400.0
+MAX_AHEAD_S: Final = DAY_S
 """How far the clock of an export's origin may be ahead; a lease renewed later than that would never expire."""
 MAX_RECURRENCE: Final = 1 << 30
 """Half of what a record holds, so that as many recurrences can follow an import."""

@@ -21,9 +21,9 @@ from policies.service.trials.lifecycle import (
     with_result,
 )
 from policies.service.trials.validation import MAX_RECURRENCE, check_exports, with_sorted_batch_sizes
+from policies.vocabulary.units import DAY_S
 
 NOW_S = 1e9
-DAY_S = 86_400.0
 JOB = Job(name="job", batch_sizes=(16, 32), default_batch_size=32, created_at_s=NOW_S)
 TRIAL = Trial(
     job="job",
