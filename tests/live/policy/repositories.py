@@ -1,4 +1,4 @@
-"""Desks on both databases, and what is asked of and told to them: what the tests of the store share."""
+"""Repositories on both databases, shared by the tests of the store."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -1,15 +1,11 @@
-"""One job that runs now on these GPUs, now on those, on both databases: bounds, and the tables from before."""
+"""One job that runs now on these GPUs, now on those, on both databases: its cost bounds."""
 
 from itertools import cycle, islice
 
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import Connection, text
 
 from policies.service.records import Result, TrialUpdate
-from policies.service.store.store import open_store
-from tests.live.policy.repositories import TIMEOUT_S, ask, open_repositories, postgres_server, url
+from tests.live.policy.repositories import ask, open_repositories, postgres_server, url
 from tests.policies.service.repositories import Repositories
 
 __all__ = ["postgres_server", "url"]
@@ -65,33 +61,3 @@ async def test_on_unknown_gpus_a_run_has_no_bound_until_another_has_ended_there(
         await ask(db, "run-2")
         await tell(db, "run-2", SLOW, epochs=N_EPOCHS, reached=True)
         assert (await tell(db, "run-1", SLOW, epochs=10 * N_EPOCHS + 1)).stop is not None
-
-
-async def test_a_bound_of_a_former_version_is_of_unknown_gpus_and_binds(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def first_schema(config: Config, _: str) -> None:
-        upgrade(config, "0001")
-
-    upgrade = command.upgrade
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "upgrade", first_schema)
-        async with open_store(url, timeout_s=TIMEOUT_S) as store:
-            await store.write(_fill)
-    async with open_repositories(url) as db:
-        told = await tell(db, "run", SLOW, epochs=1)
-        assert (told.trial.bound_gpu_model, told.stop is not None) == (None, True)
-
-
-def _fill(connection: Connection) -> None:
-    """Write a job and a trial as the first version did."""
-    connection.execute(
-        text("INSERT INTO jobs (name, batch_sizes, default_batch_size, created_at_s) VALUES ('job', '[16, 32]', 32, 0)")
-    )
-    connection.execute(
-        text(
-            "INSERT INTO trials (job, number, run, recurrence, batch_size, state, requested_at_s, heard_at_s, lease_s, "
-            "cost_bound, bound_eta, reason, detail) "
-            "VALUES ('job', 0, 'run', 0, 32, 'open', 1, 1, 600, 10, 0.5, 'x', '')"
-        )
-    )

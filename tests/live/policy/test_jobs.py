@@ -1,4 +1,4 @@
-"""One contract for both databases: what is taken out of one is taken into another, whole or not at all."""
+"""One contract for both databases: jobs are exported from one and imported into another, whole or not at all."""
 
 from pathlib import Path
 
@@ -6,9 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from policies.service.errors import RequestError
-from policies.service.records import ImportCounts, Result
+from policies.service.records import ImportCounts, JobExport, Result
 from tests.live.policy.postgres import postgres_server
 from tests.live.policy.repositories import DONE, NO_TIMING, ask, open_repositories, url
+from tests.policies.service.repositories import Repositories
 
 __all__ = ["postgres_server", "url"]
 pytestmark = pytest.mark.live
@@ -75,3 +76,31 @@ async def test_an_imported_trial_has_an_end_exactly_where_its_state_is_one(url: 
         (summary,) = await db.jobs.jobs()
         assert (summary.n_in_flight, summary.n_ended) == (1, 1)
         assert [one.run for one in await db.trials.expire_leases(now_s=1e6)] == ["runs"]
+
+
+async def exported(db: Repositories) -> JobExport:
+    await ask(db, "run-0")
+    await db.trials.report("job", "run-0", DONE, now_s=2.0)
+    (export,) = await db.jobs.export()
+    return export
+
+
+async def test_batch_sizes_in_another_order_are_those_of_the_job_that_its_runs_describe(url: str) -> None:
+    async with open_repositories(url) as db:
+        export = await exported(db)
+        turned = replace(export, job=replace(export.job, batch_sizes=(64, 16, 32)))
+        assert (await db.jobs.import_([turned], now_s=9.0)).n_known_jobs == 1
+        await db.jobs.forget("job")
+        assert (await db.jobs.import_([turned], now_s=9.0)).n_jobs == 1
+        assert await db.jobs.export() == [export]
+        assert (await db.jobs.posterior("job")).n_observations == 1
+        assert (await ask(db, "run-1")).number == 1
+
+
+async def test_the_highest_recurrence_that_is_recorded_is_counted_on(url: str) -> None:
+    async with open_repositories(url) as db:
+        export = await exported(db)
+        await db.jobs.forget("job")
+        (trial,) = export.trials
+        await db.jobs.import_([replace(export, trials=(replace(trial, recurrence=1 << 30),))], now_s=9.0)
+        assert (await ask(db, "run-1")).recurrence == (1 << 30) + 1

@@ -1,6 +1,7 @@
-"""One contract for both databases: what the db promises of jobs, runs and their results."""
+"""One contract for both databases: what the repositories promise of jobs, runs and their results."""
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from policies.batch_size import Choice
+from policies.batch_size import Choice, Study, describe
 from policies.service.config import LearningConfig
 from policies.service.errors import (
     JobMismatchError,
@@ -18,9 +19,13 @@ from policies.service.errors import (
     UnknownTrialError,
 )
 from policies.service.records import JobSettings, Result
+from policies.service.trials import learning
 from policies.service.trials.jobs import MAX_PAGE
+from policies.service.trials.repository import TrainedBatchSize
+from policies.vocabulary.units import DAY_S
 from tests.live.policy.postgres import postgres_server
 from tests.live.policy.repositories import DONE, SIZES, ask, open_repositories, url
+from tests.policies.service.repositories import Repositories
 
 __all__ = ["postgres_server", "url"]
 pytestmark = pytest.mark.live
@@ -202,3 +207,88 @@ async def test_what_is_not_there_is_unknown(url: str) -> None:
                 await call("nowhere")
         with pytest.raises(UnknownTrialError):
             await db.jobs.trial("nowhere", "run")
+
+
+NOW_S = 10 * DAY_S
+LEASE_S = LearningConfig().lease_s
+
+
+async def test_a_dead_run_that_a_clock_ahead_has_heard_of_is_released_after_its_lease(url: str) -> None:
+    async with open_repositories(url) as db:
+        await db.trials.get_or_create("job", "run", batch_sizes=(16, 32), default_batch_size=32, now_s=NOW_S)
+        await db.trials.renew_lease("job", "run", now_s=NOW_S + DAY_S)
+        assert await db.trials.expire_leases(now_s=NOW_S + 1.0) == []
+        assert (await db.jobs.trial("job", "run")).heard_at_s == NOW_S + 1.0
+        assert await db.trials.expire_leases(now_s=NOW_S + LEASE_S) == []
+        (expired,) = await db.trials.expire_leases(now_s=NOW_S + LEASE_S + 2.0)
+        assert (expired.run, expired.state) == ("run", "lost")
+
+
+async def test_a_run_id_that_is_used_again_gets_the_same_size_and_why_nothing_is_learned(url: str) -> None:
+    async with open_repositories(url) as db:
+        first = await db.trials.get_or_create("job", "run", batch_sizes=(16, 32), default_batch_size=32, now_s=NOW_S)
+        await db.trials.report("job", "run", Result(outcome="reached", epochs=5), now_s=NOW_S)
+        soon, late = [
+            await db.trials.get_or_create(
+                "job", "run", batch_sizes=(16, 32), default_batch_size=32, now_s=NOW_S + after_s
+            )
+            for after_s in (LEASE_S, LEASE_S + 1.0)
+        ]
+        assert (soon.batch_size, soon.reason) == (first.batch_size, first.reason)
+        assert (late.batch_size, late.reason, late.number) == (first.batch_size, "run_has_ended", first.number)
+        assert (await db.jobs.trial("job", "run")).reason == first.reason
+
+
+async def test_a_run_becomes_one_of_the_batch_size_that_it_trains_with(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_repositories(url) as db:
+        caplog.set_level(logging.INFO)
+        for size, state in ((64, "open"), (64, "open"), (48, "lost"), (16, "lost")):
+            await ask(db, "run")
+            await db.trials.report("job", "run", trained=TrainedBatchSize(batch_size=size, n_ranks=1), now_s=2.0)
+            trial = await db.jobs.trial("job", "run")
+            assert (trial.batch_size, trial.state) == (64, state)
+        ours = [record.levelname for record in caplog.records if record.name == "policies.service.trials.repository"]
+        assert ours == ["INFO", "WARNING"]
+        with pytest.raises(UnknownTrialError):
+            await db.trials.report("job", "nobody", trained=TrainedBatchSize(batch_size=16), now_s=2.0)
+
+
+async def test_a_bound_of_another_weight_of_energy_or_a_guessed_power_stops_nobody(url: str) -> None:
+    async with open_repositories(url, LearningConfig(eta=0.5)) as db:
+        await ask(db, "run-0")
+        await db.trials.report("job", "run-0", DONE, now_s=2.0)
+        trial = await ask(db, "run-1")
+        assert (trial.cost_bound is not None, trial.bound_eta) == (True, 0.5)
+        dear = Result(epochs=1, energy_j=1e6, duration_s=1e4)
+        assert (await db.trials.report("job", "run-1", dear, now_s=3.0)).stop is None
+        other = Repositories(db.store, LearningConfig(eta=1.0))
+        assert (await other.trials.report("job", "run-1", dear, now_s=4.0)).stop is None
+        told = await db.trials.report("job", "run-1", Result(max_power_w=100.0), now_s=5.0)
+        assert told.stop is not None
+
+
+async def test_a_job_that_cannot_be_computed_does_not_hide_the_others(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_repositories(url) as db:
+        for job in ("bad", "good"):
+            await ask(db, "run", job=job)
+            await db.trials.report(job, "run", DONE, now_s=2.0)
+
+        def fragile(study: Study, settings: object) -> object:
+            if study.observations[0].cost != pytest.approx(2000.0):
+                raise FloatingPointError("overflow")
+            return describe(study, settings)  # type: ignore[arg-type]  # as it was called
+
+        best = (await db.jobs.jobs())[1].best_batch_size
+        assert best is not None
+        monkeypatch.setattr(learning, "describe", fragile)
+        await db.trials.report("bad", "run", Result(energy_j=9000.0), now_s=3.0)
+        summaries = await db.jobs.jobs()
+        assert [(one.name, one.best_batch_size) for one in summaries] == [
+            ("bad", None),
+            ("good", best),
+        ]
+        assert "bad: the posterior of its batch sizes cannot be computed: overflow" in caplog.text
