@@ -85,11 +85,11 @@ class DaySetup:
         )
 
     def time_s(self, time_ns: int) -> float:
-        """Return the time of day of a moment on the monotonic clock, Unix seconds [s]."""
+        """Convert monotonic time [ns] to the time of day [Unix s]."""
         return self.clock.start_s + (time_ns - self.clock.origin_ns) / NS_PER_S
 
     def time_ns(self, time_s: float) -> int:
-        """Return the moment on the monotonic clock of a time of day [ns]."""
+        """Convert a time of day [Unix s] to monotonic time [ns]."""
         return self.clock.origin_ns + round((time_s - self.clock.start_s) * NS_PER_S)
 
     def config(self, broker_url: str) -> Config:

@@ -1,4 +1,4 @@
-"""The books: exact integrals of power and carbon, from the first iteration to the last."""
+"""True totals: exact integrals of power and carbon, from the first iteration to the last."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def history() -> GpuTimeline:
 
 def test_carbon_is_the_integral_of_power_times_intensity() -> None:
     past = history()
-    books = simulated_totals(
+    totals = simulated_totals(
         past,
         iterations=7,
         signal=signal([100.0, 300.0, 500.0]),
@@ -50,9 +50,9 @@ def test_carbon_is_the_integral_of_power_times_intensity() -> None:
         power_w = past.power_w(second * NS_PER_S + NS_PER_S // 2)
         summed_j += power_w
         summed_g += power_w * [100.0, 300.0, 500.0][second // 3_600] / 3.6e6
-    assert books.energy_j == pytest.approx(summed_j, rel=1e-9)
-    assert books.carbon_g == pytest.approx(summed_g, rel=1e-9)
-    assert (books.duration_s, books.iterations) == (6_600.0, 7)
+    assert totals.energy_j == pytest.approx(summed_j, rel=1e-9)
+    assert totals.carbon_g == pytest.approx(summed_g, rel=1e-9)
+    assert (totals.duration_s, totals.iterations) == (6_600.0, 7)
 
 
 def test_a_signal_that_ends_too_early_is_refused() -> None:

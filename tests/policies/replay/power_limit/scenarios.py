@@ -20,7 +20,7 @@ SIMPLE = curve((100.0, 50.0, 0.5), (200.0, 90.0, 0.9), (300.0, 110.0, 1.0))
 
 
 def scenario(values: NDArray[np.float64] | list[float] | str, profile: PowerProfile = SIMPLE) -> Scenario:
-    """Return a world of hourly values, or of 18 days of a shape."""
+    """Return a scenario of hourly values, or of 18 days of a shape."""
     signal = grid(values, n_days=18) if isinstance(values, str) else hourly(np.array(values, dtype=np.float64))
     return Scenario(profile=profile, signal=signal)
 

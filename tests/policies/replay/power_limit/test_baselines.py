@@ -38,11 +38,11 @@ def test_the_limits_of_a_measured_gpu(max_slowdown: float, limit_w: float) -> No
 
 @given(st.floats(1.0, 1.07), st.floats(1.0, 60.0), st.sampled_from([600.0, 3_600.0]))
 def test_a_mix_takes_just_its_budget(max_slowdown: float, hours: float, period_s: float) -> None:
-    there = scenario([200.0] * 80, A40)
-    run = replay_static_mix(there, spec(hours, period_s=period_s), max_slowdown)
+    truth = scenario([200.0] * 80, A40)
+    run = replay_static_mix(truth, spec(hours, period_s=period_s), max_slowdown)
     assert run.duration_s == pytest.approx(max_slowdown * hours * HOUR_S)
     assert len(set(run.limits_w.tolist())) <= 2
-    single = replay_at_limit(there, spec(hours), best_static_limit_w(A40, max_slowdown))
+    single = replay_at_limit(truth, spec(hours), best_static_limit_w(A40, max_slowdown))
     assert run.energy_j <= single.energy_j * (1 + 1e-9)
 
 

@@ -41,16 +41,16 @@ TWELVE_H = 12 * HOUR_S
 
 
 def planner_run(
-    there: Scenario, outlook: ForecastSource, *, knows_length: bool = True, max_slowdown: float = 1.05
+    truth: Scenario, outlook: ForecastSource, *, knows_length: bool = True, max_slowdown: float = 1.05
 ) -> RunResult:
     objective = SlowdownObjective(max_slowdown=max_slowdown)
-    return replay_run(there, planner_policy(objective, outlook, knows_length=knows_length), real_spec(24))
+    return replay_run(truth, planner_policy(objective, outlook, knows_length=knows_length), real_spec(24))
 
 
-def changed_after(there: Scenario, from_s: float) -> Scenario:
-    """Return a world in which the signal goes another way from some time on."""
-    values = np.where(there.signal.starts_s >= from_s, 500 - 0.5 * there.signal.values, there.signal.values)
-    return Scenario(profile=there.profile, signal=replace(there.signal, values=values))
+def changed_after(truth: Scenario, from_s: float) -> Scenario:
+    """Return a scenario whose signal differs from some time on."""
+    values = np.where(truth.signal.starts_s >= from_s, 500 - 0.5 * truth.signal.values, truth.signal.values)
+    return Scenario(profile=truth.profile, signal=replace(truth.signal, values=values))
 
 
 def first_half_day(run: RunResult) -> list[tuple[float, float]]:
@@ -132,11 +132,11 @@ def test_the_planner_keeps_its_budget_and_saves() -> None:
 def test_the_planner_keeps_any_budget_and_the_optimum_is_no_worse(
     profile: PowerProfile, day: list[float], max_slowdown: float, hours: float, outlook: ForecastSource
 ) -> None:
-    there, run = scenario(day * 60, profile), spec(hours, start_s=START_S)
-    mine = replay_run(there, planner_policy(SlowdownObjective(max_slowdown=max_slowdown), outlook), run)
+    truth, run = scenario(day * 60, profile), spec(hours, start_s=START_S)
+    mine = replay_run(truth, planner_policy(SlowdownObjective(max_slowdown=max_slowdown), outlook), run)
     assert mine.duration_s <= max_slowdown * run.base_duration_s * (1 + 1e-6)
     if len(profile.points) > 1:
-        best = offline_optimum(there, run, max_slowdown)
+        best = offline_optimum(truth, run, max_slowdown)
         assert best.spent <= mine.spent + 1e-6 * abs(mine.spent) + 1e-9
 
 
@@ -154,9 +154,9 @@ def test_a_budget_just_short_of_the_energy_minimal_limit_is_used_up(hours: int) 
 
 def test_each_policy_has_a_row_at_each_budget() -> None:
     comparison = Comparison(max_slowdowns=(1.1, 1.025), etas=(0.5, 0.9))
-    there = scenario("wind", A40)
+    truth = scenario("wind", A40)
     jobs = [real_spec(24), spec(24, start_s=START_S + DAY_S)]
-    rows = savings_rows("wind", jobs, [replay_totals(there, each, comparison) for each in jobs], comparison)
+    rows = savings_rows("wind", jobs, [replay_totals(truth, each, comparison) for each in jobs], comparison)
     for max_slowdown in (1.1, 1.025):
         names = [(row.policy, row.eta) for row in rows if row.max_slowdown == max_slowdown]
         expected = [
@@ -254,9 +254,9 @@ def test_means_are_over_signals_and_the_worst_is_the_largest() -> None:
 
 
 def test_another_regression_can_be_compared() -> None:
-    def doubled(there: Scenario, run: object, n_periods: int) -> np.ndarray:
+    def doubled(truth: Scenario, run: object, n_periods: int) -> np.ndarray:
         del run
-        return np.full(n_periods, 2 * float(there.values.max()))
+        return np.full(n_periods, 2 * float(truth.values.max()))
 
     found = replay_totals(REAL, real_spec(6), Comparison(policies=("chase", "chase-svr"), svr=doubled))
     assert isinstance(found[PolicyVariant(policy="chase-svr", eta=0.5)], RunTotals)

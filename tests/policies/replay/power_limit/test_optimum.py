@@ -18,23 +18,23 @@ from tests.policies.replay.power_limit.scenarios import REAL, SIMPLE, curve, rea
 linprog = pytest.importorskip("scipy.optimize", reason="needs SciPy").linprog
 
 
-def linear_programme_minimum(there: Scenario, run: RunSpec, max_slowdown: float) -> float:
+def linear_programme_minimum(truth: Scenario, run: RunSpec, max_slowdown: float) -> float:
     """Return the least that a solver finds, over every step in which the run may end; infinite where there is none."""
     latest_s = run.start_s + max_slowdown * run.base_duration_s
-    edges_s = np.array([run.start_s, *(e for e in there.edges_s if run.start_s < e < latest_s), latest_s])
-    values = np.array([there.values[int(start_s // HOUR_S)] for start_s in edges_s[:-1]])
+    edges_s = np.array([run.start_s, *(e for e in truth.edges_s if run.start_s < e < latest_s), latest_s])
+    values = np.array([truth.values[int(start_s // HOUR_S)] for start_s in edges_s[:-1]])
     return min(
-        _solved(there, np.diff(edges_s[: n + 1]), values[:n], run.base_duration_s * there.iterations_per_s[-1])
+        _solved(truth, np.diff(edges_s[: n + 1]), values[:n], run.base_duration_s * truth.iterations_per_s[-1])
         for n in range(1, len(edges_s))
     )
 
 
-def _solved(there: Scenario, lasts_s: NDArray[np.float64], values: NDArray[np.float64], work: float) -> float:
+def _solved(truth: Scenario, lasts_s: NDArray[np.float64], values: NDArray[np.float64], work: float) -> float:
     """Variables: the hours at each limit in each step; all of a step's are spent but in the last one."""
-    n_limits, n_steps = len(there.power_w), len(lasts_s)
-    cost = np.outer(values, there.power_w / 1e3).ravel()
+    n_limits, n_steps = len(truth.power_w), len(lasts_s)
+    cost = np.outer(values, truth.power_w / 1e3).ravel()
     fills = np.kron(np.eye(n_steps), np.ones(n_limits))
-    rates = np.tile(there.iterations_per_s, n_steps)[None, :]
+    rates = np.tile(truth.iterations_per_s, n_steps)[None, :]
     found = linprog(
         cost,
         A_ub=fills[-1:],
@@ -45,9 +45,9 @@ def _solved(there: Scenario, lasts_s: NDArray[np.float64], values: NDArray[np.fl
     return float(found.fun) if found.status == 0 else np.inf
 
 
-def work_of(there: Scenario, run: RunResult) -> float:
-    indices = [there.index_of(limit_w) for limit_w in run.limits_w.tolist()]
-    return float(there.iterations_per_s[indices] @ np.diff(run.edges_s))
+def work_of(truth: Scenario, run: RunResult) -> float:
+    indices = [truth.index_of(limit_w) for limit_w in run.limits_w.tolist()]
+    return float(truth.iterations_per_s[indices] @ np.diff(run.edges_s))
 
 
 @st.composite
@@ -69,27 +69,27 @@ def monotone_curves(draw: st.DrawFn) -> PowerProfile:
 def test_a_solver_of_linear_programmes_finds_nothing_better(
     profile: PowerProfile, values: list[float], hours: float, max_slowdown: float, start_s: float
 ) -> None:
-    there, run = scenario([round(value, 3) for value in values], profile), spec(hours, start_s=start_s)
-    found = offline_optimum(there, run, max_slowdown)
-    least = linear_programme_minimum(there, run, max_slowdown)
-    scale = float(np.abs(there.values).max()) * hours + 1e-6
+    truth, run = scenario([round(value, 3) for value in values], profile), spec(hours, start_s=start_s)
+    found = offline_optimum(truth, run, max_slowdown)
+    least = linear_programme_minimum(truth, run, max_slowdown)
+    scale = float(np.abs(truth.values).max()) * hours + 1e-6
     assert found.spent == pytest.approx(least, abs=1e-6 * scale, rel=1e-6)
-    assert work_of(there, found) == pytest.approx(run.base_duration_s * profile.fastest.iterations_per_s)
+    assert work_of(truth, found) == pytest.approx(run.base_duration_s * profile.fastest.iterations_per_s)
     assert found.duration_s <= max_slowdown * run.base_duration_s * (1 + 1e-9)
 
 
 @settings(deadline=None)
 @given(st.floats(1.0, 1.3), st.floats(0.0, 0.2), st.sampled_from(["solar", "wind", "evening"]))
 def test_a_looser_budget_never_costs_more(max_slowdown: float, extra: float, shape: str) -> None:
-    there = scenario(shape, REAL.profile)
-    tight, loose = (offline_optimum(there, real_spec(), s).spent for s in (max_slowdown, max_slowdown + extra))
+    truth = scenario(shape, REAL.profile)
+    tight, loose = (offline_optimum(truth, real_spec(), s).spent for s in (max_slowdown, max_slowdown + extra))
     assert loose <= tight * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("max_slowdown", [1.0, 1.01, 1.025, 1.05])
 def test_where_the_signal_is_constant_the_fixed_mix_is_the_optimum(max_slowdown: float) -> None:
-    there = scenario([300.0] * 100, REAL.profile)
-    best, mixed = offline_optimum(there, spec(), max_slowdown), replay_static_mix(there, spec(), max_slowdown)
+    truth = scenario([300.0] * 100, REAL.profile)
+    best, mixed = offline_optimum(truth, spec(), max_slowdown), replay_static_mix(truth, spec(), max_slowdown)
     assert best.spent == pytest.approx(mixed.spent, rel=1e-9)
     assert best.duration_s == pytest.approx(mixed.duration_s, rel=1e-6)
 
@@ -97,18 +97,18 @@ def test_where_the_signal_is_constant_the_fixed_mix_is_the_optimum(max_slowdown:
 @pytest.mark.parametrize("shape", ["solar", "wind", "flat", "evening"])
 @pytest.mark.parametrize("hours", [5.0, 48.0])
 def test_nothing_that_keeps_the_budget_saves_more(shape: str, hours: float) -> None:
-    there, run = scenario(shape, REAL.profile), real_spec(hours)
-    expected = expect_true_mean(there, run, max_periods(there, run))
-    others = [replay_chase(there, run, eta, expected) for eta in (0.0, 0.3, 0.6, 0.7, 0.9, 1.0)]
-    others += [replay_at_limit(there, run, limit_w) for limit_w in (200.0, 225.0, 300.0)]
+    truth, run = scenario(shape, REAL.profile), real_spec(hours)
+    expected = expect_true_mean(truth, run, max_periods(truth, run))
+    others = [replay_chase(truth, run, eta, expected) for eta in (0.0, 0.3, 0.6, 0.7, 0.9, 1.0)]
+    others += [replay_at_limit(truth, run, limit_w) for limit_w in (200.0, 225.0, 300.0)]
     for other in others:
-        best = offline_optimum(there, run, max(other.duration_s / run.base_duration_s, 1.0))
+        best = offline_optimum(truth, run, max(other.duration_s / run.base_duration_s, 1.0))
         assert best.spent <= other.spent * (1 + 1e-9)
 
 
 def test_the_optimum_is_fast_in_green_hours() -> None:
-    there = scenario([900.0, 100.0, 900.0, 100.0, 900.0, 900.0])
-    run = offline_optimum(there, spec(4.0), 1.25)
+    truth = scenario([900.0, 100.0, 900.0, 100.0, 900.0, 900.0])
+    run = offline_optimum(truth, spec(4.0), 1.25)
     assert run.limits_w.tolist() == [200, 300, 200, 300, 200]
     assert run.duration_s == pytest.approx((4 + 0.2 / 0.9) * HOUR_S)  # slower would need as much, and last longer
 

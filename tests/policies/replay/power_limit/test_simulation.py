@@ -97,18 +97,18 @@ def test_a_limit_is_in_force_since_its_first_request() -> None:
 
 @given(st.lists(st.sampled_from([100.0, 200.0, 300.0]), min_size=30, max_size=30), st.floats(0.2, 12.0))
 def test_a_schedule_equals_the_same_decisions_by_period(limits_w: list[float], hours: float) -> None:
-    there = scenario(list(np.linspace(-50.0, 500.0, 40)))
+    truth = scenario(list(np.linspace(-50.0, 500.0, 40)))
 
     def recording_policy(inputs: PolicyInput) -> Sequence[Setpoint]:
         return [Setpoint(power_limit_w=limits_w[round(inputs.now_s / HOUR_S)])]
 
-    asked = replay_run(there, recording_policy, spec(hours))
-    indices = np.array([there.index_of(limit_w) for limit_w in limits_w])
-    whole = replay_schedule(there, HOUR_S * np.arange(31.0), indices, spec(hours))
+    asked = replay_run(truth, recording_policy, spec(hours))
+    indices = np.array([truth.index_of(limit_w) for limit_w in limits_w])
+    whole = replay_schedule(truth, HOUR_S * np.arange(31.0), indices, spec(hours))
     assert (whole.spent, whole.energy_j, whole.duration_s) == pytest.approx(
         (asked.spent, asked.energy_j, asked.duration_s)
     )
-    rates_per_s = there.iterations_per_s[indices[: len(whole.limits_w)]]
+    rates_per_s = truth.iterations_per_s[indices[: len(whole.limits_w)]]
     assert float(rates_per_s @ np.diff(whole.edges_s)) == pytest.approx(hours * HOUR_S)
 
 

@@ -9,7 +9,7 @@ from policies.vocabulary.profile import PowerProfile, ProfilePoint
 
 LIMITS_W: Final = tuple(float(limit_w) for limit_w in range(100, 305, 5))
 QUIET: Final = NoiseLevel(step_ratio=0.0, stall_ratio=0.0, block_ratio=0.0, tick_s=0.001, settling_s=0.001)
-"""A world without noise, all but."""
+"""A noise level close to none."""
 
 
 def bending(iteration_time_s: float = 0.1) -> TrueCurve:
