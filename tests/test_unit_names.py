@@ -88,7 +88,6 @@ ALLOWED: Final = {
     "signal_time": "time times signal, in s times the signal's unit",
     "budget": "what a run may spend: g, money or kWh, as its signal says",
     "spent": "what a budget has paid: g, money or kWh, as its signal says",
-    "spent_elsewhere": "the same, on other nodes",
     "budgeted": "the same, of one of them",
     "variance_of_mean": "of rates, 1/s²",
     "quantile": "of a distribution without unit",
