@@ -1,5 +1,5 @@
-"""What can go wrong with a broker of our own."""
+"""The error of the embedded broker, apart, so that catching it loads no MQTT client."""
 
 
 class BrokerError(RuntimeError):
-    """The broker could not be started; the message says what to do."""
+    """The embedded broker could not be started; the message says what to do."""

@@ -1,6 +1,6 @@
-"""HTTP as a good client speaks it: time-outs, conditional requests, bounded answers, and errors told as what they are.
+"""The HTTP client of the providers: time-outs, conditional requests, bounded answers, an error class for each failure.
 
-One request is one attempt: when to ask again is `policies.providers.poll_schedule`'s business.
+One request is one attempt: `policies.providers.poll_schedule` decides when the next one is due.
 """
 
 import re
@@ -200,8 +200,7 @@ class HttpClient:
             return
         raise SignalDataError(
             f"{self.name}: its clock says {format_iso(server_s)}, and here it is {format_iso(now_s)}: "
-            f"one clock is wrong by"
-            f" {abs(server_s - now_s) / 3600:.1f} h"
+            f"one clock is wrong by {abs(server_s - now_s) / 3600:.1f} h"
         )
 
     def _refusal(self, answer: _Answer) -> SignalError:

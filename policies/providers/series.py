@@ -172,8 +172,7 @@ def check_clock(points: Iterable[Point], *, source: str, now_s: float) -> None:
     if latest_s > now_s + CLOCK_TOLERANCE_S:
         raise SignalDataError(
             f"{source}: gives a measured value for {format_iso(latest_s)}, and here it is {format_iso(now_s)}: "
-            f"one clock is wrong by"
-            f" {(latest_s - now_s) / 3600:.1f} h or more"
+            f"one clock is wrong by {(latest_s - now_s) / 3600:.1f} h or more"
         )
 
 

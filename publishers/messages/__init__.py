@@ -1,1 +1,1 @@
-"""Messages."""
+"""The messages of the bus: records, topics and their encoding."""

@@ -1,1 +1,1 @@
-"""Small parts that the controller and the policy service both need."""
+"""Small parts that several packages need."""

@@ -10,7 +10,7 @@ def replace_file(path: Path, content: bytes) -> None:
     The directory is made where it is missing.
 
     Raises:
-        OSError: the disk refuses; the old content is still there.
+        OSError: the disk refuses; the file has its old content, or the new one where only the move could not be synced.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.new")

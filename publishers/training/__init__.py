@@ -1,1 +1,1 @@
-"""Training."""
+"""The training side: publishes iterations, and asks the policy service for a batch size."""

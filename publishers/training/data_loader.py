@@ -1,4 +1,4 @@
-"""What a data loader is asked: its batches, with the time of each request, its length and its batch size.
+"""Reads a data loader: its batches, with the time of each request, its length and its batch size.
 
 An iteration lasts from the request of one batch to the request of the next: the loader's own time and the training step
 are within it. The first one of a pass begins when its batch is handed out, since starting a loader's workers is no

@@ -8,10 +8,10 @@ import math
 import secrets
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import Command
@@ -178,7 +178,7 @@ class PolicyClient:
         self.listen()
         previous, self._latest = self._latest, BatchSizeQuery(options, run=self._run, reply_to=self._answer_topic)
         if previous is not None:
-            previous.end("another question was asked meanwhile")
+            previous.end("a later query has replaced this one")
         return self._latest
 
     def listen(self) -> None:
@@ -246,21 +246,8 @@ class PolicyClient:
             _LOGGER.info("run %s is to stop: %s", self._run, self.stop_reason)
 
 
-class CanAsk(Protocol):
-    """Whoever begins a query."""
-
-    def ask(self, options: BatchSizeOptions) -> BatchSizeQuery | None:
-        """Begin it; None where publishing has ended."""
-        ...
-
-
-def query_batch_size(
-    worker: CanAsk | None, options: BatchSizeOptions, faults: Sequence[str]
-) -> tuple[BatchSizeTrial | None, str]:
-    """Ask for a batch size and wait for the answer; return it, or None and why there is none. Never raises."""
-    if faults:
-        return None, "; ".join(faults)
-    query = worker.ask(options) if worker is not None else None
+def wait_for_batch_size(query: BatchSizeQuery | None, options: BatchSizeOptions) -> tuple[BatchSizeTrial | None, str]:
+    """Wait for the answer to a query, None: publishing has ended; return it, or None and why there is none."""
     if query is None:
         return None, "publishing is off, or closed"
     trial = query.wait(options.timeout_s)

@@ -19,7 +19,7 @@ from publishers.training.batch_timing import time_untimed
 from publishers.training.coerce import to_bool, to_float, to_int, to_text, warn_once
 from publishers.training.data_loader import batch_size_of, length_of, record_pass
 from publishers.training.paho_client import PahoConnection
-from publishers.training.policy_client import BatchSizeTrial, query_batch_size, read_options
+from publishers.training.policy_client import BatchSizeTrial, read_options, wait_for_batch_size
 from publishers.training.progress import (
     MAX_METRIC,
     RunProgress,
@@ -129,7 +129,9 @@ class Publisher:
         options = read_options(candidates, default, timeout_s)
         faults = [*self._target_metric.set_target(target, target_mode), *options.faults]
         worker = self._worker
-        self.trial, why = query_batch_size(worker, options, faults)
+        self.trial, why = None, "; ".join(faults)
+        if not faults:
+            self.trial, why = wait_for_batch_size(worker.ask(options) if worker is not None else None, options)
         if self.trial is None or worker is None:
             if options.default is not None:
                 self.set_batch_size(options.default)

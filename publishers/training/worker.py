@@ -37,7 +37,7 @@ _POLL_S: Final = 0.05
 _RETRY_S: Final = 0.2
 """How often a broker that was there before is tried at the end."""
 _SEEK_S, _SEEK_OFTEN_S = 1.0, 60.0
-"""A process that names no GPU is looked at every `_SEEK_S`, after `_SEEK_OFTEN_S` once a heartbeat."""
+"""A process that names no GPU is checked for CUDA every `_SEEK_S`, after `_SEEK_OFTEN_S` once a heartbeat."""
 _LOGGER: Final = logging.getLogger("publishers")
 
 
