@@ -30,7 +30,7 @@ NameOrNone = Annotated[
 ]
 Seconds = Annotated[float, Meta(ge=0.05, le=86_400)]
 
-PATIENCE_WINDOWS: Final = 5
+PAUSE_WINDOWS: Final = 15
 _REMOVED_KEYS: Final = {
     "profiler": {"step_w": "each limit is the part profiler.step_ratio of the one before; plan.step_w is another thing"}
 }
@@ -68,9 +68,9 @@ class ProfilerConfig(Section, frozen=True, kw_only=True):
     n_blocks: Annotated[int, Meta(ge=0, le=10_000)] = 60
 
     @property
-    def patience_s(self) -> float:
-        """Return for how long a job may be silent before that is a pause, within some three times [s]."""
-        return PATIENCE_WINDOWS * (self.settle_s + self.window_s)
+    def pause_s(self) -> float:
+        """Return after how long without an iteration a job is paused [s]."""
+        return PAUSE_WINDOWS * (self.settle_s + self.window_s)
 
 
 class PlanRules(Section, frozen=True, kw_only=True):

@@ -249,7 +249,7 @@ class RunLeader:
     ) -> None:
         self._job = run.job
         self._energy = config.energy
-        self._patience_s = config.profiler.patience_s
+        self._pause_s = config.profiler.pause_s
         self._signal = signal
         self._store = store
         self._ranks = ranks
@@ -298,7 +298,7 @@ class RunLeader:
         limits, slowest = self.limits, self._ranks.slowest
         if isinstance(limits.state, Waiting):
             self._begin()
-        is_paused = slowest.is_paused(now_ns, after_s=self._patience_s)
+        is_paused = slowest.is_paused(now_ns, after_s=self._pause_s)
         if self._account.is_blind or is_paused:
             highest = limits.highest_while_paused("a GPU cannot be read" if self._account.is_blind else "no iterations")
             if highest is not None:

@@ -148,6 +148,18 @@ async def test_a_stopping_controller_publishes_the_account_so_far(tmp_path: Path
     assert (energies(bench)[-1].state, energies(bench)[-1].final) == ("running", False)
 
 
+async def test_a_measurement_waits_out_a_short_pause_at_its_limit(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state()
+    async with bench.working():
+        bench.say("status", rank_status())
+        await train(bench, 10)
+        await asyncio.sleep(14)
+        assert [target.reason for target in bench.limiters[0].targets] == ["profiling"]
+        await asyncio.sleep(2)
+        assert [target.reason for target in bench.limiters[0].targets] == ["profiling", "profiling_paused"]
+
+
 async def test_silence_for_the_lease_releases_the_gpu(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     bench.limiters[0].state = limit_state()
