@@ -9,6 +9,7 @@ import hashlib
 import logging
 import math
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -52,7 +53,7 @@ class _Series(Struct, frozen=True, kw_only=True):
 
 
 class HistoryStore:
-    """The histories in one directory, which only its owner may read: some licences forbid passing data on.
+    """The histories in one directory that only its owner may read: some licences forbid passing data on.
 
     The file system is used by daemon threads: a disk that hangs does not keep the process alive.
 
@@ -127,6 +128,8 @@ class HistoryStore:
     def _content(self, path: Path, series: Signal, *, since_s: float) -> bytes:
         """Return the new content of a file; it is merged with the old one, which may have been unreadable at start."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(PermissionError):  # somebody else's directory
+            self._folder.chmod(0o700)
         stored = self._read(path)
         if stored is not None and is_same_series(stored, series):
             series = stored.revised(series)
