@@ -140,7 +140,7 @@ class PlannedTarget:
         target = Target(
             power_limit_w=self._requested_w(decision.power_limit_w, curve),
             reason="refining",
-            detail=f"tries out what may be best: {which}",
+            detail=f"exploring a limit that may be the best: {which}",
             job=self._job,
             signal=_signal_text(decision.signal_value, inputs.history, inputs.provenance),
         )

@@ -157,7 +157,7 @@ def read_all(folder: Path) -> Curves:
         try:
             read.append((path.stat().st_mtime_ns, path, *_read(path)))
         except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-            _LOGGER.warning("%s: ignoring unreadable profile; the job is profiled anew: %s", path, error)
+            _LOGGER.warning("%s: ignoring unreadable profile; the job will be profiled again: %s", path, error)
     for half in folder.glob("*.new"):
         with suppress(OSError):
             half.unlink()

@@ -195,9 +195,9 @@ class LimitControl:
     def _to_measure(self, state: Profiling) -> Target:
         wanted_w = profiling.target_power_limit_w(state.sweep)
         if wanted_w is None:
-            detail = "no limit stood still long enough to be measured: the highest one is kept"
+            detail = "no limit was stable long enough to be measured: keeping the highest one"
             return self._highest(state.settings, "not_profiled", detail)
-        detail = f"measures limit {len(state.sweep.points) + 1}"
+        detail = f"measuring limit {len(state.sweep.points) + 1}"
         return Target(power_limit_w=wanted_w, reason="profiling", detail=detail, job=self._job)
 
     def _highest(self, settings: ProfilerSettings, reason: str, detail: str) -> Target:

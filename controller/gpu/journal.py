@@ -160,7 +160,7 @@ async def restore_prior_limit(gpu: Gpu, journal: Journal) -> RestoreResult | Non
     except (GpuError, JournalError) as error:
         return RestoreResult(code="failed", detail=f"could not be restored: {error}; then run `gridchase restore`")
     return RestoreResult(
-        code="restored", detail=f"prior limit {live.requested_power_limit_w:g} W is in force again", live=live
+        code="restored", detail=f"prior limit {live.requested_power_limit_w:g} W restored", live=live
     )
 
 

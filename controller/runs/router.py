@@ -154,7 +154,7 @@ class Router:
     def _on_metric(self, topic: ParsedTopic, payload: bytes) -> None:
         metric = decode(payload, Metric)
         if metric.run != topic.run:
-            raise DecodeError(f"names run {metric.run}")
+            raise DecodeError(f"the payload is for run {metric.run}, not for the topic's run")
 
     def _on_node_part(self, topic: ParsedTopic, payload: bytes) -> None:
         """Route another node's part of a run to the run, where this node leads it."""
@@ -172,7 +172,7 @@ class Router:
             return
         plan = decode(payload, RunPlan)
         if plan.run != topic.run:
-            raise DecodeError(f"names run {plan.run}")
+            raise DecodeError(f"the payload is for run {plan.run}, not for the topic's run")
         run.on_plan(plan)
 
     def _start(self, key: RunKey) -> TrainingRun:
@@ -245,5 +245,5 @@ class Router:
 def _sender(topic: ParsedTopic, run: str) -> tuple[RunKey, int]:
     """Return whose message it is; the run stands in the topic and in the message, and must be the same."""
     if topic.job is None or topic.run is None or topic.rank is None or topic.run != run:
-        raise DecodeError(f"names run {run}")
+        raise DecodeError(f"the payload is for run {run}, not for the topic's run")
     return (topic.job, topic.run), topic.rank

@@ -155,7 +155,7 @@ class HistoryStore:
                 raise ValueError(f"is damaged: {error}") from error
             aside = path.with_suffix(".corrupt")
             path.replace(aside)
-            _LOGGER.warning("%s: %s: moved to %s; the signal history starts anew", path, error, aside.name)
+            _LOGGER.warning("%s: %s: moved to %s; starting a new signal history", path, error, aside.name)
             return None
         raise ValueError(f"version {version}: this gridchase reads version {VERSION}")
 

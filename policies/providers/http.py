@@ -208,9 +208,9 @@ class HttpClient:
         status, retry_after_s = answer.status, _retry_after_s(answer.headers)
         problem = f"{self.name}: HTTP {status}: {self._quote(answer.body)}"
         if status == HTTPStatus.TOO_MANY_REQUESTS:
-            return SignalLimitedError(f"{problem} (asked too often)", retry_after_s=retry_after_s, status=status)
+            return SignalLimitedError(f"{problem} (too many requests)", retry_after_s=retry_after_s, status=status)
         if status == HTTPStatus.UNAUTHORIZED and self._accepted:
-            why = "the token was good before: asked too often, or it was revoked"
+            why = "the token was accepted before: too many requests, or it was revoked"
             return SignalLimitedError(f"{problem} ({why})", retry_after_s=retry_after_s, status=status)
         if status == HTTPStatus.UNAUTHORIZED:
             return SignalRefusedError(f"{problem} (the token is wrong, or missing)", status=status)

@@ -178,7 +178,7 @@ class BrokerAddress:
                 )
                 problem = f"TLS: the certificate of {at} is not trusted: {error.verify_message}"
             case ssl.SSLError():
-                kind, remedy = FaultKind.TLS, "does it speak TLS at this port?"
+                kind, remedy = FaultKind.TLS, "does it use TLS on this port?"
                 problem = f"TLS with {at} failed: {error}"
             case TimeoutError():
                 return self.explain_silence()
@@ -209,7 +209,7 @@ class BrokerAddress:
         return ConnectionFault(kind=FaultKind.TIMEOUT, problem=problem, remedy=remedy)
 
     def _tls_hint(self) -> str:
-        return "does it speak TLS at this port?" if self.tls else "a broker with TLS needs mqtts://"
+        return "does it use TLS on this port?" if self.tls else "a broker with TLS needs mqtts://"
 
     def _malformed(self, detail: str = "") -> BrokerAddressError:
         rule = f"must be mqtt://host[:port] or, with TLS, mqtts://host[:port]{detail}"

@@ -265,7 +265,7 @@ class HttpServer:
         if isinstance(error, TimeoutError):
             return unavailable("timeout", "this took too long: ask again")
         _LOGGER.error("%s %s failed", request.method, request.path, exc_info=error)
-        return ProblemError(HTTPStatus.INTERNAL_SERVER_ERROR, "failed", "an internal error; the log tells more")
+        return ProblemError(HTTPStatus.INTERNAL_SERVER_ERROR, "failed", "internal error; see the log")
 
     def _name_of(self, request: web.Request) -> str:
         resource = request.match_info.route.resource
@@ -456,7 +456,7 @@ async def _send(request: web.Request, stream: Stream, *, timeout_s: float) -> we
     except ConnectionError:
         pass  # the client has gone
     except Exception as error:  # noqa: BLE001 — whatever it is, half an answer must not look like a whole one
-        _LOGGER.warning("%s breaks off: %s", request.path, str(error) or "it took too long")
+        _LOGGER.warning("%s aborted: %s", request.path, str(error) or "it took too long")
         if request.transport is not None:
             request.transport.abort()
     return response

@@ -37,7 +37,7 @@ class BatchSizeTrial:
     """The batch size that the policy service chose for a run.
 
     `reason` is a stable code and `detail` a sentence: how it was chosen. `recurrence` numbers the runs of the job. A
-    run that costs more than `cost_bound` [J] is told to stop. `untimed` are the candidates whose speed was not known.
+    run that costs more than `cost_bound` [J] is ordered to stop. `untimed` are candidates of unknown speed.
     """
 
     batch_size: int

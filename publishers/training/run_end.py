@@ -47,7 +47,7 @@ def end_replaced_runs(slot: RunSlot | None) -> None:
         workers = []
     for worker, (held, last_error_id) in workers:
         if slot is not None and held == slot and not worker.closed:
-            _LOGGER.info("run %s of job %s ends, since another one begins", worker.run, slot.job)
+            _LOGGER.info("run %s of job %s has ended: another run begins", worker.run, slot.job)
             end_run(worker, _error_since(last_error_id))
 
 
@@ -73,7 +73,7 @@ def end_run(worker: PublisherWorker, error: BaseException | None, *, wakes: bool
     """Publish how a run has ended, with this exception (None: without one); does not wait.
 
     An exception breaks a training off: like one that is killed it is `lost`, and is no result for its batch size. It is
-    `finished` all the same if it had reached its target, was told to stop, or exits without an error.
+    `finished` all the same if it had reached its target, was ordered to stop, or exits without an error.
     A device that is out of memory is an end, too: within the first epoch, that of the batch size.
     """
     if worker.closed:

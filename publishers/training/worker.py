@@ -216,7 +216,7 @@ class PublisherWorker:
 
     @property
     def is_at_its_end(self) -> bool:
-        """Return whether the training has reached its target, or was told to stop."""
+        """Return whether the training has reached its target, or was ordered to stop."""
         return bool(self._reached) or self.policy_client.stop_reason is not None
 
     def request_close(self, *, reached: bool | None, is_broken_off: bool = False, wakes: bool = True) -> None:
@@ -247,7 +247,7 @@ class PublisherWorker:
         except (OSError, ValueError) as error:  # the file of certificate authorities is none
             _LOGGER.warning("publishing is off: %s: %s", self._settings.broker.url, error)
         except Exception:  # training goes on whatever is wrong with us; without this the thread would print
-            _LOGGER.exception("publishing has ended because of a bug in it")
+            _LOGGER.exception("publishing has stopped: internal error")
         finally:
             self._ended.set()
             self.policy_client.end("publishing has ended")

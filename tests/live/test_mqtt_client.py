@@ -363,7 +363,7 @@ async def test_a_probe_names_missing_credentials_and_certificates(secure_broker:
 
 @failed_handshake
 async def test_a_probe_with_tls_of_a_broker_without_is_explained(broker: Mosquitto) -> None:
-    assert "does it speak TLS at this port" in str(await probe_broker(broker.url.replace("mqtt://", "mqtts://")))
+    assert "does it use TLS on this port" in str(await probe_broker(broker.url.replace("mqtt://", "mqtts://")))
 
 
 async def test_a_probe_of_a_silent_server_ends_in_time() -> None:

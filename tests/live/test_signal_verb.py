@@ -173,5 +173,5 @@ async def test_check_polls_each_provider_and_explains_failures(shell: Shell) -> 
     assert neso_found["fault"] == ""
     assert "g/kWh, average; its forecast reaches 24 h ahead" in neso_found["found"]
     assert "HTTP 429" in charts["fault"]
-    assert "asked too often" in charts["fault"]
+    assert "too many requests" in charts["fault"]
     assert "signal.provider[2] (electricity-maps): token_file is not set, and $NO_SUCH_VARIABLE" in maps["fault"]

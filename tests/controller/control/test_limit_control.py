@@ -41,7 +41,7 @@ def test_a_run_that_has_not_begun_has_no_target() -> None:
 def test_the_first_pass_goes_from_the_prior_limit_down_and_ends_in_the_plan() -> None:
     run = begin(limit_control())
     first = choose(run)
-    assert (first.power_limit_w, first.reason, first.detail) == (300.0, "profiling", "measures limit 1")
+    assert (first.power_limit_w, first.reason, first.detail) == (300.0, "profiling", "measuring limit 1")
     targets = train(run, 60)
     assert limits_of(targets, "profiling") == LADDER_W
     assert run.state.name == "planned"

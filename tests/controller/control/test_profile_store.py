@@ -122,7 +122,7 @@ def test_an_unusable_file_is_logged_ignored_and_written_anew(
     with opened(tmp_path) as store:
         assert store.load(KEY) is None
         assert [
-            record.message.count(f"{file}: ignoring unreadable profile; the job is profiled anew")
+            record.message.count(f"{file}: ignoring unreadable profile; the job will be profiled again")
             for record in caplog.records
         ] == [1]
         store.save(KEY, PROFILE)
@@ -136,7 +136,7 @@ def test_an_empty_or_random_file_is_ignored_and_others_are_read(
     (tmp_path / "profiles" / "a.json").write_bytes(b"")
     (tmp_path / "profiles" / "b.json").write_bytes(bytes(range(256)))
     assert loaded(tmp_path) is not None
-    assert [record.message.count("profiled anew") for record in caplog.records] == [1, 1]
+    assert [record.message.count("profiled again") for record in caplog.records] == [1, 1]
 
 
 def test_a_half_written_profile_is_removed(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_file_that_is_gone_does_not_affect_others(tmp_path: Path, caplog: pyte
     kept(tmp_path, (KEY, PROFILE))
     (tmp_path / "profiles" / "gone.json").symlink_to(tmp_path / "nowhere")
     assert loaded(tmp_path) is not None
-    assert "gone.json: ignoring unreadable profile; the job is profiled anew: [Errno 2]" in caplog.text
+    assert "gone.json: ignoring unreadable profile; the job will be profiled again: [Errno 2]" in caplog.text
 
 
 def test_a_failing_disk_is_logged_once_and_once_more_when_it_recovers(

@@ -261,7 +261,7 @@ def test_a_damaged_file_is_set_aside_and_the_history_starts_anew(
         assert [file.read_bytes() for file in tmp_path.iterdir()] == [damaged], "one copy is kept"
     save(store, DAY)
     assert value(store) == 300.0
-    assert len([record for record in caplog.records if "starts anew" in record.message]) == 2
+    assert len([record for record in caplog.records if "starting a new" in record.message]) == 2
 
 
 @live

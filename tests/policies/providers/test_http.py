@@ -173,7 +173,7 @@ async def test_a_401_to_an_accepted_token_is_a_rate_limit() -> None:
         with pytest.raises(SignalRefusedError, match="the token is wrong, or missing"):
             await case.read()
         await case.read()
-        with pytest.raises(SignalLimitedError, match="good before: asked too often, or it was revoked"):
+        with pytest.raises(SignalLimitedError, match="accepted before: too many requests, or it was revoked"):
             await case.read()
 
 

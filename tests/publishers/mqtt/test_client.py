@@ -118,7 +118,7 @@ def test_an_invalid_topic_filter_is_refused(topic_filter: str) -> None:
     [
         (ConnectionRefusedError(111, "Connection refused"), FaultKind.REFUSED, "start a broker"),
         (socket.gaierror(-2, "Name or service not known"), FaultKind.NAME, "cannot be resolved"),
-        (ssl.SSLError(1, "WRONG_VERSION_NUMBER"), FaultKind.TLS, "does it speak TLS at this port?"),
+        (ssl.SSLError(1, "WRONG_VERSION_NUMBER"), FaultKind.TLS, "does it use TLS on this port?"),
         (TimeoutError(), FaultKind.TIMEOUT, "does not answer in time"),
         (aiomqtt.MqttError("Operation timed out"), FaultKind.TIMEOUT, "does not answer in time"),
         (OSError(113, "No route to host"), FaultKind.OTHER, "No route to host"),

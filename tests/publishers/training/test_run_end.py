@@ -60,7 +60,7 @@ def test_another_run_of_the_job_replaces_the_one_before(caplog: pytest.LogCaptur
     assert (before.closed, after.closed) == (True, False)
     assert last_state(first) == "finished"
     assert [record.getMessage() for record in caplog.records if "another one begins" in record.getMessage()] == [
-        f"run {before.run} of job toy ends, since another one begins"
+        f"run {before.run} of job toy has ended: another run begins"
     ]
     after.close()
 

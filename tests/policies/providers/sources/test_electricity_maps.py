@@ -120,7 +120,7 @@ async def test_a_401_after_accepted_requests_may_be_a_rate_limit() -> None:
     async with opened(ElectricityMapsBench()) as case:
         await case.provider.fetch_history(since_s=NOW_S - DAY_S, now_s=NOW_S)
         case.api.fault = Fault.UNAUTHORIZED
-        with pytest.raises(SignalLimitedError, match="asked too often, or it was revoked"):
+        with pytest.raises(SignalLimitedError, match="too many requests, or it was revoked"):
             await case.history()
 
 

@@ -144,7 +144,7 @@ async def test_an_export_that_cannot_go_on_breaks_off(caplog: pytest.LogCaptureF
         with pytest.raises(aiohttp.ClientPayloadError):
             await ask("GET", "/v1/export")
         assert (await ask("GET", "/v1/export?job=c")).status == 200
-    assert [record.message for record in caplog.records] == ["/v1/export breaks off: the database does not answer"]
+    assert [record.message for record in caplog.records] == ["/v1/export aborted: the database does not answer"]
 
 
 async def test_an_export_that_takes_too_long_breaks_off(
@@ -155,7 +155,7 @@ async def test_an_export_that_takes_too_long_breaks_off(
         await ask("POST", "/v1/jobs/a/trials", ASK)
         with pytest.raises(aiohttp.ClientPayloadError):
             await ask("GET", "/v1/export")
-    assert [record.message for record in caplog.records] == ["/v1/export breaks off: it took too long"]
+    assert [record.message for record in caplog.records] == ["/v1/export aborted: it took too long"]
 
 
 async def test_a_client_that_goes_away_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
