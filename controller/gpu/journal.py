@@ -159,9 +159,7 @@ async def restore_prior_limit(gpu: Gpu, journal: Journal) -> RestoreResult | Non
         await asyncio.to_thread(journal.forget, gpu.uuid)
     except (GpuError, JournalError) as error:
         return RestoreResult(code="failed", detail=f"could not be restored: {error}; then run `gridchase restore`")
-    return RestoreResult(
-        code="restored", detail=f"prior limit {live.requested_power_limit_w:g} W restored", live=live
-    )
+    return RestoreResult(code="restored", detail=f"prior limit {live.requested_power_limit_w:g} W restored", live=live)
 
 
 def is_our_limit(live: LiveLimit, entry: JournalEntry) -> bool:
