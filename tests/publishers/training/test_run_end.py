@@ -59,7 +59,7 @@ def test_another_run_of_the_job_replaces_the_one_before(caplog: pytest.LogCaptur
     wait_until(lambda: first.closed)
     assert (before.closed, after.closed) == (True, False)
     assert last_state(first) == "finished"
-    assert [record.getMessage() for record in caplog.records if "another one begins" in record.getMessage()] == [
+    assert [record.getMessage() for record in caplog.records if "another run begins" in record.getMessage()] == [
         f"run {before.run} of job toy has ended: another run begins"
     ]
     after.close()
