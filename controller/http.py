@@ -19,7 +19,7 @@ NO_GPU: Final = "there is no GPU on this node: nothing is measured"
 NOT_CONNECTED: Final = "the broker has not answered yet"
 _NOTES: Final = {
     Hold.YIELDED: "is yielded: another writer has set its limit, which is left alone until the run ends",
-    Hold.OBSERVING: "is observed only: its limit cannot be written; the reason stands in its newest limit message",
+    Hold.OBSERVING: "is only observed: its limit cannot be written; its newest limit message gives the reason",
 }
 
 
@@ -28,13 +28,13 @@ class Snapshot:
     """The controller at one moment.
 
     Attributes:
-        connected: whether the broker is there.
+        connected: whether the broker is connected.
         bus_error: why it is not, or what it refused, in a sentence; None while all is well.
         left_out: why GPUs of the node were left out at the start, a sentence each.
         signal: how far the signal can be trusted: `fresh`, `held`, `forecast`, `stale` or `absent`.
         signal_age_s: how long ago its last known value ceased to hold [s]; None where there is none.
         signal_detail: what is wrong with the signal, a sentence; "" where nothing is.
-        providers: by name, whether each provider of the chain answered when it was asked last.
+        providers: by name, whether each provider of the chain answered its last poll.
         n_bad_messages: how many messages were dropped.
         n_runs: how many training runs there are.
         gpus: by UUID, the limit, the energy used [J] and the newest reading.
@@ -115,7 +115,7 @@ class _Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every metric."""
         now = self._snapshot()
-        yield GaugeMetricFamily("gridchase_bus_connected", "Whether the broker is there.", float(now.connected))
+        yield GaugeMetricFamily("gridchase_bus_connected", "Whether the broker is connected.", float(now.connected))
         yield GaugeMetricFamily("gridchase_runs", "Training runs on this node.", float(now.n_runs))
         yield CounterMetricFamily("gridchase_bad_messages", "Messages that were dropped.", float(now.n_bad_messages))
         yield from _signal_metrics(now)
@@ -129,7 +129,7 @@ def _signal_metrics(now: Snapshot) -> Iterator[Metric]:
     if now.signal_age_s is not None:
         what = "How long ago the last known value of the grid signal ceased to hold."
         yield GaugeMetricFamily("gridchase_signal_age_seconds", what, now.signal_age_s)
-    answers = GaugeMetricFamily("gridchase_signal_provider_up", "Whether it answered last.", labels=["provider"])
+    answers = GaugeMetricFamily("gridchase_signal_provider_up", "Whether its last poll succeeded.", labels=["provider"])
     for name, is_up in now.providers.items():
         answers.add_metric([name], float(is_up))
     yield answers
@@ -137,10 +137,10 @@ def _signal_metrics(now: Snapshot) -> Iterator[Metric]:
 
 def _gpu_metrics(now: Snapshot) -> Iterator[Metric]:
     energy = CounterMetricFamily("gridchase_gpu_energy_joules", "Energy since the controller started.", labels=["gpu"])
-    power = GaugeMetricFamily("gridchase_gpu_power_watts", "Present draw.", labels=["gpu"])
+    power = GaugeMetricFamily("gridchase_gpu_power_watts", "Power draw.", labels=["gpu"])
     limit = GaugeMetricFamily("gridchase_gpu_power_limit_watts", "Enforced power limit.", labels=["gpu"])
-    prior = GaugeMetricFamily("gridchase_gpu_prior_power_limit_watts", "What it is given back.", labels=["gpu"])
-    hold = GaugeMetricFamily("gridchase_gpu_hold", "How the limit stands towards us.", labels=["gpu", "state"])
+    prior = GaugeMetricFamily("gridchase_gpu_prior_power_limit_watts", "Limit to be restored.", labels=["gpu"])
+    hold = GaugeMetricFamily("gridchase_gpu_hold", "Who holds the limit.", labels=["gpu", "state"])
     for uuid, (state, energy_j, sample) in now.gpus.items():
         energy.add_metric([uuid], energy_j)
         if sample is not None:

@@ -231,7 +231,7 @@ async def test_gpus_that_wait_save_power_and_the_run_is_as_fast(tmp_path: Path) 
         limits_w = [gpu.requested_power_limit_w for gpu in site.gpus]
         used_j = sum(energy_j(gpu, begin_s, site.clock.now_s()) for gpu in site.gpus)
         lowered = [site.limits(gpu)[-1].reason == "slack_shared" for gpu in site.gpus]
-    assert [gpu.requested_power_limit_w for gpu in site.gpus] == [PRIOR_W] * 4, "all are given back"
+    assert [gpu.requested_power_limit_w for gpu in site.gpus] == [PRIOR_W] * 4, "all are restored"
     assert lowered == [True, True, False, True]
     plan_w = max(limits_w)
     assert limits_w.index(plan_w) == SPEEDS_RATIO.index(0.92), "the straggler alone keeps the run's limit"

@@ -38,7 +38,7 @@ def written_w(gpu: FakeGpu) -> list[float]:
 
 
 def check_the_limits(gpu: FakeGpu) -> None:
-    """Check that the first pass went down the ladder, the plan kept to its budget, and the limit was given back."""
+    """Check that the first pass went down the ladder, the plan kept to its budget, and the prior limit was restored."""
     *limits_w, last_w = written_w(gpu)
     first_pass_w, planned_w = limits_w[: len(LADDER_W) - 1], limits_w[len(LADDER_W) - 1 :]
     assert first_pass_w == LADDER_W[1:]
@@ -338,7 +338,7 @@ async def test_a_passing_power_brake_during_refinement_does_not_change_the_curve
         gpu.out_of_band_power_limit_w = math.inf
         await job.train(2 * HOUR_S)
     assert site.profiles()[-1].points[-1].power_limit_w == PRIOR_W
-    assert gpu.history[-2][1] > 200.0, "before it was given back"
+    assert gpu.history[-2][1] > 200.0, "before it was restored"
 
 
 async def test_epochs_of_ten_iterations_are_profiled_and_kept_within_the_budget(tmp_path: Path) -> None:
