@@ -1,4 +1,4 @@
-"""The controller of one node: its task tree, and the order in which it stops: nesting, read backwards.
+"""The controller of one node: its tasks, and the order in which they start (left to right) and stop (right to left).
 
     lock ─ GPUs ─ bus ─ prior limits are restored ─ workers
 
@@ -246,7 +246,7 @@ async def _restore_stranded(gpus: Sequence[Gpu], journal: Journal) -> None:
     for gpu in gpus:
         result = await restore_prior_limit(gpu, journal)
         if result is not None:
-            _LOGGER.warning("GPU %s: limited by a former controller that was killed: %s", gpu.uuid, result.detail)
+            _LOGGER.warning("GPU %s: a killed controller left a limit behind: %s", gpu.uuid, result.detail)
     for uuid in journal.entries.keys() - {gpu.uuid for gpu in gpus}:
         _LOGGER.warning("GPU %s has a journal entry but is not present on this node; keeping the entry", uuid)
 

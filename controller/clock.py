@@ -1,4 +1,4 @@
-"""Clocks: the system's, and one that runs faster, so that a day passes in a minute.
+"""Clocks: the system's, and an accelerated one for the demo.
 
 Domain time (the hours of the grid, settling, leases) comes from a `Clock`. Deadlines of I/O stay in real seconds.
 """

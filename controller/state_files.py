@@ -1,7 +1,6 @@
-"""State files written by a background thread: only the latest content of each, oldest first; nobody waits for the disk.
+"""State files written by a background thread: only the latest content of each, oldest first; callers never wait.
 
-Each file is replaced atomically. A disk that hangs makes no queue grow; one that fails is logged once, and the caller
-never learns of it.
+Each file is replaced atomically. While the disk hangs, the queue does not grow. A fault is logged once, never raised.
 """
 
 import logging

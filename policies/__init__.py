@@ -1,1 +1,1 @@
-"""What to do: decisions as functions of their arguments, and where signals come from."""
+"""Policies: power limits, profiling, batch sizes and forecasts as pure functions; signal providers; their service."""

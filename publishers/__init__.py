@@ -1,4 +1,4 @@
-"""What a training process uses: one line around its loop, and no privilege.
+"""The training side's API: one line around the training loop; it needs no privilege.
 
 from publishers import publish_iterations
 for batch in publish_iterations(loader, job="resnet50"):

@@ -1,1 +1,1 @@
-"""Accounting."""
+"""Accounting: iterations, ranks and the energy account of a run, and the reports published about it."""

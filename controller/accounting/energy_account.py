@@ -1,8 +1,8 @@
 """The energy account of a run: energy, carbon and cost, and the baseline of the same work at the prior limit.
 
-Time is cut into intervals at the readings of the meters. An interval in which iterations ran all the time is active: it
-counts for the profile, and for the baseline by its iterations. Any other is a pause, which a limit does not change: it
-counts the same on both sides. So does time in which a GPU of several could not be read, with its energy.
+Meter readings divide time into intervals. An interval in which iterations ran throughout is active: it counts for the
+profile, and for the baseline by its iterations. Any other is a pause, which a limit does not change: it counts the same
+on both sides. So does time in which one of several GPUs could not be read, with its energy.
 
 An account outlives its controller: after a restart it resumes from a snapshot, and the time without a controller is one
 pause, with the energy that the GPUs' own counters show.

@@ -1,6 +1,6 @@
-"""The iteration log of one rank: iterations as they arrive, ready to be counted between any two moments.
+"""The iteration log of one rank: records iterations as they arrive, and counts them between any two moments.
 
-Times are the node's monotonic clock. Memory is bounded: the oldest spans are forgotten, the totals are not.
+Times are the node's monotonic clock. Memory is bounded: the oldest spans are dropped, the totals are kept.
 """
 
 import math

@@ -1,1 +1,1 @@
-"""Control."""
+"""Control of a run's power limit: leader or follower, power curve, plan, GPU group."""

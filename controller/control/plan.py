@@ -1,6 +1,6 @@
-"""The plan of one run as a target power limit, made once a period.
+"""Plans the target power limit of one run, once a period.
 
-The decision is `policies.planning`; here it is made with what is configured, and becomes the target of the run's GPUs:
+`policies.planning` decides; this passes it the configuration, and turns its decision into the target of the run's GPUs:
 now and (where two limits share a period) later. No clock, no GPU, no bus.
 """
 

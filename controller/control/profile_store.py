@@ -1,11 +1,11 @@
 """Power profiles that outlive a run: stored one file each, resumed, or used as a prior for a similar job.
 
-All of them are in memory, read once; a thread writes what is saved. An unreadable file
-costs a profile, not the run. Files are replaced whole, never edited.
+All of them are read once and kept in memory; a thread writes changes. An unreadable file loses a profile, not the run.
+Files are replaced atomically, never edited.
 
-Which stored curve is most similar to the one that is wanted: in this order, the same batch size on other GPUs of the
+If there is no curve for the exact key, the most similar one is a prior: first the same batch size on other GPUs of the
 model, or under another driver; then other batch sizes. Between two of them the curve is interpolated over the logarithm
-of the batch size; beyond them the nearest one's shape is the better guess. On Zeus's curves of the A40 and the V100,
+of the batch size; beyond them the nearest one's shape is the better estimate. On Zeus's curves of the A40 and the V100,
 each predicted from the others of its job and moved to what is measured at the highest limit, the worst error of rate
 and power above the energy-minimal limit is 5 % (median) between two neighbours, 7 % from the nearer of them alone;
 beyond the last one it is 4 to 7 % from the nearest and 7 to 10 % extrapolated from two.

@@ -1,11 +1,11 @@
 """Follows the power limit that another node plans for a run, and measures this node's part of it.
 
-The node of rank 0 publishes the limit of the run, again and again. A plan that was received before is no sign of life:
-the broker retains the last one of a leader that is long gone. The time between two plans is measured by this node's own
-clock; those of other nodes do not count.
+The node of rank 0 publishes the limit of the run periodically. A repeated plan does not prove that its leader is alive,
+because the broker retains the last one; a new sequence number does. The time between two plans is measured by this
+node's own clock.
 
-A limit is followed in watts, as far as this node's own bounds allow. On GPUs of another model watts mean something
-else: there the same share of the highest limit is followed.
+The limit is set in watts, within this node's own bounds. GPUs of another model than the leader's get the same share of
+their highest limit instead.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Chooses the power limit of a run on the node that leads it: the node of rank 0.
 
-A run on one node is led there. The curve is measured on this node and stored; the other nodes report theirs.
+A run on a single node has its leader there. The curve is measured on this node and stored; other nodes report theirs.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Lowers the limit of GPUs that wait for a slower one of the same run.
 
-What is learnt holds for one limit of the run; plans alternate between a few. The decision is
-`policies.planning.straggler_slack`; this keeps one of its states for each of the latest limits.
+Slack depends on the limit of the run, and plans alternate between a few limits; so this keeps one state of
+`policies.planning.straggler_slack`, which decides, for each of the latest limits.
 """
 
 from collections import OrderedDict

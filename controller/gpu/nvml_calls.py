@@ -1,7 +1,7 @@
-"""The calls into NVML: the only module that imports pynvml (nvidia-ml-py). Milliwatts and millijoules end here.
+"""The calls into NVML: the only module that imports pynvml (nvidia-ml-py), and that uses milliwatts and millijoules.
 
-They block, perhaps for ever, so they run in the GPU's thread. Nothing is ever written but the power limit: no
-persistence mode, no clocks.
+They may block indefinitely, so they run in the GPU's thread. They write only the power limit: no persistence mode, no
+clocks.
 """
 
 import time

@@ -1,7 +1,7 @@
 """Power limiter: one task per GPU writes its power limit, reconciles it, and restores the prior one.
 
-It does not know why a limit is wanted. It journals before it writes, clamps, reads back, and reads the limit every
-`RECONCILE_S` to see whether somebody else has written it meanwhile:
+It does not know the reason for a limit. It journals before it writes, clamps, reads back, and reads the limit every
+`RECONCILE_S` to detect other writers:
 
     FREE ──request──► HELD ──release──► FREE     (the prior limit, if the live one still is ours)
                        ├─ the limit is the default again: the driver was reloaded; written again, `MAX_REVERSIONS` times

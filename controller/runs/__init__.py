@@ -1,1 +1,1 @@
-"""Runs."""
+"""Runs: routing messages to them, their life cycle, GPU claims and checkpoints."""

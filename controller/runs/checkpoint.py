@@ -1,9 +1,9 @@
-"""Checkpoints of runs on disk: a restarted controller resumes the accounts of runs that still go on.
+"""Checkpoints of runs on disk: a restarted controller resumes the accounts of runs that are still training.
 
-The GPUs' own counters and the numbers of the iterations show what happened in between; it is accounted as a pause,
-because it is unknown how much of it was work. Clocks and counters begin anew with the machine: checkpoints of another
-boot are useless. A run that has finished, or was silent for a day, has none; one that was lost or silent has: its
-processes may come back.
+The GPUs' own counters and the iteration numbers show what happened in between; it is accounted as a pause, because it
+is unknown how much of it was work. Clocks and counters restart with the machine, so checkpoints of another boot are
+ignored. The checkpoint of a run is deleted when it has finished, or after a day of silence; that of a run which was
+lost or fell silent is kept, because its processes may come back.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""GPU claims: a training process names its GPUs, and one run at a time may own a board."""
+"""GPU claims: training processes name their GPUs, and each GPU belongs to one run at a time."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Clears the retained topics of runs that have ended from the broker.
 
-The leader of a run (the node of rank 0) clears them after an hour, any controller after a day, so that the broker of a
-busy site does not remember every run there ever was.
+The leader of a run (the node of rank 0) clears them after an hour, any controller after a day, so that retained
+messages do not accumulate on the broker.
 """
 
 from collections import OrderedDict

@@ -1,7 +1,7 @@
 """Routes bus messages to the runs of this node; starts runs, gives them their GPUs, and retires them.
 
-Invalid messages are counted, logged once a topic and minute, and dropped. Runs of other nodes are left to their own
-controllers: a message is ours when it comes from this boot of this machine, because only then are its clocks ours.
+Invalid messages are counted, logged once per topic and minute, and dropped. Only messages of this boot of this machine
+are handled, because only their clocks are comparable; other nodes' controllers handle theirs.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """One run of a job on this node: its ranks and GPUs, from iterations to power limit and energy account.
 
-It does not know that NVML exists. The router calls it with each message, and iterations are acted upon at once; what no
-message causes (leases, plans that are due, reports) happens in `run`, once a tick. It ends when its ranks have ended,
-or when it has been silent for the lease.
+It does not depend on NVML. The router calls it with each message, and it acts on iterations at once; periodic work
+(leases, plans that are due, reports) happens in `run`, once a tick. It ends when its ranks have ended, or when no
+message has arrived for the lease.
 
 Where a run has ranks on several nodes, the controller of the node of rank 0 leads and the others follow.
 """

@@ -1,7 +1,8 @@
 """Buffers the messages of a run whose predecessor of the same name has ended but is not retired yet.
 
-Folds of one script run one after the other under the id that their launcher gave them. The account of the first must
-not see the messages of the second, and the second is not to go without a limit and an account until its next heartbeat.
+For example, cross-validation folds of one script run one after the other under the same id of their launcher. The
+account of the first must not include the second, and the second must not wait for a limit and an account until its next
+heartbeat.
 """
 
 from collections import deque

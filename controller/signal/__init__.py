@@ -1,1 +1,1 @@
-"""The grid signal of this node: providers polled, histories kept, and the best that is known."""
+"""The grid signal of this node: polls providers, stores their histories, and selects the best available signal."""

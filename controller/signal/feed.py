@@ -1,8 +1,8 @@
-"""The signal feed: polls the chain of providers and offers the best that is known, with its provenance.
+"""The signal feed: polls the chain of providers and returns the best available signal, with its provenance.
 
     fresh from the first ─► fresh from another ─► last value held ─► own forecast ─► nothing (the plan ignores the grid)
 
-Each transition is logged once, published, and becomes the reason of what is decided meanwhile. A provider further down
+Each transition is logged once and published, and is the reason given for decisions meanwhile. A provider further down
 the chain is polled only while none above it is fresh.
 """
 

@@ -1,4 +1,4 @@
-"""The grid message for dashboards: history, forecast with its band, and how far both can be trusted."""
+"""The grid message for dashboards: history, forecast with its band, and the state of both."""
 
 from typing import Final, Literal
 

@@ -1,6 +1,6 @@
-"""What one provider of the chain has said so far, on disk too, and how far it can be trusted now.
+"""The state of one provider of the chain: its history (also on disk), its forecast, and their freshness.
 
-A provider that fails leaves what is known, which ages; `policies.vocabulary.freshness` says how far to trust that.
+While a provider fails, its last values remain and age; `policies.vocabulary.freshness` says how far they can be used.
 """
 
 import logging

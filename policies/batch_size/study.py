@@ -1,4 +1,4 @@
-"""What is known of a recurring job when its next batch size is chosen."""
+"""The data on a recurring job from which its next batch size is chosen."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Objectives, inputs and the decision of a plan."""
+"""The records of planning: objectives, inputs, and the decision."""
 
 from dataclasses import dataclass
 

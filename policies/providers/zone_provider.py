@@ -1,4 +1,4 @@
-"""Base classes of providers of one zone: what they share is how values become a signal."""
+"""Base classes of providers of one zone: they turn values into a signal."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

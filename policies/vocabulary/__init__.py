@@ -1,1 +1,1 @@
-"""Units, signals, power profiles and what is computed from them alone: the terms of every policy."""
+"""The terms of every policy: units, signals, power profiles, and computations on them alone."""

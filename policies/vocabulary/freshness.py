@@ -1,4 +1,4 @@
-"""How far a signal can be trusted now, and what stands in for its present value: degrades in named steps.
+"""The freshness of a signal, and the substitute for its present value when it is too old.
 
 fresh ──► held ──► forecast ──► stale          absent: nothing was ever known
 """

@@ -1,9 +1,9 @@
-"""The asyncio MQTT client: one connection to the broker that comes back by itself.
+"""The asyncio MQTT client: one connection to the broker, with automatic reconnection.
 
-Nothing here waits for the broker: messages go to a bounded outbox and subscriptions are remembered, whether the broker
-is there or not. Each connection begins with the birth messages, then the subscriptions, then the outbox; after a loss
-also the latest retained messages, in case the broker has forgotten them. Handlers run synchronously, in the order of
-the messages. Everything belongs to one event loop and is not thread-safe.
+Callers never wait for the broker: messages go to a bounded outbox and subscriptions are stored, connected or not. Each
+connection begins with the birth messages, then the subscriptions, then the outbox; after a reconnection also the latest
+retained messages, in case the broker has lost them. Handlers run synchronously, in the order of the messages. The
+client belongs to one event loop and is not thread-safe.
 
 Brokers differ: amqtt also delivers retained messages without a subscription, and two of four deliver a message once for
 each overlapping subscription. So the topic filters are matched again here, and handlers must tolerate duplicates.

@@ -1,8 +1,7 @@
 """A broker that needs no set-up: mosquitto as a child process where it is installed, else amqtt inside this process.
 
-It asks nobody for a password, so it listens on the loopback unless told otherwise. It lives as long as its context:
-the child also ends when this process is killed. For production run mosquitto by itself, with TLS, passwords and access
-rules.
+It requires no password, so it listens on the loopback by default. It runs as long as its context; the child also ends
+when this process is killed. In production, run mosquitto as a service, with TLS, passwords and access rules.
 """
 
 import asyncio

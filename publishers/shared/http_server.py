@@ -1,4 +1,4 @@
-"""The HTTP server of the controller and the policy service: routes, guards, limits, and problems for what goes wrong.
+"""The HTTP server of the controller and the policy service: routes, guards, limits and problem details for errors.
 
 Each request passes the host and origin guard, the authentication of its route and a concurrency limit, and is
 handled under a deadline. Errors are answered as problems (RFC 9457); internals are never shown. The work of a request

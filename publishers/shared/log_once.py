@@ -1,4 +1,4 @@
-"""Log a fault once when it begins, changes and is over, or at most once a period, however often it is reported."""
+"""Log a fault only when it begins, changes or ends, or at most once a period, however often it is reported."""
 
 import logging
 from collections import OrderedDict

@@ -1,7 +1,7 @@
 """Batch sizes timed before a training: how long an iteration takes at each, and which do not fit the memory.
 
-Costs of batch sizes that never ran are what a young job lacks most; their ratios follow from how long an iteration
-takes. The training code passes a function that trains one iteration, and each size is timed once in the life of a job.
+A new job mostly lacks the costs of batch sizes that have never run; their ratios follow from the iteration times. The
+training code passes a function that trains one iteration, and each size is timed once per job and GPU model.
 """
 
 import logging

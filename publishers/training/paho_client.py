@@ -1,7 +1,7 @@
 """The training side's connection to the broker: paho, driven by the worker's thread, never by the training loop.
 
-paho's own loop thread waits in `select`, which fails above file descriptor 1023 (loaders with many workers get there),
-naps in a way that nothing interrupts, and cannot be joined under a deadline. So `work` does its turns, with `poll`.
+paho's own loop thread waits in `select`, which fails above file descriptor 1023 (data loaders with many workers reach
+it), sleeps uninterruptibly, and cannot be joined with a timeout. So `work` runs paho's loop, with `poll`.
 """
 
 import os

@@ -1,6 +1,7 @@
-"""The policy service, seen from a training: the query for a batch size, and the command to stop.
+"""The training side's client of the policy service: the query for a batch size, and the command to stop.
 
-The training's thread asks and waits; the worker's thread does the rest. They share single references only, no locks.
+The training's thread begins a query and waits; the worker's thread does the rest. They share no locks, only single
+references.
 """
 
 import logging

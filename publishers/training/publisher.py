@@ -1,8 +1,7 @@
 """The training side: `publish_iterations` around a data loader, or a `Publisher` for loops that are not iterables.
 
-What counts as an iteration is defined in `data_loader.py`. Nothing here raises or prints, and nothing blocks but
-`batch_size` and `close`, whose waits are bounded. What is wrong is logged once, to the logger `publishers`. A forked
-child does not publish for its parent.
+`data_loader.py` defines what counts as an iteration. Nothing here raises or prints, and only `batch_size` and `close`
+block, for a bounded time. Each fault is logged once, to the logger `publishers`. A forked child does not publish.
 """
 
 import copyreg

@@ -1,4 +1,4 @@
-"""The buffer between the training loop and the worker's thread: marks of time, in bounded memory, every loss countable.
+"""The buffer between the training loop and the worker's thread: iteration times in bounded memory, with losses counted.
 
 The loop appends clock readings to the list of the present chunk (about 50 ns), and does nothing else. In a chunk the
 first mark, and the first after a `BREAK`, begins an iteration; every other mark ends one and begins the next:

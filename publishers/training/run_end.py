@@ -1,7 +1,7 @@
-"""How runs end that nobody closed, or that an exception has ended: `finished`, or `lost`.
+"""Ends runs that were not closed, or that an exception has ended, as `finished` or `lost`.
 
-A run that nobody closed ends with the interpreter; or before, when its publisher is collected, or another run replaces
-it, as where the cell of a notebook is run again.
+A run that was not closed ends with the interpreter; or before, when its publisher is garbage-collected, or another run
+replaces it, for example when a notebook cell is run again.
 """
 
 import atexit

@@ -1,4 +1,4 @@
-"""The settings of a training process: arguments, else the environment, else defaults.
+"""The settings of a training process: from arguments, else the environment, else defaults.
 
 | setting | argument, else |
 |---|---|

@@ -1,8 +1,8 @@
-"""Energinet's Energi Data Service: carbon intensity of Denmark's two halves, prices there and next door; needs no key.
+"""Energinet's Energi Data Service: carbon intensity of Denmark's two zones, prices there and nearby; needs no key.
 
 Data of Energinet (www.energidataservice.dk), CC BY 4.0. Carbon in steps of 5 minutes, measured (CO2Emis) and forecast
 for 9 hours or more (CO2EmisProg), g/kWh; day-ahead prices (DayAheadPrices) in EUR or DKK per MWh. More than
-40 requests in 10 seconds are answered by a ban of 5 minutes.
+40 requests in 10 seconds lead to a ban of 5 minutes.
 Documentation: https://www.energidataservice.dk/guides/api-guides
 """
 
