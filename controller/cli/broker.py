@@ -1,4 +1,4 @@
-"""`gridchase broker`: only a broker."""
+"""`gridchase broker`: runs an embedded broker."""
 
 import argparse
 import asyncio
@@ -12,7 +12,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb."""
     verb.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
     verb.add_argument("--port", type=int, default=1883, help="the port to listen on (default: %(default)s)")
-    verb.add_argument("--kind", default="auto", choices=("auto", "mosquitto", "amqtt"))
+    verb.add_argument(
+        "--kind", default="auto", choices=("auto", "mosquitto", "amqtt"), help="the broker (default: %(default)s)"
+    )
     verb.add_argument(
         "--allow-remote", action="store_true", help="accept connections from other machines, without a password"
     )

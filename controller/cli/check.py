@@ -1,4 +1,4 @@
-"""`gridchase check`: GPUs, broker, signal and permissions, and what is wrong with each. It changes nothing."""
+"""`gridchase check`: checks GPUs, broker, signal and permissions, and explains each fault. It changes nothing."""
 
 import argparse
 import asyncio
@@ -74,7 +74,7 @@ class GpuCheck:
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb."""
     add_configuration(verb)
-    verb.add_argument("--json", action="store_true", help="for scripts")
+    verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(do=lambda options: check(load_config(options.config, options.set), as_json=options.json))
 
 

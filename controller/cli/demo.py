@@ -12,16 +12,22 @@ from controller.errors import ConfigError
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb."""
-    verb.add_argument("--seed", type=int, default=1, help="of the noise, or of the drawn runs (default: %(default)s)")
-    verb.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
+    verb.add_argument(
+        "--seed", type=int, default=1, help="the seed of the noise, or of the drawn runs (default: %(default)s)"
+    )
+    verb.add_argument("--json", type=Path, metavar="FILE", help="write the result to this file")
     day = verb.add_argument_group("a day")
-    day.add_argument("--duration-s", type=float, help="the real time of the day (default: 60)")
+    day.add_argument("--duration-s", type=float, help="how long the demo takes [s] (default: 60)")
     day.add_argument("--zone", choices=list_zones(), help="the zone of the grid (default: GB)")
-    day.add_argument("--max-slowdown", type=float, help="1.03 is 3 %% slower (default: 1.03)")
+    day.add_argument("--max-slowdown", type=float, help="the allowed slowdown; 1.03 is 3 %% (default: 1.03)")
     recurring = verb.add_argument_group("a recurring job")
-    recurring.add_argument("--recurrences", type=int, metavar="N", help="how often the job recurs")
-    recurring.add_argument("--workload", metavar="JOB", help=f"{', '.join(list_jobs())} (default: {list_jobs()[0]})")
-    recurring.add_argument("--policy", choices=("gridchase", "zeus"), help="how it learns (default: gridchase)")
+    recurring.add_argument("--recurrences", type=int, metavar="N", help="let a job recur this many times")
+    recurring.add_argument(
+        "--workload", metavar="JOB", help=f"the job: {', '.join(list_jobs())} (default: {list_jobs()[0]})"
+    )
+    recurring.add_argument(
+        "--policy", choices=("gridchase", "zeus"), help="the policy that learns (default: gridchase)"
+    )
     verb.set_defaults(default_log_level="warning", do=_demo)  # the demo prints its own progress
 
 

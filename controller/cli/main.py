@@ -1,4 +1,4 @@
-"""The arguments of `gridchase`, and the way from an error to an exit code.
+"""The arguments and exit codes of `gridchase`.
 
 Exit codes: 0 done, or stopped on request; 1 failed; 2 the configuration or the arguments are wrong, or another
 controller runs on this node.
@@ -33,22 +33,22 @@ _VERBS: Final = (
     _Entry(
         "demo",
         "demo",
-        "a day in a minute, or a job that learns its batch size: simulated GPU, the rest is real",
-        "a day of a real grid in a minute; with --recurrences, a recurring job that learns its batch size. The GPU is"
-        " simulated along measured curves and runs; bus and policies are the real ones",
+        "a day in a minute, or a job that learns its batch size, on a simulated GPU",
+        "a day of a real grid in a minute; with --recurrences, a recurring job that learns its batch size. Only the GPU"
+        " is simulated, from measured curves and runs; bus and policies are real",
     ),
-    _Entry("up", "up", "broker, controller and policy service in one process, for one GPU box"),
-    _Entry("controller", "run", "the controller of this node"),
+    _Entry("up", "up", "broker, controller and policy service in one process, for a single GPU machine"),
+    _Entry("controller", "run", "run the controller of this node"),
     _Entry(
         "policy",
         "policy.main",
-        "the policy service, which learns batch sizes of recurring jobs; and what it has learned",
+        "run the policy service, which learns batch sizes of recurring jobs, or show what it has learned",
     ),
-    _Entry("broker", "broker", "only a broker: mosquitto if it is installed, else the built-in one"),
-    _Entry("check", "check", "GPUs, broker, signal, permissions: what is wrong with each; changes nothing"),
-    _Entry("signal", "signal", "the signal of the grid: series, forecast with its interval, source, age, errors"),
-    _Entry("replay", "replay.main", "policies on files: forecasts, batch sizes, power limits, profiles"),
-    _Entry("restore", "restore", "restore every power limit that a killed controller left"),
+    _Entry("broker", "broker", "run only a broker: mosquitto if it is installed, else the built-in one"),
+    _Entry("check", "check", "check GPUs, broker, signal and permissions; changes nothing"),
+    _Entry("signal", "signal", "show the grid signal: series, forecast with its interval, source, age, errors"),
+    _Entry("replay", "replay.main", "evaluate policies on files: forecasts, batch sizes, power limits, profiles"),
+    _Entry("restore", "restore", "restore every power limit that a killed controller left behind"),
 )
 
 

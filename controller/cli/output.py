@@ -1,4 +1,4 @@
-"""How verbs print and write: JSON for scripts, files, tables, and plots of the terminal."""
+"""Output of the verbs: JSON, files, tables, and plots in the terminal."""
 
 import sys
 from collections.abc import Callable

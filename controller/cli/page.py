@@ -1,4 +1,4 @@
-"""Pages for the browser: one file with everything in it, which asks no server."""
+"""HTML pages: one self-contained file each, which loads nothing else."""
 
 from collections.abc import Iterable, Sequence
 from html import escape

@@ -1,4 +1,4 @@
-"""`gridchase signal`: the signal of the grid and its forecast, their sources, and their errors."""
+"""`gridchase signal`: shows the grid signal and its forecast, with sources and errors."""
 
 import argparse
 import asyncio
@@ -78,11 +78,11 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     add_configuration(verb)
     verb.formatter_class = argparse.RawDescriptionHelpFormatter
     verb.epilog = "\n".join(_list_providers())
-    verb.add_argument("--provider", metavar="NAME", help="ask this provider instead of the configured ones")
+    verb.add_argument("--provider", metavar="NAME", help="poll this provider instead of the configured ones")
     verb.add_argument("--zone", default="", help="the zone, by its name at that provider")
     verb.add_argument("--kind", default="carbon", choices=("carbon", "price"), help="(default: %(default)s)")
     verb.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="another key of the provider")
-    verb.add_argument("--json", action="store_true", help="for scripts")
+    verb.add_argument("--json", action="store_true", help="print JSON")
 
     def do(options: argparse.Namespace) -> int:
         own = overrides_of(options.provider, options.zone, options.kind, options.option) if options.provider else []

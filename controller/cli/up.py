@@ -37,9 +37,12 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     add_configuration(verb)
     choice = verb.add_mutually_exclusive_group()
     choice.add_argument(
-        "--policy-config", type=Path, metavar="FILE", help="of the policy service; deploy/policy.toml shows every key"
+        "--policy-config",
+        type=Path,
+        metavar="FILE",
+        help="the policy service's TOML file; deploy/policy.toml shows every key",
     )
-    choice.add_argument("--no-policy", action="store_true", help="without the policy service")
+    choice.add_argument("--no-policy", action="store_true", help="do not run the policy service")
 
     def do(options: argparse.Namespace) -> int:
         config = load_config(options.config, options.set)

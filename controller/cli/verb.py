@@ -1,7 +1,7 @@
-"""Verbs of the command line: each is a module that is imported when its verb is used, since all of them take seconds.
+"""Verbs of the command line: the module of each is imported only when its verb is used, because all take seconds.
 
-A module of a verb has `add_arguments(verb)`, which adds its arguments and sets `do`: a function from the options to the
-exit code.
+The module of a verb has `add_arguments(verb)`, which adds its arguments and sets `do`: a function from the options to
+the exit code.
 """
 
 import argparse

@@ -1,1 +1,1 @@
-"""Profiler and planner on traces: what they spend and save on measured curves, beside what others would."""
+"""Replays of policies on measured traces: their costs and savings, compared with those of other policies."""

@@ -1,4 +1,4 @@
-"""What can go wrong in the policy service. Each message says value, bound and what to do."""
+"""Errors of the policy service. Each message gives the value, its bound and what to do."""
 
 from http import HTTPStatus
 

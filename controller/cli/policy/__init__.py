@@ -1,1 +1,1 @@
-"""Policy."""
+"""`gridchase policy`: the policy service, and what it has learned."""

@@ -34,14 +34,14 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     _add_configuration(verb, default=None)
     verb.set_defaults(also_set=[], do=lambda options: serve(_config(options), _state_dir(options)))
     parts = verb.add_subparsers(title="what", metavar="WHAT", parser_class=argparse.ArgumentParser)
-    jobs = _add(parts, "jobs", "the known jobs")
-    jobs.add_argument("--json", action="store_true", help="for scripts")
+    jobs = _add(parts, "jobs", "list the known jobs")
+    jobs.add_argument("--json", action="store_true", help="print JSON")
     jobs.set_defaults(do=lambda options: policy_jobs.list_jobs(_database(options), as_json=options.json))
     _add_show(parts)
     _add_transfer(parts)
     forget = _add(parts, "forget", "delete a job and all its runs")
     forget.add_argument("job", metavar="JOB")
-    forget.add_argument("--yes", action="store_true", help="do not ask")
+    forget.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     forget.set_defaults(do=lambda options: policy_jobs.forget(_database(options), options.job, yes=options.yes))
 
 
@@ -65,8 +65,8 @@ def serve(config: PolicyConfig, state_dir: Path) -> int:
 def _add_show(parts: "Verbs") -> None:
     show = _add(parts, "show", "estimates for a job's batch sizes, the next one and why, and the last runs")
     show.add_argument("job", metavar="JOB")
-    show.add_argument("--json", action="store_true", help="for scripts")
-    show.add_argument("--html", type=Path, metavar="FILE", help="write a page for the browser there")
+    show.add_argument("--json", action="store_true", help="print JSON")
+    show.add_argument("--html", type=Path, metavar="FILE", help="write an HTML page to this file")
     show.set_defaults(
         do=lambda options: policy_jobs.show(_database(options), options.job, as_json=options.json, html=options.html)
     )
@@ -75,10 +75,10 @@ def _add_show(parts: "Verbs") -> None:
 def _add_transfer(parts: "Verbs") -> None:
     export = _add(parts, "export", "write jobs and all their runs as JSON")
     export.add_argument("job", nargs="?", metavar="JOB", help="only this one (default: all)")
-    export.add_argument("--out", type=Path, metavar="FILE", help="write there (default: standard output)")
+    export.add_argument("--out", type=Path, metavar="FILE", help="write to this file (default: standard output)")
     export.set_defaults(do=lambda options: policy_jobs.export(_database(options), options.job, out=options.out))
     importing = _add(parts, "import", "import a file of `export`; existing jobs and runs stay as they are")
-    importing.add_argument("file", type=Path, metavar="FILE", help="`-` is standard input")
+    importing.add_argument("file", type=Path, metavar="FILE", help="the file; `-` means standard input")
     importing.set_defaults(do=lambda options: policy_jobs.import_(_database(options), options.file))
 
 
@@ -103,7 +103,11 @@ def _add_configuration(parser: argparse.ArgumentParser, *, default: str | None) 
         help="override one key",
     )
     parser.add_argument(
-        "--state-dir", type=Path, default=default, metavar="DIR", help="instead of /var/lib/gridchase/policy, or yours"
+        "--state-dir",
+        type=Path,
+        default=default,
+        metavar="DIR",
+        help="the state directory; /var/lib/gridchase/policy is root's default",
     )
 
 

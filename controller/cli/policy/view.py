@@ -176,7 +176,7 @@ def duration_text(duration_s: float | None) -> str:
 def end_text(trial: Trial) -> str:
     """Return the text of how a run ended, or of its state."""
     if trial.state == "running" and trial.stop_ordered_at_s is not None:
-        return "told to stop"
+        return "ordered to stop"
     return trial.state
 
 

@@ -1,1 +1,1 @@
-"""Replay."""
+"""`gridchase replay`: policies evaluated on files."""

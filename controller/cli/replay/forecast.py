@@ -41,7 +41,7 @@ def add_part(parts: "Verbs") -> None:
     part.add_argument(
         "--signal", nargs="+", action="extend", required=True, type=Path, metavar="FILE", help="CSV: timestamp,<unit>"
     )
-    part.add_argument("--json", action="store_true", help="for scripts")
+    part.add_argument("--json", action="store_true", help="print JSON")
     part.set_defaults(default_log_level="warning", do=replay_forecast)
 
 

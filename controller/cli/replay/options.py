@@ -30,7 +30,7 @@ def add_policies(part: argparse.ArgumentParser, policies: Sequence[str]) -> None
 
 def add_output(part: argparse.ArgumentParser) -> None:
     """Add how results are shown, and how many processes work."""
-    part.add_argument("--json", action="store_true", help="for scripts")
+    part.add_argument("--json", action="store_true", help="print JSON")
     part.add_argument("--processes", type=int, metavar="N", help="at a time (default: one for each core)")
 
 

@@ -16,8 +16,8 @@ from policies.vocabulary.units import DAY_S, energy_kwh
 from publishers.messages.reports import RunEnergy
 
 _HINTS: Final = """\
-Next: `gridchase check` looks at this machine, `gridchase up` runs it all on one GPU box without configuration, and
-`for batch in publish_iterations(loader, job="…"):` is the line in the training code. See README.md."""
+Next: `gridchase check` checks this machine; `gridchase up` runs everything on one machine, without configuration;
+`for batch in publish_iterations(loader, job="…"):` is the line to add to the training code. See README.md."""
 
 
 class DemoResult(Struct, frozen=True, kw_only=True):

@@ -1,1 +1,1 @@
-"""Recurrences."""
+"""The demo of a recurring job, which learns its batch size."""

@@ -1,1 +1,1 @@
-"""Power limit."""
+"""Power limit policies replayed on measured curves and grid signals."""

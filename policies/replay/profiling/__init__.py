@@ -1,1 +1,1 @@
-"""Profiling."""
+"""Profilers replayed on measured curves, under noise."""

@@ -1,1 +1,1 @@
-"""The policy service on the bus: questions answered, runs followed, results kept until they are stored."""
+"""The policy service on the bus: answers requests, follows runs, and keeps results until they are stored."""

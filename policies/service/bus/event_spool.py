@@ -1,8 +1,8 @@
-"""Events that the database could not take: kept in a small SQLite file until it can.
+"""Keeps events in a small SQLite file while the database is unavailable.
 
-While events wait, all later ones that are worth keeping wait behind them, so none overtakes another. Several processes
-may share the file: they take turns in applying what waits, and so finish what a killed one has left. An event applied
-twice does no harm.
+While events wait, all later ones that are worth keeping wait behind them, so their order is preserved. Several
+processes may share the file: each applies waiting events in turn, also those of a killed process. Applying an event
+twice is harmless.
 """
 
 import asyncio
@@ -219,7 +219,7 @@ class EventSpool:
             else:
                 pause_s = FIRST_PAUSE_S
                 if not self.is_waiting:
-                    _LOGGER.info("results that waited are stored: %d; refused: %d", self.n_stored, self.n_refused)
+                    _LOGGER.info("stored waiting results: %d; rejected: %d", self.n_stored, self.n_refused)
 
     async def close(self) -> None:
         """Bring the rest to the disk, within a bounded time, and close the file."""

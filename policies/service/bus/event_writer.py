@@ -1,4 +1,4 @@
-"""Writes events of runs to the database in their order; what the database cannot take now goes to the spool."""
+"""Writes events of runs to the database in order; while it is unavailable, to the spool."""
 
 import asyncio
 import logging

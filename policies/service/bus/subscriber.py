@@ -1,7 +1,7 @@
 """Subscribes to what runs publish: checks each message and queues it for the tasks that may wait for the database.
 
-Handlers run inside the connection and must not wait. Retained messages arrive again with every connection, so an end
-that was published while nobody listened is not missed.
+Handlers run inside the connection and must not wait. Retained messages arrive again with every connection, so the end
+of a run is not missed if it was published while this service was disconnected.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class EventSubscriber:
                 try:
                     message = decode(payload, kind)
                     if message.run != parsed.run:
-                        raise DecodeError(f"is about run {message.run}")  # noqa: TRY301 — counted like any other
+                        raise DecodeError(f"the payload is for run {message.run}, not for the topic's run")  # noqa: TRY301 — counted like any other
                     on_message(parsed.job, message)
                 except DecodeError as error:
                     self.invalid_messages.add(topic, str(error))

@@ -1,7 +1,7 @@
 """Answers runs that ask for a batch size: with a trial, or the default while the database is away.
 
-Where the database fails, one process may answer the default while another still gets a trial from it. Both see the
-first answer on the bus, and keep to it: that is what the run trains with, whatever is answered later or stored.
+If the database fails, one process may answer with the default while another still gets a trial from it. Both see the
+first answer on the bus and keep to it, because the run trains with that one.
 """
 
 import asyncio

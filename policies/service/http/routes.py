@@ -1,4 +1,4 @@
-"""What can be done over HTTP: one table of operations, from which the routes and the OpenAPI document are made."""
+"""The operations of the HTTP API: one table, from which the routes and the OpenAPI document are made."""
 
 import asyncio
 import logging

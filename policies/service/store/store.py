@@ -1,4 +1,4 @@
-"""The database of the policy service: transactions that end in time, and one kind of error for all its failures.
+"""The database of the policy service: transactions with a deadline, and one kind of error for all failures.
 
 Any number of processes may use one database; they share nothing but the database itself.
 """

@@ -1,4 +1,4 @@
-"""The jobs in the database, for people: to be listed, set, moved to another database, and forgotten."""
+"""Administration of the jobs in the database: list, set, export, import, delete."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""From a job's trials to its next batch size: what all processes of the service compute alike, and never store."""
+"""Computes a job's posterior and next batch size from its trials: the same in each process, and never stored."""
 
 import logging
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a job's trials say: the study from which its next batch size is chosen, and what its runs have cost.
+"""A job's trials as observations: the study from which its next batch size is chosen, and the costs of its runs.
 
 The cost of a run is that of Zeus (arXiv:2208.06102, eq. 1 over a whole run): η·E + (1 - η)·P_max·T, with E [J] the
 energy and T [s] the time it used, and P_max [W] the maximum power of its GPUs. Only E, T and epochs are stored, never

@@ -1,1 +1,1 @@
-"""How the database of the policy service came to be as it is, step by step; Alembic runs what is missing."""
+"""Migrations of the policy service's database; Alembic runs those that are missing."""

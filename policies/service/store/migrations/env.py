@@ -1,4 +1,4 @@
-"""What Alembic runs to migrate: on the connection that it is given, in the transaction that is under way there."""
+"""Alembic's entry point for migrations: they run on the caller's connection, in its transaction."""
 
 from alembic import context
 

@@ -83,7 +83,7 @@ def test_the_terminal_shows_only_the_last_runs() -> None:
 def test_a_run_with_an_order_to_stop_is_marked() -> None:
     view = sample_view()
     told = msgspec.structs.replace(trial(0, 256, state="running", epochs=3), stop_ordered_at_s=2e9)
-    assert "told to stop" in shown(view_of(view.job, view.posterior, [told]))
+    assert "ordered to stop" in shown(view_of(view.job, view.posterior, [told]))
 
 
 def test_unknown_values_are_shown_as_dashes() -> None:

@@ -1,1 +1,1 @@
-"""The steps. Each file is one, and knows the one before it; none is changed once it was released."""
+"""The migrations, one file each, which names its predecessor. Released migrations are never changed."""
