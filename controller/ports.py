@@ -85,7 +85,7 @@ class Gpu(Protocol):
         """Return the process ids that use it, or None where that cannot be seen."""
 
     async def read_mig(self) -> bool:
-        """Return whether it is partitioned (MIG), so that a limit would hit several tenants."""
+        """Return whether it is partitioned (MIG), so that a limit would affect several tenants."""
 
     async def read_persistence(self) -> bool | None:
         """Return whether the driver keeps the limit when its last client leaves, or None where that is not known."""

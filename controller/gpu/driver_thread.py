@@ -62,7 +62,7 @@ class DriverThread:
                 async with asyncio.timeout(timeout_s):
                     return await asyncio.wrap_future(call.future)
             except TimeoutError as error:
-                message = f"no answer in {timeout_s:g} s; nothing more is sent until it"
+                message = f"no answer in {timeout_s:g} s; nothing more is sent until it answers"
                 raise self._suspect(operation, message) from error
 
     def close(self) -> None:

@@ -159,7 +159,7 @@ class GpuPowerLimiter:
         if self.state is None or self.state.hold in {Hold.FREE, Hold.SUSPECT}:
             await self._refresh()
             if self._known_state().hold in WRITABLE and await self.gpu.read_mig():
-                await self._observe_only("mig", "it is partitioned (MIG): a limit would hit every tenant")
+                await self._observe_only("mig", "it is partitioned (MIG): a limit would affect every tenant")
         elif self.state.hold is Hold.HELD and not await self._reconcile_held():
             return
         state = self._known_state()

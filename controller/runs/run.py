@@ -216,8 +216,8 @@ class TrainingRun:
             self.ended = ended
             blocked = self._blocked_by_end(ended)
             self.gpus.release_all(*blocked)
-            self._publish(blocked)
             self._on_release(self)
+            self._publish(blocked)
 
     def _role(self) -> RunControl:
         """Return the leader, or the follower where another node has rank 0."""
@@ -264,8 +264,8 @@ class TrainingRun:
     def _update_limit(self, now_s: float) -> None:
         """Request the limit that the run should have now, if there is any to request."""
         now_ns, readiness = self._clock.monotonic_ns(), self.gpus.readiness()
-        is_refused = self._is_refused()
-        target = self._blocked(readiness, is_refused=is_refused) or self._control.target(now_s=now_s, now_ns=now_ns)
+        is_rejected = self._is_claim_rejected()
+        target = self._blocked(readiness, is_rejected=is_rejected) or self._control.target(now_s=now_s, now_ns=now_ns)
         if isinstance(target, Blocked):
             if self._slack is not None:
                 self._slack.pause()
@@ -274,19 +274,19 @@ class TrainingRun:
             reductions = self._slack.reductions(target, is_steady=self._control.is_steady) if self._slack else None
             self.gpus.request(target, reductions)
         if self.ranks.members:
-            is_barred = is_refused or readiness == "not_ours"
+            is_barred = is_rejected or readiness == "not_ours"
             self._control.publish(target, is_barred=is_barred, now_s=now_s, now_ns=now_ns)
 
     def _publish(self, target: Blocked) -> None:
         """Publish why no limit is set any more."""
         if self.ranks.members:
-            is_barred = self._is_refused() or self.gpus.readiness() == "not_ours"
+            is_barred = self._is_claim_rejected() or self.gpus.readiness() == "not_ours"
             now_s, now_ns = self._clock.now_s(), self._clock.monotonic_ns()
             self._control.publish(target, is_barred=is_barred, now_s=now_s, now_ns=now_ns)
 
-    def _blocked(self, readiness: Readiness, *, is_refused: bool) -> Blocked | None:
+    def _blocked(self, readiness: Readiness, *, is_rejected: bool) -> Blocked | None:
         """Return why the run may have no limit now; None where it may."""
-        if is_refused:
+        if is_rejected:
             return Blocked(reason="claim_rejected", detail="the run's claims contradict another's")
         if self.ranks.ending:  # a lost one may come back: its limits do not wait for it
             return self._blocked_by_end(self.ranks.ending)
@@ -304,7 +304,7 @@ class TrainingRun:
         """Return the time that leases are measured in [s]: the wall clock may be stepped, this one may not."""
         return self._clock.monotonic_ns() / NS_PER_S
 
-    def _is_refused(self) -> bool:
+    def _is_claim_rejected(self) -> bool:
         """Return whether two processes claim one rank, or a rank that goes on did not get its GPUs."""
         return bool(self.ranks.rivals_s) or any(not self.ranks.members[number].ended for number in self.rejections)
 
