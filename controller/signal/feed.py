@@ -145,13 +145,17 @@ class SignalFeed:
     async def run(self, publisher: TopicPublisher[GridSignal]) -> None:
         """Refresh at once, then once a period, each node at its own moments; publish what is new."""
         tick_s, pause_s = self._clock.now_s(), (self._jitter_ratio or 1.0) * self._period_s
-        while True:
-            await self.refresh()
-            if (message := self.new_message()) is not None:
-                publisher.publish(message)
-            tick_s = next_tick_s(tick_s, period_s=pause_s, now_s=self._clock.now_s())
-            await self._clock.sleep_until(tick_s)
-            pause_s = self._period_s  # only the first one differs from node to node
+        try:
+            while True:
+                await self.refresh()
+                if (message := self.new_message()) is not None:
+                    publisher.publish(message)
+                tick_s = next_tick_s(tick_s, period_s=pause_s, now_s=self._clock.now_s())
+                await self._clock.sleep_until(tick_s)
+                pause_s = self._period_s  # only the first one differs from node to node
+        finally:
+            for state in self._sources:
+                state.save(self._clock.now_s())
 
     async def refresh(self) -> None:
         """Poll the providers that are due, down the chain to the first that is fresh, and take the best."""

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from controller.clock import is_due
 from controller.signal.history_store import HistoryStore, is_same_series
 from policies.forecasting import Forecast, ForecasterState, advance
 from policies.providers.catalogue import Source
@@ -26,6 +27,8 @@ HORIZON_S: Final = DAY_S
 MAX_FORECAST_AGE_S: Final = DAY_S
 """How long a provider's own forecast is used when no newer one comes."""
 MAX_GRACE_S: Final = 3_600.0
+SAVE_PERIOD_S: Final = 600.0
+"""A history is saved at most this often, as it is written whole, and at the end."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -58,6 +61,8 @@ class SourceState:
         self._provider_forecast_s = -np.inf
         self._store = store if source.is_persistent else None
         self._is_loaded = False
+        self._is_unsaved = False
+        self._next_save_s = -np.inf
         self._plausible: Signal | None = None
         self._forecaster: ForecasterState | None = None
         self._logged_spikes_s: frozenset[float] = frozenset()
@@ -97,6 +102,17 @@ class SourceState:
             await self._poll_forecast(now_s)
         if not self.fault and self._n_backfills < len(BACKFILL_REACHES_S) and self._backfill_polls.is_due(now_s):
             await self._backfill(now_s)
+        if is_due(self._next_save_s, period_s=SAVE_PERIOD_S, now_s=now_s):
+            self.save(now_s)
+
+    def save(self, now_s: float) -> None:
+        """Save what has changed, with future prices that are settled: they are known after a restart, too."""
+        if not self._is_unsaved or self._store is None:
+            return
+        series = self._settled if self.known is None else _continued(self.known, self._settled)
+        if series is not None:
+            self._store.save(self.source.key, series, now_s=now_s)
+            self._is_unsaved, self._next_save_s = False, now_s + SAVE_PERIOD_S
 
     def present(self, now_s: float, *, lasting_s: float) -> CurrentSignal:
         """Return what is known now, how far it can be trusted, and what is expected."""
@@ -161,8 +177,7 @@ class SourceState:
         answer = await self._forecast_polls.poll(fetch, now_s=now_s)
         if answer is not None and len(answer):
             self._provider_forecast, self._provider_forecast_s = answer, now_s
-            if self._settled is not None:
-                self._save(now_s)
+            self._is_unsaved |= self._settled is not None
         self._forecast_log.report(self.forecast_fault and f"no forecast: {self.forecast_fault}")
 
     def _add(self, answer: Signal | None, now_s: float) -> None:
@@ -171,14 +186,7 @@ class SourceState:
             before = self.known
             merged = answer if before is None or not is_same_series(before, answer) else before.revised(answer)
             self._set_known(merged.between(now_s - HISTORY_S, np.inf))
-            if before is None or not _has_same_values(before, merged):
-                self._save(now_s)
-
-    def _save(self, now_s: float) -> None:
-        """Save what is known, and future prices that are settled: they are thus known after a restart."""
-        series = self._settled if self.known is None else _continued(self.known, self._settled)
-        if self._store is not None and series is not None:
-            self._store.save(self.source.key, series, now_s=now_s)
+            self._is_unsaved |= before is None or not _has_same_values(before, merged)
 
     def _set_known(self, known: Signal) -> None:
         """Replace what is known; values that no grid can have are not used, and each is logged once."""

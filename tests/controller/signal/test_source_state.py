@@ -190,6 +190,22 @@ async def test_the_history_of_other_settings_is_not_loaded() -> None:
     assert state.known is None
 
 
+async def test_a_history_is_saved_every_ten_minutes_at_most_and_at_the_end() -> None:
+    store = FakeHistoryStore()
+    starts_s = MIDNIGHT_S + 60.0 * np.arange(240)
+    provider = RecordingProvider(
+        replace(flat_signal(300.0), starts_s=starts_s, values=starts_s, ends_s=starts_s[-1] + 60)
+    )
+    provider.step_s = 60.0
+    state = state_of(provider, store=store)
+    n_saved = []
+    for minute in (30, 32, 35, 39, 41, 45):
+        await state.refresh(MIDNIGHT_S + 60 * minute + 1)
+        n_saved.append(len(store.saved[state.source.key]))
+    state.save(MIDNIGHT_S + 60 * 45 + 1)
+    assert n_saved[0] == n_saved[3] < n_saved[4] == n_saved[5] < len(store.saved[state.source.key])
+
+
 async def test_the_history_of_a_file_is_not_saved() -> None:
     store = FakeHistoryStore()
     await refresh_at(
