@@ -192,7 +192,7 @@ async def test_the_history_of_other_settings_is_not_loaded() -> None:
 
 async def test_a_history_is_saved_every_ten_minutes_at_most_and_at_the_end() -> None:
     store = FakeHistoryStore()
-    starts_s = MIDNIGHT_S + 60.0 * np.arange(240)
+    starts_s = MIDNIGHT_S + 60.0 * np.arange(240, dtype=np.float64)
     provider = RecordingProvider(
         replace(flat_signal(300.0), starts_s=starts_s, values=starts_s, ends_s=starts_s[-1] + 60)
     )
