@@ -6,7 +6,7 @@ import sys
 def main() -> int:
     """Run `gridchase`; where only the training side is installed, say what is missing."""
     try:
-        from controller.cli.main import parse, run  # noqa: PLC0415 — the base install lacks what this imports
+        from controller.cli.main import parse, run  # noqa: PLC0415 — the base install has not what this imports
 
         options = parse()  # imports what the verb needs
     except ModuleNotFoundError as error:

@@ -242,7 +242,7 @@ async def _open_gpus(backend: Backend) -> AsyncIterator[Sequence[Gpu]]:
 
 
 async def _restore_stranded(gpus: Sequence[Gpu], journal: Journal) -> None:
-    """Restore what a killed controller left behind, before anything else; a run still going is planned anew."""
+    """Restore what a killed controller left behind, before anything else; running jobs are planned again."""
     for gpu in gpus:
         result = await restore_prior_limit(gpu, journal)
         if result is not None:

@@ -32,7 +32,7 @@ class Snapshot:
         bus_error: why it is not, or what it refused, in a sentence; None while all is well.
         left_out: why GPUs of the node were left out at the start, a sentence each.
         signal: how far the signal can be trusted: `fresh`, `held`, `forecast`, `stale` or `absent`.
-        signal_age_s: how long ago its last known value ceased to hold [s]; None where there is none.
+        signal_age_s: how long ago its last known value ceased to hold [s]; None if there is none.
         signal_detail: what is wrong with the signal, a sentence; "" where nothing is.
         providers: by name, whether each provider of the chain answered its last poll.
         n_bad_messages: how many messages were dropped.

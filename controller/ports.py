@@ -100,7 +100,7 @@ class Backend(Protocol):
 
     @property
     def faults(self) -> Sequence[GpuError]:
-        """Return why GPUs of the node were left out when it was opened; empty where each is there."""
+        """Return why GPUs of the node were left out when it was opened; empty if there are none."""
 
     async def open(self) -> Sequence[Gpu]:
         """Return the GPUs.

@@ -192,7 +192,7 @@ class EnergyTotals:
     last_value: float | None = None
 
     def add(self, interval: MeterInterval, signal_value: float | None) -> None:
-        """Add an interval during which the signal had a value; the last known one stands in for a missing one."""
+        """Add an interval during which the signal had a value; the last known one replaces a missing one."""
         if signal_value is not None and not self.has_signal:
             self._price_earlier(signal_value)
         value = self.last_value if signal_value is None else signal_value

@@ -242,7 +242,7 @@ class IterationLog:
 
         Iterations are numbered through all epochs: the first number of the second epoch shows how long epochs are, and
         so how much of the first one was observed. Until then the first of all counts, any other does not. A process
-        that resumes an aborted one continues to number epochs, and numbers iterations anew.
+        that resumes an aborted one continues to number epochs, and numbers iterations from 0.
         """
         if not self.n_epochs and not message.first:
             self._first_epoch = message.epoch

@@ -70,9 +70,9 @@ class Ranks:
     Attributes:
         members: the ranks by number.
         status: the status of the lowest rank, for what all ranks share; set with the first rank.
-        ending: how the ranks have ended, the worst way first; None while one goes on.
+        ending: how the ranks have ended, the worst way first; None while one is running.
         is_multi_node: whether the run has more ranks than those that are known here.
-        logs: the log of each rank that goes on; of every rank where none does.
+        logs: the log of each running rank; of every rank if none is running.
         is_resumed: whether a process that a former controller knew is still running.
         rivals_s: when a second process that claims a rank last published, by rank [s]. While there is one, iterations
             are ignored: they may be of either.
@@ -118,7 +118,7 @@ class Ranks:
         return is_running
 
     def is_succeeded_by(self, number: int, status: RankStatus, *, now_s: float) -> bool:
-        """Return whether a status is of another process, which takes a rank's place while no other rank goes on."""
+        """Return whether a status is of another process, which replaces a rank while no other rank is running."""
         rank = self.members.get(number)
         if rank is None or status.state != "running" or process_of(status) == process_of(rank.status):
             return False

@@ -27,7 +27,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def restore(config: Config) -> int:
-    """Restore every prior limit in the journal; return 0 if each is restored or belongs to somebody else now.
+    """Restore every prior limit in the journal; return 0 if each is restored or another program has set it.
 
     Raises:
         JournalError: the journal cannot be read; nothing was touched.

@@ -225,7 +225,7 @@ def _measure(state: Profiling, observation: Observation) -> CurveUpdate:
 
 
 def _refine(state: Planned, observation: Observation) -> CurveUpdate:
-    """Merge what was measured under the plan, unless the job has drifted from its curve: then it is profiled anew."""
+    """Merge what was measured under the plan, unless the job has drifted from its curve: then it is profiled again."""
     settings, drift, before = state.settings, state.drift, state.refinement
     if state.has_settled_at(observation.power_limit_w):
         drift = update_drift(drift, observation, profile=state.settled, window_s=settings.block_s)

@@ -128,7 +128,7 @@ class LimitControl:
         self.state, self.profile, self._plan = Waiting(n_drifts=self.state.n_drifts), None, None
 
     def restart_time_budget(self) -> None:
-        """Let the time budget begin anew with the next decision."""
+        """Reset the time budget at the next decision."""
         self._restarts_budget = True
 
     def observe(self, interval: MeterInterval, *, enforced_power_limit_w: float) -> CurveUpdate | None:
@@ -163,7 +163,7 @@ class LimitControl:
         if self._is_paused:
             self._is_paused, self._unsettled_s = False, self._profiler.settle_s
         if self.budget_start is not None and n_iterations < self.budget_start.n_iterations:
-            self.budget_start = None  # the iterations are counted anew: another process has taken a rank's place
+            self.budget_start = None  # the iteration count restarts: another process has taken a rank's place
         if self._restarts_budget or self._plan is None or not isinstance(self.state, Planned):
             return None
         return self._plan.current(now_s, self._trial_block(self.state))

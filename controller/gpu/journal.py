@@ -1,7 +1,7 @@
 """The journal of prior power limits, and the one way to restore them.
 
 The journal is written before a GPU is, so that every limit can be restored even after SIGKILL. For each GPU that we
-hold it keeps the limit it had before us, and the limits that we may have left on it: the one in force and the one about
+hold it keeps its prior limit, and the limits that we may have left on it: the one in force and the one about
 to be written, because a kill can come between the two. A limit is ours to restore only while it is one of these. The
 file is replaced whole (write, fsync, rename, fsync of the directory) and never edited.
 
@@ -31,7 +31,7 @@ _UNWRITABLE: Final = "set node.state_dir to a directory that can be written"
 
 
 class JournalEntry(Struct, frozen=True, kw_only=True):
-    """A GPU that we hold: its limit before us, and what we may have left on it [W]."""
+    """A GPU that we hold: its prior limit, and the limits that we may have left on it [W]."""
 
     prior_power_limit_w: float
     written_power_limits_w: tuple[float, ...]
@@ -111,7 +111,7 @@ class Journal:
             self._store({**self.entries, gpu_uuid: entry})
 
     def forget(self, gpu_uuid: str) -> None:
-        """Remove the entry of a GPU: its limit is restored, or somebody else owns it now.
+        """Remove the entry of a GPU: its limit is restored, or another program has set it.
 
         Raises:
             JournalError: the disk refuses; the entry then stays.
@@ -144,7 +144,7 @@ class RestoreResult:
 async def restore_prior_limit(gpu: Gpu, journal: Journal) -> RestoreResult | None:
     """Restore the prior limit of a GPU if the live one still is one that we wrote; None where we hold nothing.
 
-    Where it is not, somebody else owns the limit now, and it stays. Where the GPU fails, the journal keeps its entry.
+    Otherwise another program has set it, and it stays. If the GPU fails, the journal keeps its entry.
     """
     entry = journal.entries.get(gpu.uuid)
     if entry is None:

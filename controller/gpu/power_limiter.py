@@ -132,12 +132,12 @@ class GpuPowerLimiter:
             self._report("gpu_suspect", str(error))
 
     async def _refresh(self) -> None:
-        """Read the GPU afresh; what the journal lists is still held, unless somebody else has set it since."""
+        """Read the GPU afresh; what the journal lists is still held, unless another program has set it since."""
         limits = await self.gpu.read_range()
         live = await self.gpu.read_limit()
         entry = self._journal.entries.get(self.gpu.uuid)
         if entry and self._target is None and not is_our_limit(live, entry):
-            # What a former controller wrote is gone: somebody else owns the limit, and it is the prior one now.
+            # Another program has replaced the former controller's limit: the new one is the prior limit now.
             await asyncio.to_thread(self._journal.forget, self.gpu.uuid)
             entry = None
         prior_w = entry.prior_power_limit_w if entry else live.requested_power_limit_w
@@ -236,7 +236,7 @@ class GpuPowerLimiter:
         return True
 
     async def _yield(self, live: LiveLimit) -> None:
-        """Leave the limit to whoever else writes it."""
+        """Yield to another writer of the limit."""
         self._update(live)
         await asyncio.to_thread(self._journal.forget, self.gpu.uuid)
         self._bar(Hold.YIELDED)

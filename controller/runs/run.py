@@ -55,7 +55,7 @@ class TrainingRun:
         other_nodes: what its other nodes have published.
         gpus: its GPUs on this node; they are still read when they are released.
         rejections: why ranks did not get their GPUs, by rank: a code. While one did not, no limit is set.
-        ended: how the run has ended; None while it goes on.
+        ended: how the run has ended; None while it is running.
     """
 
     def __init__(
@@ -305,7 +305,7 @@ class TrainingRun:
         return self._clock.monotonic_ns() / NS_PER_S
 
     def _is_claim_rejected(self) -> bool:
-        """Return whether two processes claim one rank, or a rank that goes on did not get its GPUs."""
+        """Return whether two processes claim one rank, or a running rank did not get its GPUs."""
         return bool(self.ranks.rivals_s) or any(not self.ranks.members[number].ended for number in self.rejections)
 
     def _save_checkpoint(self) -> None:

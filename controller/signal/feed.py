@@ -120,9 +120,9 @@ class SignalFeed:
         return self._best.current.history if self._best else None
 
     def value_at(self, time_s: float) -> float | None:
-        """Return the value at a time [Unix s]; the last known one stands in for a missing one.
+        """Return the value at a time [Unix s]; the last known one replaces a missing one.
 
-        None until a value is in force: an old one that was loaded from the disk stands in for nothing.
+        None until a value is current: an old one that was loaded from the disk does not count.
         """
         history = self.history()
         value = None if history is None else history.value_at(time_s)

@@ -103,7 +103,7 @@ class HistoryStore:
     def save(self, key: str, series: Signal, *, now_s: float) -> None:
         """Write all that is known of a source, soon; values on disk that `series` lacks stay.
 
-        A series of another kind, zone or unit starts anew. A constant, which has no end, is not saved.
+        A series of another kind, zone or unit starts a new file. A constant, which has no end, is not saved.
         """
         if not self._is_read_only and len(series) and math.isfinite(series.ends_s):
             path = self.path_of(key)
@@ -128,7 +128,7 @@ class HistoryStore:
     def _content(self, path: Path, series: Signal, *, since_s: float) -> bytes:
         """Return the new content of a file; it is merged with the old one, which may have been unreadable at start."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with suppress(PermissionError):  # somebody else's directory
+        with suppress(PermissionError):  # another user's directory
             self._folder.chmod(0o700)
         stored = self._read(path)
         if stored is not None and is_same_series(stored, series):

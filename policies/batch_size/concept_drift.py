@@ -2,7 +2,7 @@
 
 A job has changed if a batch size suddenly needs far more epochs, run after run: detected by a cumulative sum of how far
 each run lies above the mean at its batch size (E. S. Page, Biometrika 41 (1954)), in standard deviations from run to
-run. Runs before a change count little after it, at every batch size: the best must be found anew.
+run. Runs before a change count little after it, at every batch size: the best must be found again.
 
 Jobs also drift slowly. Unless a forgetting factor is given, the data choose it: each run is predicted, with each of a
 few factors, from the earlier runs at its batch size (prequentially: A. P. Dawid, J. R. Stat. Soc. A 147 (1984)), and

@@ -18,7 +18,7 @@ class Observation:
     Attributes:
         batch_size: samples an iteration, as the training code counts them.
         outcome: `reached` its target; `stopped` before, or out of epochs; `failed`: this batch size cannot run at all,
-            for want of memory.
+            because memory ran out.
         epochs: the trained epochs: to the target, if it was reached; 0 if it was stopped within the first, or failed.
         cost: its cost, in the unit of the objective (joules for energy and time); None if it was not measured.
     """

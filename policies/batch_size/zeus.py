@@ -7,7 +7,7 @@ each run draws from all of them and takes the least. A run is stopped at `beta` 
 far. All of it is a function of the observations; the choices are those of the reference implementation (Zeus 0.3,
 `PruningGTSBatchSizeOptimizer`; while runs are in flight, those of its server).
 
-Where the reference ends with an error, or in an infinite precision, this one goes on:
+Where the reference fails, or ends in an infinite precision, this one continues:
 
 - costs that are all equal, or a single one, have the run-to-run deviation that is usual in the paper's traces;
 - where every batch size was pruned, or cannot run, those that have ever reached the target are left, else all of them;
@@ -126,7 +126,7 @@ def _exploration_state(study: Study, beta: float) -> _ExplorationState:
 def _explored(study: Study, seen: Sequence[_Seen]) -> tuple[int | None, tuple[int, ...]]:
     """Return the batch size to explore next, or None and those that exploration has left.
 
-    A size that is known to fail needs no run, whoever has found it.
+    A size that is known to fail needs no run, whichever run has found it.
     """
     walk, pruned = _walk(study.candidates, study.default), study.pruned
     try:

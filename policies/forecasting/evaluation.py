@@ -54,7 +54,7 @@ def chase_linear(series: Series, n_leads: int) -> Values:
 
     The next value is regressed on sine and cosine of the time of the day and on the value now, over the last 24 h
     (Yang, Meng, Chung and Chowdhury 2023, "Chasing Low-Carbon Electricity for Practical and Sustainable DNN Training").
-    Chase fits once and looks one step ahead; here it is fitted anew at each origin, which is in its favour, and its
+    Chase fits once and looks one step ahead; here it is refitted at each origin, which is in its favour, and its
     forecasts are kept within the bounds of the forecaster.
     """
     targets = np.arange(max(1, len(series.values) - series.day), len(series.values))

@@ -4,7 +4,7 @@
                   ▲                      │
                   └── another limit came into force, or the job changed ──┘
 
-    begin_refinement(profile_of(profiled)) ──► Refinement ──every block──► the caller plans anew
+    begin_refinement(profile_of(profiled)) ──► Refinement ──every block──► the caller replans
 
 The first pass descends from the prior limit by geometric steps and ends where energy per iteration rises; it takes some
 70 iterations. Then the job trains at the planned limits, and each of them is measured: for up to 60 blocks on random

@@ -6,7 +6,7 @@ allowance is half of the least change that matters, 3 % where windows scatter by
 steady noise alarms in less than one of a million windows (Siegmund, Sequential Analysis, 1985, equation 2.57); 5 %
 take three windows, 3 % about ten. Where windows scatter more, changes must be larger: their noise is measured.
 
-After an alarm the curve is void, and the job is profiled anew; but not sooner than a rest after the last profile, so
+After an alarm the curve is void, and the job is profiled again; but not sooner than a rest after the last profile, so
 that a job without a steady rate is not measured all the time. Slow changes never alarm: the refinement follows them.
 """
 

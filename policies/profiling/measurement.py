@@ -2,7 +2,7 @@
 
 Rate: the mean of the iteration times, each winsorised at three robust standard deviations (of their logarithms, from
 the median absolute deviation) around the median: one stall among fifteen iterations would else pass for a slower limit.
-Where single iterations are not known, means of groups of at least one iteration stand in for them.
+If single iterations are not known, means of groups of at least one iteration replace them.
 
 Power: the slope of cumulative energy over time, by least squares over all readings. Energy counters move in ticks of
 20 to 100 ms, so that the first and the last reading alone would be off by a tick each, 6 % in windows of a second.

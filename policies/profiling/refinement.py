@@ -40,7 +40,7 @@ class Refinement:
 
     Attributes:
         profile: the curve so far, measured points alone.
-        n_blocks: the number of merged measurements; the caller plans anew whenever it has grown.
+        n_blocks: the number of merged measurements; the caller replans whenever it has grown.
         power_limit_w: the limit of the current measurement [W]; None before the first one.
         settled_s: for how long it has settled [s].
         window: the current measurement.

@@ -46,7 +46,7 @@ it costs nothing; if it does, its saving would never be found otherwise."""
 MAX_RESTARTS: Final = 8
 """A limit whose measurement restarts more often than this is skipped."""
 MAX_RENEWALS: Final = 3
-"""A job that keeps changing is not profiled anew more often than this."""
+"""A job that keeps changing is not profiled again more often than this."""
 CONTRADICTS_RATIO: Final = 0.05
 """If a lower limit is faster or draws more by this ratio, and beyond noise, the job has changed."""
 
@@ -264,7 +264,7 @@ def _next(settings: ProfilerSettings, record: SweepRecord) -> State:
 
 
 def _restarted(settings: ProfilerSettings, state: Settling | Measuring) -> State:
-    """Return the state that measures the limit anew, or the next one if the enforced limit keeps changing."""
+    """Return the state that measures the limit again, or the next one if the enforced limit keeps changing."""
     if state.n_restarts >= MAX_RESTARTS:
         attempted_w = (*state.record.attempted_w, state.power_limit_w)
         return _next(settings, replace(state.record, attempted_w=attempted_w))

@@ -139,7 +139,7 @@ class SignalLimitedError(SignalError):
 
 
 class SignalRefusedError(SignalError):
-    """The source refuses the request: a token, a zone or a plan is wrong until somebody corrects it."""
+    """The source refuses the request: a token, a zone or a plan is wrong until it is corrected."""
 
 
 class SignalDataError(SignalError):

@@ -21,7 +21,7 @@ FIRST_BACKOFF_S: Final = 30.0
 MAX_BACKOFF_S: Final = 900.0
 """A source that is back after an outage is noticed within a quarter of an hour."""
 REFUSED_BACKOFF_S: Final = 3_600.0
-"""A wrong token stays wrong, but somebody may correct it at the source."""
+"""A wrong token stays wrong, but the fault may be corrected at the source."""
 MAX_WAIT_S: Final = 86_400.0
 """The longest Retry-After that is obeyed."""
 CLOCK_ROUNDING_S: Final = 1.0

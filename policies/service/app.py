@@ -67,7 +67,7 @@ async def run_service(
         stop: ends it.
         clock_s: the time of day, Unix [s].
         started: called once it serves.
-        grace_s: how long a run's final energy is waited for after its training process is gone [s].
+        grace_s: how long a run's final energy is awaited after its training process has ended [s].
 
     Raises:
         RequestError: the configuration is wrong; with every fault.

@@ -12,7 +12,7 @@ import numpy as np
 from policies.vocabulary.signal import ESTIMATED, Signal
 
 GRACE_S: Final = 1_800.0
-"""A value may stand in for the next at least this long after its end and count as fresh: sources publish late."""
+"""A value counts as fresh for at least this long after its end, because sources publish late."""
 PERSISTENCE: Final = "persistence"
 """The source of a forecast that only repeats the last value: where that value is too old, so is the forecast."""
 
@@ -25,7 +25,7 @@ class Freshness(StrEnum):
     HELD = "held"
     """The last value has ended a while ago, and is held."""
     FORECAST = "forecast"
-    """The last value is too old to be held; a forecast from the history stands in."""
+    """The last value is too old to be held; a forecast from the history replaces it."""
     STALE = "stale"
     """All that is known is too old to use."""
     ABSENT = "absent"
@@ -44,7 +44,7 @@ class CurrentSignal:
     Attributes:
         freshness: how far it can be trusted.
         age_s: the time since the last known value ended [s]; infinite if there is none.
-        history: the known past, and what stands in for the present, as an estimate; None if nothing is known.
+        history: the known past, and the substitute for the present value, as an estimate; None if nothing is known.
         forecast: what is expected after that, or None.
         known_until_s: when the last value from the source ends, or ended [Unix s]; later values of the history are
             estimates. None if nothing is known.

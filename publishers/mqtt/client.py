@@ -143,7 +143,7 @@ class MqttClient:
         setting_names: what the program calls the settings above, for its error messages.
 
     Attributes:
-        connected: whether the broker is there and has our subscriptions.
+        connected: whether the broker is connected and has our subscriptions.
         last_error: why it is not, or what it refused, in a sentence; None while all is well.
 
     Raises:
@@ -464,7 +464,7 @@ class _QuietExceptionHandler:
     """An exception handler of the loop that leaves out what aiomqtt reports although it is handled.
 
     When a connection breaks, a call to watch its socket may still be in the loop's queue: a bad file descriptor,
-    harmless. A connection may end with an error that nobody waits for any more. And one that was given up while it
+    harmless. A connection may end with an error that no task awaits any more. And one that was given up while it
     opened finds its future cancelled when the broker closes it.
     """
 

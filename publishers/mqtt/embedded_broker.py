@@ -128,7 +128,7 @@ def _check_host(host: str, *, allow_remote: bool) -> str:
         raise BrokerError(f"host {host!r}: must be an IP address of this machine, such as 127.0.0.1") from error
     if not (address.is_loopback or allow_remote):
         raise BrokerError(
-            f"host {host}: this broker asks nobody for a password, so it listens on the loopback (127.0.0.1) only; for"
+            f"host {host}: this broker requires no password, so it listens on the loopback (127.0.0.1) only; for"
             " other machines run mosquitto itself with deploy/mosquitto.conf, or say allow_remote in a closed network"
         )
     return str(address)
@@ -229,7 +229,7 @@ def _amqtt_errors_ignored() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.collect()  # a task that nobody awaited is reported when it is collected: now, not without the handler
+        gc.collect()  # a task that was not awaited is reported when it is collected: now, not without the handler
         loop.set_exception_handler(previous)
 
 

@@ -2,7 +2,7 @@
 
 Each request passes the host and origin guard, the authentication of its route and a concurrency limit, and is
 handled under a deadline. Errors are answered as problems (RFC 9457); internals are never shown. The work of a request
-goes on when its client has gone.
+continues after its client has disconnected.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A dictionary of bounded size: the entry that was set longest ago makes room for a new one."""
+"""A dictionary of bounded size: the entry that was set longest ago is evicted first."""
 
 from collections import OrderedDict
 from collections.abc import Hashable

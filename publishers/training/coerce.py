@@ -15,7 +15,7 @@ _warned: set[str] = set()
 
 
 def warn_once(message: str) -> None:
-    """Log a warning unless this process has logged it before: loaders are wrapped anew in each epoch."""
+    """Log a warning unless this process has logged it before: loaders are wrapped again in each epoch."""
     if message not in _warned and len(_warned) < _MAX_WARNED:
         _warned.add(message)
         LOGGER.warning("%s", message)

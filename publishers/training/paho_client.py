@@ -28,7 +28,7 @@ FIRST_RETRY_DELAY_S: Final = 1.0
 MAX_RETRY_DELAY_S: Final = 30.0
 _MAX_QUEUED: Final = 64
 _MAX_READ: Final = 64
-"""Messages read in one turn: many may have come since the last flush, and somebody may flood us."""
+"""Messages read in one turn: many may have arrived since the last flush, and a client may flood us."""
 
 
 class Receipt(Protocol):
@@ -59,7 +59,7 @@ class Connection(Protocol):
         ...
 
     def is_connected(self) -> bool:
-        """Return whether the broker is there now."""
+        """Return whether the broker is connected now."""
         ...
 
     def is_subscribed(self) -> bool:
@@ -160,7 +160,7 @@ class PahoConnection:
         _OPEN.add(self)
 
     def is_connected(self) -> bool:
-        """Return whether the broker is there now."""
+        """Return whether the broker is connected now."""
         return self._client.is_connected() and self._client.socket() is not None
 
     def is_subscribed(self) -> bool:

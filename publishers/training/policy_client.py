@@ -98,7 +98,7 @@ class BatchSizeQuery:
 
     @property
     def ended(self) -> bool:
-        """Return whether there is an answer, or nobody waits for one any more."""
+        """Return whether there is an answer, or no caller waits for one any more."""
         return self._ended.is_set()
 
     def wait(self, timeout_s: float) -> BatchSizeTrial | None:

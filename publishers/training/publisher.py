@@ -154,7 +154,7 @@ class Publisher:
     def epochs(self, n_epochs: float | None, *, first: int = 0) -> Iterator[int]:
         """Yield `first` to `n_epochs - 1`, or without an end (None, infinity), each an epoch; ends where `should_stop`.
 
-        `first` is where a run goes on that was broken off, under its old id: the epochs before it have been trained.
+        `first` is where an interrupted run continues, under its old id: the epochs before it have been trained.
         With the lengths of the loaders gone through in them, or of the epochs so far, they give the length of the run.
 
         Of several ranks none ends early by itself, since the others would wait for it for ever: let one rank broadcast
@@ -382,7 +382,7 @@ def publish_iterations(
 ) -> PublishedIterable[T]:
     """Return `iterable` (a data loader), publishing the iterations of each pass over it.
 
-    One process has one publisher for each job, run and rank: wrapped anew in each epoch, a loader still is one run.
+    One process has one publisher for each job, run and rank: wrapped again in each epoch, a loader still is one run.
 
     Args:
         iterable: what the training loop runs over; asked for one batch at a time, like the bare one.

@@ -33,7 +33,7 @@ _WORKERS: "weakref.WeakKeyDictionary[PublisherWorker, tuple[RunSlot | None, int]
 
 
 def run_slot(settings: Settings) -> RunSlot | None:
-    """Return the slot of a run that nobody has named; a named one may be meant to run beside another."""
+    """Return the slot of a run without a name of its own; a named one may be meant to run beside another."""
     if not settings.run_is_random:
         return None
     return RunSlot(settings.job, settings.rank, tuple(settings.gpus), weakref.ref(threading.current_thread()))
@@ -59,7 +59,7 @@ def end_with_owner(owner: object, worker: PublisherWorker, slot: RunSlot | None)
 
 
 def _end_collected(worker: PublisherWorker, last_error_id: int) -> None:
-    """End a run that nobody can publish for any more; runs within a collection, where no lock may be taken."""
+    """End a run that can no longer be published for; runs within a collection, where no lock may be taken."""
     end_run(worker, _error_since(last_error_id), wakes=False)
 
 
@@ -101,7 +101,7 @@ def _error_at_exit() -> BaseException | None:
 
 @atexit.register
 def _end_all_runs() -> None:
-    """End every run that nobody closed, and wait for those that are ending; the last will covers other ends."""
+    """End every run that was not closed, and wait for those that are ending; the last will covers other ends."""
     deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
     error = _error_at_exit()
     workers = list(_WORKERS)

@@ -85,7 +85,7 @@ class SettingsError(ValueError):
 class Settings:
     """One rank of one run of a job, as its publisher sees it.
 
-    `run_is_random` where nobody named the run; `gpus_are_guessed` where nobody named a GPU: then `gpus` are claimed
+    `run_is_random` if no run was named; `gpus_are_guessed` if no GPU was named: then `gpus` are claimed
     only once the process has loaded CUDA.
     """
 
@@ -351,7 +351,7 @@ def _format_faults(settings: Settings) -> list[str]:
 
 
 def has_loaded_cuda(maps: Path) -> bool:
-    """Return whether the process with this memory map has loaded CUDA's driver library; True where nobody can tell.
+    """Return whether the process with this memory map has loaded CUDA's driver library; True if that is unknown.
 
     Frameworks load it when they first look for a GPU, so a process that only computes on the CPU does not have it.
     """

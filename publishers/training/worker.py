@@ -59,7 +59,7 @@ class IterationQueue:
 
     @property
     def has_unacknowledged(self) -> bool:
-        """Return whether something has been sent of which it is not known whether it has left."""
+        """Return whether something was sent that is not confirmed yet."""
         return bool(self._in_flight)
 
     def flush(self, connection: Connection) -> bool:
@@ -289,7 +289,7 @@ class PublisherWorker:
             self._publish(connection, self._status_topic, self._current_status("running"), retain=True)
 
     def _seek_gpus(self) -> None:
-        """Claim the GPUs that nobody named once the process has loaded CUDA: one on the CPU alone claims none."""
+        """Claim GPUs by default once the process has loaded CUDA: one on the CPU alone claims none."""
         now_s = time.monotonic()
         if not self._seeks_gpus or now_s < self._seek_due_s:
             return

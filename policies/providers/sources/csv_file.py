@@ -216,7 +216,7 @@ def _read_row(row: list[str], starts_s: list[float]) -> tuple[float, float]:
         raise ValueError(f"{len(row)} cells: must be 2")
     start_s = _read_time_s(row[0])
     if starts_s and start_s == starts_s[-1]:
-        raise ValueError(f"{row[0]} is there twice")
+        raise ValueError(f"{row[0]} occurs twice")
     if starts_s and start_s < starts_s[-1]:
         raise ValueError(f"{row[0]} goes backwards in time")
     value = float(row[1]) if row[1] else math.nan

@@ -89,7 +89,7 @@ class OctopusProvider(RangeQueryProvider):
         params = {"period_from": format_iso(start_s), "period_to": format_iso(end_s), "page_size": str(PAGE_SIZE)}
         points: list[Point] = []
         for number in range(1, MAX_PAGES + 1):
-            # The URL of the next page names a host; it is not followed, so that nobody can redirect us.
+            # The URL of the next page names a host; it is not followed, so that it cannot redirect us.
             of_page = params | {"page": str(number)}
             page = await self._http.get_json(self._url, _Page, now_s=now_s, params=of_page)
             for rate in page.results:

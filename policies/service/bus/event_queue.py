@@ -12,7 +12,7 @@ from policies.service.bus.events import RunEnded
 from publishers.shared.log_once import FaultLog
 
 GRACE_S: Final = 30.0
-"""How long the final energy of a run is waited for after its training process is gone."""
+"""How long the final energy of a run is awaited after its training process has ended."""
 MAX_RUNS: Final = 16_384
 """When more runs than this end at once, the final energies of the oldest are not waited for."""
 _EVICTED_SHARE: Final = 64
@@ -136,7 +136,7 @@ class EventQueue(Generic[Item]):
 
 
 class PendingRunEnds:
-    """Runs whose training process is gone, while their controller may still report the final energy.
+    """Runs whose training process has ended, while their controller may still report the final energy.
 
     Args:
         report: called with the end of a run whose final energy did not come.

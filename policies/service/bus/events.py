@@ -55,7 +55,7 @@ class Event(Struct, frozen=True, kw_only=True, tag_field="what"):
 
 
 class Heartbeat(Event, frozen=True, kw_only=True, tag="alive"):
-    """The run goes on."""
+    """The run is still training."""
 
     @property
     def outlives_outage(self) -> bool:
@@ -166,7 +166,7 @@ class EnergyReported(Event, frozen=True, kw_only=True, tag="used"):
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag="ended"):
-    """The training process is gone and no controller reported its energy.
+    """The training process has ended and no controller reported its energy.
 
     Attributes:
         lost: it vanished without a word.
@@ -191,7 +191,7 @@ class RunEnded(Event, frozen=True, kw_only=True, tag="ended"):
 
 
 class DefaultAnswered(Event, frozen=True, kw_only=True, tag="answered"):
-    """The run was told its default batch size, because the database was away."""
+    """The run got its default batch size, because the database was unavailable."""
 
     batch_sizes: Candidates
     default_batch_size: BatchSize

@@ -45,7 +45,7 @@ class EventSubscriber:
         topics: those of the bus.
         clock_s: the time of day, Unix [s].
         heartbeat_period_s: how often at most a heartbeat of a run becomes an event [s].
-        grace_s: how long the final energy of a run is waited for after its training process is gone [s].
+        grace_s: how long the final energy of a run is awaited after its training process has ended [s].
 
     Attributes:
         invalid_messages: counts messages that are not valid.

@@ -34,7 +34,7 @@ TRUST_S: Final = 3.0
 """How long another process that has claimed a request is trusted to answer it: it may have died."""
 FOLLOW_S: Final = 0.05
 """How long a process delays its claim while another one is faster: then usually only one claim is written, and the
-others still stand in when that process is slow or gone."""
+others answer when that process is slow or has ended."""
 POLL_PERIOD_S: Final = 0.25
 MAX_ENDED: Final = 4_096
 MAX_DETAIL: Final = 1_024
@@ -86,7 +86,7 @@ class AnswerCache:
         """Remember a request; return since when its run has asked without an answer, on the loop's clock."""
         exchange = self._of(job, request.run)
         exchange.request = request
-        if loop_s - exchange.asked_since_s > PATIENCE_S:  # it had given up, and asks anew
+        if loop_s - exchange.asked_since_s > PATIENCE_S:  # it had given up, and repeats its request
             exchange.asked_since_s = loop_s
         return exchange.asked_since_s
 
@@ -115,12 +115,12 @@ class AnswerCache:
         return exchange is not None and exchange.answered_s >= since_s
 
     def first_answer(self, job: str, run: str) -> TrialAnswer | None:
-        """Return what a run was told first, or None."""
+        """Return the first answer to a run, or None."""
         exchange = self._exchanges.get((job, run))
         return None if exchange is None else exchange.first_answer
 
     def default_answer(self, job: str, run: str) -> TrialAnswer | None:
-        """Return what a run was told first, if it was the default for want of the database."""
+        """Return the first answer to a run, if it was the default because the database was unavailable."""
         first = self.first_answer(job, run)
         return first if first is not None and _is_without_database(first) else None
 
@@ -243,7 +243,7 @@ class TrialResponder:
         return self._answers.is_answered(pending.job, pending.request.run, since_s=pending.last_s)
 
     def _answer_without_database(self, pending: PendingRequest, why: str) -> TrialAnswer | None:
-        """Return what the run was told before, else the default, which the subscriber receives and stores later."""
+        """Return the earlier answer to the run, else the default, which the subscriber receives and stores later."""
         self._metrics.count_store_failure()
         if self._is_answered(pending):
             return None
@@ -254,7 +254,7 @@ class TrialResponder:
 
 
 def _is_without_database(answer: TrialAnswer) -> bool:
-    """Return whether an answer is the default for want of the database."""
+    """Return whether an answer is the default because the database was unavailable."""
     return answer.lease_s is None and answer.reason == StoreUnavailableError.reason
 
 

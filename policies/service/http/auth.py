@@ -104,7 +104,7 @@ async def authenticate(request: web.Request, tokens: WriteTokens | None, *, is_l
         is_local: whether the server listens on loopback addresses alone.
 
     Raises:
-        ProblemError: nobody who may.
+        ProblemError: the client may not write.
     """
     if tokens is None:
         if is_local:

@@ -55,7 +55,7 @@ _ANY_NUMBER: Final = (1 << 31) - 1
 _PROOF: Final = "can this be written?"
 _UNSYNCED: Final = text("SET LOCAL synchronous_commit TO off")
 _JOB: Final = select(JOBS).where(JOBS.c.name == bindparam("job"))
-# Nobody else may ask for this job until we are done; trials of it may be told of meanwhile.
+# No other request for this job runs until we are done; its trials may be updated meanwhile.
 _LOCKED_JOB: Final = _JOB.with_for_update(key_share=True)
 _JOBS: Final = select(JOBS).order_by(JOBS.c.name)
 _OF_JOB: Final = TRIALS.c.job == bindparam("job")
@@ -133,7 +133,7 @@ _SUMMARIES: Final = (
 
 
 def find_job(connection: Connection, name: str, *, locked: bool = False) -> Job | None:
-    """Return a job, or None; `locked`: nobody else gets it so until the transaction ends."""
+    """Return a job, or None; `locked`: locked for other transactions until this one ends."""
     row = connection.execute(_LOCKED_JOB if locked else _JOB, {"job": name}).mappings().one_or_none()
     return None if row is None else _job_of(row)
 
@@ -186,13 +186,13 @@ def find_page(connection: Connection, job: str, *, limit: int, before: int | Non
 
 
 def find_trial(connection: Connection, job: str, run: str, *, locked: bool = False) -> Trial | None:
-    """Return a run's trial, or None; `locked`: nobody else gets it so until the transaction ends."""
+    """Return a run's trial, or None; `locked`: locked for other transactions until this one ends."""
     row = connection.execute(_LOCKED_TRIAL if locked else _SELECT_TRIAL, {"job": job, "run": run}).one_or_none()
     return None if row is None else _trial_of(row)
 
 
 def find_silent(connection: Connection, *, now_s: float, limit: int) -> list[Trial]:
-    """Return at most `limit` trials in flight that were heard of more than a lease before now, or after; locked.
+    """Return at most `limit` trials in flight whose last message came more than a lease before now, or after; locked.
 
     Those that others have locked are left to them.
     """
@@ -224,9 +224,9 @@ def find_summaries(connection: Connection) -> list[JobSummary]:
 
 
 def add_claim(connection: Connection, correlation: str, now_s: float) -> bool:
-    """Claim a correlation; return whether nobody had.
+    """Claim a correlation; return whether it was free.
 
-    A claim that a crash forgets harms nobody, so that the disk is not waited for.
+    Losing a claim in a crash is harmless, so it is not synced to disk.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(_UNSYNCED)

@@ -35,7 +35,7 @@ METADATA: Final = MetaData(
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     }
 )
-"""Constraints have names, so that later migrations can speak of them."""
+"""Constraints have names, so that later migrations can refer to them."""
 
 
 def _index(name: str, *columns: str, where: str) -> Index:

@@ -45,7 +45,7 @@ def measured_hardware(trials: Sequence[Trial]) -> Hardware:
 def newest_hardware(trials: Sequence[Trial]) -> Hardware:
     """Return the GPUs of the trial that ended last or, where none has ended, was requested last.
 
-    Trials that do not report their model, because nobody has measured them, are left out.
+    Trials that do not report their model, because they were not measured, are left out.
     """
     reported = [trial for trial in trials if trial.result.gpu_model is not None]
     if not reported:

@@ -1,9 +1,9 @@
-"""The life of a trial: open → running → reached | stopped | failed, or lost when its lease runs out or its run is gone.
+"""The life of a trial: open → running → reached | stopped | failed, or lost when its lease or its process ends.
 
 Everything here is a function of its arguments; time is one of them. A lost trial still accepts late reports, and runs
 again when they show that its run does. A trial whose end was *reported* accepts only what it does not know yet; one
-whose end was *inferred* (`with_inferred_end`: the run is over and nobody said how) is corrected by later reports. So it
-does not matter how often, or in which order, reports arrive.
+whose end was *inferred* (`with_inferred_end`: the run has ended and its outcome was not reported) is corrected by later
+reports. So it does not matter how often, or in which order, reports arrive.
 """
 
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ def new_trial(
 
 
 def with_answer(trial: Trial, choice: Choice) -> Trial:
-    """Return a trial with the batch size that its run was told without the database: that is what it trains with."""
+    """Return a trial with the batch size that its run got during an outage of the database, and trains with."""
     if trial.batch_size == choice.batch_size:
         return trial
     changed = _with_batch_size(trial, choice.batch_size, reason=choice.reason, detail=choice.detail)
@@ -133,7 +133,7 @@ def with_metric(trial: Trial, *, epoch: int, value: float, reached: bool, now_s:
     """Return a trial after a validation at the end of an epoch, counted from 0.
 
     The earliest epoch that reached the target counts; it also corrects an inferred end. Where epochs go back, the
-    process has started again: if it then reaches the target, nobody knows how many epochs were needed.
+    process has started again: if it then reaches the target, the number of epochs needed is unknown.
 
     Raises:
         RequestError: the epoch is negative, or the value is not finite.
@@ -209,7 +209,7 @@ def with_result(trial: Trial, result: Result, now_s: float) -> Trial:
 
 
 def with_inferred_end(trial: Trial, *, was_lost: bool, now_s: float) -> Trial:
-    """Return a trial whose run is over, though nobody said how.
+    """Return a trial whose run has ended without a reported outcome.
 
     It reached its target if a metric said so; else it was stopped, if that was ordered, or if it trained an epoch and
     ended properly; else it is lost.
@@ -241,7 +241,7 @@ def with_expired_lease(trial: Trial, now_s: float) -> Trial:
 
 
 def with_ended_reason(trial: Trial, now_s: float) -> Trial:
-    """Return a trial as its run is told of it; if it ended longer than a lease ago, the reason says so.
+    """Return a trial as it is answered to its run; if it ended longer than a lease ago, the reason says so.
 
     Otherwise a user who gives all recurrences one run id would get the first batch size for ever, and not know why.
     """

@@ -5,7 +5,7 @@ energy and T [s] the time it used, and P_max [W] the maximum power of its GPUs. 
 costs, so that a change of η applies to past runs, too.
 
 An iteration of t seconds at batch size b takes t/b per sample; an epoch takes that many times its samples, a number
-that nobody reports. So the times that runs measure before they train and those of whole epochs are in different units,
+that is not reported. So the times that runs measure before they train and those of whole epochs are in different units,
 unless one batch size has both.
 """
 
@@ -41,7 +41,7 @@ def study_of(
 ) -> Study:
     """Return what is known of a job, for the choice of a batch size.
 
-    A trial that has ended is an observation, unless nobody knows how many epochs it trained; a lost one contributes
+    A trial that has ended is an observation, unless the number of its epochs is unknown; a lost one contributes
     only the time of its epochs. A batch size that did not fit the memory when it was timed has failed. A failure on
     another GPU model than that of the newest end does not count, since the size may fit there.
 
@@ -243,7 +243,7 @@ def stop_reason(trial: Trial, cost: float | None, eta: float) -> str | None:
 
     Args:
         trial: the trial.
-        cost: what it has cost so far; None: nobody knows.
+        cost: what it has cost so far; None: unknown.
         eta: the weight of energy in that cost; a bound with another weight does not apply.
     """
     bound = trial.cost_bound

@@ -94,7 +94,7 @@ class TrialRepository:
         """Return the trial of a run that was answered without the database; may be repeated.
 
         If it has a trial of another batch size, because another process got an answer from the database, the trial gets
-        the batch size that the run was told.
+        the batch size that the run was given.
 
         Raises:
             As `get_or_create`; RequestError also where the batch size is none of the job's.
@@ -138,7 +138,7 @@ class TrialRepository:
             run: the run.
             result: what was reported; None: nothing.
             trained: the batch size it trains with, if it says so.
-            end: ends the trial with what is known by then; None: the run goes on, unless the result says otherwise.
+            end: ends the trial with what is known by then; None: the run continues, unless the result says otherwise.
             now_s: Unix time [s].
 
         Raises:
@@ -285,7 +285,7 @@ class TrialRepository:
         if trial.cost_bound is None or trial.state not in IN_FLIGHT:
             return None
         eta = self._learning.eta(job)
-        # No power is assumed: a run that nobody has measured is not stopped for what others draw.
+        # No power is assumed: a run that was not measured is not stopped for what others draw.
         return stop_reason(trial, cost_so_far(trial, eta, None), eta)
 
     async def _change(self, job: str, run: str, change: Callable[[Job, Trial], Trial]) -> Trial:
@@ -306,7 +306,7 @@ class TrialRepository:
 
 
 def _locked_trial(connection: Connection, job: str, run: str) -> tuple[Job, Trial]:
-    """Return a job and the trial of its run, which nobody else may change until the transaction ends.
+    """Return a job and the trial of its run, which is locked until the transaction ends.
 
     Raises:
         UnknownTrialError: there is none.
