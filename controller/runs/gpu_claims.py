@@ -88,12 +88,13 @@ class GpuClaims:
         return self._to_retry(freed)
 
     def _to_retry(self, freed: set[str]) -> Iterator[tuple[RunKey, int]]:
-        for uuid in sorted(freed):
-            waiting = self._waiting.get(uuid, {})
-            for run in sorted(waiting, key=self._order.__getitem__):
-                if self._owners.get(uuid, run) == run:
-                    for rank in sorted(waiting.get(run, ())):
-                        yield run, rank
+        waiting_for = {
+            (run, rank): uuid for uuid in freed for run, ranks in self._waiting.get(uuid, {}).items() for rank in ranks
+        }
+        for run, rank in sorted(waiting_for, key=lambda claim: (self._order[claim[0]], claim[1])):
+            uuid = waiting_for[run, rank]
+            if self._owners.get(uuid, run) == run and rank in self._waiting.get(uuid, {}).get(run, ()):
+                yield run, rank
 
     def _stop_waiting(self, run: RunKey, rank: int) -> None:
         """Forget a waiting claim: it is tried again now."""

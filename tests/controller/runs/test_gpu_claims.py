@@ -86,6 +86,16 @@ def test_the_end_of_a_run_frees_its_gpus_for_the_oldest_run_alone() -> None:
     assert [run for run, _ in claims.release(OTHER)] == [THIRD, THIRD]
 
 
+def test_of_several_freed_gpus_the_oldest_run_gets_its_own_first() -> None:
+    claims = GpuClaims(GPUS)
+    claims.claim(ME, 0, [0, 1, 2])
+    references: dict[RunKey, list[str | int]] = {OTHER: [1, 2], THIRD: [0, 2]}
+    for run, gpus in references.items():
+        claims.claim(run, 0, gpus)
+    retried = [(run, isinstance(claims.claim(run, rank, references[run]), list)) for run, rank in claims.release(ME)]
+    assert retried == [(OTHER, True), (THIRD, False)]
+
+
 def test_a_waiting_claim_that_still_fails_does_not_hold_up_the_next_run() -> None:
     claims = waiting()
     retried = list(claims.release(ME))  # nobody claims again: each rank has ended meanwhile, say
