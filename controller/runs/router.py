@@ -201,7 +201,7 @@ class Router:
         await run.run(tick_s=self._tick_s)
         self.runs.pop(key)
         _LOGGER.info("%s/%s: %s", *key, run.ended)
-        for rank, message in self._successors.take(key):
+        for rank, message in self._successors.pop(key):
             try:
                 if isinstance(message, RankStatus):
                     self._route_status(key, rank, message)

@@ -53,7 +53,7 @@ class SuccessorBuffer:
         if successor is not None and rank in successor.statuses:
             successor.iterations.append((rank, message))
 
-    def take(self, run: RunKey) -> list[tuple[int, RankStatus | Iterations]]:
+    def pop(self, run: RunKey) -> list[tuple[int, RankStatus | Iterations]]:
         """Return the statuses, and then the iterations, oldest first, each with its rank; forget them."""
         successor = self._runs.pop(run, None) or _Successor()
         return [*successor.statuses.items(), *successor.iterations]

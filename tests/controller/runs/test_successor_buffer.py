@@ -12,8 +12,8 @@ def test_statuses_come_before_the_iterations_and_are_taken_once() -> None:
     runs.keep_status(RUN, 0, first)
     runs.keep_iterations(RUN, 0, message)
     runs.keep_status(RUN, 0, newest)
-    assert runs.take(RUN) == [(0, newest), (0, message)]
-    assert runs.take(RUN) == []
+    assert runs.pop(RUN) == [(0, newest), (0, message)]
+    assert runs.pop(RUN) == []
 
 
 def test_iterations_before_a_status_are_of_the_ended_run() -> None:
@@ -22,7 +22,7 @@ def test_iterations_before_a_status_are_of_the_ended_run() -> None:
     runs.keep_iterations(RUN, 0, iterations(0, [1, 2]))
     runs.keep_status(RUN, 0, status)
     runs.keep_iterations(RUN, 1, iterations(0, [1, 2]))
-    assert runs.take(RUN) == [(0, status)]
+    assert runs.pop(RUN) == [(0, status)]
 
 
 def test_a_successor_that_has_ended_leaves_nothing() -> None:
@@ -34,7 +34,7 @@ def test_a_successor_that_has_ended_leaves_nothing() -> None:
     runs.keep_status(RUN, 0, rank_status(pid=1, state="finished"))
     runs.keep_status(RUN, 1, other)
     runs.keep_status(RUN, 1, rank_status(pid=1, state="lost"))
-    assert runs.take(RUN) == [(1, other)]
+    assert runs.pop(RUN) == [(1, other)]
 
 
 def test_the_buffer_is_bounded() -> None:
@@ -42,6 +42,6 @@ def test_the_buffer_is_bounded() -> None:
     for number in range(2 * MAX_BUFFERED):
         runs.keep_status(RUN, number, rank_status())
         runs.keep_iterations(RUN, 0, iterations(number, [number + 1], seq=number))
-    kept = runs.take(RUN)
+    kept = runs.pop(RUN)
     assert len(kept) == 2 * MAX_BUFFERED
     assert kept[-1] == (0, iterations(2 * MAX_BUFFERED - 1, [2 * MAX_BUFFERED], seq=2 * MAX_BUFFERED - 1))
