@@ -17,7 +17,7 @@ from typing import Final
 
 CHUNK: Final = 256
 """Marks in a chunk before the next one: opening it costs about 1 µs, so 4 ns an iteration."""
-MAX_KEPT: Final = 65_536
+MAX_BUFFERED: Final = 65_536
 """Iterations that wait while the broker is away: about 3 MB. Older ones are dropped, a chunk at a time."""
 MAX_IN_SEGMENT: Final = 8_192
 """Iterations in one message: 64 KiB."""
@@ -187,7 +187,7 @@ class Recorder:
         try:
             if first == old.first and self._chunks[-1] is old:
                 self._chunks.pop()  # there is no iteration in it: it must not displace those that have some
-            while first - self._chunks[0].first >= MAX_KEPT or len(self._chunks) >= _MAX_CHUNKS:
+            while first - self._chunks[0].first >= MAX_BUFFERED or len(self._chunks) >= _MAX_CHUNKS:
                 self._chunks.popleft()
         except IndexError:
             pass  # the worker has read them all meanwhile

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from publishers.training.recorder import CHUNK, MAX_IN_SEGMENT, MAX_KEPT, Recorder, Segment
+from publishers.training.recorder import CHUNK, MAX_IN_SEGMENT, MAX_BUFFERED, Recorder, Segment
 
 OPERATIONS = st.lists(
     st.one_of(
@@ -88,7 +88,7 @@ def test_what_is_recorded_is_drained(operations: list[tuple[str, int]]) -> None:
 
 
 @settings(max_examples=15)
-@given(st.integers(MAX_KEPT, 3 * MAX_KEPT), st.integers(0, 5_000))
+@given(st.integers(MAX_BUFFERED, 3 * MAX_BUFFERED), st.integers(0, 5_000))
 def test_the_newest_are_kept_and_a_gap_shows_the_dropped_ones(n_marks: int, taken_before: int) -> None:
     recorder = Recorder(lambda: 0)
     for k in range(taken_before):
@@ -99,8 +99,8 @@ def test_the_newest_are_kept_and_a_gap_shows_the_dropped_ones(n_marks: int, take
     after = flat(recorder.drain(1_000))
     assert all(end_ns == number + 1 and begin_ns == number for number, _, begin_ns, end_ns in before + after)
     assert after[-1][0] == n_marks - 2
-    assert len(after) <= MAX_KEPT + 2 * CHUNK
-    assert len(after) >= min(MAX_KEPT - CHUNK, n_marks - taken_before - 1)
+    assert len(after) <= MAX_BUFFERED + 2 * CHUNK
+    assert len(after) >= min(MAX_BUFFERED - CHUNK, n_marks - taken_before - 1)
 
 
 def test_memory_stays_bounded_when_every_iteration_is_followed_by_an_epoch() -> None:
