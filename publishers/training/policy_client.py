@@ -22,7 +22,7 @@ from publishers.training.coerce import to_float, to_int, to_text
 from publishers.training.paho_client import Connection
 from publishers.training.settings import MAX_BATCH_SIZE, Settings
 
-ASK_AGAIN_S: Final = 1.0
+REQUEST_INTERVAL_S: Final = 1.0
 MAX_TIMEOUT_S: Final = 3_600.0
 MAX_FAILURES: Final = 2
 """Attempts to reach a broker that was never there: at once, and a second later, since it may be just starting."""
@@ -120,7 +120,7 @@ class BatchSizeQuery:
         """Return the request to send now: at once on each new connection, and then each second."""
         if self.ended or (connection == self._connection and now_s < self._due_s):
             return None
-        self._connection, self._due_s = connection, now_s + ASK_AGAIN_S
+        self._connection, self._due_s = connection, now_s + REQUEST_INTERVAL_S
         self.n_requests += 1
         self._correlations.append(f"{self._token}-{self.n_requests}")
         return TrialRequest(

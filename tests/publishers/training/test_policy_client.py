@@ -182,7 +182,7 @@ def test_an_answer_that_is_no_candidate_gives_the_default(caplog: pytest.LogCapt
 def test_without_a_service_the_default_is_returned_in_time(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("publishers.training.policy_client.ASK_AGAIN_S", 0.02)
+    monkeypatch.setattr("publishers.training.policy_client.REQUEST_INTERVAL_S", 0.02)
     connection = FakeConnection()
     with publisher_on(connection, heartbeat_s=1_000.0) as publisher:
         begin_s = time.monotonic()
