@@ -46,7 +46,7 @@ class Outbox:
         """Wait for the oldest message; return it with its number. From now on it is in flight."""
         await self._filled.wait()
         number = min(next(iter(queue)) for queue in (self._events, self._retained) if queue)
-        message = self._in_flight[number] = self._take(number)
+        message = self._in_flight[number] = self._pop(number)
         self._update()
         return number, message
 
@@ -65,15 +65,15 @@ class Outbox:
         """Put the messages in flight back to their places, because the connection ended."""
         in_flight = dict(self._in_flight)
         self._in_flight.clear()
-        self._put_back(in_flight)
+        self._requeue(in_flight)
 
     def requeue_retained(self, *, except_topics: Collection[str]) -> None:
         """Queue the latest retained message of each topic again, in case the broker has forgotten it."""
         delivered = dict(pair for topic, pair in self._delivered.items() if topic not in except_topics)
         self._delivered.clear()
-        self._put_back(delivered)
+        self._requeue(delivered)
 
-    def _put_back(self, messages: Mapping[int, Outgoing]) -> None:
+    def _requeue(self, messages: Mapping[int, Outgoing]) -> None:
         waiting = sorted({**messages, **self._events, **self._retained}.items())
         self._events.clear()
         self._retained.clear()
@@ -85,16 +85,16 @@ class Outbox:
     def _insert(self, number: int, message: Outgoing, *, latest_only: bool) -> None:
         if message.retain:
             if latest_only and (earlier := self._newest.get(message.topic)) is not None:
-                self._take(earlier)
+                self._pop(earlier)
             self._retained[number] = message
             self._newest[message.topic] = number
         else:
             self._events[number] = message
         if self._n_waiting() > self._size:
-            self._take(next(iter(self._events or self._retained)))
+            self._pop(next(iter(self._events or self._retained)))
             self.dropped += 1
 
-    def _take(self, number: int) -> Outgoing:
+    def _pop(self, number: int) -> Outgoing:
         if number in self._events:
             return self._events.pop(number)
         message = self._retained.pop(number)
