@@ -16,7 +16,7 @@ import numpy as np
 
 from policies.batch_size.concept_drift import NOISE_LOG
 from policies.batch_size.gaussian_process import Gaussian, normal_cdf, normal_pdf
-from policies.batch_size.posterior import Posterior, infer, prior
+from policies.batch_size.posterior import CostPosterior, infer, prior
 from policies.batch_size.study import Belief, Choice, LearningSettings, Study
 from policies.vocabulary.units import Values
 
@@ -166,7 +166,7 @@ def _beside(study: Study, settings: LearningSettings) -> int | None:
     return min(near, key=lambda size: float(total[study.candidates.index(size)]))
 
 
-def _bound(posterior: Posterior | None, study: Study, settings: LearningSettings) -> float | None:
+def _bound(posterior: CostPosterior | None, study: Study, settings: LearningSettings) -> float | None:
     """Return the cost at which to stop a run: β times that of the best.
 
     A job may become more expensive as a whole, and must not be stopped again and again for that: the bound is doubled
@@ -197,7 +197,7 @@ def _review_is_due(study: Study) -> bool:
     return number >= FIRST_REVIEW and number & (number - 1) == 0
 
 
-def _default_is_due(posterior: Posterior, study: Study) -> bool:
+def _default_is_due(posterior: CostPosterior, study: Study) -> bool:
     """Return whether the job has changed since the default last ran: it starts again like a new job."""
     size = study.default
     unseen = bool(posterior.unseen_since[study.candidates.index(size)])
@@ -213,7 +213,7 @@ def _runner_up(belief: Gaussian, study: Study, best: int) -> int | None:
     return runner_up if optimistic[runner_up] < belief.mean[best] else None
 
 
-def _explain(study: Study, posterior: Posterior, scores: Scores, at: int, reason: str) -> str:
+def _explain(study: Study, posterior: CostPosterior, scores: Scores, at: int, reason: str) -> str:
     size, best = study.candidates[at], study.candidates[scores.best]
     log_ratio = float(posterior.log_cost.mean[at] - posterior.log_cost.mean[scores.best])
     covariance = posterior.log_cost.covariance
@@ -234,7 +234,7 @@ def _explain(study: Study, posterior: Posterior, scores: Scores, at: int, reason
             return f"{comparison}: what a run there would teach is worth more than it costs"
 
 
-def _row(study: Study, posterior: Posterior | None, at: int, score: float | None) -> Belief:
+def _row(study: Study, posterior: CostPosterior | None, at: int, score: float | None) -> Belief:
     size = study.candidates[at]
     ends = Counter(seen.outcome for seen in study.observations if seen.batch_size == size)
     epochs = cost = _UNKNOWN

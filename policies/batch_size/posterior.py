@@ -63,7 +63,7 @@ class SufficientStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Posterior:
+class CostPosterior:
     """The posterior at each candidate, in their order.
 
     Attributes:
@@ -96,7 +96,7 @@ def prior(study: Study) -> Gaussian:
     return _prior_epochs(study).plus(infer_epoch_costs(study).log)
 
 
-def infer(study: Study, settings: LearningSettings) -> Posterior | None:
+def infer(study: Study, settings: LearningSettings) -> CostPosterior | None:
     """Return the posterior, or None before the first informative run has ended."""
     epoch_costs = infer_epoch_costs(study)
     statistics = _sufficient_statistics(study, settings, epoch_costs)
@@ -112,7 +112,7 @@ def infer(study: Study, settings: LearningSettings) -> Posterior | None:
         noise_variance / statistics.weight[statistics.seen],
     )
     reached = {seen.batch_size for seen in study.observations if seen.outcome == "reached"}
-    return Posterior(
+    return CostPosterior(
         log_epochs=log_epochs,
         log_cost=log_epochs.plus(epoch_costs.log),
         noise_variance=noise_variance,

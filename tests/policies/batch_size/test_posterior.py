@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.batch_size.posterior import Posterior, infer
+from policies.batch_size.posterior import CostPosterior, infer
 from policies.batch_size.study import LearningSettings, Observation, Study
 from tests.policies.batch_size.studies import COSTS, SETTINGS, SIZES, reached, stopped, study
 
@@ -20,7 +20,7 @@ RUNS = st.builds(
 )
 
 
-def believed(of: Study, settings: LearningSettings = SETTINGS) -> Posterior:
+def believed(of: Study, settings: LearningSettings = SETTINGS) -> CostPosterior:
     """Return the posterior of a study that has one."""
     posterior = infer(of, settings)
     assert posterior is not None
