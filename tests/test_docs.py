@@ -134,7 +134,7 @@ def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:
     [
         (SAFETY, f"every {power_limiter.RECONCILE_S:g} s, the limit is read back"),
         (SAFETY, f"within {journal.READBACK_TOLERANCE_W:g} W"),
-        (SAFETY, f"at most {recorder.MAX_KEPT:,} iterations"),
+        (SAFETY, f"at most {recorder.MAX_BUFFERED:,} iterations"),
         (SAFETY, f"at most {sender.CLOSE_TIMEOUT_S:g} s for its last messages"),
         (HOW_IT_WORKS, f"or no new one for {ranks.GATHER_S:g} s"),
         (HOW_IT_WORKS, f"{measurement.MIN_ITERATIONS:g} iterations and {measurement.MIN_READINGS} readings"),

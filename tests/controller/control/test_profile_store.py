@@ -281,7 +281,7 @@ def curve(*, rate: float = 10.0, power: float = 1.0, limits_w: tuple[float, ...]
     )
 
 
-def kin_of(*known: tuple[ProfileKey, PowerProfile], key: ProfileKey = BERT_KEY) -> SimilarProfile:
+def nearest_profile_of(*known: tuple[ProfileKey, PowerProfile], key: ProfileKey = BERT_KEY) -> SimilarProfile:
     found = nearest_profile(key, dict(known))
     assert found is not None
     return found
@@ -311,18 +311,18 @@ def test_the_most_similar_profile_is_chosen_in_any_order() -> None:
 
 def test_of_two_equally_similar_profiles_the_later_counts() -> None:
     old, new = replace(BERT_KEY, driver="530"), replace(BERT_KEY, driver="550")
-    assert kin_of((old, curve(rate=1.0)), (new, curve(rate=2.0))).profile == curve(rate=2.0)
-    assert kin_of((new, curve(rate=2.0)), (old, curve(rate=1.0))).profile == curve(rate=1.0)
+    assert nearest_profile_of((old, curve(rate=1.0)), (new, curve(rate=2.0))).profile == curve(rate=2.0)
+    assert nearest_profile_of((new, curve(rate=2.0)), (old, curve(rate=1.0))).profile == curve(rate=1.0)
 
 
 def test_power_goes_with_the_number_of_gpus_and_its_interval_too() -> None:
-    found = kin_of((replace(BERT_KEY, n_gpus=4), curve(power=4.0)))
+    found = nearest_profile_of((replace(BERT_KEY, n_gpus=4), curve(power=4.0)))
     assert found.profile == curve(power=2.0)
 
 
 def test_from_one_other_batch_size_the_samples_per_second_stay() -> None:
     for size in (32, 128):
-        found = kin_of((replace(BERT_KEY, batch_size=size), curve(rate=10.0)))
+        found = nearest_profile_of((replace(BERT_KEY, batch_size=size), curve(rate=10.0)))
         assert found.origin == f"measured at batch size {size}"
         assert found.profile.iterations_per_s == pytest.approx(10.0 * size / 64 * (np.array(LIMITS_W) / 300.0) ** 0.5)
         assert found.profile.power_w == pytest.approx(LIMITS_W)
@@ -331,8 +331,8 @@ def test_from_one_other_batch_size_the_samples_per_second_stay() -> None:
 
 def test_beyond_all_batch_sizes_the_nearest_one_counts_alone() -> None:
     known = [(replace(BERT_KEY, batch_size=size), curve(rate=8.0)) for size in (8, 16, 32)]
-    assert kin_of(*known).origin == "measured at batch size 32"
-    assert kin_of(*known, key=replace(BERT_KEY, batch_size=4)).origin == "measured at batch size 8"
+    assert nearest_profile_of(*known).origin == "measured at batch size 32"
+    assert nearest_profile_of(*known, key=replace(BERT_KEY, batch_size=4)).origin == "measured at batch size 8"
 
 
 @given(
@@ -350,7 +350,7 @@ def test_between_two_batch_sizes_a_power_law_is_met_exactly(
         profile = curve(rate=rate * (size / 64) ** exponent, power=power * (size / 64) ** power_exponent)
         return replace(BERT_KEY, batch_size=size), profile
 
-    found = kin_of(law(64 * 2**up), law(64 // 2**down), law(64 * 2 ** (up + 1)))
+    found = nearest_profile_of(law(64 * 2**up), law(64 // 2**down), law(64 * 2 ** (up + 1)))
     expected = law(64)[1]
     assert found.origin == f"between batch sizes {64 // 2**down} and {64 * 2**up}"
     assert found.profile.power_limits_w == pytest.approx(expected.power_limits_w)
@@ -361,11 +361,11 @@ def test_between_two_batch_sizes_a_power_law_is_met_exactly(
 def test_between_two_batch_sizes_only_limits_count_that_both_of_them_reach() -> None:
     low = replace(BERT_KEY, batch_size=32), curve(limits_w=(100.0, 200.0, 300.0))
     high = replace(BERT_KEY, batch_size=128), curve(limits_w=(150.0, 200.2, 250.0))
-    assert kin_of(low, high).profile.power_limits_w.tolist() == [150.0, 200.0, 250.0]
+    assert nearest_profile_of(low, high).profile.power_limits_w.tolist() == [150.0, 200.0, 250.0]
 
 
 def test_where_two_batch_sizes_have_hardly_a_limit_in_common_the_nearer_one_counts() -> None:
     low = replace(BERT_KEY, batch_size=32), curve(limits_w=(100.0, 150.0, 200.0))
     high = replace(BERT_KEY, batch_size=512), curve(limits_w=(200.0, 250.0, 300.0))
-    assert kin_of(low, high).origin == "measured at batch size 32"
-    assert kin_of(low, high, key=replace(BERT_KEY, batch_size=256)).origin == "measured at batch size 512"
+    assert nearest_profile_of(low, high).origin == "measured at batch size 32"
+    assert nearest_profile_of(low, high, key=replace(BERT_KEY, batch_size=256)).origin == "measured at batch size 512"
