@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from publishers.training.recorder import CHUNK, MAX_IN_SEGMENT, MAX_BUFFERED, Recorder, Segment
+from publishers.training.recorder import CHUNK, MAX_BUFFERED, MAX_IN_SEGMENT, Recorder, Segment
 
 OPERATIONS = st.lists(
     st.one_of(
