@@ -124,13 +124,13 @@ async def _check_gpu(gpu: Gpu, config: Config) -> GpuCheck:
         result.has_energy_counter = sample.energy_j is not None
         if config.gpu.min_power_limit_w > live.requested_power_limit_w:
             result.faults.append(
-                f"gpu.min_power_limit_w = {config.gpu.min_power_limit_w:g} is above the present limit, "
+                f"gpu.min_power_limit_w = {config.gpu.min_power_limit_w:g} is above the current limit, "
                 f"{live.requested_power_limit_w:g} W, which is never exceeded: no limit will be set"
             )
         if await gpu.read_mig():
             result.faults.append("it is partitioned (MIG): a limit would affect every tenant, so none will be set")
         if await gpu.read_persistence() is False:
-            result.faults.append("persistence mode is off: the driver forgets limits; run nvidia-persistenced")
+            result.faults.append("persistence mode is off, so the driver may forget limits; run nvidia-persistenced")
     except GpuError as error:
         result.faults.append(str(error))
     return result

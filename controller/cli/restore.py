@@ -20,7 +20,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     def do(options: argparse.Namespace) -> int:
         config, faults = load_for_restore(options.config, options.set)
         for fault in faults:
-            print(f"gridchase: {fault} (the default is taken)", file=sys.stderr)
+            print(f"gridchase: {fault} (using the default)", file=sys.stderr)
         return restore(config)
 
     verb.set_defaults(do=do)

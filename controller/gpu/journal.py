@@ -158,7 +158,9 @@ async def restore_prior_limit(gpu: Gpu, journal: Journal) -> RestoreResult | Non
         live = await _write_prior(gpu, entry, live)
         await asyncio.to_thread(journal.forget, gpu.uuid)
     except (GpuError, JournalError) as error:
-        return RestoreResult(code="failed", detail=f"could not be restored: {error}; then run `gridchase restore`")
+        return RestoreResult(
+            code="failed", detail=f"could not be restored: {error}; fix that, then run `gridchase restore`"
+        )
     return RestoreResult(code="restored", detail=f"prior limit {live.requested_power_limit_w:g} W restored", live=live)
 
 

@@ -51,8 +51,8 @@ SET_ERRORS: Final[Mapping[int, tuple[type[GpuError], str]]] = {
 
 OPEN_ERRORS: Final[Mapping[int, str]] = {
     NO_PERMISSION: f"this process may not talk to the driver; {_DEVICES}",
-    9: "the NVIDIA driver is not loaded: modprobe nvidia, and look at dmesg if that fails",
-    12: "libnvidia-ml.so.1 is not there: install the NVIDIA driver, or give the container access to it (--gpus all)",
+    9: "the NVIDIA driver is not loaded: run modprobe nvidia, and see dmesg if that fails",
+    12: "libnvidia-ml.so.1 is missing: install the NVIDIA driver, or give the container access to it (--gpus all)",
     FUNCTION_NOT_FOUND: "libnvidia-ml.so.1 is too old: install a newer NVIDIA driver",
     17: f"the operating system blocks it (cgroup, container); {_DEVICES}",
     18: _MISMATCH,

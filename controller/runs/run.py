@@ -182,7 +182,7 @@ class TrainingRun:
             if self.ended is None:  # the controller stops: what is known so far is not lost
                 self._report_energy()
                 self._save_checkpoint()
-                self._publish(Blocked(reason="controller_stopped", detail="the controller stops"))
+                self._publish(Blocked(reason="controller_stopped", detail="the controller is stopping"))
         await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)  # the meters read once past the last iteration
         # Silent it may have been since before this controller.
         is_unchanged = self.ended == "silent" and self._account.skip_downtime()
@@ -287,13 +287,17 @@ class TrainingRun:
     def _blocked(self, readiness: Readiness, *, is_rejected: bool) -> Blocked | None:
         """Return why the run may have no limit now; None where it may."""
         if is_rejected:
-            return Blocked(reason="claim_rejected", detail="the run's claims contradict another's")
+            return Blocked(reason="claim_rejected", detail="the run's claim is invalid or conflicts with another one")
         if self.ranks.ending:  # a lost one may come back: its limits do not wait for it
             return self._blocked_by_end(self.ranks.ending)
         if readiness == "not_ours":
-            return Blocked(reason="other_gpu_not_ours", detail="another GPU of the run is not ours to set")
+            return Blocked(
+                reason="other_gpu_not_ours", detail="another GPU of the run cannot be set by this controller"
+            )
         if readiness == "waiting" or not (self._control.has_begun or self.ranks.have_gathered(self._monotonic_s())):
-            return Blocked(reason="waiting_for_ranks", detail="not every rank iterates, or not every GPU has answered")
+            return Blocked(
+                reason="waiting_for_ranks", detail="waiting until every rank iterates and every GPU has answered"
+            )
         return None
 
     def _blocked_by_end(self, ended: End) -> Blocked:

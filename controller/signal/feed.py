@@ -195,7 +195,9 @@ class SignalFeed:
         if position and self._unit and unit != self._unit:
             if state not in self._other_unit:
                 self._other_unit.add(state)
-                _LOGGER.warning("%s is not used: its values are in %s, the others in %s", state.name, unit, self._unit)
+                _LOGGER.warning(
+                    "ignoring %s: its values are in %s, those of other providers in %s", state.name, unit, self._unit
+                )
             current = _ABSENT
         candidate = _Candidate(state=state, position=position, current=current)
         if candidate.is_fresh:

@@ -227,7 +227,7 @@ def _explain(study: Study, posterior: CostPosterior, scores: Scores, at: int, re
         case "best_so_far":
             return f"{size} is expected to be the cheapest, and exploring another size is not expected to pay off"
         case "review":
-            return f"{comparison}: it is tried again, in case its runs were unlucky"
+            return f"{comparison}: trying it again, in case its runs were unlucky"
         case "job_changed":
             return f"runs cost much more than before: the job has changed, and starts again with its default, {size}"
         case _:

@@ -151,7 +151,7 @@ def single_unit(units: Iterable[tuple[float, str]], *, source: str, latest: bool
         starts_s.setdefault(unit, []).append(start_s)
     ordered = sorted(starts_s, key=lambda unit: min(starts_s[unit]))
     if any(max(starts_s[before]) >= min(starts_s[after]) for before, after in pairwise(ordered)):
-        raise SignalDataError(f"{source}: gives values in {' and '.join(sorted(ordered))} at one time")
+        raise SignalDataError(f"{source}: returns values in {' and '.join(sorted(ordered))} at one time")
     return ordered[-1 if latest else 0]
 
 

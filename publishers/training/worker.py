@@ -359,4 +359,4 @@ class PublisherWorker:
         if connected:
             _LOGGER.info("publishing job %s, run %s to %s", self._settings.job, self._settings.run, url)
         else:
-            _LOGGER.warning("no connection to %s: %s; training goes on, iterations are kept and counted", url, failure)
+            _LOGGER.warning("no connection to %s: %s; training continues, iterations are buffered", url, failure)

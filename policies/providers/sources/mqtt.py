@@ -270,7 +270,7 @@ class MqttProvider(ZoneProvider):
         settings = self._settings
         content, wanted = (grid.kind, grid.zone, grid.unit), (settings.kind, settings.zone, self._unit)
         if content != wanted:
-            raise PayloadError(f"is about {' '.join(content)}, not {' '.join(wanted)}")
+            raise PayloadError(f"is for {' '.join(content)}, not {' '.join(wanted)}")
         self._checked_s(grid.time_s, self._clock())
         if fault := grid_fault(grid):
             raise PayloadError(fault)
@@ -284,7 +284,7 @@ class MqttProvider(ZoneProvider):
     def _log_retained(self) -> None:
         if not self._is_retained_logged:
             self._is_retained_logged = True
-            _LOGGER.info("%s: the retained message has no time of its own: not used", self.name)
+            _LOGGER.info("%s: ignoring a retained message without a timestamp", self.name)
 
     def _checked_s(self, time_s: float, now_s: float) -> float:
         """Return the time of a message, checked not to be in the future [Unix s]."""

@@ -111,7 +111,7 @@ class NesoProvider(RangeQueryProvider):
         """
         region = answer.data if isinstance(answer.data, _Region) else None
         if (region is None) != (self._region is None):
-            raise SignalDataError(f"{self.name}: the answer has another shape than this zone's")
+            raise SignalDataError(f"{self.name}: the answer has an unexpected structure for this zone")
         if region is None or self._region is None:
             return answer.data if isinstance(answer.data, list) else []
         what, wanted = self._region

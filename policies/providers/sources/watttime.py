@@ -146,7 +146,7 @@ class WattTimeProvider(ZoneProvider):
             if answered != wanted[key]:
                 raise SignalDataError(f"{self.name}: answers for {key} {answered!r}, asked for {wanted[key]!r}")
         if answer.meta.units != UNITS:
-            raise SignalDataError(f"{self.name}: gives values in {answer.meta.units!r}; must be {UNITS!r}")
+            raise SignalDataError(f"{self.name}: returns values in {answer.meta.units!r}; must be {UNITS!r}")
         self.step_s = answer.meta.step_s
         return answer
 

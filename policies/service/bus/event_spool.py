@@ -287,7 +287,7 @@ class EventSpool:
             event = _DECODER.decode(row[1])
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             self.n_refused += 1
-            _LOGGER.warning("an unreadable event is dropped: %s", error)
+            _LOGGER.warning("dropping an unreadable event: %s", error)
         else:
             await self._apply(event)
 

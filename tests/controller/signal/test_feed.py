@@ -167,7 +167,7 @@ async def test_a_provider_in_another_currency_is_not_used(caplog: pytest.LogCapt
     async with bench.working():
         await hours(3.5)
         assert bench.feed.freshness is Freshness.STALE
-    assert "second is not used: its values are in DKK/kWh, the others in EUR/kWh" in caplog.messages
+    assert "ignoring second: its values are in DKK/kWh, those of other providers in EUR/kWh" in caplog.messages
 
 
 async def test_the_first_poll_is_at_once_and_the_next_ones_are_jittered() -> None:

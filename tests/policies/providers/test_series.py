@@ -155,7 +155,7 @@ def test_of_units_that_follow_one_another_the_latest_or_the_first_counts() -> No
 
 @pytest.mark.parametrize("units", [["EUR", "GBP", "EUR"], ["EUR", "EUR", "GBP", "EUR", "EUR"]])
 def test_units_that_alternate_are_refused(units: list[str]) -> None:
-    with pytest.raises(SignalDataError, match="x: gives values in EUR and GBP at one time"):
+    with pytest.raises(SignalDataError, match="x: returns values in EUR and GBP at one time"):
         single_unit(enumerate(units), source="x", latest=True)
     with pytest.raises(SignalDataError, match="at one time"):
         single_unit([(0.0, unit) for unit in units], source="x", latest=True)

@@ -66,7 +66,7 @@ async def test_a_region_is_not_the_country() -> None:
     bench = NesoBench("GB")
     async with opened(bench) as case:
         bench.api.mixes_up = True
-        with pytest.raises(SignalDataError, match="another shape"):
+        with pytest.raises(SignalDataError, match="an unexpected structure"):
             await case.history()
 
 
