@@ -1,4 +1,4 @@
-"""The error tree: attributes carry the data, the message carries value, bound, unit and what to do."""
+"""The controller's errors: attributes hold the data; the message gives value, bound, unit and remedy."""
 
 
 class ControllerError(Exception):

@@ -1,4 +1,4 @@
-"""Ports: what the workers need of the world, as protocols: GPUs, the bus, the signal, and each other.
+"""Ports: the protocols through which the workers use GPUs, the bus, the signal, and each other.
 
 A worker gets its ports as constructor arguments. It does not know what implements them: NVML, a simulation, a fake.
 """

@@ -1,4 +1,4 @@
-"""The error of the embedded broker, apart, so that catching it loads no MQTT client."""
+"""The error of the embedded broker, in its own module so that catching it does not import the MQTT client."""
 
 
 class BrokerError(RuntimeError):

@@ -1,4 +1,4 @@
-"""What is published about a run: its power curve, its plan, and its energy on this node and over all nodes."""
+"""Reports published about a run: its power curve, its plan, and its energy on this node and over all nodes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce

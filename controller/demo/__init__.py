@@ -1,1 +1,1 @@
-"""The demo: a day of a real grid in a minute, with a simulated GPU, a real training process, and the real rest."""
+"""The demos: a day of a real grid in a minute, or a recurring job, on a simulated GPU; everything else is real."""

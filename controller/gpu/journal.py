@@ -1,4 +1,4 @@
-"""The journal of prior power limits, and the one way to restore them.
+"""The journal of prior power limits, and the only function that restores them.
 
 The journal is written before a GPU is, so that every limit can be restored even after SIGKILL. For each GPU that we
 hold it keeps its prior limit, and the limits that we may have left on it: the one in force and the one about

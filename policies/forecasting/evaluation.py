@@ -1,4 +1,4 @@
-"""Evaluates forecasts by a walk forward through a series, with the very code that the controller runs.
+"""Evaluates forecasts by a walk forward through a series, with the same code as the controller.
 
 At each origin the forecaster gets the last 60 days up to then and nothing else: it refits daily, verifies its earlier
 forecasts, and is compared with what comes. The first 60 days of a series, or a third of it if it is shorter, are

@@ -1,4 +1,4 @@
-"""Invalid messages of the bus: counted, and logged once a topic and minute."""
+"""Invalid messages of the bus: counted, and logged once per topic and minute."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A job of the policy service as a page for the browser."""
+"""The HTML page of a job of the policy service."""
 
 from collections.abc import Iterable
 from html import escape

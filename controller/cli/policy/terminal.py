@@ -1,4 +1,4 @@
-"""The estimates for a job's batch sizes and its last runs, as tables and a plot of the terminal."""
+"""The estimates for a job's batch sizes and its last runs, as tables and a plot in the terminal."""
 
 import math
 from collections.abc import Sequence

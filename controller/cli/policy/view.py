@@ -1,4 +1,4 @@
-"""What `gridchase policy show` shows of a job: the texts and units of its table, its plot and its page."""
+"""The view of a job in `gridchase policy show`: texts and units of its table, plot and HTML page."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How good policies of batch sizes are, as a page for the browser."""
+"""The HTML report of the batch size replay."""
 
 from collections.abc import Sequence
 from html import escape

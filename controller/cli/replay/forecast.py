@@ -1,4 +1,4 @@
-"""`gridchase replay forecast`: how good the forecasts are on series from files, beside simpler methods."""
+"""`gridchase replay forecast`: the accuracy of forecasts on series from files, compared with simpler methods."""
 
 import argparse
 import time

@@ -1,4 +1,4 @@
-"""`gridchase replay`: policies alone, on files.
+"""`gridchase replay`: evaluates policies on files, without a controller.
 
 gridchase replay forecast --signal FILE… [--json]
 gridchase replay batch-size --train FILE --power FILE… [--eta 0.5] [--seeds 20] [--json]

@@ -1,4 +1,4 @@
-"""Options that several replays have, and what is wrong with them."""
+"""Options shared by the replays, and their validation."""
 
 import argparse
 import math

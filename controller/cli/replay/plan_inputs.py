@@ -1,4 +1,4 @@
-"""What plans are replayed on: a measured curve from a trace of power, and signals from files."""
+"""The inputs of the plan replay: a measured curve from a power trace, and signals from files."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

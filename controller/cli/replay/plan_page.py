@@ -1,4 +1,4 @@
-"""What policies of power limits save, as a page for the browser."""
+"""The HTML report of the plan replay."""
 
 from html import escape
 from typing import Any, Final

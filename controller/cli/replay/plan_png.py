@@ -1,4 +1,4 @@
-"""What policies of power limits save, as a picture."""
+"""The plan replay as a PNG picture."""
 
 from io import BytesIO
 from typing import Any, Final

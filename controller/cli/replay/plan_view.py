@@ -1,4 +1,4 @@
-"""What policies of power limits save: the report of all views, and tables of the terminal."""
+"""The report of the plan replay, from which all views are made, and its tables in the terminal."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

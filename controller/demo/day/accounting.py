@@ -1,4 +1,4 @@
-"""What the simulation truly used: energy and carbon of the run, and of the same job at the prior limit.
+"""True energy and carbon of the simulation: of the run, and of the same job at the prior limit.
 
 All of it comes from the history of the simulated GPU and the real series of the grid, nothing from the controller.
 """

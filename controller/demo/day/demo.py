@@ -1,4 +1,4 @@
-"""The demo: a whole day of a real grid in about a minute, on a simulated GPU; the rest is the real thing.
+"""The demo: a whole day of a real grid in about a minute, on a simulated GPU, with everything else real.
 
     training (a process) ──► broker (a child, or embedded) ◄──► controller, and the view (this process)
           └────────► file of events of the simulated GPU ◄────────┘

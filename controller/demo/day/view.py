@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live view on a terminal, a few lines in a pipe."""
+"""The output of the demo while it runs: a live view on a terminal, a few lines in a pipe."""
 
 import asyncio
 from collections.abc import Iterable

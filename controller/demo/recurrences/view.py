@@ -1,4 +1,4 @@
-"""What the demo of recurrences shows while it runs: a line for each run, and its progress on a terminal."""
+"""The output of the demo of recurrences while it runs: a line for each run, and its progress on a terminal."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

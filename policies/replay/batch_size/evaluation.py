@@ -1,4 +1,4 @@
-"""How good policies are on a workload: their costs against an oracle and the default, over common seeds."""
+"""Evaluates policies on a workload: their costs against an oracle and the default, with common seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

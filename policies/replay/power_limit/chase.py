@@ -1,4 +1,4 @@
-"""Chase as published, replayed: it minimizes eq. 6 in each period, for the signal value it expects.
+"""Chase as published: minimizes eq. 6 in each period, for the signal value that it expects.
 
 Yang, Meng, Chung and Chowdhury 2023, "Chasing Low-Carbon Electricity for Practical and Sustainable DNN Training"
 (arXiv:2303.02508). Its eta is a weight, not a time budget: the slowdown follows from it. So a second variant picks

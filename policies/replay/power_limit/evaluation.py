@@ -1,4 +1,4 @@
-"""What policies of power limits save on one signal: all of them get the same runs, with starts spread over it."""
+"""Evaluates power limit policies on one signal: all get the same runs, with starts spread over it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

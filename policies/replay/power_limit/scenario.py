@@ -1,4 +1,4 @@
-"""What a replay takes as given: the measured curve, the signal with its future, and the runs to replay.
+"""The inputs of a replay: the measured curve, the signal with its future, and the runs.
 
 Gaps of the signal are interpolated linearly for accounting; policies see them as gaps.
 """

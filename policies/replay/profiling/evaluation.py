@@ -1,4 +1,4 @@
-"""How well policies find a power limit: the cost of the search, the limit they keep, and the curve they estimate.
+"""Evaluates profiling policies: the cost of the search, the chosen limit, and the accuracy of the curve.
 
 Cost is Zeus's, η·E + (1-η)·(highest limit)·T, on the true curve: noise enters only through the policy's decisions.
 """

@@ -1,4 +1,4 @@
-"""The policies that are compared: they find a job's power limit while it trains.
+"""The profiling policies to compare: they find a job's power limit while it trains.
 
 `gridchase` is the controller's own: a first sweep of the curve, then a plan by eta that is renewed after each of 60
 measurements while the job trains, on a curve sampled from its posterior (Thompson sampling); then the plan on the

@@ -204,7 +204,7 @@ class EventSpool:
                     await asyncio.sleep(DISK_PAUSE_S)
 
     async def replay(self) -> None:
-        """Apply what waits, until cancelled, ever less often while the database is away."""
+        """Apply what waits, until cancelled, ever less often while the database is unavailable."""
         pause_s = FIRST_PAUSE_S
         while True:
             if not self.is_waiting and not await self._has_leftovers():

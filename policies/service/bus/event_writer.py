@@ -32,7 +32,7 @@ class EventWriter:
         trials: where trials are stored.
         bus: where commands go.
         topics: those of the bus.
-        spool: takes events while the database is away.
+        spool: takes events while the database is unavailable.
         metrics: counts stored events.
         unknown_run_s: how long heartbeats and progress of a run without a trial are ignored [s].
         was_answered: whether a run has got a batch size meanwhile: it publishes its status before it asks.

@@ -1,4 +1,4 @@
-"""What runs report over the bus, as events: each can be stored now, or kept in a file and stored later, or twice."""
+"""Events that runs report over the bus: each can be stored now, or spooled and stored later, even twice."""
 
 from typing import Self
 

@@ -1,4 +1,4 @@
-"""Ends the trials of runs that have been silent for a lease, unless it is this process that cannot receive anything."""
+"""Ends the trials of runs that have been silent for a lease, unless this process itself could not receive messages."""
 
 import asyncio
 import logging

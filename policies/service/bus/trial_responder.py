@@ -1,4 +1,4 @@
-"""Answers runs that ask for a batch size: with a trial, or the default while the database is away.
+"""Answers runs that ask for a batch size: with a trial, or the default while the database is unavailable.
 
 If the database fails, one process may answer with the default while another still gets a trial from it. Both see the
 first answer on the bus and keep to it, because the run trains with that one.

@@ -1,4 +1,4 @@
-"""Who may write over HTTP: bearer tokens in a file, one a line, compared in constant time; without any, this machine.
+"""Write access over HTTP: bearer tokens from a file, one a line; without a file, only this machine may write.
 
 ```
 # a comment

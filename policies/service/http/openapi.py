@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the HTTP API, made from the table of operations and the types of the records.
+"""The OpenAPI 3.1 document of the HTTP API, generated from the table of operations and the types of the records.
 
 `python -m policies.service.http.openapi > docs/policy-api.json` regenerates it; a test keeps the two equal.
 """

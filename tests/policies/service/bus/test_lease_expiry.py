@@ -1,4 +1,4 @@
-"""Leases of silent runs end, unless it is this process that cannot receive anything."""
+"""Leases of silent runs end, unless this process itself could not receive messages."""
 
 import asyncio
 from collections.abc import AsyncIterator
