@@ -60,7 +60,8 @@ def test_a_short_demo_saves_carbon_restores_the_limit_and_writes_its_result(
     assert published["iterations"] == result["run"]["iterations"]
     assert published["energy_j"] == pytest.approx(result["run"]["energy_j"], rel=0.02)
     assert published["carbon_g"] == pytest.approx(result["run"]["carbon_g"], rel=0.02)
-    assert published["duration_s"] == pytest.approx(result["run"]["duration_s"], rel=0.02)
+    # A busy machine ends the run late: the controller counts until it hears so, the simulation does not.
+    assert published["duration_s"] == pytest.approx(result["run"]["duration_s"], rel=0.05)
 
     assert "profiled" in said.out
     assert "→ 300 W" in said.out
