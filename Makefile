@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
+# The live tests start hundreds of processes: without bytecode each would compile the whole package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check format clean
 
 demo: $(STAMP)

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -156,7 +157,7 @@ class FakeBus:
         self.retained: dict[str, bytes] = {}
         self.will = will
         self.birth = birth
-        self._handlers: list[tuple[list[str], Callable[[str, bytes], None]]] = []
+        self._handlers: list[tuple[str, Callable[[str, bytes], None]]] = []
 
     async def __aenter__(self) -> Self:
         self.connected = True
@@ -172,10 +173,9 @@ class FakeBus:
 
     def subscribe(self, topic_filter: str, handler: Callable[[str, bytes], None], *, qos: int = 0) -> None:
         del qos
-        levels = topic_filter.split("/")
-        self._handlers.append((levels, handler))
+        self._handlers.append((topic_filter, handler))
         for topic, payload in list(self.retained.items()):
-            if _matches(levels, topic):
+            if _matches(topic_filter, topic):
                 handler(topic, payload)
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> None:
@@ -184,8 +184,8 @@ class FakeBus:
             self.retained[topic] = payload
         elif retain:
             self.retained.pop(topic, None)
-        for levels, handler in list(self._handlers):
-            if _matches(levels, topic):
+        for topic_filter, handler in list(self._handlers):
+            if _matches(topic_filter, topic):
                 handler(topic, payload)
 
     def payloads(self, topic: str) -> list[bytes]:
@@ -195,8 +195,9 @@ class FakeBus:
     topics = Topics(DEFAULT_ROOT)
 
 
-def _matches(levels: list[str], topic: str) -> bool:
-    parts = topic.split("/")
+@lru_cache(maxsize=4_096)
+def _matches(topic_filter: str, topic: str) -> bool:
+    levels, parts = topic_filter.split("/"), topic.split("/")
     return len(parts) == len(levels) and all(level in {"+", part} for level, part in zip(levels, parts, strict=True))
 
 

@@ -42,7 +42,8 @@ def test_without_a_signal_it_is_the_best_static_duty_cycle(profile: PowerProfile
     allowed_per_s = max(profile.fastest.iterations_per_s / max_slowdown, least.iterations_per_s)
     assert rate_per_s == pytest.approx(allowed_per_s, abs=0.011 * highest_per_s)  # parts below 1 % are left out
     assert rate_per_s >= allowed_per_s * (1 - 1e-9)
-    assert power_w <= least_power_w(profile, rate_per_s * (1 - 1e-9)) * (1 + 1e-6)
+    # The tolerance is one of the rate: between two close rates, the power may rise as steeply as it likes.
+    assert power_w <= least_power_w(profile, min(rate_per_s * (1 + 1e-9), highest_per_s)) * (1 + 1e-6)
     assert decision.reason == "slowdown_static"
 
 
