@@ -181,6 +181,23 @@ def test_power_while_the_limit_is_not_in_force_is_not_measured() -> None:
     assert measured(bench) == []
 
 
+@pytest.mark.parametrize(
+    ("n_intervals", "duration_s", "n_iterations", "energy_j"),
+    [
+        pytest.param(1, 0.9, 9.0, 180.0, id="less than a second"),
+        pytest.param(4, 1.0, 0.5, 180.0, id="two iterations"),
+        pytest.param(4, 1.0, 9.0, 0.0, id="no energy"),
+    ],
+)
+def test_a_limit_with_little_time_few_iterations_or_no_energy_is_not_measured(
+    n_intervals: int, duration_s: float, n_iterations: float, energy_j: float
+) -> None:
+    curve = NodeCurve()
+    for begin_s in range(n_intervals):
+        curve.observe(replace(interval(begin_s, duration_s, energy_j), n_iterations=n_iterations), power_limit_w=200.0)
+    assert curve.entries == []
+
+
 def test_a_node_curve_is_a_reference_only_up_to_the_leaders_highest_limit() -> None:
     curve = NodeCurve()
     for second in range(5):

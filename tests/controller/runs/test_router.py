@@ -225,6 +225,17 @@ async def test_a_run_whose_ranks_are_all_here_has_no_part_elsewhere(tmp_path: Pa
     assert decode(sums[-1], RunEnergy).energy_j == 0.0
 
 
+@pytest.mark.parametrize("leaf", ["energy", "profile"])
+async def test_a_node_without_rank_0_ignores_the_parts_of_other_nodes(tmp_path: Path, leaf: str) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status(world_size=2), rank=1)
+        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", "node-b", leaf), b"not even decoded")
+        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-9", "node-b", leaf), b"nor for an unknown run")
+        await asyncio.sleep(TICK_S)
+    assert bench.n_bad == 0
+
+
 async def test_a_node_without_rank_0_publishes_its_part_and_no_sum(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     async with bench.working():
