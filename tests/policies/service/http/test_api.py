@@ -81,6 +81,19 @@ async def test_what_is_exported_can_be_imported_once(n_jobs: int) -> None:
         assert (await ask("GET", "/v1/export")).body == exported
 
 
+async def test_an_import_counts_what_was_new_and_what_was_known() -> None:
+    async with asking(MemoryTrials()) as ask:
+        for name, n_trials in (("a", 2), ("b", 3), ("c", 1)):
+            for number in range(n_trials):
+                await ask("POST", f"/v1/jobs/{name}/trials", ASK | {"run": f"r{number}"})
+        exported = (await ask("GET", "/v1/export")).body
+    async with asking(MemoryTrials()) as ask:
+        for name in ("a", "b"):
+            await ask("POST", f"/v1/jobs/{name}/trials", ASK | {"run": "r0"})
+        counts = (await ask("POST", "/v1/import", exported)).body
+        assert counts == {"n_jobs": 1, "n_known_jobs": 2, "n_trials": 4, "n_known_trials": 2}
+
+
 @pytest.mark.parametrize(
     ("change", "part"),
     [

@@ -20,7 +20,7 @@ from policies.service.trials.lifecycle import (
     with_renewed_lease,
     with_result,
 )
-from policies.service.trials.validation import MAX_RECURRENCE, check_exports, with_sorted_batch_sizes
+from policies.service.trials.validation import MAX_RECURRENCE, check_exports, new_trials, with_sorted_batch_sizes
 from policies.vocabulary.units import DAY_S
 
 NOW_S = 1e9
@@ -132,3 +132,16 @@ def test_the_batch_sizes_of_a_job_may_stand_in_any_order_but_each_once() -> None
 
 def test_what_was_counted_late_is_no_contradiction() -> None:
     check(state="reached", result=Result(epochs=4, reached_epochs=10, energy_j=5.0))
+
+
+def test_imported_trials_are_numbered_in_their_order_after_the_known_ones() -> None:
+    known = [replace(TRIAL, run=f"known-{number}", number=number) for number in (0, 4)]
+    brought = [replace(TRIAL, run=run, number=number) for run, number in (("b", 9), ("known-4", 1), ("a", 3))]
+    assert [(trial.run, trial.number) for trial in new_trials(brought, known)] == [("a", 5), ("b", 6)]
+    assert [trial.number for trial in new_trials(brought, [])] == [0, 1, 2]
+
+
+def test_an_imported_trial_that_ended_at_an_unknown_time_ended_at_its_last_report() -> None:
+    ended = replace(TRIAL, state="reached", heard_at_s=NOW_S + 5, ended_at_s=None)
+    known_end = replace(ended, run="other", number=1, ended_at_s=NOW_S + 9)
+    assert [trial.ended_at_s for trial in new_trials([ended, known_end], [])] == [NOW_S + 5, NOW_S + 9]
