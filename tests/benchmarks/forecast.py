@@ -44,7 +44,7 @@ try:
 except ImportError:
     SVR = None
 
-DATE: Final = "2026-11-21"
+DATE: Final = "2026-11-22"
 TABLE: Final = Path(__file__).with_suffix(".md")
 MARGINAL: Final = "moer"
 """A file with this in its name is of a marginal signal."""

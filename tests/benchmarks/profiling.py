@@ -42,7 +42,7 @@ from tests.live.nvml_stub.fixtures import compile_stub
 from tests.live.nvml_stub.machine import StubMachine
 
 TABLE: Final = Path(__file__).with_suffix(".md")
-DATE: Final = "2026-11-21"
+DATE: Final = "2026-11-22"
 ETA: Final = 0.5
 SPEEDUP_RATIO: Final = 10.0
 """Iterations of the stub are a tenth as long as they were measured: 77 ms at 300 W."""
