@@ -40,7 +40,7 @@ def out_of_bounds(options: argparse.Namespace, *bounds: Bounds) -> Iterator[str]
         given = getattr(options, bound.option.replace("-", "_"))
         for value in given if isinstance(given, list) else [given]:
             if value is not None and not (bound.least <= value <= bound.most and value < math.inf):
-                yield f"--{bound.option} {value:g}: must be {bound.text}"
+                yield f"--{bound.option} {value:.15g}: must be {bound.text}"
 
 
 def n_processes(options: argparse.Namespace) -> int:

@@ -78,7 +78,7 @@ def test_all_faults_of_the_arguments_are_reported() -> None:
             "--noise",
             "2",
             "--seeds",
-            "0",
+            "1234567",
             "--concurrency",
             "0",
         )
@@ -87,7 +87,7 @@ def test_all_faults_of_the_arguments_are_reported() -> None:
         "--eta nan: must be from 0 (only time counts) to 1 (only energy counts)",
         "--beta 1: must be finite and above 1",
         "--noise 2: must be from 0 to 1",
-        "--seeds 0: must be from 1 to 1,000",
+        "--seeds 1234567: must be from 1 to 1,000",
         "--concurrency 0: must be at least 1",
     ]
 
