@@ -92,7 +92,7 @@ ALLOWED: Final = {
     "variance_of_mean": "of rates, 1/s²",
     "quantile": "of a distribution without unit",
     "last_value": "a signal's value",
-    "lower": "the lower end of a forecast's band, in the signal's unit",
+    "lower": "the lower end of a forecast's interval, in the signal's unit",
     "upper": "the upper end, the same",
     "count": "a number of iterations, with the fraction of the one under way",
     "number": "a plain number read from a file",

@@ -1,4 +1,4 @@
-"""The grid message for dashboards: history, forecast with its band, and the state of both."""
+"""The grid message for dashboards: history, forecast with its interval, and the state of both."""
 
 from typing import Final, Literal
 
@@ -56,7 +56,7 @@ def _finite_s(time_s: float | None) -> float | None:
 
 
 def _entry(series: Signal, index: int, forecast: Forecast | None) -> SignalValue:
-    """Return one value, with its band if it is our own forecast."""
+    """Return one value, with its interval if it is our own forecast."""
     starts_s, value = float(series.starts_s[index]), float(series.values[index])
     lower, upper = _band(forecast, starts_s, value) if series.estimated[index] else (None, None)
     return SignalValue(
@@ -65,7 +65,7 @@ def _entry(series: Signal, index: int, forecast: Forecast | None) -> SignalValue
 
 
 def _band(forecast: Forecast | None, starts_s: float, value: float) -> tuple[float | None, float | None]:
-    """Return the band of a value; (None, None) if it is not our own forecast, or has no band yet."""
+    """Return the interval of a value; (None, None) if it is not our own forecast, or has none yet."""
     if forecast is None or forecast.signal.value_at(starts_s) != value:
         return None, None
     index = int(np.searchsorted(forecast.signal.starts_s, starts_s, side="right")) - 1

@@ -44,7 +44,7 @@ class SourceState:
     Attributes:
         source: the provider, and how long its values may be held.
         known: all values that it has given, up to 60 days; None before the first.
-        forecast: the latest forecast, with its band; None if there is none.
+        forecast: the latest forecast, with its interval; None if there is none.
     """
 
     def __init__(self, source: Source, *, store: HistoryStore | None, jitter_ratio: float) -> None:

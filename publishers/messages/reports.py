@@ -154,7 +154,7 @@ class RunEnergy(Message, frozen=True, kw_only=True):
 
 
 class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A value of the grid, in force from `starts_s` until the next one, with the 90 % band of a forecast."""
+    """A value of the grid, in force from `starts_s` until the next one, with the 90 % interval of a forecast."""
 
     starts_s: TimeS
     value: Number

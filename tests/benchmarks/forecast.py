@@ -184,7 +184,7 @@ def table(name: str, found: ForecastEvaluation) -> Iterator[str]:
         yield row(method, errors, 100 if has_ratios else 1, 2 if has_ratios else 4)
     if has_ratios:
         yield row("gridchase, error [g/kWh]", found.mae["gridchase"], 1, 1)
-    yield row("in the 90 % band [%]", found.coverage_90_ratio | {"mean": None}, 100, 1)
+    yield row("in the 90 % interval [%]", found.coverage_90_ratio | {"mean": None}, 100, 1)
 
 
 def page(directory: Path) -> Iterator[str]:

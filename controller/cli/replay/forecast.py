@@ -105,7 +105,7 @@ def _print(results: Sequence[tuple[str, ForecastEvaluation]]) -> None:
         table = Table("ahead", *rows["gridchase"], title=f"{series}: {what}", title_justify="left")
         for method, values in rows.items():
             table.add_row(method, *map(shown, values.values()))
-        table.add_row("in the 90 % band [%]", *map(_percent, result.coverage_90_ratio.values()), "")
+        table.add_row("in the 90 % interval [%]", *map(_percent, result.coverage_90_ratio.values()), "")
         console.print(table)
         console.print(
             f"{result.n_origins:,} forecasts, steps of {result.step_s / 60:g} min; "
