@@ -171,9 +171,9 @@ class WattTimeProvider(ZoneProvider):
         self._client = None
         user = f"{self._settings.username}:{self._password.reveal()}"
         basic = Secret(base64.b64encode(user.encode()).decode("ascii"))
-        door = HttpClient(self._session, name=self.name, secrets=[self._password, basic])
+        login_client = HttpClient(self._session, name=self.name, secrets=[self._password, basic])
         try:
-            login = await door.get_json(
+            login = await login_client.get_json(
                 f"{self._root}/login", _Login, now_s=now_s, headers={"Authorization": f"Basic {basic.reveal()}"}
             )
         except SignalError as error:
