@@ -6,9 +6,9 @@
 
     begin_refinement(profile_of(profiled)) ──► Refinement ──every block──► the caller replans
 
-The first pass descends from the prior limit by geometric steps and ends where energy per iteration rises; it takes some
-70 iterations. Then the job trains at the planned limits, and each of them is measured: for up to 60 blocks on random
-samples of the posterior of the curve, so that all limits that may be best are tried. Plan on
+The first sweep descends from the prior limit by geometric steps and ends where energy per iteration rises; it takes
+some 70 iterations. Then the job trains at the planned limits, and each of them is measured: for up to 60 blocks on
+random samples of the posterior of the curve, so that all limits that may be best are tried. Plan on
 `fit_curve(sampled_curve(refinement.profile, rng), step_w=…)` while `is_exploring`, and on
 `fit_curve(posterior_curve(refinement.profile), step_w=…)` from then on.
 

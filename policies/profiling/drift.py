@@ -146,7 +146,7 @@ def update_drift(drift: Drift, observation: Observation, *, profile: PowerProfil
 
 
 def has_drifted(drift: Drift, *, sweep_s: float) -> bool:
-    """Return whether the job has left its curve, and has rested long enough after a first pass of `sweep_s` [s]."""
+    """Return whether the job has left its curve, and has rested long enough after a first sweep of `sweep_s` [s]."""
     has_alarmed = max(drift.rate.greater_ratio, drift.power.greater_ratio) >= BOUND_DEVIATIONS
     return has_alarmed and drift.rested_s >= REST_RATIO * sweep_s
 

@@ -36,7 +36,7 @@ LEAST_CV_RATIO: Final = 0.01
 """A smaller estimate of the scatter comes from too few iterations."""
 MIN_ITERATIONS: Final = 5.0
 MAX_ITERATIONS: Final = 15.0
-"""No measurement of the first pass takes more iterations: refinement returns to the limits that matter."""
+"""No measurement of the first sweep takes more iterations: refinement returns to the limits that matter."""
 MIN_READINGS: Final = 5
 PRIOR_RATIO: Final = 2.0
 """The prior limit is measured for so many times as many iterations: every objective is relative to its rate."""
@@ -250,7 +250,7 @@ def has_minimum(settings: ProfilerSettings, window: Window) -> bool:
 
 
 def is_precise_enough(settings: ProfilerSettings, window: Window, scatter: Scatter, *, is_prior: bool) -> bool:
-    """Return whether a window is precise enough for the first pass."""
+    """Return whether a window is precise enough for the first sweep."""
     if not has_minimum(settings, window):
         return False
     is_power_imprecise = NORMAL_95 * _power(window)[1] > settings.tolerance_ratio

@@ -22,7 +22,7 @@ class ProfilerSettings:
         floor_power_limit_w: the lowest limit [W]; if it is not below the prior limit, only that is measured.
         n_gpus: the number of GPUs that the power of an observation is the sum of; it tells which limits never bind.
         settle_s: the time after a change of limit that is not counted, since clocks and power still move [s].
-        window_s: the shortest measurement of the first pass [s].
+        window_s: the shortest measurement of the first sweep [s].
         step_ratio: each limit is this share of the one above.
         tolerance_ratio: the half-width of the 95 % interval of the rate at which a measurement ends.
         block_s: the shortest measurement of the refinement [s]; `window_s` where iterations are short enough.

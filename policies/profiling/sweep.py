@@ -1,4 +1,4 @@
-"""The first pass over the power limits: settle, measure, step down until energy per iteration rises.
+"""The first sweep over the power limits: settle, measure, step down until energy per iteration rises.
 
 Below the limit of the least energy per iteration a job is slower and needs more: no price of energy, carbon or time
 selects such a limit, and nearly all that a full sweep wastes is spent there. So the descent ends where energy per
@@ -231,7 +231,7 @@ def advance(settings: ProfilerSettings, state: State, observation: Observation) 
 
 
 def target_power_limit_w(state: State) -> float | None:
-    """Return the limit to request [W], or None if the first pass is done."""
+    """Return the limit to request [W], or None if the first sweep is done."""
     return None if isinstance(state, Profiled) else state.power_limit_w
 
 
@@ -241,7 +241,7 @@ def profile_of(state: State) -> PowerProfile | None:
 
 
 def progress_ratio(settings: ProfilerSettings, state: State) -> float:
-    """Return the progress of the first pass, 0 to 1; it jumps to 1 if the rest need not be measured."""
+    """Return the progress of the first sweep, 0 to 1; it jumps to 1 if the rest need not be measured."""
     if isinstance(state, Profiled):
         return 1.0
     ladder_w = settings.ladder_w()

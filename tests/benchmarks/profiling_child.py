@@ -84,7 +84,7 @@ class Meter:
 
 
 class Profiler:
-    """The controller's decisions, in their order: the first pass, then refinement until it is no longer curious."""
+    """The controller's decisions, in their order: the first sweep, then refinement until it is no longer curious."""
 
     def __init__(self, settings: ProfilerSettings, diary: Diary, *, seed: int, eta: float) -> None:
         self._settings, self._diary, self._eta = settings, diary, eta

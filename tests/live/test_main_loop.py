@@ -23,7 +23,7 @@ def node(nvml_machine: StubMachine, broker: Mosquitto, tmp_path: Path) -> Iterat
 
 
 def first_pass(node: LiveNode) -> list[dict[str, Any]]:
-    """Return the points of a whole first pass, once it is there; later on measurements of other limits join them."""
+    """Return the points of a whole first sweep, once it is there; later on measurements of other limits join them."""
 
     def found() -> list[dict[str, Any]]:
         return [profile for profile in node.watcher.all("/profile") if profile["state"] == "planned"]

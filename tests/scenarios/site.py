@@ -26,7 +26,7 @@ NODE = "node-a"
 HOUR_S = 3_600.0
 PRIOR_W = 280.0
 LADDER_W = [280.0, 225.0, 180.0, 145.0, 115.0, 100.0]
-"""What the first pass measures, each limit four fifths of the one above, in multiples of 5 W, down to the floor."""
+"""What the first sweep measures, each limit four fifths of the one above, in multiples of 5 W, down to the floor."""
 POWER_RATIO = 0.9
 """A fake GPU draws nine tenths of its limit."""
 TOPICS = Topics()

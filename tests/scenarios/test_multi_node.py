@@ -27,7 +27,7 @@ async def test_both_nodes_have_the_limit_that_the_node_of_rank_0_decides_on(tmp_
         shift_s = site.gpu_b.clock.now_s() - site.gpu_a.clock.now_s()
         for since_s, limit_w in site.gpu_a.history[1:]:
             assert limit_at_w(site.gpu_b, since_s + LAG_S + shift_s) == limit_w
-        assert len({limit_w for _, limit_w in site.gpu_b.history}) >= 3, "the whole first pass"
+        assert len({limit_w for _, limit_w in site.gpu_b.history}) >= 3, "the whole first sweep"
         assert site.gpu_b.requested_power_limit_w < PRIOR_W
         leader, follower = site.a.limits(site.gpu_a)[-1], site.b.limits(site.gpu_b)[-1]
         assert (follower.reason, follower.detail) == (leader.reason, f"plan of node-a: {leader.detail}")

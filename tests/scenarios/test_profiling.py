@@ -29,7 +29,7 @@ from tests.scenarios.test_day import SLOW, slow_rate_per_s, trace
 
 STATIC = "plan.max_slowdown=1.10"
 LEAST_W = 205.0
-"""With this budget 205 W is the best static limit: 9.8 % slower. What the first pass has lost asks for more."""
+"""With this budget 205 W is the best static limit: 9.8 % slower. What the first sweep has lost asks for more."""
 
 
 def written_w(gpu: FakeGpu) -> list[float]:
@@ -38,10 +38,10 @@ def written_w(gpu: FakeGpu) -> list[float]:
 
 
 def check_the_limits(gpu: FakeGpu) -> None:
-    """Check that the first pass went down the ladder, the plan kept to its budget, and the prior limit was restored."""
+    """Check that the first sweep went down the ladder, the plan kept its budget, and the prior limit was restored."""
     *limits_w, last_w = written_w(gpu)
-    first_pass_w, planned_w = limits_w[: len(LADDER_W) - 1], limits_w[len(LADDER_W) - 1 :]
-    assert first_pass_w == LADDER_W[1:]
+    first_sweep_w, planned_w = limits_w[: len(LADDER_W) - 1], limits_w[len(LADDER_W) - 1 :]
+    assert first_sweep_w == LADDER_W[1:]
     assert planned_w
     assert all(LEAST_W <= limit_w <= PRIOR_W for limit_w in planned_w)
     assert last_w == PRIOR_W

@@ -31,7 +31,7 @@ POINT = ProfilePoint(
 
 
 def first_pass(job: Job) -> PowerProfile:
-    """Return the curve of the first pass."""
+    """Return the curve of the first sweep."""
     profile = profile_of(profiled(SETTINGS, begin(SETTINGS), job)[0])
     assert profile is not None
     return profile

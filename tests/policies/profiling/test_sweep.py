@@ -1,4 +1,4 @@
-"""The first pass: which limits are measured, for how long, and what restarts it."""
+"""The first sweep: which limits are measured, for how long, and what restarts it."""
 
 import math
 from collections.abc import Callable
