@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from policies.batch_size import Choice
 from policies.service.config import LearningConfig
-from policies.service.errors import RequestError, unknown_trial
+from policies.service.errors import RequestError, TrialConflictError, unknown_trial
 from policies.service.records import IN_FLIGHT, Job, Result, Timing, Trial, TrialUpdate
 from policies.service.store import queries
 from policies.service.store.store import Store
@@ -144,35 +144,31 @@ class TrialRepository:
         Raises:
             RequestError: a number is not finite, or negative; with every fault.
             UnknownTrialError: the run has no trial.
-            TrialConflictError: it has ended otherwise.
+            TrialConflictError: it has ended otherwise; what the report says apart from its end is recorded.
             StoreUnavailableError: the database is away: report again.
         """
 
-        def record(connection: Connection) -> tuple[TrialUpdate, bool]:
+        def record(connection: Connection) -> tuple[TrialUpdate, bool, TrialConflictError | None]:
             known, trial = _locked_trial(connection, job, run)
-            changed = trial
-            if trained is not None:
-                changed = reconcile_batch_size(
-                    trial, trained.batch_size, batch_sizes=known.batch_sizes, n_ranks=trained.n_ranks, now_s=now_s
-                )
-            is_reconciled, stop = changed is not trial, None
-            if result is not None:
-                changed = self._with_bound_of_its_gpus(
-                    connection, known, changed, with_result(changed, result, now_s), now_s
-                )
-                stop = self._stop_reason(known, changed)
-                if stop is not None and changed.stop_ordered_at_s is None:
-                    changed = replace(changed, stop_ordered_at_s=now_s)
-            if end is not None:
-                changed = end(changed)
+            changed = _reconciled(known, trial, trained, now_s)
+            is_reconciled, stop, conflict = changed is not trial, None, None
+            try:
+                if result is not None:
+                    changed, stop = self._with_result(connection, known, changed, result, now_s)
+                if end is not None:
+                    changed = end(changed)
+            except TrialConflictError as error:  # the end that was reported before counts, and the rest of this report
+                conflict = error
             if changed != trial:
                 queries.change_trials(connection, [changed])
-            return TrialUpdate(trial=changed, stop=stop), is_reconciled
+            return TrialUpdate(trial=changed, stop=stop), is_reconciled, conflict
 
-        update, is_reconciled = await self._store.write(record)
+        update, is_reconciled, conflict = await self._store.write(record)
         if is_reconciled:
             level = logging.WARNING if is_released(update.trial) else logging.INFO
             _LOGGER.log(level, "%s/%s: %s", job, run, update.trial.detail)
+        if conflict is not None:
+            raise conflict
         return update
 
     async def report_metric(self, job: str, run: str, *, epoch: int, value: float, reached: bool, now_s: float) -> None:
@@ -266,6 +262,16 @@ class TrialRepository:
             hardware=measured_hardware(trials),
         )
 
+    def _with_result(
+        self, connection: Connection, job: Job, before: Trial, result: Result, now_s: float
+    ) -> tuple[Trial, str | None]:
+        """Return a trial after a report of its run, and why the run is to stop; None: it may go on."""
+        trial = self._with_bound_of_its_gpus(connection, job, before, with_result(before, result, now_s), now_s)
+        stop = self._stop_reason(job, trial)
+        if stop is not None and trial.stop_ordered_at_s is None:
+            trial = replace(trial, stop_ordered_at_s=now_s)
+        return trial, stop
+
     def _with_bound_of_its_gpus(
         self, connection: Connection, job: Job, before: Trial, trial: Trial, now_s: float
     ) -> Trial:
@@ -315,6 +321,15 @@ def _locked_trial(connection: Connection, job: str, run: str) -> tuple[Job, Tria
     if known is None or trial is None:
         raise unknown_trial(job, run)
     return known, trial
+
+
+def _reconciled(job: Job, trial: Trial, trained: TrainedBatchSize | None, now_s: float) -> Trial:
+    """Return a trial with the batch size that its run reports; the same object where nothing changes."""
+    if trained is None:
+        return trial
+    return reconcile_batch_size(
+        trial, trained.batch_size, batch_sizes=job.batch_sizes, n_ranks=trained.n_ranks, now_s=now_s
+    )
 
 
 def _registered(connection: Connection, described: Job) -> Job:

@@ -13,7 +13,7 @@ from policies.service.bus.events import (
     RunEvent,
     TrialFailed,
 )
-from policies.service.errors import UnknownTrialError
+from policies.service.errors import TrialConflictError, UnknownTrialError
 from policies.service.records import IterationTime, Result, Timing, Trial
 from policies.service.trials.lifecycle import n_epochs
 from tests.policies.service.memory_store import NOW_S, MemoryTrials, final_energy, run_energy
@@ -178,6 +178,16 @@ async def test_progress_over_the_bound_says_why_to_stop_and_the_final_report_doe
     assert await memory.state() == "running"
     assert await used().apply(memory.trials) is None
     assert await memory.state() == "stopped"
+
+
+async def test_what_a_run_has_used_is_kept_though_another_end_was_reported_before() -> None:
+    memory = MemoryTrials()
+    await memory.open()
+    await memory.trials.report("resnet50", "r1", Result(outcome="stopped", epochs=2), now_s=NOW_S)
+    with pytest.raises(TrialConflictError):
+        await used(reached=True, batch_size=32, n_gpus=1).apply(memory.trials)
+    trial = await memory.trial()
+    assert (trial.state, trial.batch_size, trial.result.energy_j) == ("stopped", 32, 40_000.0)
 
 
 async def test_an_end_is_one_transaction() -> None:
