@@ -38,6 +38,9 @@ LONGEST_PAUSE_S: Final = 8.0
 POLL_PERIOD_S: Final = 60.0
 """How often the file is checked for events of other processes: one may have died."""
 _PAGE_BYTES: Final = 4_096
+_CREATE: Final = """CREATE TABLE IF NOT EXISTS pending (
+    id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, event BLOB NOT NULL
+)"""
 _BROKEN: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _DECODER: Final = msgspec.json.Decoder(RunEvent)
 
@@ -96,7 +99,7 @@ class SpoolFile:
         """Return at most so many events with their ids, oldest first."""
         if self._connection is None and not self._path.exists():
             return []
-        with self._transaction() as connection:
+        with self._transaction("BEGIN") as connection:  # a lock for writing is refused where the disk is read-only
             return connection.execute("SELECT id, event FROM pending ORDER BY id LIMIT ?", (limit,)).fetchall()
 
     def remove(self, rows: Sequence[Row]) -> bool:
@@ -113,11 +116,11 @@ class SpoolFile:
             self._connection = None
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
         try:
             connection = self._connection = self._connection or self._open()
             with connection:
-                connection.execute("BEGIN IMMEDIATE")
+                connection.execute(begin)
                 yield connection
         except sqlite3.DatabaseError as error:
             if self._connection is not None:
@@ -129,15 +132,20 @@ class SpoolFile:
             raise
 
     def _open(self) -> sqlite3.Connection:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._path.touch(mode=0o600)
+        """Return a connection; nothing is written if the table exists: a full or read-only disk can be read."""
+        if not self._path.exists():
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._path.touch(mode=0o600)
         connection = sqlite3.connect(self._path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
-        connection.execute("PRAGMA auto_vacuum = FULL")
-        connection.execute(f"PRAGMA max_page_count = {self._max_pages}")
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS pending (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, event BLOB NOT NULL)"
-        )
+        try:
+            connection.execute(f"PRAGMA max_page_count = {self._max_pages}")
+            if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
+                connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+                connection.execute("PRAGMA auto_vacuum = FULL")
+                connection.execute(_CREATE)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
 

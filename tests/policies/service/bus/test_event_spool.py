@@ -4,9 +4,10 @@ import asyncio
 import errno
 import logging
 import os
+import resource
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -70,6 +71,17 @@ class Bench:
 
 def saved(file: SpoolFile) -> list[RunEvent]:
     return [msgspec.json.decode(event, type=RunEvent) for _, event in file.oldest(100)]
+
+
+@contextmanager
+def nothing_can_be_written() -> Iterator[None]:
+    """Let every write to a file fail, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def measured(epoch: int, *, run: str = "r1", reached: bool = True) -> MetricReported:
@@ -311,6 +323,29 @@ def test_a_full_file_takes_nothing_more_and_room_is_used_again(tmp_path: Path) -
     assert (tmp_path / "events.sqlite").stat().st_size <= 256 << 10
     file.add([measured(1, run="second")])
     assert len(saved(file)) == 2
+
+
+def test_a_file_on_a_full_disk_can_still_be_read(tmp_path: Path) -> None:
+    file = SpoolFile(tmp_path / "events.sqlite")
+    file.add([measured(1)])
+    rows = file.oldest(10)
+    with nothing_can_be_written():
+        with pytest.raises(sqlite3.Error):
+            file.remove(rows)
+        assert file.oldest(10) == rows
+        with closing(SpoolFile(tmp_path / "events.sqlite")) as of_the_next_process:
+            assert of_the_next_process.oldest(10) == rows
+    file.close()
+
+
+def test_a_file_that_another_process_writes_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "events.sqlite"
+    file = SpoolFile(path)
+    file.add([measured(1)])
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert len(file.oldest(10)) == 1
+    file.close()
 
 
 def test_nothing_is_made_before_the_first_event(tmp_path: Path) -> None:
