@@ -1,9 +1,8 @@
 """Bounded queues between the handlers of the bus, which must not wait, and the tasks that write to the database."""
 
 import asyncio
-import heapq
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -15,15 +14,12 @@ GRACE_S: Final = 30.0
 """How long the final energy of a run is awaited after its training process has ended."""
 MAX_RUNS: Final = 16_384
 """When more runs than this end at once, the final energies of the oldest are not waited for."""
-_EVICTED_SHARE: Final = 64
-"""A full queue drops this part of it at once, since finding the jobs with most items takes a pass over all jobs."""
 Item = TypeVar("Item")
 _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry(Generic[Item]):
-    job: str
     is_final: bool
     item: Item
 
@@ -32,10 +28,54 @@ def _newer(_: Item, newer: Item) -> Item:
     return newer
 
 
+class _KeysByJob:
+    """The keys of each job, oldest first; every call takes the same time, however many jobs there are."""
+
+    def __init__(self) -> None:
+        self._jobs: OrderedDict[Hashable, str] = OrderedDict()
+        self._keys: defaultdict[str, OrderedDict[Hashable, None]] = defaultdict(OrderedDict)
+        # Jobs by how many keys they have, and the most that any has: it changes by one at a time.
+        self._jobs_with: defaultdict[int, OrderedDict[str, None]] = defaultdict(OrderedDict)
+        self._most = 0
+
+    def add(self, key: Hashable, job: str) -> None:
+        self._jobs[key] = job
+        keys = self._keys[job]
+        keys[key] = None
+        self._move(job, len(keys) - 1, len(keys))
+
+    def remove(self, key: Hashable) -> None:
+        job = self._jobs.pop(key)
+        keys = self._keys[job]
+        del keys[key]
+        self._move(job, len(keys) + 1, len(keys))
+        if not keys:
+            del self._keys[job]
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def least_wanted(self) -> Hashable:
+        """Return the oldest key of a job that has most of them; where each job has one, the newest of all."""
+        if self._most == 1:
+            return next(reversed(self._jobs))
+        job = next(iter(self._jobs_with[self._most]))
+        return next(iter(self._keys[job]))
+
+    def _move(self, job: str, n_before: int, n_now: int) -> None:
+        self._jobs_with[n_before].pop(job, None)
+        if not self._jobs_with[n_before]:
+            del self._jobs_with[n_before]
+        if n_now:
+            self._jobs_with[n_now][job] = None
+        if n_now > self._most or self._most not in self._jobs_with:
+            self._most = n_now
+
+
 class EventQueue(Generic[Item]):
     """A FIFO with at most `size` items, each under a key; a newer item replaces the waiting one in its place.
 
-    A full queue drops the oldest items of the job that has most of them, so that a job that floods it loses its own.
+    A full queue drops the oldest item of the job that has most of them, so that a job that floods it loses its own.
     Final items are dropped only where there are no others; where each job has but one, the newest goes.
 
     Args:
@@ -54,8 +94,7 @@ class EventQueue(Generic[Item]):
         self._size = size
         self._merge = merge
         self._entries: OrderedDict[Hashable, _Entry[Item]] = OrderedDict()
-        # The keys of each job, of final items and of others: they tell in O(1) what to drop of a job.
-        self._keys: dict[bool, dict[str, OrderedDict[Hashable, None]]] = {False: {}, True: {}}
+        self._keys = {False: _KeysByJob(), True: _KeysByJob()}  # of final items, and of others
         self._filled = asyncio.Event()
         self._overflow = f"more than {size} {name} are waiting: some are lost"
         self._log = FaultLog(_LOGGER, recovered=f"the queue of {name} has room again")
@@ -64,10 +103,10 @@ class EventQueue(Generic[Item]):
         """Add an item of a job; never waits."""
         waiting = self._entries.get(key)
         if waiting is not None:
-            self._entries[key] = _Entry(waiting.job, waiting.is_final, self._merge(waiting.item, item))
+            self._entries[key] = _Entry(waiting.is_final, self._merge(waiting.item, item))
         else:
-            self._entries[key] = _Entry(job, is_final, item)
-            self._keys[is_final].setdefault(job, OrderedDict())[key] = None
+            self._entries[key] = _Entry(is_final, item)
+            self._keys[is_final].add(key, job)
         if len(self._entries) > self._size:
             self._evict()
         self._filled.set()
@@ -100,33 +139,16 @@ class EventQueue(Generic[Item]):
         return len(self._entries)
 
     def _evict(self) -> None:
-        """Drop the oldest items of the jobs that have most of them, other than final ones where there are any."""
+        """Drop an item, other than a final one where there is any."""
         self._log.report(self._overflow)
         is_final = not self._keys[False]
-        jobs = self._keys[is_final]
-        most = [(-len(keys), job) for job, keys in jobs.items()]
-        heapq.heapify(most)
-        if most[0][0] == -1:  # one each: the newest of all
-            self._drop(next(iter(jobs[next(reversed(jobs))])), is_final=is_final)
-            return
-        for _ in range(1 + self._size // _EVICTED_SHARE):
-            n_items, job = heapq.heappop(most)
-            if n_items == -1:
-                return
-            self._drop(next(iter(jobs[job])), is_final=is_final)
-            heapq.heappush(most, (n_items + 1, job))
-
-    def _drop(self, key: Hashable, *, is_final: bool) -> None:
-        self._remove(key)
+        self._remove(self._keys[is_final].least_wanted())
         self.n_lost += is_final
         self.n_dropped += not is_final
 
     def _remove(self, key: Hashable) -> Item:
         entry = self._entries.pop(key)
-        jobs = self._keys[entry.is_final]
-        del jobs[entry.job][key]
-        if not jobs[entry.job]:
-            del jobs[entry.job]
+        self._keys[entry.is_final].remove(key)
         return entry.item
 
     def _log_room(self) -> None:
