@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, quote_plus
 
+MAX_CHARACTERS: Final = 1 << 20
+"""A longer file is a mistake, or a device that never ends."""
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
@@ -57,14 +59,18 @@ def read_secret_file(key: str, file: str) -> str:
         file: the path.
 
     Raises:
-        ValueError: the file cannot be read, or is not text; the message never shows what it holds.
+        ValueError: the file cannot be read, is too long, or is not text; the message never shows what it holds.
     """
     try:
-        return Path(file).read_text(encoding="utf-8").strip()
+        with Path(file).open(encoding="utf-8") as text:
+            content = text.read(MAX_CHARACTERS + 1)
     except OSError as error:
         raise ValueError(f"{key} = {file!r}: {error.strerror}") from error
     except UnicodeDecodeError:
         raise ValueError(f"{key} = {file!r}: is not UTF-8 text") from None  # its message shows bytes of the secret
+    if len(content) > MAX_CHARACTERS:
+        raise ValueError(f"{key} = {file!r}: is longer than {MAX_CHARACTERS:,} characters")
+    return content.strip()
 
 
 def read_secret(*, key: str, file: str, variable: str, environment: Mapping[str, str] | None = None) -> Secret:

@@ -97,6 +97,11 @@ def test_a_file_with_other_content_is_named_but_not_shown(tmp_path: Path, conten
     assert "one\n" not in str(caught.value)
 
 
+def test_a_file_without_an_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="token_file = '/dev/zero': is longer than 1,048,576 characters"):
+        read_secret(key="token", file="/dev/zero", variable="T", environment={})
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"password_file = .*nowhere': No such file or directory"):
         read_secret(key="password", file=str(tmp_path / "nowhere"), variable="P", environment={})
