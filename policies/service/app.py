@@ -29,6 +29,7 @@ from policies.service.store.store import store_at
 from policies.service.trials.jobs import JobRepository
 from policies.service.trials.repository import TrialRepository
 from publishers.messages.topics import Topics
+from publishers.mqtt.broker_address import BrokerAddressError
 from publishers.mqtt.bus_config import BUS_SETTINGS, BusConfig
 from publishers.mqtt.client import MqttClient
 from publishers.shared.secret_file import read_secret_file
@@ -224,8 +225,8 @@ def _bus(config: BusConfig, faults: list[str]) -> MqttClient | None:
             ca_file=config.ca_file,
             setting_names=BUS_SETTINGS,
         )
-    except ValueError as error:
-        faults.append(f"bus.url: {error}")
+    except BrokerAddressError as error:
+        faults.append(f"bus.url: {error.sentence(BUS_SETTINGS)}")
         return None
 
 

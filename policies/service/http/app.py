@@ -120,7 +120,8 @@ async def served(
         metrics: the counters, where others count with them, too.
     """
     services = Services(trials=trials, jobs=jobs, metrics=metrics or Metrics(), trouble=trouble, document=document())
-    tokens = await asyncio.to_thread(WriteTokens, Path(http.token_file)) if http.token_file else None
+    has_tokens = http.port >= 0 and http.token_file
+    tokens = await asyncio.to_thread(WriteTokens, Path(http.token_file)) if has_tokens else None
     api = _Api(services, http=http, tokens=tokens, clock_s=clock_s)
     async with api.server.serving() as url:
         if url and tokens is None and not api.server.is_local:

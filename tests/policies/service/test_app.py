@@ -1,0 +1,32 @@
+"""The policy service as a whole, where it needs neither a broker nor a database."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from policies.service.app import run_service
+from policies.service.config import HttpConfig, PolicyConfig
+from policies.service.errors import RequestError
+from policies.service.http.app import served
+from publishers.mqtt.bus_config import BusConfig
+from tests.policies.service.memory_store import NOW_S, MemoryTrials
+
+
+async def test_a_wrong_broker_url_is_refused_with_the_keys_that_mend_it(tmp_path: Path) -> None:
+    config = PolicyConfig(bus=BusConfig(url="mqtt://ada:secret@broker", password_file=str(tmp_path / "nowhere")))
+    with pytest.raises(RequestError) as caught:
+        await run_service(config, state_dir=tmp_path, version="0.1.0", stop=asyncio.Event())
+    password, url = caught.value.faults
+    assert password.endswith("nowhere': No such file or directory")
+    assert url.startswith("bus.url: ")
+    assert "bus.username and bus.password_file" in url
+    assert "secret" not in url
+
+
+async def test_without_http_the_file_of_tokens_is_not_looked_at(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory, http = MemoryTrials(), HttpConfig(port=-1, token_file=str(tmp_path / "nowhere"))
+    async with served(memory.trials, memory.jobs, http=http, clock_s=lambda: NOW_S) as url:
+        assert (url, caplog.messages) == ("", [])
