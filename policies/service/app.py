@@ -72,7 +72,7 @@ async def run_service(
 
     Raises:
         RequestError: the configuration is wrong; with every fault.
-        StoreVersionError: a newer version made the database.
+        StoreVersionError: another version made the database.
     """
     service = _Service(config, state_dir=state_dir, clock_s=clock_s, grace_s=grace_s)
     database = config.store.url or store_url(config, state_dir)

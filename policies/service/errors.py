@@ -59,7 +59,7 @@ class StoreUnavailableError(PolicyError):
 
 
 class StoreVersionError(PolicyError):
-    """The database has the schema of a newer version: this one must not touch it."""
+    """The database has the schema of another version: this one must not touch it."""
 
     reason = "store_version"
     status = HTTPStatus.SERVICE_UNAVAILABLE

@@ -161,7 +161,7 @@ class TrialUpdate(Record, frozen=True, kw_only=True):
 
 
 class Posterior(Record, frozen=True, kw_only=True):
-    """What is believed of a job's batch sizes now, and which would be next."""
+    """The posterior of a job's batch sizes now, and which would be next."""
 
     job: Name
     policy: Literal["gridchase", "zeus"]

@@ -356,7 +356,7 @@ OPERATIONS: Final = (
     Operation(
         name="showPosterior",
         path=f"{_JOB}/posterior",
-        summary="What is believed of a job's batch sizes now, and which would be next.",
+        summary="The posterior of a job's batch sizes now, and which would be next.",
         handle=lambda services, request: services.jobs.posterior(request.job),
         answer=Posterior,
         problems=(404,),

@@ -20,15 +20,15 @@ def is_current(connection: Connection) -> bool:
     """Return whether the database has this version's schema; changes nothing.
 
     Raises:
-        StoreVersionError: it has the schema of a newer version.
+        StoreVersionError: it has the schema of another version, which this one does not know.
     """
     scripts = ScriptDirectory.from_config(_config())
     found, head = MigrationContext.configure(connection).get_current_revision(), scripts.get_current_head()
     known = {script.revision for script in scripts.walk_revisions()}
     if found is not None and found not in known:
         raise StoreVersionError(
-            f"the database has schema {found}, and this gridchase knows schemas up to {head}: "
-            "a newer gridchase has migrated it; upgrade this one, or give it a database of its own"
+            f"the database has schema {found}, which this gridchase does not know; its own is {head}: "
+            "use the version that wrote it, or give this one a database of its own"
         )
     return found == head
 
@@ -40,7 +40,7 @@ def migrate(connection: Connection) -> None:
     advisory lock, which ends with it.
 
     Raises:
-        StoreVersionError: the database has the schema of a newer version.
+        StoreVersionError: the database has the schema of another version, which this one does not know.
     """
     if connection.dialect.name == "postgresql":
         # Waiting for another process that migrates has no timeout.

@@ -92,7 +92,7 @@ class Store:
 
         Raises:
             RequestError: its URL cannot be used.
-            StoreVersionError: it has the schema of a newer version.
+            StoreVersionError: it has the schema of another version.
             StoreUnavailableError: it is away, full, out of order, or too slow.
         """
         database = self._connect()
@@ -199,7 +199,7 @@ async def open_store(url: str, *, password: str = "", timeout_s: float) -> Async
 
     Raises:
         RequestError: the URL cannot be used.
-        StoreVersionError: the database has the schema of a newer version.
+        StoreVersionError: the database has the schema of another version.
         StoreUnavailableError: it is away, full, out of order, or too slow.
     """
     store = store_at(url, password=password, timeout_s=timeout_s)

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "0004"  # 0001 to 0003 were those of clones before the first release
 down_revision = None
 branch_labels = None
 depends_on = None
