@@ -29,7 +29,8 @@ format: $(STAMP)
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gridchase needs Python 3.11 or newer; set PYTHON=python3.x")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	# Python compiles what is imported; pip would compile all of it, for longer than the download takes.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
 	touch $@
 
 clean:
