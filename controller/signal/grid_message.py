@@ -58,13 +58,13 @@ def _finite_s(time_s: float | None) -> float | None:
 def _entry(series: Signal, index: int, forecast: Forecast | None) -> SignalValue:
     """Return one value, with its interval if it is our own forecast."""
     starts_s, value = float(series.starts_s[index]), float(series.values[index])
-    lower, upper = _band(forecast, starts_s, value) if series.estimated[index] else (None, None)
+    lower, upper = _interval(forecast, starts_s, value) if series.estimated[index] else (None, None)
     return SignalValue(
         starts_s=starts_s, value=value, estimated=bool(series.estimated[index]), lower=lower, upper=upper
     )
 
 
-def _band(forecast: Forecast | None, starts_s: float, value: float) -> tuple[float | None, float | None]:
+def _interval(forecast: Forecast | None, starts_s: float, value: float) -> tuple[float | None, float | None]:
     """Return the interval of a value; (None, None) if it is not our own forecast, or has none yet."""
     if forecast is None or forecast.signal.value_at(starts_s) != value:
         return None, None

@@ -24,9 +24,9 @@ from policies.providers.base import (
     Url,
     Variable,
 )
+from policies.providers.generation_mix import intensities_g_per_kwh
 from policies.providers.http import HttpClient
 from policies.providers.series import LOOK_BACK_S, Point, check_clock
-from policies.providers.sources.generation_mix import intensities_g_per_kwh
 from policies.providers.zone_provider import ZoneProvider
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, KWH_PER_MWH

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.providers.sources.generation_mix import (
+from policies.providers.generation_mix import (
     LIFECYCLE_G_PER_KWH,
     REACH_S,
     STORAGE,
