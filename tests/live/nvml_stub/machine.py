@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from controller.gpu.simulation.measured_curve import MeasuredCurve, load_curve
 
-_MAX_GPUS, _MAX_POINTS, _MAX_PIDS, _MAX_ENTRIES = 16, 64, 32, 40
+_MAX_GPUS, _MAX_POINTS, _MAX_PIDS, _MAX_ENTRIES, _MAX_WRITES = 16, 64, 32, 40, 256
+_EVERY_WRITE = 2**32 - 1
 STATE_VARIABLE: Final = "GRIDCHASE_NVML_STUB"
 LIBRARY_NAME: Final = "libnvidia-ml.so.1"
 
@@ -30,9 +31,19 @@ class _Point(ctypes.Structure):
     _fields_ = (("limit_mw", ctypes.c_uint32), ("power_mw", ctypes.c_uint32), ("iteration_ns", ctypes.c_uint64))
 
 
+class _WriteFaults(ctypes.Structure):
+    _fields_ = tuple(
+        (word, ctypes.c_uint32) for word in ("delay_ms", "readback_delay_ms", "n_ignored", "min_mw", "max_mw")
+    )
+
+
+class _Write(ctypes.Structure):
+    _fields_ = (("time_ns", ctypes.c_uint64), ("pid", ctypes.c_uint32), ("limit_mw", ctypes.c_uint32))
+
+
 _GPU_WORDS = (
     *("index", "min_mw", "max_mw", "default_mw", "requested_mw", "external_mw"),
-    *("is_writable", "has_energy_counter", "has_power_fields", "mig_mode", "is_persistent", "is_busy"),
+    *("is_writable", "has_energy_counter", "has_power_fields", "mig_mode", "is_persistent", "is_busy", "is_lost"),
     *("temperature_c", "idle_power_mw", "n_points", "n_pids"),
 )
 
@@ -49,6 +60,10 @@ class _Gpu(ctypes.Structure):
         ("settled_ns", ctypes.c_uint64),
         ("energy_mj", ctypes.c_double),
         ("visible_energy_mj", ctypes.c_double),
+        ("faults", _WriteFaults),
+        *((word, ctypes.c_uint32) for word in ("pending_mw", "former_mw", "n_writes")),
+        *((word, ctypes.c_uint64) for word in ("pending_ns", "former_until_ns")),
+        ("writes", _Write * _MAX_WRITES),
     )
 
 
@@ -102,8 +117,8 @@ class StubGpu(_Hooked):
 
     @property
     def requested_power_limit_w(self) -> float:
-        """Return the limit that was requested last [W]."""
-        return float(self.raw.requested_mw / 1_000)
+        """Return the limit that was requested last, as far as the driver has carried it out [W]."""
+        return float(self._library.stub_requested_mw(*self._place) / 1_000)
 
     @property
     def enforced_power_limit_w(self) -> float:
@@ -126,6 +141,53 @@ class StubGpu(_Hooked):
     def set_external_limit_w(self, power_limit_w: float | None) -> None:
         """Enforce a limit out of band, as a BMC does; None ends that."""
         self._library.stub_set_external(*self._place, round((power_limit_w or 0.0) * 1_000))
+
+    def fault_writes(
+        self,
+        *,
+        delay_ms: int = 0,
+        readback_delay_ms: int = 0,
+        n_ignored: int | None = 0,
+        min_power_limit_w: float = 0.0,
+        max_power_limit_w: float = 0.0,
+    ) -> None:
+        """Make writes that return SUCCESS faulty from now on; without arguments they are carried out again.
+
+        Args:
+            delay_ms: they take effect this much later [ms].
+            readback_delay_ms: they take effect now, but the former limit is read back for this long [ms].
+            n_ignored: how many of the next ones have no effect; None: all of them.
+            min_power_limit_w: they are raised to this [W]; 0: they are not.
+            max_power_limit_w: they are lowered to this [W]; 0: they are not.
+        """
+        faults = self.raw.faults
+        faults.delay_ms, faults.readback_delay_ms = delay_ms, readback_delay_ms
+        faults.n_ignored = _EVERY_WRITE if n_ignored is None else n_ignored
+        faults.min_mw, faults.max_mw = round(min_power_limit_w * 1_000), round(max_power_limit_w * 1_000)
+
+    @property
+    def writes(self) -> list[tuple[int, float]]:
+        """Return the newest accepted writes, oldest first: process id and limit [W]."""
+        numbers = range(max(0, self.raw.n_writes - _MAX_WRITES), self.raw.n_writes)
+        newest = [self.raw.writes[number % _MAX_WRITES] for number in numbers]
+        return [(write.pid, write.limit_mw / 1_000) for write in newest]
+
+    @property
+    def lost(self) -> bool:
+        """Return whether it fell off the bus: every call about it fails."""
+        return bool(self.raw.is_lost)
+
+    @lost.setter
+    def lost(self, is_lost: bool) -> None:
+        self.raw.is_lost = is_lost
+
+    def reload_driver(self) -> None:
+        """Set the limit to the default and the energy counter to zero, as loading the driver anew does."""
+        self._library.stub_reload(*self._place)
+
+    def reset_energy_counter(self) -> None:
+        """Let the energy counter start at zero again."""
+        self._library.stub_reset_energy(*self._place)
 
     @property
     def busy(self) -> bool:
@@ -174,7 +236,8 @@ class StubMachine(_Hooked):
         self.library: Any = ctypes.CDLL(str(library_file), mode=ctypes.RTLD_GLOBAL)
         self.library.stub_entry_point.restype = ctypes.c_char_p
         self.library.stub_iteration_ns.restype = ctypes.c_uint64
-        self.library.stub_power_mw.restype = self.library.stub_enforced_mw.restype = ctypes.c_uint32
+        for name in ("stub_power_mw", "stub_requested_mw", "stub_enforced_mw"):
+            getattr(self.library, name).restype = ctypes.c_uint32
         if self.library.stub_layout_bytes() != ctypes.sizeof(_Machine):
             raise AssertionError("machine.py and nvml_stub.c differ in their layout")
         with state_file.open("r+b") as file:

@@ -2,8 +2,8 @@
  *
  * The file is named by GRIDCHASE_NVML_STUB and mapped by every process that opens NVML, so all see one machine. A GPU
  * draws what its curve says at the enforced limit while it is busy, else its idle power; the energy counter integrates
- * that over CLOCK_MONOTONIC and shows it on a grid in time, as real counters do. The stub_… functions at the end are the
- * tests' own door. machine.py mirrors `struct machine`; both must change together (`size` in the header guards it).
+ * that over CLOCK_MONOTONIC and shows it on a grid in time, as real counters do. What drivers do to a write that they
+ * have accepted is in `struct write_faults`. The stub_… functions at the end are the tests' own door. machine.py mirrors `struct machine`; both must change together (`size` in the header guards it).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -20,17 +20,18 @@
 #include <unistd.h>
 
 #define MAGIC 0x4c4d564eu
-#define LAYOUT 1u
+#define LAYOUT 2u
 #define MAX_GPUS 16
 #define MAX_POINTS 64
 #define MAX_PIDS 32
 #define MAX_ENTRIES 40
+#define MAX_WRITES 256
 #define ARCH_AMPERE 7
 #define API __attribute__((visibility("default")))
 
 enum {
   OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, INSUFFICIENT_SIZE = 7,
-  DRIVER_NOT_LOADED = 9, LIB_RM_VERSION_MISMATCH = 18
+  DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, LIB_RM_VERSION_MISMATCH = 18
 };
 
 #define ENTRY_POINTS(X) \
@@ -60,16 +61,34 @@ struct point {
   uint64_t iteration_ns;
 };
 
+/* What happens to a write that returns SUCCESS. */
+struct write_faults {
+  uint32_t delay_ms;           /* it takes effect this much later; a newer write takes its place */
+  uint32_t readback_delay_ms;  /* it takes effect now, but the former limit is read back for this long */
+  uint32_t n_ignored;          /* the next ones have no effect; UINT32_MAX: all of them */
+  uint32_t min_mw, max_mw;     /* it is clamped to these; 0: it is not */
+};
+
+/* An accepted write: what was asked for, by which process. */
+struct write {
+  uint64_t time_ns;
+  uint32_t pid, limit_mw;
+};
+
 struct gpu {
   char uuid[96], name[96];
   uint32_t index, min_mw, max_mw, default_mw, requested_mw, external_mw;
-  uint32_t is_writable, has_energy_counter, has_power_fields, mig_mode /* 0: none, 1: off, 2: on */, is_persistent, is_busy;
+  uint32_t is_writable, has_energy_counter, has_power_fields, mig_mode /* 0: none, 1: off, 2: on */, is_persistent, is_busy, is_lost;
   uint32_t temperature_c, idle_power_mw, n_points, n_pids;
   uint32_t pids[MAX_PIDS];
   struct point points[MAX_POINTS];
   struct hooks hooks;
   uint64_t counter_period_ns, settled_ns;
   double energy_mj, visible_energy_mj;
+  struct write_faults faults;
+  uint32_t pending_mw, former_mw, n_writes;
+  uint64_t pending_ns, former_until_ns; /* when the pending limit takes effect; how long the former one is read back */
+  struct write writes[MAX_WRITES];      /* a ring: write k is at k % MAX_WRITES */
 };
 
 struct machine {
@@ -134,14 +153,40 @@ static uint32_t power_mw(const struct gpu *gpu) {
   return gpu->is_busy ? operating_point(gpu).power_mw : gpu->idle_power_mw;
 }
 
-/* Bring the energy up to now; call it before anything that changes the power, with the lock held. */
-static void settle(struct gpu *gpu) {
-  uint64_t now = now_ns(), period = gpu->counter_period_ns ? gpu->counter_period_ns : 1;
-  uint64_t tick = now / period * period;
+/* Integrate the energy up to a moment, at the present power. */
+static void integrate(struct gpu *gpu, uint64_t until_ns) {
+  uint64_t period = gpu->counter_period_ns ? gpu->counter_period_ns : 1;
+  uint64_t tick = until_ns / period * period;
   double mj_per_ns = power_mw(gpu) / 1e9;
   if (tick > gpu->settled_ns) gpu->visible_energy_mj = gpu->energy_mj + mj_per_ns * (double)(tick - gpu->settled_ns);
-  gpu->energy_mj += mj_per_ns * (double)(now - gpu->settled_ns);
-  gpu->settled_ns = now;
+  gpu->energy_mj += mj_per_ns * (double)(until_ns - gpu->settled_ns);
+  gpu->settled_ns = until_ns;
+}
+
+/* Bring the GPU up to now: a late write whose time has come, and the energy. Call it with the lock held. */
+static void settle(struct gpu *gpu) {
+  uint64_t now = now_ns();
+  if (gpu->pending_mw && now >= gpu->pending_ns) {
+    if (gpu->pending_ns > gpu->settled_ns) integrate(gpu, gpu->pending_ns);
+    gpu->requested_mw = gpu->pending_mw;
+    gpu->pending_mw = 0;
+  }
+  integrate(gpu, now);
+}
+
+/* A value of the GPU as it is now. */
+static uint32_t current(struct gpu *gpu, uint32_t (*value)(const struct gpu *)) {
+  lock(machine_of(gpu));
+  settle(gpu);
+  uint32_t number = value(gpu);
+  unlock(machine_of(gpu));
+  return number;
+}
+
+static uint32_t requested_mw(const struct gpu *gpu) { return gpu->requested_mw; }
+
+static uint32_t readback_mw(const struct gpu *gpu) {
+  return now_ns() < gpu->former_until_ns ? gpu->former_mw : gpu->requested_mw;
 }
 
 static uint64_t visible_energy_mj(struct gpu *gpu) {
@@ -173,6 +218,7 @@ static int enter(struct hooks *hooks, int entry) {
     if (!n_inits) return UNINITIALIZED; \
     if (!(gpu)) return INVALID_ARGUMENT; \
     int code = enter(&(gpu)->hooks, E_##name); \
+    if ((gpu)->is_lost) return GPU_IS_LOST; \
     if (code) return code; \
   } while (0)
 
@@ -270,9 +316,9 @@ GPU_TEXT(nvmlDeviceGetName, name)
   }
 GPU_NUMBER(nvmlDeviceGetIndex, gpu->index)
 GPU_NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, gpu->default_mw)
-GPU_NUMBER(nvmlDeviceGetPowerManagementLimit, gpu->requested_mw)
-GPU_NUMBER(nvmlDeviceGetEnforcedPowerLimit, enforced_mw(gpu))
-GPU_NUMBER(nvmlDeviceGetPowerUsage, power_mw(gpu))
+GPU_NUMBER(nvmlDeviceGetPowerManagementLimit, current(gpu, readback_mw))
+GPU_NUMBER(nvmlDeviceGetEnforcedPowerLimit, current(gpu, enforced_mw))
+GPU_NUMBER(nvmlDeviceGetPowerUsage, current(gpu, power_mw))
 GPU_NUMBER(nvmlDeviceGetPersistenceMode, gpu->is_persistent != 0)
 GPU_NUMBER(nvmlDeviceGetArchitecture, ARCH_AMPERE)
 
@@ -283,13 +329,31 @@ API int nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t gpu, unsigned 
   return OK;
 }
 
-API void stub_set_requested(struct machine *machine, uint32_t index, uint32_t limit_mw);
+/* Carry out an accepted write, as faulty as the tests want it; with the lock held. */
+static void carry_out(struct gpu *gpu, uint32_t limit_mw) {
+  struct write_faults *faults = &gpu->faults;
+  gpu->writes[gpu->n_writes++ % MAX_WRITES] = (struct write){now_ns(), (uint32_t)getpid(), limit_mw};
+  if (faults->n_ignored) {
+    if (faults->n_ignored != UINT32_MAX) faults->n_ignored--;
+    return;
+  }
+  if (faults->min_mw && limit_mw < faults->min_mw) limit_mw = faults->min_mw;
+  if (faults->max_mw && limit_mw > faults->max_mw) limit_mw = faults->max_mw;
+  gpu->former_mw = readback_mw(gpu);
+  gpu->former_until_ns = now_ns() + faults->readback_delay_ms * 1000000ull;
+  gpu->pending_mw = limit_mw;
+  gpu->pending_ns = now_ns() + faults->delay_ms * 1000000ull;
+  settle(gpu);
+}
 
 API int nvmlDeviceSetPowerManagementLimit(nvmlDevice_t gpu, unsigned limit_mw) {
   ENTER_GPU(nvmlDeviceSetPowerManagementLimit, gpu);
   if (!gpu->is_writable) return NO_PERMISSION;
   if (limit_mw < gpu->min_mw || limit_mw > gpu->max_mw) return INVALID_ARGUMENT;
-  stub_set_requested(machine_of(gpu), gpu->index, limit_mw);
+  lock(machine_of(gpu));
+  settle(gpu);
+  carry_out(gpu, limit_mw);
+  unlock(machine_of(gpu));
   return OK;
 }
 
@@ -318,12 +382,12 @@ static int put_field(struct gpu *gpu, nvmlFieldValue_t *field) {
       field->type = 3; /* unsigned long long */
       field->value.u64 = visible_energy_mj(gpu);
       return OK;
-    case 185: case 186: field->value.u32 = power_mw(gpu); return OK;
+    case 185: case 186: field->value.u32 = current(gpu, power_mw); return OK;
     case 187: field->value.u32 = gpu->min_mw; return OK;
     case 188: field->value.u32 = gpu->max_mw; return OK;
     case 189: field->value.u32 = gpu->default_mw; return OK;
-    case 190: field->value.u32 = enforced_mw(gpu); return OK;
-    case 192: field->value.u32 = gpu->requested_mw; return OK;
+    case 190: field->value.u32 = current(gpu, enforced_mw); return OK;
+    case 192: field->value.u32 = current(gpu, readback_mw); return OK;
     default: return NOT_SUPPORTED;
   }
 }
@@ -401,7 +465,17 @@ API void stub_prepare(struct machine *machine) {
   } while (0)
 
 API void stub_set_requested(struct machine *machine, uint32_t index, uint32_t limit_mw) {
-  CHANGE(machine, index, gpu->requested_mw = limit_mw);
+  CHANGE(machine, index, gpu->requested_mw = limit_mw; gpu->pending_mw = 0; gpu->former_until_ns = 0);
+}
+
+/* Load the driver anew: limits are at their default, and the counter of energy starts again. */
+API void stub_reload(struct machine *machine, uint32_t index) {
+  CHANGE(machine, index, gpu->requested_mw = gpu->default_mw; gpu->pending_mw = 0; gpu->former_until_ns = 0;
+         gpu->external_mw = 0; gpu->energy_mj = gpu->visible_energy_mj = 0.0);
+}
+
+API void stub_reset_energy(struct machine *machine, uint32_t index) {
+  CHANGE(machine, index, gpu->energy_mj = gpu->visible_energy_mj = 0.0);
 }
 
 API void stub_set_external(struct machine *machine, uint32_t index, uint32_t limit_mw) {
@@ -412,10 +486,21 @@ API void stub_set_busy(struct machine *machine, uint32_t index, uint32_t is_busy
   CHANGE(machine, index, gpu->is_busy = is_busy);
 }
 
-API uint32_t stub_power_mw(struct machine *machine, uint32_t index) { return power_mw(&machine->gpus[index]); }
+API uint32_t stub_power_mw(struct machine *machine, uint32_t index) { return current(&machine->gpus[index], power_mw); }
 
-API uint32_t stub_enforced_mw(struct machine *machine, uint32_t index) { return enforced_mw(&machine->gpus[index]); }
+API uint32_t stub_requested_mw(struct machine *machine, uint32_t index) {
+  return current(&machine->gpus[index], requested_mw);
+}
+
+API uint32_t stub_enforced_mw(struct machine *machine, uint32_t index) {
+  return current(&machine->gpus[index], enforced_mw);
+}
 
 API uint64_t stub_iteration_ns(struct machine *machine, uint32_t index) {
-  return operating_point(&machine->gpus[index]).iteration_ns;
+  struct gpu *gpu = &machine->gpus[index];
+  lock(machine);
+  settle(gpu);
+  uint64_t iteration_ns = operating_point(gpu).iteration_ns;
+  unlock(machine);
+  return iteration_ns;
 }
