@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from controller.config import HttpConfig
 from controller.ports import Hold, LimitState, Sample
-from publishers.shared.http_server import HttpServer, Route, json_response
+from publishers.shared.http.server import HttpServer, Route, json_response
 
 NO_GPU: Final = "there is no GPU on this node: nothing is measured"
 NOT_CONNECTED: Final = "the broker has not answered yet"

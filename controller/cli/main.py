@@ -7,8 +7,10 @@ controller runs on this node.
 import argparse
 import logging
 import os
+import resource
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from controller.cli.verb import VERSION, Verb
@@ -19,6 +21,7 @@ from publishers.errors import BrokerError
 EXPECTED = (ControllerError, BrokerError, PolicyError)
 WRONG = (ConfigError, JournalError, NodeLockedError, RequestError)
 """Errors that end with 2: the request is wrong, or not allowed now."""
+MAX_OPEN_FILES: Final = 16_384
 EPILOG = "Try `gridchase demo` first: it needs no GPU, no broker and no configuration."
 
 
@@ -74,6 +77,7 @@ def run(options: argparse.Namespace) -> int:
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    _raise_file_limit()
     logging.getLogger("alembic").setLevel(logging.WARNING)  # the store logs its migrations itself
     try:
         code: int = options.do(options)
@@ -91,6 +95,15 @@ def run(options: argparse.Namespace) -> int:
             raise  # a bug: its traceback is what is needed
         return _print_errors(leaf_errors(expected))
     return code
+
+
+def _raise_file_limit() -> None:
+    """Allow this process more open files than the usual 1,024, as far as it may do so itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    target = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < target:
+        with suppress(OSError, ValueError):  # a sandbox may forbid it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
 
 
 def _print_errors(errors: Sequence[BaseException]) -> int:

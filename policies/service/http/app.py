@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
+from typing import Final
 
 import msgspec
 from aiohttp import web
@@ -18,18 +19,12 @@ from policies.service.http.routes import OPERATIONS, ApiRequest, Operation, Serv
 from policies.service.metrics import Metrics
 from policies.service.trials.jobs import JobRepository
 from policies.service.trials.repository import TrialRepository
-from publishers.shared.http_server import (
-    ConcurrencyLimit,
-    HttpServer,
-    ProblemError,
-    Route,
-    Stream,
-    path_name,
-    read_json,
-    read_query,
-    unavailable,
-)
+from publishers.shared.http.problems import ProblemError, unavailable
+from publishers.shared.http.requests import path_name, read_json, read_query
+from publishers.shared.http.server import ConcurrencyLimit, HttpServer, Route, Stream
 
+MAX_CONNECTIONS: Final = 1_024
+"""Runs of a whole cluster may ask at once."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -42,7 +37,7 @@ class _Api:
         self._services = services
         self._tokens = tokens
         self._clock_s = clock_s
-        limit, bulk_limit = ConcurrencyLimit(n_at_once=16, n_waiting=1_024), ConcurrencyLimit(n_at_once=2, n_waiting=8)
+        limit, bulk_limit = ConcurrencyLimit(n_at_once=16, n_waiting=256), ConcurrencyLimit(n_at_once=2, n_waiting=8)
         self.server = HttpServer(
             [
                 Route(
@@ -61,6 +56,7 @@ class _Api:
             title="the HTTP API",
             to_problem=self._problem,
             count=services.metrics.count_request,
+            max_connections=MAX_CONNECTIONS,
         )
 
     async def _authenticate(self, request: web.Request) -> str:
@@ -70,7 +66,9 @@ class _Api:
         async def handle(request: web.Request, writer: str) -> web.Response | Stream:
             job, run = path_name(request, "job"), path_name(request, "run")
             query = read_query(request, operation.query)
-            body = operation.body and await read_json(request, operation.body, max_bytes=operation.max_bytes)
+            body = operation.body and await read_json(
+                request, operation.body, max_bytes=operation.max_bytes, timeout_s=operation.body_timeout_s
+            )
             answer = await operation.handle(
                 self._services,
                 ApiRequest(job=job, run=run, query=query, body=body, now_s=self._clock_s(), writer=writer),

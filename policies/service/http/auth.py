@@ -20,7 +20,7 @@ from typing import Final
 
 from aiohttp import web
 
-from publishers.shared.http_server import ProblemError
+from publishers.shared.http.problems import ProblemError
 from publishers.shared.log_once import FaultLog
 from publishers.shared.secret_file import read_secret_file
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from policies.service.http.routes import JOB, OPERATIONS, RUN, Operation, PathName
-from publishers.shared.http_server import JSON, PROBLEM, Problem
+from publishers.shared.http.problems import PROBLEM, Problem
+from publishers.shared.http.requests import JSON
 
 VERSION: Final = "1"
 _DESCRIPTION: Final = """\
@@ -30,6 +31,7 @@ _PROBLEMS: Final[Mapping[int, tuple[str, str]]] = {
     401: ("Unauthorized", "The token is missing, or is not known."),
     403: ("Forbidden", "No token is configured and it comes from elsewhere; or a browser sends it for another site."),
     404: ("NotFound", "There is no such job, or no such trial."),
+    408: ("RequestTimeout", "The body did not arrive in time."),
     409: ("Conflict", "The job has other candidates or another default, or the trial has ended otherwise."),
     413: ("TooLarge", "The body is longer than 1 MiB, or an import than 64 MiB."),
     415: ("UnsupportedMediaType", "The body is not `application/json` in UTF-8, uncompressed."),
@@ -39,7 +41,7 @@ _PROBLEMS: Final[Mapping[int, tuple[str, str]]] = {
 _RESPONSE_HEADERS: Final = {401: "WWW-Authenticate", 503: "Retry-After"}
 _EVERYWHERE: Final = (400, 403, 503)
 _WRITES: Final = (401,)
-_BODIES: Final = (413, 415)
+_BODIES: Final = (408, 413, 415)
 
 
 def document() -> bytes:

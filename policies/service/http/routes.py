@@ -32,7 +32,8 @@ from policies.service.records import (
 from policies.service.trials.jobs import JobRepository
 from policies.service.trials.repository import TrialRepository
 from publishers.messages.codec import BatchSize, Count
-from publishers.shared.http_server import JSON, Stream, json_response
+from publishers.shared.http.requests import BODY_TIMEOUT_S, JSON
+from publishers.shared.http.server import Stream, json_response
 
 TIMEOUT_S: Final = 15.0
 BULK_TIMEOUT_S: Final = 300.0
@@ -172,6 +173,11 @@ class Operation:
     def timeout_s(self) -> float:
         """Return how long it may take."""
         return BULK_TIMEOUT_S if self.is_bulk else TIMEOUT_S
+
+    @property
+    def body_timeout_s(self) -> float:
+        """Return how long its body may take to arrive."""
+        return BULK_TIMEOUT_S if self.is_bulk else BODY_TIMEOUT_S
 
 
 async def _configure_job(services: Services, request: ApiRequest) -> Job:

@@ -60,14 +60,14 @@ async def test_a_database_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(routes, "BODY_TIMEOUT_S", 0.05)
 
     async def endless() -> AsyncIterator[bytes]:
         yield b"{"
         await asyncio.Event().wait()
 
     async with asking(MemoryTrials()) as ask:
-        assert (await ask("POST", TRIALS, endless())).reason == (503, "timeout")
+        assert (await ask("POST", TRIALS, endless())).reason == (408, "slow_body")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from policies.service.http.openapi import document
 from policies.service.http.routes import OPERATIONS, Operation
-from publishers.shared.http_server import Problem
+from publishers.shared.http.problems import Problem
 
 ROOT = Path(__file__).parents[4]
 COMMITTED = ROOT / "docs" / "policy-api.json"
@@ -68,7 +68,8 @@ def test_the_examples_are_what_their_schema_says(name: str) -> None:
 
 
 def test_the_page_tells_every_reason_of_a_refusal() -> None:
-    sources = [*(SOURCES / "http").glob("*.py"), SOURCES / "errors.py", ROOT / "publishers/shared/http_server.py"]
+    shared = (ROOT / "publishers/shared/http").glob("*.py")
+    sources = [*(SOURCES / "http").glob("*.py"), SOURCES / "errors.py", *shared]
     code = "".join(source.read_text(encoding="utf-8") for source in sources)
     given = re.findall(
         r'(?:HTTPStatus\.[A-Z_]+, |status, |unavailable\()"(\w+)"|^    reason = "(\w+)"', code, re.MULTILINE

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from publishers.shared import http_server
-from publishers.shared.http_server import (
+from publishers.shared.http import server
+from publishers.shared.http.problems import ProblemError
+from publishers.shared.http.server import (
     ConcurrencyLimit,
     HttpServer,
-    ProblemError,
     Route,
     Stream,
     is_loopback,
@@ -86,7 +86,7 @@ async def _status(session: aiohttp.ClientSession, path: str, method: str = "GET"
 
 
 async def test_what_is_being_answered_is_answered_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "SHUTDOWN_TIMEOUT_S", 30.0)
+    monkeypatch.setattr(server, "SHUTDOWN_TIMEOUT_S", 30.0)
     site = Site()
     async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession() as session:
         async with site.server.serving() as url:
@@ -97,7 +97,7 @@ async def test_what_is_being_answered_is_answered_before_the_end(monkeypatch: py
 
 
 async def test_what_hangs_does_not_hold_up_the_end_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "SHUTDOWN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(server, "SHUTDOWN_TIMEOUT_S", 0.05)
     site = Site()
     async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession() as session, asyncio.timeout(30):
         async with site.server.serving() as url:

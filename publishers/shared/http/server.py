@@ -7,34 +7,30 @@ continues after its client has disconnected.
 
 import asyncio
 import logging
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Any, Final, TypeVar
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-JSON: Final = "application/json"
-PROBLEM: Final = "application/problem+json"
+from publishers.shared.http.connections import BACKLOG, Connections, affordable
+from publishers.shared.http.problems import PROBLEM, ProblemError, unavailable
+from publishers.shared.http.requests import JSON
+
 TIMEOUT_S: Final = 15.0
 SHUTDOWN_TIMEOUT_S: Final = 5.0
 """For requests that are being answered when the server ends."""
-RETRY_AFTER_S: Final = 5
-"""When to repeat a request that was too much, or too slow [s]."""
-_BACKLOG: Final = 1_024
+MAX_CONNECTIONS: Final = 256
+LINGERING_S: Final = 2.0
+"""For the rest of a body that nobody wants, so that the client can read why."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "gridchase"}
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_IN_THREAD_BYTES: Final = 64 << 10
-"""A longer body is decoded in a thread, so that the event loop stays responsive."""
-_MAX_EXACT: Final = 1 << 53
-"""The largest integer below which floats tell all integers apart."""
-_NAME: Final = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,64}\Z")
 
 _LOGGER = logging.getLogger(__name__)
 _PROTOCOL_LOGGER = logging.getLogger(f"{__name__}.protocol")
@@ -42,64 +38,6 @@ _PROTOCOL_LOGGER = logging.getLogger(f"{__name__}.protocol")
 _PROTOCOL_LOGGER.addFilter(
     lambda record: record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
 )
-Value = TypeVar("Value")
-
-
-class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why a request was refused (RFC 9457).
-
-    Attributes:
-        title: what the status means.
-        status: the status of the answer.
-        detail: a sentence: value, bound, what to do.
-        reason: a stable code, for programs.
-        faults: each fault by itself, where there are several.
-        type: says no more than the status does.
-    """
-
-    title: str
-    status: int
-    detail: str
-    reason: str
-    faults: tuple[str, ...] = ()
-    type: str = "about:blank"
-
-
-class ProblemError(Exception):
-    """A request that is answered with a problem.
-
-    Args:
-        status: of the answer.
-        reason: a stable code.
-        detail: a sentence.
-        faults: each fault by itself.
-        headers: of the answer, beside the usual ones.
-    """
-
-    def __init__(
-        self,
-        status: HTTPStatus,
-        reason: str,
-        detail: str,
-        *,
-        faults: tuple[str, ...] = (),
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(detail)
-        self.headers = dict(headers or {})
-        self.problem = Problem(
-            title=status.phrase, status=status.value, detail=detail, reason=reason, faults=faults or (detail,)
-        )
-
-
-def invalid_request(detail: str) -> ProblemError:
-    """Return the problem of a request that cannot be read."""
-    return ProblemError(HTTPStatus.BAD_REQUEST, "invalid_request", detail)
-
-
-def unavailable(reason: str, detail: str, *, retry_after_s: int = RETRY_AFTER_S) -> ProblemError:
-    """Return the problem of a request that cannot be answered now."""
-    return ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, reason, detail, headers={"Retry-After": f"{retry_after_s}"})
 
 
 class ConcurrencyLimit:
@@ -169,6 +107,7 @@ class HttpServer:
         title: what is served, for the log.
         to_problem: returns the problem of an error of the application, None where it has none.
         count: called with the name of the route (`none` where there is none) and the status of each answer.
+        max_connections: how many there may be at once, where there are enough file descriptors.
 
     Attributes:
         is_local: whether it listens on loopback addresses alone; False until that is known.
@@ -183,6 +122,7 @@ class HttpServer:
         title: str,
         to_problem: Callable[[Exception], ProblemError | None] = lambda _: None,
         count: Callable[[str, int], None] = lambda _name, _status: None,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self.is_local = False
         self._routes = {(route.method, route.path): route for route in routes}
@@ -191,6 +131,7 @@ class HttpServer:
         self._title = title
         self._to_problem = to_problem
         self._count = count
+        self._connections = Connections(n_most=affordable(max_connections), title=title)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
@@ -209,22 +150,37 @@ class HttpServer:
                 app.router.add_route("HEAD", route.path, self._handler(route))
         # Compressed bodies are refused by their header; aiohttp would unpack them first, without a bound.
         runner = web.AppRunner(
-            app, access_log=None, logger=_PROTOCOL_LOGGER, shutdown_timeout=SHUTDOWN_TIMEOUT_S, auto_decompress=False
+            app,
+            access_log=None,
+            logger=_PROTOCOL_LOGGER,
+            shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+            auto_decompress=False,
+            lingering_time=LINGERING_S,
         )
         await runner.setup()
+        server = await self._listen(runner)
         try:
-            yield await self._listen(runner)
+            yield "" if server is None else self._url([listening.getsockname() for listening in server.sockets])
         finally:
+            if server is not None:
+                server.close()
             await runner.cleanup()
+            self._connections.close()
 
-    async def _listen(self, runner: web.AppRunner) -> str:
+    async def _listen(self, runner: web.AppRunner) -> asyncio.Server | None:
+        handlers = cast("web.Server", runner.server)
+        loop = asyncio.get_running_loop()
         try:
-            await web.TCPSite(runner, self._host, self._port, backlog=_BACKLOG).start()
+            return await loop.create_server(
+                lambda: self._connections.accept(handlers), self._host, self._port, backlog=BACKLOG
+            )
         except OSError as error:
             _LOGGER.error("%s: not served: http.host, http.port: %s", self._title, error.strerror or error)
-            return ""
-        self.is_local = all(is_loopback(address[0]) for address in runner.addresses)
-        host, port = runner.addresses[0][:2]
+            return None
+
+    def _url(self, addresses: Sequence[tuple[str, int]]) -> str:
+        self.is_local = all(is_loopback(address[0]) for address in addresses)
+        host, port = addresses[0][:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         _LOGGER.info("%s: served at %s", self._title, url)
         return url
@@ -237,7 +193,7 @@ class HttpServer:
                 if not isinstance(answer, Stream):
                     return answer
                 deadline.reschedule(None)  # once begun, a stream has a deadline of its own
-                return await _send(request, answer, timeout_s=route.timeout_s)
+                return await _send_stream(request, answer, timeout_s=route.timeout_s)
 
         return handle
 
@@ -246,15 +202,19 @@ class HttpServer:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Guard against other sites, answer errors as problems, and count every answer."""
-        try:
-            self._check_host(request)
-            if request.method not in _READS:
-                _check_origin(request)
-            response = await handler(request)
-        except Exception as error:  # noqa: BLE001 — whatever it is, the client gets an answer and the log a traceback
-            response = _response_of(self._problem(request, error))
-        self._count(self._name_of(request), response.status)
-        return response
+        with self._connections.busy(request.protocol):
+            try:
+                self._check_host(request)
+                if request.method not in _READS:
+                    _check_origin(request)
+                response = await handler(request)
+            except Exception as error:  # noqa: BLE001 — whatever it is, the client gets an answer and the log a traceback
+                response = _response_of(self._problem(request, error))
+            route = self._route_of(request)
+            self._count("none" if route is None else route.name, response.status)
+            if not response.prepared:
+                await _send(request, response, timeout_s=TIMEOUT_S if route is None else route.timeout_s)
+            return response
 
     def _problem(self, request: web.Request, error: Exception) -> ProblemError:
         problem = error if isinstance(error, ProblemError) else self._to_problem(error)
@@ -267,11 +227,10 @@ class HttpServer:
         _LOGGER.error("%s %s failed", request.method, request.path, exc_info=error)
         return ProblemError(HTTPStatus.INTERNAL_SERVER_ERROR, "failed", "internal error; see the log")
 
-    def _name_of(self, request: web.Request) -> str:
+    def _route_of(self, request: web.Request) -> Route | None:
         resource = request.match_info.route.resource
         method = "GET" if request.method == "HEAD" else request.method
-        route = self._routes.get((method, "" if resource is None else resource.canonical))
-        return "none" if route is None else route.name
+        return self._routes.get((method, "" if resource is None else resource.canonical))
 
     def _check_host(self, request: web.Request) -> None:
         """Reject requests to a foreign name on a loopback server (DNS rebinding); addresses need no name."""
@@ -290,102 +249,9 @@ def is_loopback(address: str) -> bool:
     return _is_address(address) and ip_address(address).is_loopback
 
 
-def path_name(request: web.Request, key: str) -> str:
-    """Return a name in the path of a request; "" where the path has none.
-
-    Raises:
-        ProblemError: it is not a valid name.
-    """
-    name = request.match_info.get(key, "")
-    if key in request.match_info and _NAME.match(name) is None:
-        raise invalid_request(f"{key} = {name[:80]!r}: must be 1 to 64 of A-Z a-z 0-9 . _ -, and not dots alone")
-    return name
-
-
-def read_query(request: web.Request, kind: type[Value]) -> Value:
-    """Return the query of a request as a record.
-
-    Raises:
-        ProblemError: a parameter is unknown, repeated, or out of its bounds.
-    """
-    repeated = sorted({key for key in request.query if len(request.query.getall(key)) > 1})
-    if repeated:
-        raise invalid_request(f"{repeated[0][:80]!r} stands twice in the query")
-    try:
-        return msgspec.convert(dict(request.query), kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise invalid_request(f"query: {error}") from error
-
-
-async def read_json(request: web.Request, kind: type[Value], *, max_bytes: int) -> Value:
-    """Return the body of a request as a record.
-
-    Raises:
-        ProblemError: it is not JSON, says so itself, is too long, or does not match the type.
-    """
-    _check_content_type(request)
-    raw = await _read_body(request, max_bytes=max_bytes)
-    try:
-        if len(raw) > _IN_THREAD_BYTES:
-            return await asyncio.to_thread(_decode, raw, kind)
-        return _decode(raw, kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise invalid_request(f"body: {error}") from error
-    except RecursionError as error:
-        raise invalid_request("body: is nested too deeply") from error
-
-
 def json_response(value: object, *, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
     """Return a value as an answer in JSON."""
     return web.Response(status=status.value, body=msgspec.json.encode(value), headers={"Content-Type": JSON})
-
-
-def _decode(raw: bytes, kind: type[Value]) -> Value:
-    """Return a body as its type, with whole floats as integers where that helps.
-
-    To JSON Schema 32.0 is an integer, and some clients write it so; msgspec refuses it.
-    """
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except msgspec.ValidationError:
-        return msgspec.convert(_with_integers(msgspec.json.decode(raw)), kind)
-
-
-def _with_integers(value: Any) -> Any:  # noqa: ANN401 — a JSON value
-    match value:
-        case dict():
-            return {key: _with_integers(item) for key, item in value.items()}
-        case list():
-            return [_with_integers(item) for item in value]
-        case float() if value.is_integer() and abs(value) <= _MAX_EXACT:
-            return int(value)
-        case _:
-            return value
-
-
-def _check_content_type(request: web.Request) -> None:
-    charset, encoding = request.charset or "utf-8", request.headers.get("Content-Encoding", "identity")
-    if request.content_type == JSON and charset.lower() in {"utf-8", "utf8"} and encoding.lower() == "identity":
-        return
-    sent = f"{request.headers.get('Content-Type', 'nothing')[:80]!r}, {encoding[:80]!r}"
-    detail = f"sent is {sent}: must be Content-Type: {JSON}, in UTF-8, not compressed"
-    raise ProblemError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail, headers={"Accept": JSON})
-
-
-async def _read_body(request: web.Request, *, max_bytes: int) -> bytes:
-    raw = bytearray()
-    if (request.content_length or 0) <= max_bytes:
-        try:
-            async for chunk in request.content.iter_any():
-                raw += chunk
-                if len(raw) > max_bytes:
-                    break
-            else:
-                return bytes(raw)
-        except (web.RequestPayloadError, ConnectionError) as error:
-            raise invalid_request("the body did not arrive whole") from error
-    detail = f"the body is longer than {max_bytes:,} bytes: send it in parts"
-    raise ProblemError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", detail)
 
 
 def _check_origin(request: web.Request) -> None:
@@ -443,7 +309,19 @@ def _response_of(error: ProblemError) -> web.Response:
     )
 
 
-async def _send(request: web.Request, stream: Stream, *, timeout_s: float) -> web.StreamResponse:
+async def _send(request: web.Request, response: web.StreamResponse, *, timeout_s: float) -> None:
+    """Send an answer; a client that does not take it in time is cut off."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await response.prepare(request)
+            await response.write_eof()
+    except ConnectionError:
+        pass  # the client has gone
+    except TimeoutError:
+        _abort(request)
+
+
+async def _send_stream(request: web.Request, stream: Stream, *, timeout_s: float) -> web.StreamResponse:
     """Send a stream. Once begun it cannot become a problem any more: the connection is cut instead."""
     response = web.StreamResponse(headers={"Content-Type": JSON})
     if request.method == "HEAD":
@@ -453,13 +331,18 @@ async def _send(request: web.Request, stream: Stream, *, timeout_s: float) -> we
             await response.prepare(request)
             async for piece in stream.pieces:
                 await response.write(piece)
+            await response.write_eof()
     except ConnectionError:
         pass  # the client has gone
     except Exception as error:  # noqa: BLE001 — whatever it is, half an answer must not look like a whole one
         _LOGGER.warning("%s aborted: %s", request.path, str(error) or "it took too long")
-        if request.transport is not None:
-            request.transport.abort()
+        _abort(request)
     return response
+
+
+def _abort(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
 
 
 async def _set_headers(_: web.Request, response: web.StreamResponse) -> None:

@@ -1,0 +1,1 @@
+"""The HTTP server that the controller and the policy service share."""
