@@ -31,6 +31,7 @@ def pytest_configure() -> None:
     """Enable Ctrl-C: a shell that runs the tests in the background disables it, for all their children, too."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ["LOGNAME"] = "alice"  # the login name is a level of topics
 
 
 @pytest.hookimpl(tryfirst=True)

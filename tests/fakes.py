@@ -16,9 +16,13 @@ from controller.ports import LimitRange, LimitState, LiveLimit, Provenance, Samp
 from controller.signal.history_store import HistoryStore
 from policies.vocabulary.signal import Signal, SignalKind
 from publishers.messages.codec import Outgoing
-from publishers.messages.topics import DEFAULT_ROOT, Topics
+from publishers.messages.topics import DEFAULT_ROOT, RunKey, Topics
 
 MIDNIGHT_S = 1_700_006_400.0
+USER = "alice"
+"""The login name of the tests, see `conftest.py`."""
+KEY = RunKey(USER, "resnet50", "run-1")
+"""The run that most tests are about."""
 MAX_SLEEP_S = 60.0
 
 

@@ -65,18 +65,20 @@ def test_the_topic_tables_name_exactly_the_fields_of_the_records() -> None:
 
 
 def test_the_overview_names_every_topic_there_is() -> None:
-    named = {cells[0].strip("`") for cells in _rows(TOPICS) if cells[0].startswith(("`job/", "`node/", "`grid/"))}
-    run = "job/<job>/run/<run>"
+    roots = ("`host/", "`user/", "`node/", "`grid/")
+    named = {cells[0].strip("`") for cells in _rows(TOPICS) if cells[0].startswith(roots)}
+    run = "user/<user>/job/<job>/run/<run>"
     assert named == {
-        *(f"{run}/rank/<rank>/{leaf}" for leaf in topics._RANK_LEAVES),
+        *(f"host/<boot_id>/{run}/rank/<rank>/{leaf}" for leaf in topics._RANK_LEAVES),
         *(f"{run}/{leaf}" for leaf in topics._RUN_LEAVES),
         *(f"{run}/node/<node>/{leaf}" for leaf in topics._PART_LEAVES),
         "node/<node>/status",
+        "node/<node>/plan/<user>/<job>/<run>",
         *(f"node/<node>/gpu/<uuid>/{leaf}" for leaf in topics._GPU_LEAVES),
         *(f"grid/<zone>/{leaf}" for leaf in topics._GRID_LEAVES),
     }
     for topic in named:
-        assert Topics().parse(f"gridchase/v1/{re.sub(r'<[a-z]+>', '0', topic)}") is not None
+        assert Topics().parse(f"gridchase/v1/{re.sub(r'<[a-z_]+>', '0', topic)}") is not None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from controller.accounting.iteration_log import IterationLog, IterationTotals
 from controller.clock import NS_PER_S
+from publishers.messages.topics import RunKey
 from publishers.messages.training import RankStatus
 
 GATHER_S = 5.0
@@ -24,9 +25,15 @@ _LOGGER = logging.getLogger(__name__)
 class RunIdentity:
     """Which run this is, and on which node this part of it runs."""
 
+    user: str
     job: str
     run: str
     node: str
+
+    @property
+    def key(self) -> RunKey:
+        """Return which run this is, on whichever node."""
+        return RunKey(self.user, self.job, self.run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,11 +50,11 @@ class RunReporter:
         self._bus = bus
         self._ranks = ranks
         self._other_nodes = other_nodes
-        self._profile_topic = topics.run(run.job, run.run, "profile")
-        self._plan_topic = topics.run(run.job, run.run, "plan")
-        self._energy_topic = topics.run(run.job, run.run, "energy")
-        self._node_profile_topic = topics.run_on_node(run.job, run.run, run.node, "profile")
-        self._node_energy_topic = topics.run_on_node(run.job, run.run, run.node, "energy")
+        self._profile_topic = topics.run(run.key, "profile")
+        self._plan_topic = topics.plan(run.node, run.key)
+        self._energy_topic = topics.run(run.key, "energy")
+        self._node_profile_topic = topics.run_on_node(run.key, run.node, "profile")
+        self._node_energy_topic = topics.run_on_node(run.key, run.node, "energy")
         self._node_profile: NodeProfile | None = None
 
     def publish_profile(

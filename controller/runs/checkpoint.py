@@ -24,8 +24,9 @@ from controller.clock import Clock
 from controller.control.run_follower import CurveSums
 from controller.control.run_leader import TimeBudgetStart
 from controller.state_files import Content, FileWriter
+from publishers.messages.topics import escape_level
 
-VERSION: Final = 2
+VERSION: Final = 3
 MAX_AGE_S: Final = 86_400.0
 MAX_CHECKPOINTS: Final = 256
 """As many as there are runs at a time on one node."""
@@ -39,7 +40,7 @@ class RunCheckpoint(Struct, frozen=True, kw_only=True):
     """One run on this node, up to a moment on the monotonic clock of one boot.
 
     Attributes:
-        job, run: which run.
+        user, job, run: which run.
         boot_id: which boot.
         saved_at_s: when it was written [Unix s].
         account: the energy account.
@@ -48,6 +49,7 @@ class RunCheckpoint(Struct, frozen=True, kw_only=True):
         time_budget_start: where the time budget starts, where the run has dropped a curve.
     """
 
+    user: str
     job: str
     run: str
     boot_id: str
@@ -112,6 +114,7 @@ class RunCheckpoints:
         """Save the checkpoint of a run; where there are too many, the oldest ones are deleted."""
         path = self._path(identity)
         checkpoint = RunCheckpoint(
+            user=identity.user,
             job=identity.job,
             run=identity.run,
             boot_id=self._boot_id,
@@ -153,7 +156,7 @@ class RunCheckpoints:
 
     def _path(self, identity: RunIdentity) -> Path:
         # Names may differ by case alone, which some file systems do not distinguish.
-        digest = hashlib.sha256(f"{identity.job}/{identity.run}".encode()).hexdigest()[:16]
+        digest = hashlib.sha256("/".join(map(escape_level, identity.key)).encode()).hexdigest()[:16]
         return self._writer.folder / f"{identity.job}-{digest}.json"
 
 

@@ -4,11 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from controller.ports import Gpu
+from publishers.messages.topics import RunKey
 
 MIN_UUID_PREFIX = 8
-
-RunKey = tuple[str, str]
-"""A job and a run of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +60,7 @@ class GpuClaims:
             owner = self._owners.get(gpu.uuid, run)
             if owner != run:
                 self._waiting.setdefault(gpu.uuid, {}).setdefault(run, set()).add(rank)
-                detail = f"{gpu.uuid} belongs to {owner[0]}/{owner[1]}: a limit would affect both"
+                detail = f"{gpu.uuid} belongs to {owner}: a limit would affect both"
                 return ClaimRejection(code="gpu_taken", detail=detail, owner=owner)
             granted.append(gpu)
         if not granted:

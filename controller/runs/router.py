@@ -1,7 +1,7 @@
 """Routes bus messages to the runs of this node; starts runs, gives them their GPUs, and retires them.
 
 Invalid messages are counted, logged once per topic and minute, and dropped. Only messages of this boot of this machine
-are handled, because only their clocks are comparable; other nodes' controllers handle theirs.
+are subscribed to, because only their clocks are comparable; other nodes' controllers handle theirs.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from controller.control.profile_store import ProfileStore
 from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.ports import Bus, PowerLimiter, SignalSource
 from controller.runs.checkpoint import RunCheckpoints
-from controller.runs.gpu_claims import ClaimRejection, GpuClaims, RunKey
+from controller.runs.gpu_claims import ClaimRejection, GpuClaims
 from controller.runs.retained_topics import RetainedTopics
 from controller.runs.run import TrainingRun
 from controller.runs.successor_buffer import SuccessorBuffer
 from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import NodeProfile, RunEnergy, RunPlan
-from publishers.messages.topics import ParsedTopic, Topics
-from publishers.messages.training import Iterations, Metric, RankStatus
+from publishers.messages.topics import ParsedTopic, RunKey, Topics
+from publishers.messages.training import Iterations, RankStatus
 from publishers.shared.invalid_messages import InvalidMessages
 
 MAX_RUNS = 256
@@ -46,7 +46,7 @@ class Router:
     """The runs of this node.
 
     Attributes:
-        runs: the runs, by job and run.
+        runs: the runs.
         claims: which of them owns which GPU.
         invalid_messages: messages that were dropped.
     """
@@ -78,20 +78,21 @@ class Router:
         self._tick_s = tick_s
         self._topics = Topics(config.bus.root)
         self._successors = SuccessorBuffer()
-        self._retained = RetainedTopics(self._topics, bus, node=config.node.name)
+        self._retained = RetainedTopics(self._topics, bus, node=config.node.name, boot_id=boot_id)
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
         """Subscribe, and hold the tasks of the runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            self._bus.subscribe(self._topics.all_ranks("status"), self._handler(self._on_status), qos=1)
-            self._bus.subscribe(self._topics.all_ranks("iterations"), self._handler(self._on_iterations), qos=0)
-            self._bus.subscribe(self._topics.all_runs("metric"), self._handler(self._on_metric), qos=1)
-            self._bus.subscribe(self._topics.run_on_node("+", "+", "+"), self._handler(self._on_node_part), qos=0)
-            node_profiles = self._topics.run_on_node("+", "+", "+", "profile")
-            self._bus.subscribe(node_profiles, self._handler(self._on_node_part), qos=1)
-            self._bus.subscribe(self._topics.all_runs("plan"), self._handler(self._on_plan), qos=1)
+            topics, boot_id = self._topics, self._boot_id
+            self._bus.subscribe(topics.rank_filter("status", boot_id=boot_id), self._handler(self._on_status), qos=1)
+            self._bus.subscribe(
+                topics.rank_filter("iterations", boot_id=boot_id), self._handler(self._on_iterations), qos=0
+            )
+            self._bus.subscribe(topics.part_filter("energy"), self._handler(self._on_node_part), qos=0)
+            self._bus.subscribe(topics.part_filter("profile"), self._handler(self._on_node_part), qos=1)
+            self._bus.subscribe(topics.plan_filter(), self._handler(self._on_plan), qos=1)
             while True:
                 await self._clock.sleep_until(self._clock.now_s() + SWEEP_PERIOD_S)
                 self._retained.clear_due(self._clock.now_s())
@@ -116,10 +117,10 @@ class Router:
             return
         status = decode(payload, RankStatus)
         key, rank = _sender(topic, status.run)
-        is_ours = status.boot_id == self._boot_id
-        self._retained.record(topic, status, now_s=self._clock.now_s(), ours=is_ours)
-        if is_ours:
-            self._route_status(key, rank, status)
+        if not topic.boot_id == status.boot_id == self._boot_id:
+            raise DecodeError(f"the payload is of boot {status.boot_id}, not of the topic's boot")
+        self._retained.record(key, rank, status, now_s=self._clock.now_s())
+        self._route_status(key, rank, status)
 
     def _route_status(self, key: RunKey, rank: int, status: RankStatus) -> None:
         """Start a run, or update it; where one of this name has ended and is not retired yet, wait for that."""
@@ -137,7 +138,7 @@ class Router:
             self._claim(key, run, rank, status)
 
     def _on_iterations(self, topic: ParsedTopic, payload: bytes) -> None:
-        run = self.runs.get((topic.job or "", topic.run or ""))
+        run = self.runs.get(topic.run) if topic.run is not None else None
         is_known = run is not None and (run.ended is not None or topic.rank in run.ranks.members)
         if is_known:  # others are of another node, or of a process without a status
             message = decode(payload, Iterations)
@@ -151,14 +152,9 @@ class Router:
         elif run is not None and not run.on_iterations(rank, message):
             raise DecodeError("repeats, goes backwards, or comes from the future")
 
-    def _on_metric(self, topic: ParsedTopic, payload: bytes) -> None:
-        metric = decode(payload, Metric)
-        if metric.run != topic.run:
-            raise DecodeError(f"the payload is for run {metric.run}, not for the topic's run")
-
     def _on_node_part(self, topic: ParsedTopic, payload: bytes) -> None:
         """Route another node's part of a run to the run, where this node leads it."""
-        run = self.runs.get((topic.job or "", topic.run or ""))
+        run = self.runs.get(topic.run) if topic.run is not None else None
         if not payload or run is None or not run.is_leader or topic.node in {None, self._config.node.name}:
             return
         if topic.leaf == "energy":
@@ -167,21 +163,20 @@ class Router:
             run.other_nodes.on_profile(topic.node or "", decode(payload, NodeProfile))
 
     def _on_plan(self, topic: ParsedTopic, payload: bytes) -> None:
-        run = self.runs.get((topic.job or "", topic.run or ""))
+        run = self.runs.get(topic.run) if topic.run is not None else None
         if not payload or run is None:
             return
         plan = decode(payload, RunPlan)
-        if plan.run != topic.run:
-            raise DecodeError(f"the payload is for run {plan.run}, not for the topic's run")
+        if (plan.node, plan.run) != (topic.node, run.identity.run):
+            raise DecodeError(f"the payload is of node {plan.node} for run {plan.run}, not of the topic's")
         run.on_plan(plan)
 
     def _start(self, key: RunKey) -> TrainingRun:
         """Start the task of a run that is new."""
         if len(self.runs) >= MAX_RUNS or self._tasks is None:
             raise DecodeError(f"{MAX_RUNS} runs on one node already")
-        job, name = key
         run = TrainingRun(
-            RunIdentity(job=job, run=name, node=self._config.node.name),
+            RunIdentity(user=key.user, job=key.job, run=key.run, node=self._config.node.name),
             config=self._config,
             clock=self._clock,
             signal=self._signal,
@@ -192,15 +187,15 @@ class Router:
             on_release=self._release_gpus,
         )
         self.runs[key] = run
-        self._tasks.create_task(self._attend(key, run), name=f"run[{job}/{name}]")
-        _LOGGER.info("%s/%s: started", *key)
+        self._tasks.create_task(self._attend(key, run), name=f"run[{key}]")
+        _LOGGER.info("%s: started", key)
         return run
 
     async def _attend(self, key: RunKey, run: TrainingRun) -> None:
         """Control a run, then retire it, and let its successor of the same name begin, where there is one."""
         await run.run(tick_s=self._tick_s)
         self.runs.pop(key)
-        _LOGGER.info("%s/%s: %s", *key, run.ended)
+        _LOGGER.info("%s: %s", key, run.ended)
         for rank, message in self._successors.pop(key):
             try:
                 if isinstance(message, RankStatus):
@@ -208,11 +203,11 @@ class Router:
                 else:
                     self._route_iterations(key, rank, message)
             except DecodeError as error:
-                self.invalid_messages.add(self._topics.rank(*key, rank, "status"), str(error))
+                self.invalid_messages.add(self._topics.rank(self._boot_id, key, rank, "status"), str(error))
 
     def _release_gpus(self, ended: TrainingRun) -> None:
         """Free the GPUs of a run that has ended, and grant the claims that waited for them: the oldest run first."""
-        key = ended.identity.job, ended.identity.run
+        key = ended.identity.key
         for uuid in self.claims.owned.get(key, ()):
             self._workers[uuid].meter.job = None
         for waiting_key, number in self.claims.release(key):
@@ -231,7 +226,7 @@ class Router:
             granted = self.claims.claim(key, rank, status.gpus)
         if isinstance(granted, ClaimRejection):
             if run.rejections.get(rank) != granted.code:
-                _LOGGER.warning("%s/%s: no limit is set: %s", *key, granted.detail)
+                _LOGGER.warning("%s: no limit is set: %s", key, granted.detail)
             run.rejections[rank] = granted.code
             return
         run.rejections.pop(rank, None)
@@ -239,11 +234,11 @@ class Router:
             if gpu.uuid not in run.gpus.uuids:
                 worker = self._workers[gpu.uuid]
                 run.add_gpu(worker.limiter, worker.meter)
-                worker.meter.job = key[0]
+                worker.meter.job = key.job
 
 
 def _sender(topic: ParsedTopic, run: str) -> tuple[RunKey, int]:
     """Return whose message it is; the run stands in the topic and in the message, and must be the same."""
-    if topic.job is None or topic.run is None or topic.rank is None or topic.run != run:
+    if topic.run is None or topic.rank is None or topic.run.run != run:
         raise DecodeError(f"the payload is for run {run}, not for the topic's run")
-    return (topic.job, topic.run), topic.rank
+    return topic.run, topic.rank

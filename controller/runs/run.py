@@ -77,7 +77,7 @@ class TrainingRun:
         """The checkpoint of this run before it was silent or the controller restarted, or of one that had its name."""
         self._is_resumed = False
         former_ranks = self._former.ranks if self._former else None
-        self.ranks = Ranks(name=f"{identity.job}/{identity.run}", lease_s=config.job.lease_s, checkpoints=former_ranks)
+        self.ranks = Ranks(name=str(identity.key), lease_s=config.job.lease_s, checkpoints=former_ranks)
         self.rejections: dict[int, str] = {}
         self.ended: End | None = None
         self._report_period_s = config.energy.period_s

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from controller.accounting.ranks import process_of
-from controller.runs.gpu_claims import RunKey
+from publishers.messages.topics import RunKey
 from publishers.messages.training import Iterations, RankStatus
 
 MAX_BUFFERED = 1_024

@@ -159,6 +159,7 @@ class _Service:
             spool=self._spool,
             metrics=self._metrics,
             unknown_run_s=self._heartbeat_period_s,
+            user_of=lambda job, run: subscriber.users.get((job, run)),
             was_answered=lambda job, run: subscriber.answers.first_answer(job, run) is not None,
         )
         yield "event writer", writer.run()

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._-]{1,64}\Z")]
 Text = Annotated[str, Meta(max_length=256)]
 Sentence = Annotated[str, Meta(max_length=1024)]
-TopicText = Annotated[str, Meta(min_length=1, max_length=512)]
+TopicText = Annotated[str, Meta(min_length=1, max_length=2048)]
 BatchSize = Annotated[int, Meta(ge=1, le=1 << 31)]
 Count = Annotated[int, Meta(ge=0, le=(1 << 53))]
 TimeS = Annotated[float, Meta(ge=0, le=1e11)]

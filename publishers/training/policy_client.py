@@ -162,9 +162,9 @@ class PolicyClient:
 
     def __init__(self, settings: Settings) -> None:
         topics = Topics(settings.root)
-        self.request_topic = topics.run(settings.job, settings.run, "trial/request")
-        self._answer_topic = topics.run(settings.job, settings.run, "trial/answer")
-        self._command_topic = topics.run(settings.job, settings.run, "command")
+        self.request_topic = topics.run(settings.key, "trial/request")
+        self._answer_topic = topics.run(settings.key, "trial/answer")
+        self._command_topic = topics.run(settings.key, "command")
         self._run = settings.run
         self._broker_url = settings.broker.url
         self._latest: BatchSizeQuery | None = None

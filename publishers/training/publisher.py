@@ -402,7 +402,8 @@ def publish_iterations(
             gpus: the GPUs of this process, by UUID or NVML's index; else those of `CUDA_VISIBLE_DEVICES`; else, once
                 the process has loaded CUDA, index `LOCAL_RANK` or 0.
             batch_size: samples an iteration; else the iterable's own `batch_size`.
-            username: our user name at the broker; else that in its URL.
+            username: our user name at the broker; else that in its URL. The job is this user's; without one, of the
+                login name.
             password: its password; else that in the URL, else in the file `GRIDCHASE_PASSWORD_FILE`.
             ca_file: the authorities that a broker with TLS is checked against; else `GRIDCHASE_CA_FILE`, or the
                 system's.

@@ -3,6 +3,7 @@
 | setting | argument, else |
 |---|---|
 | broker | `GRIDCHASE_BROKER` (`mqtt://host:port` or `mqtts://…`, also `user:password@`), else `mqtt://127.0.0.1:1883` |
+| user | username, else the login name |
 | job | `GRIDCHASE_JOB` |
 | run | `GRIDCHASE_RUN`, else torchrun's id, Slurm's (job and step), else random where there is one rank |
 | rank, world_size | `RANK`, `WORLD_SIZE`, else `SLURM_PROCID`, `SLURM_NTASKS`, else 0 and 1 |
@@ -27,7 +28,7 @@ import msgspec
 from msgspec import Meta
 
 from publishers.messages.codec import GpuRef
-from publishers.messages.topics import DEFAULT_ROOT, MAX_RANK, is_name
+from publishers.messages.topics import DEFAULT_ROOT, MAX_LABEL_BYTES, MAX_RANK, RunKey, is_label, is_name
 from publishers.messages.training import RankStatus
 from publishers.mqtt.broker_address import (
     DEFAULT_URL,
@@ -37,6 +38,7 @@ from publishers.mqtt.broker_address import (
     without_password,
 )
 from publishers.shared.boot_id import read_boot_id
+from publishers.shared.login_name import read_login_name
 from publishers.training.coerce import to_int, warn_once
 
 MAX_BATCH_SIZE: Final = 1 << 31
@@ -48,7 +50,6 @@ BROKER_SETTINGS: Final = SettingNames(
     ca_file="ca_file=… or GRIDCHASE_CA_FILE",
 )
 _MAX_PERIOD_S: Final = 3_600.0
-_MAX_BOOT_ID_LENGTH: Final = 256
 _NAME_RULE: Final = "must be 1 to 64 of A-Z a-z 0-9 . _ -"
 _ROOT: Final = re.compile(r"[^/#+\s\0][^#+\s\0]{0,127}(?<!/)\Z")
 _Gpus = Annotated[tuple[GpuRef, ...], Meta(max_length=64)]
@@ -89,6 +90,7 @@ class Settings:
     only once the process has loaded CUDA.
     """
 
+    user: str
     job: str
     run: str
     run_is_random: bool
@@ -103,6 +105,11 @@ class Settings:
     heartbeat_s: float
     boot_id: str
     host: str
+
+    @property
+    def key(self) -> RunKey:
+        """Return which run this is."""
+        return RunKey(self.user, self.job, self.run)
 
     def status(self, *, started_at_s: float) -> RankStatus:
         """Return the status of this rank while it runs."""
@@ -133,7 +140,9 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
         reader.faults.append(f"rank = {rank}: must be below world_size = {world_size}")
     run = reader.run(options.get("run"), world_size=world_size)
     gpus, batch_size = options.get("gpus"), options.get("batch_size")
+    broker = reader.broker(options)
     settings = Settings(
+        user=broker.username or read_login_name(),
         job=reader.name(options.get("job"), "job", "GRIDCHASE_JOB"),
         run=run or secrets.token_hex(6),
         run_is_random=run is None,
@@ -142,7 +151,7 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
         gpus=reader.gpus(gpus, world_size=world_size),
         gpus_are_guessed=gpus is None and "CUDA_VISIBLE_DEVICES" not in environ,
         batch_size=None if batch_size is None else reader.batch_size(batch_size),
-        broker=reader.broker(options),
+        broker=broker,
         root=str(options.get("root") or environ.get("GRIDCHASE_ROOT") or DEFAULT_ROOT),
         flush_s=reader.period_s(options.get("flush_s", 0.25), "flush_s"),
         heartbeat_s=reader.period_s(options.get("heartbeat_s", 10.0), "heartbeat_s"),
@@ -341,8 +350,9 @@ def _format_faults(settings: Settings) -> list[str]:
     faults = []
     if not _ROOT.match(settings.root):
         faults.append(f"root = {settings.root!r}: must be a topic of at most 128 characters without spaces, + and #")
-    if not 1 <= len(settings.boot_id) <= _MAX_BOOT_ID_LENGTH:
-        faults.append(f"boot_id = {settings.boot_id!r}: must have 1 to {_MAX_BOOT_ID_LENGTH} characters")
+    for argument, label in (("boot_id", settings.boot_id), ("username", settings.user)):
+        if not is_label(label):
+            faults.append(f"{argument} = {label!r}: must be 1 to {MAX_LABEL_BYTES} bytes of printable characters")
     try:
         msgspec.convert(settings.gpus, _Gpus)
     except msgspec.ValidationError:

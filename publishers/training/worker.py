@@ -127,13 +127,13 @@ class PublisherWorker:
         self._reached: bool | None = None
         self.policy_client = PolicyClient(settings)
         topics = Topics(settings.root)
-        job, run, rank = settings.job, settings.run, settings.rank
-        self._status_topic = topics.rank(job, run, rank, "status")
-        self._metric_topic = topics.run(job, run, "metric")
-        self._times_topic = topics.run(job, run, "trial/times")
-        self._failure_topic = topics.run(job, run, "trial/failure")
+        key, boot_id, rank = settings.key, settings.boot_id, settings.rank
+        self._status_topic = topics.rank(boot_id, key, rank, "status")
+        self._metric_topic = topics.run(key, "metric")
+        self._times_topic = topics.run(key, "trial/times")
+        self._failure_topic = topics.run(key, "trial/failure")
         self._events: deque[tuple[str, Message]] = deque(maxlen=_MAX_EVENTS)
-        self._iterations = IterationQueue(recorder, run=run, topic=topics.rank(job, run, rank, "iterations"))
+        self._iterations = IterationQueue(recorder, run=key.run, topic=topics.rank(boot_id, key, rank, "iterations"))
         self._connections = self._n_epochs_before = 0
         self._is_hopeless = self._has_logged_bad_message = self._has_published_total = False
         self._was_connected: bool | None = None
@@ -141,7 +141,7 @@ class PublisherWorker:
         self._is_closing = self._is_broken_off = False
         self._woken = threading.Event()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"gridchase[{job}]", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"gridchase[{key.job}]", daemon=True)
 
     def start(self) -> None:
         """Start the thread.

@@ -32,7 +32,7 @@ from policies.service.metrics import Metrics
 from policies.service.store.store import open_store
 from policies.service.trials.repository import TrialRepository
 from publishers.messages.codec import encode
-from publishers.messages.topics import Topics
+from publishers.messages.topics import RunKey, Topics
 from tests.fakes import FakeBus
 from tests.policies.service.memory_store import final_energy, trial_request
 from tests.scenarios.site import Site, Training, prior_gpu
@@ -143,17 +143,18 @@ async def _policy_trips(state_dir: Path) -> dict[str, Trace]:
             spool=spool,
             metrics=metrics,
             unknown_run_s=60.0,
+            user_of=lambda _job, _run: "alice",
         )
 
         async def request(run: str) -> None:
-            reply_to = topics.run("resnet50", run, "trial/answer")
+            reply_to = topics.run(RunKey("alice", "resnet50", run), "trial/answer")
             message = trial_request(run=run, correlation=run, reply_to=reply_to)
-            bus.publish(topics.run("resnet50", run, "trial/request"), encode(message), qos=1)
+            bus.publish(topics.run(RunKey("alice", "resnet50", run), "trial/request"), encode(message), qos=1)
             await responder.answer(await subscriber.requests.get())
 
         async def end(run: str) -> None:
             energy = final_energy(run=run, reached=True, batch_size=32)
-            bus.publish(topics.run("resnet50", run, "energy"), encode(energy), qos=1, retain=True)
+            bus.publish(topics.run(RunKey("alice", "resnet50", run), "energy"), encode(energy), qos=1, retain=True)
             await writer.write(await subscriber.events.get())
 
         for run in ("r1", "r2"):

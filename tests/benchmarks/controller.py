@@ -26,13 +26,19 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from controller.cli.verb import VERSION
 from publishers.messages.codec import encode
-from publishers.messages.topics import Topics
+from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import Iterations, RankStatus, pack_ends
 from publishers.shared.boot_id import read_boot_id
 from tests.live.conftest import _PLAIN, Mosquitto, wait_until
 
 TABLE = Path(__file__).with_suffix(".md")
 TOPICS = Topics()
+
+
+def _rank_topic(run: str, leaf: str) -> str:
+    return TOPICS.rank(read_boot_id(), RunKey("alice", "bench", run), 0, leaf)
+
+
 N_RUNS = 8
 BATCH = 100
 INGEST_S = 5.0
@@ -49,7 +55,7 @@ class Trainer:
     def __init__(self, port: int) -> None:
         self.counted: dict[str, int] = {}
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2)
-        self._client.on_connect = lambda client, *_: client.subscribe(TOPICS.all_runs("energy"), 0)
+        self._client.on_connect = lambda client, *_: client.subscribe(TOPICS.run_filter("energy"), 0)
         self._client.on_message = self._take
         self._client.connect("127.0.0.1", port)
         self._client.loop_start()
@@ -68,7 +74,7 @@ class Trainer:
             started_at_s=1.0,
             heartbeat_s=10.0,
         )
-        self._client.publish(TOPICS.rank("bench", run, 0, "status"), encode(status), 1)
+        self._client.publish(_rank_topic(run, "status"), encode(status), 1)
 
     def send(self, run: str, begin_ns: int, ends_ns: "array[int]") -> None:
         """Publish iterations."""
@@ -83,7 +89,9 @@ class Trainer:
             epoch=0,
             dropped=0,
         )
-        self._client.publish(TOPICS.rank("bench", run, 0, "iterations"), encode(message), 0)
+        self._client.publish(
+            TOPICS.rank(read_boot_id(), RunKey("alice", "bench", run), 0, "iterations"), encode(message), 0
+        )
 
     def close(self) -> None:
         """Leave."""

@@ -8,8 +8,10 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
 from publishers.messages.codec import decode
-from publishers.messages.topics import Topics
+from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import Iterations, RankStatus
+from publishers.shared.boot_id import read_boot_id
+from tests.fakes import USER
 from tests.live.conftest import TIMEOUT_S
 
 
@@ -45,11 +47,11 @@ class Subscriber:
         self._client.loop_stop()
 
     def iterations(self, run: str = "r1") -> list[Iterations]:
-        topic = Topics(self._root).rank("toy", run, 0, "iterations")
+        topic = Topics(self._root).rank(read_boot_id(), RunKey(USER, "toy", run), 0, "iterations")
         return [decode(payload, Iterations) for seen, payload, _ in self.seen if seen == topic]
 
     def statuses(self, run: str = "r1") -> list[RankStatus]:
-        topic = Topics(self._root).rank("toy", run, 0, "status")
+        topic = Topics(self._root).rank(read_boot_id(), RunKey(USER, "toy", run), 0, "status")
         return [decode(payload, RankStatus) for seen, payload, _ in self.seen if seen == topic]
 
     def n_iterations(self) -> int:

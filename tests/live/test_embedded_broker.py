@@ -177,7 +177,7 @@ def guarded_broker(tmp_path: Path, shipped_conf: str) -> Iterator[Mosquitto]:
     """Start the shipped configuration with its block for other machines enabled, and four users."""
     make_certificates(tmp_path)
     shutil.copy(DEPLOY / "mosquitto.acl", tmp_path / "gridchase.acl")
-    for user in ("node-a", "resnet50", "dashboard", "policy"):
+    for user in ("node-a", "alice", "dashboard", "policy"):
         add_user(tmp_path / "gridchase.passwd", user, "secret")
     conf = re.sub(r"^#([a-z])", r"\1", shipped_conf, flags=re.MULTILINE)
     conf = conf.replace("\nlistener 8883 0.0.0.0", "\nlistener {port} 127.0.0.1")
@@ -193,29 +193,39 @@ def guarded_broker(tmp_path: Path, shipped_conf: str) -> Iterator[Mosquitto]:
 
 ROOT = "gridchase/v1"
 ASKED, TOLD = ("trial/request", "trial/times", "trial/failure"), ("trial/answer", "command")
+RANK = "job/resnet50/run/1/rank/0"
 ALLOWED = {
-    "resnet50": [f"{ROOT}/job/resnet50/run/1/{leaf}" for leaf in ("rank/0/status", "metric", *ASKED)],
+    "alice": [
+        f"{ROOT}/host/boot/user/alice/{RANK}/status",
+        *(f"{ROOT}/user/alice/job/resnet50/run/1/{leaf}" for leaf in ("metric", *ASKED)),
+    ],
     "node-a": [
         f"{ROOT}/node/node-a/gpu/GPU-1/limit",
-        *(f"{ROOT}/job/bert/run/1/{leaf}" for leaf in ("energy", "plan", "node/node-a/profile")),
+        f"{ROOT}/node/node-a/plan/bob/bert/1",
+        *(f"{ROOT}/user/bob/job/bert/run/1/{leaf}" for leaf in ("energy", "profile", "node/node-a/profile")),
         f"{ROOT}/grid/DE/carbon",
     ],
-    "policy": [f"{ROOT}/job/bert/run/1/{leaf}" for leaf in TOLD],
+    "policy": [f"{ROOT}/user/bob/job/bert/run/1/{leaf}" for leaf in TOLD],
 }
 REFUSED = {
-    "resnet50": [
-        f"{ROOT}/job/bert/run/1/rank/0/status",
-        *(f"{ROOT}/job/resnet50/run/1/{leaf}" for leaf in ("energy", "plan", "node/node-a/profile", *TOLD)),
+    "alice": [
+        f"{ROOT}/host/boot/user/bob/{RANK}/status",
+        f"{ROOT}/node/node-a/plan/alice/resnet50/1",
+        f"{ROOT}/user/bob/job/resnet50/run/1/metric",
+        *(f"{ROOT}/user/alice/job/resnet50/run/1/{leaf}" for leaf in ("energy", "node/node-a/profile", *TOLD)),
     ],
     "node-a": [
         f"{ROOT}/node/node-b/status",
-        *(f"{ROOT}/job/bert/run/1/{leaf}" for leaf in ("rank/0/iterations", "node/node-b/profile")),
+        f"{ROOT}/node/node-b/plan/bob/bert/1",
+        f"{ROOT}/host/boot/user/bob/{RANK}/iterations",
+        f"{ROOT}/user/bob/job/bert/run/1/node/node-b/profile",
     ],
     "policy": [
         f"{ROOT}/node/node-a/gpu/GPU-1/limit",
-        *(f"{ROOT}/job/bert/run/1/{leaf}" for leaf in ("plan", *ASKED)),
+        f"{ROOT}/node/node-a/plan/bob/bert/1",
+        *(f"{ROOT}/user/bob/job/bert/run/1/{leaf}" for leaf in ASKED),
     ],
-    "dashboard": [f"{ROOT}/node/node-a/status", f"{ROOT}/job/bert/run/1/command"],
+    "dashboard": [f"{ROOT}/node/node-a/status", f"{ROOT}/user/bob/job/bert/run/1/command"],
 }
 
 

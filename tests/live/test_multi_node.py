@@ -57,7 +57,7 @@ class Heard:
 
     def __init__(self, bus: MqttClient) -> None:
         self.latest: dict[str, bytes] = {}
-        bus.subscribe(Topics().root + "/job/#", lambda topic, payload: self.latest.update({topic: payload}), qos=1)
+        bus.subscribe(Topics().root + "/#", lambda topic, payload: self.latest.update({topic: payload}), qos=1)
 
     def last(self, ending: str, kind: type[Any]) -> Any:  # noqa: ANN401 — of that kind
         return next((decode(raw, kind) for topic, raw in self.latest.items() if topic.endswith(ending) and raw), None)

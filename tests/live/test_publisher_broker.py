@@ -13,9 +13,10 @@ import pytest
 
 from publishers import Publisher
 from publishers.messages.codec import Outgoing, decode
-from publishers.messages.topics import Topics
+from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import RankStatus
 from publishers.mqtt.broker_address import BrokerAddress
+from publishers.shared.boot_id import read_boot_id
 from publishers.training.paho_client import PahoConnection
 from publishers.training.publisher import PublishedIterable, PublishedSized
 from tests.live.conftest import Mosquitto, SecureMosquitto, wait_until
@@ -159,7 +160,12 @@ def test_the_publisher_connects_with_password_and_tls(secure_broker: SecureMosqu
         wait_until(lambda: publisher._worker and publisher._worker._connections == 1)
         list(PublishedSized(range(100), publisher))
         publisher.metric(0.5)
-    assert asyncio.run(_last_status(secure_broker, Topics().rank("toy", "r1", 0, "status"))).state == "finished"
+    assert (
+        asyncio.run(
+            _last_status(secure_broker, Topics().rank(read_boot_id(), RunKey("node", "toy", "r1"), 0, "status"))
+        ).state
+        == "finished"
+    )
 
 
 @pytest.mark.parametrize(

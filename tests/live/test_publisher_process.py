@@ -14,9 +14,10 @@ import pytest
 
 from publishers import Publisher
 from publishers.messages.codec import decode
-from publishers.messages.topics import Topics
+from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import Iterations, Metric
 from publishers.training.publisher import PublishedSized
+from tests.fakes import USER
 from tests.live.conftest import Mosquitto, wait_until
 from tests.live.subscriber import listening
 
@@ -165,7 +166,7 @@ def test_a_metric_arrives(broker: Mosquitto) -> None:
     with listening(broker.port) as subscriber:
         with Publisher(job="toy", run="r1", rank=0, world_size=1, broker=broker.url) as publisher:
             publisher.metric(0.76, reached=True)
-        topic = Topics().run("toy", "r1", "metric")
+        topic = Topics().run(RunKey(USER, "toy", "r1"), "metric")
         wait_until(lambda: any(seen == topic for seen, _, _ in subscriber.seen))
         payload = next(payload for seen, payload, _ in subscriber.seen if seen == topic)
         assert decode(payload, Metric) == Metric(run="r1", epoch=0, value=0.76, reached=True)

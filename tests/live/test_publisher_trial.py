@@ -12,10 +12,11 @@ import pytest
 
 from publishers import Publisher
 from publishers.messages.codec import MAX_MESSAGE_BYTES, Outgoing, decode, encode
-from publishers.messages.topics import Topics
+from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import TrialFailure, TrialRequest
 from publishers.mqtt.broker_address import BrokerAddress
 from publishers.training.paho_client import PahoConnection
+from tests.fakes import USER
 from tests.live.conftest import Mosquitto, wait_until
 from tests.live.trial_service import SIZES, answer, publisher_at, serving
 
@@ -116,7 +117,7 @@ def test_a_flood_does_not_delay_the_right_answers_and_commands(broker: Mosquitto
         with publisher_at(broker.url, flush_s=0.02) as publisher:
             assert publisher.batch_size(SIZES, default=32) == 16
             for _ in range(500):
-                service._client.publish(Topics().run("toy", "r1", "command"), b"{}", qos=1)
+                service._client.publish(Topics().run(RunKey(USER, "toy", "r1"), "command"), b"{}", qos=1)
             service.stop()
             wait_until(lambda: publisher.should_stop)
         wait_until(lambda: service.statuses()[-1].state == "finished")

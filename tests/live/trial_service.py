@@ -10,9 +10,10 @@ from paho.mqtt.enums import CallbackAPIVersion
 from publishers import Publisher
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import Command
-from publishers.messages.topics import Topics
+from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import RankStatus, TrialAnswer, TrialRequest
 from publishers.training.paho_client import _set_no_delay
+from tests.fakes import USER
 from tests.live.conftest import TIMEOUT_S
 
 SIZES = [8, 16, 32, 64]
@@ -42,7 +43,7 @@ class Service:
         self._client = Client(CallbackAPIVersion.VERSION2)
         self._client.reconnect_delay_set(min_delay=1, max_delay=1)
         self._client.on_socket_open = _set_no_delay
-        self._client.on_connect = lambda client, *_: client.subscribe("gridchase/v1/job/#", qos=1) and None
+        self._client.on_connect = lambda client, *_: client.subscribe("gridchase/v1/#", qos=1) and None
         self._client.on_subscribe = lambda *_: self._subscribed.set()
         self._client.on_message = self._hear
         self._client.connect("127.0.0.1", port)
@@ -60,7 +61,7 @@ class Service:
     def stop(self, run: str = "r1") -> None:
         """Tell a run to stop."""
         command = Command(command="stop", reason="it costs more than 5e5 J")
-        self._client.publish(Topics().run("toy", run, "command"), encode(command), qos=1)
+        self._client.publish(Topics().run(RunKey(USER, "toy", run), "command"), encode(command), qos=1)
 
     def payloads(self, leaf: str) -> list[bytes]:
         return [payload for topic, payload in self.heard if topic.endswith(leaf)]

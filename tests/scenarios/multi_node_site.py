@@ -9,7 +9,7 @@ from pathlib import Path
 from controller.app import NodeContext
 from publishers.messages.codec import decode
 from publishers.messages.reports import LimitChange, NodeProfile, RunPlan
-from tests.fakes import MIDNIGHT_S, FakeBus, FakeGpu, LoopClock
+from tests.fakes import KEY, MIDNIGHT_S, FakeBus, FakeGpu, LoopClock
 from tests.scenarios.site import POWER_RATIO, PRIOR_W, TOPICS, Site, Training
 
 HOUR_S = 3_600.0
@@ -62,12 +62,12 @@ class NodeSite(Site):
 
     def parts(self) -> list[NodeProfile]:
         """Return the profiles that this node published."""
-        topic = TOPICS.run_on_node("resnet50", "run-1", self.name, "profile")
+        topic = TOPICS.run_on_node(KEY, self.name, "profile")
         return [decode(payload, NodeProfile) for payload in self.bus.payloads(topic)]
 
     def plans(self) -> list[RunPlan]:
         """Return the plans that the leader published."""
-        return [decode(payload, RunPlan) for payload in self.bus.payloads(TOPICS.run("resnet50", "run-1", "plan"))]
+        return [decode(payload, RunPlan) for payload in self.bus.payloads(TOPICS.plan(self.name, KEY))]
 
 
 class MultiNodeSite:

@@ -17,9 +17,9 @@ from policies.providers.catalogue import Source
 from policies.providers.sources.constant import ConstantProvider
 from publishers.messages.codec import Message, Outgoing, decode, encode
 from publishers.messages.reports import LimitChange, ProfileReport, RunEnergy
-from publishers.messages.topics import Topics
+from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import Iterations, RankStatus, pack_ends
-from tests.fakes import MIDNIGHT_S, FakeBackend, FakeBus, FakeGpu, LoopClock
+from tests.fakes import MIDNIGHT_S, USER, FakeBackend, FakeBus, FakeGpu, LoopClock
 
 BOOT_ID = "this-boot"
 NODE = "node-a"
@@ -101,12 +101,18 @@ class Site:
     def profiles(self, job: str = "resnet50", run: str = "run-1") -> list[ProfileReport]:
         """Return what was published of a run's curve."""
         return [
-            decode(payload, ProfileReport) for payload in self.bus.payloads(TOPICS.run(job, run, "profile")) if payload
+            decode(payload, ProfileReport)
+            for payload in self.bus.payloads(TOPICS.run(RunKey(USER, job, run), "profile"))
+            if payload
         ]
 
     def energies(self, job: str = "resnet50", run: str = "run-1") -> list[RunEnergy]:
         """Return what was published of a run's energy."""
-        return [decode(payload, RunEnergy) for payload in self.bus.payloads(TOPICS.run(job, run, "energy")) if payload]
+        return [
+            decode(payload, RunEnergy)
+            for payload in self.bus.payloads(TOPICS.run(RunKey(USER, job, run), "energy"))
+            if payload
+        ]
 
     def _connect(self, will: Outgoing, birth: Callable[[], Iterable[Outgoing]]) -> FakeBus:
         self.bus.will, self.bus.birth = will, birth
@@ -205,7 +211,7 @@ class Training:
         self._publish("iterations", message, retain=False)
 
     def _publish(self, leaf: str, message: Message, *, retain: bool) -> None:
-        topic = TOPICS.rank(self._job, self._run, self._rank, leaf)
+        topic = TOPICS.rank(self._status.boot_id, RunKey(USER, self._job, self._run), self._rank, leaf)
         self._bus.publish(topic, encode(message), qos=int(retain), retain=retain)
 
 

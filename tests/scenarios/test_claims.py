@@ -35,7 +35,7 @@ async def test_a_gpu_of_another_run_is_granted_when_it_is_free(
         await second.train(600)
         assert {change.job for change in site.limits(gpu)[-2:]} == {"bert"}
         assert len(site.profiles("bert", "run-2")[-1].points) >= 2
-    assert caplog.text.count("GPU-fake-0 belongs to resnet50/run-1") == 1, "logged once, not at each heartbeat"
+    assert caplog.text.count("GPU-fake-0 belongs to alice/resnet50/run-1") == 1, "logged once, not at each heartbeat"
 
 
 @pytest.mark.parametrize("duration_s", [60, 700])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from publishers.messages.codec import encode
-from tests.fakes import FakeGpu
+from tests.fakes import KEY, FakeGpu
 from tests.scenarios.multi_node_site import MultiNodeSite
 from tests.scenarios.site import POWER_RATIO, PRIOR_W, TOPICS, Training, energy_j, rate_per_s
 
@@ -82,7 +82,7 @@ async def test_the_retained_plan_of_a_leader_that_is_gone_is_not_followed(tmp_pa
         await site.train(700)
         plan = site.a.plans()[-1]
     assert plan.power_limit_w is not None
-    site.b.bus.publish(TOPICS.run("resnet50", "run-1", "plan"), encode(plan), retain=True)
+    site.b.bus.publish(TOPICS.plan("node-a", KEY), encode(plan), retain=True)
     site.gpu_b.history.clear()
     async with site.controlled(site.b):
         await site.train(600)

@@ -11,7 +11,7 @@ import pytest
 
 from publishers.messages.codec import decode
 from publishers.messages.reports import LimitChange, RunEnergy
-from tests.fakes import MIDNIGHT_S, FakeGpu
+from tests.fakes import KEY, MIDNIGHT_S, FakeGpu
 from tests.scenarios.site import (
     HOUR_S,
     LADDER_W,
@@ -112,8 +112,8 @@ async def test_the_final_account_agrees_with_what_the_gpu_really_used(tmp_path: 
 async def test_only_the_final_account_is_retained_and_the_nodes_part_with_it(tmp_path: Path) -> None:
     site = Site(tmp_path, [prior_gpu()], STATIC)
     training = Training(site)
-    energy_topic = TOPICS.run("resnet50", "run-1", "energy")
-    part_topic = TOPICS.run_on_node("resnet50", "run-1", NODE)
+    energy_topic = TOPICS.run(KEY, "energy")
+    part_topic = TOPICS.run_on_node(KEY, NODE)
     async with site.controlled():
         await training.train(600)
         assert energy_topic not in site.bus.retained

@@ -88,11 +88,11 @@ class BusMonitor:
 
     def subscribe(self, bus: Bus, topics: Topics) -> None:
         """Subscribe to the controller's topics."""
-        bus.subscribe(topics.node_status("+"), _decoded(NodeStatus, self._on_node_status), qos=1)
-        bus.subscribe(topics.gpu("+", "+", "energy"), _decoded(GpuEnergy, self._on_gpu_energy))
-        bus.subscribe(topics.gpu("+", "+", "limit"), _decoded(LimitChange, self._on_limit_change), qos=1)
-        bus.subscribe(topics.all_runs("profile"), _decoded(ProfileReport, self._on_profile), qos=1)
-        bus.subscribe(topics.all_runs("energy"), _decoded(RunEnergy, self._on_run_energy), qos=1)
+        bus.subscribe(topics.node_status(None), _decoded(NodeStatus, self._on_node_status), qos=1)
+        bus.subscribe(topics.gpu(None, None, "energy"), _decoded(GpuEnergy, self._on_gpu_energy))
+        bus.subscribe(topics.gpu(None, None, "limit"), _decoded(LimitChange, self._on_limit_change), qos=1)
+        bus.subscribe(topics.run_filter("profile"), _decoded(ProfileReport, self._on_profile), qos=1)
+        bus.subscribe(topics.run_filter("energy"), _decoded(RunEnergy, self._on_run_energy), qos=1)
 
     def _on_node_status(self, status: NodeStatus) -> None:
         if status.state == "online":

@@ -38,10 +38,11 @@ from policies.service.store.store import open_store
 from policies.service.trials.jobs import JobRepository
 from publishers.messages.codec import encode
 from publishers.messages.reports import RunEnergy
-from publishers.messages.topics import Topics
+from publishers.messages.topics import RunKey, Topics
 from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient
 from publishers.mqtt.embedded_broker import EmbeddedBroker
+from publishers.shared.login_name import read_login_name
 
 MAX_RECURRENCES: Final = 1_000
 START_TIMEOUT_S: Final = 20.0
@@ -210,7 +211,7 @@ async def _has_ended(trials: JobRepository, task: RunTask) -> bool:
 
 
 def _publish(bus: MqttClient, task: RunTask, energy: RunEnergy) -> None:
-    topic = Topics().run(task.job.name, task.run, "energy")
+    topic = Topics().run(RunKey(read_login_name(), task.job.name, task.run), "energy")
     bus.publish(topic, encode(energy), qos=1 if energy.final else 0, retain=energy.final)
 
 

@@ -14,7 +14,7 @@ from policies.service.ports import MessageBus
 from policies.service.trials.repository import TrialRepository
 from publishers.messages.codec import encode
 from publishers.messages.reports import Command
-from publishers.messages.topics import Topics
+from publishers.messages.topics import RunKey, Topics
 from publishers.shared.recent_dict import RecentDict
 
 TIMEOUT_S: Final = 10.0
@@ -35,6 +35,7 @@ class EventWriter:
         spool: takes events while the database is unavailable.
         metrics: counts stored events.
         unknown_run_s: how long heartbeats and progress of a run without a trial are ignored [s].
+        user_of: whose run it is, by job and run; None where that is not known.
         was_answered: whether a run has got a batch size meanwhile: it publishes its status before it asks.
     """
 
@@ -48,6 +49,7 @@ class EventWriter:
         spool: EventSpool,
         metrics: Metrics,
         unknown_run_s: float,
+        user_of: Callable[[str, str], str | None],
         was_answered: Callable[[str, str], bool] = lambda _job, _run: False,
     ) -> None:
         self._events = events
@@ -57,6 +59,7 @@ class EventWriter:
         self._spool = spool
         self._metrics = metrics
         self._unknown_run_s = unknown_run_s
+        self._user_of = user_of
         self._was_answered = was_answered
         self._unknown_until_s: RecentDict[tuple[str, str], float] = RecentDict(MAX_RUNS)
         self._stopped: RecentDict[tuple[str, str], str] = RecentDict(MAX_RUNS)
@@ -103,8 +106,11 @@ class EventWriter:
 
     def _order_stop(self, event: RunEvent, why: str) -> None:
         """Tell the run to stop, with each report that exceeds its bound."""
+        user = self._user_of(event.job, event.run)
+        if user is None:  # the run has said nothing since this process started: its next report tells
+            return
         command = Command(command="stop", reason=why[:MAX_REASON])
-        self._bus.publish(self._topics.run(event.job, event.run, "command"), encode(command), qos=1)
+        self._bus.publish(self._topics.run(RunKey(user, event.job, event.run), "command"), encode(command), qos=1)
         if (event.job, event.run) not in self._stopped:
             _LOGGER.info("%s/%s: ordered to stop: %s", event.job, event.run, why)
         self._stopped[event.job, event.run] = why

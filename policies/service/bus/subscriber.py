@@ -24,7 +24,7 @@ from policies.service.ports import MessageBus
 from policies.service.records import IterationTime, Timing
 from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import RunEnergy
-from publishers.messages.topics import ParsedTopic, Topics
+from publishers.messages.topics import ParsedTopic, RunKey, Topics
 from publishers.messages.training import Metric, RankStatus, TrialAnswer, TrialFailure, TrialRequest, TrialTimes
 from publishers.mqtt.client import Handler
 from publishers.shared.invalid_messages import InvalidMessages
@@ -53,6 +53,7 @@ class EventSubscriber:
         events: when full, progress and heartbeats are dropped; final events only where there is nothing else.
         run_ends: the runs that are about to be over; its `run` is a task of the service.
         answers: what runs were told first, by whichever process.
+        users: whose run it is, by job and run.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class EventSubscriber:
         self.events: EventQueue[RunEvent] = EventQueue(MAX_EVENTS, name="events of runs", merge=merge)
         self.run_ends = PendingRunEnds(self._queue, grace_s=grace_s)
         self.answers = AnswerCache()
+        self.users: RecentDict[tuple[str, str], str] = RecentDict(MAX_HEARTBEATS)
         self._topics = topics
         self._clock_s = clock_s
         self._heartbeat_period_s = heartbeat_period_s
@@ -71,67 +73,68 @@ class EventSubscriber:
     def subscribe(self, bus: MessageBus) -> None:
         """Subscribe, from the next connection on or at once."""
         topics = self._topics
-        bus.subscribe(topics.all_runs("trial/request"), self._handler(TrialRequest, self._on_request), qos=1)
-        bus.subscribe(topics.all_runs("trial/answer"), self._handler(TrialAnswer, self._on_answer), qos=1)
-        bus.subscribe(topics.all_runs("trial/times"), self._handler(TrialTimes, self._on_times), qos=1)
-        bus.subscribe(topics.all_runs("trial/failure"), self._handler(TrialFailure, self._on_failure), qos=1)
-        bus.subscribe(topics.all_runs("metric"), self._handler(Metric, self._on_metric), qos=1)
-        bus.subscribe(topics.all_runs("energy"), self._handler(RunEnergy, self._on_energy), qos=1)
-        bus.subscribe(topics.rank("+", "+", 0, "status"), self._handler(RankStatus, self._on_status), qos=1)
+        bus.subscribe(topics.run_filter("trial/request"), self._handler(TrialRequest, self._on_request), qos=1)
+        bus.subscribe(topics.run_filter("trial/answer"), self._handler(TrialAnswer, self._on_answer), qos=1)
+        bus.subscribe(topics.run_filter("trial/times"), self._handler(TrialTimes, self._on_times), qos=1)
+        bus.subscribe(topics.run_filter("trial/failure"), self._handler(TrialFailure, self._on_failure), qos=1)
+        bus.subscribe(topics.run_filter("metric"), self._handler(Metric, self._on_metric), qos=1)
+        bus.subscribe(topics.run_filter("energy"), self._handler(RunEnergy, self._on_energy), qos=1)
+        bus.subscribe(topics.rank_filter("status", rank=0), self._handler(RankStatus, self._on_status), qos=1)
 
-    def _handler(self, kind: type[OfRun], on_message: Callable[[str, OfRun], None]) -> Handler:
+    def _handler(self, kind: type[OfRun], on_message: Callable[[RunKey, OfRun], None]) -> Handler:
         """Return a handler that decodes messages of a kind, and counts invalid ones."""
 
         def handle(topic: str, payload: bytes) -> None:
             parsed = self._topics.parse(topic)
-            if parsed is None or parsed.job is None or parsed.run is None:
+            if parsed is None or parsed.run is None:
                 self.invalid_messages.add("(foreign topics)", f"not a topic of runs: {topic[:80]!r}")
             elif payload:  # an empty one deletes a retained message
                 try:
                     message = decode(payload, kind)
-                    if message.run != parsed.run:
+                    if message.run != parsed.run.run:
                         raise DecodeError(f"the payload is for run {message.run}, not for the topic's run")  # noqa: TRY301 — counted like any other
-                    on_message(parsed.job, message)
+                    self.users[parsed.run.job, parsed.run.run] = parsed.run.user
+                    on_message(parsed.run, message)
                 except DecodeError as error:
                     self.invalid_messages.add(topic, str(error))
 
         return handle
 
-    def _on_request(self, job: str, request: TrialRequest) -> None:
-        self._check_reply_topic(job, request.run, request.reply_to)
+    def _on_request(self, key: RunKey, request: TrialRequest) -> None:
+        self._check_reply_topic(key, request.reply_to)
         now_s = asyncio.get_running_loop().time()
-        first_s = self.answers.asked_since_s(job, request, loop_s=now_s)
-        pending = PendingRequest(job=job, request=request, at_s=self._clock_s(), first_s=first_s, last_s=now_s)
-        self.requests.put((job, request.run), pending, job=job)  # a repeated request replaces the one that waits
+        first_s = self.answers.asked_since_s(key.job, request, loop_s=now_s)
+        pending = PendingRequest(job=key.job, request=request, at_s=self._clock_s(), first_s=first_s, last_s=now_s)
+        self.requests.put((key.job, key.run), pending, job=key.job)  # a repeated request replaces the one that waits
 
-    def _check_reply_topic(self, job: str, run: str, reply_to: str) -> None:
+    def _check_reply_topic(self, key: RunKey, reply_to: str) -> None:
         """Refuse reply topics that belong to another run, or to another kind of message."""
-        answer = self._topics.run(job, run, "trial/answer")
-        is_below = reply_to.startswith(self._topics.run(job, run, ""))
+        answer = self._topics.run(key, "trial/answer")
+        is_below = reply_to.startswith(self._topics.run(key, ""))
         parsed = self._topics.parse(reply_to)
-        is_other = parsed not in {None, ParsedTopic(leaf="trial/answer", job=job, run=run)}
+        is_other = parsed not in {None, ParsedTopic(leaf="trial/answer", run=key)}
         if not is_below or is_other or any(c in reply_to for c in "+#\0"):
             raise DecodeError(f"reply_to = {reply_to!r}: must be {answer}")
 
-    def _on_answer(self, job: str, answer: TrialAnswer) -> None:
+    def _on_answer(self, key: RunKey, answer: TrialAnswer) -> None:
         loop_s = asyncio.get_running_loop().time()
-        event = self.answers.add_answer(job, answer, at_s=self._clock_s(), loop_s=loop_s)
+        event = self.answers.add_answer(key.job, answer, at_s=self._clock_s(), loop_s=loop_s)
         if event is not None:
             self._queue(event)
 
-    def _on_times(self, job: str, message: TrialTimes) -> None:
+    def _on_times(self, key: RunKey, message: TrialTimes) -> None:
         times = tuple(
             IterationTime(batch_size=size, iteration_time_s=time_s)
             for size, time_s in zip(message.batch_sizes, message.iteration_times_s, strict=True)
         )
         timing = Timing(times=times, too_large=message.too_large, batch_size=message.batch_size)
-        self._queue(BatchSizesTimed(job=job, run=message.run, at_s=self._clock_s(), timing=timing))
+        self._queue(BatchSizesTimed(job=key.job, run=message.run, at_s=self._clock_s(), timing=timing))
 
-    def _on_failure(self, job: str, message: TrialFailure) -> None:
+    def _on_failure(self, key: RunKey, message: TrialFailure) -> None:
         failure = f"{message.reason}: {message.detail}" if message.detail else message.reason
         self._queue(
             TrialFailed(
-                job=job,
+                job=key.job,
                 run=message.run,
                 at_s=self._clock_s(),
                 failure=failure[:MAX_FAILURE],
@@ -139,10 +142,10 @@ class EventSubscriber:
             )
         )
 
-    def _on_metric(self, job: str, message: Metric) -> None:
+    def _on_metric(self, key: RunKey, message: Metric) -> None:
         self._queue(
             MetricReported(
-                job=job,
+                job=key.job,
                 run=message.run,
                 at_s=self._clock_s(),
                 epoch=message.epoch,
@@ -151,21 +154,21 @@ class EventSubscriber:
             )
         )
 
-    def _on_energy(self, job: str, energy: RunEnergy) -> None:
+    def _on_energy(self, key: RunKey, energy: RunEnergy) -> None:
         if energy.final:
-            self.run_ends.cancel(job, energy.run)
-        self._queue(EnergyReported(job=job, run=energy.run, at_s=self._clock_s(), energy=energy))
+            self.run_ends.cancel(key.job, energy.run)
+        self._queue(EnergyReported(job=key.job, run=energy.run, at_s=self._clock_s(), energy=energy))
 
-    def _on_status(self, job: str, status: RankStatus) -> None:
+    def _on_status(self, key: RunKey, status: RankStatus) -> None:
         run, at_s = status.run, self._clock_s()
         if status.state == "running":
-            self.run_ends.cancel(job, run)  # a lost connection came back
-            if self._is_heartbeat_due(job, run):
-                self._queue(Heartbeat(job=job, run=run, at_s=at_s))
+            self.run_ends.cancel(key.job, run)  # a lost connection came back
+            if self._is_heartbeat_due(key.job, run):
+                self._queue(Heartbeat(job=key.job, run=run, at_s=at_s))
             return
         self.run_ends.schedule(
             RunEnded(
-                job=job,
+                job=key.job,
                 run=run,
                 at_s=at_s,
                 lost=status.state == "lost",

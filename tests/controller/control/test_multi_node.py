@@ -14,9 +14,9 @@ from publishers.messages.codec import decode
 from publishers.messages.reports import NodeProfile, NodeProfileEntry, RunPlan
 from publishers.messages.topics import Topics
 from tests.controller.messages import ns
-from tests.fakes import FakeBus
+from tests.fakes import KEY, FakeBus
 
-RUN = RunIdentity(job="resnet50", run="run-1", node="node-a")
+RUN = RunIdentity(**KEY._asdict(), node="node-a")
 TOPICS = Topics()
 LIMITS_W = (100.0, 200.0, 300.0)
 OWN = PowerProfile(
@@ -124,7 +124,7 @@ def published(*steps: tuple[Target | Blocked, float]) -> list[RunPlan]:
             wall_s=1.7e9 + now_s,
             now_ns=ns(now_s),
         )
-    return [decode(payload, RunPlan) for payload in bus.payloads(TOPICS.run("resnet50", "run-1", "plan"))]
+    return [decode(payload, RunPlan) for payload in bus.payloads(TOPICS.plan("node-a", KEY))]
 
 
 def test_the_same_plan_is_published_again_every_heartbeat_under_a_new_number() -> None:

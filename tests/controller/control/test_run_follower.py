@@ -21,9 +21,9 @@ from publishers.messages.reports import NodeProfile, RunPlan
 from publishers.messages.topics import Topics
 from tests.controller.messages import ns, rank_status
 from tests.controller.runs.router_bench import limit_state
-from tests.fakes import FakeBus, FakeGpu, FakeLimiter
+from tests.fakes import KEY, FakeBus, FakeGpu, FakeLimiter
 
-RUN = RunIdentity(job="resnet50", run="run-1", node="node-b")
+RUN = RunIdentity(**KEY._asdict(), node="node-b")
 PLAN = RunPlan(
     run="run-1",
     node="node-a",
@@ -71,7 +71,7 @@ class Bench:
 
     def published(self) -> list[NodeProfile]:
         """Return what was published of how it follows."""
-        topic = Topics().run_on_node("resnet50", "run-1", "node-b", "profile")
+        topic = Topics().run_on_node(KEY, "node-b", "profile")
         return [decode(payload, NodeProfile) for payload in self.bus.payloads(topic)]
 
     def observe(self, begin_s: float, *, duration_s: float = 1.0, energy_j: float = 180.0) -> None:

@@ -13,9 +13,9 @@ from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.router import GpuWorkers, Router
 from controller.runs.run import TrainingRun
 from publishers.messages.codec import Message, encode
-from publishers.messages.topics import Topics
+from publishers.messages.topics import RunKey, Topics
 from tests.controller.messages import BOOT_ID
-from tests.fakes import FakeBus, FakeGpu, FakeLimiter, FixedSignal, LoopClock
+from tests.fakes import USER, FakeBus, FakeGpu, FakeLimiter, FixedSignal, LoopClock
 
 TOPICS = Topics()
 NODE = "node-a"
@@ -69,11 +69,13 @@ class RouterBench:
     ) -> None:
         """Publish a message of a training process."""
         payload = message if isinstance(message, bytes) else encode(message)
-        self.bus.publish(TOPICS.rank(job, run, rank, leaf), payload, qos=1, retain=leaf == "status")
+        self.bus.publish(
+            TOPICS.rank(BOOT_ID, RunKey(USER, job, run), rank, leaf), payload, qos=1, retain=leaf == "status"
+        )
 
     def training_run(self, job: str = "resnet50", run: str = "run-1") -> TrainingRun:
         """Return a run."""
-        return self.router.runs[job, run]
+        return self.router.runs[RunKey(USER, job, run)]
 
     @property
     def n_bad(self) -> int:

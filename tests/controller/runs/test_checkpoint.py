@@ -21,9 +21,9 @@ from publishers.messages.reports import RunEnergy
 from publishers.messages.training import RankStatus
 from tests.controller.messages import BOOT_ID, iterations, rank_status
 from tests.controller.runs.router_bench import TOPICS, RouterBench, limit_state
-from tests.fakes import FakeGpu, LoopClock
+from tests.fakes import KEY, FakeGpu, LoopClock
 
-RUN = RunIdentity(job="resnet50", run="run-1", node="node-a")
+RUN = RunIdentity(**KEY._asdict(), node="node-a")
 ACCOUNT = AccountSnapshot(totals=EnergyTotals(energy_j=5.0, duration_s=2.0), until_ns=0, counters_j={"GPU-fake-0": 7.0})
 TOTALS = IterationTotals(
     n_iterations=4.0,
@@ -71,7 +71,7 @@ class Running:
 
 def last_energy(bench: RouterBench) -> RunEnergy:
     """Return the newest account of the run."""
-    return decode(bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy"))[-1], RunEnergy)
+    return decode(bench.bus.payloads(TOPICS.run(KEY, "energy"))[-1], RunEnergy)
 
 
 async def test_the_account_of_a_run_resumes_after_a_restart(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ async def test_a_checkpoint_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
         saved = checkpoints.load(RUN)
     assert saved is not None
     assert (saved.account, saved.ranks, saved.time_budget_start) == (ACCOUNT, RANKS, BUDGET_START)
-    assert checkpoints.load(RunIdentity(job="resnet50", run="run-2", node="node-a")) is None
+    assert checkpoints.load(RunIdentity(user=KEY.user, job="resnet50", run="run-2", node="node-a")) is None
 
 
 async def test_checkpoints_of_another_boot_too_old_or_from_the_future_are_removed(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ async def test_beyond_the_limit_the_oldest_checkpoints_are_deleted(
 ) -> None:
     monkeypatch.setattr(checkpoint, "MAX_CHECKPOINTS", 5)
     monkeypatch.setattr(checkpoint, "MAX_AGE_S", 9e9)
-    places = [RunIdentity(job="resnet50", run=f"run-{n}", node="node-a") for n in range(8)]
+    places = [RunIdentity(user=KEY.user, job="resnet50", run=f"run-{n}", node="node-a") for n in range(8)]
     for start_s, place in zip((5e9, 4e9, 3e9, 2e9, 1e9, 6e9, 7e9, 8e9), places, strict=True):
         with RunCheckpoints(
             tmp_path, boot_id=BOOT_ID, clock=LoopClock(start_s)

@@ -3,13 +3,14 @@
 import pytest
 
 from controller.ports import Gpu
-from controller.runs.gpu_claims import ClaimRejection, GpuClaims, RunKey, resolve
+from controller.runs.gpu_claims import ClaimRejection, GpuClaims, resolve
+from publishers.messages.topics import RunKey
 from tests.fakes import FakeGpu
 
 GPUS = [FakeGpu("GPU-0aaa1111-x", index=0), FakeGpu("GPU-0aaa2222-x", index=1), FakeGpu("GPU-0bbb3333-x", index=2)]
-ME: RunKey = ("resnet50", "run-1")
-OTHER: RunKey = ("bert", "run-9")
-THIRD: RunKey = ("gpt", "run-3")
+ME = RunKey("alice", "resnet50", "run-1")
+OTHER = RunKey("bob", "bert", "run-9")
+THIRD = RunKey("carol", "gpt", "run-3")
 
 
 def rejected(result: list[Gpu] | ClaimRejection, code: str) -> str:
@@ -113,7 +114,7 @@ def test_the_end_of_a_run_costs_no_more_the_more_runs_wait() -> None:
     claims.claim(ME, 0, [0])
     for number in range(255):
         for rank in range(16):
-            claims.claim(("bert", f"run-{number}"), rank, [0])
+            claims.claim(RunKey("bob", "bert", f"run-{number}"), rank, [0])
     n_claims = 0
     for run, rank in claims.release(ME):
         n_claims += 1

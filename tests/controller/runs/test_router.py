@@ -12,20 +12,22 @@ import pytest
 
 from controller.accounting.ranks import LOST_GRACE_S
 from controller.ports import Gpu
-from controller.runs.gpu_claims import ClaimRejection, GpuClaims, RunKey
+from controller.runs.gpu_claims import ClaimRejection, GpuClaims
 from controller.runs.router import MAX_RANKS, MAX_RUNS
 from publishers.messages.codec import Message, decode, encode
 from publishers.messages.reports import NodeProfile, RunEnergy, RunPlan
-from publishers.messages.training import Iterations, Metric, pack_ends
-from tests.controller.messages import iterations, rank_status, run_energy
+from publishers.messages.topics import RunKey
+from publishers.messages.training import Iterations, pack_ends
+from tests.controller.messages import BOOT_ID, iterations, rank_status, run_energy
 from tests.controller.runs.router_bench import NODE, TICK_S, TOPICS, RouterBench, limit_state
+from tests.fakes import KEY
 
 
 async def test_a_status_starts_a_run_and_its_end_retires_it(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     async with bench.working():
         bench.say("status", rank_status())
-        assert list(bench.router.runs) == [("resnet50", "run-1")]
+        assert list(bench.router.runs) == [KEY]
         assert [unit.meter.job for unit in bench.workers.values()] == ["resnet50"]
         bench.say("status", rank_status(state="finished"))
         await asyncio.sleep(5)
@@ -38,7 +40,7 @@ async def test_a_status_retained_before_the_start_starts_the_run(tmp_path: Path)
     bench = RouterBench(tmp_path)
     bench.say("status", rank_status())
     async with bench.working():
-        assert list(bench.router.runs) == [("resnet50", "run-1")]
+        assert list(bench.router.runs) == [KEY]
 
 
 @pytest.mark.parametrize("state", ["finished", "lost"])
@@ -56,12 +58,12 @@ async def test_runs_of_one_job_may_overlap(tmp_path: Path) -> None:
         bench.say("status", rank_status())
         bench.say("status", rank_status(run="run-2", gpus=["GPU-fake-1"]), run="run-2")
         owned = bench.router.claims.owned
-        assert owned == {("resnet50", "run-1"): {"GPU-fake-0"}, ("resnet50", "run-2"): {"GPU-fake-1"}}
+        assert owned == {KEY: {"GPU-fake-0"}, KEY._replace(run="run-2"): {"GPU-fake-1"}}
 
 
 def owners(bench: RouterBench) -> list[str]:
     """Return the runs that have a GPU."""
-    return [run for (_, run), gpus in bench.router.claims.owned.items() if gpus]
+    return [key.run for key, gpus in bench.router.claims.owned.items() if gpus]
 
 
 class CountedClaims(GpuClaims):
@@ -206,11 +208,11 @@ async def test_the_leader_adds_up_the_parts_of_other_nodes_but_not_its_own(tmp_p
     bench = RouterBench(tmp_path)
     async with bench.working():
         bench.say("status", rank_status(world_size=2))
-        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", "node-b"), encode(run_energy(energy_j=1_000.0)))
-        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", "node-b"), encode(run_energy(energy_j=2_000.0)))
-        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", NODE), encode(run_energy(energy_j=9_999.0)))
+        bench.bus.publish(TOPICS.run_on_node(KEY, "node-b"), encode(run_energy(energy_j=1_000.0)))
+        bench.bus.publish(TOPICS.run_on_node(KEY, "node-b"), encode(run_energy(energy_j=2_000.0)))
+        bench.bus.publish(TOPICS.run_on_node(KEY, NODE), encode(run_energy(energy_j=9_999.0)))
         await asyncio.sleep(6)
-    sums = bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy"))
+    sums = bench.bus.payloads(TOPICS.run(KEY, "energy"))
     assert decode(sums[-1], RunEnergy).energy_j == 2_000.0
     assert bench.n_bad == 0
 
@@ -219,9 +221,9 @@ async def test_a_run_whose_ranks_are_all_here_has_no_part_elsewhere(tmp_path: Pa
     bench = RouterBench(tmp_path)
     async with bench.working():
         bench.say("status", rank_status())
-        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", "node-b"), encode(run_energy(energy_j=1_000.0)))
+        bench.bus.publish(TOPICS.run_on_node(KEY, "node-b"), encode(run_energy(energy_j=1_000.0)))
         await asyncio.sleep(6)
-    sums = bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy"))
+    sums = bench.bus.payloads(TOPICS.run(KEY, "energy"))
     assert decode(sums[-1], RunEnergy).energy_j == 0.0
 
 
@@ -230,8 +232,8 @@ async def test_a_node_without_rank_0_ignores_the_parts_of_other_nodes(tmp_path: 
     bench = RouterBench(tmp_path)
     async with bench.working():
         bench.say("status", rank_status(world_size=2), rank=1)
-        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", "node-b", leaf), b"not even decoded")
-        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-9", "node-b", leaf), b"nor for an unknown run")
+        bench.bus.publish(TOPICS.run_on_node(KEY, "node-b", leaf), b"not even decoded")
+        bench.bus.publish(TOPICS.run_on_node(KEY._replace(run="run-9"), "node-b", leaf), b"nor for an unknown run")
         await asyncio.sleep(TICK_S)
     assert bench.n_bad == 0
 
@@ -241,8 +243,8 @@ async def test_a_node_without_rank_0_publishes_its_part_and_no_sum(tmp_path: Pat
     async with bench.working():
         bench.say("status", rank_status(world_size=2), rank=1)
         await asyncio.sleep(6)
-    assert bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy")) == []
-    assert bench.bus.payloads(TOPICS.run_on_node("resnet50", "run-1", NODE)) != []
+    assert bench.bus.payloads(TOPICS.run(KEY, "energy")) == []
+    assert bench.bus.payloads(TOPICS.run_on_node(KEY, NODE)) != []
 
 
 def plan(**changes: Any) -> RunPlan:  # noqa: ANN401 — the record checks them
@@ -269,7 +271,8 @@ async def publish_plans(bench: RouterBench, rank: int, **changes: Any) -> None: 
     await asyncio.sleep(6)
     bench.say("iterations", iterations(0, [1, 2]), rank=rank)
     for seq in (1, 2):
-        bench.bus.publish(TOPICS.run("resnet50", "run-1", "plan"), encode(plan(seq=seq, **changes)), retain=True)
+        message = plan(seq=seq, **changes)
+        bench.bus.publish(TOPICS.plan(message.node, KEY), encode(message), retain=True)
 
 
 async def test_a_plan_is_followed_where_rank_0_is_elsewhere(tmp_path: Path) -> None:
@@ -301,9 +304,9 @@ async def test_a_node_without_its_leader_publishes_why_and_no_curve(tmp_path: Pa
     async with bench.working():
         await publish_plans(bench, rank=1, node=NODE)
         await asyncio.sleep(1)
-    parts = bench.bus.payloads(TOPICS.run_on_node("resnet50", "run-1", NODE, "profile"))
+    parts = bench.bus.payloads(TOPICS.run_on_node(KEY, NODE, "profile"))
     assert [decode(part, NodeProfile).reason for part in parts] == ["no_leader", "controller_stopped"]
-    assert bench.bus.payloads(TOPICS.run("resnet50", "run-1", "profile")) == []
+    assert bench.bus.payloads(TOPICS.run(KEY, "profile")) == []
 
 
 @pytest.mark.parametrize(
@@ -406,20 +409,29 @@ async def test_a_cleared_status_is_no_invalid_message(tmp_path: Path) -> None:
     async with bench.working():
         bench.say("status", rank_status())
         bench.say("status", b"")
-        bench.bus.publish(TOPICS.run_on_node("resnet50", "run-1", "node-b"), b"", retain=True)
-        assert list(bench.router.runs) == [("resnet50", "run-1")]
+        bench.bus.publish(TOPICS.run_on_node(KEY, "node-b"), b"", retain=True)
+        assert list(bench.router.runs) == [KEY]
     assert bench.n_bad == 0
 
 
-async def test_a_metric_is_checked(tmp_path: Path) -> None:
+async def test_a_status_of_another_boot_than_its_topic_says_is_dropped(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
-    good = Metric(run="run-1", epoch=1, value=0.7, reached=False)
     async with bench.working():
-        bench.bus.publish(TOPICS.run("resnet50", "run-1", "metric"), encode(good))
-        assert bench.n_bad == 0
-        bench.bus.publish(TOPICS.run("resnet50", "run-2", "metric"), encode(good))
-        bench.bus.publish(TOPICS.run("resnet50", "run-1", "metric"), b"good")
-    assert bench.n_bad == 2
+        bench.say("status", rank_status(boot_id="another-boot"))
+        assert bench.router.runs == {}
+    assert bench.n_bad == 1
+
+
+async def test_two_users_jobs_of_one_name_are_two_jobs(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path, "GPU-fake-0", "GPU-fake-1")
+    theirs = KEY._replace(user="bob@example.org")
+    async with bench.working():
+        bench.say("status", rank_status())
+        topic = TOPICS.rank(BOOT_ID, theirs, 0, "status")
+        bench.bus.publish(topic, encode(rank_status(gpus=["GPU-fake-1"], pid=2)), qos=1, retain=True)
+        assert list(bench.router.runs) == [KEY, theirs]
+        await asyncio.sleep(TICK_S)
+        assert bench.router.claims.owned == {KEY: {"GPU-fake-0"}, theirs: {"GPU-fake-1"}}
 
 
 async def test_the_number_of_runs_is_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ from publishers.messages.codec import decode
 from publishers.messages.reports import ProfileReport, RunEnergy
 from tests.controller.messages import iterations, rank_status
 from tests.controller.runs.router_bench import TICK_S, TOPICS, RouterBench, limit_state
+from tests.fakes import KEY
 
 
 async def train(bench: RouterBench, duration_s: int, *, seq: int = 0) -> None:
@@ -29,13 +30,13 @@ async def train(bench: RouterBench, duration_s: int, *, seq: int = 0) -> None:
 
 def states(bench: RouterBench) -> list[str]:
     """Return the states that were published, each once in a row."""
-    payloads = bench.bus.payloads(TOPICS.run("resnet50", "run-1", "profile"))
+    payloads = bench.bus.payloads(TOPICS.run(KEY, "profile"))
     return list(dict.fromkeys(decode(payload, ProfileReport).state for payload in payloads))
 
 
 def energies(bench: RouterBench) -> list[RunEnergy]:
     """Return what was published of the run's energy."""
-    return [decode(payload, RunEnergy) for payload in bench.bus.payloads(TOPICS.run("resnet50", "run-1", "energy"))]
+    return [decode(payload, RunEnergy) for payload in bench.bus.payloads(TOPICS.run(KEY, "energy"))]
 
 
 async def test_a_run_requests_no_limit_before_its_gpu_has_answered(tmp_path: Path) -> None:
@@ -224,6 +225,6 @@ async def test_the_curve_is_stored_without_the_stalls_that_it_is_published_with(
             bench.say("iterations", iterations(ends_s[0] - 0.2, ends_s, seq=second, first=17 * second))
     assert bench.store.flush(10)
     ((_, kept),) = read_all(tmp_path / "profiles").values()
-    published = decode(bench.bus.payloads(TOPICS.run("resnet50", "run-1", "profile"))[-1], ProfileReport)
+    published = decode(bench.bus.payloads(TOPICS.run(KEY, "profile"))[-1], ProfileReport)
     assert kept.fastest.iterations_per_s == pytest.approx(20, rel=0.01)
     assert max(point.iterations_per_s for point in published.points) == pytest.approx(17, rel=0.05)

@@ -1,9 +1,10 @@
 """What waits for a run to be retired: the newest status of each rank, and the iterations that belong to it."""
 
 from controller.runs.successor_buffer import MAX_BUFFERED, SuccessorBuffer
+from publishers.messages.topics import RunKey
 from tests.controller.messages import iterations, rank_status
 
-RUN = ("resnet50", "run-1")
+RUN = RunKey("alice", "resnet50", "run-1")
 
 
 def test_statuses_come_before_the_iterations_and_are_taken_once() -> None:

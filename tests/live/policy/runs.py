@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from publishers.messages.codec import Message, decode, encode
 from publishers.messages.reports import Command, RunEnergy
-from publishers.messages.topics import Topics
+from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import Metric, RankStatus, TrialAnswer, TrialFailure, TrialRequest
 from publishers.mqtt.client import MqttClient
+from tests.fakes import USER
 from tests.live.conftest import eventually
 
 TOPICS = Topics()
@@ -41,8 +42,8 @@ class Runs:
         self._batch_sizes = list(batch_sizes)
         self._default = default
         self._answered: dict[Run, asyncio.Event] = defaultdict(asyncio.Event)
-        bus.subscribe(TOPICS.all_runs("trial/answer"), self._hear_answer, qos=1)
-        bus.subscribe(TOPICS.all_runs("command"), self._hear_command, qos=1)
+        bus.subscribe(TOPICS.run_filter("trial/answer"), self._hear_answer, qos=1)
+        bus.subscribe(TOPICS.run_filter("command"), self._hear_command, qos=1)
 
     async def ask(self, job: str, run: str) -> TrialAnswer:
         """Ask for a batch size, again each second; TimeoutError where no answer comes in time."""
@@ -70,7 +71,7 @@ class Runs:
             heartbeat_s=10.0,
             reached=reached,
         )
-        self._bus.publish(TOPICS.rank(job, run, 0, "status"), encode(status), qos=1, retain=True)
+        self._bus.publish(TOPICS.rank("boot", RunKey(USER, job, run), 0, "status"), encode(status), qos=1, retain=True)
 
     def say_metric(self, job: str, run: str, epoch: int, *, reached: bool) -> None:
         """Say a validation."""
@@ -95,7 +96,7 @@ class Runs:
             final=final,
             reached=True if final else None,
         )
-        topic = TOPICS.run(job, run, "energy")
+        topic = TOPICS.run(RunKey(USER, job, run), "energy")
         self._bus.publish(topic, encode(energy), qos=1 if final else 0, retain=final)
 
     def train(self, job: str, run: str, *, epochs: int = 4, energy_j: float = 40_000.0) -> None:
@@ -114,7 +115,7 @@ class Runs:
     def _request(self, job: str, run: str) -> None:
         request = TrialRequest(
             run=run,
-            reply_to=TOPICS.run(job, run, "trial/answer"),
+            reply_to=TOPICS.run(RunKey(USER, job, run), "trial/answer"),
             correlation=secrets.token_hex(8),
             batch_sizes=self._batch_sizes,
             default_batch_size=self._default,
@@ -122,16 +123,18 @@ class Runs:
         self._say(job, run, "trial/request", request)
 
     def _say(self, job: str, run: str, leaf: str, message: Message) -> None:
-        self._bus.publish(TOPICS.run(job, run, leaf), encode(message), qos=1)
+        self._bus.publish(TOPICS.run(RunKey(USER, job, run), leaf), encode(message), qos=1)
 
     def _hear_answer(self, topic: str, payload: bytes) -> None:
         address = TOPICS.parse(topic)
         assert address is not None
-        run = (str(address.job), str(address.run))
+        assert address.run is not None
+        run = address.run[1:]
         self.answers[run].append(decode(payload, TrialAnswer))
         self._answered[run].set()
 
     def _hear_command(self, topic: str, payload: bytes) -> None:
         address = TOPICS.parse(topic)
         assert address is not None
-        self.commands[str(address.job), str(address.run)].append(decode(payload, Command))
+        assert address.run is not None
+        self.commands[address.run[1:]].append(decode(payload, Command))

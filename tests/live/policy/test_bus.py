@@ -284,7 +284,7 @@ async def test_a_flood_of_nonsense_ends_nothing(
         await runs.ask("another", "r0")  # so that it hears what follows
         for leaf in ("trial/request", "trial/times", "trial/failure", "metric", "energy", "rank/0/status"):
             for payload in (b"\xc1", b"{}", b"\x80", b"[" * 10_000):
-                bus.publish(f"gridchase/v1/job/{JOB}/run/r9/{leaf}", payload, qos=1)
+                bus.publish(f"gridchase/v1/user/alice/job/{JOB}/run/r9/{leaf}", payload, qos=1)
         assert await bus.flush(10.0)
         assert (await runs.ask(JOB, "r1")).batch_size == 32
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

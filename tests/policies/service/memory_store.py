@@ -14,10 +14,10 @@ from policies.service.records import Result, Trial
 from policies.service.store.schema import METADATA
 from policies.service.store.store import Store
 from publishers.messages.reports import RunEnergy
-from publishers.messages.topics import Topics
+from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import RankStatus, TrialRequest
 from publishers.shared.worker_thread import WorkerThreads
-from tests.fakes import MIDNIGHT_S
+from tests.fakes import MIDNIGHT_S, USER
 from tests.policies.service.repositories import Repositories
 
 NOW_S = MIDNIGHT_S
@@ -129,7 +129,7 @@ class InlineThreads(WorkerThreads):
 
 _REQUEST = TrialRequest(
     run="r1",
-    reply_to=TOPICS.run("resnet50", "r1", "trial/answer"),
+    reply_to=TOPICS.run(RunKey(USER, "resnet50", "r1"), "trial/answer"),
     correlation="c1",
     batch_sizes=[32, 64, 128],
     default_batch_size=32,

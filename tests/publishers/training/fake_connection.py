@@ -118,7 +118,7 @@ class FakeConnection:
     def command(self, command: Command | bytes) -> None:
         """Let the policy service say something to the run."""
         payload = command if isinstance(command, bytes) else encode(command)
-        self._inbox.append(("gridchase/v1/job/toy/run/r1/command", payload))
+        self._inbox.append(("gridchase/v1/user/alice/job/toy/run/r1/command", payload))
 
     def requests(self) -> list[TrialRequest]:
         """Return the questions for a batch size."""

@@ -47,7 +47,7 @@ def test_the_answer_is_returned_and_published_in_the_status(caplog: pytest.LogCa
     assert [status.batch_size for status in connection.statuses()][-1] == 16
     request = connection.requests()[0]
     assert (request.batch_sizes, request.default_batch_size) == (SIZES, 32)
-    assert request.reply_to == "gridchase/v1/job/toy/run/r1/trial/answer"
+    assert request.reply_to == "gridchase/v1/user/alice/job/toy/run/r1/trial/answer"
     assert [record.message for record in caplog.records if "batch size" in record.message] == [
         "batch size 16 of [8, 16, 32, 64]: explored: little is known of 16"
     ]

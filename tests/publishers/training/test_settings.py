@@ -56,6 +56,14 @@ def test_the_environment_supplies_missing_arguments() -> None:
     assert not settings.run_is_random
 
 
+def test_the_user_is_the_brokers_else_the_login_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "ada")
+    assert settings_in({}, run="r1").key == ("ada", "toy", "r1")
+    assert settings_in({}, broker="mqtt://bob:secret@bus.example").user == "bob"
+    assert settings_in({}, username="carol@example.org", password="secret").user == "carol@example.org"
+    assert "username = " in faults_in({}, username="a\nb", password="secret")
+
+
 def test_arguments_win_over_the_environment() -> None:
     environ = {"GRIDCHASE_BROKER": "mqtt://a", "GRIDCHASE_RUN": "a", "RANK": "1", "WORLD_SIZE": "2"}
     settings = settings_in(environ, broker="mqtt://b:1", run="b", rank=4, world_size=5, gpus=["GPU-1"], root="c")

@@ -25,7 +25,7 @@ from tests.publishers.training.fake_connection import (
 )
 
 STOP = Command(command="stop", reason="it costs more than 5e5 J")
-COMMANDS = "gridchase/v1/job/toy/run/r1/command"
+COMMANDS = "gridchase/v1/user/alice/job/toy/run/r1/command"
 
 
 def stops(publisher: Publisher) -> bool:

@@ -103,7 +103,7 @@ def test_the_status_is_running_then_finished_and_the_will_lost() -> None:
     publisher.close(reached=True)
     assert [status.state for status in connection.statuses()] == ["running", "finished"]
     assert [(topic, qos, retain) for topic, _, qos, retain in connection.sent if topic.endswith("status")] == [
-        ("gridchase/v1/job/toy/run/r1/rank/0/status", 1, True)
+        ("gridchase/v1/host/boot/user/alice/job/toy/run/r1/rank/0/status", 1, True)
     ] * 2
     last = connection.statuses()[-1]
     assert (last.reached, last.batch_size, last.gpus) == (True, 64, ["GPU-1"])

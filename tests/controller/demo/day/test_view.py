@@ -11,7 +11,7 @@ from controller.demo.day.view import LineReporter, ViewSettings, change_line, dr
 from publishers.messages.codec import Message, encode
 from publishers.messages.reports import GpuEnergy, LimitChange, ProfileEntry, ProfileReport, RunEnergy
 from publishers.messages.topics import Topics
-from tests.fakes import MIDNIGHT_S, FakeBus, LoopClock
+from tests.fakes import KEY, MIDNIGHT_S, FakeBus, LoopClock
 
 HOUR_S = 3_600.0
 TOPICS = Topics()
@@ -36,7 +36,7 @@ class ViewFixture:
 
     def receive(self, leaf: str, message: Message) -> None:
         on_gpu = leaf in {"limit", "gpu energy"}
-        topic = TOPICS.gpu("n", "GPU-1", leaf.removeprefix("gpu ")) if on_gpu else TOPICS.run("j", "r", leaf)
+        topic = TOPICS.gpu("n", "GPU-1", leaf.removeprefix("gpu ")) if on_gpu else TOPICS.run(KEY, leaf)
         self.bus.publish(topic, encode(message))
 
     def change(self, hours: float, limit_w: float, *, before_w: float = 300.0, reason: str = "planned") -> None:

@@ -13,7 +13,8 @@ from policies.service.errors import TrialConflictError
 from policies.service.metrics import Metrics
 from publishers.messages.codec import decode
 from publishers.messages.reports import Command
-from tests.fakes import FakeBus
+from publishers.messages.topics import RunKey
+from tests.fakes import USER, FakeBus
 from tests.policies.service.memory_store import (
     CHOSEN,
     NOW_S,
@@ -48,6 +49,7 @@ class Bench:
             spool=self.spool,
             metrics=Metrics(),
             unknown_run_s=60.0,
+            user_of=lambda _job, _run: USER,
             was_answered=lambda job, run: (job, run) in self.answered,
         )
 
@@ -56,7 +58,9 @@ class Bench:
         return list(self.spool._in_memory.values())
 
     def commands(self) -> list[Command]:
-        return [decode(payload, Command) for payload in self.bus.payloads(TOPICS.run(JOB, RUN, "command"))]
+        return [
+            decode(payload, Command) for payload in self.bus.payloads(TOPICS.run(RunKey(USER, JOB, RUN), "command"))
+        ]
 
 
 async def test_events_are_stored_one_write_transaction_each(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from policies.service.bus.events import (
 from policies.service.bus.subscriber import EventSubscriber
 from policies.service.records import IterationTime, Timing
 from publishers.messages.codec import Message, encode
+from publishers.messages.topics import RunKey
 from publishers.messages.training import Metric, TrialFailure, TrialTimes
-from tests.fakes import FakeBus
+from tests.fakes import USER, FakeBus
 from tests.policies.service.memory_store import NOW_S, TOPICS, final_energy, rank_status, run_energy, trial_request
 
 JOB, RUN = "resnet50", "r1"
@@ -33,10 +34,10 @@ class Bench:
         self.subscriber.subscribe(self.bus)
 
     def say(self, leaf: str, message: Message, *, run: str = RUN) -> None:
-        self.bus.publish(TOPICS.run(JOB, run, leaf), encode(message), qos=1)
+        self.bus.publish(TOPICS.run(RunKey(USER, JOB, run), leaf), encode(message), qos=1)
 
     def say_status(self, message: Message, *, rank: int = 0) -> None:
-        self.bus.publish(TOPICS.rank(JOB, RUN, rank, "status"), encode(message), qos=1)
+        self.bus.publish(TOPICS.rank("boot", RunKey(USER, JOB, RUN), rank, "status"), encode(message), qos=1)
 
     @property
     def n_bad(self) -> int:
@@ -61,13 +62,13 @@ async def test_a_question_that_is_repeated_before_it_is_answered_waits_once() ->
 @pytest.mark.parametrize(
     "reply_to",
     [
-        "gridchase/v1/job/other/run/r1/trial/answer",
-        "gridchase/v1/job/resnet50/run/r2/trial/answer",
-        "gridchase/v1/job/resnet50/run/r10",
-        "gridchase/v1/job/resnet50/run/r1/energy",
-        "gridchase/v1/job/resnet50/run/r1/command",
-        "gridchase/v1/job/resnet50/run/r1/#",
-        "gridchase/v1/job/resnet50/run/r1/+/x",
+        "gridchase/v1/user/alice/job/other/run/r1/trial/answer",
+        "gridchase/v1/user/alice/job/resnet50/run/r2/trial/answer",
+        "gridchase/v1/user/alice/job/resnet50/run/r10",
+        "gridchase/v1/user/alice/job/resnet50/run/r1/energy",
+        "gridchase/v1/user/alice/job/resnet50/run/r1/command",
+        "gridchase/v1/user/alice/job/resnet50/run/r1/#",
+        "gridchase/v1/user/alice/job/resnet50/run/r1/+/x",
         "elsewhere",
     ],
 )
@@ -79,7 +80,7 @@ async def test_nobody_is_answered_at_anothers_topic_or_where_it_means_something_
 
 async def test_an_answer_may_go_anywhere_below_the_run() -> None:
     bench = Bench()
-    bench.say("trial/request", trial_request(reply_to=TOPICS.run(JOB, RUN, "trial/answer/4711")))
+    bench.say("trial/request", trial_request(reply_to=TOPICS.run(RunKey(USER, JOB, RUN), "trial/answer/4711")))
     assert len(bench.subscriber.requests) == 1
 
 
@@ -159,7 +160,7 @@ async def test_a_process_that_was_lost_and_came_back_has_not_ended() -> None:
 
 async def test_what_was_retained_while_nobody_listened_is_heard() -> None:
     bus = FakeBus()
-    bus.publish(TOPICS.run(JOB, RUN, "energy"), encode(final_energy()), qos=1, retain=True)
+    bus.publish(TOPICS.run(RunKey(USER, JOB, RUN), "energy"), encode(final_energy()), qos=1, retain=True)
     subscriber = EventSubscriber(TOPICS, clock_s=lambda: NOW_S, heartbeat_period_s=60.0, grace_s=30.0)
     subscriber.subscribe(bus)
     assert [type(event) for event in subscriber.events.drain()] == [EnergyReported]
@@ -168,9 +169,9 @@ async def test_what_was_retained_while_nobody_listened_is_heard() -> None:
 async def test_a_bad_message_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     for _ in range(3):
-        bench.bus.publish(TOPICS.run(JOB, RUN, "metric"), b"\xc1")
+        bench.bus.publish(TOPICS.run(RunKey(USER, JOB, RUN), "metric"), b"\xc1")
         bench.say("energy", run_energy(run="another"))
-    bench.bus.publish(TOPICS.run(JOB, RUN, "energy"), b"")  # a retained message that was cleared
+    bench.bus.publish(TOPICS.run(RunKey(USER, JOB, RUN), "energy"), b"")  # a retained message that was cleared
     assert (bench.n_bad, len(bench.subscriber.events)) == (6, 0)
     assert len(caplog.records) == 2
 

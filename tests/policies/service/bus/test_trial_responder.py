@@ -11,12 +11,13 @@ from policies.service.errors import JobMismatchError, RequestError
 from policies.service.metrics import Metrics
 from policies.service.records import Result
 from publishers.messages.codec import decode, encode
+from publishers.messages.topics import RunKey
 from publishers.messages.training import TrialAnswer, TrialRequest
-from tests.fakes import FakeBus
+from tests.fakes import USER, FakeBus
 from tests.policies.service.memory_store import LEASE_S, NOW_S, TOPICS, MemoryTrials, trial_request
 
 JOB = "resnet50"
-REPLY_TO = TOPICS.run(JOB, "r1", "trial/answer")
+REPLY_TO = TOPICS.run(RunKey(USER, JOB, "r1"), "trial/answer")
 
 
 class Bench:
@@ -41,17 +42,17 @@ class Bench:
         return self.heard()
 
     def say(self, request: TrialRequest) -> None:
-        self.bus.publish(TOPICS.run(JOB, "r1", "trial/request"), encode(request), qos=1)
+        self.bus.publish(TOPICS.run(RunKey(USER, JOB, "r1"), "trial/request"), encode(request), qos=1)
 
     def say_of(self, run: str) -> None:
         request = trial_request(run=run, correlation=f"{run}/{len(self.bus.sent)}", reply_to=self.reply_to(run))
-        self.bus.publish(TOPICS.run(JOB, run, "trial/request"), encode(request), qos=1)
+        self.bus.publish(TOPICS.run(RunKey(USER, JOB, run), "trial/request"), encode(request), qos=1)
 
     def is_answered(self, run: str) -> bool:
         return bool(self.bus.payloads(self.reply_to(run)))
 
     def reply_to(self, run: str) -> str:
-        return TOPICS.run(JOB, run, "trial/answer")
+        return TOPICS.run(RunKey(USER, JOB, run), "trial/answer")
 
     def heard(self) -> list[TrialAnswer]:
         return [decode(payload, TrialAnswer) for payload in self.bus.payloads(REPLY_TO)]
