@@ -30,6 +30,7 @@ from policies.providers.base import (
 from policies.providers.catalogue import Source
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, HOUR_S
+from publishers.messages.topics import escape_level
 from publishers.mqtt.bus_config import BUS_SETTINGS
 from publishers.mqtt.client import probe_broker
 
@@ -141,12 +142,13 @@ async def _check_broker(config: Config) -> Finding:
         password = read_password(config.bus)
     except ConfigError as error:
         return Finding(what="broker", found=config.bus.url, fault=str(error))
+    own = f"{config.bus.root}/node/{escape_level(config.node.name)}"  # elsewhere the rules of a site drop its probe
     fault = await probe_broker(
         config.bus.url,
         username=config.bus.username,
         password=password,
         ca_file=config.bus.ca_file,
-        root=config.bus.root,
+        root=own,
         setting_names=BUS_SETTINGS,
     )
     return Finding(what="broker", found=config.bus.url, fault=f"{config.bus.url}: {fault}" if fault else "")

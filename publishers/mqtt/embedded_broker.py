@@ -129,7 +129,7 @@ def _check_host(host: str, *, allow_remote: bool) -> str:
     if not (address.is_loopback or allow_remote):
         raise BrokerError(
             f"host {host}: this broker requires no password, so it listens on the loopback (127.0.0.1) only; for"
-            " other machines run mosquitto itself with deploy/mosquitto.conf, or say allow_remote in a closed network"
+            " other machines run mosquitto with deploy/mosquitto/site.conf, or say allow_remote in a closed network"
         )
     return str(address)
 

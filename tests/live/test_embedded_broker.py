@@ -3,21 +3,18 @@
 import asyncio
 import gc
 import os
-import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from publishers.mqtt.client import MqttClient, probe_broker
+from publishers.mqtt.client import probe_broker
 from publishers.mqtt.embedded_broker import BrokerError, _is_of_amqtt, embedded_broker, find_mosquitto
-from tests.live.conftest import Mosquitto, add_user, eventually, free_port, make_certificates, wait_until
+from tests.live.conftest import eventually, free_port, wait_until
 
 pytestmark = pytest.mark.live
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -152,108 +149,6 @@ def test_mosquitto_ends_with_its_killed_parent() -> None:
         assert listens(port)
         parent.kill()
     wait_until(lambda: not listens(port))
-
-
-@pytest.fixture
-def shipped_conf(tmp_path: Path) -> str:
-    """Return the shipped configuration, at a port and in a directory to be filled in."""
-    conf = (DEPLOY / "mosquitto.conf").read_text()
-    assert "\nlistener 1883 127.0.0.1\n" in conf
-    conf = conf.replace("/var/lib/mosquitto/", f"{tmp_path}/").replace("/etc/mosquitto/certs/", f"{tmp_path}/")
-    return conf.replace("/etc/mosquitto/", f"{tmp_path}/")
-
-
-async def test_the_shipped_mosquitto_configuration_works(tmp_path: Path, shipped_conf: str) -> None:
-    broker = Mosquitto(tmp_path, shipped_conf.replace("\nlistener 1883 ", "\nlistener {port} "))
-    broker.start()
-    try:
-        assert await probe_broker(broker.url) is None
-    finally:
-        broker.stop()
-
-
-@pytest.fixture
-def guarded_broker(tmp_path: Path, shipped_conf: str) -> Iterator[Mosquitto]:
-    """Start the shipped configuration with its block for other machines enabled, and four users."""
-    make_certificates(tmp_path)
-    shutil.copy(DEPLOY / "mosquitto.acl", tmp_path / "gridchase.acl")
-    for user in ("node-a", "alice", "dashboard", "policy"):
-        add_user(tmp_path / "gridchase.passwd", user, "secret")
-    conf = re.sub(r"^#([a-z])", r"\1", shipped_conf, flags=re.MULTILINE)
-    conf = conf.replace("\nlistener 8883 0.0.0.0", "\nlistener {port} 127.0.0.1")
-    port = plain_port = free_port()
-    while plain_port == port:  # the system may well name the same one twice: nobody holds it yet
-        plain_port = free_port()
-    conf = conf.replace("\nlistener 1883 ", f"\nlistener {plain_port} ")
-    broker = Mosquitto(tmp_path, conf, port=port, scheme="mqtts")
-    broker.start()
-    yield broker
-    broker.stop()
-
-
-ROOT = "gridchase/v1"
-ASKED, TOLD = ("trial/request", "trial/times", "trial/failure"), ("trial/answer", "command")
-RANK = "job/resnet50/run/1/rank/0"
-ALLOWED = {
-    "alice": [
-        f"{ROOT}/host/boot/user/alice/{RANK}/status",
-        *(f"{ROOT}/user/alice/job/resnet50/run/1/{leaf}" for leaf in ("metric", *ASKED)),
-    ],
-    "node-a": [
-        f"{ROOT}/node/node-a/gpu/GPU-1/limit",
-        f"{ROOT}/node/node-a/plan/bob/bert/1",
-        *(f"{ROOT}/user/bob/job/bert/run/1/{leaf}" for leaf in ("energy", "profile", "node/node-a/profile")),
-        f"{ROOT}/grid/DE/carbon",
-    ],
-    "policy": [f"{ROOT}/user/bob/job/bert/run/1/{leaf}" for leaf in TOLD],
-}
-REFUSED = {
-    "alice": [
-        f"{ROOT}/host/boot/user/bob/{RANK}/status",
-        f"{ROOT}/node/node-a/plan/alice/resnet50/1",
-        f"{ROOT}/user/bob/job/resnet50/run/1/metric",
-        *(f"{ROOT}/user/alice/job/resnet50/run/1/{leaf}" for leaf in ("energy", "node/node-a/profile", *TOLD)),
-    ],
-    "node-a": [
-        f"{ROOT}/node/node-b/status",
-        f"{ROOT}/node/node-b/plan/bob/bert/1",
-        f"{ROOT}/host/boot/user/bob/{RANK}/iterations",
-        f"{ROOT}/user/bob/job/bert/run/1/node/node-b/profile",
-    ],
-    "policy": [
-        f"{ROOT}/node/node-a/gpu/GPU-1/limit",
-        f"{ROOT}/node/node-a/plan/bob/bert/1",
-        *(f"{ROOT}/user/bob/job/bert/run/1/{leaf}" for leaf in ASKED),
-    ],
-    "dashboard": [f"{ROOT}/node/node-a/status", f"{ROOT}/user/bob/job/bert/run/1/command"],
-}
-
-
-async def test_the_shipped_access_rules_let_users_publish_for_themselves_only(
-    guarded_broker: Mosquitto, tmp_path: Path
-) -> None:
-    def bus(username: str) -> MqttClient:
-        return MqttClient(
-            url=guarded_broker.url, username=username, password="secret", ca_file=str(tmp_path / "ca.crt")
-        )
-
-    seen = list[str]()
-    async with bus("dashboard") as dashboard:
-        dashboard.subscribe(f"{ROOT}/#", lambda topic, _: seen.append(topic))
-        await eventually(lambda: dashboard.connected)
-        for username, topics in REFUSED.items():
-            async with bus(username) as writer:
-                for topic in topics + ALLOWED.get(username, []):
-                    writer.publish(topic, b"{}", qos=1)
-                assert await writer.flush(10.0)
-        expected = sorted(topic for topics in ALLOWED.values() for topic in topics)
-        await eventually(lambda: len(seen) >= len(expected))
-        assert sorted(seen) == expected
-    for username in REFUSED:
-        wrong = await probe_broker(
-            guarded_broker.url, username=username, password="secret", ca_file=str(tmp_path / "ca.crt")
-        )
-        assert wrong is None
 
 
 async def test_what_amqtt_leaves_behind_is_neither_reported_nor_left_running() -> None:
