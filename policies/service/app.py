@@ -23,6 +23,7 @@ from policies.service.bus.subscriber import EventSubscriber
 from policies.service.bus.trial_responder import TrialResponder
 from policies.service.config import PolicyConfig
 from policies.service.errors import PolicyError, RequestError
+from policies.service.http import own_token
 from policies.service.http.app import served
 from policies.service.metrics import Metrics
 from policies.service.store.store import store_at
@@ -100,6 +101,7 @@ class _Service:
         if faults:
             raise RequestError(faults)
         self._config = config
+        self._own_token = state_dir / own_token.FILE
         self._clock_s = clock_s
         self._metrics = Metrics()
         self.store = store_at(store_url(config, state_dir), password=password, timeout_s=config.store.timeout_s)
@@ -188,6 +190,7 @@ class _Service:
             self._trials,
             JobRepository(self.store, self._config.learning),
             http=self._config.http,
+            own_token=self._own_token,
             clock_s=self._clock_s,
             trouble=self._trouble,
             metrics=self._metrics,

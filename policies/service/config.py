@@ -33,9 +33,9 @@ class LearningConfig(Section, frozen=True, kw_only=True):
 
 
 class HttpConfig(Section, frozen=True, kw_only=True):
-    """Where the HTTP API is served; port 0 takes a free one, -1 none. Writes need a token of `token_file`, one a line.
+    """Where the HTTP API is served; port 0 takes a free one, -1 none.
 
-    Without a file, writes are accepted only on a loopback address.
+    Writes need a token: the service's own, in its state directory, or one of `token_file`, one a line.
     """
 
     host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"

@@ -1,6 +1,6 @@
 """`gridchase policy`: runs the policy service; shows, exports, imports and deletes what it has learned.
 
-All verbs but serving work on the database itself, with the same configuration, whether a service runs or not.
+All verbs but serving and `token` work on the database itself, whether a service runs or not.
 """
 
 import argparse
@@ -14,9 +14,10 @@ from controller.cli.policy import jobs as policy_jobs
 from controller.cli.policy.config import load_policy_config, policy_state_dir
 from controller.cli.stopping import stopped_by_signals
 from controller.cli.verb import VERSION
-from controller.errors import ConfigError
+from controller.errors import ConfigError, ControllerError
 from policies.service.app import run_service
 from policies.service.config import PolicyConfig
+from policies.service.http import own_token
 
 if TYPE_CHECKING:
     from controller.cli.verb import Verbs
@@ -43,13 +44,33 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     forget.add_argument("job", metavar="JOB")
     forget.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     forget.set_defaults(do=lambda options: policy_jobs.forget(_database(options), options.job, yes=options.yes))
+    token = _add(parts, "token", "print the token that writes over HTTP need, where this user may read it")
+    token.set_defaults(do=lambda options: print_token(_state_dir(options)))
+
+
+def print_token(state_dir: Path) -> int:
+    """Print the token that the service in a state directory has made.
+
+    Raises:
+        ControllerError: it cannot be read; says who may.
+    """
+    path = state_dir.absolute() / own_token.FILE
+    try:
+        print(own_token.read_token(path))
+    except FileNotFoundError as error:
+        raise ControllerError(f"{path}: no such file: the service makes it when it first serves HTTP") from error
+    except OSError as error:
+        raise ControllerError(f"{path}: {error.strerror}: {own_token.readers_of(path)} may read it") from error
+    except ValueError as error:
+        raise ControllerError(str(error)) from error
+    return 0
 
 
 def serve(config: PolicyConfig, state_dir: Path) -> int:
     """Run the policy service until SIGINT or SIGTERM."""
     _LOGGER.info("configuration: %s", config_line(config))
     try:
-        state_dir.mkdir(parents=True, exist_ok=True)
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError([f"--state-dir {state_dir}: cannot be created: {error.strerror}"]) from error
 

@@ -1,7 +1,6 @@
 """The HTTP API of the policy service: jobs, trials, results, posteriors; docs/policy-http.md says how to use it."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -13,7 +12,7 @@ from aiohttp import web
 
 from policies.service.config import HttpConfig
 from policies.service.errors import PolicyError, RequestError, StoreUnavailableError
-from policies.service.http.auth import WriteTokens, authenticate
+from policies.service.http.auth import WriteAccess
 from policies.service.http.openapi import document
 from policies.service.http.routes import OPERATIONS, ApiRequest, Operation, Services
 from policies.service.metrics import Metrics
@@ -25,17 +24,15 @@ from publishers.shared.http.server import ConcurrencyLimit, HttpServer, Route, S
 
 MAX_CONNECTIONS: Final = 1_024
 """Runs of a whole cluster may ask at once."""
-_LOGGER = logging.getLogger(__name__)
 
 
 class _Api:
     """The operations as routes of one server."""
 
     def __init__(
-        self, services: Services, *, http: HttpConfig, tokens: WriteTokens | None, clock_s: Callable[[], float]
+        self, services: Services, *, http: HttpConfig, access: WriteAccess, clock_s: Callable[[], float]
     ) -> None:
         self._services = services
-        self._tokens = tokens
         self._clock_s = clock_s
         limit, bulk_limit = ConcurrencyLimit(n_at_once=16, n_waiting=256), ConcurrencyLimit(n_at_once=2, n_waiting=8)
         self.server = HttpServer(
@@ -45,7 +42,7 @@ class _Api:
                     method=operation.method,
                     path=operation.path,
                     handle=self._handler(operation),
-                    authenticate=self._authenticate if operation.is_write else None,
+                    authenticate=access.authenticate if operation.is_write else None,
                     timeout_s=operation.timeout_s,
                     limit=None if operation.is_about_the_service else bulk_limit if operation.is_bulk else limit,
                 )
@@ -58,9 +55,6 @@ class _Api:
             count=services.metrics.count_request,
             max_connections=MAX_CONNECTIONS,
         )
-
-    async def _authenticate(self, request: web.Request) -> str:
-        return await authenticate(request, self._tokens, is_local=self.server.is_local)
 
     def _handler(self, operation: Operation) -> Callable[[web.Request, str], Awaitable[web.Response | Stream]]:
         async def handle(request: web.Request, writer: str) -> web.Response | Stream:
@@ -101,6 +95,7 @@ async def served(
     jobs: JobRepository,
     *,
     http: HttpConfig,
+    own_token: Path,
     clock_s: Callable[[], float],
     trouble: Callable[[], str | None] = lambda: None,
     metrics: Metrics | None = None,
@@ -112,16 +107,17 @@ async def served(
     Args:
         trials: the database, for runs.
         jobs: the database, for people.
-        http: where to serve, and the file of tokens.
+        http: where to serve, and the operator's file of tokens.
+        own_token: the file of the service's own token, which is made where it is missing.
         clock_s: the time of day, Unix [s].
         trouble: what keeps the service from its work, other than the database, in a sentence; None: nothing.
         metrics: the counters, where others count with them, too.
     """
+    if http.port < 0:
+        yield ""
+        return
+    configured = Path(http.token_file) if http.token_file else None
+    access = await asyncio.to_thread(WriteAccess, own_token, configured)
     services = Services(trials=trials, jobs=jobs, metrics=metrics or Metrics(), trouble=trouble, document=document())
-    has_tokens = http.port >= 0 and http.token_file
-    tokens = await asyncio.to_thread(WriteTokens, Path(http.token_file)) if has_tokens else None
-    api = _Api(services, http=http, tokens=tokens, clock_s=clock_s)
-    async with api.server.serving() as url:
-        if url and tokens is None and not api.server.is_local:
-            _LOGGER.warning("the HTTP API refuses writes: set token_file in [http], or serve on host 127.0.0.1")
+    async with _Api(services, http=http, access=access, clock_s=clock_s).server.serving() as url:
         yield url

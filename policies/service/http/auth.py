@@ -1,4 +1,6 @@
-"""Write access over HTTP: bearer tokens from a file, one a line; without a file, only this machine may write.
+"""Write access over HTTP: bearer tokens, from a file of the operator's and from the service's own.
+
+One a line:
 
 ```
 # a comment
@@ -20,7 +22,9 @@ from typing import Final
 
 from aiohttp import web
 
+from policies.service.http.own_token import make_token, readers_of
 from publishers.shared.http.problems import ProblemError
+from publishers.shared.http.server import is_loopback
 from publishers.shared.log_once import FaultLog
 from publishers.shared.secret_file import read_secret_file
 
@@ -28,8 +32,8 @@ FILE_TIMEOUT_S: Final = 2.0
 """For a look at the file of tokens: its disk may hang."""
 UNNAMED: Final = "a token"
 """The name of a token that has none."""
-THIS_MACHINE: Final = "this machine"
-"""Who writes where no token is required."""
+OWN: Final = "the service's own token"
+"""Who writes with the token that the service has made."""
 _CHALLENGE: Final = 'Bearer realm="gridchase"'
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*\Z")
 """What may follow `Authorization: Bearer` (RFC 6750, section 2.1)."""
@@ -39,25 +43,27 @@ _LOGGER = logging.getLogger(__name__)
 class WriteTokens:
     """The tokens of one file, read again when it changes. It may be used from several threads: each reads all of it.
 
-    Attributes:
-        fault: why no token is accepted, in a sentence; "" while all is well.
+    Args:
+        path: the file.
+        unnamed: the name of a token that has none.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, unnamed: str = UNNAMED) -> None:
         self._path = path
+        self._unnamed = unnamed
         self._stamp: tuple[int, int, int, int] | None = None
         self._owners: tuple[tuple[bytes, str], ...] = ()
-        self._log = FaultLog(_LOGGER, recovered=f"{path}: writes over HTTP are accepted again", level=logging.ERROR)
+        self._log = FaultLog(_LOGGER, recovered=f"{path}: its tokens are accepted again", level=logging.ERROR)
         self._public = FaultLog(_LOGGER)
         self._refresh()
 
     @property
     def fault(self) -> str:
-        """Return why no token is accepted, in a sentence; "" while all is well."""
+        """Return why no token of the file is accepted, in a sentence; "" while all is well."""
         return self._log.fault
 
     def owner_of(self, token: str) -> str | None:
-        """Return the name of a token in the file, `a token` where it has none; None where it is not there.
+        """Return the name of a token in the file; None where it is not there.
 
         All tokens are compared, as hashes, in a time that does not depend on how much is right.
         """
@@ -81,7 +87,7 @@ class WriteTokens:
             self._owners, self._stamp, fault = (), None, f"{self._path}: {error.strerror}"
         except ValueError as error:
             self._owners, self._stamp, fault = (), None, str(error)
-        self._log.report(f"writes over HTTP are refused: {fault}" if fault else "")
+        self._log.report(f"no token for writes over HTTP: {fault}" if fault else "")
 
     def _read(self) -> Iterator[tuple[bytes, str]]:
         lines = read_secret_file("http.token_file", str(self._path)).splitlines()
@@ -90,36 +96,63 @@ class WriteTokens:
                 continue
             name, token = (part.strip() for part in line.rpartition(":")[::2])
             if _TOKEN.match(token):
-                yield hashlib.sha256(token.encode()).digest(), name or UNNAMED
+                yield hashlib.sha256(token.encode()).digest(), name or self._unnamed
             else:
                 _LOGGER.warning("%s, line %d: not a token: only A-Z a-z 0-9 - . _ ~ + / allowed", self._path, number)
 
 
-async def authenticate(request: web.Request, tokens: WriteTokens | None, *, is_local: bool) -> str:
-    """Return who writes: the name of the token, or `this machine`.
+class WriteAccess:
+    """Who may write over HTTP: whoever has the service's own token, or one of the operator's file.
 
     Args:
-        request: the request.
-        tokens: those that may write; None: requests from this machine may.
-        is_local: whether the server listens on loopback addresses alone.
-
-    Raises:
-        ProblemError: the client may not write.
+        own: the file of the service's own token, which is made where it is missing.
+        configured: the operator's file of tokens, or None.
     """
-    if tokens is None:
-        if is_local:
-            return THIS_MACHINE
-        detail = "writes need a token: set token_file in [http], or serve on host 127.0.0.1"
-        raise ProblemError(HTTPStatus.FORBIDDEN, "no_tokens", detail)
-    sent = request.headers.getall("Authorization", [])
-    scheme, _, token = sent[0].partition(" ") if len(sent) == 1 else ("", "", "")
-    if scheme.lower() != "bearer" or not token.strip():
-        detail = "writes need a token: send it as Authorization: Bearer TOKEN"
-        raise ProblemError(HTTPStatus.UNAUTHORIZED, "no_token", detail, headers={"WWW-Authenticate": _CHALLENGE})
-    async with asyncio.timeout(FILE_TIMEOUT_S):
-        owner = await asyncio.to_thread(tokens.owner_of, token.strip())
-    if owner is None:
-        challenge = f'{_CHALLENGE}, error="invalid_token"'
-        detail = "this token is not among those that may write: see token_file in [http]"
-        raise ProblemError(HTTPStatus.UNAUTHORIZED, "wrong_token", detail, headers={"WWW-Authenticate": challenge})
-    return owner
+
+    def __init__(self, own: Path, configured: Path | None) -> None:
+        fault = _fault_of(own)
+        if fault:
+            _LOGGER.error("no token for writes over HTTP: %s", fault)
+        self._files = [] if fault else [WriteTokens(own, unnamed=OWN)]
+        self._places = fault or f"{own} holds one, which {readers_of(own)} may read"
+        if configured is not None:
+            self._files.append(WriteTokens(configured))
+            self._places += f"; http.token_file = {str(configured)!r} holds those of the operator"
+
+    async def authenticate(self, request: web.Request) -> str:
+        """Return who writes: the name of the token.
+
+        Raises:
+            ProblemError: the client may not write.
+        """
+        sent = request.headers.getall("Authorization", [])
+        scheme, _, token = sent[0].partition(" ") if len(sent) == 1 else ("", "", "")
+        if scheme.lower() != "bearer" or not token.strip():
+            detail = f"writes need a token: send it as Authorization: Bearer TOKEN; {self._place(request)}"
+            raise ProblemError(HTTPStatus.UNAUTHORIZED, "no_token", detail, headers={"WWW-Authenticate": _CHALLENGE})
+        async with asyncio.timeout(FILE_TIMEOUT_S):
+            owner = await asyncio.to_thread(self._owner_of, token.strip())
+        if owner is None:
+            challenge = f'{_CHALLENGE}, error="invalid_token"'
+            detail = f"this token is not among those that may write; {self._place(request)}"
+            raise ProblemError(HTTPStatus.UNAUTHORIZED, "wrong_token", detail, headers={"WWW-Authenticate": challenge})
+        return owner
+
+    def _owner_of(self, token: str) -> str | None:
+        owners = [file.owner_of(token) for file in self._files]
+        return next((owner for owner in owners if owner is not None), None)
+
+    def _place(self, request: web.Request) -> str:
+        """Return where a token is; from elsewhere the paths of this machine help nobody."""
+        return self._places if is_loopback(request.remote or "") else "ask the operator of this service for one"
+
+
+def _fault_of(own: Path) -> str:
+    """Make the service's own token where there is none; return why there is none, in a sentence."""
+    try:
+        make_token(own)
+    except OSError as error:
+        return f"{own}: {error.strerror}"
+    except ValueError as error:
+        return str(error)
+    return ""

@@ -19,9 +19,10 @@ VERSION: Final = "1"
 _DESCRIPTION: Final = """\
 Which batch size the next run of a recurring training should use, learned from run to run.
 
-Reading is open; writing needs a token, or comes from the machine that serves. All times are Unix seconds, energies
-joules, powers watts. A run that cannot be told a batch size takes its default: it never waits for this service.
+Reading is open; writing needs a token. All times are Unix seconds, energies joules, powers watts.
+A run that cannot be told a batch size takes its default: it never waits for this service.
 """
+_SCHEME: Final = "what `http.token` in the state directory of the service holds, or a line of `token_file`"
 _PARAMETERS: Final = {
     "job": ("The name of the job.", JOB),
     "run": ("The identity of the run, as `GRIDCHASE_RUN` or its launcher gives it.", RUN),
@@ -29,7 +30,7 @@ _PARAMETERS: Final = {
 _PROBLEMS: Final[Mapping[int, tuple[str, str]]] = {
     400: ("BadRequest", "It cannot be read: a name, a parameter or the body is not what this document says."),
     401: ("Unauthorized", "The token is missing, or is not known."),
-    403: ("Forbidden", "No token is configured and it comes from elsewhere; or a browser sends it for another site."),
+    403: ("Forbidden", "A browser sends it for another site, or asks a loopback address by a foreign name."),
     404: ("NotFound", "There is no such job, or no such trial."),
     408: ("RequestTimeout", "The body did not arrive in time."),
     409: ("Conflict", "The job has other candidates or another default, or the trial has ended otherwise."),
@@ -71,7 +72,7 @@ def _document() -> dict[str, Any]:
             "schemas": components,
             "parameters": {key: _parameter(key) for key in _PARAMETERS},
             "responses": {name: _problem(status, refs) for status, (name, _) in _PROBLEMS.items()},
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "a line of `token_file`"}},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": _SCHEME}},
         },
     }
 

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -229,6 +231,36 @@ def test_it_serves_until_it_is_stopped_and_ends_with_0(number: signal.Signals, l
         assert process.wait(timeout=30) == 0
         assert not has_said("Traceback")
         assert not has_said("alembic")
+
+
+def _forget_over_http(port: int, token: str) -> tuple[int, str]:
+    """Ask a service to delete a job; return the status and the body of its answer."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = Request(f"http://127.0.0.1:{port}/v1/jobs/bert", method="DELETE", headers=headers)
+    try:
+        with urlopen(request, timeout=10.0) as answer:  # noqa: S310 — an address of our own
+            return int(answer.status), answer.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_its_own_token_is_printed_to_whoever_may_read_it_and_lets_him_write(
+    learned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, learned, "token")
+    assert (code, "http.token: no such file" in err) == (1, True)
+    port = free_port()
+    settings = ["--set", "bus.url=", "--set", f"http.port={port}", "--state-dir", str(learned)]
+    with started("policy", *settings) as (process, has_said):
+        wait_until(lambda: has_said(f"http://127.0.0.1:{port}"), timeout_s=30)
+        status, body = _forget_over_http(port, "")
+        assert (status, f"{learned}/http.token holds one" in body) == (401, True)
+        code, out, _ = run(capsys, learned, "token")
+        assert (code, _forget_over_http(port, out.strip())[0]) == (0, 204)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+        assert not has_said(out.strip())
 
 
 @contextmanager

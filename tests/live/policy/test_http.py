@@ -15,6 +15,7 @@ import pytest
 
 from policies.service.config import HttpConfig, LearningConfig
 from policies.service.http.app import served
+from policies.service.http.own_token import FILE
 from policies.service.store.store import open_store
 from tests.policies.service.http.api_client import ASK, NOW_S, TOKEN
 from tests.policies.service.repositories import Repositories
@@ -38,7 +39,7 @@ async def serving(directory: Path) -> AsyncIterator[str]:
     async with open_store(f"sqlite:///{directory / 'policy.sqlite'}", timeout_s=10.0) as store:
         db = Repositories(store, LearningConfig())
         http = HttpConfig(port=0, token_file=str(tokens))
-        async with served(db.trials, db.jobs, http=http, clock_s=lambda: NOW_S) as url:
+        async with served(db.trials, db.jobs, http=http, own_token=directory / FILE, clock_s=lambda: NOW_S) as url:
             yield url
 
 
@@ -114,13 +115,16 @@ async def test_the_examples_of_the_page_work(tmp_path: Path) -> None:
 async def _run(script: str, url: str, directory: Path) -> str:
     """Return what a script of the page prints, asked of this server."""
     assert script.count(DEFAULT_URL) == 1
+    command = directory / "gridchase"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m controller "$@" --state-dir {directory}\n')
+    command.chmod(0o700)
     process = await asyncio.create_subprocess_exec(
         "sh",
         "-eu",
         "-c",
         script.replace(DEFAULT_URL, url),
         cwd=directory,
-        env={"PATH": os.environ["PATH"], "TOKEN": TOKEN},
+        env={**os.environ, "PATH": f"{directory}{os.pathsep}{os.environ['PATH']}"},
         stdout=asyncio.subprocess.PIPE,
     )
     said, _ = await process.communicate()

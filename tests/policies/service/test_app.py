@@ -24,9 +24,9 @@ async def test_a_wrong_broker_url_is_refused_with_the_keys_that_mend_it(tmp_path
     assert "secret" not in url
 
 
-async def test_without_http_the_file_of_tokens_is_not_looked_at(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_without_http_no_token_is_made_or_looked_at(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     memory, http = MemoryTrials(), HttpConfig(port=-1, token_file=str(tmp_path / "nowhere"))
-    async with served(memory.trials, memory.jobs, http=http, clock_s=lambda: NOW_S) as url:
+    own_token = tmp_path / "http.token"
+    async with served(memory.trials, memory.jobs, http=http, own_token=own_token, clock_s=lambda: NOW_S) as url:
         assert (url, caplog.messages) == ("", [])
+    assert not own_token.exists()

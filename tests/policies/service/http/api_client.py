@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import aiohttp
@@ -11,6 +12,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from policies.service.config import HttpConfig
+from policies.service.http import own_token as own
 from policies.service.http.app import served
 from tests.policies.service.memory_store import MemoryTrials
 
@@ -41,8 +43,9 @@ class Answer:
 class Client:
     """Asks one server."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, *, own_token: Path) -> None:
         self.session = session
+        self.own_token = own_token
         self.authority = url.removeprefix("http://")
 
     async def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:  # noqa: ANN401 — JSON
@@ -73,13 +76,21 @@ async def asking(
     *,
     host: str = "127.0.0.1",
     token_file: Path | None = None,
+    sends_token: bool = True,
     trouble: Callable[[], str | None] = lambda: None,
 ) -> AsyncIterator[Client]:
-    """Serve trials, and return a client."""
+    """Serve trials, and return a client, which sends the service's own token where `sends_token`."""
     config = HttpConfig(host=host, port=0, token_file=str(token_file or ""))
-    timeout = aiohttp.ClientTimeout(total=20)
-    async with (
-        served(memory.trials, memory.jobs, http=config, clock_s=lambda: NOW_S, trouble=trouble) as url,
-        aiohttp.ClientSession(url.replace(ANYWHERE, "127.0.0.1"), timeout=timeout) as session,
-    ):
-        yield Client(session, url)
+    with TemporaryDirectory() as directory:
+        own_token = Path(directory) / own.FILE
+        async with (
+            served(
+                memory.trials, memory.jobs, http=config, own_token=own_token, clock_s=lambda: NOW_S, trouble=trouble
+            ) as url,
+            aiohttp.ClientSession(
+                url.replace(ANYWHERE, "127.0.0.1"),
+                timeout=aiohttp.ClientTimeout(total=20),
+                headers={"Authorization": f"Bearer {own.read_token(own_token)}"} if sends_token else {},
+            ) as session,
+        ):
+            yield Client(session, url, own_token=own_token)

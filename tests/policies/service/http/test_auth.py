@@ -61,7 +61,7 @@ def test_a_file_that_cannot_be_read_holds_no_token_and_that_is_told_once(
     tokens = WriteTokens(file)
     file.unlink()
     assert [tokens.owner_of("first") for _ in range(3)] == [None] * 3
-    assert tokens.fault == f"writes over HTTP are refused: {file}: No such file or directory"
+    assert tokens.fault == f"no token for writes over HTTP: {file}: No such file or directory"
     file.touch(0o600)
     file.write_text("first\n")
     assert (tokens.owner_of("first"), tokens.fault) == (UNNAMED, "")
@@ -73,7 +73,7 @@ def test_a_file_that_cannot_be_read_holds_no_token_and_that_is_told_once(
 )
 def test_a_file_without_tokens_is_told(file: Path, content: bytes, fault: str) -> None:
     file.write_bytes(content)
-    assert WriteTokens(file).fault == f"writes over HTTP are refused: {fault.format(file)}"
+    assert WriteTokens(file).fault == f"no token for writes over HTTP: {fault.format(file)}"
 
 
 @pytest.mark.parametrize(("mode", "n_warnings"), [(0o600, 0), (0o640, 0), (0o604, 1)])

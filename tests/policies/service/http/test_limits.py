@@ -10,6 +10,7 @@ import pytest
 from policies.service.config import LearningConfig
 from policies.service.errors import PolicyError, StoreUnavailableError, StoreVersionError
 from policies.service.http import routes
+from policies.service.http.auth import OWN
 from policies.service.records import JobExport
 from policies.service.trials.jobs import JobRepository
 from tests.live.conftest import eventually
@@ -180,9 +181,9 @@ async def test_what_changes_a_job_for_good_is_told_with_who_did_it(caplog: pytes
         await ask("DELETE", "/v1/jobs/resnet50")
         await ask("POST", "/v1/import", exported)
     assert [record.message for record in caplog.records] == [
-        'job resnet50: settings {"policy":null,"eta":1.0,"beta":null,"forgetting_ratio":null} by this machine',
-        "job resnet50: deleted with its trials by this machine",
-        "1 jobs with 1 trials imported by this machine",
+        'job resnet50: settings {"policy":null,"eta":1.0,"beta":null,"forgetting_ratio":null} by ' + OWN,
+        f"job resnet50: deleted with its trials by {OWN}",
+        f"1 jobs with 1 trials imported by {OWN}",
     ]
 
 
