@@ -16,11 +16,12 @@ from pathlib import Path
 from controller.clock import Clock
 from controller.config import Config
 from controller.control.profile_store import ProfileStore
-from controller.errors import GpuError
+from controller.errors import GpuError, LimitsLeftError
 from controller.gpu.energy_meter import GpuEnergyMeter
-from controller.gpu.journal import Journal, restore_prior_limit
+from controller.gpu.journal import Journal
 from controller.gpu.node_lock import NodeLock
 from controller.gpu.power_limiter import GpuPowerLimiter
+from controller.gpu.read_back import restore_prior_limit
 from controller.http import NO_GPU, HealthServer, Snapshot
 from controller.ports import Backend, Bus, Gpu, TopicPublisher
 from controller.runs.checkpoint import RunCheckpoints
@@ -76,6 +77,7 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
         JournalError: the state directory cannot be used; nothing was touched.
         NodeLockedError: another controller is running; nothing was touched.
         BackendError: the GPUs are not available.
+        LimitsLeftError: at the end, some GPU did not get its prior limit back.
     """
     state_dir = Path(node.config.node.state_dir)
     with NodeLock(state_dir) as lock:
@@ -83,7 +85,7 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
         async with _open_gpus(node.backend) as gpus:
             if node.config.gpu.backend == "nvml":
                 lock.lock_gpus(gpu.uuid for gpu in gpus)
-            await _restore_stranded(gpus, journal)
+            await _restore_stranded(gpus, journal, node.clock)
             status = await _online_status(node, gpus)
             with (
                 ProfileStore(state_dir, driver=node.backend.driver) as profiles,
@@ -200,13 +202,25 @@ class _App:
 
 @asynccontextmanager
 async def _restored(limiters: Sequence[GpuPowerLimiter]) -> AsyncIterator[None]:
-    """Restore every prior limit, however the body ends; all at once, so that one GPU cannot delay another."""
+    """Restore every prior limit, however the body ends; all at once, so that one GPU cannot delay another.
+
+    Raises:
+        LimitsLeftError: some limit was not restored; the journal keeps it.
+    """
+    faults: list[str] = []
+
+    async def stop(limiter: GpuPowerLimiter) -> None:
+        if fault := await limiter.stop():
+            faults.append(fault)
+
     try:
         yield
     finally:
         async with asyncio.TaskGroup() as tasks:
             for limiter in limiters:
-                tasks.create_task(limiter.stop(), name=f"stop[{limiter.gpu.uuid}]")
+                tasks.create_task(stop(limiter), name=f"stop[{limiter.gpu.uuid}]")
+    if faults:  # where the body has failed, that is what is raised
+        raise LimitsLeftError(faults)
 
 
 def _snapshot(
@@ -241,12 +255,17 @@ async def _open_gpus(backend: Backend) -> AsyncIterator[Sequence[Gpu]]:
             _LOGGER.warning("%s: did not close in %g s; left open until the process ends", driver, CLOSE_TIMEOUT_S)
 
 
-async def _restore_stranded(gpus: Sequence[Gpu], journal: Journal) -> None:
+async def _restore_stranded(gpus: Sequence[Gpu], journal: Journal, clock: Clock) -> None:
     """Restore what a killed controller left behind, before anything else; running jobs are planned again."""
-    for gpu in gpus:
-        result = await restore_prior_limit(gpu, journal)
+
+    async def restore(gpu: Gpu) -> None:
+        result = await restore_prior_limit(gpu, journal, clock)
         if result is not None:
             _LOGGER.warning("GPU %s: a killed controller left a limit behind: %s", gpu.uuid, result.detail)
+
+    async with asyncio.TaskGroup() as tasks:
+        for gpu in gpus:
+            tasks.create_task(restore(gpu), name=f"restore[{gpu.uuid}]")
     for uuid in journal.entries.keys() - {gpu.uuid for gpu in gpus}:
         _LOGGER.warning("GPU %s has a journal entry but is not present on this node; keeping the entry", uuid)
 

@@ -25,6 +25,14 @@ class BackendError(ControllerError):
     """The GPU backend as a whole is not available: no driver, no library, the wrong Python package."""
 
 
+class LimitsLeftError(ControllerError):
+    """The prior limits of some GPUs could not be restored; `faults` tells which limits they still have, a line each."""
+
+    def __init__(self, faults: list[str]) -> None:
+        self.faults = faults
+        super().__init__("\n".join(faults))
+
+
 class GpuError(ControllerError):
     """A call to one GPU failed."""
 

@@ -188,9 +188,11 @@ class LimitState:
         hold: who holds it.
         prior_power_limit_w: what will be restored [W].
         floor_power_limit_w, ceiling_power_limit_w: targets are clamped to these [W].
-        requested_power_limit_w: what was requested last [W].
+        requested_power_limit_w: the requested limit that is read back [W].
         enforced_power_limit_w: what the job gets since `since_ns` [W].
         since_ns: when the limit last changed, on the monotonic clock of the node [ns].
+        asked_power_limit_w: what was asked for, where that was seen to take effect: boards may make another limit of
+            it [W].
     """
 
     hold: Hold
@@ -200,6 +202,13 @@ class LimitState:
     requested_power_limit_w: float
     enforced_power_limit_w: float
     since_ns: int
+    asked_power_limit_w: float | None = None
+
+    @property
+    def asked_for_w(self) -> float:
+        """Return the limit that was asked for, or that is in force without our having asked for it [W]."""
+        asked_w = self.asked_power_limit_w
+        return self.requested_power_limit_w if asked_w is None else asked_w
 
 
 class PowerLimiter(Protocol):

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -46,10 +47,11 @@ class LoopClock:
 
 
 class FakeGpu:
-    """A GPU that checks limits as hardware does, and records every one it accepted in `history`.
+    """A GPU that checks limits as hardware does, and records every one that took effect in `history`.
 
     `errors[operation]` is raised by that operation (`read_range`, `read_limit`, `set_power_limit`, `read_sample`);
-    a write waits for `write_gate`.
+    a write waits for `write_gate`. Accepted writes take effect after `write_delay_s`, in their order; the next
+    `n_ignored_writes` never do; the board makes `board_limit_w(limit)` of each.
     """
 
     def __init__(self, uuid: str = "GPU-fake-0", *, index: int = 0, clock: LoopClock | None = None) -> None:
@@ -58,17 +60,32 @@ class FakeGpu:
         self.model = "Fake 300"
         self.clock = clock or LoopClock()
         self.range = LimitRange(min_power_limit_w=100.0, max_power_limit_w=300.0, default_power_limit_w=300.0)
-        self.requested_power_limit_w = 300.0
         self.out_of_band_power_limit_w = 1_000.0
         self.history: list[tuple[float, float]] = []
         self.errors: dict[str, GpuError] = {}
         self.write_gate: asyncio.Event | None = None
+        self.write_delay_s = 0.0
+        self.n_ignored_writes = 0.0
+        self.board_limit_w: Callable[[float], float] = lambda power_limit_w: power_limit_w
         self.mig = False
         self.pids: frozenset[int] | None = None
         self.has_counter = True
         self.draw_w: Callable[[float], float] = lambda power_limit_w: power_limit_w
+        self._requested_power_limit_w = 300.0
+        self._late_writes: deque[tuple[float, float]] = deque()
         self._energy_j = 0.0
         self._read_ns: int | None = None
+
+    @property
+    def requested_power_limit_w(self) -> float:
+        """Return the requested limit that is in force now [W]."""
+        while self._late_writes and self._late_writes[0][0] <= self.clock.now_s():
+            self._take_effect(*self._late_writes.popleft())
+        return self._requested_power_limit_w
+
+    @requested_power_limit_w.setter
+    def requested_power_limit_w(self, power_limit_w: float) -> None:
+        self._requested_power_limit_w = power_limit_w
 
     async def read_range(self) -> LimitRange:
         self._fail("read_range")
@@ -76,8 +93,9 @@ class FakeGpu:
 
     async def read_limit(self) -> LiveLimit:
         self._fail("read_limit")
-        enforced_w = min(self.requested_power_limit_w, self.out_of_band_power_limit_w)
-        return LiveLimit(requested_power_limit_w=self.requested_power_limit_w, enforced_power_limit_w=enforced_w)
+        requested_w = self.requested_power_limit_w
+        enforced_w = min(requested_w, self.out_of_band_power_limit_w)
+        return LiveLimit(requested_power_limit_w=requested_w, enforced_power_limit_w=enforced_w)
 
     async def set_power_limit(self, power_limit_w: float) -> None:
         if self.write_gate is not None:
@@ -85,9 +103,14 @@ class FakeGpu:
         self._fail("set_power_limit")
         if not self.range.min_power_limit_w <= power_limit_w <= self.range.max_power_limit_w:
             raise GpuLimitError(f"{power_limit_w:g} W", gpu_uuid=self.uuid, operation="set_power_limit", code=2)
-        self._integrate()
-        self.requested_power_limit_w = power_limit_w
-        self.history.append((self.clock.now_s(), power_limit_w))
+        if self.n_ignored_writes > 0:
+            self.n_ignored_writes -= 1
+            return
+        due_s, limit_w = self.clock.now_s() + self.write_delay_s, self.board_limit_w(power_limit_w)
+        if self.write_delay_s or self._late_writes:
+            self._late_writes.append((due_s, limit_w))
+        else:
+            self._take_effect(due_s, limit_w)
 
     async def read_sample(self) -> Sample:
         self._fail("read_sample")
@@ -117,12 +140,18 @@ class FakeGpu:
     def set_externally(self, power_limit_w: float) -> None:
         """Set the limit as another writer would: it is not in `history`."""
         self._integrate()
-        self.requested_power_limit_w = power_limit_w
+        self._requested_power_limit_w = power_limit_w
+
+    def _take_effect(self, time_s: float, power_limit_w: float) -> None:
+        self._integrate()
+        self._requested_power_limit_w = power_limit_w
+        self.history.append((time_s, power_limit_w))
 
     def _integrate(self) -> None:
         now_ns = self.clock.monotonic_ns()
         if self._read_ns is not None:
-            self._energy_j += self.power_w * (now_ns - self._read_ns) / NS_PER_S
+            power_w = self.draw_w(min(self._requested_power_limit_w, self.out_of_band_power_limit_w))
+            self._energy_j += power_w * (now_ns - self._read_ns) / NS_PER_S
         self._read_ns = now_ns
 
     def _fail(self, operation: str) -> None:

@@ -7,10 +7,15 @@ from pathlib import Path
 
 from controller.cli.verb import add_configuration
 from controller.cli.wiring import backend_of
-from controller.clock import SystemClock
+from controller.clock import Clock, SystemClock
 from controller.config import Config, load_for_restore
-from controller.gpu.journal import Journal, restore_prior_limit
+from controller.gpu.journal import Journal
 from controller.gpu.node_lock import NodeLock
+from controller.gpu.read_back import restore_prior_limit
+from controller.ports import Gpu
+
+MAX_TRIES = 3
+RETRY_S = 1.0
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -27,7 +32,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def restore(config: Config) -> int:
-    """Restore every prior limit in the journal; return 0 if each is restored or another program has set it.
+    """Restore every prior limit in the journal; return 0 if each is seen back or another program has set it.
 
     Raises:
         JournalError: the journal cannot be read; nothing was touched.
@@ -43,20 +48,28 @@ def restore(config: Config) -> int:
 
 
 async def _restore(config: Config, journal: Journal, lock: NodeLock) -> int:
-    backend = backend_of(config, SystemClock())
-    gpus = await backend.open()
-    failed = False
+    clock = SystemClock()
+    backend = backend_of(config, clock)
+    gpus = [gpu for gpu in await backend.open() if gpu.uuid in journal.entries]
+    absent = journal.entries.keys() - {gpu.uuid for gpu in gpus}
     try:
         if config.gpu.backend == "nvml":
-            lock.lock_gpus(gpu.uuid for gpu in gpus if gpu.uuid in journal.entries)
-        for gpu in gpus:
-            result = await restore_prior_limit(gpu, journal)
-            if result is not None:
-                print(f"{gpu.uuid}: {result.code}: {result.detail}")
-                failed = failed or result.code == "failed"
+            lock.lock_gpus(gpu.uuid for gpu in gpus)
+        async with asyncio.TaskGroup() as tasks:
+            for gpu in gpus:
+                tasks.create_task(_restore_one(gpu, journal, clock), name=f"restore[{gpu.uuid}]")
     finally:
         await backend.close()
-    for uuid in journal.entries.keys() - {gpu.uuid for gpu in gpus}:
+    for uuid in absent:
         print(f"{uuid}: failed: not present on this node; its journal entry is kept")
-        failed = True
-    return int(failed)
+    return int(bool(journal.entries))
+
+
+async def _restore_one(gpu: Gpu, journal: Journal, clock: Clock) -> None:
+    """Restore the limit of a GPU, tried a few times, and print what became of it."""
+    for n_left in reversed(range(MAX_TRIES)):
+        result = await restore_prior_limit(gpu, journal, clock)
+        if result is not None and (result.code != "failed" or not n_left):
+            print(f"{gpu.uuid}: {result.code}: {result.detail}")
+            return
+        await asyncio.sleep(RETRY_S)

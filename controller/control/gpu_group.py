@@ -126,7 +126,7 @@ class GpuGroup:
             if state is None or wanted is None or state.hold is not Hold.HELD or state.since_ns > since_ns:
                 return None
             clamped_w = min(max(wanted.power_limit_w, state.floor_power_limit_w), state.ceiling_power_limit_w)
-            if abs(clamped_w - state.requested_power_limit_w) > LIMIT_TOLERANCE_W:
+            if abs(clamped_w - state.asked_for_w) > LIMIT_TOLERANCE_W:
                 return None
             least_w = min(least_w, state.enforced_power_limit_w)
         return least_w

@@ -1,41 +1,49 @@
-"""The journal of prior power limits, and the only function that restores them.
+"""The journal of prior power limits.
 
 The journal is written before a GPU is, so that every limit can be restored even after SIGKILL. For each GPU that we
 hold it keeps its prior limit, and the limits that we may have left on it: the one in force and the one about
-to be written, because a kill can come between the two. A limit is ours to restore only while it is one of these. The
+to be written, because a kill can come between the two. Whose a live limit is, is judged by these (`read_back`). The
 file is replaced whole (write, fsync, rename, fsync of the directory) and never edited.
-
-`restore_prior_limit` is called by the limiter at the end of a hold and when the controller stops, by the controller at
-start for what a killed one left behind, and by `gridchase restore`.
 """
 
-import asyncio
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from controller.errors import GpuError, JournalError
-from controller.ports import Gpu, LiveLimit
+from controller.errors import JournalError
 from publishers.shared.atomic_file import replace_file
 
 FILE_NAME: Final = "journal.json"
 VERSION: Final = 1
+MAX_WRITTEN: Final = 8
 READBACK_TOLERANCE_W: Final = 0.5
 """A limit that reads back within this of what was written is the same: drivers round to milliwatts, boards to 0.5 W."""
 _UNWRITABLE: Final = "set node.state_dir to a directory that can be written"
 
 
 class JournalEntry(Struct, frozen=True, kw_only=True):
-    """A GPU that we hold: its prior limit, and the limits that we may have left on it [W]."""
+    """A GPU that we hold: its prior limit, and the limits that we may have left on it [W].
+
+    Attributes:
+        prior_power_limit_w: what is to be restored.
+        written_power_limits_w: what is ours on the GPU, the newest last.
+        written_at_s: when it was written last [Unix s].
+        is_confirmed: whether the last write has been seen back; until then the board may have made anything of it.
+    """
 
     prior_power_limit_w: float
     written_power_limits_w: tuple[float, ...]
     written_at_s: float
+    is_confirmed: bool = True
+
+    @property
+    def newest_power_limit_w(self) -> float:
+        """Return what was asked for last [W]."""
+        return self.written_power_limits_w[-1] if self.written_power_limits_w else self.prior_power_limit_w
 
 
 class _Header(Struct, frozen=True, kw_only=True):
@@ -110,15 +118,26 @@ class Journal:
         with self._lock:
             self._store({**self.entries, gpu_uuid: entry})
 
+    def confirm(self, gpu_uuid: str, entry: JournalEntry) -> None:
+        """Store what is known of a GPU after it was written; it is known whether or not the disk takes it.
+
+        Raises:
+            JournalError: the disk refuses.
+        """
+        with self._lock:
+            self.entries = {**self.entries, gpu_uuid: entry}
+            self._store(self.entries)
+
     def forget(self, gpu_uuid: str) -> None:
         """Remove the entry of a GPU: its limit is restored, or another program has set it.
 
         Raises:
-            JournalError: the disk refuses; the entry then stays.
+            JournalError: the disk refuses; the entry stays there until something is stored.
         """
         with self._lock:
             if gpu_uuid in self.entries:
-                self._store({uuid: entry for uuid, entry in self.entries.items() if uuid != gpu_uuid})
+                self.entries = {uuid: entry for uuid, entry in self.entries.items() if uuid != gpu_uuid}
+                self._store(self.entries)
 
     def _store(self, entries: Mapping[str, JournalEntry]) -> None:
         try:
@@ -132,54 +151,39 @@ class Journal:
         replace_file(self.path, msgspec.json.format(content, indent=2))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreResult:
-    """The outcome of a restore, with the live limits after it where they could be read."""
+def entry_before_write(
+    former: JournalEntry | None,
+    *,
+    prior_power_limit_w: float,
+    live_power_limit_w: float,
+    asked_power_limit_w: float,
+    now_s: float,
+) -> JournalEntry:
+    """Return the entry to be on disk before a write: a kill may come before the write or after it.
 
-    code: Literal["restored", "untouched", "failed"]
-    detail: str
-    live: LiveLimit | None = None
-
-
-async def restore_prior_limit(gpu: Gpu, journal: Journal) -> RestoreResult | None:
-    """Restore the prior limit of a GPU if the live one still is one that we wrote; None where we hold nothing.
-
-    Otherwise another program has set it, and it stays. If the GPU fails, the journal keeps its entry.
+    Until a write is seen back, the ones before it may still be on their way: they are kept, too.
     """
-    entry = journal.entries.get(gpu.uuid)
-    if entry is None:
-        return None
-    try:
-        live = await gpu.read_limit()
-        if not is_our_limit(live, entry):
-            await asyncio.to_thread(journal.forget, gpu.uuid)
-            detail = f"left at {live.requested_power_limit_w:g} W: another writer has set it since"
-            return RestoreResult(code="untouched", detail=detail, live=live)
-        live = await _write_prior(gpu, entry, live)
-        await asyncio.to_thread(journal.forget, gpu.uuid)
-    except (GpuError, JournalError) as error:
-        return RestoreResult(
-            code="failed", detail=f"could not be restored: {error}; fix that, then run `gridchase restore`"
-        )
-    return RestoreResult(code="restored", detail=f"prior limit {live.requested_power_limit_w:g} W restored", live=live)
+    entry = JournalEntry(
+        prior_power_limit_w=prior_power_limit_w,
+        written_power_limits_w=former.written_power_limits_w if former and not former.is_confirmed else (),
+        written_at_s=now_s,
+        is_confirmed=False,
+    )
+    return with_written(with_written(entry, live_power_limit_w), asked_power_limit_w)
 
 
-def is_our_limit(live: LiveLimit, entry: JournalEntry) -> bool:
-    """Return whether the live limit is the prior one or one that we wrote."""
-    ours_w = (*entry.written_power_limits_w, entry.prior_power_limit_w)
-    return any(is_same_limit(live.requested_power_limit_w, limit_w) for limit_w in ours_w)
+def with_written(entry: JournalEntry, power_limit_w: float) -> JournalEntry:
+    """Return the entry with one more limit that we may have left; the newest is the last [W]."""
+    others_w = (limit_w for limit_w in entry.written_power_limits_w if not is_same_limit(limit_w, power_limit_w))
+    written_w = (*dict.fromkeys(others_w), power_limit_w)
+    return msgspec.structs.replace(entry, written_power_limits_w=written_w[-MAX_WRITTEN:])
+
+
+def confirmed_entry(entry: JournalEntry, live_power_limit_w: float) -> JournalEntry:
+    """Return the entry once a write is seen back: the live limit is all that we have left."""
+    return msgspec.structs.replace(entry, written_power_limits_w=(live_power_limit_w,), is_confirmed=True)
 
 
 def is_same_limit(one_w: float, other_w: float) -> bool:
     """Return whether two power limits [W] differ only by the rounding of drivers and boards."""
     return abs(one_w - other_w) <= READBACK_TOLERANCE_W
-
-
-async def _write_prior(gpu: Gpu, entry: JournalEntry, live: LiveLimit) -> LiveLimit:
-    """Write the prior limit, clamped to what the GPU accepts today, unless it is in force already; return what is."""
-    limits = await gpu.read_range()
-    prior_power_limit_w = min(max(entry.prior_power_limit_w, limits.min_power_limit_w), limits.max_power_limit_w)
-    if is_same_limit(live.requested_power_limit_w, prior_power_limit_w):
-        return live
-    await gpu.set_power_limit(prior_power_limit_w)
-    return await gpu.read_limit()

@@ -4,28 +4,42 @@ It does not know the reason for a limit. It journals before it writes, clamps, r
 `RECONCILE_S` to detect other writers:
 
     FREE ──request──► HELD ──release──► FREE     (the prior limit, if the live one still is ours)
-                       ├─ the limit is the default again: the driver was reloaded; written again, `MAX_REVERSIONS` times
+                       ├─ the limit is the default or one of ours again: written again, `MAX_REVERSIONS` times
                        ├─ the limit is anything else: another writer ──► YIELDED until the release
                        ├─ no permission, MIG ──► OBSERVING until the release
-                       └─ no answer ──► SUSPECT, until a later read succeeds
+                       ├─ writes have no effect, no journal ──► OBSERVING, until a later try succeeds
+                       └─ no answer, prior limit not seen back ──► SUSPECT, until a later try succeeds
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from controller.clock import Clock
 from controller.config import GpuConfig
 from controller.errors import GpuError, GpuNotSupportedError, GpuPermissionError, JournalError
-from controller.gpu.journal import Journal, JournalEntry, is_our_limit, is_same_limit, restore_prior_limit
+from controller.gpu.journal import Journal, JournalEntry, confirmed_entry, entry_before_write, is_same_limit
+from controller.gpu.read_back import (
+    ReadBack,
+    RestoreResult,
+    is_known_limit,
+    is_our_limit,
+    restore_prior_limit,
+    watch_write,
+)
 from controller.ports import Gpu, Hold, LimitRange, LimitState, LiveLimit, Target
 from publishers.messages.reports import LimitChange
 
 RECONCILE_S = 15.0
 MAX_REVERSIONS = 3
+MAX_IGNORED = 3
+"""After so many writes without effect the GPU is only observed; it is still tried again."""
 STOP_TIMEOUT_S = 10.0
+STOP_RETRY_S = 0.5
 RETRY_S = 0.5
+"""How long to wait after a first failure; twice as long after each further one, up to `RECONCILE_S`."""
 MAX_DETAIL = 1_024
 LOG_PERIOD_S = 600.0
 """Changes for one reason (a curve being refined, two limits that share a period) are all published, but logged once a
@@ -71,6 +85,8 @@ class GpuPowerLimiter:
         self._orders: asyncio.Queue[Target | _Release] = asyncio.Queue(1)
         self._target: Target | None = None
         self._reversions = 0
+        self._n_failures = 0
+        """How many tries have failed since the last one that did not: of writes, of restores, of the journal."""
         self._barred: Hold | None = None
         """`YIELDED` or `OBSERVING` where the limit must not be written until the release, whatever comes between."""
         self._has_failed_restore = False
@@ -88,7 +104,7 @@ class GpuPowerLimiter:
         await self._guarded(self._refresh())
         while True:
             try:
-                async with asyncio.timeout(RECONCILE_S):
+                async with asyncio.timeout(backoff_s(self._n_failures)):
                     order = await self._orders.get()
             except TimeoutError:
                 await self._guarded(self._reconcile())
@@ -100,16 +116,21 @@ class GpuPowerLimiter:
                 case _Release(reason=reason, detail=detail):
                     await self._restore(reason, detail)
 
-    async def stop(self) -> None:
-        """Restore the prior limit because the controller stops; never raises, so that no GPU strands another."""
+    async def stop(self) -> str:
+        """Restore the prior limit because the controller stops; never raises, so that no GPU strands another.
+
+        Returns:
+            which limit the GPU still has, and what to do; "" if the prior one has been seen back, or it is not ours.
+        """
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 while not await self._restore("controller_stopped", "the controller stops"):  # noqa: ASYNC110 — a GPU
-                    await asyncio.sleep(RETRY_S)  # signals no event; a write under way must not land after us
+                    await asyncio.sleep(STOP_RETRY_S)  # signals no event; a write under way must not land after us
         except TimeoutError:
-            _LOGGER.error("%s: no answer in %g s; run `gridchase restore`", self.gpu.uuid, STOP_TIMEOUT_S)
+            _LOGGER.error("%s: not restored in %g s; run `gridchase restore`", self.gpu.uuid, STOP_TIMEOUT_S)
         except Exception:  # a bug that ended a worker may well strike again here
             _LOGGER.exception("%s: the prior limit could not be restored; run `gridchase restore`", self.gpu.uuid)
+        return self._limit_left()
 
     def _replace_order(self, order: Target | _Release) -> None:
         """Put an order in place of one that still waits: a set-point, not a history."""
@@ -126,7 +147,8 @@ class GpuPowerLimiter:
         except GpuNotSupportedError as error:
             await self._observe_only("not_supported", str(error))
         except JournalError as error:
-            await self._observe_only("journal_failed", f"{error}: nothing is written without a journal entry")
+            self._n_failures += 1
+            await self._observe_only("journal_failed", f"{error}: nothing is written without it", until_release=False)
         except GpuError as error:
             self._set_hold(Hold.SUSPECT)
             self._report("gpu_suspect", str(error))
@@ -135,10 +157,11 @@ class GpuPowerLimiter:
         """Read the GPU afresh; what the journal lists is still held, unless another program has set it since."""
         limits = await self.gpu.read_range()
         live = await self.gpu.read_limit()
-        entry = self._journal.entries.get(self.gpu.uuid)
-        if entry and self._target is None and not is_our_limit(live, entry):
+        entry = self._entry()
+        if entry and self._target is None and not is_our_limit(live, entry, limits):
             # Another program has replaced the former controller's limit: the new one is the prior limit now.
-            await asyncio.to_thread(self._journal.forget, self.gpu.uuid)
+            with suppress(JournalError):  # the entry is struck with the next one that is stored
+                await asyncio.to_thread(self._journal.forget, self.gpu.uuid)
             entry = None
         prior_w = entry.prior_power_limit_w if entry else live.requested_power_limit_w
         floor_w, ceiling_w = limit_bounds_w(self._config, limits, prior_w)
@@ -152,40 +175,79 @@ class GpuPowerLimiter:
             since_ns=self._clock.monotonic_ns(),
         )
         is_default = is_same_limit(live.requested_power_limit_w, limits.default_power_limit_w)  # driver reloaded
-        if entry and not is_default and not is_our_limit(live, entry):
+        if entry and not is_default and not is_our_limit(live, entry, limits):
             await self._yield(live)
 
     async def _apply(self, target: Target) -> None:
-        if self.state is None or self.state.hold in {Hold.FREE, Hold.SUSPECT}:
+        if self.state is None or self.state.hold in {Hold.FREE, Hold.SUSPECT} or self._is_tried_again():
             await self._refresh()
             if self._known_state().hold in WRITABLE and await self.gpu.read_mig():
                 await self._observe_only("mig", "it is partitioned (MIG): a limit would affect every tenant")
         elif self.state.hold is Hold.HELD and not await self._reconcile_held():
             return
-        state = self._known_state()
-        if state.hold not in WRITABLE:
-            return
-        power_limit_w = min(max(target.power_limit_w, state.floor_power_limit_w), state.ceiling_power_limit_w)
-        if is_same_limit(power_limit_w, state.requested_power_limit_w) or await self._write(power_limit_w):
+        if self._known_state().hold in WRITABLE:
+            await self._set_limit(target)
+
+    async def _set_limit(self, target: Target) -> None:
+        """Write the limit of an order, unless it is in force already."""
+        state, entry = self._known_state(), self._entry()
+        asked_w = min(max(target.power_limit_w, state.floor_power_limit_w), state.ceiling_power_limit_w)
+        if entry is None or entry.is_confirmed:
+            is_set = is_same_limit(asked_w, state.asked_for_w)
+        else:  # the last write has come late
+            is_set = all(is_same_limit(asked_w, w) for w in (state.requested_power_limit_w, entry.newest_power_limit_w))
+            if is_set:
+                await self._confirm(entry)
+        if is_set or await self._write(asked_w):
+            self._n_failures = 0
             self._set_hold(Hold.HELD)
             self._report(target.reason, target.detail)
 
-    async def _write(self, power_limit_w: float) -> bool:
-        """Journal, write, read back; return whether the live limit is ours afterwards."""
+    async def _write(self, asked_w: float) -> bool:
+        """Journal, write, read back; return whether the live limit is what the board makes of the one asked for."""
         state = self._known_state()
-        entry = JournalEntry(
+        entry = entry_before_write(
+            self._entry(),
             prior_power_limit_w=state.prior_power_limit_w,
-            # A kill may come before the write or after it: both limits are ours from here on.
-            written_power_limits_w=(state.requested_power_limit_w, power_limit_w),
-            written_at_s=self._clock.now_s(),
+            live_power_limit_w=state.requested_power_limit_w,
+            asked_power_limit_w=asked_w,
+            now_s=self._clock.now_s(),
         )
         await asyncio.to_thread(self._journal.record, self.gpu.uuid, entry)
-        await self.gpu.set_power_limit(power_limit_w)
-        live = await self.gpu.read_limit()
-        if not is_same_limit(live.requested_power_limit_w, power_limit_w):
-            await self._yield(live)
+        await self.gpu.set_power_limit(asked_w)
+        outcome, live = await watch_write(self.gpu, asked_w, entry, self._clock)
+        if outcome is ReadBack.LATE:
+            self._update(live)
+            self._note_ignored(asked_w, live)
             return False
-        self._update(live)
+        self._update(live, asked_power_limit_w=asked_w)
+        await self._confirm(entry)
+        if outcome is ReadBack.CLAMPED:
+            return await self._is_clamp_accepted(asked_w, live)
+        return True
+
+    async def _confirm(self, entry: JournalEntry) -> None:
+        """Journal that the last write was seen back: nothing else can be left on the GPU."""
+        confirmed = confirmed_entry(entry, self._known_state().requested_power_limit_w)
+        await asyncio.to_thread(self._journal.confirm, self.gpu.uuid, confirmed)
+
+    def _note_ignored(self, asked_w: float, live: LiveLimit) -> None:
+        """Report a write without effect; it is tried again, and what is in the journal stays there."""
+        self._n_failures += 1
+        self._set_hold(Hold.HELD if self._n_failures < MAX_IGNORED else Hold.OBSERVING)
+        detail = f"the driver has accepted {asked_w:g} W, but the limit still is {live.requested_power_limit_w:g} W"
+        self._report("write_ignored", f"{detail}; tried again")
+
+    async def _is_clamp_accepted(self, asked_w: float, live: LiveLimit) -> bool:
+        """Return whether what the board has made of a write may stay; never above the ceiling."""
+        state = self._known_state()
+        detail = f"the board has made {live.requested_power_limit_w:g} W of {asked_w:g} W"
+        if live.requested_power_limit_w > state.ceiling_power_limit_w and not is_same_limit(
+            live.requested_power_limit_w, state.ceiling_power_limit_w
+        ):
+            await self._observe_only("clamped", f"{detail}, more than the {state.ceiling_power_limit_w:g} W allowed")
+            return False
+        self._report("clamped", detail)
         return True
 
     async def _reconcile(self) -> None:
@@ -195,9 +257,21 @@ class GpuPowerLimiter:
         elif state.hold is Hold.HELD and self._target is None:
             await self._restore("restored_late", "it was left by a controller that was killed")
         elif state.hold is Hold.HELD:
-            await self._reconcile_held()
+            if await self._reconcile_held() and self._target and self._is_unconfirmed():
+                await self._set_limit(self._target)
         elif self._target is None:
             await self._refresh()
+        else:
+            await self._reconcile_barred(self._target)
+
+    async def _reconcile_barred(self, target: Target) -> None:
+        """Try again what failed before the limit was left alone; otherwise only read it."""
+        if self._is_tried_again():
+            await self._apply(target)
+        elif self._entry():  # what was written before the hold was barred could not be restored
+            result = await self._give_back()
+            if result and result.code != "failed":
+                self._report("restored_late", result.detail)
         else:
             self._update(await self.gpu.read_limit())
 
@@ -207,68 +281,112 @@ class GpuPowerLimiter:
         if self._target and not self._barred:
             await self._apply(self._target)
         elif self._known_state().hold is Hold.HELD:
-            await self._restore("restored_late", "it answers again")
+            await self._restore("restored_late", "a later try has succeeded")
         else:
             self._report("answers_again", "it answers again")
 
     async def _reconcile_held(self) -> bool:
-        """Return whether the live limit is the one we wrote, perhaps written again; yield it where it is not."""
+        """Return whether the live limit is ours, perhaps written again; yield it where it is not."""
         live = await self.gpu.read_limit()
-        state = self._known_state()
+        state, entry = self._known_state(), self._entry()
         if is_same_limit(live.requested_power_limit_w, state.requested_power_limit_w):
             if not is_same_limit(live.enforced_power_limit_w, state.enforced_power_limit_w):
-                self._update(live)
+                self._update(live, asked_power_limit_w=state.asked_power_limit_w)
                 self._report("enforced_changed", "another limiter of the board has changed what the job gets")
             return True
         limits = await self.gpu.read_range()
         is_default = is_same_limit(live.requested_power_limit_w, limits.default_power_limit_w)
-        if not is_default or self._reversions >= MAX_REVERSIONS:
+        if entry and not entry.is_confirmed and is_our_limit(live, entry, limits):  # late, or clamped
+            self._update(live)
+            return True
+        is_ours = is_default or (entry is not None and is_known_limit(live, entry))
+        if not is_ours or self._reversions >= MAX_REVERSIONS:
             await self._yield(live)
             return False
         self._reversions += 1
-        wanted_w = state.requested_power_limit_w
+        wanted_w = state.asked_for_w
         floor_w, ceiling_w = limit_bounds_w(self._config, limits, state.prior_power_limit_w)
         self.state = replace(state, floor_power_limit_w=floor_w, ceiling_power_limit_w=ceiling_w)
         self._update(live)
         if not await self._write(min(max(wanted_w, floor_w), ceiling_w)):
             return False
-        self._report("driver_reloaded", f"was back at the default, {live.requested_power_limit_w:g} W: set again")
+        found = f"{live.requested_power_limit_w:g} W"
+        if is_default:
+            self._report("driver_reloaded", f"was back at the default, {found}: set again")
+        else:
+            self._report("limit_reset", f"was back at {found}, which it had before: set again")
         return True
 
     async def _yield(self, live: LiveLimit) -> None:
-        """Yield to another writer of the limit."""
+        """Yield to another writer of the limit; if what it has set is known to be ours, give back the prior one."""
         self._update(live)
-        await asyncio.to_thread(self._journal.forget, self.gpu.uuid)
-        self._bar(Hold.YIELDED)
         detail = f"set to {live.requested_power_limit_w:g} W by another writer: left alone until the job ends"
+        await self._give_back()
+        self._bar(Hold.YIELDED)
         self._report("another_writer", detail)
 
-    async def _observe_only(self, reason: str, detail: str) -> None:
-        """Write no more in this hold: measure and publish only. What was written before is restored."""
-        result = await restore_prior_limit(self.gpu, self._journal)
-        if result and result.live:
+    async def _observe_only(self, reason: str, detail: str, *, until_release: bool = True) -> None:
+        """Write no more for now: measure and publish only. What was written before is restored."""
+        result = await self._give_back()
+        if until_release:
+            self._bar(Hold.OBSERVING)
+        else:
+            self._set_hold(Hold.OBSERVING)
+        self._report(reason, f"{detail}; the limit {result.detail}" if result else detail)
+
+    async def _give_back(self) -> RestoreResult | None:
+        """Restore the prior limit while the hold goes on; a failure is logged once, and tried again."""
+        result = await restore_prior_limit(self.gpu, self._journal, self._clock)
+        if result is None:
+            return None
+        if result.live:
             self._update(result.live)
-        self._bar(Hold.OBSERVING)
-        self._report(reason, detail)
+        failed = result.code == "failed"
+        if failed:
+            self._n_failures += 1
+            if not self._has_failed_restore:
+                _LOGGER.error("%s: the power limit %s; tried again", self.gpu.uuid, result.detail)
+        self._has_failed_restore = failed
+        return result
 
     async def _restore(self, reason: str, detail: str) -> bool:
         """End the hold and restore the prior limit; return False where that fails: reported once, then retried."""
         was_held = self.state is not None and self.state.hold is not Hold.FREE
-        result = await restore_prior_limit(self.gpu, self._journal)
-        if result and result.live:
-            self._update(result.live)
+        had_failed = self._has_failed_restore
+        result = await self._give_back()
         failed = result is not None and result.code == "failed"
         self._set_hold(Hold.SUSPECT if failed else Hold.FREE)
-        if (result or was_held) and not (failed and self._has_failed_restore):
+        if (result or was_held) and not (failed and had_failed):
             code = "" if result is None or result.code == "restored" else f"_{result.code}"
             self._report(f"{reason}{code}", f"{detail}; {result.detail}" if result else detail)
-            if failed and result:
-                _LOGGER.error("%s: the power limit %s", self.gpu.uuid, result.detail)
-        self._has_failed_restore = failed
+        if not failed:
+            self._n_failures = 0
+            self._has_failed_restore = False
         self._target = None
         self._barred = None
         self._reversions = 0
         return not failed
+
+    def _limit_left(self) -> str:
+        """Return which limit the GPU still has although it is not the prior one, and what to do; "" if none."""
+        entry = self._entry()
+        if entry is None:
+            return ""
+        live = f"still has {self.state.requested_power_limit_w:g} W" if self.state else "may still have another limit"
+        prior = f"prior limit {entry.prior_power_limit_w:g} W"
+        return f"{self.gpu.uuid} {live} instead of its {prior}: it could not be restored; run `gridchase restore`"
+
+    def _entry(self) -> JournalEntry | None:
+        return self._journal.entries.get(self.gpu.uuid)
+
+    def _is_unconfirmed(self) -> bool:
+        """Return whether the last write has not been seen back."""
+        entry = self._entry()
+        return entry is not None and not entry.is_confirmed
+
+    def _is_tried_again(self) -> bool:
+        """Return whether the GPU is only observed until a later try succeeds, not until the release."""
+        return self.state is not None and self.state.hold is Hold.OBSERVING and self._barred is None
 
     def _known_state(self) -> LimitState:
         assert self.state is not None, "the GPU has been read"  # noqa: S101 — an invariant, not a check of input
@@ -283,11 +401,12 @@ class GpuPowerLimiter:
         if self.state is not None:
             self.state = replace(self.state, hold=hold)
 
-    def _update(self, live: LiveLimit) -> None:
+    def _update(self, live: LiveLimit, *, asked_power_limit_w: float | None = None) -> None:
         if self.state is not None:
             self.state = replace(
                 self.state,
                 requested_power_limit_w=live.requested_power_limit_w,
+                asked_power_limit_w=asked_power_limit_w,
                 enforced_power_limit_w=live.enforced_power_limit_w,
                 since_ns=self._clock.monotonic_ns(),
             )
@@ -337,6 +456,11 @@ class LimitReporter:
             return False
         self._last_logged = reason, now_s
         return True
+
+
+def backoff_s(n_failures: int) -> float:
+    """Return how long to wait after so many failures in a row: `RECONCILE_S` after none or many [s]."""
+    return min(RETRY_S * 2.0 ** min(n_failures - 1, 10), RECONCILE_S) if n_failures else RECONCILE_S
 
 
 def limit_bounds_w(config: GpuConfig, limits: LimitRange, prior_power_limit_w: float) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.errors import GpuError, GpuLostError, GpuPermissionError, JournalError, NodeLockedError
+from controller.errors import GpuError, GpuLostError, GpuPermissionError, JournalError, LimitsLeftError, NodeLockedError
 from controller.gpu.journal import FILE_NAME, Journal
 from controller.gpu.node_lock import NodeLock
 from controller.ports import LiveLimit, Sample
@@ -125,9 +125,15 @@ async def test_a_gpu_that_fails_at_the_end_does_not_keep_the_others_limited(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = Site(tmp_path, two_gpus())
-    async with site.controlled():
-        await train_both(site, 600)
-        site.gpus[0].errors = {"set_power_limit": lost(site.gpus[0])}
+
+    async def train_and_lose() -> None:
+        async with site.controlled():
+            await train_both(site, 600)
+            site.gpus[0].errors = {"set_power_limit": lost(site.gpus[0])}
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await train_and_lose()
+    assert caught.group_contains(LimitsLeftError, match="GPU-fake-0 still has .* instead of its prior limit 280 W")
     assert site.gpus[1].requested_power_limit_w == PRIOR_W
     assert list(Journal.read(tmp_path).entries) == [site.gpus[0].uuid]
     assert "gridchase restore" in caplog.text

@@ -19,6 +19,7 @@ from controller.errors import (
     GpuPermissionError,
     GpuSuspectError,
     JournalError,
+    LimitsLeftError,
     NodeLockedError,
 )
 from controller.gpu.journal import Journal, JournalEntry
@@ -32,6 +33,7 @@ GPU_ERRORS = (GpuPermissionError, GpuNotSupportedError, GpuLimitError, GpuLostEr
 CODES = [
     (ConfigError(["plan.eta = 7: must be a number at most 1", "plan.eat: there is no such key"]), 2),
     (JournalError("journal.json: cannot be read"), 2),
+    (LimitsLeftError(["GPU-1 still has 180 W instead of its prior limit 280 W"]), 1),
     (NodeLockedError("another controller is at work"), 2),
     (BackendError("there is no NVIDIA driver"), 1),
     (BrokerError("mosquitto has ended by itself"), 1),

@@ -15,8 +15,8 @@ from publishers.messages.reports import LimitChange
 from tests.fakes import FakeGpu
 
 PRIOR_W = 280.0
-SOON_S = 1.0
-"""Orders are carried out at once; the limiter reconciles every 15 s."""
+SOON_S = 1.5
+"""Orders are carried out at once, and looked at for about a second; the limiter reconciles every 15 s."""
 
 
 class LimiterBench:

@@ -1,5 +1,6 @@
-"""The journal of prior limits: durable before a write, never guessed at; and the restore of what it lists."""
+"""The journal of prior limits: durable before a write, never guessed at."""
 
+import errno
 import os
 import shutil
 import stat
@@ -8,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.errors import GpuError, GpuLostError, JournalError
-from controller.gpu.journal import FILE_NAME, Journal, JournalEntry, RestoreResult, restore_prior_limit
-from tests.controller.gpu.limiter_bench import PRIOR_W, break_disk
-from tests.fakes import FakeGpu
+from controller.errors import JournalError
+from controller.gpu.journal import FILE_NAME, Journal, JournalEntry
+from tests.controller.gpu.limiter_bench import break_disk
 
 ENTRY = JournalEntry(prior_power_limit_w=280.0, written_power_limits_w=(280.0, 200.0), written_at_s=1_700_000_000.0)
 OTHER = JournalEntry(prior_power_limit_w=150.5, written_power_limits_w=(150.5,), written_at_s=1_700_000_001.5)
@@ -146,128 +146,23 @@ def test_an_entry_that_the_disk_refuses_is_not_taken_for_recorded(tmp_path: Path
     break_disk(tmp_path / "state")
     with pytest.raises(JournalError, match=FILE_NAME):
         journal.record("GPU-2", ENTRY)
-    with pytest.raises(JournalError, match=FILE_NAME):
-        journal.forget("GPU-1")
     assert journal.entries == {"GPU-1": ENTRY}
 
 
-FORMER_JOURNAL = b"""{
-  "version": 1,
-  "gpus": {
-    "GPU-fake-0": {
-      "prior_power_limit_w": 280.0,
-      "written_power_limits_w": [
-        250.0,
-        200.0
-      ],
-      "written_at_s": 1700006400.25
-    }
-  }
-}"""
-"""As version 0.1.0 wrote it."""
-
-
-async def test_a_journal_of_a_former_version_is_restored(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).write_bytes(FORMER_JOURNAL)
-    gpu = FakeGpu()
-    gpu.requested_power_limit_w = 200.0
-    result = await restored(gpu, Journal.open(tmp_path))
-    assert (result.code, gpu.requested_power_limit_w) == ("restored", PRIOR_W)
-    assert Journal.read(tmp_path).entries == {}
-
-
-def journal_of(state_dir: Path, gpu: FakeGpu, *written_power_limits_w: float, prior_w: float = PRIOR_W) -> Journal:
-    """Return a journal that lists this GPU."""
-    journal = Journal.open(state_dir)
-    entry = JournalEntry(prior_power_limit_w=prior_w, written_power_limits_w=written_power_limits_w, written_at_s=1.0)
-    journal.record(gpu.uuid, entry)
-    return journal
-
-
-async def restored(gpu: FakeGpu, journal: Journal) -> RestoreResult:
-    """Restore a GPU that the journal lists."""
-    result = await restore_prior_limit(gpu, journal)
-    assert result is not None
-    return result
-
-
-def lost(gpu: FakeGpu, operation: str) -> GpuError:
-    """Return the error of a GPU that fell off the bus."""
-    return GpuLostError("fell off the bus", gpu_uuid=gpu.uuid, operation=operation, code=15)
-
-
-async def test_a_gpu_that_is_not_journaled_is_not_even_read(tmp_path: Path) -> None:
-    gpu = FakeGpu()
-    gpu.errors = {operation: lost(gpu, operation) for operation in ("read_limit", "read_range", "set_power_limit")}
-    assert await restore_prior_limit(gpu, Journal.open(tmp_path)) is None
-
-
-@pytest.mark.parametrize("live_w", [250.0, 200.0], ids=["killed before the write", "killed after the write"])
-async def test_either_limit_around_a_kill_is_restored(tmp_path: Path, live_w: float) -> None:
-    gpu = FakeGpu()
-    gpu.requested_power_limit_w = live_w
-    result = await restored(gpu, journal_of(tmp_path, gpu, 250.0, 200.0))
-    assert result.code == "restored"
-    assert result.live is not None
-    assert result.live.requested_power_limit_w == PRIOR_W
-    assert [limit_w for _, limit_w in gpu.history] == [PRIOR_W]
-    assert Journal.read(tmp_path).entries == {}
-
-
-async def test_a_prior_limit_that_is_in_force_already_is_not_written_again(tmp_path: Path) -> None:
-    gpu = FakeGpu()
-    gpu.requested_power_limit_w = PRIOR_W
-    result = await restored(gpu, journal_of(tmp_path, gpu, PRIOR_W, 200.0))
-    assert (result.code, gpu.history) == ("restored", [])
-    assert Journal.read(tmp_path).entries == {}
-
-
-async def test_a_limit_of_another_writer_stays_and_is_no_longer_ours(tmp_path: Path) -> None:
-    gpu = FakeGpu()
-    gpu.requested_power_limit_w = 220.0
-    result = await restored(gpu, journal_of(tmp_path, gpu, 250.0, 200.0))
-    assert (result.code, gpu.history) == ("untouched", [])
-    assert "220 W" in result.detail
-    assert Journal.read(tmp_path).entries == {}
-
-
-@pytest.mark.parametrize(("live_w", "code"), [(200.5, "restored"), (200.6, "untouched")])
-async def test_a_limit_within_half_a_watt_is_the_same_limit(tmp_path: Path, live_w: float, code: str) -> None:
-    gpu = FakeGpu()
-    gpu.requested_power_limit_w = live_w
-    assert (await restored(gpu, journal_of(tmp_path, gpu, 200.0))).code == code
-
-
-@pytest.mark.parametrize("operation", ["read_limit", "read_range", "set_power_limit"])
-async def test_a_gpu_that_fails_stays_in_the_journal_until_it_answers(tmp_path: Path, operation: str) -> None:
-    gpu = FakeGpu()
-    gpu.requested_power_limit_w = 200.0
-    journal = journal_of(tmp_path, gpu, 200.0)
-    gpu.errors = {operation: lost(gpu, operation)}
-    result = await restored(gpu, journal)
-    assert result.code == "failed"
-    assert "gridchase restore" in result.detail
-    assert Journal.read(tmp_path).entries == journal.entries != {}
-    gpu.errors = {}
-    assert (await restored(gpu, journal)).code == "restored"
-    assert gpu.requested_power_limit_w == PRIOR_W
-
-
-@pytest.mark.parametrize(("prior_w", "restored_w"), [(400.0, 300.0), (90.0, 100.0)])
-async def test_a_prior_limit_outside_the_range_of_a_new_driver_is_clamped(
-    tmp_path: Path, prior_w: float, restored_w: float
+def test_an_entry_that_cannot_be_struck_is_struck_with_the_next_one_that_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpu = FakeGpu()
-    gpu.requested_power_limit_w = 200.0
-    assert (await restored(gpu, journal_of(tmp_path, gpu, 200.0, prior_w=prior_w))).code == "restored"
-    assert gpu.requested_power_limit_w == restored_w
+    journal = Journal.open(tmp_path)
+    journal.record("GPU-1", ENTRY)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        with pytest.raises(JournalError, match="No space left"):
+            journal.forget("GPU-1")
+        assert journal.entries == {}
+    journal.record("GPU-2", OTHER)
+    assert Journal.read(tmp_path).entries == {"GPU-2": OTHER}
 
 
-async def test_a_full_disk_does_not_keep_the_limit_from_the_gpu(tmp_path: Path) -> None:
-    gpu = FakeGpu()
-    gpu.requested_power_limit_w = 200.0
-    journal = journal_of(tmp_path / "state", gpu, 200.0)
-    break_disk(tmp_path / "state")
-    assert (await restored(gpu, journal)).code == "failed"
-    assert gpu.requested_power_limit_w == PRIOR_W
-    assert gpu.uuid in journal.entries
+def refuse(_: int) -> None:
+    """Stand in for fsync on a full disk."""
+    raise OSError(errno.ENOSPC, "No space left on device")

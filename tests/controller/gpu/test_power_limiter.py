@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from controller.config import GpuConfig
-from controller.gpu.journal import Journal, restore_prior_limit
+from controller.gpu.journal import Journal
 from controller.gpu.power_limiter import LOG_PERIOD_S
+from controller.gpu.read_back import restore_prior_limit
 from controller.ports import Hold, LimitRange
-from tests.controller.gpu.limiter_bench import PRIOR_W, LimiterBench, WitnessGpu, hours, target
+from tests.controller.gpu.limiter_bench import PRIOR_W, SOON_S, LimiterBench, WitnessGpu, hours, target
 from tests.fakes import MIDNIGHT_S, FakeGpu
 
 
@@ -35,7 +36,7 @@ async def test_a_kill_between_journal_and_write_is_repaired_at_the_next_start(tm
         await bench.request(200.0)
         assert bench.gpu.requested_power_limit_w == 250.0, "the write is under way"
     bench.gpu.write_gate = None
-    result = await restore_prior_limit(bench.gpu, Journal.open(tmp_path))
+    result = await restore_prior_limit(bench.gpu, Journal.open(tmp_path), bench.gpu.clock)
     assert result is not None
     assert result.code == "restored"
     assert bench.gpu.requested_power_limit_w == PRIOR_W
@@ -65,7 +66,7 @@ async def test_a_kill_between_write_and_read_back_is_repaired_at_the_next_start(
         assert bench.state.requested_power_limit_w == PRIOR_W, "the write was not read back"
     gpu.may_return.set()
     assert gpu.requested_power_limit_w == 200.0
-    result = await restore_prior_limit(gpu, Journal.open(tmp_path))
+    result = await restore_prior_limit(gpu, Journal.open(tmp_path), gpu.clock)
     assert result is not None
     assert result.code == "restored"
     assert gpu.requested_power_limit_w == PRIOR_W
@@ -91,7 +92,7 @@ async def test_each_change_is_published_with_its_reason(tmp_path: Path) -> None:
     held, released = bench.changes
     assert (held.reason, held.detail, held.job, held.signal) == ("planned", "a test wants it", "resnet50", "410 g/kWh")
     assert (held.requested_power_limit_w, held.enforced_power_limit_w) == (200.0, 190.0)
-    assert held.time_s == MIDNIGHT_S + 1
+    assert held.time_s == MIDNIGHT_S + SOON_S
     assert (released.reason, released.requested_power_limit_w) == ("run_finished", PRIOR_W)
     assert released.previous_power_limit_w == 200.0
 

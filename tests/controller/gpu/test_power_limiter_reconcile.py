@@ -9,7 +9,6 @@ import pytest
 from controller.gpu.power_limiter import MAX_REVERSIONS, RECONCILE_S
 from controller.ports import Hold, LimitRange
 from tests.controller.gpu.limiter_bench import PRIOR_W, SOON_S, LimiterBench, WitnessGpu, hours, lost
-from tests.fakes import FakeGpu
 
 DEFAULT_W = 300.0
 
@@ -162,25 +161,6 @@ async def test_a_hold_without_changes_keeps_the_time_of_its_last_change(tmp_path
         await hours(1)
         assert bench.state.since_ns == since_ns
     assert bench.written_w == [200.0]
-
-
-class StubbornGpu(FakeGpu):
-    """A GPU on which another writer is quicker: whatever is written, 220 W is read back."""
-
-    async def set_power_limit(self, power_limit_w: float) -> None:
-        await super().set_power_limit(power_limit_w)
-        self.set_externally(220.0)
-
-
-async def test_a_limit_that_reads_back_differently_belongs_to_another_writer(tmp_path: Path) -> None:
-    gpu = StubbornGpu()
-    bench = LimiterBench(tmp_path, gpu=gpu)
-    async with bench.running():
-        await bench.request(200.0)
-        assert (bench.hold, bench.is_journaled()) == (Hold.YIELDED, False)
-    assert bench.written_w == [200.0]
-    assert bench.reasons == ["another_writer"]
-    assert bench.changes[0].requested_power_limit_w == 220.0
 
 
 async def test_a_suspect_gpu_is_read_again_and_gets_the_latest_order(
