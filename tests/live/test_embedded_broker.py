@@ -5,19 +5,20 @@ import gc
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from publishers.mqtt.client import probe_broker
-from publishers.mqtt.embedded_broker import BrokerError, _is_of_amqtt, embedded_broker, find_mosquitto
+from publishers.mqtt.client import MqttClient, probe_broker
+from publishers.mqtt.embedded_broker import _CONF, BrokerError, _is_of_amqtt, embedded_broker, find_mosquitto
 from tests.live.conftest import eventually, free_port, wait_until
 
 pytestmark = pytest.mark.live
-DEPLOY = Path(__file__).parents[2] / "deploy"
 needs_mosquitto = pytest.mark.skipif(
     find_mosquitto() is None, reason="mosquitto is not installed: apt-get install mosquitto"
 )
@@ -149,6 +150,51 @@ def test_mosquitto_ends_with_its_killed_parent() -> None:
         assert listens(port)
         parent.kill()
     wait_until(lambda: not listens(port))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_later_subscriber_receives_a_retained_message_once(kind: Literal["mosquitto", "amqtt"]) -> None:
+    async with embedded_broker(prefer=kind) as broker, AsyncExitStack() as stack:
+        first = await stack.enter_async_context(_subscriber(broker.url, []))
+        first.publish("retained", b"1", qos=1, retain=True)
+        assert await first.flush(5.0)
+        received = list[str]()
+        second = await stack.enter_async_context(_subscriber(broker.url, received))
+        await eventually(lambda: received)
+        second.publish("fence", b"", qos=1)
+        await eventually(lambda: "fence" in received)
+        assert received == ["retained", "fence"]
+
+
+def _subscriber(url: str, received: list[str]) -> MqttClient:
+    client = MqttClient(url=url)
+    client.subscribe("#", lambda topic, _: received.append(topic), qos=1)
+    return client
+
+
+def _files_below(directory: Path) -> list[Path]:
+    return list(directory.rglob("*"))
+
+
+async def test_it_says_what_amqtt_is_good_for(caplog: pytest.LogCaptureFixture) -> None:
+    async with embedded_broker(prefer="amqtt"):
+        assert "good for trying gridchase out; for anything else: apt-get install mosquitto" in caplog.text
+
+
+@needs_mosquitto
+async def test_the_files_of_the_child_are_its_own(temporary: Path) -> None:
+    async with embedded_broker(prefer="mosquitto"):
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in _files_below(temporary)}
+        directories = [mode for name, mode in modes.items() if name.startswith("gridchase-broker-")]
+        assert directories == [0o700]
+        assert modes.keys() > {"mosquitto.conf", "mosquitto.log"}
+
+
+def test_the_child_has_the_limits_of_the_shipped_broker() -> None:
+    shipped = (Path(__file__).parents[2] / "deploy" / "mosquitto" / "one-machine.conf").read_text().splitlines()
+    limits = {line for line in shipped if line.startswith(("max_", "memory_limit", "persistent_client_expiration"))}
+    assert limits <= set(_CONF.splitlines())
+    assert len(limits) == 8
 
 
 async def test_what_amqtt_leaves_behind_is_neither_reported_nor_left_running() -> None:
