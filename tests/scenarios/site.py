@@ -32,8 +32,6 @@ POWER_RATIO = 0.9
 TOPICS = Topics()
 ANY_PROVIDER = 'signal.provider=[{name="constant", value=300.0}]'
 """What a configuration with a signal must name; the providers of a `Site` are used instead."""
-STARTED_S = 2.0
-"""A limit that a killed controller left is looked at for a second after it was restored."""
 RESOLUTION_S = 1e-5
 """Unix time in a float is good to less than a microsecond."""
 
@@ -91,7 +89,7 @@ class Site:
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(run_controller(self.node(), stop=stop), name="controller")
-            await asyncio.sleep(STARTED_S)
+            await asyncio.sleep(1)
             yield
             stop.set()
 

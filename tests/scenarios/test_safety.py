@@ -166,6 +166,7 @@ async def test_after_sigkill_the_next_start_restores_first_and_then_plans_the_ru
     after.bus = site.bus
     async with after.controlled():
         assert gpu.history[0][1] == PRIOR_W, "before anything else"
+        await asyncio.sleep(1)
         assert "a killed controller left a limit behind" in caplog.text
         await training.train(200)
         assert gpu.requested_power_limit_w < PRIOR_W
