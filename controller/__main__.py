@@ -2,9 +2,21 @@
 
 import sys
 
+from controller.stop_signals import handle_stop_signals, ignore_stop_signals
+
 
 def main() -> int:
     """Run `gridchase`; where only the training side is installed, say what is missing."""
+    try:
+        handle_stop_signals()  # before anything else: what is imported takes its time
+        return _main()
+    except KeyboardInterrupt:  # stopped on request, before it could do anything: no success where that was to restore
+        return int("restore" in sys.argv)
+    finally:
+        ignore_stop_signals()
+
+
+def _main() -> int:
     try:
         from controller.cli.main import parse, run  # noqa: PLC0415 — the base install has not what this imports
 
@@ -19,8 +31,6 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    except KeyboardInterrupt:  # stopped on request, before it could do anything
-        return 0
     return run(options)
 
 

@@ -213,14 +213,34 @@ async def _restored(limiters: Sequence[GpuPowerLimiter]) -> AsyncIterator[None]:
         if fault := await limiter.stop():
             faults.append(fault)
 
-    try:
-        yield
-    finally:
+    async def stop_all() -> None:
         async with asyncio.TaskGroup() as tasks:
             for limiter in limiters:
                 tasks.create_task(stop(limiter), name=f"stop[{limiter.gpu.uuid}]")
+
+    try:
+        yield
+    finally:
+        await _to_the_end(stop_all())
     if faults:  # where the body has failed, that is what is raised
         raise LimitsLeftError(faults)
+
+
+async def _to_the_end(work: Coroutine[None, None, None]) -> None:
+    """Await work that is bounded in time to its end; a cancellation that comes meanwhile takes effect after it.
+
+    Such as that of a broker which ends while limits are restored: systemd and terminals signal both at once.
+    """
+    task = asyncio.get_running_loop().create_task(work, name="restore")  # of a group it would be cancelled with us
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled
 
 
 def _snapshot(

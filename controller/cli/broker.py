@@ -4,7 +4,7 @@ import argparse
 import asyncio
 from typing import Literal
 
-from controller.cli.stopping import stopped_by_signals
+from controller.stop_signals import stopped_by_signals
 from publishers.mqtt.embedded_broker import BrokerError, EmbeddedBroker, embedded_broker
 
 
@@ -19,18 +19,19 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         "--allow-remote", action="store_true", help="accept connections from other machines, without a password"
     )
     verb.set_defaults(
+        outlives_terminal=True,
         do=lambda options: asyncio.run(
             broker(options.host, options.port, options.kind, allow_remote=options.allow_remote)
-        )
+        ),
     )
 
 
 async def broker(
     host: str, port: int, kind: Literal["auto", "mosquitto", "amqtt"], *, allow_remote: bool = False
 ) -> int:
-    """Run a broker until SIGINT or SIGTERM."""
+    """Run a broker until a stop signal."""
     stop = asyncio.Event()
-    with stopped_by_signals(stop):
+    with stopped_by_signals(stop.set):
         async with embedded_broker(host=host, port=port, prefer=kind, allow_remote=allow_remote) as running:
             print(f"{running.kind} {running.version} at {running.url}; stop it with Ctrl-C", flush=True)
             async with asyncio.TaskGroup() as tasks:

@@ -28,7 +28,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     recurring.add_argument(
         "--policy", choices=("gridchase", "zeus"), help="the policy that learns (default: gridchase)"
     )
-    verb.set_defaults(default_log_level="warning", do=_demo)  # the demo prints its own progress
+    verb.set_defaults(outlives_terminal=True, default_log_level="warning", do=_demo)  # the demo prints its own progress
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from controller.cli.lasting_output import lasting_output
 from controller.cli.verb import VERSION, Verb
 from controller.errors import ConfigError, ControllerError, JournalError, NodeLockedError, leaf_errors
+from controller.stop_signals import default_stop_signals
 from policies.service.errors import PolicyError, RequestError
 from publishers.errors import BrokerError
 
@@ -72,6 +74,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def run(options: argparse.Namespace) -> int:
     """Run the verb of the options and return the exit code."""
+    if options.outlives_terminal:
+        with lasting_output():
+            return _run(options)
+    default_stop_signals()
+    return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
     logging.basicConfig(
         level=(options.log_level or options.default_log_level).upper(),
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
@@ -120,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     levels.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), help="default: info; demo: warning"
     )
-    parser.set_defaults(default_log_level="info")
+    parser.set_defaults(default_log_level="info", outlives_terminal=False)
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Verb)
     for entry in _VERBS:
         description = f"gridchase {entry.name}: {entry.description or entry.what}."

@@ -13,6 +13,7 @@ from controller.gpu.journal import Journal
 from controller.gpu.node_lock import NodeLock
 from controller.gpu.read_back import restore_prior_limit
 from controller.ports import Gpu
+from controller.stop_signals import stops_deferred
 
 MAX_TRIES = 3
 RETRY_S = 1.0
@@ -26,9 +27,10 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         config, faults = load_for_restore(options.config, options.set)
         for fault in faults:
             print(f"gridchase: {fault} (using the default)", file=sys.stderr)
-        return restore(config)
+        with stops_deferred():
+            return restore(config)
 
-    verb.set_defaults(do=do)
+    verb.set_defaults(outlives_terminal=True, do=do)
 
 
 def restore(config: Config) -> int:

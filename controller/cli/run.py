@@ -9,11 +9,11 @@ from contextlib import suppress
 from controller.app import run_controller
 from controller.cli import restore
 from controller.cli.output import config_line
-from controller.cli.stopping import stopped_by_signals
 from controller.cli.verb import add_configuration
 from controller.cli.wiring import opened_node
 from controller.config import Config, load_config
 from controller.errors import ConfigError, ControllerError
+from controller.stop_signals import stopped_by_signals
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -21,11 +21,11 @@ _LOGGER = logging.getLogger(__name__)
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb."""
     add_configuration(verb)
-    verb.set_defaults(do=lambda options: controller(load_config(options.config, options.set)))
+    verb.set_defaults(outlives_terminal=True, do=lambda options: controller(load_config(options.config, options.set)))
 
 
 def controller(config: Config) -> int:
-    """Run the controller of this node until SIGINT or SIGTERM."""
+    """Run the controller of this node until a stop signal."""
     _LOGGER.info("configuration: %s", config_line(config))
     run_until_stopped(_controller, config)
     return 0
@@ -46,6 +46,6 @@ def run_until_stopped(work: Callable[[Config], Coroutine[None, None, None]], con
 
 async def _controller(config: Config) -> None:
     stop = asyncio.Event()
-    with stopped_by_signals(stop):
+    with stopped_by_signals(stop.set):
         async with opened_node(config) as node:
             await run_controller(node, stop=stop)

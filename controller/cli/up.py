@@ -14,11 +14,11 @@ from controller.app import run_controller
 from controller.cli.broker import wait_for_broker_end
 from controller.cli.policy.config import load_policy_config, policy_state_dir
 from controller.cli.run import run_until_stopped
-from controller.cli.stopping import stopped_by_signals
 from controller.cli.verb import VERSION, add_configuration
 from controller.cli.wiring import opened_node
 from controller.config import Config, load_config
 from controller.errors import ConfigError
+from controller.stop_signals import stopped_by_signals
 from policies.service.app import Served, run_service
 from policies.service.config import PolicyConfig
 from policies.service.errors import PolicyError
@@ -49,11 +49,11 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         policy_config = None if options.no_policy else load_policy_config(options.policy_config)
         return up(config, policy_config, policy_file=options.policy_config)
 
-    verb.set_defaults(do=do)
+    verb.set_defaults(outlives_terminal=True, do=do)
 
 
 def up(config: Config, policy: PolicyConfig | None = None, *, policy_file: Path | None = None) -> int:
-    """Run a broker, the controller and the policy service until SIGINT or SIGTERM; an existing broker is used.
+    """Run a broker, the controller and the policy service until a stop signal; an existing broker is used.
 
     Args:
         config: of the controller; the policy service is on the same bus.
@@ -63,6 +63,11 @@ def up(config: Config, policy: PolicyConfig | None = None, *, policy_file: Path 
     if policy is not None and policy.bus not in (BusConfig(), config.bus):
         _LOGGER.warning("%s: [bus] is not used: `up` runs the policy service on the controller's bus", policy_file)
     jobs_command = _jobs_command(config, policy_file)
+    print(
+        "power limits come back when this ends, also by Ctrl-C or with its terminal; after kill -9 or a crash of the"
+        " machine, at the next start or by `gridchase restore`",
+        flush=True,
+    )
     run_until_stopped(partial(_up, policy=policy, jobs_command=jobs_command), config)
     return 0
 
@@ -75,7 +80,7 @@ async def _up(config: Config, *, policy: PolicyConfig | None, jobs_command: str)
         fault = f"bus.url = {config.bus.url!r}: `up` runs its own broker on this machine; use `gridchase controller`"
         raise ConfigError([fault])
     stop = asyncio.Event()
-    with stopped_by_signals(stop):
+    with stopped_by_signals(stop.set):
         if await _listens(host, port):
             print(f"using the broker that already listens at {config.bus.url}", flush=True)
             await _run_both(config, policy, stop, jobs_command)

@@ -1,7 +1,7 @@
 """Verbs of the command line: the module of each is imported only when its verb is used, because all take seconds.
 
 The module of a verb has `add_arguments(verb)`, which adds its arguments and sets `do`: a function from the options to
-the exit code.
+the exit code. It also sets `outlives_terminal` where the verb has to end in order whatever becomes of its terminal.
 """
 
 import argparse

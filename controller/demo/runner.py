@@ -1,7 +1,6 @@
 """What both demos share: options, exit codes, a broker in a temporary folder, waiting, and the result table."""
 
 import asyncio
-import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from controller.errors import ConfigError, ControllerError, leaf_errors
+from controller.stop_signals import stopped_by_signals
 from policies.providers.base import SignalError
 from policies.service.errors import PolicyError
 from publishers.errors import BrokerError
@@ -69,11 +69,10 @@ def run_to_exit_code(
 
 
 async def _until_stopped(work: Coroutine[None, None, R]) -> R:
-    """Return the result of `work`; SIGTERM cancels it as Ctrl-C does."""
+    """Return the result of `work`; the first stop signal cancels it."""
     task = asyncio.current_task()
-    if task is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await work
+    with stopped_by_signals(task.cancel if task else work.close):
+        return await work
 
 
 @asynccontextmanager

@@ -93,14 +93,19 @@ class Router:
             self._bus.subscribe(topics.part_filter("energy"), self._handler(self._on_node_part), qos=0)
             self._bus.subscribe(topics.part_filter("profile"), self._handler(self._on_node_part), qos=1)
             self._bus.subscribe(topics.plan_filter(), self._handler(self._on_plan), qos=1)
-            while True:
-                await self._clock.sleep_until(self._clock.now_s() + SWEEP_PERIOD_S)
-                self._retained.clear_due(self._clock.now_s())
+            try:
+                while True:
+                    await self._clock.sleep_until(self._clock.now_s() + SWEEP_PERIOD_S)
+                    self._retained.clear_due(self._clock.now_s())
+            finally:
+                self._tasks = None  # the bus delivers for a while longer, and nothing may begin any more
 
     def _handler(self, on_message: Callable[[ParsedTopic, bytes], None]) -> Callable[[str, bytes], None]:
         """Return a handler that parses the topic, and counts an invalid message."""
 
         def handle(topic: str, payload: bytes) -> None:
+            if self._tasks is None:
+                return
             parsed = self._topics.parse(topic)
             if parsed is None:
                 self.invalid_messages.add("(foreign topics)", f"not one of ours: {topic[:80]!r}")
@@ -171,9 +176,11 @@ class Router:
             raise DecodeError(f"the payload is of node {plan.node} for run {plan.run}, not of the topic's")
         run.on_plan(plan)
 
-    def _start(self, key: RunKey) -> TrainingRun:
-        """Start the task of a run that is new."""
-        if len(self.runs) >= MAX_RUNS or self._tasks is None:
+    def _start(self, key: RunKey) -> TrainingRun | None:
+        """Start the task of a run that is new; None while the controller stops."""
+        if self._tasks is None:
+            return None
+        if len(self.runs) >= MAX_RUNS:
             raise DecodeError(f"{MAX_RUNS} runs on one node already")
         run = TrainingRun(
             RunIdentity(user=key.user, job=key.job, run=key.run, node=self._config.node.name),

@@ -6,12 +6,12 @@ import tempfile
 import time
 
 from controller.app import NodeContext, run_controller
-from controller.cli.stopping import stopped_by_signals
 from controller.cli.verb import VERSION
 from controller.cli.wiring import bus_of
 from controller.clock import SystemClock
 from controller.config import Config, load_config
 from controller.gpu.simulation.backend import SimulatedBackend, SimulatedGpu, default_simulation
+from controller.stop_signals import stopped_by_signals
 from policies.providers.catalogue import Source
 from policies.providers.sources.constant import ConstantProvider
 from publishers.shared.boot_id import read_boot_id
@@ -41,7 +41,7 @@ async def _run(config: Config, n_gpus: int) -> None:
         clock=clock,
         connect=lambda will, birth: bus_of(config, "", will, birth),
     )
-    with stopped_by_signals(stop):
+    with stopped_by_signals(stop.set):
         await run_controller(node, stop=stop)
 
 

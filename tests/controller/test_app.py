@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from controller.app import run_controller
 from controller.config import HttpConfig
 from controller.errors import BackendError, GpuLostError, NodeLockedError
 from controller.gpu.node_lock import NodeLock
@@ -205,6 +206,38 @@ async def test_being_cancelled_from_outside_restores_limits_too(tmp_path: Path) 
         await _cancelled_in_mid_sweep(site, gpu)
     assert gpu.requested_power_limit_w == 280.0
     assert b"GPU" not in (tmp_path / "journal.json").read_bytes()
+
+
+async def test_a_cancellation_while_limits_are_restored_waits_for_them(tmp_path: Path) -> None:
+    gpu, stop = prior_gpu(), asyncio.Event()
+    site = Site(tmp_path, [gpu])
+    async with asyncio.TaskGroup() as tasks:
+        controller = tasks.create_task(run_controller(site.node(), stop=stop))
+        await Training(site).train(500)
+        gpu.write_gate = asyncio.Event()
+        stop.set()
+        for _ in range(3):
+            await asyncio.sleep(1)
+            controller.cancel()
+        gpu.write_gate.set()
+    assert controller.cancelled()
+    assert gpu.requested_power_limit_w == 280.0
+    assert b"GPU" not in (tmp_path / "journal.json").read_bytes()
+
+
+async def test_a_status_that_comes_while_the_controller_stops_starts_nothing(tmp_path: Path) -> None:
+    gpu, stop = prior_gpu(), asyncio.Event()
+    site = Site(tmp_path, [gpu])
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(run_controller(site.node(), stop=stop))
+        await Training(site).train(500)
+        gpu.write_gate = asyncio.Event()
+        stop.set()
+        await asyncio.sleep(1)
+        Training(site, run="late").publish_status()
+        gpu.write_gate.set()
+    assert gpu.requested_power_limit_w == 280.0
+    assert not site.energies(run="late")
 
 
 async def _cancelled_in_mid_sweep(site: Site, gpu: FakeGpu) -> None:

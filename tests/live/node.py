@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,17 +91,29 @@ class LiveNode:
         program = ("-c", f"{before}\n{_MAIN}") if before else ("-m", "controller")
         return self._start(log, *program, "controller", *self._settings(options))
 
-    def training(self, duration_s: float, *, job: str = "resnet50", run: str = "r1") -> "subprocess.Popen[bytes]":
+    def verb(
+        self, *words: str, log: str = "controller.log", output: int | None = None, before: str = "", **options: str
+    ) -> "subprocess.Popen[bytes]":
+        """Start a verb in a session of its own; where its output is a terminal, that controls the session."""
+        take_terminal = "import fcntl, os, termios; os.isatty(1) and fcntl.ioctl(1, termios.TIOCSCTTY, 0)"
+        arguments = ("-c", f"{take_terminal}\n{before}\n{_MAIN}", *words, *self._settings(options))
+        return self._start(log, *arguments, output=output, start_new_session=True)
+
+    def training(
+        self, duration_s: float, *, job: str = "resnet50", run: str = "r1", broker: str = ""
+    ) -> "subprocess.Popen[bytes]":
         """Start a training process for a time."""
         environment = {
-            "GRIDCHASE_BROKER": self.broker.url,
+            "GRIDCHASE_BROKER": broker or self.broker.url,
             "GRIDCHASE_JOB": job,
             "GRIDCHASE_RUN": run,
             "RANK": "0",
             "WORLD_SIZE": "1",
             "CUDA_VISIBLE_DEVICES": "0",
         }
-        return self._start("training.log", "-m", "tests.live.training_on_stub", str(duration_s), **environment)
+        return self._start(
+            "training.log", "-m", "tests.live.training_on_stub", str(duration_s), environment=environment
+        )
 
     def call(self, verb: str, *arguments: str, **options: str) -> "subprocess.CompletedProcess[str]":
         """Run a verb of `gridchase` to its end."""
@@ -131,16 +143,27 @@ class LiveNode:
         settings |= {key.replace("__", "."): value for key, value in options.items()}
         return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
 
-    def _start(self, log: str, *arguments: str, **environment: str) -> "subprocess.Popen[bytes]":
-        with (self._logs / log).open("ab") as output:
+    def _start(
+        self,
+        log: str,
+        *arguments: str,
+        output: int | None = None,
+        start_new_session: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> "subprocess.Popen[bytes]":
+        with (self._logs / log).open("ab") as file:
             child = subprocess.Popen(
-                [sys.executable, *arguments], env=self._environment(**environment), stdout=output, stderr=output
+                [sys.executable, *arguments],
+                env=self._environment() | dict(environment or {}),
+                stdout=output or file,
+                stderr=output or file,
+                start_new_session=start_new_session,
             )
         self._children.append(child)
         return child
 
-    def _environment(self, **more: str) -> dict[str, str]:
-        return {**os.environ, **self.machine.environment(), **more}
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, **self.machine.environment()}
 
 
 def wait_for(node: LiveNode, condition: Callable[[], object], timeout_s: float = 40.0) -> None:

@@ -71,7 +71,7 @@ def test_a_short_demo_saves_carbon_restores_the_limit_and_writes_its_result(
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_stopped_on_request_it_exits_with_0_and_leaves_nothing_behind(temporary: Path, number: signal.Signals) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _MAIN.format("duration_s=60.0")],

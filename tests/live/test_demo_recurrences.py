@@ -72,7 +72,7 @@ def test_the_service_stops_a_run_over_its_bound_and_the_recurrence_is_repeated(
         assert runs[number + 1]["recurrence"] == each["recurrence"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_stopped_on_request_it_exits_with_0_and_leaves_nothing_behind(temporary: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-u", "-m", "controller", "demo", "--recurrences", "500", "--workload", "librispeech"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:

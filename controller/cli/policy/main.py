@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from controller.cli.output import config_line
 from controller.cli.policy import jobs as policy_jobs
 from controller.cli.policy.config import load_policy_config, policy_state_dir
-from controller.cli.stopping import stopped_by_signals
 from controller.cli.verb import VERSION
 from controller.errors import ConfigError, ControllerError
+from controller.stop_signals import stopped_by_signals
 from policies.service.app import run_service
 from policies.service.config import PolicyConfig
 from policies.service.http import own_token
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from controller.cli.verb import Verbs
 
 EPILOG = """\
-Without WHAT it serves until SIGINT or SIGTERM: on the bus and over HTTP. The database is SQLite in the
+Without WHAT it serves until a stop signal: on the bus and over HTTP. The database is SQLite in the
 state directory, or that of store.url; all other verbs work on it directly, whether the service runs or not."""
 
 _LOGGER = logging.getLogger(__name__)
@@ -33,7 +33,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb."""
     verb.epilog = EPILOG
     _add_configuration(verb, default=None)
-    verb.set_defaults(also_set=[], do=lambda options: serve(_config(options), _state_dir(options)))
+    verb.set_defaults(
+        outlives_terminal=True, also_set=[], do=lambda options: serve(_config(options), _state_dir(options))
+    )
     parts = verb.add_subparsers(title="what", metavar="WHAT", parser_class=argparse.ArgumentParser)
     jobs = _add(parts, "jobs", "list the known jobs")
     jobs.add_argument("--json", action="store_true", help="print JSON")
@@ -67,7 +69,7 @@ def print_token(state_dir: Path) -> int:
 
 
 def serve(config: PolicyConfig, state_dir: Path) -> int:
-    """Run the policy service until SIGINT or SIGTERM."""
+    """Run the policy service until a stop signal."""
     _LOGGER.info("configuration: %s", config_line(config))
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -76,7 +78,7 @@ def serve(config: PolicyConfig, state_dir: Path) -> int:
 
     async def run() -> None:
         stop = asyncio.Event()
-        with stopped_by_signals(stop):
+        with stopped_by_signals(stop.set):
             await run_service(config, state_dir=state_dir, version=VERSION, stop=stop)
 
     asyncio.run(run())
@@ -106,7 +108,7 @@ def _add_transfer(parts: "Verbs") -> None:
 def _add(parts: "Verbs", name: str, what: str) -> argparse.ArgumentParser:
     part = parts.add_parser(name, help=what, description=f"gridchase policy {name}: {what}.")
     _add_configuration(part, default=argparse.SUPPRESS)  # options before the verb stay
-    part.set_defaults(default_log_level="warning")
+    part.set_defaults(outlives_terminal=False, default_log_level="warning")
     return part
 
 

@@ -204,7 +204,9 @@ def test_ctrl_c_in_a_verb_ends_with_0(capsys: pytest.CaptureFixture[str], *, as_
     def stopped(_: argparse.Namespace) -> int:
         raise KeyboardInterrupt
 
-    options = argparse.Namespace(do=stopped, json=as_json, log_level=None, default_log_level="warning")
+    options = argparse.Namespace(
+        outlives_terminal=False, do=stopped, json=as_json, log_level=None, default_log_level="warning"
+    )
     assert run(options) == 0
     captured = capsys.readouterr()
     assert (captured.err if as_json else captured.out) == "stopped on request\n"

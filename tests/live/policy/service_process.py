@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from controller.cli.stopping import stopped_by_signals
+from controller.stop_signals import stopped_by_signals
 from policies.service.app import run_service
 from policies.service.config import PolicyConfig
 
 
 async def _run(config: PolicyConfig, state_dir: Path) -> None:
     stop = asyncio.Event()
-    with stopped_by_signals(stop):
+    with stopped_by_signals(stop.set):
         await run_service(config, state_dir=state_dir, version="0", stop=stop)
 
 

@@ -221,7 +221,7 @@ def started(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", Callable
             reader.join()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_it_serves_until_it_is_stopped_and_ends_with_0(number: signal.Signals, learned: Path) -> None:
     port = free_port()
     settings = ["--set", "bus.url=", "--set", f"http.port={port}", "--state-dir", str(learned)]

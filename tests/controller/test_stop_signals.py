@@ -1,0 +1,124 @@
+"""The stop signals: the first one counts, wherever it comes; ignored ones stay ignored."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from controller.stop_signals import (
+    STOP_SIGNALS,
+    default_stop_signals,
+    handle_stop_signals,
+    ignore_stop_signals,
+    stopped_by_signals,
+    stops_deferred,
+)
+
+DEADLINE_S = 10.0
+
+
+@pytest.fixture(autouse=True)
+def former_handlers() -> Iterator[None]:
+    """Leave this process as it was."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    yield
+    handle_stop_signals()
+    default_stop_signals()  # forgets what was received
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def stopped(*numbers: signal.Signals, then: Callable[[], None] = lambda: None) -> int:
+    """Return how often a body was stopped that gets these signals."""
+
+    async def main() -> int:
+        stop, n_stops = asyncio.Event(), 0
+
+        def on_stop() -> None:
+            nonlocal n_stops
+            n_stops += 1
+            stop.set()
+
+        with stopped_by_signals(on_stop):
+            for number in numbers:
+                signal.raise_signal(number)
+            async with asyncio.timeout(DEADLINE_S):
+                await stop.wait()
+            then()
+            await asyncio.sleep(0)
+        return n_stops
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_each_stop_signal_stops(number: signal.Signals) -> None:
+    assert stopped(number) == 1
+
+
+def test_only_the_first_of_several_counts() -> None:
+    assert stopped(*STOP_SIGNALS, then=lambda: signal.raise_signal(signal.SIGTERM)) == 1
+
+
+def test_before_a_verb_takes_over_the_first_signal_is_an_interrupt() -> None:
+    handle_stop_signals()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGHUP)
+    signal.raise_signal(signal.SIGHUP)  # the exit is under way
+
+
+def test_an_interrupt_that_was_lost_stops_the_verb_when_it_begins() -> None:
+    handle_stop_signals()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+    assert stopped() == 1
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    handle_stop_signals()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert stopped(signal.SIGHUP, signal.SIGTERM) == 1
+    default_stop_signals()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_after_the_stop_further_signals_have_no_effect() -> None:
+    handle_stop_signals()
+    assert stopped(signal.SIGTERM) == 1
+    for number in STOP_SIGNALS:
+        signal.raise_signal(number)
+    ignore_stop_signals()
+    assert {signal.getsignal(number) for number in STOP_SIGNALS} == {signal.SIG_IGN}
+
+
+def test_a_verb_that_ends_by_itself_is_not_interrupted_any_more() -> None:
+    handle_stop_signals()
+
+    async def main() -> None:
+        with stopped_by_signals(lambda: None):
+            pass
+
+    asyncio.run(main())
+    signal.raise_signal(signal.SIGTERM)
+
+
+def test_what_gives_limits_back_is_not_interrupted() -> None:
+    handle_stop_signals()
+    with stops_deferred():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_verb_that_holds_nothing_has_the_default_actions() -> None:
+    handle_stop_signals()
+    default_stop_signals()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_handlers_of_others_come_back_after_the_body() -> None:
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    assert stopped(signal.SIGQUIT) == 1
+    assert {number: signal.getsignal(number) for number in STOP_SIGNALS} == before
