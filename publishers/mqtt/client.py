@@ -1,43 +1,41 @@
 """The asyncio MQTT client: one connection to the broker, with automatic reconnection.
 
 Callers never wait for the broker: messages go to a bounded outbox and subscriptions are stored, connected or not. Each
-connection begins with the birth messages, then the subscriptions, then the outbox; after a reconnection also the latest
-retained messages, in case the broker has lost them. Handlers run synchronously, in the order of the messages. The
-client belongs to one event loop and is not thread-safe.
+connection begins with the birth messages, then all subscriptions in one packet, then the outbox; after a reconnection
+also the latest retained messages, in case the broker has lost them. Handlers run synchronously, in the order of the
+messages. The client belongs to one event loop and is not thread-safe.
 
-Brokers differ: amqtt also delivers retained messages without a subscription, and two of four deliver a message once for
-each overlapping subscription. So the topic filters are matched again here, and handlers must tolerate duplicates.
+A broker sends its answers behind whatever it sent before. So a connection is given up when an answer is due and
+*nothing* has come for ten seconds: however long a backlog is, it only delays the answers behind it.
 """
 
 import asyncio
 import errno
 import logging
+import math
 import random
 import secrets
 import socket
 import ssl
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
 import aiomqtt
 from aiomqtt.exceptions import MqttCodeError, MqttConnectError
-from paho.mqtt.client import topic_matches_sub
 
-from publishers.messages.codec import MAX_MESSAGE_BYTES, Outgoing
+from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError, ConnectionFault, FaultKind, SettingNames
+from publishers.mqtt.dispatcher import Dispatcher, Handler
 from publishers.mqtt.outbox import Outbox
-from publishers.shared.log_once import LogLimiter
 
 __all__ = ["Handler", "MqttClient", "Outgoing", "probe_broker"]
 
-Handler = Callable[[str, bytes], None]
 OUTBOX_SIZE: Final = 4_096
 KEEPALIVE_S: Final = 15
 OPERATION_TIMEOUT_S: Final = 10.0
+"""How long a broker that owes an answer may say nothing at all."""
 DISCONNECT_TIMEOUT_S: Final = 2.0
 MAX_RETRY_DELAY_S: Final = 30.0
 MAX_IN_FLIGHT: Final = 64
@@ -46,87 +44,12 @@ _FIRST_RETRY_DELAY_S: Final = 0.25
 _STABLE_S: Final = 5.0
 """After a connection that lasted this long the retries begin with short delays again."""
 _SUBSCRIPTION_FAILED: Final = 128
-_MAX_CACHED_TOPICS: Final = 4_096
+_WATCH_PERIOD_S: Final = 0.5
 _NO_DELAY: Final = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),)
 """Without it a round trip at QoS 1 takes 44 ms longer: Nagle's algorithm waits for a delayed acknowledgement."""
 _LOGGER = logging.getLogger(__name__)
 _AIOMQTT_LOGGER = logging.getLogger(f"{__name__}.aiomqtt")
 _AIOMQTT_LOGGER.setLevel(logging.CRITICAL)  # this module logs each change of the connection itself
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
-    """A topic filter and its handler; retained messages go to `on_retained` where that is not None."""
-
-    topic_filter: str
-    handler: Handler
-    on_retained: Handler | None
-    qos: int
-
-
-class Dispatcher:
-    """Calls the handlers of the subscriptions that match a message, in the order of subscribing.
-
-    Attributes:
-        handler_errors: exceptions that handlers have raised so far.
-        oversized: messages of more than 1 MiB that were dropped so far.
-    """
-
-    def __init__(self) -> None:
-        self.handler_errors = 0
-        self.oversized = 0
-        self._subscriptions: list[Subscription] = []
-        # By topic: matching costs microseconds, and the same topics come again and again.
-        self._matches: dict[str, tuple[Subscription, ...]] = {}
-        self._limiter = LogLimiter(time.monotonic)
-
-    def __len__(self) -> int:
-        """Return how many subscriptions there are."""
-        return len(self._subscriptions)
-
-    def add(self, topic_filter: str, handler: Handler, *, qos: int, on_retained: Handler | None = None) -> None:
-        """Add a subscription.
-
-        Raises:
-            ValueError: MQTT forbids this topic filter.
-        """
-        aiomqtt.Wildcard(topic_filter)
-        self._subscriptions.append(
-            Subscription(topic_filter=topic_filter, handler=handler, on_retained=on_retained, qos=qos)
-        )
-        self._matches.clear()
-
-    def filters(self, *, since: int = 0) -> dict[str, int]:
-        """Return the topic filters added from number `since` on, each with the QoS to ask for."""
-        qos: dict[str, int] = {}
-        for subscription in self._subscriptions:
-            qos[subscription.topic_filter] = max(subscription.qos, qos.get(subscription.topic_filter, 0))
-        return {added.topic_filter: qos[added.topic_filter] for added in self._subscriptions[since:]}
-
-    def dispatch(self, topic: str, payload: bytes, retained: bool = False) -> None:
-        """Pass a message to every matching handler; count and log what a handler raises."""
-        for subscription in self._matching(topic):
-            if len(payload) > MAX_MESSAGE_BYTES:
-                self.oversized += 1
-                if self._limiter.allows(subscription.topic_filter):
-                    _LOGGER.warning("dropped a message of %d bytes on %s: too long", len(payload), topic)
-                continue
-            handler = subscription.on_retained if retained else None
-            try:
-                (handler or subscription.handler)(topic, payload)
-            except Exception:  # a handler's bug on one message must not end the connection
-                self.handler_errors += 1
-                if self._limiter.allows(subscription.topic_filter):
-                    _LOGGER.exception("the handler of %s failed on %s", subscription.topic_filter, topic)
-
-    def _matching(self, topic: str) -> tuple[Subscription, ...]:
-        matching = self._matches.get(topic)
-        if matching is None:
-            if len(self._matches) >= _MAX_CACHED_TOPICS:
-                self._matches.clear()
-            matching = tuple(item for item in self._subscriptions if topic_matches_sub(item.topic_filter, topic))
-            self._matches[topic] = matching
-        return matching
 
 
 class MqttClient:
@@ -173,7 +96,9 @@ class MqttClient:
         self._birth = birth
         self._dispatcher = Dispatcher()
         self._outbox = Outbox(OUTBOX_SIZE)
-        self._subscription_added = asyncio.Event()
+        self._subscriptions_changed = asyncio.Event()
+        self._n_unanswered = 0
+        self._heard_s = 0.0
         self._not_connecting = asyncio.Event()
         self._not_connecting.set()
         self._is_leaving = False
@@ -206,7 +131,12 @@ class MqttClient:
             ValueError: MQTT forbids this topic filter.
         """
         self._dispatcher.add(topic_filter, handler, qos=qos, on_retained=on_retained)
-        self._subscription_added.set()
+        self._subscriptions_changed.set()
+
+    def unsubscribe(self, topic_filter: str, handler: Handler) -> None:
+        """Undo one `subscribe`; a message that is on its way may still come to the other handlers of the filter."""
+        self._dispatcher.remove(topic_filter, handler)
+        self._subscriptions_changed.set()
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> None:
         """Send a message, or keep it until the broker is back; never waits. A full outbox drops its oldest message.
@@ -279,20 +209,44 @@ class MqttClient:
                 with self._connecting():
                     tls = await asyncio.to_thread(self._address.tls_context)
                     client = await stack.enter_async_context(
-                        open_client(
-                            self._address, tls, self._dispatcher.dispatch, identifier=self._identifier, will=self._will
-                        )
+                        open_client(self._address, tls, self._on_message, identifier=self._identifier, will=self._will)
                     )
-                n_subscribed = await self._announce(client)
-                if self._is_leaving:  # Python 3.11 loses a cancellation that comes together with an acknowledgement
-                    return
                 async with asyncio.TaskGroup() as tasks:
+                    watch = tasks.create_task(self._watch(), name="mqtt: watch")
+                    await self._announce(client)
+                    if self._is_leaving:  # a cancellation may get lost that comes together with an acknowledgement
+                        watch.cancel()
+                        return
                     tasks.create_task(receive(client), name="mqtt: receive")
                     tasks.create_task(self._send(client, tasks), name="mqtt: send")
-                    tasks.create_task(self._keep_subscribed(client, n_subscribed), name="mqtt: subscribe")
+                    tasks.create_task(self._keep_subscribed(client), name="mqtt: subscribe")
         finally:
             self.connected = False
+            self._n_unanswered = 0
             self._outbox.requeue_unacknowledged()
+
+    def _on_message(self, topic: str, payload: bytes, retained: bool) -> None:
+        self._heard_s = asyncio.get_running_loop().time()
+        self._dispatcher.dispatch(topic, payload, retained)
+
+    async def _answered(self, call: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 — whatever the call returns
+        """Await what the broker answers, for as long as it says anything: `_watch` ends the connection if not."""
+        loop = asyncio.get_running_loop()
+        if not self._n_unanswered:
+            self._heard_s = loop.time()
+        self._n_unanswered += 1
+        answer = await call
+        self._n_unanswered -= 1
+        self._heard_s = loop.time()
+        return answer
+
+    async def _watch(self) -> None:
+        """Raise where an answer is due and nothing has come. Answers to pings are paho's affair: it counts alike."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_WATCH_PERIOD_S)
+            if self._n_unanswered and loop.time() - self._heard_s >= OPERATION_TIMEOUT_S:
+                raise aiomqtt.MqttError("Operation timed out")
 
     @contextmanager
     def _connecting(self) -> Iterator[None]:
@@ -303,33 +257,38 @@ class MqttClient:
         finally:
             self._not_connecting.set()
 
-    async def _announce(self, client: aiomqtt.Client) -> int:
-        """Publish the birth messages, queue the retained ones again and subscribe; return how many subscriptions."""
+    async def _announce(self, client: aiomqtt.Client) -> None:
+        """Publish the birth messages, queue the retained ones again and subscribe."""
         births = list(self._birth()) if self._birth else []
         for message in births:
-            await client.publish(message.topic, message.payload, message.qos, message.retain)
+            await self._publish(client, message)
         self._outbox.requeue_retained(except_topics={message.topic for message in births})
         self.last_error = None
         self._logged_faults.clear()
-        n_subscribed = await self._subscribe(client, since=0)
+        self._dispatcher.take_changes()
+        await self._subscribe(client, self._dispatcher.filters())
         self.connected = True
         _LOGGER.info("connected to the broker at %s", self._address.url)
-        return n_subscribed
 
-    async def _keep_subscribed(self, client: aiomqtt.Client, n_subscribed: int) -> None:
+    async def _keep_subscribed(self, client: aiomqtt.Client) -> None:
         while True:
-            await self._subscription_added.wait()
-            n_subscribed = await self._subscribe(client, since=n_subscribed)
+            await self._subscriptions_changed.wait()
+            self._subscriptions_changed.clear()
+            changed, filters = self._dispatcher.take_changes(), self._dispatcher.filters()
+            gone = [topic_filter for topic_filter in changed if topic_filter not in filters]
+            if gone:
+                await self._answered(client.unsubscribe(gone, timeout=math.inf))
+            await self._subscribe(client, {each: filters[each] for each in changed if each in filters})
 
-    async def _subscribe(self, client: aiomqtt.Client, *, since: int) -> int:
-        self._subscription_added.clear()
-        n_subscribed, filters = len(self._dispatcher), self._dispatcher.filters(since=since)
-        for topic_filter, qos in filters.items():
-            for code in await client.subscribe(topic_filter, qos):
-                if (code if isinstance(code, int) else code.value) >= _SUBSCRIPTION_FAILED:
-                    self.last_error = f"the broker refuses the subscription to {topic_filter}: check its access rules"
-                    _LOGGER.error("%s", self.last_error)
-        return n_subscribed
+    async def _subscribe(self, client: aiomqtt.Client, filters: Mapping[str, int]) -> None:
+        """Subscribe to topic filters, each with the QoS to ask for, in one packet."""
+        if not filters:
+            return
+        codes = await self._answered(client.subscribe(list(filters.items()), timeout=math.inf))
+        for topic_filter, code in zip(filters, codes, strict=False):  # of a broker that answers too little
+            if (code if isinstance(code, int) else code.value) >= _SUBSCRIPTION_FAILED:
+                self.last_error = f"the broker refuses the subscription to {topic_filter}: check its access rules"
+                _LOGGER.error("%s", self.last_error)
 
     async def _send(self, client: aiomqtt.Client, tasks: asyncio.TaskGroup) -> None:
         in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
@@ -343,9 +302,14 @@ class MqttClient:
         self, client: aiomqtt.Client, number: int, message: Outgoing, in_flight: asyncio.Semaphore
     ) -> None:
         """Publish a message and wait until it is acknowledged, or at QoS 0 written."""
-        await client.publish(message.topic, message.payload, message.qos, message.retain)
+        await self._publish(client, message)
         self._outbox.acknowledge(number)
         in_flight.release()
+
+    async def _publish(self, client: aiomqtt.Client, message: Outgoing) -> None:
+        await self._answered(
+            client.publish(message.topic, message.payload, message.qos, message.retain, timeout=math.inf)
+        )
 
     def _report(self, fault: ConnectionFault) -> None:
         """Log each kind of fault once between two connections."""

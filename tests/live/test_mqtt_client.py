@@ -201,8 +201,8 @@ async def test_disconnecting_survives_a_simultaneous_acknowledgement(
 ) -> None:
     publish, published = aiomqtt.Client.publish, asyncio.Event()
 
-    async def lose_the_cancellation(client: aiomqtt.Client, *arguments: Any) -> None:  # noqa: ANN401 — aiomqtt's own
-        await publish(client, *arguments)
+    async def lose_the_cancellation(client: aiomqtt.Client, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 — aiomqtt's own
+        await publish(client, *arguments, **options)
         published.set()
         with suppress(asyncio.CancelledError):  # as `asyncio.wait_for` does in Python 3.11, where both come at once
             await asyncio.Event().wait()

@@ -10,7 +10,8 @@ from aiomqtt.exceptions import MqttConnectError
 
 from publishers.messages.codec import MAX_MESSAGE_BYTES
 from publishers.mqtt.broker_address import BrokerAddress, FaultKind, SettingNames
-from publishers.mqtt.client import OUTBOX_SIZE, Dispatcher, MqttClient, explain
+from publishers.mqtt.client import OUTBOX_SIZE, MqttClient, explain
+from publishers.mqtt.dispatcher import Dispatcher
 
 ADDRESS = BrokerAddress(url="mqtt://broker.example")
 NAMES = SettingNames.of_table("bus")
@@ -85,7 +86,26 @@ def test_one_filter_of_two_handlers_is_requested_once_at_the_higher_qos() -> Non
     dispatcher.add("b", lambda _, __: None, qos=0)
     dispatcher.add("a", lambda _, __: None, qos=0)
     assert dispatcher.filters() == {"a": 1, "b": 0}
-    assert dispatcher.filters(since=2) == {"a": 1}
+    assert dispatcher.take_changes() == ["a", "b"]
+    assert dispatcher.take_changes() == []
+
+
+def test_a_removed_handler_gets_nothing_and_its_filter_goes_with_its_last_one() -> None:
+    dispatcher, seen, others = Dispatcher(), list[str](), list[str]()
+
+    def handler(topic: str, _: bytes) -> None:
+        seen.append(topic)
+
+    dispatcher.add("a/+", handler, qos=1)
+    dispatcher.add("a/+", lambda topic, _: others.append(topic), qos=0)
+    dispatcher.dispatch("a/b", b"")
+    dispatcher.take_changes()
+    dispatcher.remove("a/+", handler)
+    dispatcher.remove("a/+", handler)
+    dispatcher.dispatch("a/b", b"")
+    assert (len(seen), len(others)) == (1, 2)
+    assert dispatcher.filters() == {"a/+": 0}
+    assert dispatcher.take_changes() == ["a/+"]
 
 
 def test_an_oversized_message_is_dropped_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
