@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from rich.console import Console
-from rich.markup import escape
 
-from controller.cli.output import print_json
+from controller.cli.output import Terminal, print_json, shown
 from controller.cli.verb import add_configuration
 from controller.cli.wiring import backend_of, losses_of, opened_sources, read_password
 from controller.clock import SystemClock
@@ -238,7 +236,7 @@ def _capabilities() -> int:
 
 
 def _print(gpus: list[GpuCheck], findings: list[Finding], faults: list[str]) -> None:
-    console = Console()
+    console = Terminal()
     for gpu in gpus:
         watts = {
             "min": gpu.min_power_limit_w,
@@ -253,9 +251,9 @@ def _print(gpus: list[GpuCheck], findings: list[Finding], faults: list[str]) -> 
         console.print(f"{gpu.index}: {gpu.model}, {gpu.uuid}\n   power limits [W]: {limits}{draw}", soft_wrap=True)
     for finding in findings:
         console.print(
-            f"{'[red]✗[/red]' if finding.fault else '[green]✓[/green]'} {finding.what}: {escape(finding.found)}"
+            f"{'[red]✗[/red]' if finding.fault else '[green]✓[/green]'} {finding.what}: {shown(finding.found)}"
         )
     for fault in faults:
-        console.print(f"[red]wrong:[/red] {escape(fault)}", soft_wrap=True, highlight=False)
+        console.print(f"[red]wrong:[/red] {shown(fault)}", soft_wrap=True, highlight=False)
     if not faults:
         console.print("nothing is wrong")

@@ -19,6 +19,8 @@ from controller.errors import ConfigError, ControllerError, JournalError, NodeLo
 from controller.stop_signals import default_stop_signals
 from policies.service.errors import PolicyError, RequestError
 from publishers.errors import BrokerError
+from publishers.shared.log_lines import line_handler
+from publishers.shared.printable import printable
 
 EXPECTED = (ControllerError, BrokerError, PolicyError)
 WRONG = (ConfigError, JournalError, NodeLockedError, RequestError)
@@ -83,9 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     logging.basicConfig(
-        level=(options.log_level or options.default_log_level).upper(),
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-        stream=sys.stderr,
+        level=(options.log_level or options.default_log_level).upper(), handlers=[line_handler(sys.stderr)]
     )
     _raise_file_limit()
     logging.getLogger("alembic").setLevel(logging.WARNING)  # the store logs its migrations itself
@@ -119,7 +119,7 @@ def _raise_file_limit() -> None:
 def _print_errors(errors: Sequence[BaseException]) -> int:
     for error in errors:
         for line in str(error).splitlines():
-            print(f"gridchase: {line}", file=sys.stderr)
+            print(f"gridchase: {printable(line)}", file=sys.stderr)
     return 2 if all(isinstance(error, WRONG) for error in errors) else 1
 
 

@@ -1,7 +1,9 @@
 """Output of the verbs: JSON, files, tables, and plots in the terminal."""
 
+import json
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -9,16 +11,42 @@ import msgspec
 import plotille
 from msgspec import Struct
 from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 
 from controller.errors import ConfigError
 from publishers.shared.atomic_file import replace_file
+from publishers.shared.printable import printable
+
+
+class Terminal(Console):
+    """rich's console, on which text from outside cannot move the cursor or change colours."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Yield what is printed: line breaks and rich's own control codes stay."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(_printable_lines(segment.text), segment.style)
+
+
+def shown(text: str) -> str:
+    """Return a text from outside as rich's markup that shows it, on one line."""
+    return escape(printable(text))
 
 
 def print_json(report: object) -> None:
-    """Print a report for scripts."""
-    print(msgspec.json.format(msgspec.json.encode(report)).decode())
+    """Print a report for scripts; what no terminal should get is escaped, as JSON allows."""
+    text = msgspec.json.format(msgspec.json.encode(report)).decode()
+    print(re.sub(r"[^\n\x20-\x7e]", lambda match: _json_escape(match[0]), text))
+
+
+def _json_escape(character: str) -> str:
+    return character if character.isprintable() else json.dumps(character)[1:-1]
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def note_stream(*, as_json: bool) -> TextIO:
@@ -59,7 +87,7 @@ def write_drawing(option: str, path: Path, content: bytes, *, as_json: bool) -> 
 
 def plain_table(title: str | None = None) -> Table:
     """Return an empty table without frame."""
-    title = None if title is None else escape(title)
+    title = None if title is None else shown(title)
     return Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
 
 

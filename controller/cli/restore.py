@@ -14,6 +14,7 @@ from controller.gpu.node_lock import NodeLock
 from controller.gpu.read_back import restore_prior_limit
 from controller.ports import Gpu
 from controller.stop_signals import stops_deferred
+from publishers.shared.printable import printable
 
 MAX_TRIES = 3
 RETRY_S = 1.0
@@ -26,7 +27,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     def do(options: argparse.Namespace) -> int:
         config, faults = load_for_restore(options.config, options.set)
         for fault in faults:
-            print(f"gridchase: {fault} (using the default)", file=sys.stderr)
+            print(f"gridchase: {printable(fault)} (using the default)", file=sys.stderr)
         with stops_deferred():
             return restore(config)
 
@@ -63,7 +64,7 @@ async def _restore(config: Config, journal: Journal, lock: NodeLock) -> int:
     finally:
         await backend.close()
     for uuid in absent:
-        print(f"{uuid}: failed: not present on this node; its journal entry is kept")
+        print(f"{printable(uuid)}: failed: not present on this node; its journal entry is kept")
     return int(bool(journal.entries))
 
 
@@ -72,6 +73,6 @@ async def _restore_one(gpu: Gpu, journal: Journal, clock: Clock) -> None:
     for n_left in reversed(range(MAX_TRIES)):
         result = await restore_prior_limit(gpu, journal, clock)
         if result is not None and (result.code != "failed" or not n_left):
-            print(f"{gpu.uuid}: {result.code}: {result.detail}")
+            print(printable(f"{gpu.uuid}: {result.code}: {result.detail}"))
             return
         await asyncio.sleep(RETRY_S)

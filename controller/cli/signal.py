@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from controller.cli.output import print_json, terminal_plot
+from controller.cli.output import Terminal, print_json, shown, terminal_plot
 from controller.cli.verb import add_configuration
 from controller.cli.wiring import opened_sources, opened_store
 from controller.clock import SystemClock
@@ -107,7 +106,7 @@ def signal(config: Config, *, as_json: bool) -> int:
     if as_json:
         print_json(as_dict(report))
     else:
-        _print(report, Console())
+        _print(report, Terminal())
     return 0 if report.freshness.is_trusted else 1
 
 
@@ -185,7 +184,7 @@ def _expected(forecast: Forecast) -> list[dict[str, Any]]:
 
 def _print(report: SignalReport, console: Console) -> None:
     for fault in report.faults:
-        console.print(f"[red]wrong:[/red] {escape(fault)}", soft_wrap=True, highlight=False)
+        console.print(f"[red]wrong:[/red] {shown(fault)}", soft_wrap=True, highlight=False)
     known = report.known
     if known is None or report.history is None:
         console.print("the signal has no known values")
@@ -193,10 +192,10 @@ def _print(report: SignalReport, console: Console) -> None:
     what = "price" if known.kind == "price" else f"carbon intensity ({known.kind})"
     value = report.history.value_at(report.now_s)
     now = f"[bold]{value:.4g} {known.unit}[/bold] now" if value is not None else "no trusted value now"
-    console.print(f"{what} of {escape(known.zone)}: {now}, {report.freshness}", highlight=False)
-    console.print(f"source: {escape(known.source)}; {_age(report, known)}", highlight=False, soft_wrap=True)
+    console.print(f"{what} of {shown(known.zone)}: {now}, {report.freshness}", highlight=False)
+    console.print(f"source: {shown(known.source)}; {_age(report, known)}", highlight=False, soft_wrap=True)
     if report.provenance.detail:
-        console.print(escape(report.provenance.detail), soft_wrap=True, highlight=False)
+        console.print(shown(report.provenance.detail), soft_wrap=True, highlight=False)
     print(draw_signal(known, report.forecast, now_s=report.now_s, in_colour=console.is_terminal))
     _print_forecast(report, console)
 
@@ -218,7 +217,7 @@ def _print_forecast(report: SignalReport, console: Console) -> None:
         return
     until_h = (forecast.signal.ends_s - report.now_s) / HOUR_S
     console.print(
-        f"forecast for {until_h:.0f} h by {escape(forecast.signal.source)}, with its 90 % interval", highlight=False
+        f"forecast for {until_h:.0f} h by {shown(forecast.signal.source)}, with its 90 % interval", highlight=False
     )
     if report.scores is None:
         console.print("its errors are shown once ten days are known", highlight=False)

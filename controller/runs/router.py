@@ -24,7 +24,7 @@ from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import NodeProfile, RunEnergy, RunPlan
 from publishers.messages.topics import ParsedTopic, RunKey, Topics
 from publishers.messages.training import Iterations, RankStatus
-from publishers.shared.invalid_messages import InvalidMessages
+from publishers.shared.log_once import InvalidMessages
 
 MAX_RUNS = 256
 """More runs than this at a time on one node is a flood, not a workload."""

@@ -1,9 +1,12 @@
-"""Log a fault only when it begins, changes or ends, or at most once a period, however often it is reported."""
+"""Log a fault only when it begins, changes or ends, or a few times a period, however often it is reported."""
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final
+
+from publishers.shared.recent_dict import RecentDict
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class FaultLog:
@@ -41,7 +44,7 @@ class FaultLog:
 
 
 class LogLimiter:
-    """Allows one log line a key and period, in bounded memory.
+    """Allows one log line a key and period, and a number in all, in bounded memory: keys may be endless.
 
     Args:
         clock_s: any clock [s]; after a step back it silences no key for longer than a period.
@@ -49,11 +52,15 @@ class LogLimiter:
     """
 
     MAX_KEYS: Final = 256
+    MAX_LINES: Final = 30
+    """Of all keys, in one period."""
 
     def __init__(self, clock_s: Callable[[], float], *, period_s: float = 60.0) -> None:
         self._clock_s = clock_s
         self._period_s = period_s
-        self._logged_at_s: OrderedDict[Hashable, float] = OrderedDict()
+        self._logged_at_s: RecentDict[Hashable, float] = RecentDict(self.MAX_KEYS)
+        self._began_s = clock_s()
+        self._n_lines = 0
 
     def __len__(self) -> int:
         """Return of how many keys the last line is remembered."""
@@ -64,8 +71,29 @@ class LogLimiter:
         now_s, logged_at_s = self._clock_s(), self._logged_at_s.get(key)
         if logged_at_s is not None and 0.0 <= now_s - logged_at_s < self._period_s:
             return False
+        if not 0.0 <= now_s - self._began_s < self._period_s:
+            self._began_s, self._n_lines = now_s, 0
+        if self._n_lines >= self.MAX_LINES:
+            return False
+        self._n_lines += 1
         self._logged_at_s[key] = now_s
-        self._logged_at_s.move_to_end(key)
-        if len(self._logged_at_s) > self.MAX_KEYS:
-            self._logged_at_s.popitem(last=False)
         return True
+
+
+class InvalidMessages:
+    """Counts invalid messages of the bus, and logs a few a minute by `clock_s`, which may be any clock.
+
+    Attributes:
+        n_messages: how many there were.
+        limiter: limits the log.
+    """
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self.n_messages = 0
+        self.limiter = LogLimiter(clock_s)
+
+    def add(self, topic: str, fault: str) -> None:
+        """Count a message, and log it unless its topic, or many others, had a line within the last minute."""
+        self.n_messages += 1
+        if self.limiter.allows(topic):
+            _LOGGER.warning("%.120s: invalid message dropped: %.300s", topic, fault)

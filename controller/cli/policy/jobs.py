@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 from rich.console import Console
 
-from controller.cli.output import note_stream, print_json, write_file
+from controller.cli.output import Terminal, note_stream, print_json, write_file
 from controller.cli.policy.config import read_store_password
 from controller.cli.policy.terminal import print_jobs, print_view
 from controller.cli.policy.view import JobView, as_dict, ends_text, view_of
@@ -25,6 +25,7 @@ from policies.service.errors import UnknownJobError
 from policies.service.records import JobExport, Trial
 from policies.service.store.store import open_store
 from policies.service.trials.jobs import JobRepository
+from publishers.shared.printable import printable
 
 T = TypeVar("T")
 PIPE_WIDTH: Final = 100
@@ -127,7 +128,7 @@ def forget(database: DatabaseLocation, name: str, *, yes: bool) -> int:
         print("nothing was deleted")
         return 0
     asyncio.run(_with_repository(database, lambda repository: repository.forget(name)))
-    print(f"{name} was deleted")
+    print(f"{printable(name)} was deleted")
     return 0
 
 
@@ -154,8 +155,8 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _console() -> Console:
-    found = Console()
-    return found if found.is_terminal else Console(width=PIPE_WIDTH)
+    found = Terminal()
+    return found if found.is_terminal else Terminal(width=PIPE_WIDTH)
 
 
 @asynccontextmanager

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from controller.cli.output import terminal_plot
+from controller.cli.output import shown, terminal_plot
 from controller.cli.policy.view import (
     NO_COST,
     JobView,
@@ -58,7 +57,7 @@ def print_posterior(view: JobView, console: Console) -> None:
     """Print the posterior of each batch size, and which one is next and why."""
     posterior = view.posterior
     title = f"{view.job.name}: {ends_text(view)}; policy {posterior.policy}; costs in {view.scale.unit}"
-    console.print(f"[bold]{escape(title)}[/bold]", highlight=False)
+    console.print(f"[bold]{shown(title)}[/bold]", highlight=False)
     table = _table()
     for heading in ("size", "runs", "epochs", "an epoch", "a run"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -70,7 +69,7 @@ def print_posterior(view: JobView, console: Console) -> None:
     console.print(note, style="dim", highlight=False, soft_wrap=not console.is_terminal)
     if cost_is_missing(view):
         console.print(NO_COST, highlight=False, markup=False, soft_wrap=not console.is_terminal)
-    line = f"[bold]Next: {escape(next_text(view))}[/bold]\n"
+    line = f"[bold]Next: {shown(next_text(view))}[/bold]\n"
     console.print(line, highlight=False, soft_wrap=not console.is_terminal)
 
 
@@ -89,7 +88,7 @@ def print_jobs(jobs: Sequence[JobSummary], console: Console) -> None:
     table.add_column("last asked (UTC)")
     for job in jobs:
         table.add_row(
-            escape(job.name),
+            shown(job.name),
             str(job.n_trials),
             str(job.n_ended),
             str(job.n_in_flight),

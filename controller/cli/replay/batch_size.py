@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 
-from controller.cli.output import plain_table, print_json, terminal_plot, write_drawing
+from controller.cli.output import Terminal, plain_table, print_json, terminal_plot, write_drawing
 from controller.cli.replay.options import ETA, SEEDS, Bounds, add_output, add_policies, n_processes, out_of_bounds
 from controller.cli.replay.processes import replay_each
 from controller.demo.recurrences.trace_files import INCLUDED, read_workloads
@@ -160,7 +159,7 @@ def _evaluate(task: _Task) -> BatchSizeEvaluation:
 
 
 def _print(results: Sequence[BatchSizeEvaluation]) -> None:
-    console = Console()
+    console = Terminal()
     for table in tables(results):
         console.print(table)
         console.print()

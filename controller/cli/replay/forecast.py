@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from controller.cli.output import print_json
+from controller.cli.output import Terminal, print_json
 from controller.cli.replay.processes import progress_bars
 from controller.errors import ConfigError
 from policies.forecasting.evaluation import ForecastEvaluation, evaluate
@@ -96,7 +95,7 @@ def _advance(progress: Progress, bar: TaskID, done: int, total: int) -> None:
 
 
 def _print(results: Sequence[tuple[str, ForecastEvaluation]]) -> None:
-    console = Console()
+    console = Terminal()
     for series, result in results:
         has_ratios = any(ratio is not None for ratio in result.mape_ratio["gridchase"].values())
         rows = result.mape_ratio if has_ratios else result.mae

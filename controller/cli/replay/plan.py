@@ -10,9 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console
-
-from controller.cli.output import print_json, write_drawing
+from controller.cli.output import Terminal, print_json, write_drawing
 from controller.cli.replay.options import PROCESSES, Bounds, add_output, add_policies, n_processes, out_of_bounds
 from controller.cli.replay.plan_inputs import (
     CurveSelection,
@@ -249,7 +247,7 @@ def _draw(report: SavingsReport, options: argparse.Namespace) -> None:
 
 
 def _print(report: SavingsReport) -> None:
-    console = Console(emoji=False)  # names may look like emoji codes
+    console = Terminal(emoji=False)  # names may look like emoji codes
     for table in tables(report, console.width):
         console.print(table, crop=False)
         console.print()

@@ -9,10 +9,9 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console
 from rich.table import Table
 
-from controller.cli.output import plain_table, print_json
+from controller.cli.output import Terminal, plain_table, print_json
 from controller.cli.replay.options import (
     ETA,
     PROCESSES,
@@ -106,7 +105,7 @@ def replay_profile(options: argparse.Namespace) -> int:
     if options.json:
         print_json([asdict(row) for row in (*rows, *summary_rows(rows))])
         return 0
-    console = Console()
+    console = Terminal()
     for table in tables(rows):
         console.print(table)
         console.print()

@@ -27,7 +27,7 @@ from publishers.messages.reports import RunEnergy
 from publishers.messages.topics import ParsedTopic, RunKey, Topics
 from publishers.messages.training import Metric, RankStatus, TrialAnswer, TrialFailure, TrialRequest, TrialTimes
 from publishers.mqtt.client import Handler
-from publishers.shared.invalid_messages import InvalidMessages
+from publishers.shared.log_once import InvalidMessages
 from publishers.shared.recent_dict import RecentDict
 
 MAX_REQUESTS: Final = 1_024

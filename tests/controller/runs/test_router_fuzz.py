@@ -126,7 +126,7 @@ async def test_a_flood_of_topics_grows_nothing(tmp_path: Path) -> None:
             bench.say("iterations", b"\xc1", job=f"job-{number}", run=f"run-{number}")
         assert bench.router.runs == {}
         limiter = bench.router.invalid_messages.limiter
-        assert len(limiter) == limiter.MAX_KEYS
+        assert len(limiter) <= limiter.MAX_KEYS
     assert bench.n_bad == 2_000, "iterations of nobody's rank are another node's"
 
 

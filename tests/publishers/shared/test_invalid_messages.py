@@ -2,7 +2,7 @@
 
 import pytest
 
-from publishers.shared.invalid_messages import InvalidMessages
+from publishers.shared.log_once import InvalidMessages
 
 
 class Clock:
@@ -31,11 +31,14 @@ def test_each_topic_is_logged_by_itself(caplog: pytest.LogCaptureFixture) -> Non
     assert len(caplog.records) == 2
 
 
-def test_a_flood_of_topics_takes_bounded_memory() -> None:
-    invalid = InvalidMessages(Clock())
-    for number in range(2_560):
+def test_a_flood_of_topics_takes_bounded_memory_and_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    invalid = InvalidMessages(clock)
+    for number in range(10_000):
+        clock.now_s = number * 0.06  # ten minutes
         invalid.add(f"topic/{number}", "malformed")
-    assert (invalid.n_messages, len(invalid.limiter)) == (2_560, invalid.limiter.MAX_KEYS)
+    assert (invalid.n_messages, len(invalid.limiter)) == (10_000, invalid.limiter.MAX_KEYS)
+    assert len(caplog.records) == 10 * invalid.limiter.MAX_LINES
 
 
 def test_long_topics_and_faults_make_short_lines(caplog: pytest.LogCaptureFixture) -> None:
