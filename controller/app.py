@@ -25,12 +25,13 @@ from controller.gpu.read_back import restore_prior_limit
 from controller.http import NO_GPU, HealthServer, Snapshot
 from controller.ports import Backend, Bus, Gpu, TopicPublisher
 from controller.runs.checkpoint import RunCheckpoints
+from controller.runs.own_topics import OwnTopics
 from controller.runs.router import GpuWorkers, Router
 from controller.signal.feed import SignalFeed
 from controller.signal.history_store import HistoryStore
 from policies.providers.catalogue import Source
 from publishers.messages.codec import Outgoing, encode
-from publishers.messages.reports import GpuDescription, GpuEnergy, GridSignal, LimitChange, NodeStatus
+from publishers.messages.reports import GpuDescription, GridSignal, LimitChange, NodeStatus
 from publishers.messages.topics import Topics
 
 SAMPLES_PER_WINDOW = 5
@@ -136,8 +137,9 @@ class _App:
         config, clock = self._node.config, self._node.clock
         feed = self._feed()
         tick_s = min(config.profiler.window_s / SAMPLES_PER_WINDOW, config.energy.period_s)
+        own = OwnTopics(config, bus, [limiter.gpu.uuid for limiter in limiters])
         units = {
-            limiter.gpu.uuid: GpuWorkers(limiter=limiter, meter=self._meter(limiter, bus, feed, tick_s))
+            limiter.gpu.uuid: GpuWorkers(limiter=limiter, meter=self._meter(limiter, own, feed, tick_s))
             for limiter in limiters
         }
         router = Router(
@@ -151,10 +153,15 @@ class _App:
             checkpoints=self._checkpoints,
             tick_s=tick_s,
         )
-        health = HealthServer(config.http, snapshot=lambda: _snapshot(bus, self._node.backend, feed, units, router))
+
+        def snapshot() -> Snapshot:
+            return _snapshot(bus, own, self._node.backend, feed, units, router)
+
+        health = HealthServer(config.http, snapshot=snapshot)
         return {
             "signal": feed.run(self._grid_publisher(bus)),
             **{f"limiter[{limiter.gpu.uuid}]": limiter.run() for limiter in limiters},
+            "own topics": own.run(),
             **{f"meter[{uuid}]": unit.meter.run() for uuid, unit in units.items()},
             "router": router.run(),
             "health": health.run(),
@@ -186,9 +193,8 @@ class _App:
             publish=TopicPublisher[LimitChange](bus, topic, qos=1).publish,
         )
 
-    def _meter(self, limiter: GpuPowerLimiter, bus: Bus, feed: SignalFeed, tick_s: float) -> GpuEnergyMeter:
+    def _meter(self, limiter: GpuPowerLimiter, own: OwnTopics, feed: SignalFeed, tick_s: float) -> GpuEnergyMeter:
         config = self._node.config
-        topic = self._topics.gpu(config.node.name, limiter.gpu.uuid, "energy")
         return GpuEnergyMeter(
             limiter.gpu,
             clock=self._node.clock,
@@ -196,7 +202,7 @@ class _App:
             publish_period_s=config.energy.period_s,
             signal=feed,
             limiter=limiter,
-            publish=TopicPublisher[GpuEnergy](bus, topic, qos=0).publish,
+            publish=own.publisher_of_energy(limiter.gpu.uuid),
         )
 
 
@@ -244,11 +250,16 @@ async def _to_the_end(work: Coroutine[None, None, None]) -> None:
 
 
 def _snapshot(
-    bus: Bus, backend: Backend, feed: SignalFeed, units: Mapping[str, GpuWorkers], router: Router
+    bus: Bus,
+    own: OwnTopics,
+    backend: Backend,
+    feed: SignalFeed,
+    units: Mapping[str, GpuWorkers],
+    router: Router,
 ) -> Snapshot:
     return Snapshot(
         connected=bus.connected,
-        bus_error=bus.last_error,
+        bus_error=bus.last_error or own.trouble,
         left_out=tuple(str(error) for error in backend.faults),
         signal=feed.freshness,
         signal_age_s=feed.age_s,

@@ -188,6 +188,8 @@ class FakeBus:
         self.last_error: str | None = None
         self.sent: list[Outgoing] = []
         self.retained: dict[str, bytes] = {}
+        self.is_dropping = False
+        """As a broker does with what its access rules forbid: nobody is told."""
         self.will = will
         self.birth = birth
         self._handlers: list[tuple[str, Callable[[str, bytes], None]]] = []
@@ -213,6 +215,8 @@ class FakeBus:
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> None:
         self.sent.append(Outgoing(topic=topic, payload=payload, qos=qos, retain=retain))
+        if self.is_dropping:
+            return
         if retain and payload:
             self.retained[topic] = payload
         elif retain:

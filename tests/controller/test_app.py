@@ -91,6 +91,44 @@ async def test_readiness_reflects_gpus_and_bus(tmp_path: Path, monkeypatch: pyte
         assert HealthProbe.snapshot().troubles() == ["the broker refuses the subscription"]
 
 
+async def test_readiness_is_lost_while_nothing_of_ours_reaches_the_bus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("controller.app.HealthServer", HealthProbe)
+    caplog.set_level("INFO")
+    site = Site(tmp_path, [prior_gpu()], "bus.username=node-b")
+    async with site.controlled():
+        assert HealthProbe.snapshot().troubles() == []
+        site.bus.is_dropping = True
+        await asyncio.sleep(30)
+        (trouble,) = HealthProbe.snapshot().troubles()
+        assert trouble.startswith("nothing that is published comes back from the broker: user 'node-b' may not write")
+        assert "bus.username and node.name" in trouble
+        site.bus.is_dropping = False
+        await asyncio.sleep(10)
+        assert HealthProbe.snapshot().troubles() == []
+    assert caplog.text.count("nothing that is published comes back") == 1
+    assert caplog.text.count("what is published reaches the broker again") == 1
+
+
+async def test_a_stopped_controller_leaves_no_power_behind(tmp_path: Path) -> None:
+    site = Site(tmp_path, [prior_gpu()])
+    topic = TOPICS.gpu(NODE, "GPU-fake-0", "energy")
+    async with site.controlled():
+        await Training(site).train(500)
+        assert topic in site.bus.retained
+    assert topic not in site.bus.retained
+
+
+async def test_what_is_retained_of_gpus_that_have_left_the_node_is_cleared(tmp_path: Path) -> None:
+    site = Site(tmp_path, [prior_gpu()])
+    gone = [TOPICS.gpu(NODE, "GPU-gone", leaf) for leaf in ("energy", "limit")]
+    elsewhere = TOPICS.gpu("node-b", "GPU-gone", "energy")
+    site.bus.retained |= dict.fromkeys([*gone, elsewhere], b"{}")
+    async with site.controlled():
+        assert site.bus.retained.keys() & {*gone, elsewhere} == {elsewhere}
+
+
 async def test_readiness_is_lost_while_a_gpu_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.app.HealthServer", HealthProbe)
     gpu = prior_gpu()
@@ -194,7 +232,7 @@ async def test_an_energy_message_comes_every_period_from_every_gpu(tmp_path: Pat
         await asyncio.sleep(100)
     for gpu in site.gpus:
         payloads = site.bus.payloads(TOPICS.gpu(NODE, gpu.uuid, "energy"))
-        times_s = [msgspec.json.decode(payload)["time_s"] for payload in payloads]
+        times_s = [msgspec.json.decode(payload)["time_s"] for payload in payloads if payload]
         assert len(times_s) == 6
         assert times_s[-1] - times_s[0] == pytest.approx(100)
 
