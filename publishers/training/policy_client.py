@@ -18,6 +18,7 @@ from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import Command
 from publishers.messages.topics import Topics, is_name
 from publishers.messages.training import MAX_CANDIDATES, TrialAnswer, TrialFailure, TrialRequest
+from publishers.shared.printable import printable
 from publishers.training.coerce import to_float, to_int, to_text
 from publishers.training.paho_client import Connection
 from publishers.training.settings import MAX_BATCH_SIZE, Settings
@@ -243,7 +244,7 @@ class PolicyClient:
         if command.command != "stop":
             _LOGGER.debug("the command to %s is ignored: %s", command.command, command.reason)
         elif self.stop_reason is None:
-            self.stop_reason = command.reason or "the policy service asks for it"
+            self.stop_reason = printable(command.reason) or "the policy service asks for it"
             _LOGGER.info("run %s is to stop: %s", self._run, self.stop_reason)
 
 
@@ -255,7 +256,8 @@ def wait_for_batch_size(query: BatchSizeQuery | None, options: BatchSizeOptions)
     if trial is None:
         return None, query.why
     level = logging.INFO if trial.recurrence is not None else logging.WARNING  # nothing is learned from this run
-    _LOGGER.log(level, "batch size %d of %s: %s: %s", trial.batch_size, options.batch_sizes, trial.reason, trial.detail)
+    why = printable(f"{trial.reason}: {trial.detail}")
+    _LOGGER.log(level, "batch size %d of %s: %s", trial.batch_size, options.batch_sizes, why)
     return trial, ""
 
 

@@ -204,6 +204,16 @@ def test_a_stop_command_ends_the_epochs_and_gives_the_reason(caplog: pytest.LogC
     assert connection.statuses()[-1].reached is None
 
 
+def test_the_reason_of_a_command_cannot_act_on_the_terminal_of_the_training(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "publishers")
+    connection = FakeConnection()
+    with publisher_on(connection) as publisher:
+        connection.command(Command(command="stop", reason="a\x1b[2J\nforged\u202e"))
+        wait_until(lambda: publisher.stop_reason)
+        assert publisher.stop_reason == r"a\x1b[2J\nforged\u202e"
+    assert all(record.message.isprintable() for record in caplog.records)
+
+
 @pytest.mark.parametrize(
     "payload",
     [

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -32,10 +32,12 @@ class Site:
     def __init__(self, *, host: str = "127.0.0.1", port: int = 0, limit: ConcurrencyLimit | None = None) -> None:
         self.n_begun = 0
         self.go_on = asyncio.Event()
+        self.on_begin: Callable[[], None] = lambda: None
         self.counted: list[tuple[str, int]] = []
         routes = [
             Route(name="wait", path="/wait", handle=self._wait, timeout_s=10.0, limit=limit),
             Route(name="slow", path="/slow", handle=self._wait, timeout_s=0.05),
+            Route(name="large", path="/large", handle=self._large, timeout_s=0.2),
             Route(name="broken", path="/broken", handle=self._break),
             Route(name="stream", path="/stream", handle=self._stream),
             Route(name="write", method="POST", path="/write", handle=self._write),
@@ -56,8 +58,13 @@ class Site:
 
     async def _wait(self, _request: web.Request, _client: str) -> web.Response:
         self.n_begun += 1
+        self.on_begin()
         await self.go_on.wait()
         return json_response({"done": True})
+
+    async def _large(self, _request: web.Request, _client: str) -> web.Response:
+        self.n_begun += 1
+        return web.Response(body=bytes(64 << 20))
 
     async def _break(self, _request: web.Request, _client: str) -> web.Response:
         raise KeyError("secret detail")
@@ -220,3 +227,48 @@ async def test_what_is_not_http_does_not_fill_the_log(caplog: pytest.LogCaptureF
     assert answer.split()[1] == b"400"
     assert b"Traceback" not in answer
     assert caplog.records == []
+
+
+async def test_however_many_ask_at_once_one_request_begins_in_each_turn_of_the_loop() -> None:
+    site = Site()
+    site.go_on.set()
+    n_turns, begun_in = 0, list[int]()
+    site.on_begin = lambda: begun_in.append(n_turns)
+    async with site.asked() as session, asyncio.TaskGroup() as tasks:
+        asking = [tasks.create_task(_status(session, "/wait")) for _ in range(60)]
+        while not all(task.done() for task in asking):
+            n_turns += 1
+            await asyncio.sleep(0)
+    assert len(begun_in) == len(set(begun_in)) == 60
+
+
+async def test_garbage_and_half_requests_leave_no_line_and_no_connection(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site()
+    garbage = [
+        b"\0" * 4_096,
+        b"\x16\x03\x01\x1b[2J\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"G" * 20_000,
+        b"",
+        b"GET /wait",
+    ]
+    async with site.server.serving() as url:
+        host, port = url.removeprefix("http://").split(":")
+        for number in range(120):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(garbage[number % len(garbage)])
+            writer.close()
+            await writer.wait_closed()
+        await eventually(lambda: len(site.server._connections) == 0)
+    assert caplog.records == []
+
+
+async def test_a_client_that_takes_no_answer_is_cut_off() -> None:
+    site = Site()
+    async with site.server.serving() as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as deaf:
+            deaf.setblocking(False)
+            await asyncio.get_running_loop().sock_sendall(deaf, b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await eventually(lambda: site.n_begun)
+            await eventually(lambda: len(site.server._connections) == 0)
