@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from controller.clock import Clock
@@ -21,9 +21,10 @@ from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.gpu.journal import Journal
 from controller.gpu.node_lock import NodeLock
 from controller.gpu.power_limiter import GpuPowerLimiter
+from controller.gpu.processes import ProcFileSystem
 from controller.gpu.read_back import restore_prior_limit
 from controller.http import NO_GPU, HealthServer, Snapshot
-from controller.ports import Backend, Bus, Gpu, TopicPublisher
+from controller.ports import Backend, Bus, Gpu, ProcessTable, TopicPublisher
 from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.own_topics import OwnTopics
 from controller.runs.router import GpuWorkers, Router
@@ -57,6 +58,7 @@ class NodeContext:
         clock: the node's clock.
         connect: `connect(will, birth)` returns the bus, to be entered; `birth()` is published at every connection.
         store: keeps the histories of the signal; None: they are not kept.
+        processes: the processes of this machine.
         jitter_ratio: spreads the polls of a cluster's nodes, 0 to 1.
     """
 
@@ -68,6 +70,7 @@ class NodeContext:
     clock: Clock
     connect: Connect
     store: HistoryStore | None = None
+    processes: ProcessTable = field(default_factory=ProcFileSystem)
     jitter_ratio: float = 0.0
 
 
@@ -151,6 +154,7 @@ class _App:
             signal=feed,
             store=self._profiles,
             checkpoints=self._checkpoints,
+            processes=self._node.processes,
             tick_s=tick_s,
         )
 

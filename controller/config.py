@@ -49,12 +49,13 @@ class NodeConfig(Section, frozen=True, kw_only=True):
 
 
 class GpuConfig(Section, frozen=True, kw_only=True):
-    """Which GPUs, and the operator's own floor and ceiling [W]; 0 means none."""
+    """Which GPUs, the operator's own floor and ceiling [W] (0 means none), and whether unproven claims are believed."""
 
     backend: Literal["nvml", "simulation"] = "nvml"
     min_power_limit_w: Annotated[float, Meta(ge=0, le=10_000)] = 0.0
     max_power_limit_w: Annotated[float, Meta(ge=0, le=10_000)] = 0.0
     allow_above_prior: bool = False
+    trust_bus: bool = False
 
 
 class ProfilerConfig(Section, frozen=True, kw_only=True):

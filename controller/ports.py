@@ -3,7 +3,7 @@
 A worker gets its ports as constructor arguments. It does not know what implements them: NVML, a simulation, a fake.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -82,13 +82,54 @@ class Gpu(Protocol):
         """Return a sample of its meters."""
 
     async def read_processes(self) -> frozenset[int] | None:
-        """Return the process ids that use it, or None where that cannot be seen."""
+        """Return the ids of the processes that compute on it, or None where that cannot be seen."""
 
     async def read_mig(self) -> bool:
         """Return whether it is partitioned (MIG), so that a limit would affect several tenants."""
 
     async def read_persistence(self) -> bool | None:
         """Return whether the driver keeps the limit when its last client leaves, or None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessIdentity:
+    """What the operating system knows of a process.
+
+    Attributes:
+        pid: its id as this process counts.
+        parent_pid: that of its parent; 0 where it has none that can be seen.
+        uid: its user.
+        name: its short name, for people.
+        namespace_pids: its id in each pid namespace that it is in, its own innermost last.
+        pid_namespace: the number of the innermost one, or None where that cannot be read.
+        marks: the marks of its threads: the runs to which the process itself says that it belongs.
+    """
+
+    pid: int
+    parent_pid: int
+    uid: int
+    name: str
+    namespace_pids: tuple[int, ...]
+    pid_namespace: int | None = None
+    marks: frozenset[str] = frozenset()
+
+
+Lineage = tuple[ProcessIdentity, ...]
+"""A process and its ancestors, nearest first."""
+
+
+class ProcessTable(Protocol):
+    """The processes of this machine."""
+
+    @property
+    def sees_all(self) -> bool:
+        """Return whether every process of the machine has an id here: else a driver's list may be of other ids."""
+
+    async def read(self, pids: Iterable[int]) -> Mapping[int, Lineage | None]:
+        """Return each process with its ancestors; None: it cannot be seen. One that has ended is left out."""
+
+    async def uid_of(self, user: str) -> int | None:
+        """Return the id of the local account of a name; None where there is none."""
 
 
 class Backend(Protocol):

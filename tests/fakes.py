@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +13,16 @@ import numpy as np
 
 from controller.clock import NS_PER_S
 from controller.errors import GpuError, GpuLimitError
-from controller.ports import LimitRange, LimitState, LiveLimit, Provenance, Sample, Target
+from controller.ports import (
+    LimitRange,
+    LimitState,
+    Lineage,
+    LiveLimit,
+    ProcessIdentity,
+    Provenance,
+    Sample,
+    Target,
+)
 from controller.signal.history_store import HistoryStore
 from policies.vocabulary.signal import Signal, SignalKind
 from publishers.messages.codec import Outgoing
@@ -157,6 +166,26 @@ class FakeGpu:
     def _fail(self, operation: str) -> None:
         if operation in self.errors:
             raise self.errors[operation]
+
+
+class FakeProcessTable:
+    """The processes of a machine: each id is a process of user 1000 without a mark, unless `known` says otherwise."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, Lineage | None] = {}
+        self.uids: dict[str, int] = {}
+        self.sees_all = True
+
+    async def read(self, pids: Iterable[int]) -> Mapping[int, Lineage | None]:
+        return {pid: self.known[pid] if pid in self.known else (fake_process(pid),) for pid in pids}
+
+    async def uid_of(self, user: str) -> int | None:
+        return self.uids.get(user)
+
+
+def fake_process(pid: int, *, uid: int = 1_000, marks: frozenset[str] = frozenset()) -> ProcessIdentity:
+    """Return a process of the host."""
+    return ProcessIdentity(pid=pid, parent_pid=1, uid=uid, name="python", namespace_pids=(pid,), marks=marks)
 
 
 class FakeBackend:

@@ -126,9 +126,11 @@ def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:
         *(path for folder in ("vocabulary", "planning") for path in (ROOT / "policies" / folder).rglob("*.py")),
     ]
     given = {reason for source in sources for reason in _reasons(ast.parse(source.read_text(encoding="utf-8")))}
-    section = HOW_IT_WORKS.split("## Reason codes")[1]
+    section = HOW_IT_WORKS.split("## Reason codes")[1].split("### ")[0]
     explained = {cells[0].strip("`") for cells in _rows(section) if cells[0].startswith("`")}
-    assert explained == given | set(run._END_REASONS.values()) | set(signal_feed.DEGRADED_REASONS.values())
+    assert explained == given | set(run._CLAIM_REASONS) | set(run._END_REASONS.values()) | set(
+        signal_feed.DEGRADED_REASONS.values()
+    )
 
 
 @pytest.mark.parametrize(

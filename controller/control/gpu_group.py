@@ -40,6 +40,17 @@ class GpuGroup:
         self.meters[gpu.uuid] = meter
         self._limiters[gpu.uuid] = limiter
 
+    def controls(self, uuid: str) -> bool:
+        """Return whether the limit of a GPU is the run's to ask for."""
+        return uuid in self._limiters
+
+    def withdraw(self, uuid: str, *, reason: str, detail: str) -> None:
+        """Leave a GPU's limit to another run; it is still read."""
+        limiter = self._limiters.pop(uuid, None)
+        if limiter is not None:
+            limiter.release(reason=reason, detail=detail)
+            self._requested_of.pop(uuid, None)
+
     def readiness(self) -> Readiness:
         """Return whether there are GPUs, and all of them have answered (`ready`) and are ours to set."""
         states = [limiter.state for limiter in self._limiters.values()]

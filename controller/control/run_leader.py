@@ -279,6 +279,11 @@ class RunLeader:
         return isinstance(state, Planned) and not state.is_exploring
 
     @property
+    def has_planned(self) -> bool:
+        """Return whether the first sweep of the curve is done."""
+        return isinstance(self.limits.state, Planned)
+
+    @property
     def has_begun(self) -> bool:
         """Return whether anything was decided yet."""
         return not isinstance(self.limits.state, Waiting)

@@ -199,9 +199,15 @@ def _read_timed(read: Callable[[Handle], int], handle: Handle) -> tuple[int, int
 
 
 def read_processes(handle: Handle) -> frozenset[int] | None:
-    """Return the ids of the processes that compute on the GPU, or None where that cannot be seen."""
+    """Return the ids of the processes that compute on the GPU, or None where that cannot be seen.
+
+    The driver lists clients of the Multi-Process Service (MPS) apart from others; older ones have no such list.
+    """
     processes = _none_on(_UNSEEN, pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
-    return None if processes is None else frozenset(int(process.pid) for process in processes)
+    if processes is None:
+        return None
+    clients = _none_on(_UNSEEN, pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, handle) or ()
+    return frozenset(int(process.pid) for process in (*processes, *clients))
 
 
 def read_mig(handle: Handle) -> bool:

@@ -1,12 +1,25 @@
 """GPU claims: training processes name their GPUs, and each GPU belongs to one run at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
 
 from controller.ports import Gpu
 from publishers.messages.topics import RunKey
 
-MIN_UUID_PREFIX = 8
+MIN_UUID_PREFIX: Final = 8
+
+
+class Standing(IntEnum):
+    """How sure it is that a run computes on a GPU: a surer claim takes it from one that is less so."""
+
+    OBSERVED = 0
+    """It cannot be seen: the GPU is measured, and no limit is set."""
+    TRUSTED = 1
+    """It cannot be seen, and the operator trusts what is said on the bus."""
+    PROVEN = 2
+    """The driver lists its processes on the GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,90 +32,51 @@ class ClaimRejection:
 
 
 class GpuClaims:
-    """Which run owns which GPU of this node, and which claims wait for one.
-
-    Args:
-        gpus: the GPUs of this node.
+    """Which run owns which GPU of this node.
 
     Attributes:
         owned: the GPUs of each run, by UUID.
     """
 
-    def __init__(self, gpus: Sequence[Gpu]) -> None:
+    def __init__(self) -> None:
         self.owned: dict[RunKey, set[str]] = {}
-        self._gpus = list(gpus)
-        self._owners: dict[str, RunKey] = {}
+        self._owners: dict[str, tuple[RunKey, Standing]] = {}
         """By UUID."""
-        self._waiting: dict[str, dict[RunKey, set[int]]] = {}
-        """The ranks whose claims were rejected because another run owns a GPU, by its UUID and their run."""
-        self._order: dict[RunKey, int] = {}
-        """Which run claimed first: the oldest comes first."""
-        self._n_runs = 0
 
-    def claim(self, run: RunKey, rank: int, references: Sequence[str | int]) -> list[Gpu] | ClaimRejection:
-        """Give a run the GPUs that one of its ranks names: all of them, or none.
-
-        A claim on another run's GPU waits: it is among those that `release` returns.
+    def claim(self, run: RunKey, gpus: Sequence[Gpu], standing: Standing) -> list[tuple[RunKey, str]] | ClaimRejection:
+        """Give a run GPUs: all of them, or none; return from which runs which of them were taken.
 
         Args:
             run: the run.
-            rank: the rank.
-            references: the GPUs as the training process names them.
+            gpus: the GPUs.
+            standing: how sure it is that the run computes on them.
         """
-        if run not in self._order:
-            self._order[run] = self._n_runs = self._n_runs + 1
-        self._stop_waiting(run, rank)
-        granted = []
-        for reference in references:
-            gpu = resolve(reference, self._gpus)
-            if isinstance(gpu, ClaimRejection):
-                return gpu
-            owner = self._owners.get(gpu.uuid, run)
-            if owner != run:
-                self._waiting.setdefault(gpu.uuid, {}).setdefault(run, set()).add(rank)
+        displaced = []
+        for gpu in gpus:
+            owner, its_standing = self._owners.get(gpu.uuid, (run, standing))
+            if owner != run and standing <= its_standing:
                 detail = f"{gpu.uuid} belongs to {owner}: a limit would affect both"
                 return ClaimRejection(code="gpu_taken", detail=detail, owner=owner)
-            granted.append(gpu)
-        if not granted:
-            detail = "the training process names no GPU; set gpus= or CUDA_VISIBLE_DEVICES"
-            return ClaimRejection(code="no_gpu", detail=detail)
-        for gpu in granted:
-            self._owners[gpu.uuid] = run
+            if owner != run:
+                displaced.append((owner, gpu.uuid))
+        for owner, uuid in displaced:
+            self.owned[owner].discard(uuid)
+        for gpu in gpus:
+            self._owners[gpu.uuid] = run, standing
             self.owned.setdefault(run, set()).add(gpu.uuid)
-        return granted
+        return displaced
 
-    def release(self, run: RunKey) -> Iterator[tuple[RunKey, int]]:
-        """Free the GPUs of a run that has ended; yield the run and rank of each claim to be tried again.
+    def weaken(self, run: RunKey) -> None:
+        """Let any other claim that may have a limit take the GPUs of a run: its own is not proven any more."""
+        for uuid in self.owned.get(run, ()):
+            self._owners[uuid] = run, Standing.OBSERVED
 
-        The oldest run comes first. Once it has got a GPU, the claims of the others go on waiting for that GPU: the end
-        of a run costs hardly more where many wait.
-        """
-        self._order.pop(run, None)
+    def release(self, run: RunKey) -> set[str]:
+        """Free the GPUs of a run that has ended, and return them."""
         freed = self.owned.pop(run, set())
         for uuid in freed:
             del self._owners[uuid]
-        for waiting in self._waiting.values():
-            waiting.pop(run, None)
-        return self._to_retry(freed)
-
-    def _to_retry(self, freed: set[str]) -> Iterator[tuple[RunKey, int]]:
-        waiting_for = {
-            (run, rank): uuid for uuid in freed for run, ranks in self._waiting.get(uuid, {}).items() for rank in ranks
-        }
-        for run, rank in sorted(waiting_for, key=lambda claim: (self._order[claim[0]], claim[1])):
-            uuid = waiting_for[run, rank]
-            if self._owners.get(uuid, run) == run and rank in self._waiting.get(uuid, {}).get(run, ()):
-                yield run, rank
-
-    def _stop_waiting(self, run: RunKey, rank: int) -> None:
-        """Forget a waiting claim: it is tried again now."""
-        for uuid, waiting in list(self._waiting.items()):
-            if run in waiting and rank in waiting[run]:
-                waiting[run].discard(rank)
-                if not waiting[run]:
-                    del waiting[run]
-                if not waiting:
-                    del self._waiting[uuid]
+        return freed
 
 
 def resolve(reference: str | int, gpus: Sequence[Gpu]) -> Gpu | ClaimRejection:
@@ -114,13 +88,18 @@ def resolve(reference: str | int, gpus: Sequence[Gpu]) -> Gpu | ClaimRejection:
         return ClaimRejection(
             code="mig_instance", detail=f"{reference} is a MIG instance: a limit would affect every tenant"
         )
-    if isinstance(reference, str) and not reference.isdecimal():
+    if not is_index(reference):
         found = [gpu for gpu in gpus if gpu.uuid == reference]
-        if not found and len(reference) >= MIN_UUID_PREFIX:
-            found = [gpu for gpu in gpus if gpu.uuid.startswith(reference)]
+        if not found and len(str(reference)) >= MIN_UUID_PREFIX:
+            found = [gpu for gpu in gpus if gpu.uuid.startswith(str(reference))]
     else:
         found = [gpu for gpu in gpus if gpu.index == int(reference)]
     if len(found) == 1:
         return found[0]
     known = ", ".join(f"{gpu.index} = {gpu.uuid}" for gpu in gpus) or "none"
     return ClaimRejection(code="gpu_unknown", detail=f"there is no GPU {reference!r} on this node; there is {known}")
+
+
+def is_index(reference: str | int) -> bool:
+    """Return whether a reference is an index, which CUDA, a container and NVML may count differently."""
+    return isinstance(reference, int) or reference.isdecimal()

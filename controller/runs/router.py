@@ -10,26 +10,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from controller.accounting.ranks import RunIdentity
-from controller.clock import Clock
+from controller.clock import NS_PER_S, Clock
 from controller.config import Config
 from controller.control.profile_store import ProfileStore
 from controller.gpu.energy_meter import GpuEnergyMeter
-from controller.ports import Bus, PowerLimiter, SignalSource
+from controller.ports import Bus, Gpu, PowerLimiter, ProcessTable, SignalSource
 from controller.runs.checkpoint import RunCheckpoints
-from controller.runs.gpu_claims import ClaimRejection, GpuClaims
+from controller.runs.claim_arbiter import ClaimArbiter
+from controller.runs.gpu_claims import ClaimRejection
+from controller.runs.quotas import MAX_RANKS, MessageQuotas, run_fault
 from controller.runs.retained_topics import RetainedTopics
 from controller.runs.run import TrainingRun
 from controller.runs.successor_buffer import SuccessorBuffer
-from publishers.messages.codec import DecodeError, decode
-from publishers.messages.reports import NodeProfile, RunEnergy, RunPlan
+from publishers.messages.codec import DecodeError, decode, encode
+from publishers.messages.reports import HEARD, NodeProfile, Notice, RunEnergy, RunPlan
 from publishers.messages.topics import ParsedTopic, RunKey, Topics
 from publishers.messages.training import Iterations, RankStatus
 from publishers.shared.log_once import InvalidMessages
+from publishers.shared.recent_dict import RecentDict
 
-MAX_RUNS = 256
-"""More runs than this at a time on one node is a flood, not a workload."""
-MAX_RANKS = 1_024
 SWEEP_PERIOD_S = 60.0
+MAX_DETAIL = 1_024
+MAX_REFUSED = 256
+"""Runs that were told that there is no room for them."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -47,8 +50,9 @@ class Router:
 
     Attributes:
         runs: the runs.
-        claims: which of them owns which GPU.
+        arbiter: decides which of them gets which GPU.
         invalid_messages: messages that were dropped.
+        quotas: how many messages each run may send.
     """
 
     def __init__(
@@ -62,11 +66,22 @@ class Router:
         signal: SignalSource,
         store: ProfileStore,
         checkpoints: RunCheckpoints,
+        processes: ProcessTable,
         tick_s: float,
     ) -> None:
         self.runs: dict[RunKey, TrainingRun] = {}
-        self.claims = GpuClaims([each.limiter.gpu for each in workers.values()])
+        self.arbiter = ClaimArbiter(
+            [each.limiter.gpu for each in workers.values()],
+            self.runs,
+            processes=processes,
+            trusts_bus=config.gpu.trust_bus,
+            clock=clock,
+            grant=self._grant,
+            refuse=self._refuse,
+            hear=lambda key, rank: self._tell(key, rank, HEARD, "the controller hears this process"),
+        )
         self.invalid_messages = InvalidMessages(clock.now_s)
+        self.quotas = MessageQuotas()
         self._workers = workers
         self._config = config
         self._boot_id = boot_id
@@ -78,6 +93,7 @@ class Router:
         self._tick_s = tick_s
         self._topics = Topics(config.bus.root)
         self._successors = SuccessorBuffer()
+        self._refused: RecentDict[RunKey, bool] = RecentDict(MAX_REFUSED)
         self._retained = RetainedTopics(self._topics, bus, node=config.node.name, boot_id=boot_id)
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -93,6 +109,7 @@ class Router:
             self._bus.subscribe(topics.part_filter("energy"), self._handler(self._on_node_part), qos=0)
             self._bus.subscribe(topics.part_filter("profile"), self._handler(self._on_node_part), qos=1)
             self._bus.subscribe(topics.plan_filter(), self._handler(self._on_plan), qos=1)
+            tasks.create_task(self.arbiter.run(), name="claims")
             try:
                 while True:
                     await self._clock.sleep_until(self._clock.now_s() + SWEEP_PERIOD_S)
@@ -101,7 +118,7 @@ class Router:
                 self._tasks = None  # the bus delivers for a while longer, and nothing may begin any more
 
     def _handler(self, on_message: Callable[[ParsedTopic, bytes], None]) -> Callable[[str, bytes], None]:
-        """Return a handler that parses the topic, and counts an invalid message."""
+        """Return a handler that parses the topic, and counts an invalid message, or one too many of its run."""
 
         def handle(topic: str, payload: bytes) -> None:
             if self._tasks is None:
@@ -110,12 +127,26 @@ class Router:
             if parsed is None:
                 self.invalid_messages.add("(foreign topics)", f"not one of ours: {topic[:80]!r}")
                 return
+            if parsed.rank is not None and parsed.run is not None and not self._allows(parsed.run, parsed.rank):
+                return
             try:
                 on_message(parsed, payload)
             except DecodeError as error:
                 self.invalid_messages.add(topic, str(error))
 
         return handle
+
+    def _allows(self, key: RunKey, rank: int) -> bool:
+        """Return whether a message of a training process is to be read; where there are too many, tell it once."""
+        if self.quotas.allows(key, self._clock.monotonic_ns() / NS_PER_S):
+            return True
+        detail = "more messages a second than the controller reads: some are dropped; raise flush_s="
+        self.invalid_messages.add(f"(messages of user {key.user})", f"{key}: {detail}")
+        run = self.runs.get(key)
+        if run is not None and not run.is_flooding:
+            run.is_flooding = True
+            self._tell(key, rank, "too_many_messages", detail)
+        return False
 
     def _on_status(self, topic: ParsedTopic, payload: bytes) -> None:
         if not payload:  # a retained status that was cleared
@@ -134,13 +165,17 @@ class Router:
             self._successors.keep_status(key, rank, status)
             return
         if run is None and status.state == "running":
-            run = self._start(key)
+            run = self._start(key, rank)
         if run is None:
             return
-        if rank not in run.ranks.members and len(run.ranks.members) >= MAX_RANKS:
-            raise DecodeError(f"{MAX_RANKS} ranks on one node already")
+        is_new = rank not in run.ranks.members
+        if is_new and self._n_ranks(key.user) >= MAX_RANKS:
+            raise DecodeError(f"{MAX_RANKS} ranks of user {key.user} on this node already")
         if run.on_status(rank, status) and not run.ended:
-            self._claim(key, run, rank, status)
+            self.arbiter.on_status(key, rank)
+
+    def _n_ranks(self, user: str) -> int:
+        return sum(len(run.ranks.members) for key, run in self.runs.items() if key.user == user)
 
     def _on_iterations(self, topic: ParsedTopic, payload: bytes) -> None:
         run = self.runs.get(topic.run) if topic.run is not None else None
@@ -176,12 +211,15 @@ class Router:
             raise DecodeError(f"the payload is of node {plan.node} for run {plan.run}, not of the topic's")
         run.on_plan(plan)
 
-    def _start(self, key: RunKey) -> TrainingRun | None:
-        """Start the task of a run that is new; None while the controller stops."""
+    def _start(self, key: RunKey, rank: int) -> TrainingRun | None:
+        """Start the task of a run that is new; None where the node has no room for it."""
         if self._tasks is None:
             return None
-        if len(self.runs) >= MAX_RUNS:
-            raise DecodeError(f"{MAX_RUNS} runs on one node already")
+        if (fault := run_fault(self.runs.keys(), key)) is not None:
+            if self._refused.get(key) is None:
+                self._refused[key] = True
+                self._tell(key, rank, "too_many_runs", fault)
+            raise DecodeError(fault)
         run = TrainingRun(
             RunIdentity(user=key.user, job=key.job, run=key.run, node=self._config.node.name),
             config=self._config,
@@ -213,35 +251,37 @@ class Router:
                 self.invalid_messages.add(self._topics.rank(self._boot_id, key, rank, "status"), str(error))
 
     def _release_gpus(self, ended: TrainingRun) -> None:
-        """Free the GPUs of a run that has ended, and grant the claims that waited for them: the oldest run first."""
-        key = ended.identity.key
-        for uuid in self.claims.owned.get(key, ()):
+        """Free the GPUs of a run that has ended; the claims that waited for them are considered soon."""
+        for uuid in self.arbiter.release(ended.identity.key):
             self._workers[uuid].meter.job = None
-        for waiting_key, number in self.claims.release(key):
-            run = self.runs.get(waiting_key)
-            rank = run.ranks.members.get(number) if run is not None else None
-            if run is not None and rank is not None and run.ended is None and rank.ended is None:
-                self._claim(waiting_key, run, number, rank.status)
 
-    def _claim(self, key: RunKey, run: TrainingRun, rank: int, status: RankStatus) -> None:
-        """Give a run the GPUs that one of its ranks names; each heartbeat, too, tries a rejected claim again."""
-        granted = self.claims.claim(key, rank, status.gpus)
-        while isinstance(granted, ClaimRejection) and granted.owner is not None:
-            # An owner whose processes are all gone waits only to be resumed, and ends where another run needs its GPUs.
-            if not self.runs[granted.owner].end_if_orphaned():
-                break
-            granted = self.claims.claim(key, rank, status.gpus)
-        if isinstance(granted, ClaimRejection):
-            if run.rejections.get(rank) != granted.code:
-                _LOGGER.warning("%s: no limit is set: %s", key, granted.detail)
-            run.rejections[rank] = granted.code
-            return
-        run.rejections.pop(rank, None)
-        for gpu in granted:
-            if gpu.uuid not in run.gpus.uuids:
-                worker = self._workers[gpu.uuid]
-                run.add_gpu(worker.limiter, worker.meter)
-                worker.meter.job = key.job
+    def _grant(self, key: RunKey, gpu: Gpu) -> None:
+        """Give a run a GPU, unless it has it."""
+        run = self.runs[key]
+        if not run.gpus.controls(gpu.uuid):
+            worker = self._workers[gpu.uuid]
+            run.add_gpu(worker.limiter, worker.meter)
+            worker.meter.job = key.job
+
+    def _refuse(self, key: RunKey, rank: int, rejection: ClaimRejection) -> None:
+        """Say why a rank did not get its GPUs: in the log, and to the training."""
+        _LOGGER.warning("%s: no limit is set: %s", key, rejection.detail)
+        self._tell(key, rank, rejection.code, rejection.detail)
+
+    def _tell(self, key: RunKey, rank: int, code: str, detail: str) -> None:
+        """Send a notice to a training process."""
+        notice = Notice(
+            user=key.user,
+            job=key.job,
+            run=key.run,
+            rank=rank,
+            node=self._config.node.name,
+            boot_id=self._boot_id,
+            time_s=self._clock.now_s(),
+            code=code,
+            detail=detail[:MAX_DETAIL],
+        )
+        self._bus.publish(self._topics.run(key, "notice"), encode(notice), qos=1)
 
 
 def _sender(topic: ParsedTopic, run: str) -> tuple[RunKey, int]:

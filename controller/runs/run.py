@@ -24,6 +24,7 @@ from controller.control.run_leader import RunLeader
 from controller.control.straggler_slack import StragglerSlack
 from controller.ports import Blocked, Bus, EnergyMeter, Hold, PowerLimiter, SignalSource
 from controller.runs.checkpoint import RunCheckpoints
+from policies.profiling.relation import ignores_limits
 from publishers.messages.reports import RunPlan
 from publishers.messages.topics import Topics
 from publishers.messages.training import Iterations, RankStatus
@@ -34,6 +35,11 @@ MAX_STEPS_PER_TICK = 10
 """However fast messages come, decisions are made at most this often."""
 
 _END_REASONS: dict[str, str] = {"finished": "run_finished", "lost": "run_lost", "silent": "lease_ended"}
+_CLAIM_REASONS: dict[str, str] = {
+    "shared": "another tenant computes on a GPU of the run: a limit would affect both",
+    "claim_unproven": "the driver does not show that the run computes on its GPUs",
+    "claim_unrelated": "the run's rate does not change with the power limit of the GPU that it claims",
+}
 
 
 class TrainingRun:
@@ -55,6 +61,8 @@ class TrainingRun:
         other_nodes: what its other nodes have published.
         gpus: its GPUs on this node; they are still read when they are released.
         rejections: why ranks did not get their GPUs, by rank: a code. While one did not, no limit is set.
+        unproven: the ranks that the driver does not list on their GPUs yet. While there is one, no limit is set.
+        is_flooding: whether messages of it were dropped, because they were too many.
         ended: how the run has ended; None while it is running.
     """
 
@@ -79,6 +87,8 @@ class TrainingRun:
         former_ranks = self._former.ranks if self._former else None
         self.ranks = Ranks(name=str(identity.key), lease_s=config.job.lease_s, checkpoints=former_ranks)
         self.rejections: dict[int, str] = {}
+        self.unproven: set[int] = set()
+        self.is_flooding = False
         self.ended: End | None = None
         self._report_period_s = config.energy.period_s
         self._clock, self._signal, self._on_release = clock, signal, on_release
@@ -121,6 +131,16 @@ class TrainingRun:
         self._leader.limits.reset()
         has_all_gpus = former is not None and former.account.counters_j.keys() == self.gpus.uuids
         self._follower.reset(former.node_curve if former and has_all_gpus else ())
+
+    def withdraw_gpu(self, uuid: str) -> None:
+        """Leave the limit of a GPU to another run, whose claim is surer."""
+        self.gpus.withdraw(uuid, reason="claim_unproven", detail="another run has proven that the GPU is its own")
+
+    @property
+    def ignores_limits(self) -> bool:
+        """Return whether its rate was the same at every limit that was measured."""
+        profile = self._leader.profile
+        return profile is not None and self._leader.has_planned and ignores_limits(profile)
 
     def on_status(self, number: int, status: RankStatus) -> bool:
         """Accept a rank's status; return whether it is of the process that owns this rank, and runs.
@@ -287,18 +307,26 @@ class TrainingRun:
     def _blocked(self, readiness: Readiness, *, is_rejected: bool) -> Blocked | None:
         """Return why the run may have no limit now; None where it may."""
         if is_rejected:
-            return Blocked(reason="claim_rejected", detail="the run's claim is invalid or conflicts with another one")
+            return self._blocked_by_claim()
         if self.ranks.ending:  # a lost one may come back: its limits do not wait for it
             return self._blocked_by_end(self.ranks.ending)
         if readiness == "not_ours":
             return Blocked(
                 reason="other_gpu_not_ours", detail="another GPU of the run cannot be set by this controller"
             )
+        if any(number in self.ranks.members and not self.ranks.members[number].ended for number in self.unproven):
+            return Blocked(reason="waiting_for_ranks", detail="waiting until the driver lists every rank on its GPU")
         if readiness == "waiting" or not (self._control.has_begun or self.ranks.have_gathered(self._monotonic_s())):
             return Blocked(
                 reason="waiting_for_ranks", detail="waiting until every rank iterates and every GPU has answered"
             )
         return None
+
+    def _blocked_by_claim(self) -> Blocked:
+        for code, detail in _CLAIM_REASONS.items():
+            if code in self.rejections.values():
+                return Blocked(reason=code, detail=detail)
+        return Blocked(reason="claim_rejected", detail="the run's claim is invalid or conflicts with another one")
 
     def _blocked_by_end(self, ended: End) -> Blocked:
         detail = f"run {self.identity.run} of {self.identity.job} has ended"

@@ -1,6 +1,6 @@
 """The messages that the controller publishes, and the command of the policy service: flat JSON for dashboards."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -188,3 +188,24 @@ class Command(Message, frozen=True, kw_only=True):
 
     command: Literal["stop", "pause", "resume"]
     reason: Sentence
+
+
+HEARD: Final = "heard"
+"""The code of the first notice to a process: a controller hears it."""
+
+
+class Notice(Message, frozen=True, kw_only=True):
+    """What a controller has to tell a training process; `code` is stable, `detail` a sentence.
+
+    `boot_id` is that of the controller's machine: each process heeds the notices of its own.
+    """
+
+    user: Text
+    job: Name
+    run: Name
+    rank: Count
+    node: Name
+    boot_id: Text
+    time_s: TimeS
+    code: Name
+    detail: Sentence

@@ -1,14 +1,17 @@
 """Conversion of whatever training code passes (NumPy scalars, tensors of one element, text) to plain Python types.
 
-Nothing here raises or prints: what cannot be converted is None, or is logged once to the logger `publishers`.
+Nothing here raises: what cannot be converted is None, or is logged once to the logger `publishers`, which shows its
+warnings on stderr unless the application has configured logging.
 """
 
 import logging
 import operator
 from typing import Final
 
+from publishers.shared.stderr_handler import StderrHandler
+
 LOGGER: Final = logging.getLogger("publishers")
-LOGGER.addHandler(logging.NullHandler())
+LOGGER.addHandler(StderrHandler("gridchase"))
 _MAX_WARNED: Final = 256
 """Different warnings of a process: further ones are not logged, so that neither the log nor the memory grows."""
 _warned: set[str] = set()

@@ -1,7 +1,8 @@
 """The training side: `publish_iterations` around a data loader, or a `Publisher` for loops that are not iterables.
 
-`data_loader.py` defines what counts as an iteration. Nothing here raises or prints, and only `batch_size` and `close`
-block, for a bounded time. Each fault is logged once, to the logger `publishers`. A forked child does not publish.
+`data_loader.py` defines what counts as an iteration. Nothing here raises, and only `batch_size` and `close` block, for
+a bounded time. Each fault is logged once, to the logger `publishers`, which shows it on stderr unless the application
+has configured logging. A forked child does not publish.
 """
 
 import copyreg
@@ -399,8 +400,8 @@ def publish_iterations(
             broker: `mqtt://host:port` or `mqtts://…`; else `GRIDCHASE_BROKER`, else this machine.
             rank: this process among the `world_size`; else `RANK` or `SLURM_PROCID`, else 0.
             world_size: how many processes train together; else `WORLD_SIZE` or `SLURM_NTASKS`, else 1.
-            gpus: the GPUs of this process, by UUID or NVML's index; else those of `CUDA_VISIBLE_DEVICES`; else, once
-                the process has loaded CUDA, index `LOCAL_RANK` or 0.
+            gpus: the GPUs of this process, by UUID or NVML's index; else those of `CUDA_VISIBLE_DEVICES`; else those on
+                which the driver shows the controller that this process computes.
             batch_size: samples an iteration; else the iterable's own `batch_size`.
             username: our user name at the broker; else that in its URL. The job is this user's; without one, of the
                 login name.

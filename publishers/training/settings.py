@@ -38,11 +38,10 @@ from publishers.mqtt.broker_address import (
     without_password,
 )
 from publishers.shared.boot_id import read_boot_id
-from publishers.shared.login_name import read_login_name
+from publishers.shared.process_identity import read_login_name, read_pid_namespace
 from publishers.training.coerce import to_int, warn_once
 
 MAX_BATCH_SIZE: Final = 1 << 31
-MAPS: Final = Path("/proc/self/maps")
 BROKER_SETTINGS: Final = SettingNames(
     url="broker=… or GRIDCHASE_BROKER",
     username="username=…",
@@ -86,8 +85,7 @@ class SettingsError(ValueError):
 class Settings:
     """One rank of one run of a job, as its publisher sees it.
 
-    `run_is_random` if no run was named; `gpus_are_guessed` if no GPU was named: then `gpus` are claimed
-    only once the process has loaded CUDA.
+    `run_is_random` if no run was named. Without `gpus` the controller finds out on which GPUs this process computes.
     """
 
     user: str
@@ -97,7 +95,6 @@ class Settings:
     rank: int
     world_size: int
     gpus: tuple[str | int, ...]
-    gpus_are_guessed: bool
     batch_size: int | None
     broker: BrokerAddress
     root: str
@@ -119,7 +116,8 @@ class Settings:
             host=self.host,
             boot_id=self.boot_id,
             pid=os.getpid(),
-            gpus=[] if self.gpus_are_guessed else list(self.gpus),
+            pid_namespace=read_pid_namespace(),
+            gpus=list(self.gpus),
             world_size=self.world_size,
             started_at_s=started_at_s,
             heartbeat_s=self.heartbeat_s,
@@ -149,7 +147,6 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
         rank=rank,
         world_size=world_size,
         gpus=reader.gpus(gpus, world_size=world_size),
-        gpus_are_guessed=gpus is None and "CUDA_VISIBLE_DEVICES" not in environ,
         batch_size=None if batch_size is None else reader.batch_size(batch_size),
         broker=broker,
         root=str(options.get("root") or environ.get("GRIDCHASE_ROOT") or DEFAULT_ROOT),
@@ -245,26 +242,31 @@ class SettingsReader:
         return period_s
 
     def gpus(self, value: object, *, world_size: int) -> tuple[str | int, ...]:
-        """Return the GPUs of this rank: argument, else of `CUDA_VISIBLE_DEVICES`, else index `LOCAL_RANK` or 0.
+        """Return the GPUs of this rank, as far as they are known: argument, else of `CUDA_VISIBLE_DEVICES`.
 
         Where several are visible and there is a `LOCAL_RANK`, the rank uses the one at that place; without one it uses
-        them all. Nothing or -1 in `CUDA_VISIBLE_DEVICES` means no GPU. Without the variable it is a guess.
+        them all. A container counts its GPUs from 0, in an order of its own: there an index names a GPU only where it
+        has but one (`NVIDIA_VISIBLE_DEVICES`). What is not known is not guessed.
         """
         if value is not None:
             return _plain_gpus(value)
-        local_rank = self._local_rank(world_size=world_size)
         variable = self._environ.get("CUDA_VISIBLE_DEVICES")
+        in_container = _container_gpus(self._environ.get("NVIDIA_VISIBLE_DEVICES"))
+        local_rank = self._local_rank(world_size=world_size)
         if variable is None:
-            return (local_rank or 0,)
+            return in_container if in_container is not None and len(in_container) == 1 else ()
         visible = _visible_gpus(variable)
-        if local_rank is None or len(visible) <= 1:
+        if local_rank is not None and len(visible) > 1:
+            if local_rank >= len(visible):
+                self.faults.append(
+                    f"LOCAL_RANK = {local_rank}: CUDA_VISIBLE_DEVICES = {variable!r} has {len(visible)} GPUs; "
+                    "pass gpus=[…]"
+                )
+                return ()
+            visible = (visible[local_rank],)
+        if in_container is None or not any(isinstance(gpu, int) for gpu in visible):
             return visible
-        if local_rank >= len(visible):
-            self.faults.append(
-                f"LOCAL_RANK = {local_rank}: CUDA_VISIBLE_DEVICES = {variable!r} has {len(visible)} GPUs; pass gpus=[…]"
-            )
-            return ()
-        return (visible[local_rank],)
+        return in_container if len(in_container) == 1 and visible == (0,) else ()
 
     def _local_rank(self, *, world_size: int) -> int | None:
         # Slurm sets SLURM_LOCALID in batch scripts too, where it means nothing.
@@ -343,6 +345,13 @@ def _visible_gpus(variable: str) -> tuple[str | int, ...]:
             break
         gpus.append(int(part) if part.isascii() and part.isdigit() else part)
     return tuple(gpus)
+
+
+def _container_gpus(variable: str | None) -> tuple[str | int, ...] | None:
+    """Return the GPUs in `NVIDIA_VISIBLE_DEVICES`; None where it says nothing, or that all are visible."""
+    if variable is None or variable.strip() in {"", "all", "void", "none"}:
+        return None
+    return _visible_gpus(variable)
 
 
 def _format_faults(settings: Settings) -> list[str]:

@@ -20,11 +20,13 @@ from publishers.messages.codec import Message, Outgoing, decode, encode
 from publishers.messages.topics import Topics
 from publishers.messages.training import Iterations, Metric, RankStatus, TrialTimes, pack_ends
 from publishers.mqtt.broker_address import BrokerAddress
+from publishers.shared.process_identity import mark_this_thread, run_mark
+from publishers.training.notices import RunNotices
 from publishers.training.paho_client import Connection, Receipt
 from publishers.training.policy_client import BatchSizeOptions, BatchSizeQuery, PolicyClient, trial_failure
 from publishers.training.progress import RunProgress
 from publishers.training.recorder import Recorder, Segment
-from publishers.training.settings import MAPS, Settings, has_loaded_cuda
+from publishers.training.settings import Settings
 
 Connect = Callable[[BrokerAddress, Outgoing], Connection]
 
@@ -36,8 +38,6 @@ _MAX_EVENTS: Final = 256
 _POLL_S: Final = 0.05
 _RETRY_S: Final = 0.2
 """How often a broker that was there before is tried at the end."""
-_SEEK_S, _SEEK_OFTEN_S = 1.0, 60.0
-"""A process that names no GPU is checked for CUDA every `_SEEK_S`, after `_SEEK_OFTEN_S` once a heartbeat."""
 _LOGGER: Final = logging.getLogger("publishers")
 
 
@@ -120,12 +120,10 @@ class PublisherWorker:
         self._progress = progress
         self._connect = connect
         self._status = decode(encode(settings.status(started_at_s=started_at_s)), RankStatus)
-        self._gpus = self._status.gpus
-        self._seeks_gpus = settings.gpus_are_guessed
-        self._heartbeat_due_s = self._seek_due_s = 0.0
-        self._seeks_often_until_s = time.monotonic() + _SEEK_OFTEN_S
+        self._heartbeat_due_s = 0.0
         self._reached: bool | None = None
         self.policy_client = PolicyClient(settings)
+        self._notices = RunNotices(settings)
         topics = Topics(settings.root)
         key, boot_id, rank = settings.key, settings.boot_id, settings.rank
         self._status_topic = topics.rank(boot_id, key, rank, "status")
@@ -236,7 +234,7 @@ class PublisherWorker:
 
     def _run(self) -> None:
         try:
-            self._seek_gpus()
+            mark_this_thread(run_mark(self._settings.key))
             last_will = encode(self._current_status("lost"))
             will = Outgoing(topic=self._status_topic, payload=last_will, qos=1, retain=True)
             connection = self._connect(self._settings.broker, will)
@@ -262,12 +260,13 @@ class PublisherWorker:
             self._woken.clear()
 
     def _step(self, connection: Connection) -> None:
+        self._notices.subscribe(connection)
         self.policy_client.subscribe(connection)
         connection.work()
         self._log_transition(connection)
         self._iterations.collect_receipts()
+        self._notices.check(is_connected=connection.is_connected(), now_s=time.monotonic())
         if connection.is_connected():
-            self._seek_gpus()
             self._publish_status(connection)
         request = self.policy_client.next_request(connection, time.monotonic())
         if request is not None:
@@ -288,25 +287,13 @@ class PublisherWorker:
             self._heartbeat_due_s = now_s + self._settings.heartbeat_s
             self._publish(connection, self._status_topic, self._current_status("running"), retain=True)
 
-    def _seek_gpus(self) -> None:
-        """Claim GPUs by default once the process has loaded CUDA: one on the CPU alone claims none."""
-        now_s = time.monotonic()
-        if not self._seeks_gpus or now_s < self._seek_due_s:
-            return
-        self._seek_due_s = now_s + (_SEEK_S if now_s < self._seeks_often_until_s else self._settings.heartbeat_s)
-        if has_loaded_cuda(MAPS):
-            self._gpus, self._seeks_gpus = list(self._settings.gpus), False
-            self._heartbeat_due_s = 0.0
-
     def _current_status(self, state: Literal["running", "finished", "lost"]) -> RankStatus:
         """Return the status with what is known now; another thread may set the batch size, so that stays apart."""
         reached = self._reached if state == "finished" else None
         total = self._progress.total_iterations
         if total is not None and self._iterations.n_ended > total:  # it was wrong
             total = None
-        return msgspec.structs.replace(
-            self._status, state=state, gpus=self._gpus, reached=reached, total_iterations=total
-        )
+        return msgspec.structs.replace(self._status, state=state, reached=reached, total_iterations=total)
 
     def _flush(self, connection: Connection) -> bool:
         """Publish what waits, as far as the network takes it; return whether there was anything."""

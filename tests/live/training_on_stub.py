@@ -4,6 +4,7 @@ Its iterations take as long as the stub's GPUs need at their present limits. It 
 as a user's would be, but for the batch size. SIGTERM lets it reach its target sooner.
 """
 
+import os
 import signal
 import sys
 import threading
@@ -22,6 +23,7 @@ def main(duration_s: float) -> None:
     machine = StubMachine.from_environment()
     gpu = machine.gpu()
     gpu.busy = True
+    gpu.pids |= {os.getpid()}
     done = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: done.set())
     due_s = time.monotonic()
@@ -34,6 +36,7 @@ def main(duration_s: float) -> None:
             if done.wait(max(0.0, due_s - time.monotonic())) or time.monotonic() >= end_s:
                 break
     gpu.busy = False
+    gpu.pids -= {os.getpid()}
     loader.finish(reached=True)
 
 

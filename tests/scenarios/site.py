@@ -19,7 +19,7 @@ from publishers.messages.codec import Message, Outgoing, decode, encode
 from publishers.messages.reports import LimitChange, ProfileReport, RunEnergy
 from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import Iterations, RankStatus, pack_ends
-from tests.fakes import MIDNIGHT_S, USER, FakeBackend, FakeBus, FakeGpu, LoopClock
+from tests.fakes import MIDNIGHT_S, USER, FakeBackend, FakeBus, FakeGpu, FakeProcessTable, LoopClock
 
 BOOT_ID = "this-boot"
 NODE = "node-a"
@@ -65,6 +65,7 @@ class Site:
         self._store = store
         self.clock = LoopClock()
         self.backend = FakeBackend(self.gpus)
+        self.processes = FakeProcessTable()
         self.providers = list(providers) or [ConstantProvider(1.0, kind="energy", unit="1")]
         fixed = ("gpu.backend=simulation", "http.port=-1", f"node.name={NODE}", f"node.state_dir={state_dir}")
         quick = ("profiler.settle_s=20", "profiler.window_s=100", "profiler.block_s=40", "profiler.n_blocks=0")
@@ -81,6 +82,7 @@ class Site:
             clock=self.clock,
             connect=self._connect,
             store=self._store,
+            processes=self.processes,
         )
 
     @asynccontextmanager
@@ -188,6 +190,9 @@ class Training:
         if state is None and self._clock.now_s() - self._published_s < self._status.heartbeat_s:
             return
         self._published_s = self._clock.now_s()
+        for gpu in self.gpus:  # as NVML lists whoever has initialised CUDA, until it ends
+            others = (gpu.pids or frozenset()) - {self._status.pid}
+            gpu.pids = others | {self._status.pid} if state is None else others
         fields = {name: getattr(self._status, name) for name in self._status.__struct_fields__}
         status = RankStatus(**(fields | {"state": state or "running"}))
         self._publish("status", status, retain=True)

@@ -7,6 +7,7 @@ publishes its iterations as any training process does: through `publish_iteratio
 publishes are the GPU's own, so that a process that sleeps too long does not look like a slow GPU.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from msgspec import Struct
 
 from controller.clock import NS_PER_S, ScaledClock
 from controller.demo.day.workload import BATCH_SIZE, Training, Workload
+from controller.gpu.simulation.event_log import ProcessAttached
 from controller.gpu.simulation.measured_curve import load_curve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
@@ -73,6 +75,7 @@ def train(task: TrainingTask) -> None:
         power_limit_w=task.power_limit_w,
         path=Path(task.events),
     )
+    history.record(ProcessAttached(task.origin_ns, os.getpid()))
     wait = _waiter(clock)
     begin_ns = task.origin_ns + round((task.begin_s - task.start_s) * NS_PER_S)
     training = Training(history, noise, begin_ns=max(begin_ns, clock.monotonic_ns()), wait=wait)

@@ -42,7 +42,7 @@ from publishers.messages.topics import RunKey, Topics
 from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient
 from publishers.mqtt.embedded_broker import EmbeddedBroker
-from publishers.shared.login_name import read_login_name
+from publishers.shared.process_identity import read_login_name
 
 MAX_RECURRENCES: Final = 1_000
 START_TIMEOUT_S: Final = 20.0

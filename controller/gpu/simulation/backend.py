@@ -5,12 +5,13 @@ NVML's does, and never goes backwards for its reader here, even where another pr
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from controller.clock import Clock
 from controller.errors import GpuError, GpuLimitError
+from controller.gpu.processes import ProcFileSystem
 from controller.gpu.simulation.event_log import LimitSet
 from controller.gpu.simulation.measured_curve import A40_RESNET50, MeasuredCurve, load_curve
 from controller.gpu.simulation.noise import Noise
@@ -28,11 +29,21 @@ class SimulatedGpu:
         clock: the node's clock.
         index: its index on this node.
         name: what its UUID is derived from.
+        pids: returns the processes that compute on it; None: those that have registered with the timeline.
     """
 
-    def __init__(self, timeline: GpuTimeline, *, clock: Clock, index: int = 0, name: str = "gpu-0") -> None:
+    def __init__(
+        self,
+        timeline: GpuTimeline,
+        *,
+        clock: Clock,
+        index: int = 0,
+        name: str = "gpu-0",
+        pids: Callable[[], Awaitable[frozenset[int]]] | None = None,
+    ) -> None:
         self.timeline = timeline
         self._clock = clock
+        self._pids = pids
         self.uuid = simulated_uuid(name)
         self.index = index
         self.model = f"{timeline.curve.model} (simulated)"
@@ -83,8 +94,11 @@ class SimulatedGpu:
         )
 
     async def read_processes(self) -> frozenset[int] | None:
-        """Return None: the job of a simulated GPU is no process of the driver."""
-        return None
+        """Return the processes that have registered their load with it."""
+        if self._pids is not None:
+            return await self._pids()
+        self.timeline.refresh()
+        return frozenset(self.timeline.pids)
 
     async def read_mig(self) -> bool:
         """Return that it is not partitioned."""
@@ -125,8 +139,9 @@ def default_simulation(
     """Return a node with one simulated GPU, an A40 unless `curve` says otherwise, at its default limit.
 
     Nothing computes on it, so it draws what the job of the curve would draw (or, where not `loaded`, idles), whoever
-    publishes iterations.
+    publishes iterations. With no driver to register with, each process of this machine that publishes a run counts as
+    one that computes on it: its publishing thread says so.
     """
     curve = curve or load_curve(A40_RESNET50)
     timeline = GpuTimeline(curve, Noise(seed), start_ns=clock.monotonic_ns(), loaded=loaded, path=path)
-    return SimulatedBackend([SimulatedGpu(timeline, clock=clock)])
+    return SimulatedBackend([SimulatedGpu(timeline, clock=clock, pids=ProcFileSystem().marked)])

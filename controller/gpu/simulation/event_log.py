@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 _RECORD: Final = struct.Struct("<qqd")  # time [ns], kind, value
-_LIMIT, _LOAD = 1, 2
+_LIMIT, _LOAD, _PROCESS = 1, 2, 3
 _RECORDS_AT_ONCE: Final = 1024
 
 
@@ -31,7 +31,15 @@ class LoadChanged:
     loaded: bool
 
 
-Event = LimitSet | LoadChanged
+@dataclass(frozen=True, slots=True)
+class ProcessAttached:
+    """A process registered its load with the GPU, as one does with a driver when it initialises CUDA."""
+
+    time_ns: int
+    pid: int
+
+
+Event = LimitSet | LoadChanged | ProcessAttached
 
 
 class EventFile:
@@ -45,6 +53,8 @@ class EventFile:
         """Add an event; `O_APPEND` makes one `write` of one record atomic."""
         if isinstance(event, LimitSet):
             record = _RECORD.pack(event.time_ns, _LIMIT, event.power_limit_w)
+        elif isinstance(event, ProcessAttached):
+            record = _RECORD.pack(event.time_ns, _PROCESS, event.pid)
         else:
             record = _RECORD.pack(event.time_ns, _LOAD, event.loaded)
         if os.write(self._fd, record) != _RECORD.size:
@@ -69,9 +79,11 @@ class EventFile:
         return block[: len(block) - len(block) % _RECORD.size]
 
 
-def _decode(time_ns: int, kind: int, value: float) -> Event:  # [W] or 0 and 1
+def _decode(time_ns: int, kind: int, value: float) -> Event:  # [W], or 0 and 1, or a process id
     if kind == _LIMIT:
         return LimitSet(time_ns, value)
     if kind == _LOAD:
         return LoadChanged(time_ns, bool(value))
+    if kind == _PROCESS:
+        return ProcessAttached(time_ns, int(value))
     raise ValueError(f"record of kind {kind} at {time_ns} ns: this is not the event file of a simulated GPU")

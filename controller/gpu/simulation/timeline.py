@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from controller.clock import NS_PER_S
-from controller.gpu.simulation.event_log import Event, EventFile, LimitSet, LoadChanged
+from controller.gpu.simulation.event_log import Event, EventFile, LimitSet, LoadChanged, ProcessAttached
 from controller.gpu.simulation.measured_curve import MeasuredCurve
 from controller.gpu.simulation.noise import Noise
 
@@ -65,9 +65,11 @@ class GpuTimeline:
     ) -> None:
         self.curve = curve
         self.start_ns = start_ns
+        self.pids: set[int] = set()
+        """The processes that have registered their load with it."""
         self._noise = noise
         self._file = None if path is None else EventFile(path)
-        self._events: list[Event] = []
+        self._events: list[LimitSet | LoadChanged] = []
         limit_w = curve.max_power_limit_w if power_limit_w is None else power_limit_w
         self._segments = [self._segment(start_ns, limit_w, loaded=loaded, energy_j=0.0, done_iterations=0.0)]
         self.refresh()
@@ -148,13 +150,16 @@ class GpuTimeline:
 
     def _insert(self, event: Event) -> None:
         """Insert an event at its time, and fold again what comes after it; equal times keep their order."""
+        if isinstance(event, ProcessAttached):
+            self.pids.add(event.pid)
+            return
         place = bisect_right(self._events, event.time_ns, key=attrgetter("time_ns"))
         self._events.insert(place, event)
         del self._segments[place + 1 :]
         for later in self._events[place:]:
             self._fold(later)
 
-    def _fold(self, event: Event) -> None:
+    def _fold(self, event: LimitSet | LoadChanged) -> None:
         before = self._segments[-1]
         time_ns = max(event.time_ns, self.start_ns)
         limit_w = event.power_limit_w if isinstance(event, LimitSet) else before.power_limit_w

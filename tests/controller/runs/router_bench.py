@@ -10,16 +10,20 @@ from controller.control.profile_store import ProfileStore
 from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.ports import Hold, LimitState
 from controller.runs.checkpoint import RunCheckpoints
+from controller.runs.claim_arbiter import SPACING_S
 from controller.runs.router import GpuWorkers, Router
 from controller.runs.run import TrainingRun
-from publishers.messages.codec import Message, encode
+from publishers.messages.codec import Message, decode, encode
+from publishers.messages.reports import Notice
 from publishers.messages.topics import RunKey, Topics
 from tests.controller.messages import BOOT_ID
-from tests.fakes import USER, FakeBus, FakeGpu, FakeLimiter, FixedSignal, LoopClock
+from tests.fakes import USER, FakeBus, FakeGpu, FakeLimiter, FakeProcessTable, FixedSignal, LoopClock
 
 TOPICS = Topics()
 NODE = "node-a"
 TICK_S = 0.5
+SETTLE_S = 2 * SPACING_S
+"""Within this time the processes of a GPU are read and the claims on it settled."""
 
 
 class RouterBench:
@@ -31,19 +35,21 @@ class RouterBench:
         self.checkpoints = RunCheckpoints(state_dir, boot_id=BOOT_ID, clock=self.clock)
         self.store = ProfileStore(state_dir)
         self.gpus = gpus or [FakeGpu(uuid, index=index) for index, uuid in enumerate(uuids or ("GPU-fake-0",))]
+        self.processes = FakeProcessTable()
         self.limiters = [FakeLimiter(gpu) for gpu in self.gpus]
         self.workers = {
             limiter.gpu.uuid: GpuWorkers(limiter=limiter, meter=self._meter(limiter)) for limiter in self.limiters
         }
         self.router = Router(
             self.workers,
-            config=load_config(None, [f"node.name={NODE}", f"node.state_dir={state_dir}"]),
+            config=load_config(None, [f"node.name={NODE}", f"node.state_dir={state_dir}", "gpu.trust_bus=true"]),
             boot_id=BOOT_ID,
             bus=self.bus,
             clock=self.clock,
             signal=FixedSignal(kind="energy"),
             store=self.store,
             checkpoints=self.checkpoints,
+            processes=self.processes,
             tick_s=TICK_S,
         )
 
@@ -73,9 +79,18 @@ class RouterBench:
             TOPICS.rank(BOOT_ID, RunKey(USER, job, run), rank, leaf), payload, qos=1, retain=leaf == "status"
         )
 
+    async def say_and_settle(self, leaf: str, message: Message, *, job: str = "resnet50", run: str = "run-1") -> None:
+        """Publish a message of a training process, and wait until its claim is settled."""
+        self.say(leaf, message, job=job, run=run)
+        await asyncio.sleep(SETTLE_S)
+
     def training_run(self, job: str = "resnet50", run: str = "run-1") -> TrainingRun:
         """Return a run."""
         return self.router.runs[RunKey(USER, job, run)]
+
+    def notices(self, run: str = "run-1", job: str = "resnet50") -> list[Notice]:
+        """Return what a run was told."""
+        return [decode(payload, Notice) for payload in self.bus.payloads(TOPICS.run(RunKey(USER, job, run), "notice"))]
 
     @property
     def n_bad(self) -> int:

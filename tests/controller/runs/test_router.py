@@ -2,7 +2,6 @@
 
 import asyncio
 from array import array
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,9 @@ import msgspec
 import pytest
 
 from controller.accounting.ranks import LOST_GRACE_S
-from controller.ports import Gpu
-from controller.runs.gpu_claims import ClaimRejection, GpuClaims
-from controller.runs.router import MAX_RANKS, MAX_RUNS
+from controller.runs.quotas import MAX_RANKS, MAX_RUNS_OF_JOB
 from publishers.messages.codec import Message, decode, encode
 from publishers.messages.reports import NodeProfile, RunEnergy, RunPlan
-from publishers.messages.topics import RunKey
 from publishers.messages.training import Iterations, pack_ends
 from tests.controller.messages import BOOT_ID, iterations, rank_status, run_energy
 from tests.controller.runs.router_bench import NODE, TICK_S, TOPICS, RouterBench, limit_state
@@ -26,7 +22,7 @@ from tests.fakes import KEY
 async def test_a_status_starts_a_run_and_its_end_retires_it(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     async with bench.working():
-        bench.say("status", rank_status())
+        await bench.say_and_settle("status", rank_status())
         assert list(bench.router.runs) == [KEY]
         assert [unit.meter.job for unit in bench.workers.values()] == ["resnet50"]
         bench.say("status", rank_status(state="finished"))
@@ -56,26 +52,14 @@ async def test_runs_of_one_job_may_overlap(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path, "GPU-fake-0", "GPU-fake-1")
     async with bench.working():
         bench.say("status", rank_status())
-        bench.say("status", rank_status(run="run-2", gpus=["GPU-fake-1"]), run="run-2")
-        owned = bench.router.claims.owned
+        await bench.say_and_settle("status", rank_status(run="run-2", gpus=["GPU-fake-1"]), run="run-2")
+        owned = bench.router.arbiter.claims.owned
         assert owned == {KEY: {"GPU-fake-0"}, KEY._replace(run="run-2"): {"GPU-fake-1"}}
 
 
 def owners(bench: RouterBench) -> list[str]:
     """Return the runs that have a GPU."""
-    return [key.run for key, gpus in bench.router.claims.owned.items() if gpus]
-
-
-class CountedClaims(GpuClaims):
-    """The claims of a router, counted from now on."""
-
-    def __init__(self, claims: GpuClaims) -> None:
-        vars(self).update(vars(claims))
-        self.n_claims = 0
-
-    def claim(self, run: RunKey, rank: int, references: Sequence[str | int]) -> list[Gpu] | ClaimRejection:
-        self.n_claims += 1
-        return super().claim(run, rank, references)
+    return [key.run for key, gpus in bench.router.arbiter.claims.owned.items() if gpus]
 
 
 async def test_a_gpu_passes_to_the_oldest_waiting_run_as_soon_as_its_run_has_finished(
@@ -85,9 +69,9 @@ async def test_a_gpu_passes_to_the_oldest_waiting_run_as_soon_as_its_run_has_fin
     async with bench.working():
         bench.say("status", rank_status())
         for run, job in (("run-2", "bert"), ("run-3", "gpt")):
-            bench.say("status", rank_status(run=run), job=job, run=run)
+            await bench.say_and_settle("status", rank_status(run=run), job=job, run=run)
         assert owners(bench) == ["run-1"]
-        bench.say("status", rank_status(state="finished"))
+        await bench.say_and_settle("status", rank_status(state="finished"))
         assert owners(bench) == ["run-2"]
         assert bench.limiters[0].releases != []
         n_releases = len(bench.limiters[0].releases)
@@ -103,29 +87,12 @@ async def test_a_gpu_of_a_lost_run_passes_on_when_its_grace_period_is_over(
     bench = RouterBench(tmp_path)
     async with bench.working():
         bench.say("status", rank_status())
-        bench.say("status", rank_status(run="run-2"), run="run-2")
+        await bench.say_and_settle("status", rank_status(run="run-2"), run="run-2")
         bench.say("status", rank_status(state="lost"))
         await asyncio.sleep(LOST_GRACE_S - TICK_S)
         assert owners(bench) == ["run-1"]
         await asyncio.sleep(2 * TICK_S)
         assert owners(bench) == ["run-2"]
-
-
-async def test_the_end_of_a_run_does_not_cost_more_the_more_ranks_wait_for_its_gpu(tmp_path: Path) -> None:
-    bench = RouterBench(tmp_path)
-    n_runs, n_ranks = 64, 8
-    async with bench.working():
-        bench.say("status", rank_status())
-        for number in range(n_runs):
-            run = f"run-{number + 2}"
-            for rank in range(n_ranks):
-                status = rank_status(run=run, pid=rank, world_size=n_ranks)
-                bench.say("status", status, run=run, rank=rank)
-        claims = CountedClaims(bench.router.claims)
-        bench.router.claims = claims
-        bench.say("status", rank_status(state="finished"))
-        assert owners(bench) == ["run-2"]
-        assert claims.n_claims == n_ranks, "of the run that gets the GPU; the others go on waiting"
 
 
 async def test_a_run_of_which_one_rank_goes_on_keeps_its_gpus(tmp_path: Path) -> None:
@@ -134,7 +101,7 @@ async def test_a_run_of_which_one_rank_goes_on_keeps_its_gpus(tmp_path: Path) ->
         for rank in (0, 1):
             bench.say("status", rank_status(pid=rank, world_size=2), rank=rank)
         bench.say("status", rank_status(run="run-2"), run="run-2")
-        bench.say("status", rank_status(pid=0, world_size=2, state="finished"))
+        await bench.say_and_settle("status", rank_status(pid=0, world_size=2, state="finished"))
         assert owners(bench) == ["run-1"]
 
 
@@ -198,7 +165,7 @@ async def test_an_invalid_message_of_a_successor_is_counted(tmp_path: Path, monk
         await asyncio.sleep(1)
         bench.say("status", rank_status(state="finished"))
         bench.say("status", rank_status(pid=2))
-        monkeypatch.setattr("controller.runs.router.MAX_RUNS", 0)
+        monkeypatch.setattr("controller.runs.quotas.MAX_RUNS", 0)
         await asyncio.sleep(5 * TICK_S)
         assert bench.router.runs == {}
     assert bench.n_bad == 1
@@ -431,19 +398,25 @@ async def test_two_users_jobs_of_one_name_are_two_jobs(tmp_path: Path) -> None:
         bench.bus.publish(topic, encode(rank_status(gpus=["GPU-fake-1"], pid=2)), qos=1, retain=True)
         assert list(bench.router.runs) == [KEY, theirs]
         await asyncio.sleep(TICK_S)
-        assert bench.router.claims.owned == {KEY: {"GPU-fake-0"}, theirs: {"GPU-fake-1"}}
+        assert bench.router.arbiter.claims.owned == {KEY: {"GPU-fake-0"}, theirs: {"GPU-fake-1"}}
 
 
-async def test_the_number_of_runs_is_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_runs_of_a_job_are_bounded_and_those_too_many_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     bench = RouterBench(tmp_path)
     async with bench.working():
-        for number in range(MAX_RUNS + 50):
-            bench.say("status", rank_status(run=f"r{number}"), run=f"r{number}")
-        assert len(bench.router.runs) == MAX_RUNS
-        assert "256 runs on one node already" in caplog.text
+        for number in range(MAX_RUNS_OF_JOB + 50):
+            for _ in range(2):
+                bench.say("status", rank_status(run=f"r{number}"), run=f"r{number}")
+        assert len(bench.router.runs) == MAX_RUNS_OF_JOB
+        assert "32 runs of job resnet50 on this node" in caplog.text
+        assert [notice.code for notice in bench.notices(run=f"r{MAX_RUNS_OF_JOB}")] == ["too_many_runs"]
+        bench.say("status", rank_status(), job="bert")
+        assert KEY._replace(job="bert") in bench.router.runs, "another job of the same user"
         await asyncio.sleep(70)
         assert bench.router.runs == {}, "silent for the lease"
-    assert bench.n_bad == 50
+    assert bench.n_bad == 100
 
 
 async def test_the_number_of_ranks_is_bounded(tmp_path: Path) -> None:
@@ -451,5 +424,47 @@ async def test_the_number_of_ranks_is_bounded(tmp_path: Path) -> None:
     async with bench.working():
         for rank in range(MAX_RANKS + 50):
             bench.say("status", rank_status(pid=rank, world_size=65_536), rank=rank)
+            if rank % 100 == 0:  # not more messages a second than a run may send
+                await asyncio.sleep(1)
         assert len(bench.training_run().ranks.members) == MAX_RANKS
     assert bench.n_bad == 50
+
+
+async def test_messages_that_are_too_many_are_not_decoded_and_their_run_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = RouterBench(tmp_path, "GPU-fake-0", "GPU-fake-1")
+    async with bench.working():
+        bench.say("status", rank_status())
+        bench.say("status", rank_status(run="run-2", gpus=["GPU-fake-1"]), run="run-2")
+        for _ in range(10_000):
+            bench.say("iterations", b"not decoded")
+        assert bench.router.quotas.n_dropped > 8_000
+        assert [notice.code for notice in bench.notices()].count("too_many_messages") == 1
+        await asyncio.sleep(1)
+        bench.say("iterations", iterations(0.1, [0.2, 0.3], run="run-2"), run="run-2")
+        assert bench.training_run(run="run-2").ranks.members[0].log.n_iterations == 2, "of another run: read"
+    assert caplog.text.count("more messages a second than the controller reads") == 1
+
+
+async def test_each_process_is_told_once_that_it_is_heard(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        for pid in (1, 1, 2):
+            bench.say("status", rank_status(pid=pid, started_at_s=float(pid)))
+            await asyncio.sleep(61)  # the first one is silent for the lease by then
+    notices = bench.notices()
+    assert [(notice.code, notice.rank, notice.node, notice.boot_id) for notice in notices] == [
+        ("heard", 0, NODE, BOOT_ID)
+    ] * 2
+
+
+async def test_a_refused_claim_is_told_once_for_each_reason(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        for _ in range(10):
+            await bench.say_and_settle("status", rank_status(gpus=[7]))
+        bench.say("status", rank_status(gpus=["MIG-1"]))
+    told = [(notice.code, notice.detail) for notice in bench.notices() if notice.code != "heard"]
+    assert [code for code, _ in told] == ["gpu_unknown", "mig_instance"]
+    assert "there is no GPU 7 on this node; there is 0 = GPU-fake-0" in told[0][1]

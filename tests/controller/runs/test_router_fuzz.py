@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.ports import Hold
-from controller.runs.router import MAX_RUNS
+from controller.runs.quotas import MAX_RUNS
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import RunEnergy
 from publishers.messages.training import pack_ends

@@ -94,7 +94,7 @@ async def test_a_gpu_that_is_not_ours_is_observed_and_gets_no_request(tmp_path: 
         bench.say("status", rank_status())
         await train(bench, 30)
         assert energies(bench)[-1].energy_j > 0
-    assert (bench.limiters[0].targets, states(bench)) == ([], ["observing"])
+    assert (bench.limiters[0].targets, states(bench)) == ([], ["waiting", "observing"])
 
 
 async def test_a_gpu_that_recovers_gets_a_request_again(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ async def test_a_gpu_that_recovers_gets_a_request_again(tmp_path: Path) -> None:
         bench.limiters[0].state = limit_state(Hold.FREE)
         await train(bench, 20, seq=20)
     assert len(bench.limiters[0].targets) == 1
-    assert states(bench) == ["observing", "profiling"]
+    assert states(bench) == ["waiting", "observing", "profiling"]
 
 
 async def test_gpus_of_unlike_range_are_profiled_where_both_can_follow(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ async def test_iterations_alone_keep_the_lease(tmp_path: Path) -> None:
 async def test_the_end_releases_a_gpu_without_a_request_too(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     async with bench.working():
-        bench.say("status", rank_status())
+        await bench.say_and_settle("status", rank_status())
         bench.say("status", rank_status(state="finished"))
         await asyncio.sleep(10)
     assert bench.limiters[0].releases == ["run_finished"]  # no effect on a limiter that holds nothing

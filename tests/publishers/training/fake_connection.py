@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from publishers import Publisher
 from publishers.messages.codec import Outgoing, decode, encode
-from publishers.messages.reports import Command
+from publishers.messages.reports import Command, Notice
 from publishers.messages.training import (
     Iterations,
     Metric,
@@ -119,6 +119,11 @@ class FakeConnection:
         """Let the policy service say something to the run."""
         payload = command if isinstance(command, bytes) else encode(command)
         self._inbox.append(("gridchase/v1/user/alice/job/toy/run/r1/command", payload))
+
+    def notice(self, notice: Notice | bytes) -> None:
+        """Let a controller say something to the run."""
+        payload = notice if isinstance(notice, bytes) else encode(notice)
+        self._inbox.append(("gridchase/v1/user/alice/job/toy/run/r1/notice", payload))
 
     def requests(self) -> list[TrialRequest]:
         """Return the questions for a batch size."""

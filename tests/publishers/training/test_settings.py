@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publishers.training.settings import MAPS, Settings, SettingsError, has_loaded_cuda, resolve
+from publishers.training.settings import Settings, SettingsError, has_loaded_cuda, resolve
 
 ON_THE_CPU = """\
 7f3a10000000-7f3a10021000 r--p 00000000 08:01 1311 /opt/torch/lib/libtorch_cuda.so
@@ -31,7 +31,7 @@ def faults_in(environ: Mapping[str, str], **arguments: Any) -> str:  # noqa: ANN
 def test_a_job_is_all_that_must_be_given() -> None:
     settings = settings_in({})
     assert (settings.broker.url, settings.broker.tls) == ("mqtt://127.0.0.1:1883", False)
-    assert (settings.rank, settings.world_size, settings.gpus) == (0, 1, (0,))
+    assert (settings.rank, settings.world_size, settings.gpus) == (0, 1, ())
     assert settings.run_is_random
     assert settings.run != settings_in({}).run
     assert settings.boot_id
@@ -102,8 +102,8 @@ def test_several_ranks_without_a_common_run_are_told_what_to_set() -> None:
 @pytest.mark.parametrize(
     ("environ", "gpus"),
     [
-        ({}, (0,)),
-        ({"LOCAL_RANK": "3"}, (3,)),
+        ({}, ()),
+        ({"LOCAL_RANK": "3"}, ()),
         ({"CUDA_VISIBLE_DEVICES": ""}, ()),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, ()),
         ({"CUDA_VISIBLE_DEVICES": "2,-1,3"}, (2,)),
@@ -116,15 +116,33 @@ def test_several_ranks_without_a_common_run_are_told_what_to_set() -> None:
     ],
 )
 def test_a_rank_knows_its_gpus(environ: dict[str, str], gpus: tuple[str | int, ...]) -> None:
-    settings = settings_in(environ)
-    assert settings.gpus == gpus
-    assert settings.gpus_are_guessed == ("CUDA_VISIBLE_DEVICES" not in environ)
+    assert settings_in(environ).gpus == gpus
 
 
-def test_guessed_gpus_are_claimed_only_after_cuda_is_loaded() -> None:
-    assert settings_in({"LOCAL_RANK": "3"}).status(started_at_s=0.0).gpus == []
-    assert settings_in({"LOCAL_RANK": "3"}, gpus=[0]).status(started_at_s=0.0).gpus == [0]
-    assert settings_in({"CUDA_VISIBLE_DEVICES": "2"}).status(started_at_s=0.0).gpus == [2]
+@pytest.mark.parametrize(
+    ("environ", "gpus"),
+    [
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-3f2a"}, ("GPU-3f2a",)),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-3f2a", "CUDA_VISIBLE_DEVICES": "0"}, ("GPU-3f2a",)),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-3f2a", "CUDA_VISIBLE_DEVICES": "1"}, ()),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-3f2a", "CUDA_VISIBLE_DEVICES": ""}, ()),
+        ({"NVIDIA_VISIBLE_DEVICES": "5", "CUDA_VISIBLE_DEVICES": "0"}, (5,)),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-77,GPU-3f2a"}, ()),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-77,GPU-3f2a", "CUDA_VISIBLE_DEVICES": "0"}, ()),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-77,GPU-3f2a", "CUDA_VISIBLE_DEVICES": "GPU-77"}, ("GPU-77",)),
+        ({"NVIDIA_VISIBLE_DEVICES": "MIG-77"}, ("MIG-77",)),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, ()),
+        ({"NVIDIA_VISIBLE_DEVICES": "none"}, ()),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, ()),
+        ({"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VISIBLE_DEVICES": "1"}, (1,)),
+    ],
+)
+def test_in_a_container_the_right_gpu_is_named_or_none(environ: dict[str, str], gpus: tuple[str | int, ...]) -> None:
+    assert settings_in(environ).gpus == gpus
+
+
+def test_a_status_says_in_which_pid_namespace_its_pid_counts() -> None:
+    assert settings_in({}).status(started_at_s=0.0).pid_namespace == Path("/proc/self/ns/pid").stat().st_ino
 
 
 def test_cuda_counts_as_loaded_if_its_driver_is_mapped_or_unknown(tmp_path: Path) -> None:
@@ -137,8 +155,7 @@ def test_cuda_counts_as_loaded_if_its_driver_is_mapped_or_unknown(tmp_path: Path
 
 
 def test_the_memory_map_of_this_process_has_no_cuda() -> None:
-    assert b"python" in MAPS.read_bytes()
-    assert not has_loaded_cuda(MAPS)
+    assert not has_loaded_cuda(Path("/proc/self/maps"))
 
 
 def test_a_url_may_hold_credentials_which_are_never_shown() -> None:
@@ -213,6 +230,7 @@ def test_every_fault_is_listed_at_once() -> None:
 VARIABLES = [
     "GRIDCHASE_BROKER", "GRIDCHASE_JOB", "GRIDCHASE_RUN", "GRIDCHASE_ROOT", "RANK", "WORLD_SIZE", "LOCAL_RANK",
     "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID", "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
 ]  # fmt: skip
 
 

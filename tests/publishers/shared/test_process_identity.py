@@ -1,8 +1,8 @@
-"""The login name: there always is one, whatever the container lacks."""
+"""Who this process is, as it says itself."""
 
 import pytest
 
-from publishers.shared.login_name import read_login_name
+from publishers.shared.process_identity import read_login_name
 
 
 def test_the_environment_names_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,310 @@
+"""Decides which run gets which GPU: names are resolved, the driver is asked for proof, and a refusal is told.
+
+The processes of a GPU are read before a claim on it is granted, and then every `CHECK_S`. A claim that is not proven
+(any more) holds no limit. While CUDA is not initialised yet, a training process is not in the driver's list: such a
+claim waits.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from controller.accounting.ranks import process_of
+from controller.clock import Clock
+from controller.errors import GpuError
+from controller.ports import Gpu, ProcessTable
+from controller.runs.claim_proof import BoardProcesses, Claimant, Verdict, judge
+from controller.runs.gpu_claims import ClaimRejection, GpuClaims, Standing, is_index, resolve
+from controller.runs.run import TrainingRun
+from publishers.messages.topics import RunKey
+from publishers.shared.process_identity import run_mark
+
+CHECK_S: Final = 15.0
+SPACING_S: Final = 0.1
+"""However often claims are repeated, the processes of a GPU are read at most this often."""
+PATIENCE_S: Final = 60.0
+"""So long a training may take until it uses its GPU; only then it is told that its claim is not proven."""
+RANKS_A_TURN: Final = 64
+"""So many claims are settled before the event loop has its turn again."""
+
+_LOGGER = logging.getLogger(__name__)
+
+Grant = Callable[[RunKey, Gpu], None]
+Refuse = Callable[[RunKey, int, ClaimRejection], None]
+Hear = Callable[[RunKey, int], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class _RankClaim:
+    """What one rank claims, since when [s], and which refusals it was told."""
+
+    process: tuple[str, int, float]
+    references: Sequence[str | int]
+    since_s: float
+    is_granted: bool = False
+    told: set[str] = field(default_factory=set)
+
+
+class ClaimArbiter:
+    """The claims of all runs of this node.
+
+    Args:
+        gpus: the GPUs of this node.
+        runs: the runs, by their keys; they are added and removed by the owner.
+        processes: the processes of this machine.
+        trusts_bus: whether a claim is believed where the driver's list cannot be seen.
+        clock: the node's clock.
+        grant: gives a GPU to a run, which may have it already.
+        refuse: is called once for each reason for which a rank of a run does not get its GPUs.
+        hear: is called with each process that is heard for the first time.
+
+    Attributes:
+        claims: which run owns which GPU.
+    """
+
+    def __init__(
+        self,
+        gpus: Sequence[Gpu],
+        runs: Mapping[RunKey, TrainingRun],
+        *,
+        processes: ProcessTable,
+        trusts_bus: bool,
+        clock: Clock,
+        grant: Grant,
+        refuse: Refuse,
+        hear: Hear,
+    ) -> None:
+        self.claims = GpuClaims()
+        self._gpus = {gpu.uuid: gpu for gpu in gpus}
+        self._runs = runs
+        self._processes = processes
+        self._trusts_bus = trusts_bus
+        self._clock = clock
+        self._on_grant, self._on_refusal, self._on_process = grant, refuse, hear
+        self._boards: dict[str, BoardProcesses | None] = {}
+        """The processes of each GPU when they were last read; a GPU that was never read has no entry."""
+        self._ranks: dict[RunKey, dict[int, _RankClaim]] = {}
+        self._wanted = {uuid: asyncio.Event() for uuid in self._gpus}
+
+    async def run(self) -> None:
+        """Read the processes of the GPUs that are claimed, and settle the claims, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for uuid in self._gpus:
+                tasks.create_task(self._watch(uuid), name=f"claims[{uuid}]")
+
+    def on_status(self, key: RunKey, number: int) -> None:
+        """Consider the claim of a rank that has published its status; each heartbeat tries a refused one again."""
+        run = self._runs[key]
+        status = run.ranks.members[number].status
+        process, references = process_of(status), tuple(status.gpus)
+        claim = self._ranks.setdefault(key, {}).get(number)
+        if claim is None or claim.process != process or claim.references != references:
+            claim = _RankClaim(process=process, references=references, since_s=self._now_s())
+            if self._ranks[key].get(number, claim).process != process or number not in self._ranks[key]:
+                self._on_process(key, number)
+            self._ranks[key][number] = claim
+        if claim.is_granted:
+            return
+        if not run.rejections.get(number):
+            run.unproven.add(number)
+        if isinstance(gpus := self._named(references), ClaimRejection):
+            self._refuse(key, number, claim, gpus)
+            return
+        for uuid in {gpu.uuid for gpu in gpus} if gpus and not _are_hints(references) else self._gpus:
+            self._wanted[uuid].set()
+
+    def release(self, key: RunKey) -> set[str]:
+        """Free the GPUs of a run that has ended and return them; whoever waits for one is considered soon."""
+        self._ranks.pop(key, None)
+        freed = self.claims.release(key)
+        for uuid in freed:
+            self._wanted[uuid].set()
+        return freed
+
+    async def _watch(self, uuid: str) -> None:
+        wanted = self._wanted[uuid]
+        while True:
+            try:
+                async with asyncio.timeout(CHECK_S):
+                    await wanted.wait()
+            except TimeoutError:
+                if not self._ranks:
+                    continue
+            wanted.clear()
+            self._boards[uuid] = await self._read(self._gpus[uuid])
+            await self._settle_all(uuid)
+            await asyncio.sleep(SPACING_S)
+
+    async def _read(self, gpu: Gpu) -> BoardProcesses | None:
+        """Return the processes of a GPU; None where that cannot be seen."""
+        try:
+            pids = await gpu.read_processes()
+        except (GpuError, TimeoutError) as error:
+            _LOGGER.debug("%s: its processes cannot be read: %s", gpu.uuid, error)
+            return None
+        if pids is None:
+            return None
+        found = await self._processes.read(pids)
+        return BoardProcesses(
+            lineages={pid: lineage for pid, lineage in found.items() if lineage},
+            hidden=[pid for pid, lineage in found.items() if not lineage],
+            sees_all=self._processes.sees_all,
+        )
+
+    async def _settle_all(self, uuid: str) -> None:
+        """Settle the claims that may be on a GPU, the oldest run first."""
+        n_settled = 0
+        for key in list(self._ranks):
+            claims = self._ranks.get(key)
+            if claims is None:  # it has ended meanwhile
+                continue
+            claimant = _claimant(key, self._runs[key], await self._processes.uid_of(key.user))
+            verdicts = {each: judge(claimant, board) for each, board in self._boards.items()}
+            for number, claim in list(claims.items()):
+                if self._concerns(claim, uuid, key):
+                    self._settle(key, number, claim, verdicts)
+                n_settled += 1
+                if n_settled % RANKS_A_TURN == 0:
+                    await asyncio.sleep(0)
+
+    def _concerns(self, claim: _RankClaim, uuid: str, key: RunKey) -> bool:
+        if not claim.references or _are_hints(claim.references) or uuid in self.claims.owned.get(key, ()):
+            return True
+        gpus = self._named(claim.references)
+        return not isinstance(gpus, ClaimRejection) and any(gpu.uuid == uuid for gpu in gpus)
+
+    def _settle(self, key: RunKey, number: int, claim: _RankClaim, verdicts: Mapping[str, Verdict]) -> None:
+        """Grant a rank's claim, refuse it, or let it wait; nothing where it has ended meanwhile."""
+        run = self._runs[key]
+        rank = run.ranks.members.get(number)
+        if run.ended or rank is None or rank.ended:
+            return
+        found = self._found(self._named(claim.references), claim.references, verdicts)
+        if isinstance(found, ClaimRejection):
+            may_come = found.code == "claim_unproven" or (found.code == "no_gpu" and not _unseen(verdicts))
+            if may_come and not claim.is_granted and self._now_s() - claim.since_s < PATIENCE_S:
+                run.unproven.add(number)
+            else:
+                self._refuse(key, number, claim, found)
+        elif found is not None:  # else not every GPU of it was read yet
+            self._assign(key, number, claim, *found, why_unseen=_unseen(verdicts))
+
+    def _assign(
+        self, key: RunKey, number: int, claim: _RankClaim, gpus: list[Gpu], standing: Standing, *, why_unseen: str
+    ) -> None:
+        """Give a rank its GPUs, unless they are another run's; without a standing, they are measured only."""
+        run = self._runs[key]
+        refusal = None
+        if standing is Standing.TRUSTED and run.ignores_limits:
+            detail = "its rate does not change with the power limit, and the driver does not prove that it is its GPU"
+            refusal = ClaimRejection(code="claim_unrelated", detail=detail)
+        refusal = refusal or self._take(key, gpus, standing)
+        if refusal is None:
+            for gpu in gpus:
+                self._on_grant(key, gpu)
+            if standing is Standing.OBSERVED:
+                detail = f"{why_unseen}; energy is measured, and no limit set, unless the operator sets gpu.trust_bus"
+                refusal = ClaimRejection(code="claim_unproven", detail=detail)
+        if refusal is not None:
+            self._refuse(key, number, claim, refusal)
+            return
+        claim.is_granted = True
+        run.unproven.discard(number)
+        run.rejections.pop(number, None)
+
+    def _found(
+        self, named: "list[Gpu] | ClaimRejection", references: Sequence[str | int], verdicts: Mapping[str, Verdict]
+    ) -> "tuple[list[Gpu], Standing] | ClaimRejection | None":
+        """Return the GPUs that a rank gets and how sure that is; None while some of them were not read yet."""
+        if isinstance(named, ClaimRejection):
+            return named
+        if named and all(gpu.uuid in verdicts for gpu in named):
+            result = self._judged(named, verdicts)
+            is_elsewhere = isinstance(result, ClaimRejection) and _are_hints(references) and self._seen(verdicts)
+            return result if not is_elsewhere else self._judged(self._seen(verdicts), verdicts)
+        if named or len(verdicts) < len(self._gpus):
+            return None
+        if seen := self._seen(verdicts):
+            return self._judged(seen, verdicts)
+        shared = next((each for each in verdicts.values() if each.code == "shared"), None)
+        if shared is not None:
+            return ClaimRejection(code="shared", detail=shared.detail)
+        why = _unseen(verdicts) or "its process computes on none of this node"
+        return ClaimRejection(code="no_gpu", detail=f"the training process names no GPU, and {why}: pass gpus=[…]")
+
+    def _seen(self, verdicts: Mapping[str, Verdict]) -> list[Gpu]:
+        """Return the GPUs on which a run computes alone."""
+        return [self._gpus[uuid] for uuid, verdict in verdicts.items() if verdict.code == "proven"]
+
+    def _judged(
+        self, gpus: list[Gpu], verdicts: Mapping[str, Verdict]
+    ) -> "tuple[list[Gpu], Standing] | ClaimRejection":
+        """Return what GPUs a claim gets: all that it names, or none."""
+        codes = {verdicts[gpu.uuid].code for gpu in gpus}
+        for code, refusal in (("shared", "shared"), ("absent", "claim_unproven")):
+            if code in codes:
+                gpu = next(gpu for gpu in gpus if verdicts[gpu.uuid].code == code)
+                return ClaimRejection(code=refusal, detail=f"{gpu.uuid}: {verdicts[gpu.uuid].detail}")
+        if "unseen" in codes:
+            return gpus, Standing.TRUSTED if self._trusts_bus else Standing.OBSERVED
+        return gpus, Standing.PROVEN
+
+    def _take(self, key: RunKey, gpus: Sequence[Gpu], standing: Standing) -> ClaimRejection | None:
+        """Take GPUs for a run, also from one whose claim is less sure, or whose processes are all gone."""
+        taken = self.claims.claim(key, gpus, standing)
+        while isinstance(taken, ClaimRejection) and taken.owner is not None:
+            # An owner whose processes are all gone waits only to be resumed, and ends where another run needs its GPUs.
+            if not self._runs[taken.owner].end_if_orphaned():
+                return taken
+            taken = self.claims.claim(key, gpus, standing)
+        if isinstance(taken, ClaimRejection):
+            return taken
+        for owner, uuid in taken:
+            self._runs[owner].withdraw_gpu(uuid)
+            for claim in self._ranks.get(owner, {}).values():
+                claim.is_granted = False
+        return None
+
+    def _refuse(self, key: RunKey, number: int, claim: _RankClaim, rejection: ClaimRejection) -> None:
+        run = self._runs[key]
+        claim.is_granted = False
+        run.unproven.discard(number)
+        run.rejections[number] = rejection.code
+        self.claims.weaken(key)
+        if rejection.code not in claim.told:
+            claim.told.add(rejection.code)
+            self._on_refusal(key, number, rejection)
+
+    def _named(self, references: Sequence[str | int]) -> "list[Gpu] | ClaimRejection":
+        """Return the GPUs that a rank names, or why one of them is none."""
+        gpus = []
+        for reference in references:
+            gpu = resolve(reference, list(self._gpus.values()))
+            if isinstance(gpu, ClaimRejection):
+                return gpu
+            gpus.append(gpu)
+        return gpus
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ns() / 1e9
+
+
+def _claimant(key: RunKey, run: TrainingRun, uid: int | None) -> Claimant:
+    members = (rank.status for rank in run.ranks.members.values() if not rank.ended)
+    return Claimant(
+        mark=run_mark(key),
+        processes=frozenset((status.pid, status.pid_namespace) for status in members),
+        uid=uid,
+    )
+
+
+def _are_hints(references: Sequence[str | int]) -> bool:
+    """Return whether GPUs are named by indices alone."""
+    return all(is_index(reference) for reference in references)
+
+
+def _unseen(verdicts: Mapping[str, Verdict]) -> str:
+    """Return why it cannot be seen who computes on some GPU; "" where it can on all."""
+    return next((verdict.detail for verdict in verdicts.values() if verdict.code == "unseen"), "")

@@ -1,0 +1,61 @@
+"""Shows a library's warnings on stderr where the application has configured no logging, once each.
+
+Python's own last resort would repeat them and would not say whose they are. An application that configures logging (any
+handler of the root logger, or of the library's own) gets every record there, and nothing is printed.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from publishers.shared.printable import printable_line
+
+MAX_LINES: Final = 16
+"""Different ones of a process: further ones are not shown."""
+MAX_CHARACTERS: Final = 2_048
+
+
+class StderrHandler(logging.Handler):
+    """Writes each warning once, by one process of each node where a launcher has started several.
+
+    Args:
+        name: whose warnings they are.
+        environ: names the rank of this process.
+    """
+
+    def __init__(self, name: str, environ: Mapping[str, str] = os.environ) -> None:
+        super().__init__(logging.WARNING)
+        self._name = name
+        self._environ = environ
+        self._shown: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, unless the application has a handler for it, or it was written before."""
+        if _is_configured(logging.getLogger(record.name)) or not _speaks_for_node(self._environ):
+            return
+        text = printable_line(record.getMessage(), max_characters=MAX_CHARACTERS)
+        if text in self._shown or len(self._shown) >= MAX_LINES:
+            return
+        self._shown.add(text)
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or there is none
+            sys.stderr.write(f"{self._name}: {text}\n")
+
+
+def _is_configured(logger: logging.Logger | None) -> bool:
+    """Return whether a logger or one above it has a handler of the application's."""
+    while logger is not None:
+        if any(not isinstance(handler, StderrHandler) for handler in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
+
+
+def _speaks_for_node(environ: Mapping[str, str]) -> bool:
+    """Return whether this process is the first of its node, or alone."""
+    for variable in ("LOCAL_RANK", "SLURM_LOCALID", "RANK", "SLURM_PROCID"):
+        if rank := environ.get(variable):
+            return rank == "0"
+    return True

@@ -1,0 +1,67 @@
+"""What controllers have to tell a run: each kind is logged once, and so is it where none answers at all."""
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from publishers.messages.codec import DecodeError, decode
+from publishers.messages.reports import HEARD, Notice
+from publishers.messages.topics import Topics
+from publishers.training.paho_client import Connection
+from publishers.training.settings import Settings, has_loaded_cuda
+
+UNHEARD_AFTER_S: Final = 60.0
+MAPS: Final = Path("/proc/self/maps")
+_MAX_CODES: Final = 32
+_LOGGER: Final = logging.getLogger("publishers")
+
+
+class RunNotices:
+    """The notices of this node's controller to one run.
+
+    A controller says once that it hears a process (`heard`). Where it does not say so, nobody measures this run.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._topic = Topics(settings.root).run(settings.key, "notice")
+        self._boot_id = settings.boot_id
+        self._broker_url = settings.broker.url
+        self._is_subscribed = self._is_heard = self._has_told = False
+        self._connected_at_s: float | None = None
+        self._codes: set[str] = set()
+
+    def subscribe(self, connection: Connection) -> None:
+        """Subscribe, before the first status, to which they are the answer."""
+        if not self._is_subscribed:
+            self._is_subscribed = True
+            connection.subscribe(self._topic, self._on_notice)
+
+    def check(self, *, is_connected: bool, now_s: float) -> None:
+        """Log, once, that no controller has answered for a minute of a connection, at a monotonic time [s]."""
+        if self._is_heard or self._has_told or not is_connected:
+            self._connected_at_s = None if not is_connected else self._connected_at_s
+            return
+        if self._connected_at_s is None:
+            self._connected_at_s = now_s
+        if now_s - self._connected_at_s >= UNHEARD_AFTER_S:
+            self._has_told = True
+            _LOGGER.warning(
+                "no controller of this machine listens at %s: no energy is measured and no power limit set; "
+                "is `gridchase controller` or `gridchase up` running here, on this broker?",
+                self._broker_url,
+            )
+
+    def _on_notice(self, payload: bytes) -> None:
+        try:
+            notice = decode(payload, Notice)
+        except DecodeError:
+            return
+        if notice.boot_id != self._boot_id:  # another node's: its own processes tell it
+            return
+        self._is_heard = True
+        if notice.code == HEARD or notice.code in self._codes or len(self._codes) >= _MAX_CODES:
+            return
+        if notice.code == "no_gpu" and not has_loaded_cuda(MAPS):  # a training on the CPU has none to name
+            return
+        self._codes.add(notice.code)
+        _LOGGER.warning("rank %d: %s (%s, controller of %s)", notice.rank, notice.detail, notice.code, notice.node)

@@ -1,0 +1,123 @@
+"""Whether a run computes on a board: by marks, by process ids through namespaces, and who else is there."""
+
+from typing import Any
+
+import pytest
+
+from controller.ports import Lineage, ProcessIdentity
+from controller.runs.claim_proof import BoardProcesses, Claimant, judge
+
+HOST, CONTAINER, OTHER_CONTAINER = 100, 200, 300
+MINE, THEIRS = "gcmine", "gctheirs"
+
+
+def process(pid: int = 4_711, *parents: ProcessIdentity, **changes: Any) -> Lineage:  # noqa: ANN401 — the record checks
+    """Return a process of user 1000 on the host, with its parents."""
+    fields: dict[str, Any] = {
+        "parent_pid": parents[0].pid if parents else 0,
+        "uid": 1_000,
+        "name": "python",
+        "namespace_pids": (pid,),
+        "pid_namespace": HOST,
+    }
+    return (ProcessIdentity(pid=pid, **fields | changes), *parents)
+
+
+def claimant(pid: int = 4_711, namespace: int | None = HOST, *, uid: int | None = None) -> Claimant:
+    """Return a run with one rank."""
+    return Claimant(mark=MINE, processes=frozenset({(pid, namespace)}), uid=uid)
+
+
+def board(*lineages: Lineage, hidden: tuple[int, ...] = (), sees_all: bool = True) -> BoardProcesses:
+    """Return a board with some processes."""
+    return BoardProcesses(lineages={each[0].pid: each for each in lineages}, hidden=hidden, sees_all=sees_all)
+
+
+def marked(pid: int, *marks: str, **changes: Any) -> Lineage:  # noqa: ANN401 — the record checks them
+    """Return a process that bears marks."""
+    return process(pid, marks=frozenset(marks), **changes)
+
+
+def test_a_process_that_the_driver_lists_is_proven() -> None:
+    assert judge(claimant(), board(process())).code == "proven"
+
+
+def test_an_invented_process_id_is_not_proven_and_the_listed_one_is_named() -> None:
+    verdict = judge(claimant(pid=12_345), board(process()))
+    assert verdict.code == "absent"
+    assert "4711 (python)" in verdict.detail
+
+
+def test_on_an_idle_board_nothing_is_proven() -> None:
+    verdict = judge(claimant(), board())
+    assert (verdict.code, "no process" in verdict.detail) == ("absent", True)
+
+
+def test_a_real_process_that_bears_the_mark_of_another_run_is_not_proven() -> None:
+    assert judge(claimant(), board(marked(4_711, THEIRS))).code == "absent"
+
+
+def test_a_process_that_bears_the_runs_mark_is_proven_whatever_its_id_is() -> None:
+    in_container = marked(4_711, MINE, namespace_pids=(4_711, 1), pid_namespace=CONTAINER)
+    assert judge(claimant(pid=1, namespace=None), board(in_container)).code == "proven"
+
+
+def test_a_process_may_publish_several_runs() -> None:
+    assert judge(claimant(pid=1), board(marked(4_711, MINE, THEIRS))).code == "proven"
+
+
+def test_a_child_of_the_process_that_publishes_is_of_its_run() -> None:
+    (parent,) = marked(50, MINE)
+    assert judge(claimant(pid=50), board(process(51, parent))).code == "proven"
+
+
+def test_a_child_that_publishes_another_run_is_not_of_its_parents() -> None:
+    (parent,) = marked(50, MINE)
+    child = process(51, parent, marks=frozenset({THEIRS}))
+    assert judge(claimant(pid=50), board(child)).code == "absent"
+
+
+def test_a_claim_on_an_ancestor_without_a_mark_proves_nothing() -> None:
+    (init,) = process(1, uid=0)
+    assert judge(claimant(pid=1), board(process(4_711, init))).code == "absent"
+
+
+def test_through_a_pid_namespace_the_innermost_id_counts_with_its_namespace() -> None:
+    in_container = process(4_711, namespace_pids=(4_711, 7), pid_namespace=CONTAINER)
+    assert judge(claimant(pid=7, namespace=CONTAINER), board(in_container)).code == "proven"
+    assert judge(claimant(pid=7, namespace=OTHER_CONTAINER), board(in_container)).code == "absent"
+    assert judge(claimant(pid=7, namespace=None), board(in_container)).code == "absent", "every container may have a 7"
+    assert judge(claimant(pid=4_711, namespace=None), board(in_container)).code == "absent"
+
+
+def test_a_process_of_another_local_account_is_not_the_users() -> None:
+    assert judge(claimant(uid=1_001), board(process())).code == "absent"
+    assert judge(claimant(uid=1_000), board(process())).code == "proven"
+
+
+@pytest.mark.parametrize("changes", [{"uid": 1_001}, {"pid_namespace": OTHER_CONTAINER}])
+def test_a_board_with_another_tenant_is_shared(changes: dict[str, int]) -> None:
+    verdict = judge(claimant(), board(process(), process(815, **changes)))
+    assert verdict.code == "shared"
+    assert "process 815 (python, uid" in verdict.detail
+
+
+def test_other_processes_of_the_same_tenant_do_not_make_a_board_shared() -> None:
+    assert judge(claimant(), board(process(), process(815))).code == "proven"
+
+
+def test_what_cannot_be_seen_is_neither_proven_nor_refuted() -> None:
+    assert judge(claimant(), None).code == "unseen"
+    assert judge(claimant(), board(hidden=(815,))).code == "unseen"
+    assert judge(claimant(), board(process(), hidden=(815,))).code == "unseen"
+    assert judge(claimant(pid=3), board(process(), sees_all=False)).code == "unseen"
+
+
+def test_in_a_container_of_its_own_a_process_that_is_seen_is_proven() -> None:
+    assert judge(claimant(), board(process(), sees_all=False)).code == "proven"
+
+
+def test_whose_work_the_multi_process_service_does_cannot_be_seen() -> None:
+    server = process(815, name="nvidia-cuda-mps", uid=0)
+    assert judge(claimant(), board(process(), server)).code == "unseen"
+    assert judge(claimant(), board(server)).code == "unseen"
