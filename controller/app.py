@@ -8,10 +8,14 @@ publishes that it is offline; then the bus, the GPUs and the lock are released.
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
+
+from msgspec.structs import replace
 
 from controller.clock import Clock
 from controller.config import Config
@@ -96,8 +100,7 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
                 RunCheckpoints(state_dir, boot_id=node.boot_id, clock=node.clock) as checkpoints,
             ):
                 app = _App(node, gpus, journal, profiles, checkpoints)
-                birth = Outgoing(topic=app.will.topic, payload=encode(status), qos=1, retain=True)
-                async with node.connect(app.will, lambda: [birth]) as bus:
+                async with node.connect(app.will, lambda: [app.birth(status)]) as bus:
                     await app.run(bus, stop)
 
 
@@ -118,10 +121,15 @@ class _App:
         self._profiles = profiles
         self._checkpoints = checkpoints
         self._topics = Topics(node.config.bus.root)
-        status = NodeStatus(state="offline", version=node.version)
+        status = _node_status(node, "offline")
         self.will = Outgoing(
             topic=self._topics.node_status(node.config.node.name), payload=encode(status), qos=1, retain=True
         )
+
+    def birth(self, status: NodeStatus) -> Outgoing:
+        """Return the first message of a connection."""
+        payload = encode(replace(status, time_s=self._node.clock.now_s()))
+        return Outgoing(topic=self.will.topic, payload=payload, qos=1, retain=True)
 
     async def run(self, bus: Bus, stop: asyncio.Event) -> None:
         """Run the workers until `stop`, then restore the prior limits and publish that the node is offline."""
@@ -134,7 +142,8 @@ class _App:
                 for task in running:
                     task.cancel()
         finally:
-            bus.publish(self.will.topic, self.will.payload, qos=1, retain=True)
+            offline = encode(_node_status(self._node, "offline"))
+            bus.publish(self.will.topic, offline, qos=1, retain=True)
 
     def _workers(self, bus: Bus, limiters: Sequence[GpuPowerLimiter]) -> dict[str, Coroutine[None, None, None]]:
         config, clock = self._node.config, self._node.clock
@@ -306,7 +315,18 @@ async def _restore_stranded(gpus: Sequence[Gpu], journal: Journal, clock: Clock)
 
 
 async def _online_status(node: NodeContext, gpus: Sequence[Gpu]) -> NodeStatus:
-    return NodeStatus(state="online", version=node.version, gpus=[await _describe(gpu) for gpu in gpus])
+    return replace(_node_status(node, "online"), gpus=[await _describe(gpu) for gpu in gpus])
+
+
+def _node_status(node: NodeContext, state: Literal["online", "offline"]) -> NodeStatus:
+    return NodeStatus(
+        state=state,
+        version=node.version,
+        time_s=node.clock.now_s(),
+        node=node.config.node.name,
+        boot_id=node.boot_id,
+        host=socket.gethostname(),
+    )
 
 
 async def _describe(gpu: Gpu) -> GpuDescription:

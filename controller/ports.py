@@ -168,6 +168,9 @@ class Bus(Protocol):
     def subscribe(self, topic_filter: str, handler: Callable[[str, bytes], None], *, qos: int = 0) -> None:
         """Call `handler(topic, payload)` for each message under `topic_filter`, now and after every reconnection."""
 
+    def unsubscribe(self, topic_filter: str, handler: Callable[[str, bytes], None]) -> None:
+        """Undo one `subscribe`."""
+
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> None:
         """Send a message, or keep it until the broker is back; a full outbox drops its oldest."""
 

@@ -242,6 +242,14 @@ class FakeBus:
             if _matches(topic_filter, topic):
                 handler(topic, payload)
 
+    def unsubscribe(self, topic_filter: str, handler: Callable[[str, bytes], None]) -> None:
+        self._handlers.remove((topic_filter, handler))
+
+    @property
+    def filters(self) -> list[str]:
+        """Return the topic filters that are subscribed to, in their order."""
+        return [topic_filter for topic_filter, _ in self._handlers]
+
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> None:
         self.sent.append(Outgoing(topic=topic, payload=payload, qos=qos, retain=retain))
         if self.is_dropping:

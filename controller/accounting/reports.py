@@ -67,8 +67,8 @@ class RunReporter:
         self._retain(self._profile_topic, report)
 
     def publish_plan(self, plan: RunPlan) -> None:
-        """Publish the limit that the other nodes of the run are to set."""
-        self._retain(self._plan_topic, plan)
+        """Publish the limit that the other nodes of the run are to set; not retained: it holds while it is repeated."""
+        self._bus.publish(self._plan_topic, encode(plan), qos=1)
 
     def publish_node_profile(
         self, target: Target | Blocked, points: list[NodeProfileEntry], *, state: NodeState, gpu_model: str, n_gpus: int

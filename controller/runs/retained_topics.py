@@ -61,7 +61,6 @@ class RetainedTopics:
         topics = [self._topics.rank(self._boot_id, key, rank, "status") for rank in run.is_running]
         if 0 in run.is_running:
             topics += [self._topics.run(key, leaf) for leaf in ("profile", "energy")]
-            topics.append(self._topics.plan(self._node, key))
         topics += [self._topics.run_on_node(key, self._node, leaf) for leaf in ("profile", "energy")]
         for topic in topics:
             self._bus.publish(topic, b"", qos=1, retain=True)

@@ -18,12 +18,13 @@ from controller.ports import Bus, Gpu, PowerLimiter, ProcessTable, SignalSource
 from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.claim_arbiter import ClaimArbiter
 from controller.runs.gpu_claims import ClaimRejection
+from controller.runs.other_hosts import OtherHosts
 from controller.runs.quotas import MAX_RANKS, MessageQuotas, run_fault
 from controller.runs.retained_topics import RetainedTopics
 from controller.runs.run import TrainingRun
 from controller.runs.successor_buffer import SuccessorBuffer
 from publishers.messages.codec import DecodeError, decode, encode
-from publishers.messages.reports import HEARD, NodeProfile, Notice, RunEnergy, RunPlan
+from publishers.messages.reports import HEARD, Notice
 from publishers.messages.topics import ParsedTopic, RunKey, Topics
 from publishers.messages.training import Iterations, RankStatus
 from publishers.shared.log_once import InvalidMessages
@@ -95,6 +96,9 @@ class Router:
         self._successors = SuccessorBuffer()
         self._refused: RecentDict[RunKey, bool] = RecentDict(MAX_REFUSED)
         self._retained = RetainedTopics(self._topics, bus, node=config.node.name, boot_id=boot_id)
+        self._other_hosts = OtherHosts(
+            self.runs, bus=bus, topics=self._topics, node=config.node.name, clock=clock, parse=self._handler
+        )
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
@@ -106,9 +110,6 @@ class Router:
             self._bus.subscribe(
                 topics.rank_filter("iterations", boot_id=boot_id), self._handler(self._on_iterations), qos=0
             )
-            self._bus.subscribe(topics.part_filter("energy"), self._handler(self._on_node_part), qos=0)
-            self._bus.subscribe(topics.part_filter("profile"), self._handler(self._on_node_part), qos=1)
-            self._bus.subscribe(topics.plan_filter(), self._handler(self._on_plan), qos=1)
             tasks.create_task(self.arbiter.run(), name="claims")
             try:
                 while True:
@@ -171,7 +172,9 @@ class Router:
         is_new = rank not in run.ranks.members
         if is_new and self._n_ranks(key.user) >= MAX_RANKS:
             raise DecodeError(f"{MAX_RANKS} ranks of user {key.user} on this node already")
-        if run.on_status(rank, status) and not run.ended:
+        may_claim = run.on_status(rank, status) and not run.ended
+        self._other_hosts.update(key)
+        if may_claim:
             self.arbiter.on_status(key, rank)
 
     def _n_ranks(self, user: str) -> int:
@@ -191,25 +194,6 @@ class Router:
             self._successors.keep_iterations(key, rank, message)
         elif run is not None and not run.on_iterations(rank, message):
             raise DecodeError("repeats, goes backwards, or comes from the future")
-
-    def _on_node_part(self, topic: ParsedTopic, payload: bytes) -> None:
-        """Route another node's part of a run to the run, where this node leads it."""
-        run = self.runs.get(topic.run) if topic.run is not None else None
-        if not payload or run is None or not run.is_leader or topic.node in {None, self._config.node.name}:
-            return
-        if topic.leaf == "energy":
-            run.other_nodes.on_energy(topic.node or "", decode(payload, RunEnergy))
-        else:
-            run.other_nodes.on_profile(topic.node or "", decode(payload, NodeProfile))
-
-    def _on_plan(self, topic: ParsedTopic, payload: bytes) -> None:
-        run = self.runs.get(topic.run) if topic.run is not None else None
-        if not payload or run is None:
-            return
-        plan = decode(payload, RunPlan)
-        if (plan.node, plan.run) != (topic.node, run.identity.run):
-            raise DecodeError(f"the payload is of node {plan.node} for run {plan.run}, not of the topic's")
-        run.on_plan(plan)
 
     def _start(self, key: RunKey, rank: int) -> TrainingRun | None:
         """Start the task of a run that is new; None where the node has no room for it."""
@@ -240,6 +224,7 @@ class Router:
         """Control a run, then retire it, and let its successor of the same name begin, where there is one."""
         await run.run(tick_s=self._tick_s)
         self.runs.pop(key)
+        self._other_hosts.update(key)
         _LOGGER.info("%s: %s", key, run.ended)
         for rank, message in self._successors.pop(key):
             try:

@@ -20,10 +20,17 @@ class GpuDescription(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeStatus(Message, frozen=True, kw_only=True):
-    """A node's controller: retained; its last will says `offline`."""
+    """A node's controller: retained; its last will says `offline`.
+
+    `boot_id` is that of the machine, which the status of training processes carries, too.
+    """
 
     state: Literal["online", "offline"]
     version: Text
+    time_s: TimeS | None = None
+    node: Name | None = None
+    boot_id: Text | None = None
+    host: Text | None = None
     gpus: Annotated[list[GpuDescription], Meta(max_length=64)] = field(default_factory=list)
 
 

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from controller.app import NodeContext, run_controller
 from controller.control.multi_node import HEARTBEAT_S
-from publishers.messages.codec import Outgoing, decode
-from publishers.messages.reports import NodeProfile, RunEnergy
+from publishers.messages.codec import Outgoing, decode, encode
+from publishers.messages.reports import NodeProfile, NodeStatus, RunEnergy, RunPlan
 from publishers.messages.topics import Topics
 from publishers.mqtt.client import MqttClient
-from tests.fakes import FakeGpu
+from tests.fakes import KEY, FakeGpu
 from tests.live.conftest import Mosquitto, eventually
 from tests.live.node import QUICK
 from tests.scenarios.multi_node_site import FarClock
@@ -23,6 +24,7 @@ from tests.scenarios.site import POWER_RATIO, PRIOR_W, Site, Training, rate_per_
 
 pytestmark = pytest.mark.live
 AHEAD_S = 18_000.0
+FORGED_W = 101.0
 
 
 class LiveSite(Site):
@@ -115,4 +117,37 @@ async def test_two_nodes_have_one_limit_and_both_get_theirs_back_when_the_leader
         found_s = delays_s(a.gpu, b.gpu)
         assert len(found_s) >= 3
         assert max(found_s) < HEARTBEAT_S - 1, "it was told at once, and not with the next heartbeat"
+        work.cancel()
+
+
+async def test_forged_plans_of_another_node_move_no_limit(sites: list[LiveSite]) -> None:
+    a, b = sites
+    forged = RunPlan(
+        run=KEY.run,
+        node="node-c",
+        seq=0,
+        time_s=1.7e9,
+        heartbeat_s=5.0,
+        reason="slowdown_static",
+        detail="a forger's",
+        gpu_model="Fake 300",
+        max_power_limit_w=PRIOR_W,
+        power_limit_w=FORGED_W,
+    )
+    status = NodeStatus(state="online", version="0", node="node-c", boot_id="boot-of-node-c")
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+        bus = await stack.enter_async_context(MqttClient(url=a.url))
+        bus.publish(Topics().node_status("node-c"), encode(status), qos=1, retain=True)
+
+        def forge() -> bool:
+            nonlocal forged
+            forged = replace_fields(forged, seq=forged.seq + 1)
+            for node in ("node-c", "node-a"):  # its own topic, and that of the node of rank 0 with its own name in it
+                bus.publish(Topics().plan(node, KEY), encode(forged), qos=1)
+            return len(delays_s(a.gpu, b.gpu)) >= 2
+
+        async with b.running(), a.running():
+            work = tasks.create_task(train(sites, bus), name="training")
+            await eventually(forge, 30.0)
+            assert FORGED_W not in {limit_w for _, limit_w in b.gpu.history}
         work.cancel()

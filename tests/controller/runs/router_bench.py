@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 from controller.config import load_config
 from controller.control.profile_store import ProfileStore
@@ -14,10 +15,10 @@ from controller.runs.claim_arbiter import SPACING_S
 from controller.runs.router import GpuWorkers, Router
 from controller.runs.run import TrainingRun
 from publishers.messages.codec import Message, decode, encode
-from publishers.messages.reports import Notice
+from publishers.messages.reports import NodeStatus, Notice
 from publishers.messages.topics import RunKey, Topics
-from tests.controller.messages import BOOT_ID
-from tests.fakes import USER, FakeBus, FakeGpu, FakeLimiter, FakeProcessTable, FixedSignal, LoopClock
+from tests.controller.messages import BOOT_ID, rank_status
+from tests.fakes import KEY, USER, FakeBus, FakeGpu, FakeLimiter, FakeProcessTable, FixedSignal, LoopClock
 
 TOPICS = Topics()
 NODE = "node-a"
@@ -83,6 +84,17 @@ class RouterBench:
         """Publish a message of a training process, and wait until its claim is settled."""
         self.say(leaf, message, job=job, run=run)
         await asyncio.sleep(SETTLE_S)
+
+    def say_elsewhere(self, node: str = "node-z", boot_id: str = "boot-z", **changes: Any) -> None:  # noqa: ANN401 — the record checks them
+        """Publish rank 0 of the run on another host, and that a node's controller runs there."""
+        status = rank_status(boot_id=boot_id, host=node, world_size=2, **changes)
+        self.bus.publish(TOPICS.rank(boot_id, KEY, 0, "status"), encode(status), qos=1, retain=True)
+        self.say_node(node, boot_id)
+
+    def say_node(self, node: str, boot_id: str, state: Literal["online", "offline"] = "online") -> None:
+        """Publish the status of another node."""
+        message = NodeStatus(state=state, version="0", node=node, boot_id=boot_id)
+        self.bus.publish(TOPICS.node_status(node), encode(message), qos=1, retain=True)
 
     def training_run(self, job: str = "resnet50", run: str = "run-1") -> TrainingRun:
         """Return a run."""

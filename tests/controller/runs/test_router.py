@@ -235,6 +235,7 @@ async def publish_plans(bench: RouterBench, rank: int, **changes: Any) -> None: 
     """Run a rank that iterates, and let two plans come."""
     bench.limiters[0].state = limit_state()
     bench.say("status", rank_status(world_size=2), rank=rank)
+    bench.say_elsewhere()
     await asyncio.sleep(6)
     bench.say("iterations", iterations(0, [1, 2]), rank=rank)
     for seq in (1, 2):

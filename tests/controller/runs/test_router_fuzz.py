@@ -111,7 +111,9 @@ def test_the_handlers_themselves_never_raise(messages: list[tuple[str, bytes]]) 
             router = bench.router
             async with bench.working():
                 bench.say("status", rank_status())
-                for on_message in (router._on_status, router._on_iterations, router._on_node_part):
+                hosts = router._other_hosts
+                others = (hosts._on_part, hosts._on_plan, hosts._on_rank_0, hosts._on_node_status)
+                for on_message in (router._on_status, router._on_iterations, *others):
                     for topic, payload in messages:
                         router._handler(on_message)(topic, payload)
 
