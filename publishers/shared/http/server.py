@@ -27,6 +27,8 @@ TIMEOUT_S: Final = 15.0
 SHUTDOWN_TIMEOUT_S: Final = 5.0
 """For requests that are being answered when the server ends."""
 MAX_CONNECTIONS: Final = 256
+STALL_TIMEOUT_S: Final = 10.0
+"""For one piece of a stream to be taken by the client."""
 LINGERING_S: Final = 2.0
 """For the rest of a body that nobody wants, so that the client can read why."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "gridchase"}
@@ -337,7 +339,8 @@ async def _send_stream(request: web.Request, stream: Stream, *, timeout_s: float
         async with asyncio.timeout(timeout_s):
             await response.prepare(request)
             async for piece in stream.pieces:
-                await response.write(piece)
+                async with asyncio.timeout(STALL_TIMEOUT_S):
+                    await response.write(piece)
             await response.write_eof()
     except ConnectionError:
         pass  # the client has gone

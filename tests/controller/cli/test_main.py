@@ -1,12 +1,13 @@
 """The command line in this process: its verbs explain themselves, and every class of error has its exit code."""
 
 import argparse
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from controller.cli.main import main, run
+from controller.cli.main import _raise_file_limit, main, run
 from controller.cli.up import _jobs_command
 from controller.config import Config, NodeConfig, load_config
 from controller.errors import (
@@ -278,3 +279,24 @@ def test_up_warns_that_the_bus_of_the_policy_file_is_not_used(tmp_path: Path, ca
     words = [*arguments("up", tmp_path / "state", "bus.url=mqtt://broker.example"), "--policy-config", str(file)]
     assert main(words) == 2, "that broker is not of this machine"
     assert [f"{file}: [bus] is not used" in record.getMessage() for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised"),
+    [
+        (1_024, 524_288, [(16_384, 524_288)]),
+        (1_024, resource.RLIM_INFINITY, [(16_384, resource.RLIM_INFINITY)]),
+        (1_024, 4_096, [(4_096, 4_096)]),
+        (1_024, 1_024, []),
+        (65_536, 524_288, []),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, []),
+    ],
+)
+def test_every_verb_may_open_as_many_files_as_a_node_needs(
+    soft: int, hard: int, raised: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    _raise_file_limit()
+    assert asked == raised

@@ -38,6 +38,7 @@ class Site:
             Route(name="wait", path="/wait", handle=self._wait, timeout_s=10.0, limit=limit),
             Route(name="slow", path="/slow", handle=self._wait, timeout_s=0.05),
             Route(name="large", path="/large", handle=self._large, timeout_s=0.2),
+            Route(name="endless", path="/endless", handle=self._endless, timeout_s=60.0),
             Route(name="broken", path="/broken", handle=self._break),
             Route(name="stream", path="/stream", handle=self._stream),
             Route(name="write", method="POST", path="/write", handle=self._write),
@@ -61,6 +62,14 @@ class Site:
         self.on_begin()
         await self.go_on.wait()
         return json_response({"done": True})
+
+    async def _endless(self, _request: web.Request, _client: str) -> Stream:
+        async def pieces() -> AsyncIterator[bytes]:
+            self.n_begun += 1
+            while True:
+                yield bytes(1 << 20)
+
+        return Stream(pieces())
 
     async def _large(self, _request: web.Request, _client: str) -> web.Response:
         self.n_begun += 1
@@ -263,12 +272,16 @@ async def test_garbage_and_half_requests_leave_no_line_and_no_connection(caplog:
     assert caplog.records == []
 
 
-async def test_a_client_that_takes_no_answer_is_cut_off() -> None:
+@pytest.mark.parametrize("path", ["/large", "/endless"])
+async def test_a_client_that_takes_no_answer_is_cut_off(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "STALL_TIMEOUT_S", 0.2)
     site = Site()
     async with site.server.serving() as url:
         host, port = url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as deaf:
             deaf.setblocking(False)
-            await asyncio.get_running_loop().sock_sendall(deaf, b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await asyncio.get_running_loop().sock_sendall(
+                deaf, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+            )
             await eventually(lambda: site.n_begun)
             await eventually(lambda: len(site.server._connections) == 0)
