@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 # The live tests start hundreds of processes: without bytecode each would compile the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check format clean
+.PHONY: demo test hostile check format clean
 
 demo: $(STAMP)
 	$(BIN)/gridchase demo
@@ -15,6 +15,10 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -m 'not live' -n auto --dist worksteal
 	$(BIN)/python -m pytest -m live -n 4 --dist worksteal
+
+# Ten minutes, best as root: the tenant is then another user than the controller.
+hostile: $(STAMP)
+	$(BIN)/python -m tests.live.hostile docs/hostile-tenant.md
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -104,6 +104,18 @@ class Mosquitto:
             self._child = None
 
     @property
+    def exit_code(self) -> int | None:
+        """Return how it has ended by itself; None: it runs."""
+        return self._child.poll() if self._child else None
+
+    @property
+    def rss_mib(self) -> float:
+        """Return its resident memory [MiB]."""
+        assert self._child is not None
+        status = Path(f"/proc/{self._child.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) / 1_024
+
+    @property
     def log(self) -> str:
         """Return what it has logged."""
         return (self._directory / "broker.log").read_text()

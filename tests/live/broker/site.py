@@ -17,10 +17,14 @@ from paho.mqtt.reasoncodes import ReasonCode
 from tests.live.conftest import TIMEOUT_S, Mosquitto, add_user, free_port, make_certificates, wait_until
 
 DEPLOY: Final = Path(__file__).parents[3] / "deploy" / "mosquitto"
-PASSWORD: Final = "correct horse"
 DOORS: Final = {"trainings": 8883, "nodes": 8884, "services": 8885}
 _WATCHER_DOOR: Final = "\nlistener {watcher_port} 127.0.0.1\nallow_anonymous true\n"
 """For the test's own eyes: without rules. The shipped file has no such door."""
+
+
+def password_of(user: str) -> str:
+    """Return the password that a user has at every door."""
+    return f"correct horse of {user}"
 
 
 class SiteBroker:
@@ -39,7 +43,7 @@ class SiteBroker:
         users: Mapping[str, Sequence[str]],
         *,
         watched: bool = False,
-        conf: dict[str, str] | None = None,
+        conf: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
         self.ca_file = directory / "certs" / "ca.crt"
@@ -50,7 +54,7 @@ class SiteBroker:
         for door in DOORS:
             shutil.copy(DEPLOY / f"{door}.acl", directory)
             for user in users.get(door, ("nobody-at-all",)):
-                add_user(directory / f"{door}.passwd", user, PASSWORD)
+                add_user(directory / f"{door}.passwd", user, password_of(user))
         text = (DEPLOY / "site.conf").read_text()
         for old, new in (conf or {}).items():
             assert old in text, f"{old} is not in site.conf"
@@ -90,9 +94,7 @@ class SiteBroker:
 class SiteClient:
     """A client of the site's broker that remembers what it has received: payloads by topic."""
 
-    def __init__(
-        self, site: SiteBroker, door: str, user: str = "", *, client_id: str = "", password: str = PASSWORD
-    ) -> None:
+    def __init__(self, site: SiteBroker, door: str, user: str = "", *, client_id: str = "", password: str = "") -> None:
         self.received: dict[str, list[bytes]] = {}
         self.refusal = ""
         self._port = site.ports[door]
@@ -104,7 +106,7 @@ class SiteClient:
         self.paho.on_subscribe = lambda *_: self._subscribed.set()
         if door != "watcher":
             self.paho.tls_set_context(ssl.create_default_context(cafile=str(site.ca_file)))
-            self.paho.username_pw_set(user, password)
+            self.paho.username_pw_set(user, password or password_of(user))
 
     def __enter__(self) -> Self:
         """Connect; `refusal` says so where the broker does not want us."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.live.broker.rules import OWNER, ROLES, RULES, Role, access, table
-from tests.live.broker.site import DEPLOY, DOORS, SiteBroker, SiteClient, site_broker
+from tests.live.broker.site import DEPLOY, DOORS, SiteBroker, SiteClient, password_of, site_broker
 from tests.live.conftest import wait_until
 
 pytestmark = pytest.mark.live
@@ -121,12 +121,12 @@ def test_a_wildcard_delivers_no_more_than_the_rules_allow(site: SiteBroker, door
 @pytest.mark.parametrize(
     ("door", "user", "password"),
     [
-        *((door, "", "") for door in DOORS),
+        *((door, "", "guess") for door in DOORS),
         *((door, "alice", "wrong") for door in DOORS),
-        ("trainings", "dashboard", "correct horse"),
-        ("nodes", "policy", "correct horse"),
-        ("services", "gpu01", "correct horse"),
-        ("services", "alice", "correct horse"),
+        ("trainings", "dashboard", password_of("dashboard")),
+        ("nodes", "policy", password_of("policy")),
+        ("services", "gpu01", password_of("gpu01")),
+        ("services", "alice", password_of("alice")),
     ],
 )
 def test_a_password_opens_its_own_door_only(site: SiteBroker, door: str, user: str, password: str) -> None:
