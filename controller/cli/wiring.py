@@ -1,7 +1,6 @@
 """Builds what a configuration describes: the GPUs, the signal, the bus, and the node around them."""
 
 import contextlib
-import hashlib
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -23,6 +22,7 @@ from policies.providers.sources.csv_file import CsvProvider
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.bus_config import BUS_SETTINGS, BusConfig, read_bus_password
 from publishers.mqtt.client import MqttClient
+from publishers.mqtt.client_id import stored_client_id
 from publishers.shared.boot_id import read_boot_id
 
 _LOGGER = logging.getLogger(__name__)
@@ -96,27 +96,17 @@ def losses_of(provider: Provider) -> str:
 
 
 def bus_of(config: Config, password: str, will: Outgoing, birth: Callable[[], Iterable[Outgoing]]) -> MqttClient:
-    """Return the MQTT client of a controller, not connected yet; its identifier is unique on the broker."""
+    """Return the MQTT client of a controller, not connected yet, with the client id of its state directory."""
     return MqttClient(
         url=config.bus.url,
         username=config.bus.username,
         password=password,
         ca_file=config.bus.ca_file,
-        identifier=identifier_of(config),
+        identifier=stored_client_id(Path(config.node.state_dir)),
         will=will,
         birth=birth,
         setting_names=BUS_SETTINGS,
     )
-
-
-def identifier_of(config: Config) -> str:
-    """Return the client identifier of this node's controller, which is the same after every restart.
-
-    So the broker ends a stale connection, and publishes its will, before the new birth. MQTT 3.1 allows 23 characters
-    of a restricted set, hence a digest.
-    """
-    digest = hashlib.sha256(f"{config.bus.root}\n{config.node.name}".encode()).hexdigest()
-    return f"gc-{digest[:20]}"
 
 
 def read_password(config: BusConfig) -> str:

@@ -27,6 +27,7 @@ from aiomqtt.exceptions import MqttCodeError, MqttConnectError
 
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError, ConnectionFault, FaultKind, SettingNames
+from publishers.mqtt.client_id import new_client_id
 from publishers.mqtt.dispatcher import Dispatcher, Handler
 from publishers.mqtt.outbox import Outbox
 
@@ -91,7 +92,7 @@ class MqttClient:
         self._names = setting_names or SettingNames()
         # One id for life: at a reconnection the broker ends what is left of our former connection, with its will,
         # before our birth. Under a new id the old will would come after it, and stay.
-        self._identifier = identifier or f"gridchase-{secrets.token_hex(6)}"
+        self._identifier = identifier or new_client_id()
         self._will = will
         self._birth = birth
         self._dispatcher = Dispatcher()

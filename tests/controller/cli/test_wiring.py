@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli.wiring import identifier_of, opened_node, read_password
+from controller.cli.wiring import opened_node, read_password
 from controller.config import Config, load_config
 from controller.errors import ConfigError
 from publishers.messages.codec import Outgoing
@@ -27,35 +27,25 @@ def config(*overrides: str) -> Config:
     return load_config(None, ["gpu.backend=simulation", "node.name=node-a", *overrides])
 
 
-async def identifier_on_the_bus(settings: Config) -> str:
-    """Return the client identifier of the controller."""
+async def client_id_on_the_bus(settings: Config) -> str:
+    """Return the client id of the controller."""
     async with opened_node(settings) as node:
         bus = node.connect(WILL, list)
     assert isinstance(bus, MqttClient)
     return bus._identifier
 
 
-async def test_a_restarted_controller_has_the_same_client_identifier() -> None:
-    first, second = [await identifier_on_the_bus(config()) for _ in range(2)]
-    assert first == second == identifier_of(config())
+async def test_a_restarted_controller_has_the_same_client_id(tmp_path: Path) -> None:
+    settings = config(f"node.state_dir={tmp_path}")
+    first, second = [await client_id_on_the_bus(settings) for _ in range(2)]
+    assert first == second
 
 
-async def test_other_nodes_and_roots_have_other_client_identifiers() -> None:
-    others = ["node.name=node-b", "bus.root=lab", f"node.name={'a' * 64}", "node.name=A.b_c-d"]
-    names = [identifier_of(config()), *(identifier_of(config(other)) for other in others)]
-    assert len(set(names)) == len(names)
-
-
-async def test_every_broker_accepts_the_client_identifier() -> None:
-    for name in ("a", "a" * 64, "A.b_c-d"):
-        identifier = identifier_of(config(f"node.name={name}"))
-        assert 1 <= len(identifier) <= 23
-        assert identifier.replace("-", "").isalnum()
-
-
-async def test_other_clients_have_identifiers_of_their_own() -> None:
-    names = {MqttClient(url="mqtt://broker")._identifier for _ in range(2)} | {identifier_of(config())}
-    assert len(names) == 3
+async def test_no_other_node_has_the_client_id_and_nothing_tells_it(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    ids = [await client_id_on_the_bus(config(f"node.state_dir={tmp_path / name}")) for name in ("a", "b")]
+    assert len({*ids, MqttClient(url="mqtt://broker")._identifier}) == 3
 
 
 async def test_gaps_of_a_file_are_logged_once_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
