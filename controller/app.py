@@ -20,13 +20,13 @@ from msgspec.structs import replace
 from controller.clock import Clock
 from controller.config import Config
 from controller.control.profile_store import ProfileStore
-from controller.errors import GpuError, LimitsLeftError
+from controller.errors import GpuError, JournalError, LimitsLeftError, NodeLockedError
 from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.gpu.journal import Journal
 from controller.gpu.node_lock import NodeLock
 from controller.gpu.power_limiter import GpuPowerLimiter
 from controller.gpu.processes import ProcFileSystem
-from controller.gpu.read_back import restore_prior_limit
+from controller.gpu.read_back import restore_all
 from controller.http import NO_GPU, HealthServer, Snapshot
 from controller.ports import Backend, Bus, Gpu, ProcessTable, TopicPublisher
 from controller.runs.checkpoint import RunCheckpoints
@@ -82,24 +82,27 @@ async def run_controller(node: NodeContext, *, stop: asyncio.Event) -> None:
     """Run until `stop` is set; then, and on any failure, restore every prior limit.
 
     Raises:
-        JournalError: the state directory cannot be used; nothing was touched.
-        NodeLockedError: another controller is running; nothing was touched.
+        JournalError: the state directory cannot be used; only what a killed controller had left is restored.
+        NodeLockedError: another controller is running, or holds every GPU; nothing was touched.
         BackendError: the GPUs are not available.
         LimitsLeftError: at the end, some GPU did not get its prior limit back.
     """
     state_dir = Path(node.config.node.state_dir)
     with NodeLock(state_dir) as lock:
-        journal = Journal.open(state_dir)
-        async with _open_gpus(node.backend) as gpus:
-            if node.config.gpu.backend == "nvml":
-                lock.lock_gpus(gpu.uuid for gpu in gpus)
-            await _restore_stranded(gpus, journal, node.clock)
+        journal = await Journal.load(state_dir)
+        if not journal.entries:
+            await _check_journal(journal, lock)
+        async with _open_gpus(node.backend) as opened:
+            held = lock.lock_gpus(gpu.uuid for gpu in opened) if node.config.gpu.backend == "nvml" else {}
+            gpus = _not_held(opened, held)
+            left = await _restore_stranded(gpus, journal, node.clock)
+            await _check_journal(journal, lock, left)
             status = await _online_status(node, gpus)
             with (
                 ProfileStore(state_dir, driver=node.backend.driver) as profiles,
                 RunCheckpoints(state_dir, boot_id=node.boot_id, clock=node.clock) as checkpoints,
             ):
-                app = _App(node, gpus, journal, profiles, checkpoints)
+                app = _App(node, gpus, journal, profiles, checkpoints, left_out=tuple(held.values()))
                 async with node.connect(app.will, lambda: [app.birth(status)]) as bus:
                     await app.run(bus, stop)
 
@@ -114,8 +117,11 @@ class _App:
         journal: Journal,
         profiles: ProfileStore,
         checkpoints: RunCheckpoints,
+        *,
+        left_out: tuple[str, ...],
     ) -> None:
         self._node = node
+        self._left_out = left_out
         self._gpus = gpus
         self._journal = journal
         self._profiles = profiles
@@ -168,7 +174,7 @@ class _App:
         )
 
         def snapshot() -> Snapshot:
-            return _snapshot(bus, own, self._node.backend, feed, units, router)
+            return _snapshot(bus, own, self._all_left_out(), feed, units, router)
 
         health = HealthServer(config.http, snapshot=snapshot)
         return {
@@ -179,6 +185,10 @@ class _App:
             "router": router.run(),
             "health": health.run(),
         }
+
+    def _all_left_out(self) -> tuple[str, ...]:
+        """Return why GPUs of the node were left out: they failed at opening, or another process holds them."""
+        return (*(str(error) for error in self._node.backend.faults), *self._left_out)
 
     def _feed(self) -> SignalFeed:
         return SignalFeed(
@@ -265,7 +275,7 @@ async def _to_the_end(work: Coroutine[None, None, None]) -> None:
 def _snapshot(
     bus: Bus,
     own: OwnTopics,
-    backend: Backend,
+    left_out: tuple[str, ...],
     feed: SignalFeed,
     units: Mapping[str, GpuWorkers],
     router: Router,
@@ -273,7 +283,7 @@ def _snapshot(
     return Snapshot(
         connected=bus.connected,
         bus_error=bus.last_error or own.trouble,
-        left_out=tuple(str(error) for error in backend.faults),
+        left_out=left_out,
         signal=feed.freshness,
         signal_age_s=feed.age_s,
         signal_detail=feed.provenance().detail,
@@ -299,19 +309,46 @@ async def _open_gpus(backend: Backend) -> AsyncIterator[Sequence[Gpu]]:
             _LOGGER.warning("%s: did not close in %g s; left open until the process ends", driver, CLOSE_TIMEOUT_S)
 
 
-async def _restore_stranded(gpus: Sequence[Gpu], journal: Journal, clock: Clock) -> None:
-    """Restore what a killed controller left behind, before anything else; running jobs are planned again."""
+def _not_held(gpus: Sequence[Gpu], held: Mapping[str, str]) -> list[Gpu]:
+    """Return the GPUs that no other process holds.
 
-    async def restore(gpu: Gpu) -> None:
-        result = await restore_prior_limit(gpu, journal, clock)
-        if result is not None:
-            _LOGGER.warning("GPU %s: a killed controller left a limit behind: %s", gpu.uuid, result.detail)
+    Raises:
+        NodeLockedError: others hold all of them.
+    """
+    for fault in held.values():
+        _LOGGER.error("a GPU is left out: %s", fault)
+    free = [gpu for gpu in gpus if gpu.uuid not in held]
+    if held and not free:
+        raise NodeLockedError("\n".join(held.values()))
+    return free
 
-    async with asyncio.TaskGroup() as tasks:
-        for gpu in gpus:
-            tasks.create_task(restore(gpu), name=f"restore[{gpu.uuid}]")
+
+async def _restore_stranded(gpus: Sequence[Gpu], journal: Journal, clock: Clock) -> list[str]:
+    """Restore what a killed controller left behind, before anything else; running jobs are planned again.
+
+    Returns:
+        which limits are still to be restored, a sentence each; their limiters try again.
+    """
+    results = await restore_all(gpus, journal, clock)
+    for uuid, result in results.items():
+        _LOGGER.warning("GPU %s: a killed controller left a limit behind: %s", uuid, result.detail)
     for uuid in journal.entries.keys() - {gpu.uuid for gpu in gpus}:
         _LOGGER.warning("GPU %s has a journal entry but is not present on this node; keeping the entry", uuid)
+    return [f"{uuid}: the limit {result.detail}" for uuid, result in results.items() if result.code == "failed"]
+
+
+async def _check_journal(journal: Journal, lock: NodeLock, left: Sequence[str] = ()) -> None:
+    """Check that limits may be set: the state directory is ours, and the journal can be written.
+
+    Raises:
+        JournalError: they may not; what a killed controller had left is restored.
+        LimitsLeftError: they may not, and some limits could not be restored.
+    """
+    fault = lock.fault or await journal.fault()
+    if fault and left:
+        raise LimitsLeftError([*left, fault])
+    if fault:
+        raise JournalError(fault)
 
 
 async def _online_status(node: NodeContext, gpus: Sequence[Gpu]) -> NodeStatus:

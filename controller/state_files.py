@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from publishers.shared.atomic_file import replace_file
+from publishers.shared.files.atomic_file import replace_file
 from publishers.shared.log_once import FaultLog
 
 CLOSE_TIMEOUT_S: Final = 2.0

@@ -220,9 +220,12 @@ def _check_state(config: Config) -> Finding:
     if not os.access(nearest, os.W_OK | os.X_OK):
         return Finding(what="state", found=str(state_dir), fault=f"{nearest} cannot be written; set node.state_dir")
     try:
-        held = Journal.read(state_dir).entries
+        journal = Journal.read(state_dir)
     except JournalError as error:
         return Finding(what="state", found=str(state_dir), fault=str(error))
+    if journal.damage:
+        return Finding(what="state", found=str(state_dir), fault="; ".join(journal.damage))
+    held = journal.entries
     return Finding(what="state", found=f"{state_dir}: {len(held)} limits held" if held else str(state_dir))
 
 

@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from controller.errors import ConfigError
-from publishers.shared.atomic_file import replace_file
+from publishers.shared.files.atomic_file import replace_file
 from publishers.shared.printable import printable
 
 
@@ -69,7 +69,7 @@ def write_file(path: Path, content: bytes) -> None:
         path.write_bytes(content)
         return
     path.parent.resolve(strict=True)  # a missing folder is a mistake here
-    replace_file(path, content)
+    replace_file(path, content, mode=0o666)  # less the umask, as for any file of the user
 
 
 def write_drawing(option: str, path: Path, content: bytes, *, as_json: bool) -> None:

@@ -7,17 +7,14 @@ from pathlib import Path
 
 from controller.cli.verb import add_configuration
 from controller.cli.wiring import backend_of
-from controller.clock import Clock, SystemClock
+from controller.clock import SystemClock
 from controller.config import Config, load_for_restore
+from controller.errors import JournalError, NodeLockedError
 from controller.gpu.journal import Journal
 from controller.gpu.node_lock import NodeLock
-from controller.gpu.read_back import restore_prior_limit
-from controller.ports import Gpu
+from controller.gpu.read_back import restore_all
 from controller.stop_signals import stops_deferred
 from publishers.shared.printable import printable
-
-MAX_TRIES = 3
-RETRY_S = 1.0
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -35,19 +32,22 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def restore(config: Config) -> int:
-    """Restore every prior limit in the journal; return 0 if each is seen back or another program has set it.
+    """Restore every prior limit in the journal; return 0 if each is seen back or another program has set it, else 1.
+
+    It needs to read the state directory only: a disk that is full, read-only or hangs delays no limit.
 
     Raises:
-        JournalError: the journal cannot be read; nothing was touched.
+        JournalError: the journal cannot be read, and nothing was touched; or one of its entries cannot.
         NodeLockedError: a controller is running, and restores its limits itself.
         BackendError: there are limits to restore, but the GPUs are not available.
     """
     state_dir = Path(config.node.state_dir)
-    if not Journal.read(state_dir).entries:
+    journal = Journal.read(state_dir)
+    if not journal.entries and not journal.damage:
         print(f"{state_dir}: the journal is empty; nothing to restore")
         return 0
     with NodeLock(state_dir) as lock:
-        return asyncio.run(_restore(config, Journal.open(state_dir), lock))
+        return asyncio.run(_restore(config, Journal.read(state_dir), lock))
 
 
 async def _restore(config: Config, journal: Journal, lock: NodeLock) -> int:
@@ -56,23 +56,21 @@ async def _restore(config: Config, journal: Journal, lock: NodeLock) -> int:
     gpus = [gpu for gpu in await backend.open() if gpu.uuid in journal.entries]
     absent = journal.entries.keys() - {gpu.uuid for gpu in gpus}
     try:
-        if config.gpu.backend == "nvml":
-            lock.lock_gpus(gpu.uuid for gpu in gpus)
-        async with asyncio.TaskGroup() as tasks:
-            for gpu in gpus:
-                tasks.create_task(_restore_one(gpu, journal, clock), name=f"restore[{gpu.uuid}]")
+        held = lock.lock_gpus(gpu.uuid for gpu in gpus) if config.gpu.backend == "nvml" else {}
+        results = await restore_all([gpu for gpu in gpus if gpu.uuid not in held], journal, clock)
     finally:
         await backend.close()
-    for uuid in absent:
+    for uuid, result in results.items():
+        print(printable(f"{uuid}: {result.code}: {result.detail}"))
+    for uuid in sorted(absent):
         print(f"{printable(uuid)}: failed: not present on this node; its journal entry is kept")
-    return int(bool(journal.entries))
-
-
-async def _restore_one(gpu: Gpu, journal: Journal, clock: Clock) -> None:
-    """Restore the limit of a GPU, tried a few times, and print what became of it."""
-    for n_left in reversed(range(MAX_TRIES)):
-        result = await restore_prior_limit(gpu, journal, clock)
-        if result is not None and (result.code != "failed" or not n_left):
-            print(printable(f"{gpu.uuid}: {result.code}: {result.detail}"))
-            return
-        await asyncio.sleep(RETRY_S)
+    if lock.fault:
+        print(f"gridchase: {lock.fault}", file=sys.stderr)
+    has_failed = bool(absent) or any(result.code == "failed" for result in results.values())
+    if has_failed and (faults := [*journal.damage, *held.values()]):
+        print("\n".join(f"gridchase: {fault}" for fault in faults), file=sys.stderr)
+    elif journal.damage:
+        raise JournalError("\n".join([*journal.damage, *held.values()]))
+    elif held:
+        raise NodeLockedError("\n".join(held.values()))
+    return int(has_failed)

@@ -4,25 +4,50 @@ The journal is written before a GPU is, so that every limit can be restored even
 hold it keeps its prior limit, and the limits that we may have left on it: the one in force and the one about
 to be written, because a kill can come between the two. Whose a live limit is, is judged by these (`read_back`). The
 file is replaced whole (write, fsync, rename, fsync of the directory) and never edited.
+
+Each line is a JSON object of its own, with a checksum, and counts only if what was read from it encodes to the very
+same bytes. So a damaged entry is never taken for another one, and keeps no other GPU from being restored.
+
+    {"version":2,"n_entries":1,"checksum":"…"}
+    {"gpu":"GPU-…","entry":{"prior_power_limit_w":300.0,…},"checksum":"…"}
+
+Restoring needs to read the journal only. A disk that is full, read-only or hangs is a `JournalError`: nothing is
+written to a GPU then, and what is in force is given back.
 """
 
-import threading
+import asyncio
+import math
+import os
+import re
 from collections.abc import Mapping
+from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from controller.errors import JournalError
-from publishers.shared.atomic_file import replace_file
+from publishers.shared.files.atomic_file import replace_file
+from publishers.shared.files.disk_thread import DiskThread
+from publishers.shared.files.private_dir import make_private_dir, open_private
 
 FILE_NAME: Final = "journal.json"
-VERSION: Final = 1
+VERSION: Final = 2
+FIRST_VERSION: Final = 1
+"""One JSON object without checksums; still read."""
 MAX_WRITTEN: Final = 8
+MAX_POWER_LIMIT_W: Final = 10_000.0
+MAX_BYTES: Final = 1 << 20
 READBACK_TOLERANCE_W: Final = 0.5
 """A limit that reads back within this of what was written is the same: drivers round to milliwatts, boards to 0.5 W."""
+PROBE_PERIOD_S: Final = 60.0
+"""While a limit is held, the journal is proven to be writable this often."""
+_UUID: Final = re.compile(r"[A-Za-z0-9-]{1,96}")
 _UNWRITABLE: Final = "set node.state_dir to a directory that can be written"
+_REPAIR: Final = "compare the limits with `nvidia-smi -q -d POWER`, set them by hand where needed, then remove the file"
+
+Content = TypeVar("Content")
 
 
 class JournalEntry(Struct, frozen=True, kw_only=True):
@@ -45,110 +70,234 @@ class JournalEntry(Struct, frozen=True, kw_only=True):
         """Return what was asked for last [W]."""
         return self.written_power_limits_w[-1] if self.written_power_limits_w else self.prior_power_limit_w
 
+    def fault(self) -> str:
+        """Return what is wrong with the values; "" if they can be true."""
+        limits_w = (self.prior_power_limit_w, *self.written_power_limits_w)
+        if not all(0.0 < limit_w < MAX_POWER_LIMIT_W for limit_w in limits_w):
+            return f"a limit is not between 0 W and {MAX_POWER_LIMIT_W:g} W"
+        if len(self.written_power_limits_w) > MAX_WRITTEN:
+            return f"it has more than {MAX_WRITTEN} written limits"
+        return "" if math.isfinite(self.written_at_s) else "its time is not a number"
 
-class _Header(Struct, frozen=True, kw_only=True):
+
+class _Version(Struct, frozen=True, kw_only=True):
     version: int
 
 
-class _File(_Header, frozen=True, kw_only=True):
+class _FirstVersion(_Version, frozen=True, kw_only=True):
     gpus: dict[str, JournalEntry]
 
 
+class _Header(_Version, frozen=True, kw_only=True):
+    n_entries: int
+    checksum: str
+
+
+class _Line(Struct, frozen=True, kw_only=True):
+    gpu: str
+    entry: JournalEntry
+    checksum: str = ""
+
+
 class Journal:
-    """The journal in a state directory. Safe to call from the threads of several GPUs.
+    """The journal in a state directory. Its methods are called in the event loop, and use the disk in a thread.
 
     Attributes:
         entries: the GPUs that we hold, by UUID; replaced at each change, never changed in place.
+        damage: what is wrong with the file, a sentence each; such a file is left as it is.
     """
 
-    def __init__(self, path: Path, entries: Mapping[str, JournalEntry]) -> None:
+    def __init__(self, path: Path, entries: Mapping[str, JournalEntry], damage: tuple[str, ...] = ()) -> None:
         self.path = path
         self.entries = entries
-        self._lock = threading.Lock()
-
-    @classmethod
-    def open(cls, state_dir: Path) -> "Journal":
-        """Return the journal of `state_dir`, created where missing, after proving that it can be written.
-
-        Raises:
-            JournalError: the journal cannot be read or understood, or the directory cannot be written.
-        """
-        try:
-            state_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise JournalError(f"{state_dir}: {error.strerror}; {_UNWRITABLE}") from error
-        journal = cls.read(state_dir)
-        try:
-            journal._replace(journal.entries)
-        except OSError as error:
-            raise JournalError(f"{journal.path}: {error.strerror}; {_UNWRITABLE}") from error
-        return journal
+        self.damage = damage
+        self._disk = DiskThread("gridchase journal")
+        self._is_stored = True
+        self._stored_at_s = -math.inf
 
     @classmethod
     def read(cls, state_dir: Path) -> "Journal":
         """Return the journal of `state_dir` without writing anything; an absent one is empty.
 
         Raises:
-            JournalError: it cannot be read or understood.
+            JournalError: it cannot be read, or nothing in it can be understood.
         """
         path = state_dir / FILE_NAME
         try:
-            content = path.read_bytes()
-            version = msgspec.json.decode(content, type=_Header).version
-            entries = msgspec.json.decode(content, type=_File).gpus if version == VERSION else {}
+            fd = open_private(path, os.O_RDONLY)
+            with open(fd, "rb") as file:  # noqa: PTH123 — a descriptor, not a path
+                content = file.read(MAX_BYTES)
         except FileNotFoundError:
             return cls(path, {})
         except OSError as error:
-            raise JournalError(f"{path}: {error.strerror}; no GPU was touched") from error
-        except msgspec.DecodeError as error:
-            raise JournalError(
-                f"{path}: {error}; no GPU was touched: compare its limits with `nvidia-smi -q -d POWER`, "
-                "set them by hand where needed, then remove the file"
-            ) from error
-        if version != VERSION:
-            raise JournalError(f"{path}: version {version}: this gridchase reads version {VERSION}; no GPU was touched")
-        return cls(path, entries)
+            raise JournalError(f"{path}: {error.strerror}; no GPU was touched (node.state_dir)") from error
+        try:
+            entries, damage = decode_journal(content)
+        except ValueError as error:
+            raise JournalError(f"{path}: {error}; no GPU was touched: {_REPAIR}") from error
+        return cls(path, entries, tuple(f"{path}: {fault}: {_REPAIR}" for fault in damage))
 
-    def record(self, gpu_uuid: str, entry: JournalEntry) -> None:
+    @classmethod
+    async def load(cls, state_dir: Path) -> "Journal":
+        """Return the journal of `state_dir` like `read`; a disk that hangs does not delay for long.
+
+        Raises:
+            JournalError: it cannot be read, or nothing in it can be understood.
+        """
+        try:
+            return await DiskThread("gridchase journal").run(lambda: cls.read(state_dir))
+        except OSError as error:
+            raise JournalError(
+                f"{state_dir / FILE_NAME}: {error.strerror}; no GPU was touched (node.state_dir)"
+            ) from error
+
+    async def fault(self) -> str:
+        """Return why no GPU may be written, after storing what is in the journal as a proof; "" if all is well."""
+        if self.damage:
+            return "\n".join(self.damage)
+        try:
+            await self._store()
+        except JournalError as error:
+            return f"{error}; {_UNWRITABLE}"
+        return ""
+
+    async def probe(self) -> None:
+        """Prove now and then, while limits are held, that the journal can be written.
+
+        Raises:
+            JournalError: the disk refuses, or does not answer.
+        """
+        if not self._is_stored or asyncio.get_running_loop().time() >= self._stored_at_s + PROBE_PERIOD_S:
+            await self._store()
+
+    async def record(self, gpu_uuid: str, entry: JournalEntry) -> None:
         """Store the entry of a GPU, durably, before the GPU is written.
 
         Raises:
-            JournalError: the disk refuses; the GPU must not be written then.
+            JournalError: the disk refuses, or does not answer; the GPU must not be written then.
         """
-        with self._lock:
-            self._store({**self.entries, gpu_uuid: entry})
+        former = self.entries.get(gpu_uuid)
+        self._set(gpu_uuid, entry)
+        try:
+            await self._store()
+        except JournalError:
+            self._set(gpu_uuid, former)
+            raise
 
-    def confirm(self, gpu_uuid: str, entry: JournalEntry) -> None:
+    async def confirm(self, gpu_uuid: str, entry: JournalEntry) -> None:
         """Store what is known of a GPU after it was written; it is known whether or not the disk takes it.
 
         Raises:
-            JournalError: the disk refuses.
+            JournalError: the disk refuses, or does not answer.
         """
-        with self._lock:
-            self.entries = {**self.entries, gpu_uuid: entry}
-            self._store(self.entries)
+        self._set(gpu_uuid, entry)
+        await self._store()
 
-    def forget(self, gpu_uuid: str) -> None:
-        """Remove the entry of a GPU: its limit is restored, or another program has set it.
+    async def forget(self, gpu_uuid: str) -> None:
+        """Strike the entry of a GPU: its limit is restored, or another program has set it.
 
         Raises:
-            JournalError: the disk refuses; the entry stays there until something is stored.
+            JournalError: the disk refuses, or does not answer; the entry stays there until something is stored.
         """
-        with self._lock:
-            if gpu_uuid in self.entries:
-                self.entries = {uuid: entry for uuid, entry in self.entries.items() if uuid != gpu_uuid}
-                self._store(self.entries)
+        if gpu_uuid in self.entries:
+            self._set(gpu_uuid, None)
+            await self._store()
 
-    def _store(self, entries: Mapping[str, JournalEntry]) -> None:
+    def _set(self, gpu_uuid: str, entry: JournalEntry | None) -> None:
+        others = {uuid: other for uuid, other in self.entries.items() if uuid != gpu_uuid}
+        self.entries = others if entry is None else others | {gpu_uuid: entry}
+
+    async def _store(self) -> None:
+        self._is_stored = False
+        if self.damage:
+            raise JournalError(f"{self.path}: is damaged, and left as it is")
         try:
-            self._replace(entries)
+            await self._disk.run(self._replace)
         except OSError as error:
             raise JournalError(f"{self.path}: {error.strerror}") from error
-        self.entries = entries
+        self._is_stored, self._stored_at_s = True, asyncio.get_running_loop().time()
 
-    def _replace(self, entries: Mapping[str, JournalEntry]) -> None:
-        content = msgspec.json.encode(_File(version=VERSION, gpus=dict(entries)))
-        replace_file(self.path, msgspec.json.format(content, indent=2))
+    def _replace(self) -> None:
+        make_private_dir(self.path.parent)
+        replace_file(self.path, encode_journal(self.entries))
+
+
+def encode_journal(entries: Mapping[str, JournalEntry]) -> bytes:
+    """Return the content of a journal."""
+    lines = [_encode_line(uuid, entry) for uuid, entry in sorted(entries.items())]
+    return b"".join([_encode_header(lines), *lines])
+
+
+def decode_journal(content: bytes) -> tuple[dict[str, JournalEntry], list[str]]:
+    """Return the sound entries of a journal by UUID, and what is wrong with the rest, a sentence each.
+
+    Raises:
+        ValueError: it is of another version, or nothing in it can be understood.
+    """
+    version = _decode(content, _Version)
+    if version is not None and version.version == FIRST_VERSION:
+        return _decode_first_version(content)
+    lines = content.splitlines(keepends=True)
+    decoded = [_decode_line(line) for line in lines[1:]]
+    sound = [line for line in decoded if line is not None]
+    entries = {line.gpu: line.entry for line in sound}
+    if lines and lines[0] == _encode_header(lines[1:]) and len(entries) == len(lines) - 1:
+        return entries, []
+    if not entries:
+        header = _decode(lines[0], _Version) if lines else None
+        if header is not None and header.version != VERSION:
+            raise ValueError(f"version {header.version}: this gridchase reads versions {FIRST_VERSION} and {VERSION}")
+        raise ValueError("is damaged: no entry in it is sound")
+    gpus = ", ".join(sorted(entries))
+    return entries, [f"is damaged; of its entries only those of {gpus} are sound, and the others were not touched"]
+
+
+def _decode_first_version(content: bytes) -> tuple[dict[str, JournalEntry], list[str]]:
+    file = _decode(content, _FirstVersion)
+    if file is None:
+        raise ValueError("is damaged: its entries cannot be understood")
+    faults = {uuid: entry.fault() or _uuid_fault(uuid) for uuid, entry in file.gpus.items()}
+    sound = {uuid: entry for uuid, entry in file.gpus.items() if not faults[uuid]}
+    damage = [
+        f"the entry of {uuid!a} is damaged ({fault}) and was not touched" for uuid, fault in faults.items() if fault
+    ]
+    if damage and not sound:
+        raise ValueError("; ".join(damage))
+    return sound, damage
+
+
+def _encode_header(lines: list[bytes]) -> bytes:
+    header = _Header(version=VERSION, n_entries=len(lines), checksum=_checksum(b"".join(lines)))
+    return msgspec.json.encode(header) + b"\n"
+
+
+def _encode_line(gpu_uuid: str, entry: JournalEntry) -> bytes:
+    line = _Line(gpu=gpu_uuid, entry=entry)
+    checksum = _checksum(msgspec.json.encode(line))
+    return msgspec.json.encode(msgspec.structs.replace(line, checksum=checksum)) + b"\n"
+
+
+def _decode_line(content: bytes) -> _Line | None:
+    """Return the entry in a line; None where a single bit of it cannot be trusted."""
+    line = _decode(content, _Line)
+    if line is None or line.entry.fault() or _uuid_fault(line.gpu) or content != _encode_line(line.gpu, line.entry):
+        return None
+    return line
+
+
+def _decode(content: bytes, kind: type[Content]) -> Content | None:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError):  # ValueError: bytes that are not UTF-8
+        return None
+
+
+def _uuid_fault(gpu_uuid: str) -> str:
+    return "" if _UUID.fullmatch(gpu_uuid) else "that is not the UUID of a GPU"
+
+
+def _checksum(content: bytes) -> str:
+    return blake2b(content, digest_size=8).hexdigest()
 
 
 def entry_before_write(

@@ -1,102 +1,149 @@
 """One writer per node: a lock on the state directory, and one on each GPU that holds across state directories.
 
-Both vanish with the process, however it ends. The lock on a GPU is a name in Linux's abstract socket space: no file, no
-permission, and the kernel knows which process holds it.
+Both are locks on open files (flock) and vanish with the process, however it ends. The files of the GPUs are in a
+directory into which nobody but this user can write, so nobody else can take them: `/run/gridchase` for root, else
+`$XDG_RUNTIME_DIR/gridchase`, else the state directory.
 """
 
 import errno
 import fcntl
 import os
-import socket
-import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from controller.errors import JournalError, NodeLockedError
+from publishers.shared.files.disk_thread import call_in_time
+from publishers.shared.files.private_dir import UnsafeDirectoryError, make_private_dir, open_private
 
-FILE_NAME = "controller.lock"
-ANSWER_TIMEOUT_S = 1.0
+FILE_NAME: Final = "controller.lock"
+RUN_DIR: Final = Path("/run/gridchase")
+DISK_TIMEOUT_S: Final = 1.0
+"""A disk that hangs must not delay what is to be restored."""
+_REMEDY: Final = "set node.state_dir to a local directory that can be written"
 
 
 class NodeLock:
-    """The locks of one process; a context manager that releases them."""
+    """The locks of one process; a context manager that releases them.
+
+    Attributes:
+        fault: why the state directory or a GPU is not locked, although no other process holds it; limits may be
+            restored then, but none may be set; "" while all is well.
+    """
 
     def __init__(self, state_dir: Path) -> None:
-        self._path = state_dir / FILE_NAME
-        self._fd: int | None = None
-        self._sockets: list[socket.socket] = []
+        self.fault = ""
+        self._state_dir = state_dir
+        self._gpu_dirs = (*_run_dirs(), state_dir)
+        self._fds: list[int] = []
 
     def __enter__(self) -> Self:
-        """Lock the state directory.
+        """Lock the state directory; where it cannot be used, `fault` says why.
 
         Raises:
             NodeLockedError: another process holds it.
-            JournalError: the directory cannot be written.
+            JournalError: another user may write into it.
         """
+        path = self._state_dir / FILE_NAME
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            call_in_time(lambda: make_private_dir(self._state_dir), timeout_s=DISK_TIMEOUT_S)
+        except UnsafeDirectoryError as error:
+            raise JournalError(f"{self._state_dir}: {error.strerror}; no GPU was touched") from error
         except OSError as error:
-            raise JournalError(
-                f"{self._path}: {error.strerror}; set node.state_dir to a directory that can be written"
-            ) from error
+            self.fault = f"{self._state_dir}: {error.strerror}; {_REMEDY}"
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.read(self._fd, 32).decode(errors="replace").strip()
+            self._lock(path)
+        except NodeLockedError:
             self.__exit__(None, None, None)
-            raise NodeLockedError(f"{self._path}: held by process {holder or '?'}; stop that one first") from error
-        except OSError as error:  # network file systems may not support locks
-            self.__exit__(None, None, None)
-            fault = f"{self._path}: cannot be locked: {error.strerror}; set node.state_dir to a local directory"
-            raise JournalError(fault) from error
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+            raise
+        except OSError as error:
+            self.fault = self.fault or f"{path}: cannot be locked: {error.strerror}; {_REMEDY}"
         return self
 
-    def lock_gpus(self, gpu_uuids: Iterable[str]) -> None:
+    def lock_gpus(self, gpu_uuids: Iterable[str]) -> dict[str, str]:
         """Lock each GPU against every other gridchase process on this node.
 
-        Raises:
-            NodeLockedError: another process holds one of them.
+        Returns:
+            which GPUs another process holds, by UUID, with a sentence each; they must not be written.
         """
+        held: dict[str, str] = {}
         for uuid in gpu_uuids:
-            lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self._sockets.append(lock)
             try:
-                lock.bind(_address(uuid))
+                self._lock_gpu(uuid)
+            except NodeLockedError as error:
+                held[uuid] = str(error)
             except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
-                raise NodeLockedError(f"{uuid}: held by process {_holder(uuid)}; stop that one first") from error
-            lock.listen(8)
+                self.fault = self.fault or f"{uuid}: cannot be locked: {error.strerror}; {_REMEDY}"
+        return held
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release every lock."""
-        for lock in self._sockets:
-            lock.close()
-        self._sockets.clear()
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
 
+    def _lock_gpu(self, uuid: str) -> None:
+        """Lock the file of a GPU in the first directory that can be used.
 
-def _address(gpu_uuid: str) -> str:
-    return f"\0gridchase/gpu/{gpu_uuid}"
+        Raises:
+            NodeLockedError: another process holds it.
+            OSError: no directory can be used; the error is that of the last.
+        """
+        for index, folder in enumerate(self._gpu_dirs):
+            try:
+                make_private_dir(folder)
+                self._lock(folder / f"{uuid}.lock", what=uuid)
+            except OSError:
+                if index + 1 == len(self._gpu_dirs):
+                    raise
+            else:
+                return
 
-
-def _holder(gpu_uuid: str) -> str:
-    """Return the id of the process that holds a GPU's lock, from the listener's credentials in the kernel; else `?`."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(ANSWER_TIMEOUT_S)
+    def _lock(self, path: Path, *, what: str = "") -> None:
+        fd = _open_lock(path)
         try:
-            probe.connect(_address(gpu_uuid))
-            credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        except OSError:
-            return "?"
-        pid, _, _ = struct.unpack("3i", credentials)
-        return str(pid)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
+            os.close(fd)
+            holder = holder if holder.isdecimal() else "?"
+            raise NodeLockedError(f"{what or path}: held by process {holder}; stop that one first") from error
+        except OSError:  # network file systems may not support locks
+            os.close(fd)
+            raise
+        self._fds.append(fd)
+        with suppress(OSError):  # it only tells others who holds the lock
+            copy = os.dup(fd)  # where the disk hangs, the thread must not write to what has this number later
+            call_in_time(lambda: _write_pid(copy), timeout_s=DISK_TIMEOUT_S)
+
+
+def _run_dirs() -> tuple[Path, ...]:
+    """Return the directories of this user that end with the boot or the session."""
+    if os.geteuid() == 0:
+        return (RUN_DIR,)
+    run_dir = os.environ.get("XDG_RUNTIME_DIR", "")
+    return (Path(run_dir) / "gridchase",) if run_dir else ()
+
+
+def _open_lock(path: Path) -> int:
+    """Return a descriptor of a lock file; where it cannot be written, one to read: that can be locked, too."""
+    try:
+        return call_in_time(lambda: open_private(path, os.O_RDWR | os.O_CREAT), timeout_s=DISK_TIMEOUT_S)
+    except OSError as error:
+        if error.errno not in {errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.ETIMEDOUT}:
+            raise
+        with suppress(OSError):
+            return open_private(path, os.O_RDONLY)
+        raise
+
+
+def _write_pid(fd: int) -> None:
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    finally:
+        os.close(fd)

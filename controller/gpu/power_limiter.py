@@ -161,7 +161,7 @@ class GpuPowerLimiter:
         if entry and self._target is None and not is_our_limit(live, entry, limits):
             # Another program has replaced the former controller's limit: the new one is the prior limit now.
             with suppress(JournalError):  # the entry is struck with the next one that is stored
-                await asyncio.to_thread(self._journal.forget, self.gpu.uuid)
+                await self._journal.forget(self.gpu.uuid)
             entry = None
         prior_w = entry.prior_power_limit_w if entry else live.requested_power_limit_w
         floor_w, ceiling_w = limit_bounds_w(self._config, limits, prior_w)
@@ -213,7 +213,7 @@ class GpuPowerLimiter:
             asked_power_limit_w=asked_w,
             now_s=self._clock.now_s(),
         )
-        await asyncio.to_thread(self._journal.record, self.gpu.uuid, entry)
+        await self._journal.record(self.gpu.uuid, entry)
         await self.gpu.set_power_limit(asked_w)
         outcome, live = await watch_write(self.gpu, asked_w, entry, self._clock)
         if outcome is ReadBack.LATE:
@@ -229,7 +229,7 @@ class GpuPowerLimiter:
     async def _confirm(self, entry: JournalEntry) -> None:
         """Journal that the last write was seen back: nothing else can be left on the GPU."""
         confirmed = confirmed_entry(entry, self._known_state().requested_power_limit_w)
-        await asyncio.to_thread(self._journal.confirm, self.gpu.uuid, confirmed)
+        await self._journal.confirm(self.gpu.uuid, confirmed)
 
     def _note_ignored(self, asked_w: float, live: LiveLimit) -> None:
         """Report a write without effect; it is tried again, and what is in the journal stays there."""
@@ -257,6 +257,7 @@ class GpuPowerLimiter:
         elif state.hold is Hold.HELD and self._target is None:
             await self._restore("restored_late", "it was left by a controller that was killed")
         elif state.hold is Hold.HELD:
+            await self._journal.probe()
             if await self._reconcile_held() and self._target and self._is_unconfirmed():
                 await self._set_limit(self._target)
         elif self._target is None:

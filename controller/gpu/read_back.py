@@ -9,6 +9,7 @@ start for what a killed one left behind, and by `gridchase restore`.
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -25,6 +26,8 @@ LOOK_PERIOD_S: Final = 0.1
 MAX_REWRITES: Final = 3
 """How often one restore writes the prior limit again because a late write of ours has replaced it."""
 
+MAX_TRIES: Final = 3
+RETRY_S: Final = 1.0
 _ADVICE: Final = "unless it is restored later, run `gridchase restore`"
 
 
@@ -130,9 +133,28 @@ async def restore_prior_limit(gpu: Gpu, journal: Journal, clock: Clock) -> Resto
         return await _struck(gpu, journal, RestoreResult(code="untouched", detail=detail, live=live))
     if not is_known_limit(live, entry):  # what the board has made of the write is ours at the next try, too
         with suppress(JournalError):
-            await asyncio.to_thread(journal.confirm, gpu.uuid, with_written(entry, live_w))
+            await journal.confirm(gpu.uuid, with_written(entry, live_w))
     detail = f"still is {live_w:g} W, not the prior {restore.wanted_w:g} W: the write had no effect, or another one"
     return RestoreResult(code="failed", detail=f"{detail}; {_ADVICE}", live=live)
+
+
+async def restore_all(gpus: Sequence[Gpu], journal: Journal, clock: Clock) -> dict[str, RestoreResult]:
+    """Restore the GPUs that the journal lists, all at once, and try again a few times what fails; by UUID."""
+    results: dict[str, RestoreResult] = {}
+
+    async def restore(gpu: Gpu) -> None:
+        for n_left in reversed(range(MAX_TRIES)):
+            result = await restore_prior_limit(gpu, journal, clock)
+            if result is None:
+                return
+            results[gpu.uuid] = result
+            if result.code == "failed" and n_left:
+                await clock.sleep_until(clock.now_s() + RETRY_S)
+
+    async with asyncio.TaskGroup() as tasks:
+        for gpu in gpus:
+            tasks.create_task(restore(gpu), name=f"restore[{gpu.uuid}]")
+    return results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +220,7 @@ class _Restore:
 async def _struck(gpu: Gpu, journal: Journal, result: RestoreResult) -> RestoreResult:
     """Strike the entry of a GPU; where the disk refuses, say so: what is left there is harmless."""
     try:
-        await asyncio.to_thread(journal.forget, gpu.uuid)
+        await journal.forget(gpu.uuid)
     except JournalError as error:
         fault = f"{error}; its entry stays in the journal, and is harmless"
         return replace(result, detail=f"{result.detail}; {fault}", journal_fault=fault)

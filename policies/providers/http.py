@@ -24,7 +24,7 @@ from policies.providers.base import (
     SignalUnavailableError,
 )
 from policies.providers.series import format_iso
-from publishers.shared.secret_file import Secret
+from publishers.shared.files.secret_file import Secret
 
 TIMEOUT_S: Final = 20.0
 DATE_TOLERANCE_S: Final = 3_600.0

@@ -33,7 +33,7 @@ from publishers.messages.topics import Topics
 from publishers.mqtt.broker_address import BrokerAddressError
 from publishers.mqtt.bus_config import BUS_SETTINGS, BusConfig
 from publishers.mqtt.client import MqttClient
-from publishers.shared.secret_file import read_secret_file
+from publishers.shared.files.secret_file import read_secret_file
 
 _LOST: Final = "What was not stored, or answered: no room, bad messages, refused; `requests` and `progress` come again."
 N_RESPONDERS: Final = 16

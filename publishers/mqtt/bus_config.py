@@ -6,7 +6,7 @@ from typing import Final
 
 from publishers.messages.codec import TopicRoot
 from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError, SettingNames, without_password
-from publishers.shared.secret_file import read_secret_file
+from publishers.shared.files.secret_file import read_secret_file
 from publishers.shared.toml_config import Section
 
 BUS_SETTINGS: Final = SettingNames.of_table("bus")

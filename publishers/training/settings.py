@@ -298,7 +298,7 @@ class SettingsReader:
         file = self._environ.get("GRIDCHASE_PASSWORD_FILE")
         if not file:
             return ""
-        from publishers.shared.secret_file import read_secret_file  # noqa: PLC0415 — few need it, and it loads html
+        from publishers.shared.files.secret_file import read_secret_file  # noqa: PLC0415 — few need it, and it loads html
 
         try:
             return read_secret_file("GRIDCHASE_PASSWORD_FILE", file)

@@ -142,16 +142,25 @@ async def test_readiness_is_lost_while_a_gpu_does_not_answer(tmp_path: Path, mon
         assert HealthProbe.snapshot().troubles() == []
 
 
+@pytest.fixture
+def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the locks of GPUs into a directory of the test."""
+    monkeypatch.setattr("controller.gpu.node_lock.RUN_DIR", tmp_path / "run")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+@pytest.mark.usefixtures("run_dir")
 async def test_real_gpus_are_locked_against_every_other_controller(tmp_path: Path) -> None:
     gpu = prior_gpu(f"GPU-{uuid.uuid4()}")
     site = Site(tmp_path / "ours", [gpu], "gpu.backend=nvml")
     async with site.controlled():
-        with NodeLock(tmp_path / "theirs") as lock, pytest.raises(NodeLockedError, match=gpu.uuid):
-            lock.lock_gpus([gpu.uuid])
+        with NodeLock(tmp_path / "theirs") as lock:
+            assert gpu.uuid in lock.lock_gpus([gpu.uuid])
     with NodeLock(tmp_path / "theirs") as lock:
-        lock.lock_gpus([gpu.uuid])
+        assert lock.lock_gpus([gpu.uuid]) == {}
 
 
+@pytest.mark.usefixtures("run_dir")
 async def test_real_gpus_of_another_controller_are_not_touched(tmp_path: Path) -> None:
     gpu = prior_gpu(f"GPU-{uuid.uuid4()}")
     gpu.errors = {"read_limit": GpuLostError("not even read", gpu_uuid=gpu.uuid, operation="read_limit")}
@@ -162,6 +171,23 @@ async def test_real_gpus_of_another_controller_are_not_touched(tmp_path: Path) -
             await site.controlled().__aenter__()
     assert caught.group_contains(NodeLockedError)
     assert (gpu.history, site.bus.sent, site.backend.is_open) == ([], [], False)
+
+
+@pytest.mark.usefixtures("run_dir")
+async def test_a_gpu_that_another_process_holds_is_left_out_and_the_others_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.app.HealthServer", HealthProbe)
+    gpus = [prior_gpu(f"GPU-{uuid.uuid4()}", index) for index in range(2)]
+    gpus[0].errors = {"read_limit": GpuLostError("not even read", gpu_uuid=gpus[0].uuid, operation="read_limit")}
+    site = Site(tmp_path / "ours", gpus, "gpu.backend=nvml")
+    with NodeLock(tmp_path / "theirs") as lock:
+        lock.lock_gpus([gpus[0].uuid])
+        async with site.controlled():
+            assert len(HealthProbe.snapshot().troubles()) == 1
+            assert f"{gpus[0].uuid}: held by process" in HealthProbe.snapshot().troubles()[0]
+            status = decode(site.bus.retained[TOPICS.node_status(NODE)], NodeStatus)
+            assert [gpu.uuid for gpu in status.gpus] == [gpus[1].uuid]
 
 
 async def test_a_gpu_whose_limits_cannot_be_read_is_described_without_them(tmp_path: Path) -> None:

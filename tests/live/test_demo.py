@@ -1,10 +1,10 @@
 """The whole demo: a real broker, a training process and the controller, checked against the simulation's totals."""
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
-import threading
 from io import StringIO
 from pathlib import Path
 
@@ -26,11 +26,11 @@ _MAIN = "import sys; from controller.demo.day.demo import DemoOptions, main_demo
 @pytest.fixture
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delay the journal: the controller learns late that a restored limit was recorded."""
-    forget, pause = Journal.forget, threading.Event()
+    forget = Journal.forget
 
-    def forget_late(journal: Journal, gpu_uuid: str) -> None:
-        pause.wait(0.5)
-        forget(journal, gpu_uuid)
+    async def forget_late(journal: Journal, gpu_uuid: str) -> None:
+        await asyncio.sleep(0.5)
+        await forget(journal, gpu_uuid)
 
     monkeypatch.setattr(Journal, "forget", forget_late)
 

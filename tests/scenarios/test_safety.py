@@ -1,6 +1,7 @@
 """The promises about limits, kept by the whole controller: whatever ends, every prior limit is restored."""
 
 import asyncio
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -277,6 +278,60 @@ async def test_without_a_writable_state_directory_no_gpu_is_touched(tmp_path: Pa
     site = Site(tmp_path / "file", [gpu])
     await _fails_with(site, JournalError)
     assert site.bus.sent == []
+
+
+def read_only(_: Path, __: bytes) -> None:
+    """Stand in for `replace_file` on a file system that is mounted read-only."""
+    raise OSError(errno.EROFS, "Read-only file system")
+
+
+async def test_where_the_state_directory_cannot_be_written_a_start_restores_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path / "state", [gpu])
+    async with site.controlled():
+        await Training(site).train(600)
+        left_w = gpu.requested_power_limit_w
+        leave_behind(tmp_path)
+    gpu.set_externally(left_w)
+    content = (tmp_path / "killed" / FILE_NAME).read_bytes()
+    monkeypatch.setattr("controller.gpu.journal.replace_file", read_only)
+    after = Site(tmp_path / "killed", [gpu])
+    for limit_w in (left_w, PRIOR_W, 222.0):  # left by the kill; restored, but still in the journal; somebody else's
+        gpu.set_externally(limit_w)
+        with pytest.raises(ExceptionGroup) as caught:
+            await run_to_its_end(after)
+        assert caught.group_contains(JournalError, match="Read-only file system; set node.state_dir")
+        assert gpu.requested_power_limit_w == (222.0 if limit_w == 222.0 else PRIOR_W)
+    assert (tmp_path / "killed" / FILE_NAME).read_bytes() == content
+
+
+async def run_to_its_end(site: Site) -> None:
+    """Run a controller that ends by itself."""
+    async with site.controlled():
+        await asyncio.sleep(60)
+
+
+async def test_one_damaged_entry_leaves_its_gpu_alone_and_the_other_is_restored(tmp_path: Path) -> None:
+    gpus = two_gpus()
+    site = Site(tmp_path / "state", gpus)
+    async with site.controlled():
+        await train_both(site, 600)
+        left_w = [gpu.requested_power_limit_w for gpu in gpus]
+        leave_behind(tmp_path)
+    for gpu, limit_w in zip(gpus, left_w, strict=True):
+        gpu.set_externally(limit_w)
+    path = tmp_path / "killed" / FILE_NAME
+    content = path.read_bytes().replace(
+        b'"GPU-fake-1","entry":{"prior_power_limit_w":2', b'"GPU-fake-1","entry":{"prior_power_limit_w":1'
+    )
+    path.write_bytes(content)
+    with pytest.raises(ExceptionGroup) as caught:
+        await run_to_its_end(Site(tmp_path / "killed", gpus))
+    assert caught.group_contains(JournalError, match="only those of GPU-fake-0 are sound")
+    assert [gpu.requested_power_limit_w for gpu in gpus] == [PRIOR_W, left_w[1]]
+    assert path.read_bytes() == content, "left for the operator to see"
 
 
 async def test_a_second_controller_on_a_node_is_rejected_and_touches_nothing(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from controller.config import default_state_dir
 from controller.errors import ConfigError
 from policies.service.config import PolicyConfig, StoreConfig
 from publishers.mqtt.bus_config import bus_faults
-from publishers.shared.secret_file import read_secret_file
+from publishers.shared.files.secret_file import read_secret_file
 from publishers.shared.toml_config import load_sections, redacted_repr
 
 _SQLITE: Final = "sqlite"

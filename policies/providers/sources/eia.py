@@ -30,7 +30,7 @@ from policies.providers.series import LOOK_BACK_S, Point, check_clock
 from policies.providers.zone_provider import ZoneProvider
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, KWH_PER_MWH
-from publishers.shared.secret_file import read_secret
+from publishers.shared.files.secret_file import read_secret
 
 STEP_S: Final = 3_600.0
 CONTEXT_S: Final = DAY_S

@@ -39,7 +39,7 @@ from policies.providers.series import (
 from policies.providers.zone_provider import ZoneProvider
 from policies.vocabulary.signal import Signal, SignalKind
 from policies.vocabulary.units import DAY_S, price_per_kwh
-from publishers.shared.secret_file import read_secret
+from publishers.shared.files.secret_file import read_secret
 
 RANGE_S: Final = 10 * DAY_S
 """The longest range of one request, at hourly granularity."""

@@ -31,7 +31,7 @@ from policies.providers.sources.entsoe_document import PricePeriod, parse_day_ah
 from policies.providers.zone_provider import ZoneProvider
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, price_per_kwh
-from publishers.shared.secret_file import read_secret
+from publishers.shared.files.secret_file import read_secret
 
 EIC: Final[Mapping[str, str]] = {
     "AT": "10YAT-APG------L",

@@ -38,8 +38,8 @@ from policies.vocabulary.units import intensity_g_per_kwh, price_per_kwh
 from publishers.messages.reports import GridSignal
 from publishers.mqtt.broker_address import BrokerAddress, BrokerAddressError, SettingNames
 from publishers.mqtt.client import MqttClient
+from publishers.shared.files.secret_file import read_secret
 from publishers.shared.log_once import FaultLog
-from publishers.shared.secret_file import read_secret
 
 SAME_STEPS: Final = 0.9
 """Two values closer than this belong to one step, and the later one counts: messages may come a little early."""

@@ -34,7 +34,7 @@ from policies.providers.series import (
 from policies.providers.zone_provider import ZoneProvider
 from policies.vocabulary.signal import Signal, SignalKind
 from policies.vocabulary.units import intensity_g_per_kwh
-from publishers.shared.secret_file import Secret, read_secret
+from publishers.shared.files.secret_file import Secret, read_secret
 
 TOKEN_LASTS_S: Final = 1_500.0
 """A token is valid for 30 minutes; it is renewed 5 minutes earlier."""

@@ -23,10 +23,10 @@ from typing import Final
 from aiohttp import web
 
 from policies.service.http.own_token import make_token, readers_of
+from publishers.shared.files.secret_file import read_secret_file
 from publishers.shared.http.problems import ProblemError
 from publishers.shared.http.server import is_loopback
 from publishers.shared.log_once import FaultLog
-from publishers.shared.secret_file import read_secret_file
 
 FILE_TIMEOUT_S: Final = 2.0
 """For a look at the file of tokens: its disk may hang."""

@@ -1,6 +1,7 @@
 """The command line in this process: its verbs explain themselves, and every class of error has its exit code."""
 
 import argparse
+import asyncio
 import resource
 from collections.abc import Sequence
 from pathlib import Path
@@ -174,7 +175,7 @@ def test_a_missing_token_ends_with_2_and_restores_what_a_killed_controller_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone = JournalEntry(prior_power_limit_w=300.0, written_power_limits_w=(200.0,), written_at_s=0.0)
-    Journal.open(tmp_path).record("GPU-that-is-gone", gone)
+    asyncio.run(Journal.read(tmp_path).record("GPU-that-is-gone", gone))
     chain = 'signal.provider=[{name="electricity-maps", zone="DE", token_env="NO_SUCH_TOKEN"}]'
     assert main(arguments("controller", tmp_path, "signal.kind=carbon", chain)) == 2
     shown = capsys.readouterr()

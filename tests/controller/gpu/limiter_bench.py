@@ -27,7 +27,7 @@ class LimiterBench:
         self.gpu = gpu or FakeGpu()
         if gpu is None:
             self.gpu.requested_power_limit_w = PRIOR_W
-        self.journal = Journal.open(state_dir)
+        self.journal = Journal.read(state_dir)
         self.changes = list[LimitChange]()
         self.limiter = GpuPowerLimiter(
             self.gpu,
@@ -115,7 +115,7 @@ def forbidden(gpu: FakeGpu) -> GpuError:
 
 def break_disk(state_dir: Path) -> None:
     """Put a file in place of the state directory: every write into it fails."""
-    shutil.rmtree(state_dir)
+    shutil.rmtree(state_dir, ignore_errors=True)
     state_dir.touch()
 
 

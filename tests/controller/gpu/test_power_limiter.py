@@ -36,7 +36,7 @@ async def test_a_kill_between_journal_and_write_is_repaired_at_the_next_start(tm
         await bench.request(200.0)
         assert bench.gpu.requested_power_limit_w == 250.0, "the write is under way"
     bench.gpu.write_gate = None
-    result = await restore_prior_limit(bench.gpu, Journal.open(tmp_path), bench.gpu.clock)
+    result = await restore_prior_limit(bench.gpu, Journal.read(tmp_path), bench.gpu.clock)
     assert result is not None
     assert result.code == "restored"
     assert bench.gpu.requested_power_limit_w == PRIOR_W
@@ -66,7 +66,7 @@ async def test_a_kill_between_write_and_read_back_is_repaired_at_the_next_start(
         assert bench.state.requested_power_limit_w == PRIOR_W, "the write was not read back"
     gpu.may_return.set()
     assert gpu.requested_power_limit_w == 200.0
-    result = await restore_prior_limit(gpu, Journal.open(tmp_path), gpu.clock)
+    result = await restore_prior_limit(gpu, Journal.read(tmp_path), gpu.clock)
     assert result is not None
     assert result.code == "restored"
     assert gpu.requested_power_limit_w == PRIOR_W

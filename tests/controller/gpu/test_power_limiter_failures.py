@@ -1,6 +1,7 @@
 """Failures of the power limiter: each becomes a state with a reason, and no limit is stranded."""
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -94,6 +95,57 @@ async def test_a_journal_that_fails_during_a_hold_restores_the_limit(tmp_path: P
         await bench.request(150.0)
         assert bench.hold is Hold.OBSERVING
     assert bench.written_w == [200.0, PRIOR_W]
+
+
+async def test_a_journal_that_can_be_written_again_brings_the_limit_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
+        await bench.request(200.0)
+        with monkeypatch.context() as patch:
+            patch.setattr("controller.gpu.journal.replace_file", full)
+            await bench.request(150.0)
+            await asyncio.sleep(SOON_S)
+            assert (bench.hold, bench.gpu.requested_power_limit_w) == (Hold.OBSERVING, PRIOR_W)
+            await hours(0.2)
+            assert bench.gpu.requested_power_limit_w == PRIOR_W, "no limit without a journal"
+        await asyncio.sleep(RECONCILE_S + SOON_S)
+        assert (bench.hold, bench.gpu.requested_power_limit_w) == (Hold.HELD, 150.0)
+        assert bench.is_journaled()
+    assert bench.reasons == ["planned", "journal_failed", "planned"]
+    assert "No space left on device" in bench.changes[1].detail
+
+
+async def test_a_disk_that_fails_while_a_limit_is_held_gives_it_back_within_two_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
+        await bench.request(200.0)
+        monkeypatch.setattr("controller.gpu.journal.replace_file", full)
+        await asyncio.sleep(100.0)
+        assert (bench.hold, bench.gpu.requested_power_limit_w) == (Hold.OBSERVING, PRIOR_W)
+    assert bench.reasons == ["planned", "journal_failed"]
+
+
+async def test_a_release_on_a_full_disk_is_done_and_says_what_stays_in_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = LimiterBench(tmp_path)
+    async with bench.running():
+        await bench.request(200.0)
+        monkeypatch.setattr("controller.gpu.journal.replace_file", full)
+        await bench.release()
+        assert (bench.hold, bench.gpu.requested_power_limit_w) == (Hold.FREE, PRIOR_W)
+    assert await bench.limiter.stop() == "", "nothing is left to restore"
+    assert bench.reasons == ["planned", "run_finished"]
+    assert "its entry stays in the journal, and is harmless" in bench.changes[-1].detail
+
+
+def full(_: Path, __: bytes) -> None:
+    """Stand in for `replace_file` on a full disk."""
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 async def test_a_gpu_that_fails_at_first_is_suspect_until_it_answers(tmp_path: Path) -> None:

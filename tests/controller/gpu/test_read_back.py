@@ -39,23 +39,23 @@ async def test_a_journal_of_a_former_version_is_restored(tmp_path: Path) -> None
     (tmp_path / FILE_NAME).write_bytes(FORMER_JOURNAL)
     gpu = FakeGpu()
     gpu.requested_power_limit_w = 200.0
-    result = await restored(gpu, Journal.open(tmp_path))
+    result = await restored(gpu, Journal.read(tmp_path))
     assert (result.code, gpu.requested_power_limit_w) == ("restored", PRIOR_W)
     assert Journal.read(tmp_path).entries == {}
 
 
-def journal_of(
+async def journal_of(
     state_dir: Path, gpu: FakeGpu, *written_power_limits_w: float, prior_w: float = PRIOR_W, is_confirmed: bool = True
 ) -> Journal:
     """Return a journal that lists this GPU."""
-    journal = Journal.open(state_dir)
+    journal = Journal.read(state_dir)
     entry = JournalEntry(
         prior_power_limit_w=prior_w,
         written_power_limits_w=written_power_limits_w,
         written_at_s=1.0,
         is_confirmed=is_confirmed,
     )
-    journal.record(gpu.uuid, entry)
+    await journal.record(gpu.uuid, entry)
     return journal
 
 
@@ -74,14 +74,14 @@ def lost(gpu: FakeGpu, operation: str) -> GpuError:
 async def test_a_gpu_that_is_not_journaled_is_not_even_read(tmp_path: Path) -> None:
     gpu = FakeGpu()
     gpu.errors = {operation: lost(gpu, operation) for operation in ("read_limit", "read_range", "set_power_limit")}
-    assert await restore_prior_limit(gpu, Journal.open(tmp_path), gpu.clock) is None
+    assert await restore_prior_limit(gpu, Journal.read(tmp_path), gpu.clock) is None
 
 
 @pytest.mark.parametrize("live_w", [250.0, 200.0], ids=["killed before the write", "killed after the write"])
 async def test_either_limit_around_a_kill_is_restored(tmp_path: Path, live_w: float) -> None:
     gpu = FakeGpu()
     gpu.requested_power_limit_w = live_w
-    result = await restored(gpu, journal_of(tmp_path, gpu, 250.0, 200.0))
+    result = await restored(gpu, await journal_of(tmp_path, gpu, 250.0, 200.0))
     assert result.code == "restored"
     assert result.live is not None
     assert result.live.requested_power_limit_w == PRIOR_W
@@ -92,7 +92,7 @@ async def test_either_limit_around_a_kill_is_restored(tmp_path: Path, live_w: fl
 async def test_a_prior_limit_that_is_in_force_already_is_not_written_again(tmp_path: Path) -> None:
     gpu = FakeGpu()
     gpu.requested_power_limit_w = PRIOR_W
-    result = await restored(gpu, journal_of(tmp_path, gpu, PRIOR_W, 200.0))
+    result = await restored(gpu, await journal_of(tmp_path, gpu, PRIOR_W, 200.0))
     assert (result.code, gpu.history) == ("restored", [])
     assert Journal.read(tmp_path).entries == {}
 
@@ -100,7 +100,7 @@ async def test_a_prior_limit_that_is_in_force_already_is_not_written_again(tmp_p
 async def test_a_limit_of_another_writer_stays_and_is_no_longer_ours(tmp_path: Path) -> None:
     gpu = FakeGpu()
     gpu.requested_power_limit_w = 220.0
-    result = await restored(gpu, journal_of(tmp_path, gpu, 250.0, 200.0))
+    result = await restored(gpu, await journal_of(tmp_path, gpu, 250.0, 200.0))
     assert (result.code, gpu.history) == ("untouched", [])
     assert "220 W" in result.detail
     assert Journal.read(tmp_path).entries == {}
@@ -110,14 +110,14 @@ async def test_a_limit_of_another_writer_stays_and_is_no_longer_ours(tmp_path: P
 async def test_a_limit_within_half_a_watt_is_the_same_limit(tmp_path: Path, live_w: float, code: str) -> None:
     gpu = FakeGpu()
     gpu.requested_power_limit_w = live_w
-    assert (await restored(gpu, journal_of(tmp_path, gpu, 200.0))).code == code
+    assert (await restored(gpu, await journal_of(tmp_path, gpu, 200.0))).code == code
 
 
 @pytest.mark.parametrize("operation", ["read_limit", "read_range", "set_power_limit"])
 async def test_a_gpu_that_fails_stays_in_the_journal_until_it_answers(tmp_path: Path, operation: str) -> None:
     gpu = FakeGpu()
     gpu.requested_power_limit_w = 200.0
-    journal = journal_of(tmp_path, gpu, 200.0)
+    journal = await journal_of(tmp_path, gpu, 200.0)
     gpu.errors = {operation: lost(gpu, operation)}
     result = await restored(gpu, journal)
     assert result.code == "failed"
@@ -134,14 +134,14 @@ async def test_a_prior_limit_outside_the_range_of_a_new_driver_is_clamped(
 ) -> None:
     gpu = FakeGpu()
     gpu.requested_power_limit_w = 200.0
-    assert (await restored(gpu, journal_of(tmp_path, gpu, 200.0, prior_w=prior_w))).code == "restored"
+    assert (await restored(gpu, await journal_of(tmp_path, gpu, 200.0, prior_w=prior_w))).code == "restored"
     assert gpu.requested_power_limit_w == restored_w
 
 
 async def test_a_full_disk_does_not_keep_the_limit_from_the_gpu(tmp_path: Path) -> None:
     gpu = FakeGpu()
     gpu.requested_power_limit_w = 200.0
-    journal = journal_of(tmp_path / "state", gpu, 200.0)
+    journal = await journal_of(tmp_path / "state", gpu, 200.0)
     break_disk(tmp_path / "state")
     result = await restored(gpu, journal)
     assert (result.code, gpu.requested_power_limit_w) == ("restored", PRIOR_W)
@@ -158,7 +158,7 @@ def limited_gpu(limit_w: float = 200.0) -> FakeGpu:
 
 async def test_a_restore_that_the_driver_ignores_has_failed_and_stays_in_the_journal(tmp_path: Path) -> None:
     gpu = limited_gpu()
-    journal = journal_of(tmp_path, gpu, 200.0)
+    journal = await journal_of(tmp_path, gpu, 200.0)
     gpu.n_ignored_writes = 1
     result = await restored(gpu, journal)
     assert result.code == "failed"
@@ -171,14 +171,14 @@ async def test_a_restore_that_the_driver_ignores_has_failed_and_stays_in_the_jou
 async def test_a_restore_that_takes_effect_late_is_waited_for(tmp_path: Path) -> None:
     gpu = limited_gpu()
     gpu.write_delay_s = 0.8 * LOOK_AGAIN_S
-    result = await restored(gpu, journal_of(tmp_path, gpu, 200.0))
+    result = await restored(gpu, await journal_of(tmp_path, gpu, 200.0))
     assert (result.code, gpu.requested_power_limit_w) == ("restored", PRIOR_W)
     assert Journal.read(tmp_path).entries == {}
 
 
 async def test_a_late_write_that_lands_after_the_restore_is_noticed_and_undone(tmp_path: Path) -> None:
     gpu = limited_gpu(PRIOR_W)
-    journal = journal_of(tmp_path, gpu, PRIOR_W, 200.0)
+    journal = await journal_of(tmp_path, gpu, PRIOR_W, 200.0)
     gpu.write_delay_s = 0.3
     await gpu.set_power_limit(200.0)  # by a controller that was stopped before it took effect
     assert gpu.requested_power_limit_w == PRIOR_W
@@ -189,7 +189,7 @@ async def test_a_late_write_that_lands_after_the_restore_is_noticed_and_undone(t
 
 async def test_after_a_write_that_was_never_seen_back_the_prior_limit_is_always_written(tmp_path: Path) -> None:
     gpu = limited_gpu(PRIOR_W)
-    journal = journal_of(tmp_path, gpu, PRIOR_W, 200.0, is_confirmed=False)
+    journal = await journal_of(tmp_path, gpu, PRIOR_W, 200.0, is_confirmed=False)
     gpu.write_delay_s = 5.0
     await gpu.set_power_limit(200.0)
     assert (await restored(gpu, journal)).code == "restored"
@@ -199,7 +199,7 @@ async def test_after_a_write_that_was_never_seen_back_the_prior_limit_is_always_
 
 async def test_a_limit_that_keeps_coming_back_is_not_taken_for_restored(tmp_path: Path) -> None:
     gpu = limited_gpu()
-    journal = journal_of(tmp_path, gpu, 200.0)
+    journal = await journal_of(tmp_path, gpu, 200.0)
     real_read, n_reads = gpu.read_limit, 0
 
     async def read_limit() -> LiveLimit:
@@ -217,7 +217,7 @@ async def test_a_limit_that_keeps_coming_back_is_not_taken_for_restored(tmp_path
 
 async def test_what_another_writer_sets_while_the_restore_is_looked_at_stays(tmp_path: Path) -> None:
     gpu = limited_gpu()
-    journal = journal_of(tmp_path, gpu, 200.0)
+    journal = await journal_of(tmp_path, gpu, 200.0)
     async with asyncio.TaskGroup() as tasks:
         restoring = tasks.create_task(restored(gpu, journal))
         await asyncio.sleep(LOOK_AGAIN_S / 2)
@@ -227,7 +227,7 @@ async def test_what_another_writer_sets_while_the_restore_is_looked_at_stays(tmp
 
 async def test_a_restore_that_the_board_clamps_has_failed_and_is_ours_at_the_next_try(tmp_path: Path) -> None:
     gpu = limited_gpu()
-    journal = journal_of(tmp_path, gpu, 200.0)
+    journal = await journal_of(tmp_path, gpu, 200.0)
     gpu.board_limit_w = lambda limit_w: min(limit_w, 260.0)
     assert (await restored(gpu, journal)).code == "failed"
     assert 260.0 in Journal.read(tmp_path).entries[gpu.uuid].written_power_limits_w
@@ -238,7 +238,7 @@ async def test_a_restore_that_the_board_clamps_has_failed_and_is_ours_at_the_nex
 
 async def test_what_the_board_made_of_a_write_before_a_kill_is_ours(tmp_path: Path) -> None:
     gpu = limited_gpu(220.0)
-    journal = journal_of(tmp_path, gpu, PRIOR_W, 200.0, is_confirmed=False)
+    journal = await journal_of(tmp_path, gpu, PRIOR_W, 200.0, is_confirmed=False)
     assert (await restored(gpu, journal)).code == "restored"
     assert gpu.requested_power_limit_w == PRIOR_W
 
@@ -246,14 +246,14 @@ async def test_what_the_board_made_of_a_write_before_a_kill_is_ours(tmp_path: Pa
 @pytest.mark.parametrize("live_w", [300.0, 290.0], ids=["the default", "above the prior limit"])
 async def test_after_a_kill_no_limit_above_the_prior_one_is_ours(tmp_path: Path, live_w: float) -> None:
     gpu = limited_gpu(live_w)
-    journal = journal_of(tmp_path, gpu, PRIOR_W, 200.0, is_confirmed=False)
+    journal = await journal_of(tmp_path, gpu, PRIOR_W, 200.0, is_confirmed=False)
     assert (await restored(gpu, journal)).code == "untouched"
     assert gpu.history == []
 
 
 async def test_a_kill_after_a_clamped_restore_leaves_a_limit_that_is_ours(tmp_path: Path) -> None:
     gpu = limited_gpu()
-    journal = journal_of(tmp_path, gpu, 200.0, prior_w=400.0)
+    journal = await journal_of(tmp_path, gpu, 200.0, prior_w=400.0)
     gpu.set_externally(300.0)  # the prior limit, within what the new driver accepts; the kill came before the strike
     assert (await restored(gpu, journal)).code == "restored"
 

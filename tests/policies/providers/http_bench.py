@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from policies.providers.base import SignalError
 from policies.providers.http import HttpClient
-from publishers.shared.secret_file import Secret
+from publishers.shared.files.secret_file import Secret
 from tests.policies.providers.fakes.api import FakeApi
 
 TOKEN = "t0k/en+of=mine"

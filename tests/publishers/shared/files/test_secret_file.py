@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from publishers.shared.secret_file import Secret, read_secret
+from publishers.shared.files.secret_file import Secret, read_secret
 
 WORD = 's3cr3t/+ "&é'
 

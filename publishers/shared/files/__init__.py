@@ -1,0 +1,1 @@
+"""Files: private to their owner, and on disks that may hang."""
