@@ -7,6 +7,7 @@ from typing import Final
 from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import HEARD, Notice
 from publishers.messages.topics import Topics
+from publishers.shared.printable import printable
 from publishers.training.paho_client import Connection
 from publishers.training.settings import Settings, has_loaded_cuda
 
@@ -64,4 +65,5 @@ class RunNotices:
         if notice.code == "no_gpu" and not has_loaded_cuda(MAPS):  # a training on the CPU has none to name
             return
         self._codes.add(notice.code)
-        _LOGGER.warning("rank %d: %s (%s, controller of %s)", notice.rank, notice.detail, notice.code, notice.node)
+        detail = printable(notice.detail)
+        _LOGGER.warning("rank %d: %s (%s, controller of %s)", notice.rank, detail, notice.code, notice.node)

@@ -123,7 +123,7 @@ def forget(database: DatabaseLocation, name: str, *, yes: bool) -> int:
     if not yes and not sys.stdin.isatty():
         raise ConfigError([f"forget {name}: there is no terminal to ask for confirmation: use --yes"])
     view = asyncio.run(_with_repository(database, lambda repository: _view(repository, name)))
-    question = f"Delete {name} and all that was learned from its runs ({ends_text(view)})? [y/N] "
+    question = f"Delete {printable(name)} and all that was learned from its runs ({ends_text(view)})? [y/N] "
     if not yes and input(question).strip().lower() not in {"y", "yes"}:
         print("nothing was deleted")
         return 0

@@ -6,11 +6,12 @@ import os
 import pty
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -180,6 +181,28 @@ def test_on_a_terminal_forgetting_asks_first(answer: bytes, is_forgotten: bool, 
     assert done.returncode == 0, done.stderr
     assert "Delete bert and all that was learned from its runs (1 run has ended)?" in done.stdout
     assert done.stdout.rstrip().endswith("bert was deleted" if is_forgotten else "nothing was deleted")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("jobs",), ("jobs", "--json"), ("show",), ("show", "--json"), ("forget", "--yes")]
+)
+def test_a_name_that_somebody_has_put_into_the_database_cannot_act_on_the_terminal(
+    arguments: tuple[str, ...], learned: Path
+) -> None:
+    evil = "a\x1b[2J\nnothing\x9b\u202e"
+    with closing(sqlite3.connect(learned / "policy.sqlite")) as database, database:
+        database.execute("UPDATE jobs SET name = ? WHERE name = 'bert'", (evil,))
+        database.execute("UPDATE trials SET job = ?, run = ? WHERE job = 'bert'", (evil, evil))
+    name = () if arguments[0] == "jobs" else (evil,)
+    done = subprocess.run(
+        [*GRIDCHASE, "policy", *arguments, *name, "--state-dir", str(learned)],
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(line.isprintable() for line in (done.stdout + done.stderr).decode().split("\n"))
+    assert rb"\x1b[2J" in done.stdout or rb"\u001b[2J" in done.stdout
 
 
 def test_where_no_service_has_run_the_database_is_not_made_by_looking(
