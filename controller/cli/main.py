@@ -52,7 +52,12 @@ _VERBS: Final = (
         "run the policy service, which learns batch sizes of recurring jobs, or show what it has learned",
     ),
     _Entry("broker", "broker", "run only a broker: mosquitto if it is installed, else the built-in one"),
-    _Entry("check", "check", "check GPUs, broker, signal and permissions; changes nothing"),
+    _Entry("check", "diagnostics.check", "check GPUs, broker, signal and permissions; changes nothing"),
+    _Entry(
+        "doctor",
+        "diagnostics.doctor",
+        "check what a training in this environment would use, and whether its messages arrive",
+    ),
     _Entry("signal", "signal", "show the grid signal: series, forecast with its interval, source, age, errors"),
     _Entry("replay", "replay.main", "evaluate policies on files: forecasts, batch sizes, power limits, profiles"),
     _Entry("restore", "restore", "restore every power limit that a killed controller left behind"),

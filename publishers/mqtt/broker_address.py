@@ -12,7 +12,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 DEFAULT_URL: Final = "mqtt://127.0.0.1:1883"
 _DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
-_BAD_CREDENTIALS: Final = (134, 135)
+BAD_CREDENTIALS: Final = (134, 135)
 """Bad user name or password, and not authorised: paho maps the CONNACK codes 4 and 5 of MQTT 3.1.1 to these."""
 
 
@@ -193,7 +193,7 @@ class BrokerAddress:
     def explain_refusal(self, reason: ReasonCode | int | None) -> ConnectionFault:
         """Return what it means that the broker answers CONNECT with this reason code of MQTT 5."""
         at = self.host_and_port
-        if (reason.value if isinstance(reason, ReasonCode) else reason) not in _BAD_CREDENTIALS:
+        if (reason.value if isinstance(reason, ReasonCode) else reason) not in BAD_CREDENTIALS:
             return ConnectionFault(kind=FaultKind.OTHER, problem=f"the broker at {at} refuses the connection: {reason}")
         if self.username:
             problem = f"the broker at {at} does not accept user {self.username!r} with this password"

@@ -48,6 +48,17 @@ BROKER_SETTINGS: Final = SettingNames(
     password="password=… or GRIDCHASE_PASSWORD_FILE",  # noqa: S106 — names, not a password
     ca_file="ca_file=… or GRIDCHASE_CA_FILE",
 )
+VARIABLES: Final[Mapping[str, Sequence[str]]] = {
+    "job": ("GRIDCHASE_JOB",),
+    "run": ("GRIDCHASE_RUN", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"),
+    "rank": ("RANK", "SLURM_PROCID"),
+    "gpus": ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
+    "broker": ("GRIDCHASE_BROKER",),
+    "user": ("GRIDCHASE_BROKER",),
+    "password": ("GRIDCHASE_PASSWORD_FILE", "GRIDCHASE_BROKER"),
+    "root": ("GRIDCHASE_ROOT",),
+}
+"""The variables that a setting may come from, the first that is set."""
 _MAX_PERIOD_S: Final = 3_600.0
 _NAME_RULE: Final = "must be 1 to 64 of A-Z a-z 0-9 . _ -"
 _ROOT: Final = re.compile(r"[^/#+\s\0][^#+\s\0]{0,127}(?<!/)\Z")

@@ -61,8 +61,8 @@ RULES: Final[dict[str, tuple[Access, Access, Access, Access]]] = {
     "node/<node>/plan/<user>/<job>/<run>": (NONE, WRITE_OWN_READ, NONE, NONE),
     "grid/<zone>/carbon": (NONE, READ_WRITE, NONE, READ),
     "grid/<zone>/price": (NONE, READ_WRITE, NONE, READ),
-    "user/<user>/probe/<random>": (READ_WRITE_OWN, NONE, NONE, NONE),
-    "node/<node>/probe/<random>": (NONE, READ_WRITE_OWN, NONE, NONE),
+    "user/<user>/probe/<random>": (NONE, NONE, NONE, NONE),
+    "node/<node>/probe/<random>": (NONE, NONE, NONE, NONE),
     "probe/<random>": (NONE, NONE, NONE, NONE),
 }
 """By topic below the root: what a training, a node, the policy service and the dashboard may do."""

@@ -3,12 +3,24 @@
 import argparse
 import asyncio
 import os
+import secrets
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from controller.cli.diagnostics.bus_routes import (
+    NODE,
+    PROBE_JOB,
+    TRAINING,
+    faults_of,
+    leaf_of,
+    node_routes,
+    probing,
+    training_routes,
+)
 from controller.cli.output import Terminal, print_json, shown
 from controller.cli.verb import add_configuration
 from controller.cli.wiring import backend_of, losses_of, opened_sources, read_password
@@ -28,9 +40,11 @@ from policies.providers.base import (
 from policies.providers.catalogue import Source
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, HOUR_S
-from publishers.messages.topics import escape_level
+from publishers.messages.topics import RunKey, Topics
+from publishers.mqtt.broker_address import BrokerAddress
 from publishers.mqtt.bus_config import BUS_SETTINGS
-from publishers.mqtt.client import probe_broker
+from publishers.mqtt.topic_probe import Party, RouteResult, probe_routes
+from publishers.training.settings import BROKER_SETTINGS, PublisherOptions, Settings, SettingsError, resolve
 
 CAP_SYS_ADMIN: Final = 21
 FETCH_TIMEOUT_S: Final = 45.0
@@ -102,7 +116,7 @@ async def _check(config: Config) -> tuple[list[GpuCheck], list[Finding]]:
     except BackendError as error:
         findings.append(Finding(what="driver", found="none", fault=str(error)))
     findings += [
-        await _check_broker(config),
+        *await _check_bus(config),
         *await _check_signal(config.signal, now_s=SystemClock().now_s()),
         _check_permission(config),
         _check_state(config),
@@ -135,21 +149,66 @@ async def _check_gpu(gpu: Gpu, config: Config) -> GpuCheck:
     return result
 
 
-async def _check_broker(config: Config) -> Finding:
+async def _check_bus(config: Config) -> list[Finding]:
+    """Send a message on each topic that this node and a training here use, and see who receives it."""
+    bus = config.bus
     try:
-        password = read_password(config.bus)
+        password = read_password(bus)
     except ConfigError as error:
-        return Finding(what="broker", found=config.bus.url, fault=str(error))
-    own = f"{config.bus.root}/node/{escape_level(config.node.name)}"  # elsewhere the rules of a site drop its probe
-    fault = await probe_broker(
-        config.bus.url,
-        username=config.bus.username,
-        password=password,
-        ca_file=config.bus.ca_file,
-        root=own,
-        setting_names=BUS_SETTINGS,
-    )
-    return Finding(what="broker", found=config.bus.url, fault=f"{config.bus.url}: {fault}" if fault else "")
+        return [Finding(what="broker", found=bus.url, fault=str(error))]
+    address = BrokerAddress(url=bus.url, username=bus.username, password=password, ca_file=bus.ca_file)
+    training, remark = _training_here(config)
+    key = training.key if training is not None else RunKey("nobody", PROBE_JOB, secrets.token_hex(6))
+    topics, signal = Topics(bus.root), config.signal
+    signal_leaf = {"energy": "", "price": "price"}.get(signal.kind, "carbon")
+    routes = node_routes(topics, config.node.name, key, zone=signal.topic_zone, signal=signal_leaf)
+    parties = [Party(name=NODE, address=address, names=BUS_SETTINGS)]
+    if training is not None:
+        routes += training_routes(training)
+        parties.append(Party(name=TRAINING, address=training.broker, names=BROKER_SETTINGS))
+    report = await asyncio.to_thread(probe_routes, parties, routes)
+    findings = [Finding(what="broker", found=bus.url, fault=_with_url(bus.url, report.faults.get(NODE, "")))]
+    if NODE in report.faults:
+        return findings
+    findings.append(_topics_of(NODE, report.results, topics))
+    if training is None:
+        findings.append(Finding(what=f"topics of {TRAINING}", found=f"not checked: {remark}"))
+    elif TRAINING in report.faults:
+        findings.append(Finding(what=f"topics of {TRAINING}", found="none", fault=report.faults[TRAINING]))
+    else:
+        findings.append(_topics_of(TRAINING, report.results, topics))
+    return findings
+
+
+def _training_here(config: Config) -> tuple[Settings | None, str]:
+    """Return how a training on this machine connects, as far as this environment tells; else None, and why."""
+    is_told = bool(os.environ.get("GRIDCHASE_BROKER"))
+    if not is_told and config.bus.username:
+        return None, (
+            "set GRIDCHASE_BROKER and GRIDCHASE_PASSWORD_FILE as a training here has them, or run "
+            "`gridchase doctor` as one"
+        )
+    options = PublisherOptions(job=PROBE_JOB, run=PROBE_JOB, rank=0, world_size=1, gpus=[])
+    if not is_told:
+        options |= PublisherOptions(broker=config.bus.url, root=config.bus.root)
+    try:
+        return probing(resolve(os.environ, **options)), ""
+    except SettingsError as error:
+        return None, str(error)
+
+
+def _topics_of(writer: str, results: Sequence[RouteResult], topics: Topics) -> Finding:
+    own = [result for result in results if result.route.writer == writer]
+    faults = faults_of(own, topics)
+    unproven = sorted({leaf_of(result.route.topic, topics) for result in own if not result.is_proven})
+    found = f"{sum(result.is_proven for result in own)} of {len(own)} arrive or are accepted"
+    if unproven:
+        found += f"; the broker does not tell about {', '.join(unproven)}, which nobody here may read"
+    return Finding(what=f"topics of {writer}", found=found, fault="\n".join(faults))
+
+
+def _with_url(url: str, fault: str) -> str:
+    return f"{url}: {fault}" if fault else ""
 
 
 async def _check_signal(config: SignalConfig, *, now_s: float) -> list[Finding]:

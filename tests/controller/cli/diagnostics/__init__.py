@@ -1,0 +1,1 @@
+"""The verbs that find out what is wrong."""

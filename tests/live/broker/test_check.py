@@ -1,0 +1,128 @@
+"""`gridchase check` on real brokers: what reaches its reader, what the rules swallow, and who is named for it."""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from controller.cli.main import main
+from publishers.mqtt.embedded_broker import embedded_broker
+from tests.live.broker.site import PASSWORD, SiteBroker, site_broker
+from tests.live.conftest import Mosquitto
+from tests.live.subscriber import Subscriber
+
+pytestmark = pytest.mark.live
+CONTROLLER, TRAINING = "topics of the controller", "topics of the training"
+USERS = {"trainings": ["alice", "alice.smith"], "nodes": ["gpu01", "gpu.02"]}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """What `gridchase check --json` has printed."""
+
+    faults: list[str]
+    found: Mapping[str, str]
+
+
+@pytest.fixture
+def check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Report]:
+    def run(url: str, *settings: str) -> Report:
+        fixed = ["gpu.backend=simulation", f"node.state_dir={tmp_path / 'state'}", f"bus.url={url}"]
+        main(["check", "--json", *(word for setting in (*fixed, *settings) for word in ("--set", setting))])
+        report = msgspec.json.decode(capsys.readouterr().out)
+        return Report(report["faults"], {finding["what"]: finding["found"] for finding in report["findings"]})
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SiteBroker]:
+    with site_broker(tmp_path_factory.mktemp("site"), USERS) as site:
+        yield site
+
+
+@pytest.fixture
+def password_file(tmp_path: Path) -> Path:
+    file = tmp_path / "password"
+    file.touch(0o600)
+    file.write_text(PASSWORD)
+    return file
+
+
+@pytest.fixture
+def check_site(
+    check: Callable[..., Report], site: SiteBroker, password_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Report]:
+    """Return the check of a node and a training user at the site."""
+
+    def run(*, node: str = "gpu01", user: str = "alice") -> Report:
+        monkeypatch.setenv("GRIDCHASE_BROKER", site.url("trainings").replace("//", f"//{user}@"))
+        monkeypatch.setenv("GRIDCHASE_PASSWORD_FILE", str(password_file))
+        monkeypatch.setenv("GRIDCHASE_CA_FILE", str(site.ca_file))
+        bus = [f"bus.username={node}", f"bus.password_file={password_file}", f"bus.ca_file={site.ca_file}"]
+        return check(site.url("nodes"), f"node.name={node}", *bus)
+
+    return run
+
+
+def test_everything_arrives_through_a_broker_of_one_machine(check: Callable[..., Report], broker: Mosquitto) -> None:
+    report = check(broker.url)
+    assert report.faults == []
+    assert report.found[CONTROLLER] == "8 of 8 arrive or are accepted"
+    assert report.found[TRAINING] == "6 of 6 arrive or are accepted"
+
+
+def test_nothing_stays_retained_on_the_broker(check: Callable[..., Report], broker: Mosquitto) -> None:
+    check(broker.url)
+    listener = Subscriber(broker.port)
+    listener.close()
+    assert listener.seen == []
+
+
+def test_a_node_and_a_training_user_of_the_site_reach_each_other(check_site: Callable[..., Report]) -> None:
+    report = check_site()
+    assert report.faults == []
+    assert report.found[TRAINING] == "6 of 6 arrive or are accepted"
+
+
+def test_a_training_user_whom_the_rules_do_not_fit_is_told(check_site: Callable[..., Report]) -> None:
+    report = check_site(user="alice.smith")
+    (status,) = [fault for fault in report.faults if "/status: " in fault]
+    assert "user/alice~2esmith/" in status
+    assert "the training may not publish it" in status
+    assert "no run is seen" in status
+
+
+def test_a_node_whom_the_rules_do_not_fit_is_told(check_site: Callable[..., Report]) -> None:
+    faults = check_site(node="gpu.02").faults
+    assert any("node/gpu~2e02/gpu/" in fault and "the controller may not publish it" in fault for fault in faults)
+
+
+def test_a_wrong_password_of_the_training_is_told(
+    check_site: Callable[..., Report], password_file: Path, site: SiteBroker
+) -> None:
+    password_file.write_text("wrong")
+    (fault,) = check_site().faults
+    assert "does not accept user" in fault
+    assert str(site.ports["nodes"]) in fault
+
+
+def test_without_credentials_of_a_training_only_the_node_is_checked(
+    check: Callable[..., Report], site: SiteBroker, password_file: Path
+) -> None:
+    bus = ["bus.username=gpu01", f"bus.password_file={password_file}", f"bus.ca_file={site.ca_file}"]
+    report = check(site.url("nodes"), "node.name=gpu01", *bus)
+    assert report.faults == []
+    assert report.found[TRAINING].startswith("not checked: set GRIDCHASE_BROKER")
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # amqtt forgets to close who speaks MQTT 5
+async def test_everything_arrives_through_the_built_in_broker(check: Callable[..., Report]) -> None:
+    async with embedded_broker(prefer="amqtt") as running:
+        report = await asyncio.to_thread(check, running.url)
+    assert report.faults == []
