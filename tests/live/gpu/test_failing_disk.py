@@ -103,9 +103,7 @@ def test_a_full_or_read_only_disk_keeps_no_limit_after_a_kill(
     assert node.limit_w == PRIOR_W - 40.5
 
 
-def test_a_disk_that_fills_up_under_a_limit_gives_it_back_and_a_free_one_takes_it_again(
-    node: LiveNode, small_disk: Path
-) -> None:
+def test_a_disk_that_fills_up_gives_the_limit_back_until_there_is_room_again(node: LiveNode, small_disk: Path) -> None:
     controller = node.controller()
     node.training(300.0)
     wait_for(node, lambda: node.limit_w < PRIOR_W)
