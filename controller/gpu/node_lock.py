@@ -20,6 +20,7 @@ from publishers.shared.files.private_dir import UnsafeDirectoryError, make_priva
 
 FILE_NAME: Final = "controller.lock"
 RUN_DIR: Final = Path("/run/gridchase")
+LOCKS: Final = Path("/proc/locks")
 DISK_TIMEOUT_S: Final = 1.0
 """A disk that hangs must not delay what is to be restored."""
 _REMEDY: Final = "set node.state_dir to a local directory that can be written"
@@ -119,6 +120,32 @@ class NodeLock:
         with suppress(OSError):  # it only tells others who holds the lock
             copy = os.dup(fd)  # where the disk hangs, the thread must not write to what has this number later
             call_in_time(lambda: _write_pid(copy), timeout_s=DISK_TIMEOUT_S)
+
+
+def lock_holders(state_dir: Path, gpu_uuids: Iterable[str]) -> dict[str, int]:
+    """Return which process holds the lock of each GPU that is locked, by UUID, without taking any lock.
+
+    The kernel's list tells; a process of another pid namespace is 0.
+    """
+    holders: dict[str, int] = {}
+    locked = _locked_inodes()
+    for uuid in gpu_uuids:
+        for folder in (*_run_dirs(), state_dir):
+            with suppress(OSError):
+                inode = (folder / f"{uuid}.lock").lstat().st_ino
+                if inode in locked:
+                    holders.setdefault(uuid, locked[inode])
+    return holders
+
+
+def _locked_inodes() -> dict[int, int]:
+    """Return the process that holds the flock of each inode; of inodes that several devices have, one of them."""
+    try:
+        lines = LOCKS.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return {}
+    words = [line.split() for line in lines if " FLOCK " in line and "->" not in line]
+    return {int(each[5].rpartition(":")[2]): int(each[4]) for each in words}
 
 
 def _run_dirs() -> tuple[Path, ...]:

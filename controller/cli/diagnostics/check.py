@@ -28,6 +28,7 @@ from controller.clock import SystemClock
 from controller.config import Config, SignalConfig, load_config
 from controller.errors import BackendError, ConfigError, GpuError, JournalError
 from controller.gpu.journal import Journal
+from controller.gpu.node_lock import lock_holders
 from controller.http import NO_GPU
 from controller.ports import Gpu
 from policies.providers.base import (
@@ -120,6 +121,7 @@ async def _check(config: Config) -> tuple[list[GpuCheck], list[Finding]]:
         *await _check_signal(config.signal, now_s=SystemClock().now_s()),
         _check_permission(config),
         _check_state(config),
+        *_check_locks(config, [gpu.uuid for gpu in gpus]),
     ]
     return gpus, findings
 
@@ -286,6 +288,34 @@ def _check_state(config: Config) -> Finding:
         return Finding(what="state", found=str(state_dir), fault="; ".join(journal.damage))
     held = journal.entries
     return Finding(what="state", found=f"{state_dir}: {len(held)} limits held" if held else str(state_dir))
+
+
+def _check_locks(config: Config, gpu_uuids: Sequence[str]) -> list[Finding]:
+    """Check who holds the GPUs: a controller may, anything else keeps them from one."""
+    if config.gpu.backend != "nvml":
+        return []
+    holders = lock_holders(Path(config.node.state_dir), gpu_uuids)
+    found = [f"process {pid} ({_command(pid)})" for pid in sorted(set(holders.values()))]
+    faults = [
+        f"{uuid}: locked by process {pid} ({_command(pid)}), which is not gridchase: a controller leaves this GPU out"
+        for uuid, pid in holders.items()
+        if not _is_gridchase(_command(pid))
+    ]
+    return [Finding(what="locks", found=", ".join(found) or "free", fault="\n".join(faults))]
+
+
+def _is_gridchase(command: str) -> bool:
+    words = command.split()
+    return any(Path(word).name == "gridchase" for word in words) or words[1:3] == ["-m", "controller"]
+
+
+def _command(pid: int) -> str:
+    """Return the command line of a process, or "unknown"."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return "unknown"
+    return b" ".join(words).decode(errors="replace").strip() or "unknown"
 
 
 def _capabilities() -> int:

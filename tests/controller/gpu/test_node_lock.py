@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from controller.errors import JournalError, NodeLockedError
-from controller.gpu.node_lock import FILE_NAME, NodeLock
+from controller.gpu.node_lock import FILE_NAME, NodeLock, lock_holders
 
 GPU = "GPU-8f6d1c7e-52f5-4f0e-9a9d-0b1c2d3e4f50"
 
@@ -116,3 +116,18 @@ def test_a_gpu_that_cannot_be_locked_at_all_is_a_fault(tmp_path: Path, run_dir: 
     with NodeLock(tmp_path / "state") as lock:
         assert lock.lock_gpus([GPU]) == {}
         assert f"{GPU}: cannot be locked" in lock.fault
+
+
+def test_who_holds_a_gpu_is_told_without_taking_its_lock(tmp_path: Path) -> None:
+    with NodeLock(tmp_path) as lock:
+        assert lock_holders(tmp_path, [GPU]) == {}
+        lock.lock_gpus([GPU])
+        assert lock_holders(tmp_path, [GPU, f"{GPU}-other"]) == {GPU: os.getpid()}
+    assert lock_holders(tmp_path, [GPU]) == {}
+
+
+def test_without_the_list_of_the_kernel_no_holder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.gpu.node_lock.LOCKS", tmp_path / "missing")
+    with NodeLock(tmp_path) as lock:
+        lock.lock_gpus([GPU])
+        assert lock_holders(tmp_path, [GPU]) == {}

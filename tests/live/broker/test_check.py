@@ -10,7 +10,7 @@ import pytest
 
 from controller.cli.main import main
 from publishers.mqtt.embedded_broker import embedded_broker
-from tests.live.broker.site import PASSWORD, SiteBroker, site_broker
+from tests.live.broker.site import SiteBroker, password_of, site_broker
 from tests.live.conftest import Mosquitto
 from tests.live.subscriber import Subscriber
 
@@ -44,25 +44,26 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SiteBroker]:
         yield site
 
 
-@pytest.fixture
-def password_file(tmp_path: Path) -> Path:
-    file = tmp_path / "password"
+def written(file: Path, password: str) -> Path:
+    """Write a password file that nobody else can read."""
     file.touch(0o600)
-    file.write_text(PASSWORD)
+    file.write_text(password)
     return file
 
 
 @pytest.fixture
 def check_site(
-    check: Callable[..., Report], site: SiteBroker, password_file: Path, monkeypatch: pytest.MonkeyPatch
+    check: Callable[..., Report], site: SiteBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Report]:
     """Return the check of a node and a training user at the site."""
 
-    def run(*, node: str = "gpu01", user: str = "alice") -> Report:
+    def run(*, node: str = "gpu01", user: str = "alice", password: str = "") -> Report:
+        node_file = written(tmp_path / "node-password", password_of(node))
+        user_file = written(tmp_path / "user-password", password or password_of(user))
         monkeypatch.setenv("GRIDCHASE_BROKER", site.url("trainings").replace("//", f"//{user}@"))
-        monkeypatch.setenv("GRIDCHASE_PASSWORD_FILE", str(password_file))
+        monkeypatch.setenv("GRIDCHASE_PASSWORD_FILE", str(user_file))
         monkeypatch.setenv("GRIDCHASE_CA_FILE", str(site.ca_file))
-        bus = [f"bus.username={node}", f"bus.password_file={password_file}", f"bus.ca_file={site.ca_file}"]
+        bus = [f"bus.username={node}", f"bus.password_file={node_file}", f"bus.ca_file={site.ca_file}"]
         return check(site.url("nodes"), f"node.name={node}", *bus)
 
     return run
@@ -101,18 +102,16 @@ def test_a_node_whom_the_rules_do_not_fit_is_told(check_site: Callable[..., Repo
     assert any("node/gpu~2e02/gpu/" in fault and "the controller may not publish it" in fault for fault in faults)
 
 
-def test_a_wrong_password_of_the_training_is_told(
-    check_site: Callable[..., Report], password_file: Path, site: SiteBroker
-) -> None:
-    password_file.write_text("wrong")
-    (fault,) = check_site().faults
-    assert "does not accept user" in fault
-    assert str(site.ports["nodes"]) in fault
+def test_a_wrong_password_of_the_training_is_told(check_site: Callable[..., Report], site: SiteBroker) -> None:
+    (fault,) = check_site(password="wrong").faults
+    assert "does not accept user 'alice' with this password" in fault
+    assert str(site.ports["trainings"]) in fault
 
 
 def test_without_credentials_of_a_training_only_the_node_is_checked(
-    check: Callable[..., Report], site: SiteBroker, password_file: Path
+    check: Callable[..., Report], site: SiteBroker, tmp_path: Path
 ) -> None:
+    password_file = written(tmp_path / "password", password_of("gpu01"))
     bus = ["bus.username=gpu01", f"bus.password_file={password_file}", f"bus.ca_file={site.ca_file}"]
     report = check(site.url("nodes"), "node.name=gpu01", *bus)
     assert report.faults == []

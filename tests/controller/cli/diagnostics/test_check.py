@@ -1,5 +1,6 @@
 """`gridchase check` in this process: what it finds, and that each fault makes its exit code 1."""
 
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from controller.cli.main import main
 from controller.errors import GpuLostError
+from controller.gpu.node_lock import NodeLock
 from controller.ports import Backend
 from tests.fakes import FakeBackend, FakeGpu
 
@@ -77,3 +79,19 @@ def test_an_unusable_signal_file_is_a_fault(check: Check, tmp_path: Path) -> Non
     (tmp_path / "day.csv").write_text("timestamp,gco2_per_kwh\n" + "0" * 140_000, encoding="utf-8")
     report = check("signal.kind=carbon", f'signal.provider=[{{name="csv", zone="DE", path="{tmp_path / "day.csv"}"}}]')
     assert "day.csv:2: field larger than field limit" in found(report, "signal (carbon, 1 of 1)")["fault"]
+
+
+def test_a_process_that_keeps_a_gpu_from_the_controller_is_named(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.gpu.node_lock.RUN_DIR", tmp_path / "run")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "")
+    gpu = FakeGpu()
+    with NodeLock(tmp_path) as lock:
+        lock.lock_gpus([gpu.uuid])
+        report = check("gpu.backend=nvml", backend=FakeBackend([gpu]))
+    (fault,) = [fault for fault in report["faults"] if "locked by process" in fault]
+    assert f"{gpu.uuid}: locked by process {os.getpid()} (" in fault
+    assert "which is not gridchase" in fault
+    free = check("gpu.backend=nvml", backend=FakeBackend([gpu]))
+    assert found(free, "locks") == {"what": "locks", "found": "free", "fault": ""}
