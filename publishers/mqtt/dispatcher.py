@@ -14,6 +14,7 @@ import aiomqtt
 from paho.mqtt.client import topic_matches_sub
 
 from publishers.messages.codec import MAX_MESSAGE_BYTES
+from publishers.messages.topics import MAX_TOPIC_LENGTH
 from publishers.shared.log_once import LogLimiter
 
 Handler = Callable[[str, bytes], None]
@@ -101,8 +102,9 @@ class Dispatcher:
     def _matching(self, topic: str) -> tuple[Subscription, ...]:
         matching = self._matches.get(topic)
         if matching is None:
+            matching = tuple(item for item in self._subscriptions if topic_matches_sub(item.topic_filter, topic))
             if len(self._matches) >= _MAX_CACHED_TOPICS:
                 self._matches.clear()
-            matching = tuple(item for item in self._subscriptions if topic_matches_sub(item.topic_filter, topic))
-            self._matches[topic] = matching
+            if len(topic) <= MAX_TOPIC_LENGTH:  # a topic may have 64 KiB
+                self._matches[topic] = matching
         return matching

@@ -6,6 +6,7 @@ from typing import Final
 
 from publishers.shared.recent_dict import RecentDict
 
+_MAX_KEY_CHARACTERS: Final = 256
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -95,5 +96,5 @@ class InvalidMessages:
     def add(self, topic: str, fault: str) -> None:
         """Count a message, and log it unless its topic, or many others, had a line within the last minute."""
         self.n_messages += 1
-        if self.limiter.allows(topic):
+        if self.limiter.allows(topic[:_MAX_KEY_CHARACTERS]):
             _LOGGER.warning("%.120s: invalid message dropped: %.300s", topic, fault)

@@ -54,6 +54,15 @@ def test_a_handler_gets_only_what_matches_its_filter(topic_filter: str, topic: s
     assert seen == [topic] * matches
 
 
+def test_a_flood_of_endless_topics_is_heard_and_not_kept() -> None:
+    dispatcher, seen = Dispatcher(), list[int]()
+    dispatcher.add("job/+/status", lambda topic, _: seen.append(len(topic)), qos=0)
+    for number in range(10_000):
+        dispatcher.dispatch(f"job/{number}{'x' * (60_000 if number % 10 == 0 else 0)}/status", b"")
+    assert len(seen) == 10_000
+    assert sum(map(len, dispatcher._matches)) < 1_000_000
+
+
 def test_a_message_goes_once_to_each_matching_subscription() -> None:
     dispatcher, seen = Dispatcher(), list[str]()
     dispatcher.add("job/#", lambda _, __: seen.append("job/#"), qos=0)

@@ -41,9 +41,11 @@ def test_a_flood_of_topics_takes_bounded_memory_and_few_lines(caplog: pytest.Log
     assert len(caplog.records) == 10 * invalid.limiter.MAX_LINES
 
 
-def test_long_topics_and_faults_make_short_lines(caplog: pytest.LogCaptureFixture) -> None:
-    InvalidMessages(Clock()).add("t" * 10_000, "f" * 10_000)
+def test_long_topics_and_faults_make_short_lines_and_are_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    invalid = InvalidMessages(Clock())
+    invalid.add("t" * 60_000, "f" * 10_000)
     assert len(caplog.records[0].getMessage()) < 500
+    assert max(len(str(key)) for key in invalid.limiter._logged_at_s) <= 256
 
 
 def test_a_clock_that_was_stepped_back_does_not_silence_a_topic(caplog: pytest.LogCaptureFixture) -> None:
