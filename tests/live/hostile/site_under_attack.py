@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,10 +21,13 @@ from tests.live.hostile.world import JOB, MARK, NODE, ROOT, RUN, TENANT, VICTIM,
 from tests.live.nvml_stub.machine import StubMachine
 
 PRIOR_W: Final = 300.0
+PLANNED_W: Final = 220.0
 MAX_EXTRA_SLOWDOWN: Final = 0.002
 MAX_LOG_BYTES: Final = 200_000
 """That an attempt may add to the controller's log."""
 _SAMPLE_S: Final = 0.02
+_STEADY_S: Final = 6.0
+"""After which the curve is not measured any further."""
 _START_TIMEOUT_S: Final = 120.0
 _ENDING_TIMEOUT_S: Final = 60.0
 _OBSERVERS: Final = {VICTIM: "trainings", "gpu02": "nodes", "policy": "services", "dashboard": "services"}
@@ -36,8 +40,9 @@ _SETTINGS: Final = {
     "plan.max_slowdown": "1.3",
     "energy.period_s": "0.5",
     "node.name": NODE,
-    # Once planned, only an attack can change the limit; and one that drowns the job out for ten seconds does.
-    "plan.min_dwell_s": "3600",
+    # The plan is this floor, whatever the last digits of the curve, so that only an attack can change the limit; one
+    # that drowns the job out for ten seconds does.
+    "gpu.min_power_limit_w": str(PLANNED_W),
     "job.lease_s": "10",
 }
 
@@ -76,6 +81,10 @@ class Samples:
     def limits_w(self) -> list[float]:
         """Return which limits the honest job's GPU had [W]."""
         return sorted({limit_w for limit_w, _, _ in self._samples})
+
+    def last_limit_w(self) -> float:
+        """Return the limit that the honest job's GPU has in the end [W]."""
+        return self._samples[-1][0]
 
     def other_limits_w(self) -> list[float]:
         """Return which limits the other GPU had [W]."""
@@ -121,6 +130,7 @@ class SiteUnderAttack:
             "node.state_dir": str(self.directory / "state"),
             "http.port": str(self._http_port),
         }
+        self._controller_started_s = time.time()
         words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         return self._start("controller.log", "-m", "controller", "controller", *words)
 
@@ -136,7 +146,7 @@ class SiteUnderAttack:
         slowdown_ratio = 1 - samples.iterations_per_s() / self.prior_iterations_per_s
         if slowdown_ratio > usual_slowdown_ratio + MAX_EXTRA_SLOWDOWN:
             faults.append(f"the honest job is {100 * (slowdown_ratio - usual_slowdown_ratio):.2f} points slower")
-        if samples.limits_w()[-1] >= PRIOR_W:
+        if samples.last_limit_w() >= PRIOR_W:
             faults.append("the honest job's limit was given back")
         if samples.other_limits_w() != [PRIOR_W]:
             faults.append(f"the other GPU had {samples.other_limits_w()} W")
@@ -159,9 +169,15 @@ class SiteUnderAttack:
 
     def wait_for_the_plan(self) -> None:
         """Wait until the controller has measured the job and plans."""
+
+        def is_planned() -> bool:
+            last = _last(dashboard, "/limit")
+            is_new = last.get("time_s", 0.0) > self._controller_started_s
+            return bool(is_new and last["power_limit_w"] == PLANNED_W and time.time() - last["time_s"] > _STEADY_S)
+
         with self.site.client("services", "dashboard") as dashboard:
-            dashboard.subscribe(f"{ROOT}/node/{NODE}/gpu/+/limit")
-            wait_until(lambda: str(_last(dashboard, "/limit").get("reason")).startswith("slowdown"), _START_TIMEOUT_S)
+            dashboard.subscribe(f"{ROOT}/node/{NODE}/gpu/{self.machine.gpu(0).uuid}/limit")
+            wait_until(is_planned, _START_TIMEOUT_S)
 
     @property
     def log_file(self) -> Path:
@@ -238,7 +254,7 @@ class SiteUnderAttack:
         given_back = self.machine.gpu(0).requested_power_limit_w == PRIOR_W
         self.controller = self.start_controller()
         try:
-            wait_until(lambda: self.machine.gpu(0).requested_power_limit_w < PRIOR_W, _START_TIMEOUT_S)
+            self.wait_for_the_plan()
         except TimeoutError:
             return ["the controller holds no limit after a restart"]
         return [] if code == 0 and given_back else [f"the controller ended with {code}, limit given back: {given_back}"]
