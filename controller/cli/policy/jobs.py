@@ -25,6 +25,7 @@ from policies.service.errors import UnknownJobError
 from policies.service.records import JobExport, Trial
 from policies.service.store.store import open_store
 from policies.service.trials.jobs import JobRepository
+from publishers.shared.files.private_dir import make_private_dir
 from publishers.shared.printable import printable
 
 T = TypeVar("T")
@@ -170,7 +171,7 @@ async def opened_repository(database: DatabaseLocation, *, may_create: bool = Fa
     if (file := database.missing_file) is not None and not may_create:
         raise ControllerError(f"{file}: there is no database: did the service run with this --config and --state-dir?")
     if may_create and not database.config.store.url:
-        database.state_dir.mkdir(parents=True, exist_ok=True)
+        make_private_dir(database.state_dir)
     async with open_store(database.url, password=password, timeout_s=database.config.store.timeout_s) as store:
         yield JobRepository(store, database.config.learning)
 

@@ -18,6 +18,7 @@ from controller.stop_signals import stopped_by_signals
 from policies.service.app import run_service
 from policies.service.config import PolicyConfig
 from policies.service.http import own_token
+from publishers.shared.files.private_dir import UnsafeDirectoryError, make_private_dir
 
 if TYPE_CHECKING:
     from controller.cli.verb import Verbs
@@ -72,7 +73,9 @@ def serve(config: PolicyConfig, state_dir: Path) -> int:
     """Run the policy service until a stop signal."""
     _LOGGER.info("configuration: %s", config_line(config))
     try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_dir(state_dir)
+    except UnsafeDirectoryError as error:
+        raise ConfigError([f"--state-dir {state_dir}: {error.strerror}"]) from error
     except OSError as error:
         raise ConfigError([f"--state-dir {state_dir}: cannot be created: {error.strerror}"]) from error
 

@@ -22,6 +22,7 @@ import msgspec
 from policies.service.bus.events import RunEvent, merge
 from policies.service.errors import PolicyError, StoreUnavailableError, UnknownTrialError
 from policies.service.trials.repository import TrialRepository
+from publishers.shared.files.private_dir import make_private_file
 from publishers.shared.log_once import FaultLog
 from publishers.shared.worker_thread import WorkerThreads
 
@@ -133,9 +134,7 @@ class SpoolFile:
 
     def _open(self) -> sqlite3.Connection:
         """Return a connection; nothing is written if the table exists: a full or read-only disk can be read."""
-        if not self._path.exists():
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._path.touch(mode=0o600)
+        make_private_file(self._path)
         connection = sqlite3.connect(self._path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         try:
             connection.execute(f"PRAGMA max_page_count = {self._max_pages}")

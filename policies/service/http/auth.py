@@ -14,7 +14,6 @@ import hashlib
 import hmac
 import logging
 import re
-import stat
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -54,7 +53,6 @@ class WriteTokens:
         self._stamp: tuple[int, int, int, int] | None = None
         self._owners: tuple[tuple[bytes, str], ...] = ()
         self._log = FaultLog(_LOGGER, recovered=f"{path}: its tokens are accepted again", level=logging.ERROR)
-        self._public = FaultLog(_LOGGER)
         self._refresh()
 
     @property
@@ -80,8 +78,6 @@ class WriteTokens:
             if stamp != self._stamp:
                 self._owners = tuple(self._read())
                 self._stamp = stamp
-                is_public = found.st_mode & stat.S_IROTH
-                self._public.report(f"{self._path}: every user can read its tokens: chmod o-r it" if is_public else "")
             fault = "" if self._owners else f"{self._path}: holds no token"
         except OSError as error:
             self._owners, self._stamp, fault = (), None, f"{self._path}: {error.strerror}"

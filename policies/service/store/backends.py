@@ -6,7 +6,6 @@ SQLite driver sends every step of every statement to a thread and back: some six
 
 import asyncio
 import importlib.util
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from policies.service.errors import RequestError, StoreUnavailableError
+from publishers.shared.files.private_dir import make_private_file
 from publishers.shared.worker_thread import WorkerThreads
 
 N_READERS: Final = 4
@@ -114,11 +114,9 @@ def _transact(engine: Engine, work: Callable[[Connection], Result]) -> Result:
 
 
 def _make_file(path: Path) -> None:
-    """Make an empty file, for its owner alone, where there is none."""
+    """Make an empty file where there is none; it is for its owner alone."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        make_private_file(path)
     except OSError as error:
         mend = "check the directory, its owner and its space"
         raise StoreUnavailableError(f"{path}: {error.strerror}; {mend}") from error

@@ -1,5 +1,6 @@
 """Directories and files that nobody else may write or read, whatever the umask; a planted link is never followed."""
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -48,7 +49,7 @@ def unsafe_dir_fault(path: Path) -> str:
     """
     link, status, user = path.lstat(), path.stat(), os.geteuid()
     if not stat.S_ISDIR(status.st_mode):
-        raise NotADirectoryError(20, "is no directory", str(path))
+        raise NotADirectoryError(errno.ENOTDIR, "is no directory", str(path))
     for owner in {link.st_uid, status.st_uid} - {0, user}:
         return f"belongs to user {owner}, who could write what it holds; use a directory of your own"
     if status.st_mode & _OTHERS_WRITE and (user == 0 or status.st_uid != user):
@@ -68,7 +69,28 @@ def open_private(path: Path, flags: int) -> int:
         return fd
     os.close(fd)
     what = f"belongs to user {status.st_uid}" if stat.S_ISREG(status.st_mode) else "is no regular file"
-    raise PermissionError(1, what, str(path))
+    raise PermissionError(errno.EPERM, what, str(path))
+
+
+def make_private_file(path: Path) -> None:
+    """Create an empty file, 0600, where it is missing; take an existing one of ours away from others.
+
+    For files that a library opens by their name. The directory is made where it is missing.
+
+    Raises:
+        OSError: it cannot be created, or it is, or a link in its place is, another user's.
+    """
+    if not path.parent.is_dir():
+        make_private_dir(path.parent)
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
+    except FileExistsError:
+        status = path.stat()
+        for owner in {path.lstat().st_uid, status.st_uid} - {0, os.geteuid()}:
+            raise PermissionError(errno.EPERM, f"belongs to user {owner}", str(path)) from None
+        if status.st_uid == os.geteuid() and status.st_mode & _OTHERS:
+            with suppress(OSError):  # a read-only file system
+                path.chmod(FILE_MODE)
 
 
 def _create(path: Path, mode: int) -> None:

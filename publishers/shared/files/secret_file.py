@@ -7,8 +7,11 @@
 
 import html
 import json
+import logging
 import os
 import re
+import shlex
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -16,6 +19,9 @@ from urllib.parse import quote, quote_plus
 
 MAX_CHARACTERS: Final = 1 << 20
 """A longer file is a mistake, or a device that never ends."""
+MAX_TOLD: Final = 256
+_TOLD: Final[set[str]] = set()
+_LOGGER = logging.getLogger(__name__)
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
@@ -52,7 +58,7 @@ class Secret:
 
 
 def read_secret_file(key: str, file: str) -> str:
-    """Return what a file of one secret holds, without white space around it.
+    """Return what a file of one secret holds, without white space around it; one that others can read is told once.
 
     Args:
         key: the setting that names the file, for the message, such as `bus.password_file`.
@@ -63,6 +69,7 @@ def read_secret_file(key: str, file: str) -> str:
     """
     try:
         with Path(file).open(encoding="utf-8") as text:
+            _tell_readers(key, file, os.fstat(text.fileno()))
             content = text.read(MAX_CHARACTERS + 1)
     except OSError as error:
         raise ValueError(f"{key} = {file!r}: {error.strerror}") from error
@@ -71,6 +78,16 @@ def read_secret_file(key: str, file: str) -> str:
     if len(content) > MAX_CHARACTERS:
         raise ValueError(f"{key} = {file!r}: is longer than {MAX_CHARACTERS:,} characters")
     return content.strip()
+
+
+def _tell_readers(key: str, file: str, status: os.stat_result) -> None:
+    """Warn, once for each file, that users who should not can read it."""
+    is_for_group = status.st_mode & stat.S_IRGRP and status.st_gid not in {0, os.getegid()}
+    if not stat.S_ISREG(status.st_mode) or not (status.st_mode & stat.S_IROTH or is_for_group) or file in _TOLD:
+        return
+    if len(_TOLD) < MAX_TOLD:
+        _TOLD.add(file)
+    _LOGGER.warning("%s = %r: other users of this machine can read it: chmod 600 %s", key, file, shlex.quote(file))
 
 
 def read_secret(*, key: str, file: str, variable: str, environment: Mapping[str, str] | None = None) -> Secret:

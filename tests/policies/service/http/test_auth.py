@@ -85,5 +85,5 @@ def test_a_file_that_everybody_can_read_is_told_once(
     tokens = WriteTokens(file)
     tokens.owner_of("first")
     assert [record.message for record in caplog.records] == [
-        f"{file}: every user can read its tokens: chmod o-r it"
+        f"http.token_file = {str(file)!r}: other users of this machine can read it: chmod 600 {file}"
     ] * n_warnings

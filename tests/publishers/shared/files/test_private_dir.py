@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from publishers.shared.files.private_dir import UnsafeDirectoryError, make_private_dir, open_private
+from publishers.shared.files.private_dir import UnsafeDirectoryError, make_private_dir, make_private_file, open_private
 
 NOBODY = 65_534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -98,3 +98,24 @@ def test_a_file_of_another_user_is_not_opened(tmp_path: Path) -> None:
     os.chown(tmp_path / "file", NOBODY, NOBODY)
     with pytest.raises(PermissionError, match="belongs to user 65534"):
         open_private(tmp_path / "file", os.O_RDONLY)
+
+
+@pytest.mark.usefixtures("umask")
+def test_a_file_for_a_library_is_for_its_owner_alone(tmp_path: Path) -> None:
+    (tmp_path / "old").touch(0o666)
+    (tmp_path / "old").chmod(0o666)
+    for name in ("old", "made/new"):
+        make_private_file(tmp_path / name)
+        assert mode(tmp_path / name) & 0o077 == 0
+    assert mode(tmp_path / "made") == 0o700
+
+
+@as_root
+def test_a_file_or_link_of_another_user_is_refused_for_a_library(tmp_path: Path) -> None:
+    (tmp_path / "real").touch(0o600)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    make_private_file(tmp_path / "link")
+    for name in ("real", "link"):
+        os.chown(tmp_path / name, NOBODY, NOBODY, follow_symlinks=False)
+        with pytest.raises(PermissionError, match="belongs to user 65534"):
+            make_private_file(tmp_path / name)

@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+import os
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from publishers.shared.files.secret_file import Secret, read_secret
+from publishers.shared.files.secret_file import Secret, read_secret, read_secret_file
 
 WORD = 's3cr3t/+ "&é'
 
@@ -121,3 +122,28 @@ def test_a_secret_in_place_of_a_variable_name_is_not_repeated(variable: str) -> 
 def test_a_variable_that_is_not_set_is_named(environment: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"^token_file is not set, and \$T: holds no token$"):
         read_secret(key="token", file="", variable="T", environment=environment)
+
+
+@pytest.mark.parametrize(("mode", "is_told"), [(0o600, False), (0o640, False), (0o644, True), (0o604, True)])
+def test_a_secret_that_others_can_read_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, *, is_told: bool
+) -> None:
+    path = tmp_path / "pass word"
+    path.write_text("s3cr3t")
+    path.chmod(mode)
+    for _ in range(3):
+        assert read_secret_file("bus.password_file", str(path)) == "s3cr3t"
+    assert len(caplog.messages) == is_told
+    if is_told:
+        assert caplog.messages[0].endswith(f"other users of this machine can read it: chmod 600 '{path}'")
+    assert "s3cr3t" not in caplog.text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_secret_of_another_group_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "password"
+    path.write_text("s3cr3t")
+    path.chmod(0o640)
+    os.chown(path, 0, 65_534)
+    read_secret_file("bus.password_file", str(path))
+    assert "chmod 600" in caplog.text
