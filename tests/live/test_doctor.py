@@ -86,3 +86,31 @@ def test_the_controller_that_hears_this_machine_is_named(
 def test_a_password_is_never_shown(broker: Mosquitto, find: Callable[[object], str]) -> None:
     _, report = doctor(broker.url.replace("//", "//alice:s3cret@"), None, "--job", "resnet50")
     assert "s3cret" not in find(report)
+
+
+def test_what_the_environment_holds_cannot_act_on_the_terminal() -> None:
+    environment = {
+        "PYTHONPATH": str(Path.cwd()),
+        "CUDA_VISIBLE_DEVICES": "GPU-\x1b[2J\u202e",
+        "SLURM_JOB_NAME": "\x9b2J",
+    }
+    result = subprocess.run(
+        [
+            sys.executable,
+            "-X",
+            "utf8",
+            "-c",
+            TRAINING_SIDE_ALONE,
+            "doctor",
+            "--job",
+            "j",
+            "--broker",
+            "mqtt://127.0.0.1:9",
+        ],
+        env=environment,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode == 1
+    assert all(line.isprintable() for line in (result.stdout + result.stderr).decode().split("\n"))

@@ -17,6 +17,7 @@ from publishers.messages.codec import DecodeError, Outgoing, decode, encode
 from publishers.messages.reports import HEARD, Notice
 from publishers.messages.topics import Topics
 from publishers.mqtt.topic_probe import Party, probe_routes, publish_and_wait
+from publishers.shared.printable import printable
 from publishers.training.settings import (
     BROKER_SETTINGS,
     VARIABLES,
@@ -133,13 +134,14 @@ def _print(found: list[Found], notes: list[str], faults: list[str], *, as_json: 
         report = {"settings": [asdict(each) for each in found], "notes": notes, "faults": faults}
         print(json.dumps(report, indent=2))
         return int(bool(faults))
-    width = max((len(each.value) for each in found), default=0)
-    for each in found:
-        print(f"{each.setting:<10}{each.value:<{width}}  ({each.source})")
+    values = [printable(each.value) for each in found]
+    width = max(map(len, values), default=0)
+    for each, value in zip(found, values, strict=True):
+        print(f"{each.setting:<10}{value:<{width}}  ({each.source})")
     for note in notes:
-        print(f"ok: {note}")
+        print(f"ok: {printable(note)}")
     for fault in faults:
-        print(f"wrong: {fault}")
+        print(f"wrong: {printable(fault)}")
     if not faults:
         print("nothing is wrong")
     return int(bool(faults))
