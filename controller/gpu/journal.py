@@ -174,8 +174,11 @@ class Journal:
         """Store the entry of a GPU, durably, before the GPU is written.
 
         Raises:
-            JournalError: the disk refuses, or does not answer; the GPU must not be written then.
+            JournalError: the disk refuses, or does not answer, or the entry could not be read again; the GPU must not
+                be written then.
         """
+        if fault := entry.fault() or _uuid_fault(gpu_uuid):
+            raise JournalError(f"{self.path}: the entry of {gpu_uuid} is not stored: {fault}")
         former = self.entries.get(gpu_uuid)
         self._set(gpu_uuid, entry)
         try:
@@ -272,7 +275,8 @@ def _encode_header(lines: list[bytes]) -> bytes:
 
 
 def _encode_line(gpu_uuid: str, entry: JournalEntry) -> bytes:
-    line = _Line(gpu=gpu_uuid, entry=entry)
+    whole = msgspec.convert(msgspec.to_builtins(entry), JournalEntry)  # 180 is written as 180.0, as it is read
+    line = _Line(gpu=gpu_uuid, entry=whole)
     checksum = _checksum(msgspec.json.encode(line))
     return msgspec.json.encode(msgspec.structs.replace(line, checksum=checksum)) + b"\n"
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import math
 import os
 import stat
 from contextlib import suppress
@@ -192,6 +193,24 @@ def entries() -> st.SearchStrategy[JournalEntry]:
 @given(st.dictionaries(st.from_regex(r"\AGPU-[a-f0-9-]{1,40}\Z"), entries(), max_size=4))
 def test_what_is_written_is_what_is_read(whole: dict[str, JournalEntry]) -> None:
     assert decode_journal(encode_journal(whole)) == (whole, [])
+
+
+async def test_whole_numbers_are_read_as_they_were_written(tmp_path: Path) -> None:
+    entry = JournalEntry(prior_power_limit_w=280, written_power_limits_w=(180, 200.0), written_at_s=1)
+    await Journal.read(tmp_path).record("GPU-1", entry)
+    assert Journal.read(tmp_path).entries == {"GPU-1": entry}
+
+
+@pytest.mark.parametrize("limit_w", [0.0, -1.0, 1e4, math.nan, math.inf])
+async def test_an_entry_that_could_not_be_read_again_is_not_stored(tmp_path: Path, limit_w: float) -> None:
+    journal = Journal.read(tmp_path)
+    for entry in (
+        JournalEntry(prior_power_limit_w=limit_w, written_power_limits_w=(), written_at_s=1.0),
+        JournalEntry(prior_power_limit_w=280.0, written_power_limits_w=(limit_w,), written_at_s=1.0),
+    ):
+        with pytest.raises(JournalError, match="is not stored: a limit is not between"):
+            await journal.record("GPU-1", entry)
+    assert journal.entries == Journal.read(tmp_path).entries == {}
 
 
 def test_one_bad_entry_leaves_the_others_and_the_file_is_not_written_again(tmp_path: Path) -> None:
