@@ -102,6 +102,7 @@ class ProcessIdentity:
         name: its short name, for people.
         namespace_pids: its id in each pid namespace that it is in, its own innermost last.
         pid_namespace: the number of the innermost one, or None where that cannot be read.
+        container: what tells its container from others: its control group; "" outside of any pid namespace but ours.
         marks: the marks of its threads: the runs to which the process itself says that it belongs.
     """
 
@@ -111,6 +112,7 @@ class ProcessIdentity:
     name: str
     namespace_pids: tuple[int, ...]
     pid_namespace: int | None = None
+    container: str = ""
     marks: frozenset[str] = frozenset()
 
 

@@ -96,13 +96,15 @@ class ProcFileSystem:
         try:
             lines = (folder / "status").read_text(encoding="utf-8", errors="replace").splitlines()
             fields = dict(line.split(":", 1) for line in lines if ":" in line)
+            ids = tuple(int(each) for each in fields.get("NSpid", str(pid)).split())
             return ProcessIdentity(
                 pid=pid,
                 parent_pid=int(fields["PPid"]),
                 uid=int(fields["Uid"].split()[0]),
                 name=fields["Name"].strip(),
-                namespace_pids=tuple(int(each) for each in fields.get("NSpid", str(pid)).split()),
+                namespace_pids=ids,
                 pid_namespace=self._namespace(folder),
+                container=_read_text(folder / "cgroup") if len(ids) > 1 else "",
                 marks=self._marks(folder),
             )
         except (OSError, KeyError, ValueError, IndexError):
@@ -143,7 +145,11 @@ def _uid_of(user: str) -> int | None:
 
 
 def _read_name(thread: Path) -> str:
+    return _read_text(thread / "comm").rstrip("\n")
+
+
+def _read_text(file: Path) -> str:
     try:
-        return (thread / "comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
+        return file.read_text(encoding="utf-8", errors="replace")
     except OSError:  # it has ended meanwhile
         return ""

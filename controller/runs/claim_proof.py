@@ -5,7 +5,7 @@ and what `/proc` says of each of them:
 
 - a process that bears marks (`process_identity.py`), or has an ancestor that does, is of those runs alone;
 - one without is of the run if the run names its process id, in the same pid namespace, and it is not of another user;
-- any other process of another user or pid namespace is another tenant: a limit would affect both.
+- any other process of another user or container is another tenant: a limit would affect both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -100,9 +100,9 @@ def _is_named(process: ProcessIdentity, pid: int, namespace: int | None, uid: in
     return len(process.namespace_pids) == 1 and pid == process.pid
 
 
-def _tenant(process: ProcessIdentity) -> tuple[int, int | None]:
-    """Return whose a process is: containers often share the user id 0, but not the pid namespace."""
-    return process.uid, process.pid_namespace
+def _tenant(process: ProcessIdentity) -> tuple[int, str]:
+    """Return whose a process is: containers often share the user id 0."""
+    return process.uid, process.container
 
 
 def _is_mps_server(process: ProcessIdentity) -> bool:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +100,16 @@ class LiveNode:
         return self._start(log, *arguments, output=output, start_new_session=True)
 
     def training(
-        self, duration_s: float, *, job: str = "resnet50", run: str = "r1", broker: str = ""
+        self,
+        duration_s: float,
+        *,
+        job: str = "resnet50",
+        run: str = "r1",
+        broker: str = "",
+        before: Sequence[str] = (),
+        **variables: str,
     ) -> "subprocess.Popen[bytes]":
-        """Start a training process for a time."""
+        """Start a training process for a time; `before` is the command that starts it, with its arguments."""
         environment = {
             "GRIDCHASE_BROKER": broker or self.broker.url,
             "GRIDCHASE_JOB": job,
@@ -110,9 +117,10 @@ class LiveNode:
             "RANK": "0",
             "WORLD_SIZE": "1",
             "CUDA_VISIBLE_DEVICES": "0",
+            **variables,
         }
         return self._start(
-            "training.log", "-m", "tests.live.training_on_stub", str(duration_s), environment=environment
+            "training.log", "-m", "tests.live.training_on_stub", str(duration_s), before=before, environment=environment
         )
 
     def call(self, verb: str, *arguments: str, **options: str) -> "subprocess.CompletedProcess[str]":
@@ -147,13 +155,14 @@ class LiveNode:
         self,
         log: str,
         *arguments: str,
+        before: Sequence[str] = (),
         output: int | None = None,
         start_new_session: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> "subprocess.Popen[bytes]":
         with (self._logs / log).open("ab") as file:
             child = subprocess.Popen(
-                [sys.executable, *arguments],
+                [*before, sys.executable, *arguments],
                 env=self._environment() | dict(environment or {}),
                 stdout=output or file,
                 stderr=output or file,

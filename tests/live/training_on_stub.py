@@ -4,11 +4,11 @@ Its iterations take as long as the stub's GPUs need at their present limits. It 
 as a user's would be, but for the batch size. SIGTERM lets it reach its target sooner.
 """
 
-import os
 import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 from publishers import publish_iterations
 from tests.live.nvml_stub.machine import StubMachine
@@ -22,8 +22,11 @@ def main(duration_s: float) -> None:
     """Train for a time, or until SIGTERM."""
     machine = StubMachine.from_environment()
     gpu = machine.gpu()
+    pid = int(
+        Path("/proc/self").readlink().name
+    )  # as the host counts, like the driver, also in a pid namespace of our own
     gpu.busy = True
-    gpu.pids |= {os.getpid()}
+    gpu.pids |= {pid}
     done = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: done.set())
     due_s = time.monotonic()
@@ -36,7 +39,7 @@ def main(duration_s: float) -> None:
             if done.wait(max(0.0, due_s - time.monotonic())) or time.monotonic() >= end_s:
                 break
     gpu.busy = False
-    gpu.pids -= {os.getpid()}
+    gpu.pids -= {pid}
     loader.finish(reached=True)
 
 

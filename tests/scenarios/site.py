@@ -122,7 +122,13 @@ class Site:
 
 
 class Training:
-    """One training process: each iteration takes as long as its GPU needs at the limit that it has at the beginning."""
+    """One training process: each iteration takes as long as its GPU needs at the limit that it has at the beginning.
+
+    Attributes:
+        registers: whether the driver lists it on its GPUs.
+    """
+
+    registers = True
 
     def __init__(
         self,
@@ -147,7 +153,7 @@ class Training:
             run=run,
             state="running",
             host=NODE,
-            gpus=list(references or [gpu.uuid for gpu in self.gpus]),
+            gpus=[gpu.uuid for gpu in self.gpus] if references is None else list(references),
             started_at_s=MIDNIGHT_S,
             heartbeat_s=10.0,
             **fields,
@@ -190,7 +196,7 @@ class Training:
         if state is None and self._clock.now_s() - self._published_s < self._status.heartbeat_s:
             return
         self._published_s = self._clock.now_s()
-        for gpu in self.gpus:  # as NVML lists whoever has initialised CUDA, until it ends
+        for gpu in self.gpus if self.registers else ():  # as NVML lists whoever has initialised CUDA, until it ends
             others = (gpu.pids or frozenset()) - {self._status.pid}
             gpu.pids = others | {self._status.pid} if state is None else others
         fields = {name: getattr(self._status, name) for name in self._status.__struct_fields__}

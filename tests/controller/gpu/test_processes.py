@@ -26,6 +26,7 @@ def show(root: Path, pid: int, *, parent: int = 0, threads: tuple[str, ...] = ("
     (folder / "status").write_text("\n".join(lines) + "\n")
     (folder / "ns").mkdir()
     (folder / "ns" / "pid").touch()
+    (folder / "cgroup").write_text("0::/docker-a.scope\n")
 
 
 async def test_a_process_is_read_with_its_ancestors(tmp_path: Path) -> None:
@@ -38,6 +39,7 @@ async def test_a_process_is_read_with_its_ancestors(tmp_path: Path) -> None:
     assert lineage is not None
     assert [(each.pid, each.uid, each.name) for each in lineage] == [(pid, 1000, "python") for pid in (51, 50, 1)]
     assert (lineage[0].namespace_pids, lineage[0].marks, lineage[1].marks) == ((51, 7), frozenset(), frozenset({mark}))
+    assert (lineage[0].container, lineage[1].container) == ("0::/docker-a.scope\n", ""), "one has an id in a namespace"
     assert lineage[0].pid_namespace == (tmp_path / "51" / "ns" / "pid").stat().st_ino
 
 

@@ -95,8 +95,8 @@ def test_a_process_of_another_local_account_is_not_the_users() -> None:
     assert judge(claimant(uid=1_000), board(process())).code == "proven"
 
 
-@pytest.mark.parametrize("changes", [{"uid": 1_001}, {"pid_namespace": OTHER_CONTAINER}])
-def test_a_board_with_another_tenant_is_shared(changes: dict[str, int]) -> None:
+@pytest.mark.parametrize("changes", [{"uid": 1_001}, {"container": "0::/docker-b.scope"}])
+def test_a_board_with_another_tenant_is_shared(changes: dict[str, Any]) -> None:
     verdict = judge(claimant(), board(process(), process(815, **changes)))
     assert verdict.code == "shared"
     assert "process 815 (python, uid" in verdict.detail

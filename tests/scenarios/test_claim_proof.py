@@ -1,0 +1,206 @@
+"""A GPU is a run's only where the driver lists its processes: forged, shared and unseen claims on a whole node."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from publishers.messages.codec import decode
+from publishers.messages.reports import Notice
+from publishers.messages.topics import RunKey
+from publishers.shared.process_identity import run_mark
+from tests.fakes import USER, fake_process
+from tests.scenarios.site import PRIOR_W, TOPICS, Site, Training, prior_gpu, rate_per_s
+
+QUICK = ("profiler.settle_s=2", "profiler.window_s=10", "profiler.block_s=10", "energy.period_s=5", "plan.period_s=60")
+TRUST = "gpu.trust_bus=true"
+
+
+def quick(limit_w: float) -> float:
+    """Return the rate of a job with short iterations."""
+    return 10 * rate_per_s(limit_w)
+
+
+class Forger(Training):
+    """Registers with no GPU: it says whatever it likes."""
+
+    registers = False
+
+
+def forger(site: Site, *, pid: int, run: str = "forged") -> Forger:
+    """Return a process of another job that claims the first GPU."""
+    return Forger(site, job="forgery", run=run, pid=pid, rate=lambda _: 5.0)
+
+
+def codes(site: Site, job: str, run: str) -> list[str]:
+    """Return what a run was told."""
+    payloads = site.bus.payloads(TOPICS.run(RunKey(USER, job, run), "notice"))
+    return [decode(payload, Notice).code for payload in payloads]
+
+
+async def train(*trainings: Training, duration_s: float) -> None:
+    """Train several processes at once."""
+    async with asyncio.TaskGroup() as tasks:
+        for training in trainings:
+            tasks.create_task(training.train(duration_s))
+
+
+async def test_an_invented_process_gets_no_limit_and_is_told_after_a_minute(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    gpu.pids = frozenset({815})  # somebody's, who does not publish
+    site = Site(tmp_path, [gpu], *QUICK)
+    async with site.controlled():
+        forged = forger(site, pid=99_999)
+        await forged.train(50)
+        assert codes(site, "forgery", "forged") == ["heard"]
+        await forged.train(300)
+    assert codes(site, "forgery", "forged") == ["heard", "claim_unproven"]
+    assert gpu.history == []
+    assert site.energies("forgery", "forged")[-1].n_gpus == 0, "nor does it see what the GPU draws"
+
+
+async def test_a_forged_claim_that_comes_first_does_not_shut_the_owner_out(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    gpu.pids = frozenset()
+    site = Site(tmp_path, [gpu], *QUICK)
+    honest = Training(site, rate=quick)
+    async with site.controlled():
+        forged = [forger(site, pid=pid, run=f"forged-{pid}") for pid in (100, 99_999)]
+        await train(*forged, duration_s=100)  # process 100 is to be the honest one's, and is not there yet
+        site.processes.known[100] = (fake_process(100, marks=frozenset({run_mark(RunKey(USER, "resnet50", "run-1"))})),)
+        await train(honest, *forged, duration_s=300)
+        assert gpu.requested_power_limit_w < PRIOR_W
+    assert {change.job for change in site.limits(gpu)} == {"resnet50"}
+
+
+async def test_a_claim_waits_until_cuda_is_initialised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gpu = prior_gpu()
+    gpu.pids = frozenset()
+    site = Site(tmp_path, [gpu], *QUICK)
+    async with site.controlled():
+        early = Forger(site, rate=quick)
+        await early.train(40)
+        assert gpu.history == []
+        await Training(site, rate=quick).train(100)
+        assert gpu.requested_power_limit_w < PRIOR_W
+    assert codes(site, "resnet50", "run-1") == ["heard"]
+    assert "no limit is set" not in caplog.text
+
+
+@pytest.mark.parametrize("change", ["left", "shared"])
+async def test_a_run_that_is_no_longer_alone_on_its_gpu_loses_its_limit(tmp_path: Path, change: str) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu], *QUICK)
+    training = Training(site, rate=quick)
+    site.processes.known[815] = (fake_process(815, uid=1_001),)
+    async with site.controlled():
+        await training.train(100)
+        assert gpu.requested_power_limit_w < PRIOR_W
+        alone, gpu.pids = gpu.pids, frozenset({815} if change == "left" else {100, 815})
+        await _elsewhere(training, 20)
+        assert gpu.requested_power_limit_w == PRIOR_W
+        assert codes(site, "resnet50", "run-1")[-1] == ("claim_unproven" if change == "left" else "shared")
+        assert site.limits(gpu)[-1].reason == ("claim_unproven" if change == "left" else "shared")
+        gpu.pids = alone
+        await training.train(100)
+        assert gpu.requested_power_limit_w < PRIOR_W, "and has it again once it is"
+
+
+async def _elsewhere(training: Training, duration_s: float) -> None:
+    """Train on without a process on the GPU."""
+    training.registers = False
+    await training.train(duration_s)
+    training.registers = True
+
+
+async def test_where_nothing_can_be_seen_a_run_is_only_measured(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu], *QUICK)
+    async with site.controlled():
+        await _unlisted(site).train(200)
+    assert gpu.history == []
+    assert codes(site, "resnet50", "run-1") == ["heard", "claim_unproven"]
+    assert site.energies()[-1].energy_j > 0
+    assert site.profiles()[-1].state == "observing"
+
+
+async def test_an_operator_may_trust_what_cannot_be_seen(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu], *QUICK, TRUST)
+    async with site.controlled():
+        await _unlisted(site).train(300)
+        assert gpu.requested_power_limit_w < PRIOR_W
+    assert codes(site, "resnet50", "run-1") == ["heard"]
+
+
+async def test_a_trusted_claim_whose_rate_ignores_the_limit_is_dropped(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu], *QUICK, TRUST)
+    async with site.controlled():
+        await forger(site, pid=99_999).train(400)
+        assert gpu.history != []
+        assert gpu.requested_power_limit_w == PRIOR_W
+        assert site.limits(gpu)[-1].reason == "claim_unrelated"
+    assert codes(site, "forgery", "forged") == ["heard", "claim_unrelated"]
+
+
+async def test_a_proven_job_that_waits_for_its_data_keeps_its_curve(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu], *QUICK, TRUST)
+    async with site.controlled():
+        await Training(site, rate=lambda _: 5.0).train(400)
+        assert gpu.requested_power_limit_w < PRIOR_W
+    assert codes(site, "resnet50", "run-1") == ["heard"]
+
+
+async def test_trust_does_not_cover_what_the_driver_refutes(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    gpu.pids = frozenset({815})
+    site = Site(tmp_path, [gpu], *QUICK, TRUST)
+    async with site.controlled():
+        await forger(site, pid=99_999).train(300)
+    assert gpu.history == []
+
+
+def _unlisted(site: Site) -> Training:
+    """Return a training on a GPU whose driver lists no processes."""
+    return Forger(site, rate=quick)
+
+
+@pytest.mark.parametrize("references", [[], [0], ["0"]])
+async def test_the_gpu_on_which_a_process_computes_is_found(tmp_path: Path, references: list[str | int]) -> None:
+    gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
+    for gpu in gpus:
+        gpu.pids = frozenset()
+    site = Site(tmp_path, gpus, *QUICK)
+    training = Training(site, [gpus[1]], rate=quick, references=references)
+    async with site.controlled():
+        await training.train(200)
+        assert gpus[1].requested_power_limit_w < PRIOR_W
+    assert gpus[0].history == [], "an index is a hint: what the driver shows counts"
+
+
+async def test_a_process_that_computes_nowhere_is_told_so_once(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    gpu.pids = frozenset()
+    site = Site(tmp_path, [gpu], *QUICK)
+    training = Forger(site, rate=quick, references=[])
+    async with site.controlled():
+        await training.train(300)
+    assert gpu.history == []
+    assert codes(site, "resnet50", "run-1") == ["heard", "no_gpu"]
+
+
+async def test_a_proven_claim_takes_the_gpu_from_one_that_was_only_trusted(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu], *QUICK, TRUST)
+    forged, honest = Forger(site, job="forgery", run="forged", pid=99_999, rate=quick), Training(site, rate=quick)
+    async with site.controlled():
+        await forged.train(60)
+        assert site.limits(gpu)[-1].job == "forgery"
+        await train(forged, honest, duration_s=200)  # from here on the driver lists processes
+        forged.publish_status("finished")
+        await honest.train(100)
+        assert site.limits(gpu)[-1].job == "resnet50"
+        assert gpu.requested_power_limit_w < PRIOR_W
+    assert site.energies()[-1].n_gpus == 1
