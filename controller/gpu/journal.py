@@ -20,6 +20,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final, TypeVar
@@ -43,6 +44,7 @@ READBACK_TOLERANCE_W: Final = 0.5
 """A limit that reads back within this of what was written is the same: drivers round to milliwatts, boards to 0.5 W."""
 PROBE_PERIOD_S: Final = 60.0
 """While a limit is held, the journal is proven to be writable this often."""
+NOTE_TIMEOUT_S: Final = 0.25
 _UUID: Final = re.compile(r"[A-Za-z0-9-]{1,96}")
 _UNWRITABLE: Final = "set node.state_dir to a directory that can be written"
 _REPAIR: Final = "compare the limits with `nvidia-smi -q -d POWER`, set them by hand where needed, then remove the file"
@@ -196,6 +198,13 @@ class Journal:
         self._set(gpu_uuid, entry)
         await self._store()
 
+    async def note(self, gpu_uuid: str, entry: JournalEntry) -> None:
+        """Store what is about to be restored or could not be, if the disk takes it at once: no restore waits for it."""
+        self._set(gpu_uuid, entry)
+        with suppress(JournalError, TimeoutError):
+            async with asyncio.timeout(NOTE_TIMEOUT_S):
+                await self._store()
+
     async def forget(self, gpu_uuid: str) -> None:
         """Strike the entry of a GPU: its limit is restored, or another program has set it.
 
@@ -330,6 +339,11 @@ def with_written(entry: JournalEntry, power_limit_w: float) -> JournalEntry:
     others_w = (limit_w for limit_w in entry.written_power_limits_w if not is_same_limit(limit_w, power_limit_w))
     written_w = (*dict.fromkeys(others_w), power_limit_w)
     return msgspec.structs.replace(entry, written_power_limits_w=written_w[-MAX_WRITTEN:])
+
+
+def unconfirmed_entry(entry: JournalEntry, asked_power_limit_w: float) -> JournalEntry:
+    """Return the entry while a write is under way, such as that of the prior limit."""
+    return msgspec.structs.replace(with_written(entry, asked_power_limit_w), is_confirmed=False)
 
 
 def confirmed_entry(entry: JournalEntry, live_power_limit_w: float) -> JournalEntry:

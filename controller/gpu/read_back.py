@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from controller.clock import NS_PER_S, Clock
 from controller.errors import GpuError, JournalError
-from controller.gpu.journal import Journal, JournalEntry, is_same_limit, with_written
+from controller.gpu.journal import Journal, JournalEntry, is_same_limit, unconfirmed_entry, with_written
 from controller.ports import Gpu, LimitRange, LiveLimit
 
 LOOK_AGAIN_S: Final = 1.0
@@ -120,7 +120,7 @@ async def restore_prior_limit(gpu: Gpu, journal: Journal, clock: Clock) -> Resto
     if entry is None:
         return None
     try:
-        restore = _Restore(gpu=gpu, entry=entry, limits=await gpu.read_range(), clock=clock)
+        restore = _Restore(gpu=gpu, entry=entry, limits=await gpu.read_range(), clock=clock, journal=journal)
         owner, live = await restore.write_and_watch()
     except GpuError as error:
         return RestoreResult(code="failed", detail=f"could not be restored: {error}; {_ADVICE}")
@@ -132,8 +132,7 @@ async def restore_prior_limit(gpu: Gpu, journal: Journal, clock: Clock) -> Resto
         detail = f"left at {live_w:g} W: another writer has set it since"
         return await _struck(gpu, journal, RestoreResult(code="untouched", detail=detail, live=live))
     if not is_known_limit(live, entry):  # what the board has made of the write is ours at the next try, too
-        with suppress(JournalError):
-            await journal.confirm(gpu.uuid, with_written(entry, live_w))
+        await journal.note(gpu.uuid, with_written(journal.entries.get(gpu.uuid, entry), live_w))
     detail = f"still is {live_w:g} W, not the prior {restore.wanted_w:g} W: the write had no effect, or another one"
     return RestoreResult(code="failed", detail=f"{detail}; {_ADVICE}", live=live)
 
@@ -162,6 +161,7 @@ class _Restore:
     """The restore of one GPU that has an entry in the journal."""
 
     gpu: Gpu
+    journal: Journal
     entry: JournalEntry
     limits: LimitRange
     clock: Clock
@@ -184,6 +184,7 @@ class _Restore:
         if not is_our_limit(live, self.entry, self.limits):
             return "another", live
         if not self._is_prior(live):
+            await self.journal.note(self.gpu.uuid, unconfirmed_entry(self.entry, self.wanted_w))
             await self.gpu.set_power_limit(self.wanted_w)
         elif not self.entry.is_confirmed:  # a write of ours may still be under way: this one comes after it
             with suppress(GpuError):

@@ -236,6 +236,20 @@ async def test_a_restore_that_the_board_clamps_has_failed_and_is_ours_at_the_nex
     assert gpu.requested_power_limit_w == PRIOR_W
 
 
+async def test_what_the_board_made_of_a_restore_that_was_killed_is_ours(tmp_path: Path) -> None:
+    gpu = limited_gpu()
+    journal = await journal_of(tmp_path, gpu, 200.0)
+    gpu.board_limit_w = lambda limit_w: min(limit_w, 160.0)
+    async with asyncio.TaskGroup() as tasks:
+        killed = tasks.create_task(restored(gpu, journal))
+        await asyncio.sleep(LOOK_AGAIN_S / 2)
+        killed.cancel()
+    assert gpu.requested_power_limit_w == 160.0
+    gpu.board_limit_w = lambda limit_w: limit_w
+    assert (await restored(gpu, Journal.read(tmp_path))).code == "restored"
+    assert gpu.requested_power_limit_w == PRIOR_W
+
+
 async def test_what_the_board_made_of_a_write_before_a_kill_is_ours(tmp_path: Path) -> None:
     gpu = limited_gpu(220.0)
     journal = await journal_of(tmp_path, gpu, PRIOR_W, 200.0, is_confirmed=False)
