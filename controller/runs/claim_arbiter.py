@@ -38,12 +38,19 @@ Hear = Callable[[RunKey, int], None]
 
 @dataclass(slots=True, kw_only=True)
 class _RankClaim:
-    """What one rank claims, since when [s], and which refusals it was told."""
+    """What one rank claims, and since when [s]."""
 
     process: tuple[str, int, float]
     references: Sequence[str | int]
     since_s: float
     is_granted: bool = False
+
+
+@dataclass(slots=True)
+class _RunClaims:
+    """What the ranks of a run claim, by rank, and which refusals the run was told."""
+
+    ranks: dict[int, _RankClaim] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
 
 
@@ -85,7 +92,7 @@ class ClaimArbiter:
         self._on_grant, self._on_refusal, self._on_process = grant, refuse, hear
         self._boards: dict[str, BoardProcesses | None] = {}
         """The processes of each GPU when they were last read; a GPU that was never read has no entry."""
-        self._ranks: dict[RunKey, dict[int, _RankClaim]] = {}
+        self._claims: dict[RunKey, _RunClaims] = {}
         self._wanted = {uuid: asyncio.Event() for uuid in self._gpus}
 
     async def run(self) -> None:
@@ -99,12 +106,15 @@ class ClaimArbiter:
         run = self._runs[key]
         status = run.ranks.members[number].status
         process, references = process_of(status), tuple(status.gpus)
-        claim = self._ranks.setdefault(key, {}).get(number)
+        of_run = self._claims.setdefault(key, _RunClaims())
+        claim = of_run.ranks.get(number)
+        if claim is None or claim.process != process:
+            self._on_process(key, number)
+        if claim is not None and claim.process != process:
+            of_run.told.clear()
         if claim is None or claim.process != process or claim.references != references:
             claim = _RankClaim(process=process, references=references, since_s=self._now_s())
-            if self._ranks[key].get(number, claim).process != process or number not in self._ranks[key]:
-                self._on_process(key, number)
-            self._ranks[key][number] = claim
+            of_run.ranks[number] = claim
         if claim.is_granted:
             return
         if not run.rejections.get(number):
@@ -117,7 +127,7 @@ class ClaimArbiter:
 
     def release(self, key: RunKey) -> set[str]:
         """Free the GPUs of a run that has ended and return them; whoever waits for one is considered soon."""
-        self._ranks.pop(key, None)
+        self._claims.pop(key, None)
         freed = self.claims.release(key)
         for uuid in freed:
             self._wanted[uuid].set()
@@ -130,7 +140,7 @@ class ClaimArbiter:
                 async with asyncio.timeout(CHECK_S):
                     await wanted.wait()
             except TimeoutError:
-                if not self._ranks:
+                if not self._claims:
                     continue
             wanted.clear()
             self._boards[uuid] = await self._read(self._gpus[uuid])
@@ -156,13 +166,13 @@ class ClaimArbiter:
     async def _settle_all(self, uuid: str) -> None:
         """Settle the claims that may be on a GPU, the oldest run first."""
         n_settled = 0
-        for key in list(self._ranks):
-            claims = self._ranks.get(key)
-            if claims is None:  # it has ended meanwhile
+        for key in list(self._claims):
+            of_run = self._claims.get(key)
+            if of_run is None:  # it has ended meanwhile
                 continue
             claimant = _claimant(key, self._runs[key], await self._processes.uid_of(key.user))
             verdicts = {each: judge(claimant, board) for each, board in self._boards.items()}
-            for number, claim in list(claims.items()):
+            for number, claim in list(of_run.ranks.items()):
                 if self._concerns(claim, uuid, key):
                     self._settle(key, number, claim, verdicts)
                 n_settled += 1
@@ -263,7 +273,7 @@ class ClaimArbiter:
             return taken
         for owner, uuid in taken:
             self._runs[owner].withdraw_gpu(uuid)
-            for claim in self._ranks.get(owner, {}).values():
+            for claim in self._claims[owner].ranks.values():
                 claim.is_granted = False
         return None
 
@@ -273,8 +283,9 @@ class ClaimArbiter:
         run.unproven.discard(number)
         run.rejections[number] = rejection.code
         self.claims.weaken(key)
-        if rejection.code not in claim.told:
-            claim.told.add(rejection.code)
+        told = self._claims[key].told
+        if rejection.code not in told:
+            told.add(rejection.code)
             self._on_refusal(key, number, rejection)
 
     def _named(self, references: Sequence[str | int]) -> "list[Gpu] | ClaimRejection":
