@@ -1,6 +1,8 @@
 """The controller under test: `controller_child URL N_GPUS SETTING…`; it prints the time of each limit written."""
 
 import asyncio
+import math
+import os
 import sys
 import tempfile
 import time
@@ -11,6 +13,8 @@ from controller.cli.wiring import bus_of
 from controller.clock import SystemClock
 from controller.config import Config, load_config
 from controller.gpu.simulation.backend import SimulatedBackend, SimulatedGpu, default_simulation
+from controller.gpu.simulation.event_log import ProcessAttached
+from controller.runs import quotas
 from controller.stop_signals import stopped_by_signals
 from policies.providers.catalogue import Source
 from policies.providers.sources.constant import ConstantProvider
@@ -31,6 +35,9 @@ async def _run(config: Config, n_gpus: int) -> None:
     gpus = []
     for index in range(n_gpus):
         simulated = (await default_simulation(clock, seed=index).open())[0]
+        simulated.timeline.record(
+            ProcessAttached(clock.monotonic_ns(), os.getppid())
+        )  # whoever measures us trains, too
         gpus.append(TimedGpu(simulated.timeline, clock=clock, index=index, name=f"gpu-{index}"))
     node = NodeContext(
         config=config,
@@ -47,6 +54,8 @@ async def _run(config: Config, n_gpus: int) -> None:
 
 def main(url: str, n_gpus: int, settings: list[str]) -> None:
     """Run a controller with simulated GPUs until SIGTERM."""
+    for quota in ("RUN_MESSAGES_PER_S", "USER_MESSAGES_PER_S"):  # what can be read is measured, not what may be
+        setattr(quotas, quota, math.inf)
     with tempfile.TemporaryDirectory() as state_dir:
         fixed = [f"bus.url={url}", f"node.state_dir={state_dir}", "gpu.backend=simulation", "http.port=-1"]
         asyncio.run(_run(load_config(None, [*fixed, *settings]), n_gpus))

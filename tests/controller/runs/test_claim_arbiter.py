@@ -1,0 +1,99 @@
+"""The arbiter of claims on a router: what it asks of the driver, how often, and for how long it keeps the loop."""
+
+import asyncio
+import itertools
+from pathlib import Path
+
+import pytest
+
+from controller.errors import GpuSuspectError
+from controller.runs.claim_arbiter import CHECK_S, RANKS_A_TURN, SPACING_S, ClaimArbiter
+from controller.runs.gpu_claims import Standing
+from tests.controller.messages import rank_status
+from tests.controller.runs.router_bench import RouterBench
+from tests.fakes import KEY, FakeGpu
+
+
+class CountedGpu(FakeGpu):
+    """A GPU that counts how often its processes are read."""
+
+    n_reads = 0
+
+    async def read_processes(self) -> frozenset[int] | None:
+        self.n_reads += 1
+        self._fail("read_processes")
+        return await super().read_processes()
+
+
+async def test_the_processes_of_a_gpu_that_nobody_claims_are_not_read(tmp_path: Path) -> None:
+    gpu = CountedGpu()
+    async with RouterBench(tmp_path, gpus=[gpu]).working():
+        await asyncio.sleep(10 * CHECK_S)
+    assert gpu.n_reads == 0
+
+
+async def test_they_are_read_at_once_and_then_every_15_s(tmp_path: Path) -> None:
+    gpu = CountedGpu()
+    bench = RouterBench(tmp_path, gpus=[gpu])
+    async with bench.working():
+        for heartbeat in range(9):
+            bench.say("status", rank_status())
+            await asyncio.sleep(0.01 if heartbeat == 0 else 10.0)
+            if heartbeat == 0:
+                assert gpu.n_reads == 1
+    assert gpu.n_reads == 1 + 80 // CHECK_S
+
+
+async def test_a_flood_of_refused_claims_asks_the_driver_no_more_than_ten_times_a_second(tmp_path: Path) -> None:
+    gpu = CountedGpu()
+    gpu.pids = frozenset()
+    bench = RouterBench(tmp_path, gpus=[gpu])
+    async with bench.working():
+        for _ in range(500):
+            bench.say("status", rank_status())
+            await asyncio.sleep(0.005)
+    assert gpu.n_reads <= 2.5 / SPACING_S + 1
+
+
+async def test_a_gpu_that_does_not_list_its_processes_proves_nothing(tmp_path: Path) -> None:
+    gpu = CountedGpu()
+    gpu.pids = frozenset({1})
+    bench = RouterBench(tmp_path, gpus=[gpu])
+    async with bench.working():
+        await bench.say_and_settle("status", rank_status(pid=1))
+        claims = bench.router.arbiter.claims
+        assert claims._owners[gpu.uuid] == (KEY, Standing.PROVEN)
+        gpu.errors["read_processes"] = GpuSuspectError("hangs", gpu_uuid=gpu.uuid, operation="read_processes")
+        bench.say("status", rank_status(pid=1))
+        await asyncio.sleep(CHECK_S + 1)
+        assert claims._owners[gpu.uuid] == (KEY, Standing.TRUSTED), "the bench trusts the bus"
+
+
+async def test_however_many_claims_wait_the_loop_has_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, n_settled, counts = RouterBench(tmp_path), 0, [0]
+    settle = ClaimArbiter._settle
+
+    def counted(*arguments: object) -> None:
+        nonlocal n_settled
+        n_settled += 1
+        settle(*arguments)  # type: ignore[arg-type]  # as they come
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(0)
+            counts.append(n_settled)
+
+    monkeypatch.setattr(ClaimArbiter, "_settle", counted)
+    bench.gpus[0].pids = frozenset(range(1, 33))
+    async with bench.working():
+        for number in range(32):
+            for rank in range(16):
+                status = rank_status(run=f"r{number}", pid=rank + 1, world_size=16)
+                bench.say("status", status, run=f"r{number}", rank=rank)
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(watch())
+            for _ in range(200):
+                await asyncio.sleep(0)
+            watching.cancel()
+    assert n_settled == 32 * 16
+    assert max(later - earlier for earlier, later in itertools.pairwise(counts)) <= RANKS_A_TURN
