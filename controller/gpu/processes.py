@@ -4,16 +4,17 @@ NVML lists process ids as the host counts them. What a training process says of 
 here, never the other way round.
 """
 
-import asyncio
 import logging
 import os
 import pwd
 from collections.abc import Iterable, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from controller.ports import Lineage, ProcessIdentity
+from publishers.shared.files.disk_thread import DiskThread
 from publishers.shared.process_identity import is_mark
 from publishers.shared.recent_dict import RecentDict
 
@@ -37,6 +38,9 @@ class ProcFileSystem:
 
     def __init__(self, root: Path = Path("/proc")) -> None:
         self._root = root
+        # Accounts may be asked of a directory service, which may hang: the processes do not wait for it.
+        self._thread = DiskThread("processes", timeout_s=READ_TIMEOUT_S)
+        self._accounts = DiskThread("accounts", timeout_s=READ_TIMEOUT_S)
         self._uids: RecentDict[str, int | None] = RecentDict(MAX_USERS)
 
     @property
@@ -48,26 +52,27 @@ class ProcFileSystem:
         """Return each process with its ancestors; None: it cannot be seen. One that has ended is left out."""
         wanted = sorted(pids)
         try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
-                return await asyncio.to_thread(self._read, wanted)
-        except TimeoutError:
-            _LOGGER.warning("%s did not answer in %g s", self._root, READ_TIMEOUT_S)
+            return await self._thread.run(partial(self._read, wanted))
+        except OSError as error:
+            _LOGGER.warning("the processes of this machine cannot be read: %s", error)
             return dict.fromkeys(wanted)
 
     async def uid_of(self, user: str) -> int | None:
         """Return the id of the local account of a name; None where there is none, or the system does not answer."""
         if user not in self._uids:
             try:
-                async with asyncio.timeout(READ_TIMEOUT_S):
-                    self._uids[user] = await asyncio.to_thread(_uid_of, user)
-            except TimeoutError:
+                self._uids[user] = await self._accounts.run(partial(_uid_of, user))
+            except OSError:
                 return None
         return self._uids[user]
 
     async def marked(self) -> frozenset[int]:
-        """Return the ids of the processes that bear a mark, as far as they can be seen."""
-        async with asyncio.timeout(READ_TIMEOUT_S):
-            return await asyncio.to_thread(self._marked)
+        """Return the ids of the processes that bear a mark, as far as they can be seen.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+        return await self._thread.run(self._marked)
 
     def _read(self, pids: list[int]) -> dict[int, Lineage | None]:
         known: dict[int, ProcessIdentity | None] = {}

@@ -151,7 +151,7 @@ class ClaimArbiter:
         """Return the processes of a GPU; None where that cannot be seen."""
         try:
             pids = await gpu.read_processes()
-        except (GpuError, TimeoutError) as error:
+        except (GpuError, OSError) as error:
             _LOGGER.debug("%s: its processes cannot be read: %s", gpu.uuid, error)
             return None
         if pids is None:
