@@ -16,6 +16,7 @@ from controller.accounting import ranks
 from controller.cli.main import _parser
 from controller.control import profile_store
 from controller.gpu import journal, power_limiter
+from controller.gpu.node_lock import RUN_DIR
 from controller.runs import run
 from controller.signal import feed as signal_feed
 from controller.signal import grid_message as signal_news
@@ -198,6 +199,8 @@ def test_the_unit_file_starts_the_controller_and_gives_back_what_a_killed_one_le
 def test_the_unit_file_keeps_its_state_where_root_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     assert config.default_state_dir() == Path("/var/lib") / _unit_options()["StateDirectory"][0]
+    assert Path("/run") / _unit_options()["RuntimeDirectory"][0] == RUN_DIR, "also where /run cannot be written"
+    assert {_unit_options()[f"{kind}DirectoryMode"][0] for kind in ("State", "Runtime")} == {"0700"}
 
 
 def test_what_the_unit_file_says_it_does_not_set_is_not_set() -> None:
