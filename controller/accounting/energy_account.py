@@ -38,6 +38,8 @@ GPU_PATIENCE_S = 30.0
 """And so long for its GPUs, which come with the ranks' statuses: for three heartbeats."""
 PRICED_S = 300.0
 """Each part of that time, so long, has a price of its own."""
+UNMEASURED_RATIO = 0.01
+"""A record that lacks more of the run's time than this says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,9 @@ def meter_intervals(
     if len(readings) < len(meters):
         intervals = [replace(interval, active=False) for interval in intervals]
     if accounted_j is not None:
+        for meter in meters:  # what one that fails from the very beginning has used is known when it reads again
+            if meter not in accounted_j and (samples := meter.samples_since(begin_ns, until_ns=begin_ns)):
+                accounted_j[meter] = float(_energy_at_j(samples, [begin_ns])[0])
         intervals[:0] = _missed(read_j, accounted_j, begin_ns)
     return intervals
 
@@ -170,6 +175,7 @@ class EnergyTotals:
         closed_energy_j, closed_s, closed_signal_energy: the baseline of what ran on former curves.
         open_energy_j, open_s, open_signal_energy: the active intervals since then, without the gaps in them.
         last_value: the last known value of the signal.
+        unmeasured_s: for how long iterations ran before the first of these intervals: the GPUs were not read yet [s].
     """
 
     energy_j: float = 0.0
@@ -190,6 +196,12 @@ class EnergyTotals:
     open_s: float = 0.0
     open_signal_energy: float = 0.0
     last_value: float | None = None
+    unmeasured_s: float = 0.0
+
+    @property
+    def is_unmeasured(self) -> bool:
+        """Return whether a part of the run that matters is not in these totals."""
+        return self.unmeasured_s > UNMEASURED_RATIO * (self.duration_s + self.unmeasured_s)
 
     def add(self, interval: MeterInterval, signal_value: float | None) -> None:
         """Add an interval during which the signal had a value; the last known one replaces a missing one."""
@@ -341,6 +353,11 @@ class EnergyAccount:
             self._unit = None
             self.totals.forget_signal()
 
+    @property
+    def is_resuming(self) -> bool:
+        """Return whether the time without a controller is still to be added: until then the totals are old ones."""
+        return self._resumed is not None
+
     def is_waiting_for_gpu(self, uuid: str) -> bool:
         """Return whether nothing was added since the account was resumed, and a GPU is one of its GPUs."""
         return self._resumed is not None and uuid in self._resumed.counters_j
@@ -401,6 +418,8 @@ class EnergyAccount:
             to_the_end=to_the_end,
             accounted_j=self._accounted_j,
         )
+        if self._until_ns is None and intervals:
+            self.totals.unmeasured_s = _unmeasured_s(logs, intervals[0].begin_ns)
         if self._resumed and (intervals or to_the_end):
             intervals[:0] = self._downtime(self._resumed, intervals[0].begin_ns if intervals else now_ns, meters)
         now_s, history = self._clock.now_s(), self._signal.history()
@@ -443,6 +462,12 @@ class EnergyAccount:
             return True
         lacks_signal = resumed.totals.has_signal and self._signal.history() is None
         return lacks_signal and waited_s < SIGNAL_PATIENCE_S
+
+
+def _unmeasured_s(logs: Sequence[IterationLog], measured_from_ns: int) -> float:
+    """Return for how long the ranks iterated, all of them, before the first reading of the meters [s]."""
+    begins_ns = [log.first_begin_ns for log in logs if log.first_begin_ns is not None]
+    return max(measured_from_ns - max(begins_ns, default=measured_from_ns), 0) / NS_PER_S
 
 
 def _downtime_intervals(

@@ -102,6 +102,7 @@ class IterationLog:
 
     Attributes:
         begin_ns: when the oldest remembered iteration began [ns].
+        first_begin_ns: when the first iteration of all began [ns]; None before one is known, and in a resumed log.
         end_ns: when the newest iteration ended [ns].
         is_live: whether a message has come to this log, and not only to the one that it resumes.
         n_iterations: iterations so far, lost ones included.
@@ -122,6 +123,7 @@ class IterationLog:
         self._last_seq = -1
         self._next_iteration: int | None = None
         self.begin_ns: int | None = None
+        self.first_begin_ns: int | None = None
         self.end_ns: int | None = None
         self.is_live = False
         self.n_iterations = 0.0
@@ -315,6 +317,8 @@ class IterationLog:
 
     def _add_span(self, begin_ns: int, ends_ns: NDArray[np.int64]) -> IterationSpan:
         gap_ns = ENDLESS_NS if self.end_ns is None else begin_ns - self.end_ns
+        if self.end_ns is None and len(ends_ns):
+            self.first_begin_ns = begin_ns
         marks_ns = np.concatenate(([begin_ns], ends_ns))
         span = IterationSpan(marks_ns, begin_ns, int(marks_ns[-1]), gap_ns)
         self._spans.append(span)

@@ -83,6 +83,7 @@ class Ranks:
         is_resumed: whether a process that a former controller knew is still running.
         rivals_s: when a second process that claims a rank last published, by rank [s]. While there is one, iterations
             are ignored: they may be of either.
+        had_rivals: whether there ever was one.
     """
 
     status: RankStatus
@@ -96,6 +97,7 @@ class Ranks:
         self.is_resumed = False
         self._checkpoints = dict(checkpoints or {})
         self.rivals_s: dict[int, float] = {}
+        self.had_rivals = False
         self._lease_s = lease_s
         self._joined_s = 0.0
 
@@ -208,6 +210,7 @@ class Ranks:
         if number not in self.rivals_s:
             _LOGGER.warning("%s: two processes claim rank %d; no limit is set", self.name, number)
         self.rivals_s[number] = at_s
+        self.had_rivals = True
 
 
 def process_of(status: RankStatus) -> tuple[str, int, float]:

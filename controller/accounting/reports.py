@@ -138,6 +138,7 @@ def energy_report(
     currency: str | None,
     final: bool,
     max_power_w: float | None = None,
+    incomplete: Sequence[str] = (),
 ) -> RunEnergy:
     """Return this node's part of a run's energy; the slowest rank counts the iterations."""
     furthest = max(logs, key=_n_epochs) if len(logs) > 1 else logs[0]
@@ -156,6 +157,7 @@ def energy_report(
         duration_s=0.0,
         energy_j=0.0,
         max_power_w=max_power_w,
+        incomplete=list(incomplete),
         final=final,
     )
     return msgspec.structs.replace(report, **totals)
@@ -171,7 +173,8 @@ def _plus(whole: RunEnergy, part: RunEnergy) -> RunEnergy:
     for name in SUMMED:
         a, b = getattr(whole, name), getattr(part, name)
         sums[name] = None if a is None or b is None else a + b
-    total = msgspec.structs.replace(whole, **sums)
+    incomplete = list(dict.fromkeys([*whole.incomplete, *part.incomplete]))
+    total = msgspec.structs.replace(whole, **sums, incomplete=incomplete)
     return msgspec.structs.replace(total, saved_ratio=_saved_ratio(total, whole, part))
 
 

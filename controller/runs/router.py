@@ -30,6 +30,8 @@ from publishers.messages.training import Iterations, RankStatus
 from publishers.shared.log_once import InvalidMessages
 from publishers.shared.recent_dict import RecentDict
 
+MAX_ENDED = 4_096
+"""So many runs that have ended are remembered."""
 SWEEP_PERIOD_S = 60.0
 MAX_DETAIL = 1_024
 MAX_REFUSED = 256
@@ -95,6 +97,7 @@ class Router:
         self._topics = Topics(config.bus.root)
         self._successors = SuccessorBuffer()
         self._refused: RecentDict[RunKey, bool] = RecentDict(MAX_REFUSED)
+        self._ended: RecentDict[RunKey, None] = RecentDict(MAX_ENDED)
         self._retained = RetainedTopics(self._topics, bus, node=config.node.name, boot_id=boot_id)
         self._other_hosts = OtherHosts(
             self.runs, bus=bus, topics=self._topics, node=config.node.name, clock=clock, parse=self._handler
@@ -214,6 +217,7 @@ class Router:
             bus=self._bus,
             topics=self._topics,
             on_release=self._release_gpus,
+            has_predecessor=key in self._ended,
         )
         self.runs[key] = run
         self._tasks.create_task(self._attend(key, run), name=f"run[{key}]")
@@ -225,6 +229,7 @@ class Router:
         await run.run(tick_s=self._tick_s)
         self.runs.pop(key)
         self._other_hosts.update(key)
+        self._ended[key] = None
         _LOGGER.info("%s: %s", key, run.ended)
         for rank, message in self._successors.pop(key):
             try:

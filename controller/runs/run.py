@@ -55,6 +55,7 @@ class TrainingRun:
         bus: where to publish.
         topics: the topics below the configured root.
         on_release: called once, when the run has ended and its GPUs are free.
+        has_predecessor: whether a run of this name has ended before.
 
     Attributes:
         ranks: its training processes on this node.
@@ -78,12 +79,15 @@ class TrainingRun:
         bus: Bus,
         topics: Topics,
         on_release: Callable[["TrainingRun"], None],
+        has_predecessor: bool = False,
     ) -> None:
+        self._has_predecessor = has_predecessor
         self.identity = identity
         self._checkpoints = checkpoints
         self._former = checkpoints.load(identity)
         """The checkpoint of this run before it was silent or the controller restarted, or of one that had its name."""
         self._is_resumed = False
+        self._is_downtime_skipped = False
         former_ranks = self._former.ranks if self._former else None
         self.ranks = Ranks(name=str(identity.key), lease_s=config.job.lease_s, checkpoints=former_ranks)
         self.rejections: dict[int, str] = {}
@@ -205,7 +209,7 @@ class TrainingRun:
                 self._publish(Blocked(reason="controller_stopped", detail="the controller is stopping"))
         await self._clock.sleep_until(self._clock.now_s() + 2 * tick_s)  # the meters read once past the last iteration
         # Silent it may have been since before this controller.
-        is_unchanged = self.ended == "silent" and self._account.skip_downtime()
+        is_unchanged = self._is_downtime_skipped = self.ended == "silent" and self._account.skip_downtime()
         self._update_account(to_the_end=True)
         self._report_energy(final=True)
         if self.ended == "finished":
@@ -352,9 +356,20 @@ class TrainingRun:
                 time_budget_start=self._leader.limits.budget_start,
             )
 
+    def _incomplete(self) -> list[str]:
+        """Return what of the run is missing in its record: stable codes."""
+        totals, is_resumed = self._account.totals, self._is_resumed
+        what = {
+            "unmeasured": totals.is_unmeasured,
+            "two_processes": self.ranks.had_rivals,
+            "earlier_process": not is_resumed and (self._has_predecessor or self._former is not None),
+            "controller_down": self._is_downtime_skipped,
+        }
+        return [code for code, applies in what.items() if applies]
+
     def _report_energy(self, *, final: bool = False) -> None:
-        """Publish this node's part and, as the leader, the sum."""
-        if not self.ranks.members:
+        """Publish this node's part and, as the leader, the sum; not while it would be older than what was published."""
+        if not self.ranks.members or self._account.is_resuming:
             return
         kind = self._signal.kind
         history = self._signal.history() if kind == "price" else None
@@ -368,5 +383,6 @@ class TrainingRun:
             currency=history.unit.partition("/")[0] if history is not None else None,
             final=final,
             max_power_w=self.gpus.prior_power_limit_w,
+            incomplete=self._incomplete(),
         )
         self._reporter.publish_energy(part)

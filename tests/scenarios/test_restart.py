@@ -1,12 +1,14 @@
 """The controller restarts, or the wall clock is stepped, while training goes on."""
 
 import asyncio
+import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from controller.errors import GpuLostError
 from policies.providers.sources.constant import ConstantProvider
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import cost
@@ -228,3 +230,34 @@ async def test_a_clock_that_is_stepped_stops_neither_the_plan_nor_the_account(tm
 def meter_times(site: Site) -> int:
     """Return how often a GPU's energy was published."""
     return len([decode(p, GpuEnergy) for p in site.bus.payloads(TOPICS.gpu(NODE, site.gpus[0].uuid, "energy"))])
+
+
+async def test_no_record_after_a_kill_is_older_than_the_last_one_before_it(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site, after = Site(tmp_path / "state", [gpu]), Site(tmp_path / "killed", [gpu])
+    after.bus = site.bus
+    training = Training(site)
+    async with site.controlled():
+        await training.train(1_007.0)
+        shutil.copytree(tmp_path / "state", tmp_path / "killed", ignore=shutil.ignore_patterns("*.new"))
+    await training.train(20.0)
+    async with after.controlled():
+        await training.train(100.0)
+    energies_j = [record.energy_j for record in site.energies()]
+    assert len(energies_j) > 200
+    assert energies_j == sorted(energies_j)
+    assert site.energies()[-1].incomplete == []
+
+
+async def test_a_run_that_began_before_its_gpu_could_be_read_says_that_this_is_missing(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    gpu.errors = {"read_sample": GpuLostError("not yet", gpu_uuid=gpu.uuid, operation="read_sample")}
+    site = Site(tmp_path, [gpu])
+    training = Training(site)
+    async with site.controlled():
+        await training.train(40.0)
+        gpu.errors = {}
+        await training.train(160.0)
+        assert site.energies()[-1].incomplete == ["unmeasured"]
+        await training.train(2 * HOUR_S)
+        assert site.energies()[-1].incomplete == [], "by now it is less than a hundredth"

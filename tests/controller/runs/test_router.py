@@ -469,3 +469,28 @@ async def test_a_refused_claim_is_told_once_for_each_reason(tmp_path: Path) -> N
     told = [(notice.code, notice.detail) for notice in bench.notices() if notice.code != "heard"]
     assert [code for code, _ in told] == ["gpu_unknown", "mig_instance"]
     assert "there is no GPU 7 on this node; there is 0 = GPU-fake-0" in told[0][1]
+
+
+async def test_the_record_of_another_process_of_a_name_says_that_there_was_one_before(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(5)
+        bench.say("status", rank_status(pid=rank_status().pid + 1))
+        await asyncio.sleep(5)
+    records = [decode(p, RunEnergy) for p in bench.bus.payloads(TOPICS.run(KEY, "energy"))]
+    assert [record.incomplete for record in records if record.final] == [[]]
+    assert records[-1].incomplete == ["earlier_process"]
+
+
+async def test_a_record_in_which_two_processes_claimed_a_rank_says_so(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        bench.say("status", rank_status())
+        bench.say("status", rank_status(pid=rank_status().pid + 1))
+        await asyncio.sleep(5)
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(5)
+    records = [decode(p, RunEnergy) for p in bench.bus.payloads(TOPICS.run(KEY, "energy"))]
+    assert [record.incomplete for record in records if record.final] == [["two_processes"]]
