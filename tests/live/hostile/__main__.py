@@ -4,7 +4,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.live.hostile.outcomes import STOPPED_BY, page
+from tests.live.hostile.outcomes import STOPPED_BY, Usual, page
 from tests.live.hostile.site_under_attack import description, site_under_attack
 from tests.live.nvml_stub.fixtures import compile_stub
 
@@ -24,8 +24,10 @@ def main(file: Path, names: list[str]) -> int:
                 outcomes.append(outcome)
                 sys.stdout.write(f"{'FAILED' if outcome.faults else 'stopped'}: {description(attempt)} {outcome}\n")
                 sys.stdout.flush()
+            after_ratio, _ = site.watch(DURATION_S)
             sys.stdout.write(site.log_file.read_text()[-8_000:])
-    file.write_text(page(outcomes, usual_slowdown_ratio=usual_ratio, limit_w=limits_w[-1], duration_s=DURATION_S))
+    usual = Usual(slowdown_ratio=usual_ratio, after_ratio=after_ratio, limit_w=limits_w[-1], duration_s=DURATION_S)
+    file.write_text(page(outcomes, usual))
     return sum(bool(outcome.faults) for outcome in outcomes)
 
 

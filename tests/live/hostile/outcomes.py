@@ -1,6 +1,7 @@
 """The table of docs/hostile-tenant.md: each attempt, what stops it, and what the honest job felt."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tests.live.hostile.site_under_attack import Outcome, description
@@ -44,21 +45,40 @@ passwords, rules), a real controller as root on a stub of NVIDIA's driver, and t
 first of two GPUs. The tenant `mallory` has a password for trainings, a shell as `nobody`, and a process that computes
 on the second GPU. Each attempt lasts {duration_s:g} seconds, or as long as it takes, with `job.lease_s = 10`: a job
 that is drowned out for ten seconds would lose its limit. *Slower* is what the limits of its GPU, read from the driver
-every 20 ms, cost the honest job beyond the {usual:.2f} % that it is slower at its {limit_w:g} W without an attack.
+every 20 ms, cost the honest job beyond the {usual:.2f} % that it is slower at its {limit_w:g} W before the first attempt
+({after:.2f} % after the last).
 
 An attempt counts as stopped when the honest job is at most 0.2 points slower and keeps its limit and its retained
 state, the second GPU keeps its prior limit, nothing forged reaches a subscriber, nothing of others is received, and the
-controller, the broker and the job live on. `make test` makes some of the attempts.
+controller, the broker and the job live on. {n_stopped} of {n_made} were stopped; `make test` makes some of them. What a
+tenant can still do stands in [what the rules cannot](safety.md#who-may-say-what-on-the-bus).
 
 | attempt | outcome | slower, points | broker, MiB |
 |---|---|---|---|
 """
 
 
-def page(outcomes: Sequence[Outcome], *, usual_slowdown_ratio: float, limit_w: float, duration_s: float) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usual:
+    """How the honest job fares without an attack, before and after all attempts."""
+
+    slowdown_ratio: float
+    after_ratio: float
+    limit_w: float
+    duration_s: float
+
+
+def page(outcomes: Sequence[Outcome], usual: Usual) -> str:
     """Return the page."""
-    head = _HEAD.format(usual=100 * usual_slowdown_ratio, limit_w=limit_w, duration_s=duration_s)
-    return head + "".join(f"{_row(outcome, usual_slowdown_ratio)}\n" for outcome in outcomes)
+    head = _HEAD.format(
+        usual=100 * usual.slowdown_ratio,
+        after=100 * usual.after_ratio,
+        limit_w=usual.limit_w,
+        duration_s=usual.duration_s,
+        n_stopped=sum(not outcome.faults for outcome in outcomes),
+        n_made=len(outcomes),
+    )
+    return head + "".join(f"{_row(outcome, usual.slowdown_ratio)}\n" for outcome in outcomes)
 
 
 def _row(outcome: Outcome, usual_slowdown_ratio: float) -> str:
