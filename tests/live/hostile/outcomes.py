@@ -45,8 +45,8 @@ passwords, rules), a real controller as root on a stub of NVIDIA's driver, and t
 first of two GPUs. The tenant `mallory` has a password for trainings, a shell as `nobody`, and a process that computes
 on the second GPU. Each attempt lasts {duration_s:g} seconds, or as long as it takes, with `job.lease_s = 10`: a job
 that is drowned out for ten seconds would lose its limit. *Slower* is what the limits of its GPU, read from the driver
-every 20 ms, cost the honest job beyond the {usual:.2f} % that it is slower at its {limit_w:g} W before the first attempt
-({after:.2f} % after the last).
+every 20 ms, cost the honest job beyond the {usual:.2f} % that it is slower at its {limit_w:g} W before the first
+attempt ({after:.2f} % after the last).
 
 An attempt counts as stopped when the honest job is at most 0.2 points slower and keeps its limit and its retained
 state, the second GPU keeps its prior limit, nothing forged reaches a subscriber, nothing of others is received, and the
