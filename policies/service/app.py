@@ -161,8 +161,7 @@ class _Service:
             spool=self._spool,
             metrics=self._metrics,
             unknown_run_s=self._heartbeat_period_s,
-            user_of=lambda job, run: subscriber.users.get((job, run)),
-            was_answered=lambda job, run: subscriber.answers.first_answer(job, run) is not None,
+            was_answered=lambda run: subscriber.answers.first_answer(run) is not None,
         )
         yield "event writer", writer.run()
         yield "run ends", subscriber.run_ends.run()

@@ -2,6 +2,8 @@
 
 from http import HTTPStatus
 
+from publishers.messages.topics import RunKey
+
 
 class PolicyError(Exception):
     """The root of this tree."""
@@ -65,6 +67,8 @@ class StoreVersionError(PolicyError):
     status = HTTPStatus.SERVICE_UNAVAILABLE
 
 
-def unknown_trial(job: str, run: str) -> UnknownTrialError:
+def unknown_trial(run: RunKey) -> UnknownTrialError:
     """Return the error of a run that has never asked for a batch size."""
-    return UnknownTrialError(f"run {run} of job {job} has no trial: it must ask for a batch size first")
+    return UnknownTrialError(
+        f"run {run.run} of job {run.user}/{run.job} has no trial: it must ask for a batch size first"
+    )

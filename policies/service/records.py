@@ -1,10 +1,12 @@
 """The records of the policy service: jobs, the trials of their runs, and what runs report.
 
+A job is one user's: two users' `resnet50` are two jobs.
+
 A trial is one run of a job under the service: first the promise of a batch size and, once it has ended, an observation.
 Only trials are stored; posteriors are computed from them.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple, Self
 
 from msgspec import Meta, Struct
 
@@ -21,6 +23,7 @@ from publishers.messages.codec import (
     Text,
     TimeS,
 )
+from publishers.messages.topics import RunKey
 
 TrialState = Literal["open", "running", "reached", "stopped", "failed", "lost"]
 """`open`: assigned, nothing reported yet; `lost`: its lease ran out, but a late result is still accepted; `reached`,
@@ -34,6 +37,25 @@ Beta = Annotated[float, Meta(gt=1, le=1_000)]
 LeaseS = Annotated[float, Meta(gt=0, le=604_800)]
 RecurrenceNumber = Annotated[int, Meta(ge=0, le=1 << 31)]
 Candidates = Annotated[tuple[BatchSize, ...], Meta(min_length=1, max_length=256)]
+User = Annotated[str, Meta(max_length=128)]
+"""Whose a job is: the broker's user, without one the login name. "" is nobody: a job of the time before jobs had users,
+from which no run learns until it is imported for a user."""
+
+
+class JobKey(NamedTuple):
+    """Which job."""
+
+    user: str
+    job: str
+
+    @classmethod
+    def of(cls, run: RunKey) -> Self:
+        """Return which job a run is a recurrence of."""
+        return cls(run.user, run.job)
+
+    def __str__(self) -> str:
+        """Return how people name it."""
+        return "/".join(self)
 
 
 class Record(Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
@@ -50,13 +72,19 @@ class JobSettings(Record, frozen=True, kw_only=True):
 
 
 class Job(Record, frozen=True, kw_only=True):
-    """A recurring training, under one name. `batch_sizes` are ascending and distinct; the default is one of them."""
+    """A recurring training of one user. `batch_sizes` are ascending and distinct; the default is one of them."""
 
+    user: User = ""
     name: Name
     batch_sizes: Candidates
     default_batch_size: BatchSize
     created_at_s: TimeS
     settings: JobSettings = JobSettings()
+
+    @property
+    def key(self) -> JobKey:
+        """Return which job it is."""
+        return JobKey(self.user, self.name)
 
 
 class Result(Record, frozen=True, kw_only=True):
@@ -128,6 +156,7 @@ class Trial(Record, frozen=True, kw_only=True):
         number: which trial of its job it is, from 0, in the order of requests; trials are listed in pages by it.
     """
 
+    user: User = ""
     job: Name
     run: Name
     recurrence: RecurrenceNumber
@@ -152,6 +181,11 @@ class Trial(Record, frozen=True, kw_only=True):
     timing: Timing | None = None
     number: Count = 0
 
+    @property
+    def key(self) -> RunKey:
+        """Return whose trial it is."""
+        return RunKey(self.user, self.job, self.run)
+
 
 class TrialUpdate(Record, frozen=True, kw_only=True):
     """A trial after a report. `stop`: why the run is to stop, in a sentence; None: it may go on."""
@@ -163,6 +197,7 @@ class TrialUpdate(Record, frozen=True, kw_only=True):
 class Posterior(Record, frozen=True, kw_only=True):
     """The posterior of a job's batch sizes now, and which would be next."""
 
+    user: User
     job: Name
     policy: Literal["gridchase", "zeus"]
     eta: float
@@ -174,6 +209,7 @@ class Posterior(Record, frozen=True, kw_only=True):
 class JobSummary(Record, frozen=True, kw_only=True):
     """A line of the list of jobs. `best_batch_size` has the least expected cost; None before the first end."""
 
+    user: User
     name: Name
     batch_sizes: Candidates
     default_batch_size: BatchSize
@@ -183,13 +219,21 @@ class JobSummary(Record, frozen=True, kw_only=True):
     best_batch_size: BatchSize | None = None
     last_asked_at_s: TimeS | None = None
 
+    @property
+    def key(self) -> JobKey:
+        """Return which job it is."""
+        return JobKey(self.user, self.name)
+
 
 class JobExport(Record, frozen=True, kw_only=True):
-    """A job with all its trials, as `export` writes and `import` reads it; `version`: of this format."""
+    """A job with all its trials, as `export` writes and `import` reads it.
+
+    `version` is that of this format; in the first one jobs had no users.
+    """
 
     job: Job
     trials: tuple[Trial, ...]
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 2
 
 
 class ImportCounts(Record, frozen=True, kw_only=True):

@@ -143,7 +143,6 @@ async def _policy_trips(state_dir: Path) -> dict[str, Trace]:
             spool=spool,
             metrics=metrics,
             unknown_run_s=60.0,
-            user_of=lambda _job, _run: "alice",
         )
 
         async def request(run: str) -> None:

@@ -59,6 +59,7 @@ def trials_of(job: str, dice: np.random.Generator, now_s: float) -> Iterator[Tri
         epochs = max(1, round(20 * math.exp(0.2 * math.log2(batch_size / best) ** 2 + dice.normal(0, 0.1))))
         at_s = now_s - (N_TRIALS - number) * DAY_S
         yield Trial(
+            user="alice",
             job=job,
             run=f"past-{number}",
             number=number,
@@ -98,7 +99,13 @@ async def fill(file: Path) -> None:
                 job = f"job-{number}"
                 queries.add_job(
                     connection,
-                    Job(name=job, batch_sizes=BATCH_SIZES, default_batch_size=BATCH_SIZES[0], created_at_s=now_s),
+                    Job(
+                        user="alice",
+                        name=job,
+                        batch_sizes=BATCH_SIZES,
+                        default_batch_size=BATCH_SIZES[0],
+                        created_at_s=now_s,
+                    ),
                 )
                 queries.add_trials(connection, list(trials_of(job, dice, now_s)))
     engine.dispose()

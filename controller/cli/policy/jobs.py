@@ -22,17 +22,20 @@ from controller.errors import ConfigError, ControllerError
 from policies.service.app import store_url
 from policies.service.config import PolicyConfig
 from policies.service.errors import UnknownJobError
-from policies.service.records import JobExport, Trial
+from policies.service.records import JobExport, JobKey, Trial
 from policies.service.store.store import open_store
 from policies.service.trials.jobs import JobRepository
 from publishers.shared.files.private_dir import make_private_dir
 from publishers.shared.printable import printable
+from publishers.shared.process_identity import read_login_name
 
 T = TypeVar("T")
 PIPE_WIDTH: Final = 100
 """The width of tables without a terminal."""
 N_TRIALS: Final = 500
 """The most runs on a page and in JSON."""
+GIVE_AWAY: Final = "gridchase policy export /JOB | gridchase policy import - --user USER"
+"""What makes a job of nobody's one of a user's."""
 _PAGE: Final = 100
 _SQLITE: Final = "sqlite:///"
 
@@ -67,14 +70,16 @@ def list_jobs(database: DatabaseLocation, *, as_json: bool) -> int:
         print_json(jobs)
     elif jobs:
         print_jobs(jobs, _console())
+        if not all(job.user for job in jobs):
+            print(f"a job without a user is older than users, and no run learns from it: {GIVE_AWAY}")
     else:
         print("no job has asked for a batch size yet")
     return 0
 
 
-def show(database: DatabaseLocation, name: str, *, as_json: bool, html: Path | None) -> int:
+def show(database: DatabaseLocation, job: str, *, as_json: bool, html: Path | None) -> int:
     """Print the estimates for a job's batch sizes, the next one and the last runs; or write the page."""
-    view = asyncio.run(_with_repository(database, lambda repository: _view(repository, name)))
+    view = asyncio.run(_with_repository(database, lambda repository: _view(repository, job)))
     if html is not None:
         # Bokeh takes longer to import than everything else here, so it is imported only for a page.
         page: str = import_module("controller.cli.policy.page").render_page(view)
@@ -87,14 +92,17 @@ def show(database: DatabaseLocation, name: str, *, as_json: bool, html: Path | N
     return 0
 
 
-def export(database: DatabaseLocation, name: str | None, *, out: Path | None) -> int:
+def export(database: DatabaseLocation, job: str | None, *, out: Path | None) -> int:
     """Write jobs and all their runs as JSON."""
 
     async def read(repository: JobRepository) -> list[JobExport]:
+        if job is None:
+            return await repository.export()
+        key = await find_job(repository, job)
         try:
-            return await repository.export(name)
+            return await repository.export(key)
         except UnknownJobError as error:
-            raise await _with_near_names(repository, name or "", error) from error
+            raise await _with_near_names(repository, key, error) from error
 
     exports = asyncio.run(_with_repository(database, read))
     document = msgspec.json.format(msgspec.json.encode(exports), indent=1) + b"\n"
@@ -107,11 +115,11 @@ def export(database: DatabaseLocation, name: str | None, *, out: Path | None) ->
     return 0
 
 
-def import_(database: DatabaseLocation, file: Path) -> int:
-    """Import a file of `export`."""
+def import_(database: DatabaseLocation, file: Path, *, user: str) -> int:
+    """Import a file of `export`; jobs that have no user become those of `user`."""
     exports = read_exports(file)
     taken_in = _with_repository(
-        database, lambda repository: repository.import_(exports, now_s=time.time()), may_create=True
+        database, lambda repository: repository.import_(exports, user=user, now_s=time.time()), may_create=True
     )
     counts = asyncio.run(taken_in)
     known = f"{counts.n_known_jobs} jobs and {counts.n_known_trials} runs existed already and are unchanged"
@@ -119,17 +127,18 @@ def import_(database: DatabaseLocation, file: Path) -> int:
     return 0
 
 
-def forget(database: DatabaseLocation, name: str, *, yes: bool) -> int:
+def forget(database: DatabaseLocation, job: str, *, yes: bool) -> int:
     """Delete a job and all its runs; ask first without `yes`."""
     if not yes and not sys.stdin.isatty():
-        raise ConfigError([f"forget {name}: there is no terminal to ask for confirmation: use --yes"])
-    view = asyncio.run(_with_repository(database, lambda repository: _view(repository, name)))
-    question = f"Delete {printable(name)} and all that was learned from its runs ({ends_text(view)})? [y/N] "
+        raise ConfigError([f"forget {job}: there is no terminal to ask for confirmation: use --yes"])
+    view = asyncio.run(_with_repository(database, lambda repository: _view(repository, job)))
+    key = view.job.key
+    question = f"Delete {printable(str(key))} and all that was learned from its runs ({ends_text(view)})? [y/N] "
     if not yes and input(question).strip().lower() not in {"y", "yes"}:
         print("nothing was deleted")
         return 0
-    asyncio.run(_with_repository(database, lambda repository: repository.forget(name)))
-    print(f"{printable(name)} was deleted")
+    asyncio.run(_with_repository(database, lambda repository: repository.forget(key)))
+    print(f"{printable(str(key))} was deleted")
     return 0
 
 
@@ -183,21 +192,40 @@ async def _with_repository(
         return await work(repository)
 
 
-async def _view(repository: JobRepository, name: str) -> JobView:
+async def find_job(repository: JobRepository, text: str) -> JobKey:
+    """Return the job that is meant: `user/job`, or `job` alone, then the caller's own, else the only one of this name.
+
+    Raises:
+        ConfigError: several users have such a job.
+    """
+    user, slash, name = text.rpartition("/")
+    if slash:
+        return JobKey(user, name)
+    found, own = await repository.with_name(name), JobKey(read_login_name(), name)
+    if own in found or not found:
+        return own
+    if len(found) > 1:
+        raise ConfigError([f"{name}: say whose: {' or '.join(map(str, found))}"])
+    return found[0]
+
+
+async def _view(repository: JobRepository, text: str) -> JobView:
+    key = await find_job(repository, text)
     try:
-        job, posterior = await repository.job(name), await repository.posterior(name)
+        job, posterior = await repository.job(key), await repository.posterior(key)
     except UnknownJobError as error:
-        raise await _with_near_names(repository, name, error) from error
+        raise await _with_near_names(repository, key, error) from error
     trials: list[Trial] = []
-    while page := await repository.trials(name, limit=_PAGE, before=trials[-1].number if trials else None):
+    while page := await repository.trials(key, limit=_PAGE, before=trials[-1].number if trials else None):
         trials += page
         if len(page) < _PAGE or len(trials) >= N_TRIALS:
             break
     return view_of(job, posterior, trials)
 
 
-async def _with_near_names(repository: JobRepository, name: str, error: UnknownJobError) -> UnknownJobError:
-    names = [job.name for job in await repository.jobs()]
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+async def _with_near_names(repository: JobRepository, key: JobKey, error: UnknownJobError) -> UnknownJobError:
+    keys = [job.key for job in await repository.jobs()]
+    names = difflib.get_close_matches(key.job, {known.job for known in keys}, n=3, cutoff=0.5)
+    near = [str(known) for known in sorted(keys, key=lambda known: known.user != key.user) if known.job in names][:3]
     hint = f"did you mean {' or '.join(near)}?" if near else "`gridchase policy jobs` lists the known jobs"
     return UnknownJobError(f"{error}; {hint}")

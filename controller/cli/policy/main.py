@@ -44,7 +44,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     _add_show(parts)
     _add_transfer(parts)
     forget = _add(parts, "forget", "delete a job and all its runs")
-    forget.add_argument("job", metavar="JOB")
+    _add_job(forget)
     forget.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     forget.set_defaults(do=lambda options: policy_jobs.forget(_database(options), options.job, yes=options.yes))
     token = _add(parts, "token", "print the token that writes over HTTP need, where this user may read it")
@@ -90,7 +90,7 @@ def serve(config: PolicyConfig, state_dir: Path) -> int:
 
 def _add_show(parts: "Verbs") -> None:
     show = _add(parts, "show", "estimates for a job's batch sizes, the next one and why, and the last runs")
-    show.add_argument("job", metavar="JOB")
+    _add_job(show)
     show.add_argument("--json", action="store_true", help="print JSON")
     show.add_argument("--html", type=Path, metavar="FILE", help="write an HTML page to this file")
     show.set_defaults(
@@ -100,12 +100,21 @@ def _add_show(parts: "Verbs") -> None:
 
 def _add_transfer(parts: "Verbs") -> None:
     export = _add(parts, "export", "write jobs and all their runs as JSON")
-    export.add_argument("job", nargs="?", metavar="JOB", help="only this one (default: all)")
+    export.add_argument("job", nargs="?", metavar="[USER/]JOB", help="only this one (default: all)")
     export.add_argument("--out", type=Path, metavar="FILE", help="write to this file (default: standard output)")
     export.set_defaults(do=lambda options: policy_jobs.export(_database(options), options.job, out=options.out))
     importing = _add(parts, "import", "import a file of `export`; existing jobs and runs stay as they are")
     importing.add_argument("file", type=Path, metavar="FILE", help="the file; `-` means standard input")
-    importing.set_defaults(do=lambda options: policy_jobs.import_(_database(options), options.file))
+    importing.add_argument("--user", default="", metavar="USER", help="whose the jobs without a user are")
+    importing.set_defaults(do=lambda options: policy_jobs.import_(_database(options), options.file, user=options.user))
+
+
+def _add_job(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "job",
+        metavar="[USER/]JOB",
+        help="the job; without USER your own or, if you have none, the only one of its name",
+    )
 
 
 def _add(parts: "Verbs", name: str, what: str) -> argparse.ArgumentParser:

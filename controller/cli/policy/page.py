@@ -42,9 +42,9 @@ _TOOLS: Final = "pan,wheel_zoom,box_zoom,reset,save"
 
 def render_page(view: JobView) -> str:
     """Return the page, HTML."""
-    name = escape(view.job.name)
+    name = escape(str(view.job.key))
     return render_document(
-        f"{view.job.name}: batch sizes",
+        f"{view.job.key}: batch sizes",
         _STYLE,
         [
             f"<h1>{name}</h1>",

@@ -56,7 +56,7 @@ def print_view(view: JobView, console: Console) -> None:
 def print_posterior(view: JobView, console: Console) -> None:
     """Print the posterior of each batch size, and which one is next and why."""
     posterior = view.posterior
-    title = f"{view.job.name}: {ends_text(view)}; policy {posterior.policy}; costs in {view.scale.unit}"
+    title = f"{view.job.key}: {ends_text(view)}; policy {posterior.policy}; costs in {view.scale.unit}"
     console.print(f"[bold]{shown(title)}[/bold]", highlight=False)
     table = _table()
     for heading in ("size", "runs", "epochs", "an epoch", "a run"):
@@ -88,7 +88,7 @@ def print_jobs(jobs: Sequence[JobSummary], console: Console) -> None:
     table.add_column("last asked (UTC)")
     for job in jobs:
         table.add_row(
-            shown(job.name),
+            shown(str(job.key)),
             str(job.n_trials),
             str(job.n_ended),
             str(job.n_in_flight),

@@ -33,7 +33,7 @@ from policies.replay.batch_size.simulation import MAX_TRIES, common_random_epoch
 from policies.service.app import run_service, store_url
 from policies.service.config import HttpConfig, LearningConfig, PolicyConfig
 from policies.service.errors import PolicyError
-from policies.service.records import ENDED, Job, Posterior, Trial
+from policies.service.records import ENDED, Job, JobKey, Posterior, Trial
 from policies.service.store.store import open_store
 from policies.service.trials.jobs import JobRepository
 from publishers.messages.codec import encode
@@ -111,8 +111,9 @@ async def run_recurrences(
     job = load_job(options.workload)
     async with demo_broker() as (broker, folder), _policy_service(options, broker, folder) as trials:
         runs = await _train_all(options, job, broker, trials, RecurrencesView(job, console))
-        learned, latest = await trials.job(job.name), await trials.trials(job.name, limit=MAX_RECURRENCES)
-        posterior = await trials.posterior(job.name)
+        key = JobKey(read_login_name(), job.name)
+        learned, latest = await trials.job(key), await trials.trials(key, limit=MAX_RECURRENCES)
+        posterior = await trials.posterior(key)
         show_learned(learned, posterior, latest, console)
     return recurrences_result(
         job,
@@ -206,12 +207,16 @@ async def _run_once(task: RunTask, bus: MqttClient, trials: JobRepository, view:
 
 async def _has_ended(trials: JobRepository, task: RunTask) -> bool:
     with suppress(PolicyError):  # the database may be busy for a moment
-        return (await trials.trial(task.job.name, task.run)).state in ENDED
+        return (await trials.trial(_run_key(task))).state in ENDED
     return False
 
 
+def _run_key(task: RunTask) -> RunKey:
+    return RunKey(read_login_name(), task.job.name, task.run)
+
+
 def _publish(bus: MqttClient, task: RunTask, energy: RunEnergy) -> None:
-    topic = Topics().run(RunKey(read_login_name(), task.job.name, task.run), "energy")
+    topic = Topics().run(_run_key(task), "energy")
     bus.publish(topic, encode(energy), qos=1 if energy.final else 0, retain=energy.final)
 
 

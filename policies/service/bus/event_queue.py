@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from policies.service.bus.events import RunEnded
+from policies.service.bus.shares import KeysByUser
+from policies.service.records import JobKey
+from publishers.messages.topics import RunKey
 from publishers.shared.log_once import FaultLog
 
 GRACE_S: Final = 30.0
@@ -20,6 +23,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Entry(Generic[Item]):
+    job: JobKey
     is_final: bool
     item: Item
 
@@ -28,55 +32,11 @@ def _newer(_: Item, newer: Item) -> Item:
     return newer
 
 
-class _KeysByJob:
-    """The keys of each job, oldest first; every call takes the same time, however many jobs there are."""
-
-    def __init__(self) -> None:
-        self._jobs: OrderedDict[Hashable, str] = OrderedDict()
-        self._keys: defaultdict[str, OrderedDict[Hashable, None]] = defaultdict(OrderedDict)
-        # Jobs by how many keys they have, and the most that any has: it changes by one at a time.
-        self._jobs_with: defaultdict[int, OrderedDict[str, None]] = defaultdict(OrderedDict)
-        self._most = 0
-
-    def add(self, key: Hashable, job: str) -> None:
-        self._jobs[key] = job
-        keys = self._keys[job]
-        keys[key] = None
-        self._move(job, len(keys) - 1, len(keys))
-
-    def remove(self, key: Hashable) -> None:
-        job = self._jobs.pop(key)
-        keys = self._keys[job]
-        del keys[key]
-        self._move(job, len(keys) + 1, len(keys))
-        if not keys:
-            del self._keys[job]
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def least_wanted(self) -> Hashable:
-        """Return the oldest key of a job that has most of them; where each job has one, the newest of all."""
-        if self._most == 1:
-            return next(reversed(self._jobs))
-        job = next(iter(self._jobs_with[self._most]))
-        return next(iter(self._keys[job]))
-
-    def _move(self, job: str, n_before: int, n_now: int) -> None:
-        self._jobs_with[n_before].pop(job, None)
-        if not self._jobs_with[n_before]:
-            del self._jobs_with[n_before]
-        if n_now:
-            self._jobs_with[n_now][job] = None
-        if n_now > self._most or self._most not in self._jobs_with:
-            self._most = n_now
-
-
 class EventQueue(Generic[Item]):
     """A FIFO with at most `size` items, each under a key; a newer item replaces the waiting one in its place.
 
-    A full queue drops the oldest item of the job that has most of them, so that a job that floods it loses its own.
-    Final items are dropped only where there are no others; where each job has but one, the newest goes.
+    A full queue drops an item of the user who has most of them, so that who floods it loses his own: the oldest of that
+    user's job with most of them, or the newest where each job has but one. Of one user, final items go last.
 
     Args:
         size: how many items may wait.
@@ -94,19 +54,19 @@ class EventQueue(Generic[Item]):
         self._size = size
         self._merge = merge
         self._entries: OrderedDict[Hashable, _Entry[Item]] = OrderedDict()
-        self._keys = {False: _KeysByJob(), True: _KeysByJob()}  # of final items, and of others
+        self._keys = KeysByUser()
         self._filled = asyncio.Event()
         self._overflow = f"more than {size} {name} are waiting: some are lost"
         self._log = FaultLog(_LOGGER, recovered=f"the queue of {name} has room again")
 
-    def put(self, key: Hashable, item: Item, *, job: str, is_final: bool = False) -> None:
+    def put(self, key: Hashable, item: Item, *, job: JobKey, is_final: bool = False) -> None:
         """Add an item of a job; never waits."""
         waiting = self._entries.get(key)
         if waiting is not None:
-            self._entries[key] = _Entry(waiting.is_final, self._merge(waiting.item, item))
+            self._entries[key] = _Entry(waiting.job, waiting.is_final, self._merge(waiting.item, item))
         else:
-            self._entries[key] = _Entry(is_final, item)
-            self._keys[is_final].add(key, job)
+            self._entries[key] = _Entry(job, is_final, item)
+            self._keys.add(key, job, is_final=is_final)
         if len(self._entries) > self._size:
             self._evict()
         self._filled.set()
@@ -139,16 +99,17 @@ class EventQueue(Generic[Item]):
         return len(self._entries)
 
     def _evict(self) -> None:
-        """Drop an item, other than a final one where there is any."""
+        """Drop an item."""
         self._log.report(self._overflow)
-        is_final = not self._keys[False]
-        self._remove(self._keys[is_final].least_wanted())
+        key = self._keys.least_wanted()
+        is_final = self._entries[key].is_final
+        self._remove(key)
         self.n_lost += is_final
         self.n_dropped += not is_final
 
     def _remove(self, key: Hashable) -> Item:
         entry = self._entries.pop(key)
-        self._keys[entry.is_final].remove(key)
+        self._keys.remove(key, entry.job, is_final=entry.is_final)
         return entry.item
 
     def _log_room(self) -> None:
@@ -168,21 +129,21 @@ class PendingRunEnds:
     def __init__(self, report: Callable[[RunEnded], None], *, grace_s: float = GRACE_S) -> None:
         self._report = report
         self._grace_s = grace_s
-        self._waiting: OrderedDict[tuple[str, str], tuple[float, RunEnded]] = OrderedDict()
+        self._waiting: OrderedDict[RunKey, tuple[float, RunEnded]] = OrderedDict()
         self._filled = asyncio.Event()
 
     def schedule(self, ended: RunEnded) -> None:
         """Report the end of a run after the grace period, unless it is cancelled; the newest event counts."""
-        key = (ended.job, ended.run)
+        key = ended.run_key
         due_s, _ = self._waiting.get(key, (asyncio.get_running_loop().time() + self._grace_s, ended))
         self._waiting[key] = (due_s, ended)
         if len(self._waiting) > MAX_RUNS:
             self._report_oldest()
         self._filled.set()
 
-    def cancel(self, job: str, run: str) -> None:
+    def cancel(self, run: RunKey) -> None:
         """Report nothing: the run goes on, or its controller has reported its end."""
-        self._waiting.pop((job, run), None)
+        self._waiting.pop(run, None)
 
     async def run(self) -> None:
         """Report each end when it is due, until cancelled.

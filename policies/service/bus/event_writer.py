@@ -35,7 +35,6 @@ class EventWriter:
         spool: takes events while the database is unavailable.
         metrics: counts stored events.
         unknown_run_s: how long heartbeats and progress of a run without a trial are ignored [s].
-        user_of: whose run it is, by job and run; None where that is not known.
         was_answered: whether a run has got a batch size meanwhile: it publishes its status before it asks.
     """
 
@@ -49,8 +48,7 @@ class EventWriter:
         spool: EventSpool,
         metrics: Metrics,
         unknown_run_s: float,
-        user_of: Callable[[str, str], str | None],
-        was_answered: Callable[[str, str], bool] = lambda _job, _run: False,
+        was_answered: Callable[[RunKey], bool] = lambda _: False,
     ) -> None:
         self._events = events
         self._trials = trials
@@ -59,10 +57,9 @@ class EventWriter:
         self._spool = spool
         self._metrics = metrics
         self._unknown_run_s = unknown_run_s
-        self._user_of = user_of
         self._was_answered = was_answered
-        self._unknown_until_s: RecentDict[tuple[str, str], float] = RecentDict(MAX_RUNS)
-        self._stopped: RecentDict[tuple[str, str], str] = RecentDict(MAX_RUNS)
+        self._unknown_until_s: RecentDict[RunKey, float] = RecentDict(MAX_RUNS)
+        self._stopped: RecentDict[RunKey, str] = RecentDict(MAX_RUNS)
 
     async def run(self) -> None:
         """Write until cancelled; what is queued then goes to the spool."""
@@ -89,7 +86,7 @@ class EventWriter:
             async with asyncio.timeout(TIMEOUT_S):
                 stop = await event.apply(self._trials)
         except UnknownTrialError:  # a run that chose its batch size by itself
-            self._unknown_until_s[event.job, event.run] = asyncio.get_running_loop().time() + self._unknown_run_s
+            self._unknown_until_s[event.run_key] = asyncio.get_running_loop().time() + self._unknown_run_s
         except (StoreUnavailableError, TimeoutError):
             self._metrics.count_store_failure()
             self._put_in_spool(event)
@@ -106,19 +103,16 @@ class EventWriter:
 
     def _order_stop(self, event: RunEvent, why: str) -> None:
         """Tell the run to stop, with each report that exceeds its bound."""
-        user = self._user_of(event.job, event.run)
-        if user is None:  # the run has said nothing since this process started: its next report tells
-            return
         command = Command(command="stop", reason=why[:MAX_REASON])
-        self._bus.publish(self._topics.run(RunKey(user, event.job, event.run), "command"), encode(command), qos=1)
-        if (event.job, event.run) not in self._stopped:
-            _LOGGER.info("%s/%s: ordered to stop: %s", event.job, event.run, why)
-        self._stopped[event.job, event.run] = why
+        self._bus.publish(self._topics.run(event.run_key, "command"), encode(command), qos=1)
+        if event.run_key not in self._stopped:
+            _LOGGER.info("%s: ordered to stop: %s", event.run_key, why)
+        self._stopped[event.run_key] = why
 
     def _is_of_unknown_run(self, event: RunEvent) -> bool:
-        until_s = self._unknown_until_s.get((event.job, event.run))
+        until_s = self._unknown_until_s.get(event.run_key)
         is_unknown = until_s is not None and asyncio.get_running_loop().time() < until_s
-        return is_unknown and not self._was_answered(event.job, event.run)
+        return is_unknown and not self._was_answered(event.run_key)
 
     def _put_in_spool(self, event: RunEvent) -> None:
         if event.outlives_outage:

@@ -5,20 +5,32 @@ from typing import Self
 from msgspec import Struct
 
 from policies.batch_size import Choice
-from policies.service.records import Candidates, Result, Timing, Trial
+from policies.service.records import Candidates, JobKey, Result, Timing, Trial, User
 from policies.service.trials.lifecycle import with_inferred_end, with_result
 from policies.service.trials.repository import TrainedBatchSize, TrialRepository
 from policies.service.trials.validation import MAX_BATCH_SIZE
 from publishers.messages.codec import BatchSize, Count, Name, Number, Sentence, TimeS
 from publishers.messages.reports import RunEnergy
+from publishers.messages.topics import RunKey, escape_level
 
 
 class Event(Struct, frozen=True, kw_only=True, tag_field="what"):
     """Something about a run, received at `at_s`."""
 
+    user: User = ""
     job: Name
     run: Name
     at_s: TimeS
+
+    @property
+    def run_key(self) -> RunKey:
+        """Return whose event it is."""
+        return RunKey(self.user, self.job, self.run)
+
+    @property
+    def job_key(self) -> JobKey:
+        """Return of which job."""
+        return JobKey(self.user, self.job)
 
     @property
     def outlives_outage(self) -> bool:
@@ -33,12 +45,12 @@ class Event(Struct, frozen=True, kw_only=True, tag_field="what"):
     @property
     def key(self) -> str:
         """Return what it is about; of several events with one key only `merged` is stored."""
-        return f"{self.job}/{self.run}/{type(self).__name__}"
+        return f"{escape_level(self.user)}/{self.job}/{self.run}/{type(self).__name__}"
 
     @property
     def label(self) -> str:
         """Return what to call it in the log."""
-        return f"{self.job}/{self.run}: {type(self).__name__}"
+        return f"{self.run_key}: {type(self).__name__}"
 
     def merged(self, newer: Self) -> Self:
         """Return what replaces this event and a newer one with the same key: the newer, as a rule."""
@@ -69,7 +81,7 @@ class Heartbeat(Event, frozen=True, kw_only=True, tag="alive"):
 
     async def apply(self, trials: TrialRepository) -> None:
         """Renew the lease."""
-        await trials.renew_lease(self.job, self.run, now_s=self.at_s)
+        await trials.renew_lease(self.run_key, now_s=self.at_s)
 
 
 class MetricReported(Event, frozen=True, kw_only=True, tag="measured"):
@@ -96,7 +108,7 @@ class MetricReported(Event, frozen=True, kw_only=True, tag="measured"):
     async def apply(self, trials: TrialRepository) -> None:
         """Store the metric."""
         await trials.report_metric(
-            self.job, self.run, epoch=self.epoch, value=self.value, reached=self.reached, now_s=self.at_s
+            self.run_key, epoch=self.epoch, value=self.value, reached=self.reached, now_s=self.at_s
         )
 
 
@@ -109,7 +121,7 @@ class TrialFailed(Event, frozen=True, kw_only=True, tag="failed"):
     async def apply(self, trials: TrialRepository) -> None:
         """End the trial as failed."""
         result = Result(outcome="failed", failure=self.failure)
-        await trials.report(self.job, self.run, result, trained=_trained_with(self.batch_size), now_s=self.at_s)
+        await trials.report(self.run_key, result, trained=_trained_with(self.batch_size), now_s=self.at_s)
 
 
 class BatchSizesTimed(Event, frozen=True, kw_only=True, tag="timed"):
@@ -119,7 +131,7 @@ class BatchSizesTimed(Event, frozen=True, kw_only=True, tag="timed"):
 
     async def apply(self, trials: TrialRepository) -> None:
         """Store the times."""
-        await trials.report_timing(self.job, self.run, self.timing, now_s=self.at_s)
+        await trials.report_timing(self.run_key, self.timing, now_s=self.at_s)
 
 
 class EnergyReported(Event, frozen=True, kw_only=True, tag="used"):
@@ -146,8 +158,7 @@ class EnergyReported(Event, frozen=True, kw_only=True, tag="used"):
         """Store what was used; the final report also ends the trial."""
         energy = self.energy
         update = await trials.report(
-            self.job,
-            self.run,
+            self.run_key,
             _usage(energy),
             trained=_trained_with(energy.batch_size, energy.n_gpus) if energy.iterations > 0 else None,
             end=self._end if energy.final else None,
@@ -182,7 +193,7 @@ class RunEnded(Event, frozen=True, kw_only=True, tag="ended"):
     async def apply(self, trials: TrialRepository) -> None:
         """End the trial."""
         trained = _trained_with(self.batch_size, self.n_ranks)
-        await trials.report(self.job, self.run, trained=trained, end=self._end, now_s=self.at_s)
+        await trials.report(self.run_key, trained=trained, end=self._end, now_s=self.at_s)
 
     def _end(self, trial: Trial) -> Trial:
         if self.reached and trial.result.reached_epochs is None and trial.last_epoch is not None:
@@ -202,8 +213,7 @@ class DefaultAnswered(Event, frozen=True, kw_only=True, tag="answered"):
         """Add the trial."""
         choice = Choice(batch_size=self.default_batch_size, reason=self.reason, detail=self.detail)
         await trials.record_answer(
-            self.job,
-            self.run,
+            self.run_key,
             batch_sizes=self.batch_sizes,
             default_batch_size=self.default_batch_size,
             choice=choice,

@@ -72,7 +72,7 @@ class LeaseExpiry:
         try:
             for trial in await self._trials.expire_leases(now_s=self._clock_s()):
                 self._metrics.count_ended(trial.state)
-                _LOGGER.info("%s/%s: silent for %g s: %s", trial.job, trial.run, trial.lease_s, trial.state)
+                _LOGGER.info("%s: silent for %g s: %s", trial.key, trial.lease_s, trial.state)
         except StoreUnavailableError:
             self._receives_since_s = None
         except PolicyError as error:

@@ -21,7 +21,7 @@ from policies.service.bus.events import (
 )
 from policies.service.bus.trial_responder import AnswerCache, PendingRequest
 from policies.service.ports import MessageBus
-from policies.service.records import IterationTime, Timing
+from policies.service.records import IterationTime, JobKey, Timing
 from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import RunEnergy
 from publishers.messages.topics import ParsedTopic, RunKey, Topics
@@ -53,7 +53,6 @@ class EventSubscriber:
         events: when full, progress and heartbeats are dropped; final events only where there is nothing else.
         run_ends: the runs that are about to be over; its `run` is a task of the service.
         answers: what runs were told first, by whichever process.
-        users: whose run it is, by job and run.
     """
 
     def __init__(
@@ -64,11 +63,10 @@ class EventSubscriber:
         self.events: EventQueue[RunEvent] = EventQueue(MAX_EVENTS, name="events of runs", merge=merge)
         self.run_ends = PendingRunEnds(self._queue, grace_s=grace_s)
         self.answers = AnswerCache()
-        self.users: RecentDict[tuple[str, str], str] = RecentDict(MAX_HEARTBEATS)
         self._topics = topics
         self._clock_s = clock_s
         self._heartbeat_period_s = heartbeat_period_s
-        self._heartbeat_s: RecentDict[tuple[str, str], float] = RecentDict(MAX_HEARTBEATS)
+        self._heartbeat_s: RecentDict[RunKey, float] = RecentDict(MAX_HEARTBEATS)
 
     def subscribe(self, bus: MessageBus) -> None:
         """Subscribe, from the next connection on or at once."""
@@ -93,7 +91,6 @@ class EventSubscriber:
                     message = decode(payload, kind)
                     if message.run != parsed.run.run:
                         raise DecodeError(f"the payload is for run {message.run}, not for the topic's run")  # noqa: TRY301 — counted like any other
-                    self.users[parsed.run.job, parsed.run.run] = parsed.run.user
                     on_message(parsed.run, message)
                 except DecodeError as error:
                     self.invalid_messages.add(topic, str(error))
@@ -103,9 +100,9 @@ class EventSubscriber:
     def _on_request(self, key: RunKey, request: TrialRequest) -> None:
         self._check_reply_topic(key, request.reply_to)
         now_s = asyncio.get_running_loop().time()
-        first_s = self.answers.asked_since_s(key.job, request, loop_s=now_s)
-        pending = PendingRequest(job=key.job, request=request, at_s=self._clock_s(), first_s=first_s, last_s=now_s)
-        self.requests.put((key.job, key.run), pending, job=key.job)  # a repeated request replaces the one that waits
+        first_s = self.answers.asked_since_s(key, request, loop_s=now_s)
+        pending = PendingRequest(run=key, request=request, at_s=self._clock_s(), first_s=first_s, last_s=now_s)
+        self.requests.put(key, pending, job=JobKey.of(key))  # a repeated request replaces the one that waits
 
     def _check_reply_topic(self, key: RunKey, reply_to: str) -> None:
         """Refuse reply topics that belong to another run, or to another kind of message."""
@@ -118,7 +115,7 @@ class EventSubscriber:
 
     def _on_answer(self, key: RunKey, answer: TrialAnswer) -> None:
         loop_s = asyncio.get_running_loop().time()
-        event = self.answers.add_answer(key.job, answer, at_s=self._clock_s(), loop_s=loop_s)
+        event = self.answers.add_answer(key, answer, at_s=self._clock_s(), loop_s=loop_s)
         if event is not None:
             self._queue(event)
 
@@ -128,14 +125,15 @@ class EventSubscriber:
             for size, time_s in zip(message.batch_sizes, message.iteration_times_s, strict=True)
         )
         timing = Timing(times=times, too_large=message.too_large, batch_size=message.batch_size)
-        self._queue(BatchSizesTimed(job=key.job, run=message.run, at_s=self._clock_s(), timing=timing))
+        self._queue(BatchSizesTimed(user=key.user, job=key.job, run=key.run, at_s=self._clock_s(), timing=timing))
 
     def _on_failure(self, key: RunKey, message: TrialFailure) -> None:
         failure = f"{message.reason}: {message.detail}" if message.detail else message.reason
         self._queue(
             TrialFailed(
+                user=key.user,
                 job=key.job,
-                run=message.run,
+                run=key.run,
                 at_s=self._clock_s(),
                 failure=failure[:MAX_FAILURE],
                 batch_size=message.batch_size,
@@ -145,8 +143,9 @@ class EventSubscriber:
     def _on_metric(self, key: RunKey, message: Metric) -> None:
         self._queue(
             MetricReported(
+                user=key.user,
                 job=key.job,
-                run=message.run,
+                run=key.run,
                 at_s=self._clock_s(),
                 epoch=message.epoch,
                 value=message.value,
@@ -156,20 +155,21 @@ class EventSubscriber:
 
     def _on_energy(self, key: RunKey, energy: RunEnergy) -> None:
         if energy.final:
-            self.run_ends.cancel(key.job, energy.run)
-        self._queue(EnergyReported(job=key.job, run=energy.run, at_s=self._clock_s(), energy=energy))
+            self.run_ends.cancel(key)
+        self._queue(EnergyReported(user=key.user, job=key.job, run=key.run, at_s=self._clock_s(), energy=energy))
 
     def _on_status(self, key: RunKey, status: RankStatus) -> None:
-        run, at_s = status.run, self._clock_s()
+        at_s = self._clock_s()
         if status.state == "running":
-            self.run_ends.cancel(key.job, run)  # a lost connection came back
-            if self._is_heartbeat_due(key.job, run):
-                self._queue(Heartbeat(job=key.job, run=run, at_s=at_s))
+            self.run_ends.cancel(key)  # a lost connection came back
+            if self._is_heartbeat_due(key):
+                self._queue(Heartbeat(user=key.user, job=key.job, run=key.run, at_s=at_s))
             return
         self.run_ends.schedule(
             RunEnded(
+                user=key.user,
                 job=key.job,
-                run=run,
+                run=key.run,
                 at_s=at_s,
                 lost=status.state == "lost",
                 reached=bool(status.reached),
@@ -178,12 +178,12 @@ class EventSubscriber:
             )
         )
 
-    def _is_heartbeat_due(self, job: str, run: str) -> bool:
-        now_s, last_s = asyncio.get_running_loop().time(), self._heartbeat_s.get((job, run))
+    def _is_heartbeat_due(self, run: RunKey) -> bool:
+        now_s, last_s = asyncio.get_running_loop().time(), self._heartbeat_s.get(run)
         if last_s is not None and now_s - last_s < self._heartbeat_period_s:
             return False
-        self._heartbeat_s[job, run] = now_s
+        self._heartbeat_s[run] = now_s
         return True
 
     def _queue(self, event: RunEvent) -> None:
-        self.events.put(event.key, event, job=event.job, is_final=event.is_final)
+        self.events.put(event.key, event, job=event.job_key, is_final=event.is_final)

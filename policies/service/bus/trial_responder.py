@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from policies.batch_size import Choice
 from policies.service.bus.event_queue import EventQueue
 from policies.service.bus.events import DefaultAnswered
+from policies.service.bus.shares import RecentByRun
 from policies.service.errors import PolicyError, StoreUnavailableError
 from policies.service.metrics import Metrics
 from policies.service.ports import MessageBus
@@ -22,6 +23,7 @@ from policies.service.records import Trial
 from policies.service.trials.lifecycle import RUN_HAS_ENDED
 from policies.service.trials.repository import TrialRepository
 from publishers.messages.codec import encode
+from publishers.messages.topics import RunKey
 from publishers.messages.training import TrialAnswer, TrialRequest
 from publishers.shared.recent_dict import RecentDict
 
@@ -49,12 +51,12 @@ class PendingRequest:
     """A request for a batch size.
 
     Attributes:
-        job, request: what was asked.
+        run, request: who asked, and what.
         at_s: when it was received, Unix time [s].
         first_s, last_s: when it was asked first and last, on the loop's clock [s].
     """
 
-    job: str
+    run: RunKey
     request: TrialRequest
     at_s: float
     first_s: float
@@ -80,19 +82,19 @@ class AnswerCache:
     """What was asked by, and first answered to, a bounded number of runs, by whichever process."""
 
     def __init__(self) -> None:
-        self._exchanges: RecentDict[tuple[str, str], _Exchange] = RecentDict(MAX_RUNS)
+        self._exchanges: RecentByRun[_Exchange] = RecentByRun(MAX_RUNS)
 
-    def asked_since_s(self, job: str, request: TrialRequest, *, loop_s: float) -> float:
+    def asked_since_s(self, run: RunKey, request: TrialRequest, *, loop_s: float) -> float:
         """Remember a request; return since when its run has asked without an answer, on the loop's clock."""
-        exchange = self._of(job, request.run)
+        exchange = self._of(run)
         exchange.request = request
         if loop_s - exchange.asked_since_s > PATIENCE_S:  # it had given up, and repeats its request
             exchange.asked_since_s = loop_s
         return exchange.asked_since_s
 
-    def add_answer(self, job: str, answer: TrialAnswer, *, at_s: float, loop_s: float) -> DefaultAnswered | None:
+    def add_answer(self, run: RunKey, answer: TrialAnswer, *, at_s: float, loop_s: float) -> DefaultAnswered | None:
         """Remember an answer; return the event to store, if it is a first one that does not come from the database."""
-        exchange = self._of(job, answer.run)
+        exchange = self._of(run)
         exchange.answered_s, exchange.asked_since_s = loop_s, -math.inf
         if exchange.first_answer is not None:
             return None
@@ -100,8 +102,9 @@ class AnswerCache:
         if request is None or not _is_without_database(answer) or answer.batch_size not in request.batch_sizes:
             return None
         return DefaultAnswered(
-            job=job,
-            run=answer.run,
+            user=run.user,
+            job=run.job,
+            run=run.run,
             at_s=at_s,
             batch_sizes=tuple(sorted(set(request.batch_sizes))),
             default_batch_size=answer.batch_size,
@@ -109,24 +112,24 @@ class AnswerCache:
             detail=answer.detail,
         )
 
-    def is_answered(self, job: str, run: str, *, since_s: float) -> bool:
+    def is_answered(self, run: RunKey, *, since_s: float) -> bool:
         """Return whether a run was answered after a moment on the loop's clock: it accepts an answer to any request."""
-        exchange = self._exchanges.get((job, run))
+        exchange = self._exchanges.get(run)
         return exchange is not None and exchange.answered_s >= since_s
 
-    def first_answer(self, job: str, run: str) -> TrialAnswer | None:
+    def first_answer(self, run: RunKey) -> TrialAnswer | None:
         """Return the first answer to a run, or None."""
-        exchange = self._exchanges.get((job, run))
+        exchange = self._exchanges.get(run)
         return None if exchange is None else exchange.first_answer
 
-    def default_answer(self, job: str, run: str) -> TrialAnswer | None:
+    def default_answer(self, run: RunKey) -> TrialAnswer | None:
         """Return the first answer to a run, if it was the default because the database was unavailable."""
-        first = self.first_answer(job, run)
+        first = self.first_answer(run)
         return first if first is not None and _is_without_database(first) else None
 
-    def _of(self, job: str, run: str) -> _Exchange:
-        exchange = self._exchanges.get((job, run)) or _Exchange()
-        self._exchanges[job, run] = exchange
+    def _of(self, run: RunKey) -> _Exchange:
+        exchange = self._exchanges.get(run) or _Exchange()
+        self._exchanges[run] = exchange
         return exchange
 
 
@@ -156,7 +159,7 @@ class TrialResponder:
         self._answers = answers
         self._metrics = metrics
         self._follows = False
-        self._ended: RecentDict[tuple[str, str], None] = RecentDict(MAX_ENDED)
+        self._ended: RecentDict[RunKey, None] = RecentDict(MAX_ENDED)
 
     async def run(self) -> None:
         """Answer until cancelled; several of these may run, so that one slow transaction does not delay the others."""
@@ -199,28 +202,26 @@ class TrialResponder:
         except PolicyError as error:
             return _default(pending, error.reason, str(error))
         except Exception as error:  # a bug with one job must not leave the others without answers
-            _LOGGER.exception("%s/%s: no batch size could be chosen", pending.job, pending.request.run)
+            _LOGGER.exception("%s: no batch size could be chosen", pending.run)
             return _default(pending, PolicyError.reason, repr(error))
 
     async def _answer_from_database(self, pending: PendingRequest) -> TrialAnswer | None:
-        job, request, now_s = pending.job, pending.request, pending.at_s
+        run, request, now_s = pending.run, pending.request, pending.at_s
         sizes, default = request.batch_sizes, request.default_batch_size
         if not await self._claim(pending):
             return None
-        told = self._answers.default_answer(job, request.run)
+        told = self._answers.default_answer(run)
         if told is not None:  # it asks again, as after a restart, and gets the same answer
             choice = Choice(batch_size=told.batch_size, reason=told.reason, detail=told.detail)
             trial = await self._trials.record_answer(
-                job, request.run, batch_sizes=sizes, default_batch_size=default, choice=choice, now_s=now_s
+                run, batch_sizes=sizes, default_batch_size=default, choice=choice, now_s=now_s
             )
             return _answer(pending, trial)
-        trial = await self._trials.get_or_create(
-            job, request.run, batch_sizes=sizes, default_batch_size=default, now_s=now_s
-        )
-        if self._answers.default_answer(job, request.run) is not None:  # a process without the database was faster
+        trial = await self._trials.get_or_create(run, batch_sizes=sizes, default_batch_size=default, now_s=now_s)
+        if self._answers.default_answer(run) is not None:  # a process without the database was faster
             return None
         if trial.reason == RUN_HAS_ENDED:
-            self._log_ended(job, trial)
+            self._log_ended(trial)
         return _answer(pending, trial)
 
     async def _claim(self, pending: PendingRequest) -> bool:
@@ -233,21 +234,21 @@ class TrialResponder:
         self._follows = not is_ours
         return is_ours or asyncio.get_running_loop().time() >= pending.first_s + TRUST_S
 
-    def _log_ended(self, job: str, trial: Trial) -> None:
+    def _log_ended(self, trial: Trial) -> None:
         """Log once that a run asks though it has ended."""
-        if (job, trial.run) not in self._ended:
-            _LOGGER.warning("%s/%s: %s", job, trial.run, trial.detail)
-        self._ended[job, trial.run] = None
+        if trial.key not in self._ended:
+            _LOGGER.warning("%s: %s", trial.key, trial.detail)
+        self._ended[trial.key] = None
 
     def _is_answered(self, pending: PendingRequest) -> bool:
-        return self._answers.is_answered(pending.job, pending.request.run, since_s=pending.last_s)
+        return self._answers.is_answered(pending.run, since_s=pending.last_s)
 
     def _answer_without_database(self, pending: PendingRequest, why: str) -> TrialAnswer | None:
         """Return the earlier answer to the run, else the default, which the subscriber receives and stores later."""
         self._metrics.count_store_failure()
         if self._is_answered(pending):
             return None
-        first = self._answers.first_answer(pending.job, pending.request.run)
+        first = self._answers.first_answer(pending.run)
         if first is not None and first.batch_size in pending.request.batch_sizes:
             return replace(first, correlation=pending.request.correlation)
         return _default(pending, StoreUnavailableError.reason, why)

@@ -16,10 +16,12 @@ from policies.service.http.auth import WriteAccess
 from policies.service.http.openapi import document
 from policies.service.http.routes import OPERATIONS, ApiRequest, Operation, Services
 from policies.service.metrics import Metrics
+from policies.service.records import JobKey
 from policies.service.trials.jobs import JobRepository
 from policies.service.trials.repository import TrialRepository
+from publishers.messages.topics import RunKey
 from publishers.shared.http.problems import ProblemError, unavailable
-from publishers.shared.http.requests import path_name, read_json, read_query
+from publishers.shared.http.requests import path_name, path_user, read_json, read_query
 from publishers.shared.http.server import ConcurrencyLimit, HttpServer, Route, Stream
 
 MAX_CONNECTIONS: Final = 1_024
@@ -58,14 +60,14 @@ class _Api:
 
     def _handler(self, operation: Operation) -> Callable[[web.Request, str], Awaitable[web.Response | Stream]]:
         async def handle(request: web.Request, writer: str) -> web.Response | Stream:
-            job, run = path_name(request, "job"), path_name(request, "run")
+            run = RunKey(path_user(request), path_name(request, "job"), path_name(request, "run"))
             query = read_query(request, operation.query)
             body = operation.body and await read_json(
                 request, operation.body, max_bytes=operation.max_bytes, timeout_s=operation.body_timeout_s
             )
             answer = await operation.handle(
                 self._services,
-                ApiRequest(job=job, run=run, query=query, body=body, now_s=self._clock_s(), writer=writer),
+                ApiRequest(job=JobKey.of(run), run=run, query=query, body=body, now_s=self._clock_s(), writer=writer),
             )
             return answer if isinstance(answer, web.Response | Stream) else _response(operation, answer)
 

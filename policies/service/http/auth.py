@@ -4,8 +4,8 @@ One a line:
 
 ```
 # a comment
-0pZ2…              a token
-ada:9f3c…          a token with a name, for the log
+0pZ2…              a token of an operator, who may write everything
+ada:9f3c…          a token of the user ada, who may write what is about her own jobs
 ```
 """
 
@@ -15,6 +15,7 @@ import hmac
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -29,8 +30,8 @@ from publishers.shared.log_once import FaultLog
 
 FILE_TIMEOUT_S: Final = 2.0
 """For a look at the file of tokens: its disk may hang."""
-UNNAMED: Final = "a token"
-"""The name of a token that has none."""
+OPERATOR: Final = "an operator"
+"""Who writes with a token of the operator's file that is no user's."""
 OWN: Final = "the service's own token"
 """Who writes with the token that the service has made."""
 _CHALLENGE: Final = 'Bearer realm="gridchase"'
@@ -39,19 +40,27 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*\Z")
 _LOGGER = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who writes: `name` for the log; `user` whose jobs alone it may be about, None: anybody's."""
+
+    name: str
+    user: str | None
+
+
 class WriteTokens:
     """The tokens of one file, read again when it changes. It may be used from several threads: each reads all of it.
 
     Args:
         path: the file.
-        unnamed: the name of a token that has none.
+        operator: who has the tokens that are no user's, for the log.
     """
 
-    def __init__(self, path: Path, *, unnamed: str = UNNAMED) -> None:
+    def __init__(self, path: Path, *, operator: str = OPERATOR) -> None:
         self._path = path
-        self._unnamed = unnamed
+        self._operator = operator
         self._stamp: tuple[int, int, int, int] | None = None
-        self._owners: tuple[tuple[bytes, str], ...] = ()
+        self._owners: tuple[tuple[bytes, Writer], ...] = ()
         self._log = FaultLog(_LOGGER, recovered=f"{path}: its tokens are accepted again", level=logging.ERROR)
         self._refresh()
 
@@ -60,8 +69,8 @@ class WriteTokens:
         """Return why no token of the file is accepted, in a sentence; "" while all is well."""
         return self._log.fault
 
-    def owner_of(self, token: str) -> str | None:
-        """Return the name of a token in the file; None where it is not there.
+    def owner_of(self, token: str) -> Writer | None:
+        """Return whose a token in the file is; None where it is not there.
 
         All tokens are compared, as hashes, in a time that does not depend on how much is right.
         """
@@ -85,14 +94,14 @@ class WriteTokens:
             self._owners, self._stamp, fault = (), None, str(error)
         self._log.report(f"no token for writes over HTTP: {fault}" if fault else "")
 
-    def _read(self) -> Iterator[tuple[bytes, str]]:
+    def _read(self) -> Iterator[tuple[bytes, Writer]]:
         lines = read_secret_file("http.token_file", str(self._path)).splitlines()
         for number, line in enumerate(map(str.strip, lines), start=1):
             if not line or line.startswith("#"):
                 continue
             name, token = (part.strip() for part in line.rpartition(":")[::2])
             if _TOKEN.match(token):
-                yield hashlib.sha256(token.encode()).digest(), name or self._unnamed
+                yield hashlib.sha256(token.encode()).digest(), Writer(name or self._operator, name or None)
             else:
                 _LOGGER.warning("%s, line %d: not a token: only A-Z a-z 0-9 - . _ ~ + / allowed", self._path, number)
 
@@ -109,7 +118,7 @@ class WriteAccess:
         fault = _fault_of(own)
         if fault:
             _LOGGER.error("no token for writes over HTTP: %s", fault)
-        self._files = [] if fault else [WriteTokens(own, unnamed=OWN)]
+        self._files = [] if fault else [WriteTokens(own, operator=OWN)]
         self._places = fault or f"{own} holds one, which {readers_of(own)} may read"
         if configured is not None:
             self._files.append(WriteTokens(configured))
@@ -132,9 +141,12 @@ class WriteAccess:
             challenge = f'{_CHALLENGE}, error="invalid_token"'
             detail = f"this token is not among those that may write; {self._place(request)}"
             raise ProblemError(HTTPStatus.UNAUTHORIZED, "wrong_token", detail, headers={"WWW-Authenticate": challenge})
-        return owner
+        if owner.user not in {None, request.match_info.get("user")}:
+            detail = f"this token is for the jobs of user {owner.user} alone; imports need a token of the operator"
+            raise ProblemError(HTTPStatus.FORBIDDEN, "foreign_user", detail)
+        return owner.name
 
-    def _owner_of(self, token: str) -> str | None:
+    def _owner_of(self, token: str) -> Writer | None:
         owners = [file.owner_of(token) for file in self._files]
         return next((owner for owner in owners if owner is not None), None)
 

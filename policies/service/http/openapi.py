@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from policies.service.http.routes import JOB, OPERATIONS, RUN, Operation, PathName
+from policies.service.http.routes import JOB, OPERATIONS, RUN, USER, Operation, PathName, UserName
 from publishers.shared.http.problems import PROBLEM, Problem
 from publishers.shared.http.requests import JSON
 
@@ -19,18 +19,23 @@ VERSION: Final = "1"
 _DESCRIPTION: Final = """\
 Which batch size the next run of a recurring training should use, learned from run to run.
 
-Reading is open; writing needs a token. All times are Unix seconds, energies joules, powers watts.
+Reading is open; writing needs a token: an operator's, or that of the user whose jobs it is about.
+All times are Unix seconds, energies joules, powers watts.
 A run that cannot be told a batch size takes its default: it never waits for this service.
 """
 _SCHEME: Final = "what `http.token` in the state directory of the service holds, or a line of `token_file`"
 _PARAMETERS: Final = {
-    "job": ("The name of the job.", JOB),
-    "run": ("The identity of the run, as `GRIDCHASE_RUN` or its launcher gives it.", RUN),
+    "user": ("Whose job it is: the broker's user or, without one, the login name.", USER, UserName),
+    "job": ("The name of the job.", JOB, PathName),
+    "run": ("The identity of the run, as `GRIDCHASE_RUN` or its launcher gives it.", RUN, PathName),
 }
 _PROBLEMS: Final[Mapping[int, tuple[str, str]]] = {
     400: ("BadRequest", "It cannot be read: a name, a parameter or the body is not what this document says."),
     401: ("Unauthorized", "The token is missing, or is not known."),
-    403: ("Forbidden", "A browser sends it for another site, or asks a loopback address by a foreign name."),
+    403: (
+        "Forbidden",
+        "The token is another user's; a browser sends it for another site, or asks a loopback address by its name.",
+    ),
     404: ("NotFound", "There is no such job, or no such trial."),
     408: ("RequestTimeout", "The body did not arrive in time."),
     409: ("Conflict", "The job has other candidates or another default, or the trial has ended otherwise."),
@@ -121,7 +126,7 @@ def _answer(description: str, content_type: str, schema: Any) -> dict[str, Any]:
 
 def _links() -> dict[str, Any]:
     """Return what can be done with a trial that was just created."""
-    job = {"job": "$request.path.job"}
+    job = {"user": "$request.path.user", "job": "$request.path.job"}
     of_run = job | {"run": "$response.body#/run"}
     links = {"trial": ("showTrial", of_run), "result": ("reportResult", of_run), "posterior": ("showPosterior", job)}
     return {name: {"operationId": target, "parameters": given} for name, (target, given) in links.items()}
@@ -140,8 +145,8 @@ def _path_item(path: str) -> dict[str, Any]:
 
 
 def _parameter(key: str) -> dict[str, Any]:
-    description, example = _PARAMETERS[key]
-    schema = _portable(msgspec.json.schema(PathName))
+    description, example, kind = _PARAMETERS[key]
+    schema = _portable(msgspec.json.schema(kind))
     return {
         "name": key,
         "in": "path",

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
-from policies.service.errors import PolicyError, UnknownJobError
+from policies.service.errors import PolicyError, RequestError, UnknownJobError
 from policies.service.metrics import Metrics
 from policies.service.records import (
     ENDED,
@@ -20,6 +20,7 @@ from policies.service.records import (
     IterationTime,
     Job,
     JobExport,
+    JobKey,
     JobSettings,
     JobSummary,
     Posterior,
@@ -32,6 +33,7 @@ from policies.service.records import (
 from policies.service.trials.jobs import JobRepository
 from policies.service.trials.repository import TrialRepository
 from publishers.messages.codec import BatchSize, Count
+from publishers.messages.topics import RunKey
 from publishers.shared.http.requests import BODY_TIMEOUT_S, JSON
 from publishers.shared.http.server import Stream, json_response
 
@@ -45,8 +47,10 @@ PROBE_TIMEOUT_S: Final = 2.0
 
 PathName = Annotated[str, Meta(pattern=r"\A(?!\.+\Z)[A-Za-z0-9._-]{1,64}\Z")]
 """A `Name` that survives in a path: clients take `.` and `..` for directories."""
-_JOB: Final = "/v1/jobs/{job}"
-_TRIAL: Final = "/v1/jobs/{job}/trials/{run}"
+UserName = Annotated[str, Meta(pattern=r"\A(?!\.+\Z)[^\x00-\x1f\x7f]{1,128}\Z")]
+"""Of a user on the bus; in a path every character outside `A-Z a-z 0-9 . _ ~ -` is percent-encoded."""
+_JOB: Final = "/v1/jobs/{user}/{job}"
+_TRIAL: Final = f"{_JOB}/trials/{{run}}"
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -70,9 +74,16 @@ class TrialsQuery(Record, frozen=True, kw_only=True):
 
 
 class ExportQuery(Record, frozen=True, kw_only=True):
-    """Of which job; without: of all."""
+    """Of which user; of which of that user's jobs; without: of all."""
 
+    user: UserName | UnsetType = UNSET
     job: PathName | UnsetType = UNSET
+
+
+class ImportQuery(Record, frozen=True, kw_only=True):
+    """Whose those jobs are that have no user, as those from the time before jobs had users."""
+
+    user: UserName | UnsetType = UNSET
 
 
 class Liveness(Record, frozen=True, kw_only=True):
@@ -93,14 +104,14 @@ class ApiRequest:
     """A validated request.
 
     Attributes:
-        job, run: of its path; "" where it has none.
+        job, run: of its path, with "" for what it does not have.
         query, body: records of the operation's types.
         now_s: when it was read, Unix time [s].
         writer: who sent it; "" where nothing is written.
     """
 
-    job: str
-    run: str
+    job: JobKey
+    run: RunKey
     query: Any
     body: Any
     now_s: float
@@ -201,8 +212,7 @@ async def _request_batch_size(services: Services, request: ApiRequest) -> Trial:
     now, registration = asyncio.get_running_loop().time, request.body
     begun_s = now()
     trial = await services.trials.get_or_create(
-        request.job,
-        registration.run,
+        RunKey(*request.job, registration.run),
         batch_sizes=registration.batch_sizes,
         default_batch_size=registration.default_batch_size,
         now_s=request.now_s,
@@ -212,7 +222,7 @@ async def _request_batch_size(services: Services, request: ApiRequest) -> Trial:
 
 
 async def _report_result(services: Services, request: ApiRequest) -> TrialUpdate:
-    update = await services.trials.report(request.job, request.run, request.body, now_s=request.now_s)
+    update = await services.trials.report(request.run, request.body, now_s=request.now_s)
     services.metrics.count_result(over="http")
     if update.trial.state in ENDED and request.body.outcome is not None:
         services.metrics.count_ended(update.trial.state)
@@ -220,23 +230,27 @@ async def _report_result(services: Services, request: ApiRequest) -> TrialUpdate
 
 
 async def _report_timing(services: Services, request: ApiRequest) -> Trial:
-    trial = await services.trials.report_timing(request.job, request.run, request.body, now_s=request.now_s)
+    trial = await services.trials.report_timing(request.run, request.body, now_s=request.now_s)
     services.metrics.count_result(over="http")
     return trial
 
 
 async def _export(services: Services, request: ApiRequest) -> list[JobExport] | Stream:
     """Return one job, or stream all jobs, so that no more than one is held in memory."""
-    if request.query.job is not UNSET:
-        return await services.jobs.export(request.query.job)
-    return Stream(_exported(services, [job.name for job in await services.jobs.jobs()]))
+    user, job = request.query.user, request.query.job
+    if job is not UNSET:
+        if user is UNSET:
+            raise RequestError([f"job = {job}: say whose, user=…"])
+        return await services.jobs.export(JobKey(user, job))
+    keys = [summary.key for summary in await services.jobs.jobs()]
+    return Stream(_exported(services, [key for key in keys if user in {UNSET, key.user}]))
 
 
-async def _exported(services: Services, names: Sequence[str]) -> AsyncIterator[bytes]:
+async def _exported(services: Services, keys: Sequence[JobKey]) -> AsyncIterator[bytes]:
     separator = b"["
-    for name in names:
+    for key in keys:
         try:
-            found = await services.jobs.export(name)
+            found = await services.jobs.export(key)
         except UnknownJobError:
             continue  # forgotten meanwhile
         for export in found:
@@ -246,7 +260,8 @@ async def _exported(services: Services, names: Sequence[str]) -> AsyncIterator[b
 
 
 async def _import(services: Services, request: ApiRequest) -> ImportCounts:
-    counts = await services.jobs.import_(request.body, now_s=request.now_s)
+    user = "" if request.query.user is UNSET else request.query.user
+    counts = await services.jobs.import_(request.body, user=user, now_s=request.now_s)
     _LOGGER.info("%d jobs with %d trials imported by %s", counts.n_jobs, counts.n_trials, request.writer)
     return counts
 
@@ -280,6 +295,7 @@ async def _document(services: Services, _: ApiRequest) -> bytes:
     return services.document
 
 
+USER: Final = "ada"
 JOB: Final = "resnet50"
 RUN: Final = "night-17"
 _REGISTRATION: Final = RunRegistration(run=RUN, batch_sizes=(32, 64, 128, 256, 512, 1024), default_batch_size=256)
@@ -304,9 +320,12 @@ _TIMING: Final = Timing(
     batch_size=128,
 )
 _EXPORT: Final = JobExport(
-    job=Job(name=JOB, batch_sizes=_REGISTRATION.batch_sizes, default_batch_size=256, created_at_s=1_795_000_000.0),
+    job=Job(
+        user=USER, name=JOB, batch_sizes=_REGISTRATION.batch_sizes, default_batch_size=256, created_at_s=1_795_000_000.0
+    ),
     trials=(
         Trial(
+            user=USER,
             job=JOB,
             run=RUN,
             recurrence=0,
@@ -327,7 +346,7 @@ OPERATIONS: Final = (
     Operation(
         name="listJobs",
         path="/v1/jobs",
-        summary="All jobs, by name.",
+        summary="All jobs, by user and name.",
         handle=lambda services, _: services.jobs.jobs(),
         answer=list[JobSummary],
     ),
@@ -391,7 +410,7 @@ OPERATIONS: Final = (
         name="showTrial",
         path=_TRIAL,
         summary="The trial of a run.",
-        handle=lambda services, request: services.jobs.trial(request.job, request.run),
+        handle=lambda services, request: services.jobs.trial(request.run),
         answer=Trial,
         problems=(404,),
     ),
@@ -424,11 +443,11 @@ OPERATIONS: Final = (
     Operation(
         name="exportJobs",
         path="/v1/export",
-        summary="A job with all its trials, or all jobs, for `POST /v1/import`.",
+        summary="A job with all its trials, all jobs of a user, or all jobs, for `POST /v1/import`.",
         handle=_export,
         answer=list[JobExport],
         query=ExportQuery,
-        problems=(404,),
+        problems=(404, 422),
         is_bulk=True,
     ),
     Operation(
@@ -438,6 +457,7 @@ OPERATIONS: Final = (
         summary="Add what was exported. Existing jobs and trials are not changed, so the request can be repeated.",
         handle=_import,
         answer=ImportCounts,
+        query=ImportQuery,
         body=list[JobExport],
         examples={"a job after one run": [_EXPORT]},
         problems=(409, 422),

@@ -13,6 +13,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     CursorResult,
+    FromClause,
     Insert,
     Select,
     Subquery,
@@ -30,19 +31,20 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import RowMapping
 
-from policies.service.records import ENDED, Job, JobSettings, JobSummary, Result, Timing, Trial
+from policies.service.records import ENDED, Job, JobKey, JobSettings, JobSummary, Result, Timing, Trial
 from policies.service.store.schema import CLAIMS, JOBS, TRIALS
+from publishers.messages.topics import RunKey
 
 Row = dict[str, Any]
 _RESULT: Final = tuple(Result.__struct_fields__)
 _TRIAL: Final = tuple(name for name in Trial.__struct_fields__ if name != "result")
 _UNTIMED: Final = msgspec.json.Decoder(tuple[int, ...])
 _TIMING: Final = msgspec.json.Decoder(Timing)
-_KEY: Final = frozenset({"job", "run", "number"})
+_KEY: Final = frozenset({"user", "job", "run", "number"})
 # A study needs no sentences, and nothing for the record: half of a row, and the smaller half.
 _STUDIED_NAMES: Final = (
-    *("job", "run", "number", "recurrence", "batch_size", "state", "requested_at_s", "heard_at_s", "lease_s"),
-    *("ended_at_s", "stop_ordered_at_s", "bound_gpu_model", "bound_n_gpus", "last_epoch", "has_lost_count"),
+    *("user", "job", "run", "number", "recurrence", "batch_size", "state", "requested_at_s", "heard_at_s"),
+    *("lease_s", "ended_at_s", "stop_ordered_at_s", "bound_gpu_model", "bound_n_gpus", "last_epoch", "has_lost_count"),
     *("outcome", "epochs", "reached_epochs", "energy_j", "duration_s", "max_power_w", "gpu_model", "n_gpus", "timing"),
 )
 _WHOLE: Final = [TRIALS.c[name] for name in (*_TRIAL, *_RESULT)]
@@ -54,11 +56,13 @@ _MAX_TIMED: Final = 100
 _ANY_NUMBER: Final = (1 << 31) - 1
 _PROOF: Final = "can this be written?"
 _UNSYNCED: Final = text("SET LOCAL synchronous_commit TO off")
-_JOB: Final = select(JOBS).where(JOBS.c.name == bindparam("job"))
+_JOB: Final = select(JOBS).where((JOBS.c.user == bindparam("user")) & (JOBS.c.name == bindparam("job")))
 # No other request for this job runs until we are done; its trials may be updated meanwhile.
 _LOCKED_JOB: Final = _JOB.with_for_update(key_share=True)
-_JOBS: Final = select(JOBS).order_by(JOBS.c.name)
-_OF_JOB: Final = TRIALS.c.job == bindparam("job")
+_JOBS: Final = select(JOBS).order_by(JOBS.c.user, JOBS.c.name)
+_OWNERLESS: Final = select(func.count()).select_from(JOBS).where(JOBS.c.user == literal_column("''"))
+_USERS: Final = select(JOBS.c.user).where(JOBS.c.name == bindparam("job")).order_by(JOBS.c.user)
+_OF_JOB: Final = (TRIALS.c.user == bindparam("user")) & (TRIALS.c.job == bindparam("job"))
 _OF_RUN: Final = _OF_JOB & (TRIALS.c.run == bindparam("run"))
 _SELECT_STUDIED: Final = select(*_STUDIED).where(_OF_JOB).order_by(TRIALS.c.number)
 
@@ -105,42 +109,60 @@ _SILENT: Final = (
     .with_for_update(skip_locked=True)
 )
 _CHANGE: Final = update(TRIALS).where(
-    (TRIALS.c.job == bindparam("of_job")) & (TRIALS.c.number == bindparam("of_number"))
+    (TRIALS.c.user == bindparam("of_user"))
+    & (TRIALS.c.job == bindparam("of_job"))
+    & (TRIALS.c.number == bindparam("of_number"))
 )
 # Trials are numbered from 0 without gaps: the newest one tells how many there are, and a million need not be counted.
 _ITS_TRIALS: Final = TRIALS.alias("its_trials")
-_NEWEST: Final = select(func.max(_ITS_TRIALS.c.number)).where(_ITS_TRIALS.c.job == JOBS.c.name).scalar_subquery()
+_NEWEST: Final = (
+    select(func.max(_ITS_TRIALS.c.number))
+    .where((_ITS_TRIALS.c.user == JOBS.c.user) & (_ITS_TRIALS.c.job == JOBS.c.name))
+    .scalar_subquery()
+)
 
 
 def _counted(condition: ColumnElement[bool]) -> Subquery:
-    return select(TRIALS.c.job, func.count().label("n")).where(condition).group_by(TRIALS.c.job).subquery()
+    job = (TRIALS.c.user, TRIALS.c.job)
+    return select(*job, func.count().label("n")).where(condition).group_by(*job).subquery()
+
+
+def _of_the_job(table: FromClause) -> ColumnElement[bool]:
+    """Return the condition that trials, or counts of them, are of the job in the same row."""
+    return (table.c.user == JOBS.c.user) & (table.c.job == JOBS.c.name)
 
 
 _IN_FLIGHT: Final = _counted(TRIALS.c.ended_at_s.is_(None))
 _LOST: Final = _counted(TRIALS.c.state == literal_column("'lost'"))  # literally, so that its index is found
 _SUMMARIES: Final = (
     select(
-        *(JOBS.c.name, JOBS.c.batch_sizes, JOBS.c.default_batch_size, TRIALS.c.number, TRIALS.c.requested_at_s),
+        *(JOBS.c.user, JOBS.c.name, JOBS.c.batch_sizes, JOBS.c.default_batch_size),
+        *(TRIALS.c.number, TRIALS.c.requested_at_s),
         func.coalesce(_IN_FLIGHT.c.n, 0).label("n_in_flight"),
         func.coalesce(_LOST.c.n, 0).label("n_lost"),
     )
     .select_from(JOBS)
-    .outerjoin(TRIALS, (TRIALS.c.job == JOBS.c.name) & (TRIALS.c.number == _NEWEST))
-    .outerjoin(_IN_FLIGHT, _IN_FLIGHT.c.job == JOBS.c.name)
-    .outerjoin(_LOST, _LOST.c.job == JOBS.c.name)
-    .order_by(JOBS.c.name)
+    .outerjoin(TRIALS, _of_the_job(TRIALS) & (TRIALS.c.number == _NEWEST))
+    .outerjoin(_IN_FLIGHT, _of_the_job(_IN_FLIGHT))
+    .outerjoin(_LOST, _of_the_job(_LOST))
+    .order_by(JOBS.c.user, JOBS.c.name)
 )
 
 
-def find_job(connection: Connection, name: str, *, locked: bool = False) -> Job | None:
+def find_job(connection: Connection, key: JobKey, *, locked: bool = False) -> Job | None:
     """Return a job, or None; `locked`: locked for other transactions until this one ends."""
-    row = connection.execute(_LOCKED_JOB if locked else _JOB, {"job": name}).mappings().one_or_none()
+    row = connection.execute(_LOCKED_JOB if locked else _JOB, key._asdict()).mappings().one_or_none()
     return None if row is None else _job_of(row)
 
 
 def find_jobs(connection: Connection) -> list[Job]:
-    """Return all jobs, by name."""
+    """Return all jobs, by user and name."""
     return [_job_of(row) for row in connection.execute(_JOBS).mappings()]
+
+
+def find_users(connection: Connection, name: str) -> list[str]:
+    """Return the users who have a job of this name."""
+    return list(connection.execute(_USERS, {"job": name}).scalars())
 
 
 def add_job(connection: Connection, job: Job) -> bool:
@@ -151,43 +173,43 @@ def add_job(connection: Connection, job: Job) -> bool:
 def change_job(connection: Connection, job: Job) -> None:
     """Write a job's settings."""
     settings = {name: getattr(job.settings, name) for name in job.settings.__struct_fields__}
-    connection.execute(update(JOBS).where(JOBS.c.name == job.name).values(settings))
+    connection.execute(update(JOBS).where(_is(job.key)).values(settings))
 
 
-def remove_job(connection: Connection, name: str) -> bool:
+def remove_job(connection: Connection, key: JobKey) -> bool:
     """Remove a job with all its trials; return whether there was one."""
-    return _n_rows(connection.execute(delete(JOBS).where(JOBS.c.name == name))) > 0
+    return _n_rows(connection.execute(delete(JOBS).where(_is(key)))) > 0
 
 
-def find_studied(connection: Connection, job: str) -> list[Trial]:
+def find_studied(connection: Connection, job: JobKey) -> list[Trial]:
     """Return all trials of a job in the order of their numbers, as far as a study needs them."""
-    rows = connection.execute(_SELECT_STUDIED, {"job": job}).all()
+    rows = connection.execute(_SELECT_STUDIED, job._asdict()).all()
     return [_studied_trial_of(row) for row in rows]
 
 
-def find_recent(connection: Connection, job: str) -> list[Trial]:
+def find_recent(connection: Connection, job: JobKey) -> list[Trial]:
     """Return what `find_studied` does, without what a study can do without: it may hold any number of trials.
 
     These are the newest `MAX_STUDIED`, of those that ended otherwise than lost, of those in flight, and of all; those
     that have timed batch sizes; and of each batch size that has failed the newest failure, however old that is.
     """
-    return [_studied_trial_of(row) for row in connection.execute(_RECENT, {"job": job}).all()]
+    return [_studied_trial_of(row) for row in connection.execute(_RECENT, job._asdict()).all()]
 
 
-def find_trials(connection: Connection, job: str) -> list[Trial]:
+def find_trials(connection: Connection, job: JobKey) -> list[Trial]:
     """Return all trials of a job in the order of their numbers."""
-    return [_trial_of(row) for row in connection.execute(_ALL, {"job": job})]
+    return [_trial_of(row) for row in connection.execute(_ALL, job._asdict())]
 
 
-def find_page(connection: Connection, job: str, *, limit: int, before: int | None) -> list[Trial]:
+def find_page(connection: Connection, job: JobKey, *, limit: int, before: int | None) -> list[Trial]:
     """Return at most `limit` trials of a job whose numbers are below `before`, the newest first."""
-    page = {"job": job, "limit": limit, "before": _ANY_NUMBER if before is None else min(before, _ANY_NUMBER)}
-    return [_trial_of(row) for row in connection.execute(_PAGE, page)]
+    bounds = {"limit": limit, "before": _ANY_NUMBER if before is None else min(before, _ANY_NUMBER)}
+    return [_trial_of(row) for row in connection.execute(_PAGE, job._asdict() | bounds)]
 
 
-def find_trial(connection: Connection, job: str, run: str, *, locked: bool = False) -> Trial | None:
+def find_trial(connection: Connection, run: RunKey, *, locked: bool = False) -> Trial | None:
     """Return a run's trial, or None; `locked`: locked for other transactions until this one ends."""
-    row = connection.execute(_LOCKED_TRIAL if locked else _SELECT_TRIAL, {"job": job, "run": run}).one_or_none()
+    row = connection.execute(_LOCKED_TRIAL if locked else _SELECT_TRIAL, run._asdict()).one_or_none()
     return None if row is None else _trial_of(row)
 
 
@@ -207,20 +229,28 @@ def add_trials(connection: Connection, trials: Sequence[Trial]) -> None:
 
 def change_trials(connection: Connection, trials: Sequence[Trial]) -> None:
     """Write what may have changed of trials."""
-    rows = [{"of_job": trial.job, "of_number": trial.number, **_changes_of(trial)} for trial in trials]
+    rows = [
+        {"of_user": trial.user, "of_job": trial.job, "of_number": trial.number, **_changes_of(trial)}
+        for trial in trials
+    ]
     if rows:
         connection.execute(_CHANGE, rows)
 
 
-def lift_bounds(connection: Connection, job: str) -> None:
+def lift_bounds(connection: Connection, job: JobKey) -> None:
     """Forget the cost bounds of a job's trials in flight."""
-    in_flight = (TRIALS.c.job == job) & TRIALS.c.ended_at_s.is_(None)
+    in_flight = (TRIALS.c.user == job.user) & (TRIALS.c.job == job.job) & TRIALS.c.ended_at_s.is_(None)
     connection.execute(update(TRIALS).where(in_flight).values(cost_bound=None))
 
 
 def find_summaries(connection: Connection) -> list[JobSummary]:
-    """Return a line for each job, by name; without beliefs."""
+    """Return a line for each job, by user and name; without beliefs."""
     return [_summary_of(row) for row in connection.execute(_SUMMARIES).mappings()]
+
+
+def count_ownerless(connection: Connection) -> int:
+    """Return how many jobs are nobody's."""
+    return connection.execute(_OWNERLESS).scalar_one()
 
 
 def add_claim(connection: Connection, correlation: str, now_s: float) -> bool:
@@ -254,6 +284,10 @@ def _added(connection: Connection, table: Table, row: dict[str, Any]) -> bool:
     return _n_rows(connection.execute(statement, row)) > 0
 
 
+def _is(key: JobKey) -> ColumnElement[bool]:
+    return (JOBS.c.user == key.user) & (JOBS.c.name == key.job)
+
+
 def _n_rows(result: CursorResult[Any]) -> int:
     return result.rowcount
 
@@ -261,6 +295,7 @@ def _n_rows(result: CursorResult[Any]) -> int:
 def _summary_of(row: RowMapping) -> JobSummary:
     n_trials = 0 if row["number"] is None else row["number"] + 1
     return JobSummary(
+        user=row[JOBS.c.user],
         name=row["name"],
         batch_sizes=tuple(row["batch_sizes"]),
         default_batch_size=row["default_batch_size"],
@@ -286,35 +321,36 @@ def _studied_trial_of(row: Sequence[Any]) -> Trial:
     By position, because it runs for every trial of a job at each request: four times as fast as by name.
     """
     result = Result(
-        outcome=row[15],
-        epochs=row[16],
-        reached_epochs=row[17],
-        energy_j=row[18],
-        duration_s=row[19],
-        max_power_w=row[20],
-        gpu_model=row[21],
-        n_gpus=row[22],
+        outcome=row[16],
+        epochs=row[17],
+        reached_epochs=row[18],
+        energy_j=row[19],
+        duration_s=row[20],
+        max_power_w=row[21],
+        gpu_model=row[22],
+        n_gpus=row[23],
     )
     return Trial(
-        job=row[0],
-        run=row[1],
-        number=row[2],
-        recurrence=row[3],
-        batch_size=row[4],
-        state=row[5],
-        requested_at_s=row[6],
-        heard_at_s=row[7],
-        lease_s=row[8],
-        ended_at_s=row[9],
-        stop_ordered_at_s=row[10],
-        bound_gpu_model=row[11],
-        bound_n_gpus=row[12],
-        last_epoch=row[13],
-        has_lost_count=row[14],
+        user=row[0],
+        job=row[1],
+        run=row[2],
+        number=row[3],
+        recurrence=row[4],
+        batch_size=row[5],
+        state=row[6],
+        requested_at_s=row[7],
+        heard_at_s=row[8],
+        lease_s=row[9],
+        ended_at_s=row[10],
+        stop_ordered_at_s=row[11],
+        bound_gpu_model=row[12],
+        bound_n_gpus=row[13],
+        last_epoch=row[14],
+        has_lost_count=row[15],
         reason="",
         detail="",
         result=result,
-        timing=None if row[23] is None else _TIMING.decode(row[23]),
+        timing=None if row[24] is None else _TIMING.decode(row[24]),
     )
 
 
@@ -334,6 +370,7 @@ def _changes_of(trial: Trial) -> Row:
 def _job_of(row: RowMapping) -> Job:
     """Return the job of a row."""
     return Job(
+        user=row[JOBS.c.user],
         name=row["name"],
         batch_sizes=tuple(row["batch_sizes"]),
         default_batch_size=row["default_batch_size"],

@@ -1,8 +1,8 @@
 """The tables of the policy service: jobs, their trials, and who answers which request.
 
-Times are Unix seconds. Only what was reported is stored, nothing that is computed from it. A job's key is its name, and
-a trial's key is its number in the job: SQLite keeps tables without row ids in the order of their keys, so the trials of
-one job lie side by side.
+Times are Unix seconds. Only what was reported is stored, nothing that is computed from it. A job's key is its user and
+its name, and a trial's is its number in the job: SQLite keeps tables without row ids in the order of their keys, so the
+trials of one job lie side by side.
 
 A change here needs a migration in `migrations/versions`; a test compares the two.
 """
@@ -15,7 +15,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     Double,
-    ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     MetaData,
@@ -43,9 +43,15 @@ def _index(name: str, *columns: str, where: str) -> Index:
     return Index(f"ix_trials_{name}", *columns, sqlite_where=text(where), postgresql_where=text(where))
 
 
+def _user() -> Column[str]:
+    """Return the column of the user whose a job is; in SQL, `user` without quotes is the user of the database."""
+    return Column("username", String(128), key="user", primary_key=True)
+
+
 JOBS: Final = Table(
     "jobs",
     METADATA,
+    _user(),
     Column("name", String(64), primary_key=True),
     Column("batch_sizes", JSON, nullable=False),
     Column("default_batch_size", BigInteger, nullable=False),
@@ -60,7 +66,8 @@ JOBS: Final = Table(
 TRIALS: Final = Table(
     "trials",
     METADATA,
-    Column("job", String(64), ForeignKey("jobs.name", ondelete="CASCADE"), primary_key=True),
+    _user(),
+    Column("job", String(64), primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("run", String(64), nullable=False),
     Column("recurrence", BigInteger, nullable=False),
@@ -94,14 +101,15 @@ TRIALS: Final = Table(
     Column("failure", Text),
     Column("untimed", Text),
     Column("timing", Text),
-    UniqueConstraint("job", "run"),
+    ForeignKeyConstraint(["user", "job"], ["jobs.user", "jobs.name"], ondelete="CASCADE"),
+    UniqueConstraint("user", "job", "run"),
     # A trial whose end is still to come has none: the few of them are found without looking at the rest.
-    _index("in_flight", "job", "heard_at_s", where="ended_at_s IS NULL"),
+    _index("in_flight", "user", "job", "heard_at_s", where="ended_at_s IS NULL"),
     # A study needs those two however old they are.
-    _index("failed", "job", "batch_size", "number", where="state = 'failed'"),
-    _index("timed", "job", "requested_at_s", where="timing IS NOT NULL"),
+    _index("failed", "user", "job", "batch_size", "number", where="state = 'failed'"),
+    _index("timed", "user", "job", "requested_at_s", where="timing IS NOT NULL"),
     # The lost ones are few, too; the list of jobs counts them.
-    _index("lost", "job", where="state = 'lost'"),
+    _index("lost", "user", "job", where="state = 'lost'"),
     sqlite_with_rowid=False,
 )
 

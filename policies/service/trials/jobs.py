@@ -10,11 +10,18 @@ from sqlalchemy import Connection
 
 from policies.service.config import LearningConfig
 from policies.service.errors import RequestError, StoreUnavailableError, UnknownJobError, UnknownTrialError
-from policies.service.records import ImportCounts, Job, JobExport, JobSettings, JobSummary, Posterior, Trial
+from policies.service.records import ImportCounts, Job, JobExport, JobKey, JobSettings, JobSummary, Posterior, Trial
 from policies.service.store import queries
 from policies.service.store.store import Store
 from policies.service.trials.learning import BatchSizeLearning
-from policies.service.trials.validation import check_exports, check_same_job, new_trials, with_sorted_batch_sizes
+from policies.service.trials.validation import (
+    check_exports,
+    check_same_job,
+    new_trials,
+    with_sorted_batch_sizes,
+    with_user,
+)
+from publishers.messages.topics import RunKey
 
 MAX_PAGE: Final = 10_000
 COMPUTING_TIMEOUT_S: Final = 10.0
@@ -38,7 +45,7 @@ class JobRepository:
         self._learning = BatchSizeLearning(learning, seed=seed)
 
     async def jobs(self) -> list[JobSummary]:
-        """Return a line for each job, by name.
+        """Return a line for each job, by user and name.
 
         Only the 50 jobs requested last have a best batch size, since each takes a few milliseconds to compute and there
         may be thousands. `posterior` has it for any job.
@@ -46,25 +53,33 @@ class JobRepository:
         summaries = await self._store.read(queries.find_summaries)
         newest = sorted(summaries, key=lambda summary: summary.last_asked_at_s or 0.0)[-_MAX_SUMMARISED:]
         best = {}
-        for name in (summary.name for summary in newest if summary.n_ended):
-            found = await self._store.read(partial(_studied, name=name))
+        for key in (summary.key for summary in newest if summary.n_ended):
+            found = await self._store.read(partial(_studied, key=key))
             if found is not None:  # not forgotten meanwhile
-                best[name] = await _in_thread(partial(self._learning.best_batch_size, *found))
-        return [replace(summary, best_batch_size=best.get(summary.name)) for summary in summaries]
+                best[key] = await _in_thread(partial(self._learning.best_batch_size, *found))
+        return [replace(summary, best_batch_size=best.get(summary.key)) for summary in summaries]
 
-    async def job(self, name: str) -> Job:
+    async def with_name(self, name: str) -> list[JobKey]:
+        """Return the jobs of this name, by user."""
+        return [JobKey(user, name) for user in await self._store.read(lambda c: queries.find_users(c, name))]
+
+    async def n_ownerless(self) -> int:
+        """Return how many jobs are nobody's: they are of the time before jobs had users."""
+        return await self._store.read(queries.count_ownerless)
+
+    async def job(self, key: JobKey) -> Job:
         """Return a job.
 
         Raises:
             UnknownJobError: there is none.
         """
-        return await self._store.read(lambda connection: _known(connection, name))
+        return await self._store.read(lambda connection: _known(connection, key))
 
-    async def trials(self, name: str, *, limit: int = 100, before: int | None = None) -> list[Trial]:
+    async def trials(self, key: JobKey, *, limit: int = 100, before: int | None = None) -> list[Trial]:
         """Return a job's trials, the newest first.
 
         Args:
-            name: the job.
+            key: the job.
             limit: at most so many.
             before: only those whose number is lower; None: the newest.
 
@@ -76,34 +91,34 @@ class JobRepository:
             raise RequestError([f"limit = {limit}: must be from 1 to {MAX_PAGE}"])
 
         def find(connection: Connection) -> list[Trial]:
-            _known(connection, name)
-            return queries.find_page(connection, name, limit=limit, before=before)
+            _known(connection, key)
+            return queries.find_page(connection, key, limit=limit, before=before)
 
         return await self._store.read(find)
 
-    async def trial(self, name: str, run: str) -> Trial:
+    async def trial(self, run: RunKey) -> Trial:
         """Return the trial of a run.
 
         Raises:
             UnknownTrialError: there is none.
         """
-        trial = await self._store.read(lambda connection: queries.find_trial(connection, name, run))
+        trial = await self._store.read(lambda connection: queries.find_trial(connection, run))
         if trial is None:
-            raise UnknownTrialError(f"run {run} of job {name} has no trial")
+            raise UnknownTrialError(f"run {run.run} of job {run.user}/{run.job} has no trial")
         return trial
 
-    async def posterior(self, name: str) -> Posterior:
+    async def posterior(self, key: JobKey) -> Posterior:
         """Return what is believed of a job's batch sizes now, and which would be next.
 
         Raises:
             UnknownJobError: there is no such job.
         """
-        found = await self._store.read(partial(_studied, name=name))
+        found = await self._store.read(partial(_studied, key=key))
         if found is None:
-            raise _unknown(name)
+            raise _unknown(key)
         return await _in_thread(partial(self._learning.posterior, *found))
 
-    async def configure(self, name: str, settings: JobSettings) -> Job:
+    async def configure(self, key: JobKey, settings: JobSettings) -> Job:
         """Replace a job's own settings; return the job.
 
         With another weight of energy the cost bounds of its runs in flight have no meaning any more, and are removed.
@@ -113,43 +128,49 @@ class JobRepository:
         """
 
         def change(connection: Connection) -> Job:
-            before = _known(connection, name, locked=True)
+            before = _known(connection, key, locked=True)
             job = replace(before, settings=settings)
             queries.change_job(connection, job)
             if self._learning.eta(before) != self._learning.eta(job):
-                queries.lift_bounds(connection, name)
+                queries.lift_bounds(connection, key)
             return job
 
         return await self._store.write(change)
 
-    async def export(self, name: str | None = None) -> list[JobExport]:
+    async def export(self, key: JobKey | None = None) -> list[JobExport]:
         """Return a job with all its trials; None: every job.
 
         Raises:
             UnknownJobError: there is no such job.
         """
-        if name is not None:
-            return [await self._store.read(lambda connection: _exported(connection, name))]
-        names = [job.name for job in await self._store.read(queries.find_jobs)]
+        if key is not None:
+            return [await self._store.read(lambda connection: _exported(connection, key))]
+        keys = [job.key for job in await self._store.read(queries.find_jobs)]
         exports = []
-        for each in names:  # one transaction each, so that no job keeps the others waiting
+        for each in keys:  # one transaction each, so that no job keeps the others waiting
             try:
                 exports += await self.export(each)
             except UnknownJobError:
                 continue  # forgotten meanwhile
         return exports
 
-    async def import_(self, exports: Sequence[JobExport], *, now_s: float) -> ImportCounts:
+    async def import_(self, exports: Sequence[JobExport], *, user: str = "", now_s: float) -> ImportCounts:
         """Add jobs with their trials, those that are not there yet; return how many were new.
 
         Each job is one transaction: an import that failed half-way may be repeated. Runs keep their recurrences, and
         get new numbers.
+
+        Args:
+            exports: the jobs with their trials.
+            user: whose those are that have no user, as from the time before jobs had users.
+            now_s: Unix time [s].
 
         Raises:
             RequestError: an export contradicts itself, or holds an invalid number; with every fault, before anything is
                 written.
             JobMismatchError: a job exists with other batch sizes, or another default.
         """
+        exports = [with_user(export, user) for export in exports]
         check_exports(exports, now_s)
         counts = ImportCounts(n_jobs=0, n_trials=0, n_known_jobs=0, n_known_trials=0)
         for export in exports:
@@ -163,14 +184,14 @@ class JobRepository:
             )
         return counts
 
-    async def forget(self, name: str) -> None:
+    async def forget(self, key: JobKey) -> None:
         """Delete a job with all its trials.
 
         Raises:
             UnknownJobError: there is no such job.
         """
-        if not await self._store.write(lambda connection: queries.remove_job(connection, name)):
-            raise _unknown(name)
+        if not await self._store.write(lambda connection: queries.remove_job(connection, key)):
+            raise _unknown(key)
 
 
 async def _in_thread(compute: Callable[[], Result]) -> Result:
@@ -188,33 +209,32 @@ async def _in_thread(compute: Callable[[], Result]) -> Result:
         ) from error
 
 
-def _studied(connection: Connection, name: str) -> tuple[Job, list[Trial]] | None:
-    job = queries.find_job(connection, name)
-    return None if job is None else (job, queries.find_recent(connection, name))
+def _studied(connection: Connection, key: JobKey) -> tuple[Job, list[Trial]] | None:
+    job = queries.find_job(connection, key)
+    return None if job is None else (job, queries.find_recent(connection, key))
 
 
-def _known(connection: Connection, name: str, *, locked: bool = False) -> Job:
-    job = queries.find_job(connection, name, locked=locked)
+def _known(connection: Connection, key: JobKey, *, locked: bool = False) -> Job:
+    job = queries.find_job(connection, key, locked=locked)
     if job is None:
-        raise _unknown(name)
+        raise _unknown(key)
     return job
 
 
-def _unknown(name: str) -> UnknownJobError:
-    return UnknownJobError(f"there is no job {name}: a job is registered by the first request of one of its runs")
+def _unknown(key: JobKey) -> UnknownJobError:
+    return UnknownJobError(f"there is no job {key}: a job is registered by the first request of one of its runs")
 
 
-def _exported(connection: Connection, name: str) -> JobExport:
-    job = _known(connection, name)
-    return JobExport(job=job, trials=tuple(queries.find_trials(connection, name)))
+def _exported(connection: Connection, key: JobKey) -> JobExport:
+    return JobExport(job=_known(connection, key), trials=tuple(queries.find_trials(connection, key)))
 
 
 def _import(connection: Connection, export: JobExport) -> tuple[bool, int]:
     """Import a job; return whether it was new, and how many of its trials were."""
     wanted = with_sorted_batch_sizes(export.job)
     is_new = queries.add_job(connection, wanted)
-    job = _known(connection, wanted.name, locked=True)
+    job = _known(connection, wanted.key, locked=True)
     check_same_job(job, wanted)
-    added = new_trials(export.trials, queries.find_studied(connection, job.name))
+    added = new_trials(export.trials, queries.find_studied(connection, job.key))
     queries.add_trials(connection, added)
     return is_new, len(added)

@@ -54,6 +54,7 @@ class BatchSizeLearning:
         """Return what is believed of a job's batch sizes, and which is next."""
         study = self.study(job, trials, _ANY_TIME_S)
         return Posterior(
+            user=job.user,
             job=job.name,
             policy=self._settings(job).policy,
             eta=self.eta(job),
@@ -68,7 +69,7 @@ class BatchSizeLearning:
             study = self.study(job, trials, _ANY_TIME_S)
             beliefs = describe(study, self._settings(job)) if study.observations else []
         except (ArithmeticError, ValueError) as error:  # among them numpy's LinAlgError
-            _LOGGER.warning("%s: the posterior of its batch sizes cannot be computed: %s", job.name, error)
+            _LOGGER.warning("%s: the posterior of its batch sizes cannot be computed: %s", job.key, error)
             return None
         costs = {belief.batch_size: belief.cost for belief in beliefs if belief.cost is not None}
         return min(costs, key=costs.__getitem__, default=None)

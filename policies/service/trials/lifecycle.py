@@ -16,6 +16,7 @@ from policies.batch_size import Choice
 from policies.service.errors import RequestError, TrialConflictError
 from policies.service.records import ENDED, IN_FLIGHT, Result, Timing, Trial
 from policies.service.trials.hardware import UNKNOWN_HARDWARE, Hardware
+from publishers.messages.topics import RunKey
 
 RENEWAL_SHARE: Final = 0.25
 """A lease is renewed once this share of it has passed, so that not every heartbeat is written."""
@@ -37,8 +38,7 @@ _FIELDS: Final[tuple[FieldInfo, ...]] = fields(Result)
 
 def new_trial(
     *,
-    job: str,
-    run: str,
+    run: RunKey,
     number: int,
     recurrence: int,
     choice: Choice,
@@ -51,7 +51,6 @@ def new_trial(
     """Return a new trial, the promise of a batch size.
 
     Args:
-        job: the job.
         run: the run.
         number: which trial of its job it is.
         recurrence: which recurrence it belongs to.
@@ -65,8 +64,9 @@ def new_trial(
     bound = choice.cost_bound
     is_bound = bound is not None and bound <= MAX_COST
     return Trial(
-        job=job,
-        run=run,
+        user=run.user,
+        job=run.job,
+        run=run.run,
         number=number,
         recurrence=recurrence,
         batch_size=choice.batch_size,
@@ -189,7 +189,7 @@ def with_result(trial: Trial, result: Result, now_s: float) -> Trial:
     known = trial.result.outcome
     if known is not None and result.outcome not in {None, known}:
         raise TrialConflictError(
-            f"run {trial.run} of job {trial.job} has ended as {known}, and cannot end as {result.outcome}: "
+            f"run {trial.run} of {trial.user}/{trial.job} has ended as {known}, and cannot end as {result.outcome}: "
             "one run has one end; give another run another name"
         )
     if known is not None:

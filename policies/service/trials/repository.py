@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from policies.batch_size import Choice
 from policies.service.config import LearningConfig
 from policies.service.errors import RequestError, TrialConflictError, unknown_trial
-from policies.service.records import IN_FLIGHT, Job, Result, Timing, Trial, TrialUpdate
+from policies.service.records import IN_FLIGHT, Job, JobKey, Result, Timing, Trial, TrialUpdate
 from policies.service.store import queries
 from policies.service.store.store import Store
 from policies.service.trials.hardware import is_bound_for_other_gpus, measured_hardware
@@ -36,6 +36,7 @@ from policies.service.trials.lifecycle import (
 )
 from policies.service.trials.observations import batch_sizes_to_time, cost_so_far, stop_reason
 from policies.service.trials.validation import check_same_job, new_job, timing_faults
+from publishers.messages.topics import RunKey
 
 CLAIM_S: Final = 600.0
 """How long a claim is remembered; a run repeats its request under a new correlation long before."""
@@ -67,7 +68,7 @@ class TrialRepository:
         self._learning = BatchSizeLearning(learning, seed=seed)
 
     async def get_or_create(
-        self, job: str, run: str, *, batch_sizes: Sequence[int], default_batch_size: int, now_s: float
+        self, run: RunKey, *, batch_sizes: Sequence[int], default_batch_size: int, now_s: float
     ) -> Trial:
         """Return the run's trial: a new one for a new run, the same one for a repeated request.
 
@@ -78,13 +79,14 @@ class TrialRepository:
             JobMismatchError: the job exists with other batch sizes, or another default.
             StoreUnavailableError: the database is away.
         """
-        described = new_job(job, run=run, batch_sizes=batch_sizes, default_batch_size=default_batch_size, now_s=now_s)
+        described = new_job(
+            JobKey.of(run), run=run.run, batch_sizes=batch_sizes, default_batch_size=default_batch_size, now_s=now_s
+        )
         return with_ended_reason(await self._get_or_create(described, run, None, now_s), now_s)
 
     async def record_answer(
         self,
-        job: str,
-        run: str,
+        run: RunKey,
         *,
         batch_sizes: Sequence[int],
         default_batch_size: int,
@@ -99,7 +101,9 @@ class TrialRepository:
         Raises:
             As `get_or_create`; RequestError also where the batch size is none of the job's.
         """
-        described = new_job(job, run=run, batch_sizes=batch_sizes, default_batch_size=default_batch_size, now_s=now_s)
+        described = new_job(
+            JobKey.of(run), run=run.run, batch_sizes=batch_sizes, default_batch_size=default_batch_size, now_s=now_s
+        )
         if choice.batch_size not in described.batch_sizes:
             raise RequestError([f"batch_size = {choice.batch_size}: must be one of {list(described.batch_sizes)}"])
         storable = Choice(batch_size=choice.batch_size, reason=choice.reason, detail=choice.detail.replace("\0", ""))
@@ -117,14 +121,13 @@ class TrialRepository:
         Raises:
             StoreUnavailableError: it cannot.
         """
-        await self._store.read(lambda connection: queries.find_job(connection, ""))
+        await self._store.read(lambda connection: queries.find_job(connection, JobKey("", "")))
         if not self._store.is_writable:
             await self._store.write(lambda _: None)
 
     async def report(
         self,
-        job: str,
-        run: str,
+        run: RunKey,
         result: Result | None = None,
         *,
         trained: TrainedBatchSize | None = None,
@@ -134,7 +137,6 @@ class TrialRepository:
         """Record what is known of a run, its progress or its end; return its trial, and why it is to stop.
 
         Args:
-            job: the job.
             run: the run.
             result: what was reported; None: nothing.
             trained: the batch size it trains with, if it says so.
@@ -149,7 +151,7 @@ class TrialRepository:
         """
 
         def record(connection: Connection) -> tuple[TrialUpdate, bool, TrialConflictError | None]:
-            known, trial = _locked_trial(connection, job, run)
+            known, trial = _locked_trial(connection, run)
             changed = _reconciled(known, trial, trained, now_s)
             is_reconciled, stop, conflict = changed is not trial, None, None
             try:
@@ -166,12 +168,12 @@ class TrialRepository:
         update, is_reconciled, conflict = await self._store.write(record)
         if is_reconciled:
             level = logging.WARNING if is_released(update.trial) else logging.INFO
-            _LOGGER.log(level, "%s/%s: %s", job, run, update.trial.detail)
+            _LOGGER.log(level, "%s: %s", run, update.trial.detail)
         if conflict is not None:
             raise conflict
         return update
 
-    async def report_metric(self, job: str, run: str, *, epoch: int, value: float, reached: bool, now_s: float) -> None:
+    async def report_metric(self, run: RunKey, *, epoch: int, value: float, reached: bool, now_s: float) -> None:
         """Record a validation after an epoch, counted from 0.
 
         Raises:
@@ -179,10 +181,10 @@ class TrialRepository:
             UnknownTrialError: the run has no trial.
         """
         await self._change(
-            job, run, lambda _, trial: with_metric(trial, epoch=epoch, value=value, reached=reached, now_s=now_s)
+            run, lambda _, trial: with_metric(trial, epoch=epoch, value=value, reached=reached, now_s=now_s)
         )
 
-    async def report_timing(self, job: str, run: str, timing: Timing, *, now_s: float) -> Trial:
+    async def report_timing(self, run: RunKey, timing: Timing, *, now_s: float) -> Trial:
         """Record what a run has timed before its training; may be repeated. Return its trial.
 
         Raises:
@@ -196,19 +198,19 @@ class TrialRepository:
                 raise RequestError(faults)
             return with_timing(trial, timing, now_s)
 
-        return await self._change(job, run, change)
+        return await self._change(run, change)
 
-    async def renew_lease(self, job: str, run: str, *, now_s: float) -> None:
+    async def renew_lease(self, run: RunKey, *, now_s: float) -> None:
         """Renew the lease of a run that is alive, once a good part of it has passed.
 
         Raises:
             UnknownTrialError: the run has no trial.
         """
-        trial = await self._store.read(lambda connection: queries.find_trial(connection, job, run))
+        trial = await self._store.read(lambda connection: queries.find_trial(connection, run))
         if trial is None:
-            raise unknown_trial(job, run)
+            raise unknown_trial(run)
         if with_renewed_lease(trial, now_s) is not trial:
-            await self._change(job, run, lambda _, trial: with_renewed_lease(trial, now_s))
+            await self._change(run, lambda _, trial: with_renewed_lease(trial, now_s))
 
     async def expire_leases(self, *, now_s: float) -> list[Trial]:
         """End the trials whose leases have run out and return them: lost, unless they had reached their target before.
@@ -228,29 +230,28 @@ class TrialRepository:
             expired += [trial for trial in some if trial.state not in IN_FLIGHT]
         return expired
 
-    async def _get_or_create(self, described: Job, run: str, choice: Choice | None, now_s: float) -> Trial:
+    async def _get_or_create(self, described: Job, run: RunKey, choice: Choice | None, now_s: float) -> Trial:
         """Return a run's trial; a new one has the given choice, or the one that is best now."""
 
         def find_or_add(connection: Connection) -> Trial:
             job = _registered(connection, described)
-            found = queries.find_trial(connection, job.name, run, locked=choice is not None)
+            found = queries.find_trial(connection, run, locked=choice is not None)
             if found is not None:
                 answered = found if choice is None else with_answer(found, choice)
                 if answered is not found:
                     queries.change_trials(connection, [answered])
                 return answered
-            trial = self._new_trial(job, run, queries.find_recent(connection, job.name), choice, now_s)
+            trial = self._new_trial(job, run, queries.find_recent(connection, job.key), choice, now_s)
             queries.add_trials(connection, [trial])
             return trial
 
         return await self._store.write(find_or_add)
 
-    def _new_trial(self, job: Job, run: str, trials: Sequence[Trial], choice: Choice | None, now_s: float) -> Trial:
+    def _new_trial(self, job: Job, run: RunKey, trials: Sequence[Trial], choice: Choice | None, now_s: float) -> Trial:
         study, number = self._learning.study(job, trials, now_s), next_number(trials)
         # Older recurrences, read for what they teach, may have been repeated since.
         recent = [trial for trial in trials if trial.number >= number - queries.MAX_STUDIED]
         return new_trial(
-            job=job.name,
             run=run,
             number=number,
             recurrence=next_recurrence(recent, now_s),
@@ -283,7 +284,7 @@ class TrialRepository:
             return trial
         if is_bound_for_other_gpus(before) and before.result.epochs == trial.result.epochs:
             return trial
-        trials = queries.find_recent(connection, job.name)
+        trials = queries.find_recent(connection, job.key)
         bound = self._learning.cost_bound(job, trials, trial, now_s)
         return with_cost_bound(trial, bound, self._learning.eta(job))
 
@@ -294,7 +295,7 @@ class TrialRepository:
         # No power is assumed: a run that was not measured is not stopped for what others draw.
         return stop_reason(trial, cost_so_far(trial, eta, None), eta)
 
-    async def _change(self, job: str, run: str, change: Callable[[Job, Trial], Trial]) -> Trial:
+    async def _change(self, run: RunKey, change: Callable[[Job, Trial], Trial]) -> Trial:
         """Return the trial of a run after a change.
 
         Raises:
@@ -302,7 +303,7 @@ class TrialRepository:
         """
 
         def apply(connection: Connection) -> Trial:
-            known, trial = _locked_trial(connection, job, run)
+            known, trial = _locked_trial(connection, run)
             changed = change(known, trial)
             if changed != trial:
                 queries.change_trials(connection, [changed])
@@ -311,15 +312,15 @@ class TrialRepository:
         return await self._store.write(apply)
 
 
-def _locked_trial(connection: Connection, job: str, run: str) -> tuple[Job, Trial]:
+def _locked_trial(connection: Connection, run: RunKey) -> tuple[Job, Trial]:
     """Return a job and the trial of its run, which is locked until the transaction ends.
 
     Raises:
         UnknownTrialError: there is none.
     """
-    known, trial = queries.find_job(connection, job), queries.find_trial(connection, job, run, locked=True)
+    known, trial = queries.find_job(connection, JobKey.of(run)), queries.find_trial(connection, run, locked=True)
     if known is None or trial is None:
-        raise unknown_trial(job, run)
+        raise unknown_trial(run)
     return known, trial
 
 
@@ -334,7 +335,7 @@ def _reconciled(job: Job, trial: Trial, trained: TrainedBatchSize | None, now_s:
 
 def _registered(connection: Connection, described: Job) -> Job:
     """Return the job, added where it is new, and locked."""
-    while (job := queries.find_job(connection, described.name, locked=True)) is None:
+    while (job := queries.find_job(connection, described.key, locked=True)) is None:
         queries.add_job(connection, described)
     check_same_job(job, described)
     return job

@@ -9,10 +9,10 @@ import msgspec
 from msgspec.structs import replace
 
 from policies.service.errors import JobMismatchError, RequestError
-from policies.service.records import IN_FLIGHT, Job, JobExport, Timing, Trial
+from policies.service.records import IN_FLIGHT, Job, JobExport, JobKey, Timing, Trial
 from policies.service.trials.lifecycle import check_result, n_epochs
 from policies.vocabulary.units import DAY_S
-from publishers.messages.topics import is_name
+from publishers.messages.topics import MAX_LABEL_BYTES, is_label, is_name
 
 MAX_CANDIDATES: Final = 256
 MAX_BATCH_SIZE: Final = 1 << 31
@@ -24,12 +24,12 @@ _SHOWN: Final = 8
 
 
 def new_job(
-    name: str, *, batch_sizes: Sequence[int], default_batch_size: int, now_s: float, run: str | None = None
+    key: JobKey, *, batch_sizes: Sequence[int], default_batch_size: int, now_s: float, run: str | None = None
 ) -> Job:
     """Return the job as a run describes it, its batch sizes sorted.
 
     Args:
-        name: the name of the job.
+        key: its user and name.
         batch_sizes: its candidates, in any order.
         default_batch_size: one of them.
         now_s: Unix time [s].
@@ -40,11 +40,19 @@ def new_job(
             default is not among them. With every fault.
     """
     faults = [] if run is None else _name_faults("run", run)
-    faults += [*_name_faults("job", name), *_candidate_faults(batch_sizes, default_batch_size)]
+    faults += [
+        *_user_faults(key.user),
+        *_name_faults("job", key.job),
+        *_candidate_faults(batch_sizes, default_batch_size),
+    ]
     if faults:
         raise RequestError(faults)
     return Job(
-        name=name, batch_sizes=tuple(sorted(batch_sizes)), default_batch_size=default_batch_size, created_at_s=now_s
+        user=key.user,
+        name=key.job,
+        batch_sizes=tuple(sorted(batch_sizes)),
+        default_batch_size=default_batch_size,
+        created_at_s=now_s,
     )
 
 
@@ -56,9 +64,9 @@ def check_same_job(known: Job, described: Job) -> None:
     """
     if (known.batch_sizes, known.default_batch_size) != (described.batch_sizes, described.default_batch_size):
         raise JobMismatchError(
-            f"job {known.name} has batch sizes {_shown(known.batch_sizes)} and default {known.default_batch_size}, "
+            f"job {known.key} has batch sizes {_shown(known.batch_sizes)} and default {known.default_batch_size}, "
             f"this run offers {_shown(described.batch_sizes)} and {described.default_batch_size}: give it another job "
-            f"name, or forget what was learned (gridchase policy forget {known.name})"
+            f"name, or forget what was learned (gridchase policy forget {known.key})"
         )
 
 
@@ -73,10 +81,18 @@ def check_exports(exports: Sequence[JobExport], now_s: float) -> None:
         RequestError: they cannot; with every fault.
     """
     faults = [fault for export in exports for fault in _export_faults(export, now_s)]
-    names = Counter(export.job.name for export in exports)
-    faults += [f"job {name} comes {n} times: must come once" for name, n in names.items() if n > 1]
+    keys = Counter(export.job.key for export in exports)
+    faults += [f"job {key} comes {n} times: must come once" for key, n in keys.items() if n > 1]
     if faults:
         raise RequestError(faults)
+
+
+def with_user(export: JobExport, user: str) -> JobExport:
+    """Return an export that has a user: its own, else the given one."""
+    if export.job.user:
+        return export
+    trials = tuple(replace(trial, user=trial.user or user) for trial in export.trials)
+    return replace(export, job=replace(export.job, user=user), trials=trials)
 
 
 def with_sorted_batch_sizes(job: Job) -> Job:
@@ -116,6 +132,10 @@ def _name_faults(what: str, name: str) -> list[str]:
     return [] if is_name(name) else [f"{what} = {name!r}: must be 1 to 64 characters of A-Z a-z 0-9 . _ -"]
 
 
+def _user_faults(user: str) -> list[str]:
+    return [] if is_label(user) else [f"user = {user!r}: must be 1 to {MAX_LABEL_BYTES} bytes of printable characters"]
+
+
 def _candidate_faults(batch_sizes: Sequence[int], default_batch_size: int) -> list[str]:
     sizes = list(batch_sizes)
     if not 1 <= len(sizes) <= MAX_CANDIDATES:
@@ -142,25 +162,23 @@ def _shown(sizes: Sequence[int]) -> str:
 def _export_faults(export: JobExport, now_s: float) -> list[str]:
     job = export.job
     try:
-        new_job(
-            job.name, batch_sizes=job.batch_sizes, default_batch_size=job.default_batch_size, now_s=job.created_at_s
-        )
+        new_job(job.key, batch_sizes=job.batch_sizes, default_batch_size=job.default_batch_size, now_s=job.created_at_s)
         msgspec.convert(msgspec.to_builtins(export), JobExport)
     except RequestError as error:
-        return [f"job {job.name}: {fault}" for fault in error.faults]
+        return [f"job {job.key}: {fault}" for fault in error.faults]
     except msgspec.ValidationError as error:
-        return [f"job {job.name}: {error}"]
+        return [f"job {job.key}: {error}"]
     runs = Counter(trial.run for trial in export.trials)
-    faults = [f"job {job.name}: run {run} comes {n} times: must come once" for run, n in runs.items() if n > 1]
+    faults = [f"job {job.key}: run {run} comes {n} times: must come once" for run, n in runs.items() if n > 1]
     for trial in export.trials:
-        faults += [f"job {job.name}, run {trial.run}: {fault}" for fault in _trial_faults(export, trial, now_s)]
+        faults += [f"job {job.key}, run {trial.run}: {fault}" for fault in _trial_faults(export, trial, now_s)]
     return faults
 
 
 def _trial_faults(export: JobExport, trial: Trial, now_s: float) -> list[str]:
     faults = []
-    if trial.job != export.job.name:
-        faults.append(f"job = {trial.job}: must be {export.job.name}")
+    if (trial.user, trial.job) != export.job.key:
+        faults.append(f"job = {trial.user}/{trial.job}: must be {export.job.key}")
     if trial.batch_size not in export.job.batch_sizes:
         faults.append(f"batch_size = {trial.batch_size}: must be one of {list(export.job.batch_sizes)}")
     if trial.recurrence > MAX_RECURRENCE:

@@ -18,6 +18,7 @@ _IN_THREAD_BYTES: Final = 64 << 10
 _MAX_EXACT: Final = 1 << 53
 """The largest integer below which floats tell all integers apart."""
 _NAME: Final = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,64}\Z")
+_USER: Final = re.compile(r"(?!\.+\Z)[^\x00-\x1f\x7f]{1,128}\Z")
 Value = TypeVar("Value")
 
 
@@ -31,6 +32,18 @@ def path_name(request: web.Request, key: str) -> str:
     if key in request.match_info and _NAME.match(name) is None:
         raise invalid_request(f"{key} = {name[:80]!r}: must be 1 to 64 of A-Z a-z 0-9 . _ -, and not dots alone")
     return name
+
+
+def path_user(request: web.Request, key: str = "user") -> str:
+    """Return the name of a user in the path of a request; "" where the path has none.
+
+    Raises:
+        ProblemError: no user can have this name.
+    """
+    user = request.match_info.get(key, "")
+    if key in request.match_info and _USER.match(user) is None:
+        raise invalid_request(f"{key} = {user[:80]!r}: must be 1 to 128 characters, not dots or control characters")
+    return user
 
 
 def read_query(request: web.Request, kind: type[Value]) -> Value:

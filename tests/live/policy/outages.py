@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from policies.service.errors import StoreUnavailableError
 from policies.service.records import Result, Trial
-from tests.policies.service.repositories import Repositories
+from tests.policies.service.repositories import Repositories, run_key
 
 TIMEOUT_S: Final = 2.0
 PATIENT_S: Final = 20.0
@@ -22,7 +22,7 @@ STEP_S: Final = 0.05
 
 
 async def ask(db: Repositories, run: str) -> Trial:
-    return await db.trials.get_or_create("job", run, batch_sizes=(16, 32, 64), default_batch_size=32, now_s=1.0)
+    return await db.trials.get_or_create(run_key(run), batch_sizes=(16, 32, 64), default_batch_size=32, now_s=1.0)
 
 
 @asynccontextmanager
@@ -71,7 +71,7 @@ async def told_until_taken(db: Repositories, run: str) -> None:
     """Tell that a run was stopped until the database has taken it."""
     while True:
         try:
-            await db.trials.report("job", run, Result(outcome="stopped", epochs=2), now_s=3.0)
+            await db.trials.report(run_key(run), Result(outcome="stopped", epochs=2), now_s=3.0)
         except StoreUnavailableError:
             await asyncio.sleep(0.05)
         else:

@@ -12,7 +12,7 @@ from policies.service.config import LearningConfig
 from policies.service.records import Result, Timing, Trial
 from policies.service.store.store import open_store
 from tests.live.policy.postgres import Postgres, postgres_server
-from tests.policies.service.repositories import Repositories
+from tests.policies.service.repositories import Repositories, run_key
 
 __all__ = ["postgres_server"]
 TIMEOUT_S: Final = 20.0
@@ -40,7 +40,7 @@ async def open_repositories(url: str, learning: LearningConfig | None = None) ->
 
 
 async def ask(db: Repositories, run: str, *, job: str = "job", now_s: float = 1.0) -> Trial:
-    return await db.trials.get_or_create(job, run, batch_sizes=SIZES, default_batch_size=32, now_s=now_s)
+    return await db.trials.get_or_create(run_key(run, job), batch_sizes=SIZES, default_batch_size=32, now_s=now_s)
 
 
 async def at_once(calls: Sequence[Callable[[], Awaitable[Answer]]]) -> list[Answer]:

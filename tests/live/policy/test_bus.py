@@ -24,7 +24,7 @@ from publishers.mqtt.client import MqttClient
 from publishers.mqtt.embedded_broker import embedded_broker, find_mosquitto
 from tests.live.conftest import Mosquitto, eventually, free_port
 from tests.live.policy.runs import Runs, are_to_different_requests
-from tests.policies.service.repositories import Repositories
+from tests.policies.service.repositories import Repositories, job_key
 
 pytestmark = pytest.mark.live
 Kind = Literal["mosquitto", "amqtt"]
@@ -80,7 +80,7 @@ async def trials_in(state_dir: Path, config: PolicyConfig, job: str = JOB) -> li
     """Return what stands in the database, newest first."""
     async with open_store(store_url(config, state_dir), timeout_s=5.0) as store:
         try:
-            return await Repositories(store, config.learning).jobs.trials(job, limit=1_000)
+            return await Repositories(store, config.learning).jobs.trials(job_key(job), limit=1_000)
         except UnknownJobError:
             return []
 

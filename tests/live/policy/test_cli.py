@@ -23,6 +23,8 @@ from policies.service.config import LearningConfig
 from policies.service.records import Result
 from policies.service.store.store import open_store
 from publishers import Publisher
+from publishers.messages.topics import RunKey
+from tests.fakes import USER
 from tests.live.conftest import free_port, wait_until
 from tests.policies.service.repositories import Repositories
 
@@ -32,15 +34,13 @@ EPOCHS = {16: 20, 32: 12, 64: 30}
 ENERGY_J, DURATION_S = 900.0, 5.0
 
 
-async def _learn(state_dir: Path, job: str, n_runs: int) -> None:
+async def _learn(state_dir: Path, job: str, n_runs: int, *, user: str = USER) -> None:
     async with open_store(f"sqlite:///{state_dir / 'policy.sqlite'}", timeout_s=10.0) as store:
         db = Repositories(store, LearningConfig())
         for number in range(n_runs):
             now_s = 1_780_000_000.0 + 3_600 * number
-            run = f"run-{number}"
-            trial = await db.trials.get_or_create(
-                job, run, batch_sizes=list(EPOCHS), default_batch_size=64, now_s=now_s
-            )
+            run = RunKey(user, job, f"run-{number}")
+            trial = await db.trials.get_or_create(run, batch_sizes=list(EPOCHS), default_batch_size=64, now_s=now_s)
             epochs = EPOCHS[trial.batch_size]
             result = Result(
                 outcome="reached",
@@ -50,7 +50,7 @@ async def _learn(state_dir: Path, job: str, n_runs: int) -> None:
                 duration_s=DURATION_S * epochs,
                 max_power_w=250.0,
             )
-            await db.trials.report(job, run, result, now_s=now_s + 60)
+            await db.trials.report(run, result, now_s=now_s + 60)
 
 
 @pytest.fixture
@@ -72,7 +72,10 @@ def run(capsys: pytest.CaptureFixture[str], state_dir: Path, *arguments: str) ->
 def test_the_jobs_are_listed_for_people_and_for_scripts(learned: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, learned, "jobs")
     assert (code, err) == (0, "")
-    assert [line.split()[:3] for line in out.splitlines()[2:]] == [["bert", "1", "1"], ["resnet50", "4", "4"]]
+    assert [line.split()[:3] for line in out.splitlines()[2:]] == [
+        ["alice/bert", "1", "1"],
+        ["alice/resnet50", "4", "4"],
+    ]
     found = json.loads(run(capsys, learned, "jobs", "--json")[1])
     assert {job["name"]: job["n_ended"] for job in found} == {"bert": 1, "resnet50": 4}
 
@@ -82,7 +85,7 @@ def test_a_job_is_shown_with_its_posterior_what_is_next_and_its_runs(
 ) -> None:
     code, out, err = run(capsys, learned, "show", "resnet50")
     assert (code, err) == (0, "")
-    assert "resnet50: 4 runs have ended; policy gridchase" in out
+    assert "alice/resnet50: 4 runs have ended; policy gridchase" in out
     assert "Next: " in out
     assert "default_first" in out
     found = json.loads(run(capsys, learned, "show", "resnet50", "--json")[1])
@@ -110,8 +113,38 @@ def test_an_unknown_job_ends_with_1_and_the_names_that_look_like_it(
     code, out, err = run(capsys, learned, verb, "resnet", *more)
     assert (code, out) == (1, "")
     assert "resnet" in err
-    assert "did you mean resnet50?" in err
+    assert "did you mean alice/resnet50?" in err
     assert "`gridchase policy jobs` lists" in run(capsys, learned, verb, "zzz", *more)[2]
+
+
+def test_a_name_alone_is_ones_own_job_or_the_only_one_of_that_name(
+    learned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for user in ("bob", "carol"):
+        asyncio.run(_learn(learned, "bert", 2, user=user))
+    asyncio.run(_learn(learned, "t5", 1, user="bob"))
+    assert "alice/bert: 1 run has ended" in run(capsys, learned, "show", "bert")[1]
+    assert "carol/bert: 2 runs have ended" in run(capsys, learned, "show", "carol/bert")[1]
+    assert "bob/t5: 1 run has ended" in run(capsys, learned, "show", "t5")[1]
+    assert run(capsys, learned, "forget", "bert", "--yes")[1] == "alice/bert was deleted\n"
+    code, _, err = run(capsys, learned, "forget", "bert", "--yes")
+    assert (code, "bert: say whose: bob/bert or carol/bert" in err) == (2, True)
+
+
+def test_a_job_of_before_users_is_given_to_one(
+    learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(_learn(learned, "old", 3, user="was nobody"))
+    with closing(sqlite3.connect(learned / "policy.sqlite")) as database, database:
+        for table in ("jobs", "trials"):
+            database.execute(f"UPDATE {table} SET username = '' WHERE username = 'was nobody'")  # noqa: S608
+    assert "no run learns from it: gridchase policy export /JOB |" in run(capsys, learned, "jobs")[1]
+    file = tmp_path / "old.json"
+    run(capsys, learned, "export", "/old", "--out", str(file))
+    code, _, err = run(capsys, learned, "import", str(file))
+    assert (code, "job /old: user = ''" in err) == (2, True)
+    assert run(capsys, learned, "import", str(file), "--user", "bob")[1].startswith("1 jobs and 3 runs imported")
+    assert "bob/old: 3 runs have ended" in run(capsys, learned, "show", "bob/old")[1]
 
 
 def test_what_is_exported_can_be_recorded_elsewhere_once(
@@ -135,7 +168,7 @@ def test_one_job_is_exported_to_standard_output(learned: Path, capfdbinary: pyte
     assert len(found["trials"]) == 1
 
 
-@pytest.mark.parametrize("document", ["", "{", '[{"job": 1}]', '[{"version": 2}]'])
+@pytest.mark.parametrize("document", ["", "{", '[{"job": 1}]', '[{"version": 3}]'])
 def test_a_file_that_is_no_export_ends_with_2_and_says_where(
     document: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,7 +193,7 @@ def test_a_job_is_forgotten_only_when_it_is_meant(learned: Path, capsys: pytest.
     code, _, err = run(capsys, learned, "forget", "bert")
     assert code == 2, "there is nobody to be asked"
     assert "--yes" in err
-    assert run(capsys, learned, "forget", "bert", "--yes") == (0, "bert was deleted\n", "")
+    assert run(capsys, learned, "forget", "bert", "--yes") == (0, "alice/bert was deleted\n", "")
     assert [job["name"] for job in json.loads(run(capsys, learned, "jobs", "--json")[1])] == ["resnet50"]
 
 
@@ -179,7 +212,7 @@ def test_on_a_terminal_forgetting_asks_first(answer: bytes, is_forgotten: bool, 
     os.close(terminal)
     os.close(side)
     assert done.returncode == 0, done.stderr
-    assert "Delete bert and all that was learned from its runs (1 run has ended)?" in done.stdout
+    assert "Delete alice/bert and all that was learned from its runs (1 run has ended)?" in done.stdout
     assert done.stdout.rstrip().endswith("bert was deleted" if is_forgotten else "nothing was deleted")
 
 
@@ -259,7 +292,7 @@ def test_it_serves_until_it_is_stopped_and_ends_with_0(number: signal.Signals, l
 def _forget_over_http(port: int, token: str) -> tuple[int, str]:
     """Ask a service to delete a job; return the status and the body of its answer."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = Request(f"http://127.0.0.1:{port}/v1/jobs/bert", method="DELETE", headers=headers)
+    request = Request(f"http://127.0.0.1:{port}/v1/jobs/alice/bert", method="DELETE", headers=headers)
     try:
         with urlopen(request, timeout=10.0) as answer:  # noqa: S310 — an address of our own
             return int(answer.status), answer.read().decode()

@@ -18,7 +18,7 @@ from publishers.mqtt.client import MqttClient
 from tests.live.conftest import Mosquitto, eventually, wait_until
 from tests.live.policy.postgres import Postgres, postgres_server
 from tests.live.policy.runs import Runs
-from tests.policies.service.repositories import Repositories
+from tests.policies.service.repositories import Repositories, job_key
 
 __all__ = ["postgres_server"]
 pytestmark = pytest.mark.live
@@ -127,7 +127,7 @@ async def _break(services: Services, server: Postgres) -> None:
 async def _trials(url: str) -> list[Trial]:
     async with open_store(url, timeout_s=5.0) as store:
         db = Repositories(store, LearningConfig())
-        return [trial for job in await db.jobs.jobs() for trial in await db.jobs.trials(job.name, limit=1_000)]
+        return [trial for job in await db.jobs.jobs() for trial in await db.jobs.trials(job_key(job.name), limit=1_000)]
 
 
 async def _until_stored(url: str) -> Sequence[Trial]:

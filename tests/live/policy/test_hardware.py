@@ -6,7 +6,7 @@ import pytest
 
 from policies.service.records import Result, TrialUpdate
 from tests.live.policy.repositories import ask, open_repositories, postgres_server, url
-from tests.policies.service.repositories import Repositories
+from tests.policies.service.repositories import Repositories, run_key
 
 __all__ = ["postgres_server", "url"]
 pytestmark = pytest.mark.live
@@ -24,7 +24,7 @@ async def tell(db: Repositories, run: str, on: Result, *, epochs: int, reached: 
     result = Result(
         epochs=epochs, energy_j=energy_j, duration_s=energy_j / 300.0, outcome="reached" if reached else None, **used
     )
-    return await db.trials.report("job", run, result, now_s=2.0)
+    return await db.trials.report(run_key(run), result, now_s=2.0)
 
 
 @pytest.mark.parametrize("other", [SLOW, MANY])

@@ -73,9 +73,9 @@ async def test_what_was_learned_travels_to_another_service(tmp_path: Path) -> No
     huge = {"outcome": "reached", "epochs": 1, "reached_epochs": 1, "energy_j": 1e18, "duration_s": 1.0}
     async with serving(tmp_path / "one") as url, _client(url) as client:
         for run in ("r1", "r2"):
-            async with client.post("/v1/jobs/huge/trials", json=ASK | {"run": run}) as response:
+            async with client.post("/v1/jobs/alice/huge/trials", json=ASK | {"run": run}) as response:
                 assert response.status == 200, await response.text()
-            async with client.post(f"/v1/jobs/huge/trials/{run}/result", json=huge) as response:
+            async with client.post(f"/v1/jobs/alice/huge/trials/{run}/result", json=huge) as response:
                 assert response.status == 200, await response.text()
         async with client.get("/v1/export") as response:
             exported = await response.json()
@@ -89,7 +89,7 @@ async def test_what_was_learned_travels_to_another_service(tmp_path: Path) -> No
 
 async def test_a_hundred_runs_that_ask_at_once_get_their_answers(tmp_path: Path) -> None:
     async def ask(run: int) -> tuple[int, int]:
-        async with client.post("/v1/jobs/busy/trials", json=ASK | {"run": f"r{run}"}) as response:
+        async with client.post("/v1/jobs/alice/busy/trials", json=ASK | {"run": f"r{run}"}) as response:
             return response.status, (await response.json())["number"]
 
     async with serving(tmp_path) as url, _client(url) as client, asyncio.TaskGroup() as tasks:

@@ -14,7 +14,7 @@ from policies.service.store import queries
 from policies.service.store.store import Store, open_store
 from policies.service.trials.learning import BatchSizeLearning
 from tests.live.policy.postgres import Postgres, postgres_server
-from tests.policies.service.repositories import Repositories
+from tests.policies.service.repositories import Repositories, job_key, run_key
 
 __all__ = ["postgres_server"]
 pytestmark = pytest.mark.live
@@ -66,20 +66,21 @@ async def open_repositories(url: str, trials: Sequence[Trial]) -> AsyncIterator[
     async with open_store(url, timeout_s=20.0) as store:
         db = RecordingRepositories(store)
         await ask(db, "first", now_s=1.0)
-        await db.end("job", "first", now_s=1.0)
+        await db.end(run_key("first"), now_s=1.0)
         await store.write(lambda connection: queries.add_trials(connection, trials))
         db.learning.studies.clear()
         yield db
 
 
 async def ask(db: Repositories, run: str, *, now_s: float) -> Trial:
-    return await db.trials.get_or_create("job", run, batch_sizes=SIZES, default_batch_size=32, now_s=now_s)
+    return await db.trials.get_or_create(run_key(run), batch_sizes=SIZES, default_batch_size=32, now_s=now_s)
 
 
 def a_trial(number: int, *, state: str = "reached", batch_size: int = 32, timing: Timing | None = None) -> Trial:
     is_open = state == "open"
     result = Result() if is_open else Result(epochs=5, energy_j=1000.0, duration_s=10.0, max_power_w=300.0)
     return Trial(
+        user="alice",
         job="job",
         run=f"run-{number}",
         number=number,
@@ -103,8 +104,8 @@ async def test_a_question_reads_the_newest_trials_and_numbers_go_on(url: str) ->
         (study,) = db.learning.studies
         assert len(study.observations) == queries.MAX_STUDIED
         assert (trial.number, trial.recurrence) == (N_TRIALS, N_TRIALS)
-        assert await ask(db, "run-1", now_s=1e4) == await db.jobs.trial("job", "run-1")
-        assert (await db.jobs.posterior("job")).n_observations == queries.MAX_STUDIED
+        assert await ask(db, "run-1", now_s=1e4) == await db.jobs.trial(run_key("run-1"))
+        assert (await db.jobs.posterior(job_key())).n_observations == queries.MAX_STUDIED
 
 
 async def test_what_failed_was_timed_or_is_in_flight_counts_however_old_it_is(url: str) -> None:
@@ -130,7 +131,7 @@ async def test_runs_that_were_lost_do_not_take_the_place_of_those_that_teach(url
 
 async def test_what_is_believed_is_computed_beside_the_loop(url: str) -> None:
     async with open_repositories(url, [a_trial(1)]) as db:
-        await db.jobs.posterior("job")
+        await db.jobs.posterior(job_key())
         await db.jobs.jobs()
         assert len(db.learning.threads) == 2
         assert threading.main_thread() not in db.learning.threads

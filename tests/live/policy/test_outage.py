@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, text
 
 from policies.service.config import LearningConfig
 from policies.service.errors import RequestError, StoreUnavailableError, StoreVersionError
-from policies.service.records import Result
+from policies.service.records import JobKey, Result
+from policies.service.store import migration
+from policies.service.store.backends import make_database
 from policies.service.store.schema import METADATA
 from policies.service.store.store import open_store
 from tests.live.conftest import eventually
@@ -33,7 +36,8 @@ from tests.live.policy.outages import (
     unavailable_in_time,
 )
 from tests.live.policy.postgres import Postgres, postgres_server
-from tests.policies.service.repositories import Repositories
+from tests.live.policy.repositories import open_repositories
+from tests.policies.service.repositories import Repositories, job_key, run_key
 
 __all__ = ["postgres_server"]
 pytestmark = pytest.mark.live
@@ -44,6 +48,7 @@ from policies.service.config import LearningConfig
 from policies.service.trials.repository import TrialRepository
 from policies.service.records import Result
 from policies.service.store.store import open_store
+from publishers.messages.topics import RunKey
 
 async def main(url, name):
     sys.stdin.readline()
@@ -51,9 +56,12 @@ async def main(url, name):
         trials = TrialRepository(store, LearningConfig())
         for i in range(10):
             run = f"{name}-{i}"
-            await trials.get_or_create("job", run, batch_sizes=(16, 32, 64), default_batch_size=32, now_s=float(i))
+            await trials.get_or_create(
+                RunKey("alice", "job", run), batch_sizes=(16, 32, 64), default_batch_size=32, now_s=float(i)
+            )
             for _ in range(2):
-                await trials.report("job", "shared" if i == 5 else run, Result(outcome="stopped", epochs=3), now_s=50.0)
+                key = RunKey("alice", "job", "shared" if i == 5 else run)
+                await trials.report(key, Result(outcome="stopped", epochs=3), now_s=50.0)
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -79,13 +87,40 @@ async def test_migrations_make_what_the_schema_says(url: str) -> None:
         assert await store.read(differences) == []
 
 
+async def test_jobs_of_before_users_are_nobodys_and_lose_nothing(url: str) -> None:
+    def make_old(connection: Connection) -> None:
+        config = migration._config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0004")
+        connection.execute(text("INSERT INTO jobs VALUES ('bert', '[16, 32]', 32, 1.0, NULL, 0.25, NULL, NULL)"))
+        connection.execute(
+            text(
+                "INSERT INTO trials (job, number, run, recurrence, batch_size, state, requested_at_s, heard_at_s,"
+                " lease_s, reason, detail) VALUES ('bert', 0, 'r0', 0, 32, 'open', 1.0, 1.0, 600.0, 'x', 'y')"
+            )
+        )
+
+    database = make_database(url, password="", timeout_s=PATIENT_S)
+    await database.write(make_old)
+    await database.close()
+    async with open_repositories(url) as db:
+        assert await db.jobs.n_ownerless() == 1
+        (export,) = await db.jobs.export()
+        assert (export.job.key, export.job.settings.eta) == (("", "bert"), 0.25)
+        assert [trial.key for trial in export.trials] == [("", "bert", "r0")]
+        new = await db.trials.get_or_create(run_key("r0", "bert"), batch_sizes=(8, 16), default_batch_size=8, now_s=2.0)
+        assert (new.batch_size, new.number) == (8, 0), "its user's first"
+        await db.jobs.forget(JobKey("", "bert"))
+        assert [job.key for job in await db.jobs.jobs()] == [job_key("bert")]
+
+
 async def test_a_database_of_a_newer_version_is_left_alone(url: str) -> None:
     async with open_store(url, timeout_s=PATIENT_S) as store:
         await store.write(
             lambda connection: connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
         )
     with pytest.raises(
-        StoreVersionError, match=r"has schema 9999, which this gridchase does not know; its own is 0004"
+        StoreVersionError, match=r"has schema 9999, which this gridchase does not know; its own is 0005"
     ):
         async with open_store(url, timeout_s=PATIENT_S):
             pytest.fail("it was opened")
@@ -102,19 +137,19 @@ def test_processes_that_start_at_once_on_an_empty_database_count_everything_once
         child.stdin.flush()
     faults = [child.communicate(timeout=50)[1].decode() for child in children]
     # Each tells of a run that nobody has asked for, and ends by that.
-    assert all("UnknownTrialError: run shared of job job has no trial" in fault for fault in faults), faults[0]
+    assert all("UnknownTrialError: run shared of job alice/job has no trial" in fault for fault in faults), faults[0]
     asyncio.run(_check_trials(url))
 
 
 async def _check_trials(url: str) -> None:
     async with open_store(url, timeout_s=PATIENT_S) as store:
         db = Repositories(store, LearningConfig())
-        trials = await db.jobs.trials("job", limit=1000)
+        trials = await db.jobs.trials(job_key(), limit=1000)
         assert sorted(trial.run for trial in trials) == sorted(
             f"p{i}-{k}" for i in range(N_PROCESSES) for k in range(6)
         )
         assert sorted(trial.number for trial in trials) == list(range(len(trials)))
-        assert (await db.jobs.posterior("job")).n_observations == N_PROCESSES * 5
+        assert (await db.jobs.posterior(job_key())).n_observations == N_PROCESSES * 5
 
 
 async def test_a_server_that_is_killed_is_unavailable_in_time_and_met_again(
@@ -132,7 +167,7 @@ async def test_a_server_that_is_killed_is_unavailable_in_time_and_met_again(
         finally:
             postgres_server.start()
         assert (await ask(db, "after")).number == 1
-        await db.trials.report("job", "before", Result(outcome="stopped", epochs=1), now_s=2.0)
+        await db.trials.report(run_key("before"), Result(outcome="stopped", epochs=1), now_s=2.0)
     ours = [record.getMessage() for record in caplog.records if record.name == "policies.service.store.store"]
     said = [message for message in ours if "tables" not in message]
     assert len(said) == 2
@@ -163,7 +198,7 @@ async def test_a_server_that_is_killed_under_questions_loses_and_doubles_none(po
             await asyncio.to_thread(postgres_server.kill)
             await asyncio.to_thread(postgres_server.start)
             is_back.set()
-        trials = await db.jobs.trials("job", limit=1000)
+        trials = await db.jobs.trials(job_key(), limit=1000)
         assert sorted(trial.run for trial in trials) == sorted(["first", *answered])
         assert sum(trial.state == "stopped" for trial in trials) == len(answered)
 
@@ -209,7 +244,7 @@ async def test_a_file_that_somebody_else_writes_to_can_be_read_and_is_waited_for
         await ask_until_answered(db, "before")
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            assert len(await db.jobs.trials("job")) == 1
+            assert len(await db.jobs.trials(job_key())) == 1
             async with unavailable_in_time():
                 await ask(db, "during")
         assert (await ask_until_answered(db, "after")).number <= 2
@@ -226,7 +261,7 @@ async def test_a_full_disk_is_unavailable_and_nothing_is_lost(tmp_path: Path) ->
         try:
             async with unavailable_in_time(PATIENT_S):
                 await ask(db, "during")
-            assert [trial.run for trial in await db.jobs.trials("job")] == ["before"]
+            assert [trial.run for trial in await db.jobs.trials(job_key())] == ["before"]
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         assert (await ask(db, "after")).number == 1

@@ -13,7 +13,7 @@ from policies.service.trials.learning import BatchSizeLearning
 from policies.service.trials.repository import CLAIM_S
 from tests.live.policy.postgres import postgres_server
 from tests.live.policy.repositories import DONE, TIMEOUT_S, ask, at_once, open_repositories, url
-from tests.policies.service.repositories import Repositories
+from tests.policies.service.repositories import Repositories, job_key, run_key
 
 __all__ = ["postgres_server", "url"]
 pytestmark = pytest.mark.live
@@ -47,7 +47,7 @@ async def test_fifty_requests_at_once_get_fifty_trials_that_know_those_before_th
         assert sorted(trial.number for trial in trials) == list(range(50))
         assert sorted(trial.recurrence for trial in trials) == list(range(50))
         assert {known for db in dbs for known in db.learning.known} == set(range(50))  # a choice may be made anew
-        assert {trial.run for trial in await dbs[0].jobs.trials("job")} == {f"run-{i}" for i in range(50)}
+        assert {trial.run for trial in await dbs[0].jobs.trials(job_key())} == {f"run-{i}" for i in range(50)}
 
 
 async def test_one_run_that_asks_many_times_at_once_has_one_trial(url: str) -> None:
@@ -55,18 +55,18 @@ async def test_one_run_that_asks_many_times_at_once_has_one_trial(url: str) -> N
         trials = await at_once([partial(ask, db, "run") for db in (one, two) for _ in range(10)])
         assert len(trials) == 20
         assert all(trial == trials[0] for trial in trials)
-        assert len(await one.jobs.trials("job")) == 1
+        assert len(await one.jobs.trials(job_key())) == 1
 
 
 async def test_a_result_that_is_told_by_many_counts_once(url: str) -> None:
     async with AsyncExitStack() as stack:
         dbs = [await stack.enter_async_context(open_repositories(url)) for _ in range(3)]
         await ask(dbs[0], "run")
-        told = await at_once([partial(db.trials.report, "job", "run", DONE, now_s=9.0) for db in dbs * 4])
+        told = await at_once([partial(db.trials.report, run_key("run"), DONE, now_s=9.0) for db in dbs * 4])
         assert all(one.trial.state == "reached" for one in told)
         (summary,) = await dbs[0].jobs.jobs()
         assert (summary.n_trials, summary.n_ended, summary.n_in_flight) == (1, 1, 0)
-        assert (await dbs[0].jobs.posterior("job")).n_observations == 1
+        assert (await dbs[0].jobs.posterior(job_key())).n_observations == 1
 
 
 async def test_pieces_that_are_told_at_once_are_all_kept(url: str) -> None:
@@ -81,10 +81,13 @@ async def test_pieces_that_are_told_at_once_are_all_kept(url: str) -> None:
     async with open_repositories(url) as one, open_repositories(url) as two:
         await ask(one, "run")
         await at_once(
-            [partial((one, two)[i % 2].trials.report, "job", "run", piece, now_s=2.0) for i, piece in enumerate(pieces)]
+            [
+                partial((one, two)[i % 2].trials.report, run_key("run"), piece, now_s=2.0)
+                for i, piece in enumerate(pieces)
+            ]
         )
         whole = Result(energy_j=5.0, duration_s=6.0, max_power_w=7.0, gpu_model="A40", n_gpus=8, carbon_g=9.0)
-        assert (await one.jobs.trial("job", "run")).result == whole
+        assert (await one.jobs.trial(run_key("run"))).result == whole
 
 
 async def test_of_all_that_claim_a_request_one_answers_it(url: str) -> None:

@@ -14,7 +14,7 @@ from publishers import Publisher
 from tests.live.conftest import Mosquitto, eventually
 from tests.live.policy.runs import BATCH_SIZES
 from tests.live.policy.test_bus import JOB, config_of, runs_on, service, until_ended
-from tests.policies.service.repositories import Repositories
+from tests.policies.service.repositories import Repositories, job_key
 
 pytestmark = pytest.mark.live
 
@@ -59,7 +59,7 @@ async def test_the_second_run_need_not_time_what_the_first_one_has(broker: Mosqu
         await eventually(lambda: runs.answers[JOB, "r2"])
         assert all(answer.untimed == [] for answer in runs.answers[JOB, "r2"])
         async with open_store(store_url(config, tmp_path), timeout_s=5.0) as store:
-            _check_costs(trial, await Repositories(store, config.learning).jobs.posterior(JOB))
+            _check_costs(trial, await Repositories(store, config.learning).jobs.posterior(job_key(JOB)))
 
 
 def _check_costs(trial: Trial, posterior: Posterior) -> None:
@@ -84,5 +84,5 @@ async def test_a_default_that_does_not_fit_is_found_before_the_training(broker: 
         (trial,) = await until_ended(tmp_path, config, 1)
         assert (trial.batch_size, trial.reason, trial.state) == (64, "too_large", "reached")
         async with open_store(store_url(config, tmp_path), timeout_s=5.0) as store:
-            beliefs = (await Repositories(store, config.learning).jobs.posterior(JOB)).beliefs
+            beliefs = (await Repositories(store, config.learning).jobs.posterior(job_key(JOB))).beliefs
         assert [(belief.n_reached, belief.is_pruned) for belief in beliefs] == [(0, False), (1, False), (0, True)]

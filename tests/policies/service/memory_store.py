@@ -18,7 +18,7 @@ from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import RankStatus, TrialRequest
 from publishers.shared.worker_thread import WorkerThreads
 from tests.fakes import MIDNIGHT_S, USER
-from tests.policies.service.repositories import Repositories
+from tests.policies.service.repositories import Repositories, run_key
 
 NOW_S = MIDNIGHT_S
 TOPICS = Topics()
@@ -86,15 +86,17 @@ class MemoryTrials(Repositories):
     async def open(self, job: str = "resnet50", run: str = "r1", *, choice: Choice = CHOSEN) -> Trial:
         """Return a new trial of a run, as after it has asked."""
         return await self.trials.record_answer(
-            job, run, batch_sizes=(32, 64, 128), default_batch_size=32, choice=choice, now_s=NOW_S
+            run_key(run, job), batch_sizes=(32, 64, 128), default_batch_size=32, choice=choice, now_s=NOW_S
         )
 
     async def open_bound(self, job: str = "resnet50", run: str = "r1") -> Trial:
         """Return a new trial with a low cost bound, as after a run that cost little."""
         await self.open(job, "cheap")
         done = Result(outcome="reached", epochs=1, energy_j=1e3, duration_s=1.0, max_power_w=600.0)
-        await self.trials.report(job, "cheap", done, now_s=NOW_S)
-        return await self.trials.get_or_create(job, run, batch_sizes=(32, 64, 128), default_batch_size=32, now_s=NOW_S)
+        await self.trials.report(run_key("cheap", job), done, now_s=NOW_S)
+        return await self.trials.get_or_create(
+            run_key(run, job), batch_sizes=(32, 64, 128), default_batch_size=32, now_s=NOW_S
+        )
 
     async def trial(self, job: str = "resnet50", run: str = "r1") -> Trial:
         """Return the trial of a run, however the database does."""
@@ -104,7 +106,7 @@ class MemoryTrials(Repositories):
         )
         database.is_away, database.delay_s, database.error = False, 0.0, None
         try:
-            return await self.jobs.trial(job, run)
+            return await self.jobs.trial(run_key(run, job))
         finally:
             database.is_away, database.delay_s, database.error = away, delay_s, error
 

@@ -43,6 +43,7 @@ def trial(number: int, batch_size: int, *, state: TrialState = "reached", epochs
     ended = state in {"reached", "stopped", "failed"}
     energy_j = trained * EPOCH_COST[batch_size] * 0.7
     return Trial(
+        user="alice",
         job="cifar100",
         run=f"run-{number}",
         recurrence=number,
@@ -89,8 +90,10 @@ def sample_view() -> JobView:
         cost_bound=1.4e6,
     )
     return view_of(
-        Job(name="cifar100", batch_sizes=BATCH_SIZES, default_batch_size=1024, created_at_s=START_S),
-        Posterior(job="cifar100", policy="gridchase", eta=0.5, n_observations=11, beliefs=beliefs, next=choice),
+        Job(user="alice", name="cifar100", batch_sizes=BATCH_SIZES, default_batch_size=1024, created_at_s=START_S),
+        Posterior(
+            user="alice", job="cifar100", policy="gridchase", eta=0.5, n_observations=11, beliefs=beliefs, next=choice
+        ),
         list(reversed(trials)),
     )
 
@@ -116,6 +119,7 @@ def empty_view() -> JobView:
     return JobView(
         job=view.job,
         posterior=Posterior(
+            user="alice",
             job="cifar100",
             policy="gridchase",
             eta=0.5,

@@ -203,6 +203,7 @@ def test_large_numbers_stay_readable() -> None:
 def test_the_list_of_jobs_shows_their_progress() -> None:
     jobs = [
         JobSummary(
+            user="ada",
             name="bert",
             batch_sizes=tuple(range(1, 12)),
             default_batch_size=8,
@@ -212,13 +213,15 @@ def test_the_list_of_jobs_shows_their_progress() -> None:
             best_batch_size=4,
             last_asked_at_s=1_780_000_000.0,
         ),
-        JobSummary(name="new", batch_sizes=(8, 16), default_batch_size=8, n_trials=1, n_in_flight=1, n_ended=0),
+        JobSummary(
+            user="bob", name="new", batch_sizes=(8, 16), default_batch_size=8, n_trials=1, n_in_flight=1, n_ended=0
+        ),
     ]
     out = io.StringIO()
     print_jobs(jobs, Console(file=out, width=100))
     lines = [line.split() for line in out.getvalue().splitlines()]
-    assert ["bert", "20", "17", "2", "4", "8", "1", "…", "11", "(11)", "2026-05-28", "20:26"] in lines
-    assert ["new", "1", "0", "1", "-", "8", "8", "16", "-"] in lines
+    assert ["ada/bert", "20", "17", "2", "4", "8", "1", "…", "11", "(11)", "2026-05-28", "20:26"] in lines
+    assert ["bob/new", "1", "0", "1", "-", "8", "8", "16", "-"] in lines
 
 
 def test_energy_and_time_are_to_the_target() -> None:

@@ -12,12 +12,17 @@ import pytest
 from policies.service.bus import event_queue as event_queue_module
 from policies.service.bus.event_queue import EventQueue, PendingRunEnds
 from policies.service.bus.events import RunEnded
+from policies.service.records import JobKey
+from publishers.messages.topics import RunKey
+from tests.fakes import USER
 from tests.policies.service.memory_store import NOW_S
 
+JOB = JobKey(USER, "job")
 
-def put(queue: EventQueue[str], *items: str, job: str = "job", is_final: bool = False) -> None:
+
+def put(queue: EventQueue[str], *items: str, job: str = "job", user: str = USER, is_final: bool = False) -> None:
     for item in items:
-        queue.put(item, item, job=job, is_final=is_final)
+        queue.put(item, item, job=JobKey(user, job), is_final=is_final)
 
 
 async def test_items_come_in_their_order() -> None:
@@ -30,16 +35,16 @@ async def test_items_come_in_their_order() -> None:
 
 async def test_a_newer_item_takes_the_place_of_the_waiting_one() -> None:
     queue: EventQueue[str] = EventQueue(10)
-    queue.put("run-1", "old", job="job")
-    queue.put("run-2", "other", job="job")
-    queue.put("run-1", "new", job="job")
+    queue.put("run-1", "old", job=JOB)
+    queue.put("run-2", "other", job=JOB)
+    queue.put("run-1", "new", job=JOB)
     assert queue.drain() == ["new", "other"]
 
 
 async def test_two_items_of_one_key_are_merged() -> None:
     queue: EventQueue[int] = EventQueue(3, merge=min)
     for number in (5, 3, 4):
-        queue.put("key", number, job="job")
+        queue.put("key", number, job=JOB)
     assert queue.drain() == [3]
 
 
@@ -83,14 +88,32 @@ async def test_where_each_job_has_one_item_the_newest_goes() -> None:
     assert (queue.drain(), queue.n_lost) == (["a", "b", "c"], 1)
 
 
+async def test_a_user_who_floods_the_queue_with_jobs_loses_his_own_items() -> None:
+    queue: EventQueue[str] = EventQueue(4)
+    put(queue, "progress of quiet", user="quiet")
+    for number in range(100):
+        put(queue, f"loud-{number}", job=f"{number}", user="loud", is_final=True)
+    put(queue, "end of late", user="late", is_final=True)
+    assert queue.drain() == ["progress of quiet", "loud-0", "loud-1", "end of late"]
+    assert (queue.n_dropped, queue.n_lost) == (0, 98)
+
+
+async def test_where_each_user_has_one_item_the_newest_progress_goes() -> None:
+    queue: EventQueue[str] = EventQueue(3)
+    for name in "abcde":
+        put(queue, name, user=name, is_final=name != "b")
+    assert (queue.drain(), queue.n_dropped, queue.n_lost) == (["a", "c", "d"], 1, 1)
+
+
+@pytest.mark.parametrize("n_users", [1, 40_000, 1 << 30])
 @pytest.mark.parametrize("n_jobs", [1, 40_000, 1 << 30])
-def test_a_large_queue_that_is_full_drops_one_item_for_each_that_comes(n_jobs: int) -> None:
+def test_a_large_queue_that_is_full_drops_one_item_for_each_that_comes(n_jobs: int, n_users: int) -> None:
     queue: EventQueue[int] = EventQueue(65_536)
     for number in range(65_536):
-        queue.put(number, number, job=f"job-{number % n_jobs}", is_final=True)
+        queue.put(number, number, job=JobKey(f"{number % n_users}", f"{number % n_jobs}"), is_final=True)
     begun_s = time.perf_counter()
     for number in range(65_536, 67_000):
-        queue.put(number, number, job=f"job-{number % n_jobs}", is_final=True)
+        queue.put(number, number, job=JobKey(f"{number % n_users}", f"{number % n_jobs}"), is_final=True)
     assert time.perf_counter() - begun_s < 1.0  # a pass over the jobs for each would take half a minute
     assert (len(queue), queue.n_dropped, queue.n_lost) == (65_536, 0, 1_464)
 
@@ -102,7 +125,7 @@ def test_it_drops_like_a_queue_that_counts_everything_each_time() -> None:
     for item in range(3_000):
         if dice.random() < 0.7:
             model.append((f"{dice.randrange(5)}", item))
-            queue.put(item, item, job=model[-1][0])
+            queue.put(item, item, job=JobKey(USER, model[-1][0]))
             if len(model) > 20:
                 jobs = [job for job, _ in model]
                 most = max(map(jobs.count, jobs))
@@ -149,7 +172,7 @@ async def test_each_item_goes_to_one_of_several_that_wait() -> None:
 
 
 def ended(run: str = "r1", *, lost: bool = False) -> RunEnded:
-    return RunEnded(job="resnet50", run=run, at_s=NOW_S, lost=lost, reached=False)
+    return RunEnded(user=USER, job="resnet50", run=run, at_s=NOW_S, lost=lost, reached=False)
 
 
 @asynccontextmanager
@@ -175,7 +198,7 @@ async def test_an_end_that_the_controller_has_reported_is_cancelled() -> None:
     async with pending_ends() as (ends, reported):
         ends.schedule(ended("r1"))
         ends.schedule(ended("r2"))
-        ends.cancel("resnet50", "r1")
+        ends.cancel(RunKey(USER, "resnet50", "r1"))
         await asyncio.sleep(60)
         assert reported == [ended("r2")]
 

@@ -18,6 +18,7 @@ from policies.service.bus.event_spool import DISK_PAUSE_S, POLL_PERIOD_S, EventS
 from policies.service.bus.events import BatchSizesTimed, EnergyReported, MetricReported, RunEnded, RunEvent
 from policies.service.errors import RequestError
 from policies.service.records import IterationTime, Timing
+from tests.fakes import USER
 from tests.policies.service.memory_store import NOW_S, InlineThreads, MemoryTrials, final_energy
 
 SOON_S = 20.0
@@ -85,7 +86,9 @@ def nothing_can_be_written() -> Iterator[None]:
 
 
 def measured(epoch: int, *, run: str = "r1", reached: bool = True) -> MetricReported:
-    return MetricReported(job="resnet50", run=run, at_s=NOW_S + epoch, epoch=epoch, value=0.5, reached=reached)
+    return MetricReported(
+        user=USER, job="resnet50", run=run, at_s=NOW_S + epoch, epoch=epoch, value=0.5, reached=reached
+    )
 
 
 async def test_what_waits_is_on_disk_and_stored_when_the_database_is_back(tmp_path: Path) -> None:
@@ -107,7 +110,7 @@ async def test_what_a_run_has_timed_waits_like_any_result(tmp_path: Path) -> Non
     bench = Bench(tmp_path)
     timing = Timing(times=(IterationTime(batch_size=32, iteration_time_s=0.1),), too_large=64, batch_size=32)
     async with bench.running():
-        bench.spool.put(BatchSizesTimed(job="resnet50", run="r1", at_s=NOW_S, timing=timing))
+        bench.spool.put(BatchSizesTimed(user=USER, job="resnet50", run="r1", at_s=NOW_S, timing=timing))
         await asyncio.sleep(60)
         assert len(bench.waiting) == 1
         bench.memory.database.is_away = False
@@ -209,7 +212,10 @@ async def test_memory_is_bounded_and_what_there_is_no_room_for_is_counted(
 
 @pytest.mark.parametrize(
     "poison",
-    [measured(1, run="nobody"), RunEnded(job="resnet50", run="nobody", at_s=NOW_S, lost=False, reached=True)],
+    [
+        measured(1, run="nobody"),
+        RunEnded(user=USER, job="resnet50", run="nobody", at_s=NOW_S, lost=False, reached=True),
+    ],
 )
 async def test_an_event_that_cannot_be_applied_does_not_block_the_rest(tmp_path: Path, poison: RunEvent) -> None:
     bench = Bench(tmp_path)
@@ -282,8 +288,8 @@ def test_events_are_read_as_they_were_saved_and_in_order(tmp_path: Path) -> None
     events: list[RunEvent] = [
         measured(1, run="r1"),
         measured(2, run="r2"),
-        EnergyReported(job="resnet50", run="r1", at_s=NOW_S, energy=final_energy(cost=0.25, currency="EUR")),
-        RunEnded(job="resnet50", run="r1", at_s=NOW_S, lost=True, reached=False),
+        EnergyReported(user=USER, job="resnet50", run="r1", at_s=NOW_S, energy=final_energy(cost=0.25, currency="EUR")),
+        RunEnded(user=USER, job="resnet50", run="r1", at_s=NOW_S, lost=True, reached=False),
     ]
     file.add(events[:2])
     file.add(events[2:])

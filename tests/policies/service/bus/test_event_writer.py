@@ -26,10 +26,10 @@ from tests.policies.service.memory_store import (
 )
 
 JOB, RUN = "resnet50", "r1"
-HEARTBEAT = Heartbeat(job=JOB, run=RUN, at_s=NOW_S)
-REACHED = MetricReported(job=JOB, run=RUN, at_s=NOW_S, epoch=3, value=0.9, reached=True)
-PROGRESS = EnergyReported(job=JOB, run=RUN, at_s=NOW_S, energy=run_energy())
-FINAL = EnergyReported(job=JOB, run=RUN, at_s=NOW_S, energy=final_energy())
+HEARTBEAT = Heartbeat(user=USER, job=JOB, run=RUN, at_s=NOW_S)
+REACHED = MetricReported(user=USER, job=JOB, run=RUN, at_s=NOW_S, epoch=3, value=0.9, reached=True)
+PROGRESS = EnergyReported(user=USER, job=JOB, run=RUN, at_s=NOW_S, energy=run_energy())
+FINAL = EnergyReported(user=USER, job=JOB, run=RUN, at_s=NOW_S, energy=final_energy())
 
 
 class Bench:
@@ -40,7 +40,7 @@ class Bench:
         self.bus = FakeBus()
         self.queue: EventQueue[RunEvent] = EventQueue(100)
         self.spool = EventSpool(SpoolFile(directory / "spool"), self.memory.trials, threads=InlineThreads())
-        self.answered: set[tuple[str, str]] = set()
+        self.answered: set[RunKey] = set()
         self.writer = EventWriter(
             self.queue,
             trials=self.memory.trials,
@@ -49,8 +49,7 @@ class Bench:
             spool=self.spool,
             metrics=Metrics(),
             unknown_run_s=60.0,
-            user_of=lambda _job, _run: USER,
-            was_answered=lambda job, run: (job, run) in self.answered,
+            was_answered=lambda run: run in self.answered,
         )
 
     @property
@@ -133,7 +132,7 @@ async def test_a_run_whose_status_came_before_its_request_is_known_from_its_answ
     bench = Bench(tmp_path)
     await bench.writer.write(HEARTBEAT)
     await bench.memory.open()
-    bench.answered.add((JOB, RUN))
+    bench.answered.add(RunKey(USER, JOB, RUN))
     await bench.writer.write(PROGRESS)
     assert (await bench.memory.trial()).result.epochs == 4
 
@@ -164,7 +163,7 @@ async def test_what_is_under_way_or_queued_at_the_end_is_kept(tmp_path: Path) ->
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(bench.writer.run())
         for event in (REACHED, HEARTBEAT, FINAL):
-            bench.queue.put(event.key, event, job=event.job, is_final=event.is_final)
+            bench.queue.put(event.key, event, job=event.job_key, is_final=event.is_final)
         await asyncio.sleep(0.5)
         task.cancel()
     assert bench.waiting == [REACHED, FINAL]

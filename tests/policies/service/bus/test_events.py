@@ -16,9 +16,11 @@ from policies.service.bus.events import (
 from policies.service.errors import TrialConflictError, UnknownTrialError
 from policies.service.records import IterationTime, Result, Timing, Trial
 from policies.service.trials.lifecycle import n_epochs
+from tests.fakes import USER
 from tests.policies.service.memory_store import NOW_S, MemoryTrials, final_energy, run_energy
+from tests.policies.service.repositories import run_key
 
-RUN = {"job": "resnet50", "run": "r1"}
+RUN = {"user": USER, "job": "resnet50", "run": "r1"}
 
 
 def measured(epoch: int, *, reached: bool) -> MetricReported:
@@ -30,7 +32,7 @@ def used(**changes: object) -> EnergyReported:
 
 
 def ended(*, lost: bool = False, reached: bool = False) -> RunEnded:
-    return RunEnded(job="resnet50", run="r1", at_s=NOW_S + 30, lost=lost, reached=reached)
+    return RunEnded(user=USER, job="resnet50", run="r1", at_s=NOW_S + 30, lost=lost, reached=reached)
 
 
 def timed() -> BatchSizesTimed:
@@ -106,7 +108,7 @@ async def test_a_process_that_says_it_has_reached_did_so_at_its_last_validation(
 
 async def test_a_batch_size_that_cannot_run_has_failed() -> None:
     trial = await applied(
-        TrialFailed(job="resnet50", run="r1", at_s=NOW_S + 1, failure="out_of_memory"),
+        TrialFailed(user=USER, job="resnet50", run="r1", at_s=NOW_S + 1, failure="out_of_memory"),
         used(state="lost"),
         ended(lost=True),
     )
@@ -131,7 +133,7 @@ async def test_a_run_counts_for_the_batch_size_that_it_trained_with(news: RunEve
 
 async def test_what_has_failed_is_the_batch_size_that_was_tried() -> None:
     trial = await applied(
-        TrialFailed(job="resnet50", run="r1", at_s=NOW_S + 1, failure="out_of_memory", batch_size=128)
+        TrialFailed(user=USER, job="resnet50", run="r1", at_s=NOW_S + 1, failure="out_of_memory", batch_size=128)
     )
     assert (trial.state, trial.batch_size) == ("failed", 128)
 
@@ -183,7 +185,7 @@ async def test_progress_over_the_bound_says_why_to_stop_and_the_final_report_doe
 async def test_what_a_run_has_used_is_kept_though_another_end_was_reported_before() -> None:
     memory = MemoryTrials()
     await memory.open()
-    await memory.trials.report("resnet50", "r1", Result(outcome="stopped", epochs=2), now_s=NOW_S)
+    await memory.trials.report(run_key("r1", "resnet50"), Result(outcome="stopped", epochs=2), now_s=NOW_S)
     with pytest.raises(TrialConflictError):
         await used(reached=True, batch_size=32, n_gpus=1).apply(memory.trials)
     trial = await memory.trial()

@@ -9,6 +9,7 @@ import pytest
 from policies.service.bus.lease_expiry import LeaseExpiry, period_s
 from policies.service.metrics import Metrics
 from tests.policies.service.memory_store import LEASE_S, NOW_S, MemoryTrials
+from tests.policies.service.repositories import run_key
 
 
 class Bench:
@@ -53,11 +54,13 @@ async def test_the_log_says_how_a_silent_run_ended(caplog: pytest.LogCaptureFixt
     caplog.set_level("INFO", logger="policies.service.bus")
     async with bench.checking():
         await bench.memory.open(run="r2")
-        await bench.memory.trials.report_metric("resnet50", "r2", epoch=4, value=0.9, reached=True, now_s=NOW_S)
+        await bench.memory.trials.report_metric(
+            run_key("r2", "resnet50"), epoch=4, value=0.9, reached=True, now_s=NOW_S
+        )
         await asyncio.sleep(LEASE_S + 62)
     assert sorted(record.getMessage() for record in caplog.records) == [
-        "resnet50/r1: silent for 600 s: lost",
-        "resnet50/r2: silent for 600 s: reached",
+        "alice/resnet50/r1: silent for 600 s: lost",
+        "alice/resnet50/r2: silent for 600 s: reached",
     ]
 
 

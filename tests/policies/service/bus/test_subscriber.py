@@ -48,7 +48,7 @@ async def test_a_question_is_put_where_it_can_wait() -> None:
     bench = Bench()
     bench.say("trial/request", trial_request())
     (pending,) = bench.subscriber.requests.drain()
-    assert (pending.job, pending.request, pending.at_s) == (JOB, trial_request(), NOW_S)
+    assert (pending.run, pending.request, pending.at_s) == (RunKey(USER, JOB, RUN), trial_request(), NOW_S)
 
 
 async def test_a_question_that_is_repeated_before_it_is_answered_waits_once() -> None:
@@ -90,9 +90,9 @@ async def test_metrics_failures_and_energy_become_events() -> None:
     bench.say("trial/failure", TrialFailure(run=RUN, batch_size=128, reason="out_of_memory", detail="CUDA"))
     bench.say("energy", run_energy())
     assert bench.subscriber.events.drain() == [
-        MetricReported(job=JOB, run=RUN, at_s=NOW_S, epoch=3, value=0.84, reached=True),
-        TrialFailed(job=JOB, run=RUN, at_s=NOW_S, failure="out_of_memory: CUDA", batch_size=128),
-        EnergyReported(job=JOB, run=RUN, at_s=NOW_S, energy=run_energy()),
+        MetricReported(user=USER, job=JOB, run=RUN, at_s=NOW_S, epoch=3, value=0.84, reached=True),
+        TrialFailed(user=USER, job=JOB, run=RUN, at_s=NOW_S, failure="out_of_memory: CUDA", batch_size=128),
+        EnergyReported(user=USER, job=JOB, run=RUN, at_s=NOW_S, energy=run_energy()),
     ]
 
 
@@ -103,7 +103,7 @@ async def test_what_a_run_has_timed_becomes_an_event() -> None:
     times = tuple(IterationTime(batch_size=size, iteration_time_s=time_s) for size, time_s in ((32, 0.5), (64, 0.25)))
     timing = Timing(times=times, too_large=128, batch_size=64)
     (event,) = bench.subscriber.events.drain()
-    assert event == BatchSizesTimed(job=JOB, run=RUN, at_s=NOW_S, timing=timing)
+    assert event == BatchSizesTimed(user=USER, job=JOB, run=RUN, at_s=NOW_S, timing=timing)
     assert (event.outlives_outage, event.is_final) == (True, True)
 
 
@@ -123,7 +123,7 @@ async def test_a_sign_of_life_is_passed_on_once_in_a_while() -> None:
         bench.say_status(rank_status())
         await asyncio.sleep(10)
     assert len([event for event in bench.subscriber.events.drain() if isinstance(event, Heartbeat)]) == 1
-    assert bench.subscriber._heartbeat_s[JOB, RUN] >= 120 - 60
+    assert bench.subscriber._heartbeat_s[RunKey(USER, JOB, RUN)] >= 120 - 60
 
 
 async def test_other_ranks_do_not_speak_for_the_run() -> None:
@@ -138,7 +138,9 @@ async def test_an_end_is_news_when_no_controller_tells_more(state: str) -> None:
     bench = Bench()
     bench.say_status(rank_status(state=state, reached=True, batch_size=32, world_size=2))
     await _patience(bench)
-    ended = RunEnded(job=JOB, run=RUN, at_s=NOW_S, lost=state == "lost", reached=True, batch_size=32, n_ranks=2)
+    ended = RunEnded(
+        user=USER, job=JOB, run=RUN, at_s=NOW_S, lost=state == "lost", reached=True, batch_size=32, n_ranks=2
+    )
     assert bench.subscriber.events.drain() == [ended]
 
 
@@ -147,7 +149,9 @@ async def test_the_controllers_last_word_makes_the_end_of_the_process_old_news()
     bench.say_status(rank_status(state="finished"))
     bench.say("energy", final_energy())
     await _patience(bench)
-    assert bench.subscriber.events.drain() == [EnergyReported(job=JOB, run=RUN, at_s=NOW_S, energy=final_energy())]
+    assert bench.subscriber.events.drain() == [
+        EnergyReported(user=USER, job=JOB, run=RUN, at_s=NOW_S, energy=final_energy())
+    ]
 
 
 async def test_a_process_that_was_lost_and_came_back_has_not_ended() -> None:
@@ -155,7 +159,7 @@ async def test_a_process_that_was_lost_and_came_back_has_not_ended() -> None:
     bench.say_status(rank_status(state="lost"))
     bench.say_status(rank_status(state="running"))
     await _patience(bench)
-    assert bench.subscriber.events.drain() == [Heartbeat(job=JOB, run=RUN, at_s=NOW_S)]
+    assert bench.subscriber.events.drain() == [Heartbeat(user=USER, job=JOB, run=RUN, at_s=NOW_S)]
 
 
 async def test_what_was_retained_while_nobody_listened_is_heard() -> None:

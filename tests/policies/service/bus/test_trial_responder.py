@@ -15,6 +15,7 @@ from publishers.messages.topics import RunKey
 from publishers.messages.training import TrialAnswer, TrialRequest
 from tests.fakes import USER, FakeBus
 from tests.policies.service.memory_store import LEASE_S, NOW_S, TOPICS, MemoryTrials, trial_request
+from tests.policies.service.repositories import job_key, run_key
 
 JOB = "resnet50"
 REPLY_TO = TOPICS.run(RunKey(USER, JOB, "r1"), "trial/answer")
@@ -94,7 +95,7 @@ async def test_a_repeated_question_gets_the_same_answer() -> None:
     await asyncio.sleep(1)
     first, second = await bench.ask(trial_request(correlation="c2"))
     assert (first.batch_size, second.batch_size, second.correlation) == (64, 64, "c2")
-    assert len(await bench.memory.jobs.trials(JOB)) == 1
+    assert len(await bench.memory.jobs.trials(job_key(JOB))) == 1
 
 
 @pytest.mark.parametrize(
@@ -117,6 +118,7 @@ async def test_without_the_database_the_default_is_answered_at_once_and_stored_l
     assert asyncio.get_running_loop().time() == 0
     assert bench.kept() == [
         DefaultAnswered(
+            user=USER,
             job=JOB,
             run="r1",
             at_s=NOW_S,
@@ -305,13 +307,13 @@ async def test_a_run_that_ended_long_ago_is_told_so_and_it_is_logged_once(caplog
     bench = Bench()
     await bench.memory.open()
     done = Result(outcome="reached", epochs=1)
-    await bench.memory.trials.report(JOB, "r1", done, now_s=NOW_S - 86_400.0)
+    await bench.memory.trials.report(run_key("r1", JOB), done, now_s=NOW_S - 86_400.0)
     for correlation in ("c1", "c2"):
         await bench.ask(trial_request(correlation=correlation))
     told = {(answer.batch_size, answer.reason, answer.lease_s, answer.recurrence) for answer in bench.heard()}
     assert told == {(64, "run_has_ended", None, None)}
     (record,) = caplog.records
     assert record.getMessage() == (
-        "resnet50/r1: run r1 ended (reached) 86400 s ago: it gets the same batch size, and nothing is learned from it; "
-        "give each recurrence a run id of its own"
+        "alice/resnet50/r1: run r1 ended (reached) 86400 s ago: it gets the same batch size, and nothing is learned "
+        "from it; give each recurrence a run id of its own"
     )

@@ -20,7 +20,7 @@ NOW_S = 1_795_000_000.0
 ANYWHERE = "0.0.0.0"  # noqa: S104 — what the tests are about
 TOKEN = "0123456789abcdef"
 ASK = {"run": "r1", "batch_sizes": [16, 32, 64], "default_batch_size": 32}
-TRIALS, RESULT = "/v1/jobs/resnet50/trials", "/v1/jobs/resnet50/trials/r1/result"
+TRIALS, RESULT = "/v1/jobs/alice/resnet50/trials", "/v1/jobs/alice/resnet50/trials/r1/result"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

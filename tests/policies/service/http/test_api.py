@@ -20,7 +20,7 @@ async def test_a_run_is_given_a_trial_and_its_result_is_taken() -> None:
         told = (await ask("POST", RESULT, {"outcome": "reached", "epochs": 3, "reached_epochs": 3})).body
         assert (told["trial"]["state"], told["stop"]) == ("reached", None)
         assert (await ask("GET", f"{TRIALS}/r1")).body == told["trial"]
-        assert (await ask("GET", "/v1/jobs/resnet50/posterior")).body["n_observations"] == 1
+        assert (await ask("GET", "/v1/jobs/alice/resnet50/posterior")).body["n_observations"] == 1
         assert [(job["name"], job["n_ended"]) for job in (await ask("GET", "/v1/jobs")).body] == [("resnet50", 1)]
 
 
@@ -48,11 +48,11 @@ async def test_what_a_run_has_timed_is_taken() -> None:
 async def test_settings_are_replaced_and_a_job_is_forgotten() -> None:
     async with asking(MemoryTrials()) as ask:
         await ask("POST", TRIALS, ASK)
-        assert (await ask("PUT", "/v1/jobs/resnet50/settings", {"eta": 1})).body["settings"]["eta"] == 1.0
-        assert (await ask("GET", "/v1/jobs/resnet50")).body["settings"]["eta"] == 1.0
-        gone = await ask("DELETE", "/v1/jobs/resnet50")
+        assert (await ask("PUT", "/v1/jobs/alice/resnet50/settings", {"eta": 1})).body["settings"]["eta"] == 1.0
+        assert (await ask("GET", "/v1/jobs/alice/resnet50")).body["settings"]["eta"] == 1.0
+        gone = await ask("DELETE", "/v1/jobs/alice/resnet50")
         assert (gone.status, gone.body) == (204, b"")
-        assert (await ask("GET", "/v1/jobs/resnet50")).reason == (404, "unknown_job")
+        assert (await ask("GET", "/v1/jobs/alice/resnet50")).reason == (404, "unknown_job")
 
 
 async def test_trials_come_in_pages_the_newest_first() -> None:
@@ -69,9 +69,9 @@ async def test_trials_come_in_pages_the_newest_first() -> None:
 async def test_what_is_exported_can_be_imported_once(n_jobs: int) -> None:
     async with asking(MemoryTrials()) as ask:
         for number in range(n_jobs):
-            await ask("POST", f"/v1/jobs/{number}/trials", ASK)
+            await ask("POST", f"/v1/jobs/alice/{number}/trials", ASK)
         exported = (await ask("GET", "/v1/export")).body
-        one = await ask("GET", "/v1/export?job=0")
+        one = await ask("GET", "/v1/export?user=alice&job=0")
         assert one.body == exported[:1] if n_jobs else one.reason == (404, "unknown_job")
     async with asking(MemoryTrials()) as ask:
         new = (await ask("POST", "/v1/import", exported)).body
@@ -85,11 +85,11 @@ async def test_an_import_counts_what_was_new_and_what_was_known() -> None:
     async with asking(MemoryTrials()) as ask:
         for name, n_trials in (("a", 2), ("b", 3), ("c", 1)):
             for number in range(n_trials):
-                await ask("POST", f"/v1/jobs/{name}/trials", ASK | {"run": f"r{number}"})
+                await ask("POST", f"/v1/jobs/alice/{name}/trials", ASK | {"run": f"r{number}"})
         exported = (await ask("GET", "/v1/export")).body
     async with asking(MemoryTrials()) as ask:
         for name in ("a", "b"):
-            await ask("POST", f"/v1/jobs/{name}/trials", ASK | {"run": "r0"})
+            await ask("POST", f"/v1/jobs/alice/{name}/trials", ASK | {"run": "r0"})
         counts = (await ask("POST", "/v1/import", exported)).body
         assert counts == {"n_jobs": 1, "n_known_jobs": 2, "n_trials": 4, "n_known_trials": 2}
 
@@ -162,13 +162,13 @@ async def test_every_fault_of_a_request_is_told() -> None:
         ("POST", RESULT, {"outcome": "stopped"}, (409, "trial_conflict")),
         ("POST", f"{TRIALS}/r9/result", {}, (404, "unknown_trial")),
         ("GET", f"{TRIALS}/r9", None, (404, "unknown_trial")),
-        ("GET", "/v1/jobs/other/trials", None, (404, "unknown_job")),
-        ("DELETE", "/v1/jobs/other", None, (404, "unknown_job")),
-        ("PUT", "/v1/jobs/other/settings", {}, (404, "unknown_job")),
-        ("PUT", "/v1/jobs/resnet50/settings", {"eta": 2}, (400, "invalid_request")),
-        ("GET", "/v1/jobs/a%20b", None, (400, "invalid_request")),
-        ("GET", "/v1/jobs/%2e%2e%2e", None, (400, "invalid_request")),
-        ("GET", f"/v1/jobs/{'a' * 65}", None, (400, "invalid_request")),
+        ("GET", "/v1/jobs/alice/other/trials", None, (404, "unknown_job")),
+        ("DELETE", "/v1/jobs/alice/other", None, (404, "unknown_job")),
+        ("PUT", "/v1/jobs/alice/other/settings", {}, (404, "unknown_job")),
+        ("PUT", "/v1/jobs/alice/resnet50/settings", {"eta": 2}, (400, "invalid_request")),
+        ("GET", "/v1/jobs/alice/a%20b", None, (400, "invalid_request")),
+        ("GET", "/v1/jobs/alice/%2e%2e%2e", None, (400, "invalid_request")),
+        ("GET", f"/v1/jobs/alice/{'a' * 65}", None, (400, "invalid_request")),
         ("GET", f"{TRIALS}/a%0a", None, (400, "invalid_request")),
         ("GET", f"{TRIALS}?limit=0", None, (400, "invalid_request")),
         ("GET", f"{TRIALS}?limit=five", None, (400, "invalid_request")),
@@ -177,8 +177,8 @@ async def test_every_fault_of_a_request_is_told() -> None:
         ("GET", f"{TRIALS}?limit=5&limit=6", None, (400, "invalid_request")),
         ("GET", "/v1/jobs?limit=5", None, (400, "invalid_request")),
         ("GET", "/", None, (404, "not_found")),
-        ("GET", "/v1/jobs/", None, (404, "not_found")),
-        ("GET", "/v1/jobs/a/b", None, (404, "not_found")),
+        ("GET", "/v1/jobs/alice/", None, (404, "not_found")),
+        ("GET", "/v1/jobs/alice/a/b", None, (404, "not_found")),
         ("PATCH", "/v1/jobs", None, (405, "method_not_allowed")),
     ],
 )
@@ -191,7 +191,7 @@ async def test_what_cannot_be_done_is_refused(method: str, path: str, body: obje
 
 async def test_another_method_is_told_what_is_allowed() -> None:
     async with asking(MemoryTrials()) as ask:
-        for path, allowed in (("/v1/jobs/a", "DELETE, GET, HEAD"), (RESULT, "POST"), ("/healthz", "GET, HEAD")):
+        for path, allowed in (("/v1/jobs/alice/a", "DELETE, GET, HEAD"), (RESULT, "POST"), ("/healthz", "GET, HEAD")):
             answer = await ask("OPTIONS", path)
             assert (answer.status, answer.headers["Allow"]) == (405, allowed)
 
@@ -214,7 +214,7 @@ async def test_a_body_in_another_language_is_refused(content_type: str) -> None:
         assert (await ask("POST", TRIALS, ASK, Content_Type="application/json; charset=UTF-8")).status == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/none", "/v1/export", "/nowhere"])
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/alice/none", "/v1/export", "/nowhere"])
 async def test_no_answer_is_kept_guessed_at_or_tells_who_serves_it(path: str) -> None:
     async with asking(MemoryTrials()) as ask:
         headers = (await ask("GET", path)).headers

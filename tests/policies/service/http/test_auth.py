@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from policies.service.http.auth import UNNAMED, WriteTokens
+from policies.service.http.auth import OPERATOR, Writer, WriteTokens
+
+ANYBODY = Writer(OPERATOR, None)
 
 
 @pytest.fixture
@@ -16,10 +18,11 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_line_is_a_token_with_or_without_a_name(file: Path) -> None:
+def test_a_line_is_a_token_of_an_operator_or_a_user(file: Path) -> None:
     file.write_text("# who may write\n\nplain+/token==\nada: 0123-abc \nci/night:xyz\n")
     tokens = WriteTokens(file)
-    assert [tokens.owner_of(token) for token in ("plain+/token==", "0123-abc", "xyz")] == [UNNAMED, "ada", "ci/night"]
+    owners = [tokens.owner_of(token) for token in ("plain+/token==", "0123-abc", "xyz")]
+    assert owners == [ANYBODY, Writer("ada", "ada"), Writer("ci/night", "ci/night")]
 
 
 @pytest.mark.parametrize("token", ["", "# who may write", "ada", "ada:0123", "0123 ", "012", "01234", "\udcff"])
@@ -32,7 +35,7 @@ def test_a_line_that_is_no_token_is_told_by_its_number_and_never_shown(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file.write_text("good\nsecret with spaces\nada:\n")
-    assert WriteTokens(file).owner_of("good") == UNNAMED
+    assert WriteTokens(file).owner_of("good") == ANYBODY
     assert [record.message.split(": not a token")[0] for record in caplog.records] == [
         f"{file}, line 2",
         f"{file}, line 3",
@@ -45,12 +48,12 @@ def test_the_file_is_read_again_when_it_changes(file: Path) -> None:
     tokens = WriteTokens(file)
     file.write_text("second\n")
     os.utime(file, ns=(1, 1))
-    assert [tokens.owner_of(token) for token in ("first", "second")] == [None, UNNAMED]
+    assert [tokens.owner_of(token) for token in ("first", "second")] == [None, ANYBODY]
     other = file.with_name("other")
     other.write_text("third.\n")
     os.utime(other, ns=(1, 1))
     other.replace(file)
-    assert [tokens.owner_of(token) for token in ("second", "third.")] == [None, UNNAMED]
+    assert [tokens.owner_of(token) for token in ("second", "third.")] == [None, ANYBODY]
 
 
 def test_a_file_that_cannot_be_read_holds_no_token_and_that_is_told_once(
@@ -64,7 +67,7 @@ def test_a_file_that_cannot_be_read_holds_no_token_and_that_is_told_once(
     assert tokens.fault == f"no token for writes over HTTP: {file}: No such file or directory"
     file.touch(0o600)
     file.write_text("first\n")
-    assert (tokens.owner_of("first"), tokens.fault) == (UNNAMED, "")
+    assert (tokens.owner_of("first"), tokens.fault) == (ANYBODY, "")
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
 
 

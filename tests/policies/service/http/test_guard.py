@@ -12,11 +12,13 @@ from tests.policies.service.memory_store import MemoryTrials
 
 pytestmark = pytest.mark.live
 
+OF_BOB = "bobs-token"
+
 WRITES: list[tuple[str, str, object]] = [
     ("POST", TRIALS, ASK),
     ("POST", f"{TRIALS}/r1/result", {}),
-    ("PUT", "/v1/jobs/resnet50/settings", {}),
-    ("DELETE", "/v1/jobs/resnet50", None),
+    ("PUT", "/v1/jobs/alice/resnet50/settings", {}),
+    ("DELETE", "/v1/jobs/alice/resnet50", None),
     ("POST", "/v1/import", []),
 ]
 
@@ -25,7 +27,7 @@ WRITES: list[tuple[str, str, object]] = [
 def token_file(tmp_path: Path) -> Path:
     path = tmp_path / "tokens"
     path.touch(0o600)
-    path.write_text(f"ada:{TOKEN}\n")
+    path.write_text(f"{TOKEN}\nbob:{OF_BOB}\n")
     return path
 
 
@@ -45,6 +47,45 @@ async def test_no_write_passes_without_a_token(
         assert memory.database.n_begun == 0
         for token in (TOKEN, read_token(ask.own_token)):
             assert (await ask(method, path, body, Authorization=f"Bearer {token}")).status not in {401, 403}
+
+
+@pytest.mark.parametrize(("method", "path", "body"), WRITES)
+async def test_a_users_token_writes_about_that_users_jobs_alone(
+    token_file: Path, method: str, path: str, body: object
+) -> None:
+    async with asking(MemoryTrials(), token_file=token_file) as ask:
+        assert (await ask("POST", TRIALS, ASK)).status == 200
+        before = (await ask("GET", "/v1/export")).body
+        refused = await ask(method, path, body, Authorization=f"Bearer {OF_BOB}")
+        assert refused.reason == (403, "foreign_user")
+        assert (await ask("GET", "/v1/export")).body == before
+        own = await ask(method, path.replace("alice", "bob"), body, Authorization=f"Bearer {OF_BOB}")
+        assert (own.status == 403) is (path == "/v1/import")
+
+
+async def test_two_users_jobs_of_one_name_are_two_jobs() -> None:
+    async with asking(MemoryTrials()) as ask:
+        for user in ("alice", "carol%2Fx%20y"):
+            sizes = {"batch_sizes": [8 * len(user), 4 * len(user)], "default_batch_size": 4 * len(user)}
+            assert (await ask("POST", f"/v1/jobs/{user}/resnet50/trials", ASK | sizes)).status == 200
+        assert [job["user"] for job in (await ask("GET", "/v1/jobs")).body] == ["alice", "carol/x y"]
+        assert (await ask("DELETE", "/v1/jobs/alice/resnet50")).status == 204
+        (kept,) = (await ask("GET", "/v1/export?user=carol/x%20y&job=resnet50")).body
+        assert (kept["job"]["user"], kept["trials"][0]["user"]) == ("carol/x y", "carol/x y")
+        assert (await ask("GET", "/v1/export?job=resnet50")).reason == (422, "invalid_request")
+        assert (await ask("GET", "/v1/jobs/%00/resnet50")).reason == (400, "invalid_request")
+
+
+async def test_a_job_from_before_users_is_imported_for_a_user() -> None:
+    async with asking(MemoryTrials()) as ask:
+        await ask("POST", TRIALS, ASK)
+        (exported,) = (await ask("GET", "/v1/export")).body
+        old = exported | {"version": 1}
+        for record in (old["job"], old["trials"][0]):
+            del record["user"]
+        assert (await ask("POST", "/v1/import", [old])).reason == (422, "invalid_request")
+        assert (await ask("POST", "/v1/import?user=bob", [old])).body["n_trials"] == 1
+        assert (await ask("GET", "/v1/jobs/bob/resnet50/trials/r1")).body["user"] == "bob"
 
 
 async def test_a_refusal_names_the_files_with_tokens_and_who_may_read_them(token_file: Path) -> None:

@@ -11,11 +11,12 @@ from policies.service.config import LearningConfig
 from policies.service.errors import PolicyError, StoreUnavailableError, StoreVersionError
 from policies.service.http import routes
 from policies.service.http.auth import OWN
-from policies.service.records import JobExport
+from policies.service.records import JobExport, JobKey
 from policies.service.trials.jobs import JobRepository
 from tests.live.conftest import eventually
 from tests.policies.service.http.api_client import ASK, RESULT, TRIALS, asking
 from tests.policies.service.memory_store import MemoryTrials
+from tests.policies.service.repositories import job_key
 
 pytestmark = pytest.mark.live
 
@@ -123,28 +124,28 @@ async def test_it_counts_what_it_does() -> None:
 class _Breaking(JobRepository):
     """Jobs whose database goes away in the middle of an export."""
 
-    async def export(self, name: str | None = None) -> list[JobExport]:
-        if name == "b":
+    async def export(self, key: JobKey | None = None) -> list[JobExport]:
+        if key == job_key("b"):
             raise StoreUnavailableError("the database does not answer")
-        return await super().export(name)
+        return await super().export(key)
 
 
 class _Hanging(JobRepository):
     """Jobs whose database hangs in the middle of an export."""
 
-    async def export(self, name: str | None = None) -> list[JobExport]:
-        if name is not None:
+    async def export(self, key: JobKey | None = None) -> list[JobExport]:
+        if key is not None:
             await asyncio.Event().wait()
-        return await super().export(name)
+        return await super().export(key)
 
 
 async def test_an_export_that_cannot_go_on_breaks_off(caplog: pytest.LogCaptureFixture) -> None:
     async with asking(_with_jobs(_Breaking)) as ask:
         for name in "abc":
-            await ask("POST", f"/v1/jobs/{name}/trials", ASK)
+            await ask("POST", f"/v1/jobs/alice/{name}/trials", ASK)
         with pytest.raises(aiohttp.ClientPayloadError):
             await ask("GET", "/v1/export")
-        assert (await ask("GET", "/v1/export?job=c")).status == 200
+        assert (await ask("GET", "/v1/export?user=alice&job=c")).status == 200
     assert [record.message for record in caplog.records] == ["/v1/export aborted: the database does not answer"]
 
 
@@ -153,7 +154,7 @@ async def test_an_export_that_takes_too_long_breaks_off(
 ) -> None:
     monkeypatch.setattr(routes, "BULK_TIMEOUT_S", 0.2)
     async with asking(_with_jobs(_Hanging)) as ask:
-        await ask("POST", "/v1/jobs/a/trials", ASK)
+        await ask("POST", "/v1/jobs/alice/a/trials", ASK)
         with pytest.raises(aiohttp.ClientPayloadError):
             await ask("GET", "/v1/export")
     assert [record.message for record in caplog.records] == ["/v1/export aborted: it took too long"]
@@ -176,13 +177,13 @@ async def test_what_changes_a_job_for_good_is_told_with_who_did_it(caplog: pytes
     async with asking(MemoryTrials()) as ask:
         caplog.set_level(logging.INFO, "policies.service.http.routes")
         await ask("POST", TRIALS, ASK)
-        await ask("PUT", "/v1/jobs/resnet50/settings", {"eta": 1})
+        await ask("PUT", "/v1/jobs/alice/resnet50/settings", {"eta": 1})
         exported = (await ask("GET", "/v1/export")).body
-        await ask("DELETE", "/v1/jobs/resnet50")
+        await ask("DELETE", "/v1/jobs/alice/resnet50")
         await ask("POST", "/v1/import", exported)
     assert [record.message for record in caplog.records] == [
-        'job resnet50: settings {"policy":null,"eta":1.0,"beta":null,"forgetting_ratio":null} by ' + OWN,
-        f"job resnet50: deleted with its trials by {OWN}",
+        'job alice/resnet50: settings {"policy":null,"eta":1.0,"beta":null,"forgetting_ratio":null} by ' + OWN,
+        f"job alice/resnet50: deleted with its trials by {OWN}",
         f"1 jobs with 1 trials imported by {OWN}",
     ]
 
@@ -190,14 +191,14 @@ async def test_what_changes_a_job_for_good_is_told_with_who_did_it(caplog: pytes
 class _Forgetting(JobRepository):
     """Jobs of which one is deleted in the middle of an export."""
 
-    async def export(self, name: str | None = None) -> list[JobExport]:
-        if name == "a":
-            await self.forget("a")
-        return await super().export(name)
+    async def export(self, key: JobKey | None = None) -> list[JobExport]:
+        if key == job_key("a"):
+            await self.forget(key)
+        return await super().export(key)
 
 
 async def test_a_job_that_is_forgotten_during_an_export_is_left_out() -> None:
     async with asking(_with_jobs(_Forgetting)) as ask:
         for name in "abc":
-            await ask("POST", f"/v1/jobs/{name}/trials", ASK)
+            await ask("POST", f"/v1/jobs/alice/{name}/trials", ASK)
         assert [one["job"]["name"] for one in (await ask("GET", "/v1/export")).body] == ["b", "c"]

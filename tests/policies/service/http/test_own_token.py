@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from multidict import CIMultiDict
 
-from policies.service.http.auth import OWN, WriteAccess
+from policies.service.http.auth import OWN, WriteAccess, Writer
 from policies.service.http.own_token import make_token, read_token, readers_of
 from publishers.shared.http.problems import ProblemError
 
@@ -99,7 +99,7 @@ def test_a_token_that_is_there_is_used_where_nothing_can_be_written(path: Path) 
     make_token(path)
     path.chmod(0o400)
     path.parent.chmod(0o500)
-    assert WriteAccess(path, None)._owner_of(read_token(path)) == OWN
+    assert WriteAccess(path, None)._owner_of(read_token(path)) == Writer(OWN, None)
 
 
 def test_who_may_read_a_file_is_told(path: Path) -> None:

@@ -7,9 +7,10 @@ from policies.service.records import Job, Result, Trial
 from policies.service.trials.hardware import Hardware
 from policies.service.trials.lifecycle import with_cost_bound
 from policies.service.trials.observations import study_of
+from tests.fakes import USER
 from tests.policies.service.trials.trial_reports import a_trial
 
-JOB = Job(name="job", batch_sizes=(16, 32, 64), default_batch_size=32, created_at_s=0.0)
+JOB = Job(user=USER, name="job", batch_sizes=(16, 32, 64), default_batch_size=32, created_at_s=0.0)
 A100 = Hardware(gpu_model="A100", n_gpus=1)
 T4 = Hardware(gpu_model="T4", n_gpus=1)
 
@@ -20,6 +21,7 @@ def a_run(number: int, hardware: Hardware, *, epoch_j: float, batch_size: int = 
         epochs=4, reached_epochs=4, energy_j=4 * epoch_j, gpu_model=hardware.gpu_model, n_gpus=hardware.n_gpus
     )
     trial = Trial(
+        user=USER,
         job="job",
         run=f"run-{number}",
         number=number,

@@ -24,6 +24,8 @@ from policies.service.trials.lifecycle import (
     with_result,
 )
 from policies.service.trials.observations import epoch_costs, run_cost, study_of
+from tests.fakes import USER
+from tests.policies.service.repositories import run_key
 from tests.policies.service.trials.trial_reports import LEASE_S, a_trial, reached_at, validated
 
 
@@ -36,7 +38,7 @@ def test_a_new_trial_is_the_promise_of_a_batch_size() -> None:
 @pytest.mark.parametrize("bound", [math.inf, math.nan])
 def test_a_bound_that_is_no_number_is_none(bound: float) -> None:
     choice = Choice(batch_size=32, reason="best_so_far", detail="", cost_bound=bound)
-    trial = new_trial(job="job", run="run", number=0, recurrence=0, choice=choice, lease_s=LEASE_S, now_s=0.0)
+    trial = new_trial(run=run_key("run"), number=0, recurrence=0, choice=choice, lease_s=LEASE_S, now_s=0.0)
     assert trial.cost_bound is None
 
 
@@ -250,7 +252,7 @@ def test_an_account_of_fewer_epochs_does_not_shorten_a_run_that_was_stopped() ->
 @pytest.mark.parametrize(("bound", "eta"), [(5.0, 0.3), (None, None)])
 def test_a_bound_knows_the_weight_that_it_was_made_with(bound: float | None, eta: float | None) -> None:
     choice = Choice(batch_size=32, reason="best_so_far", detail="", cost_bound=bound)
-    trial = new_trial(job="job", run="run", number=0, recurrence=0, choice=choice, lease_s=LEASE_S, now_s=0.0, eta=0.3)
+    trial = new_trial(run=run_key("run"), number=0, recurrence=0, choice=choice, lease_s=LEASE_S, now_s=0.0, eta=0.3)
     assert trial.bound_eta == eta
 
 
@@ -284,7 +286,7 @@ def test_money_may_be_negative() -> None:
     assert with_result(a_trial(), Result(money=-0.5), 1.0).result.money == -0.5
 
 
-JOB = Job(name="job", batch_sizes=(16, 32, 64), default_batch_size=32, created_at_s=0.0)
+JOB = Job(user=USER, name="job", batch_sizes=(16, 32, 64), default_batch_size=32, created_at_s=0.0)
 FIRST = Result(epochs=8, energy_j=800.0, duration_s=8.0, max_power_w=300.0)
 SECOND = Result(epochs=2, energy_j=200.0, duration_s=2.0, max_power_w=300.0)
 

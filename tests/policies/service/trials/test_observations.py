@@ -19,14 +19,16 @@ from policies.service.trials.observations import (
     stop_reason,
     study_of,
 )
+from tests.fakes import USER
 
-JOB = Job(name="job", batch_sizes=(16, 32, 64), default_batch_size=32, created_at_s=0.0)
+JOB = Job(user=USER, name="job", batch_sizes=(16, 32, 64), default_batch_size=32, created_at_s=0.0)
 MEASURED = Result(epochs=4, reached_epochs=4, energy_j=1000.0, duration_s=10.0, max_power_w=300.0)
 ON_A_T4 = Result(gpu_model="T4", n_gpus=1)
 
 
 def a_trial(number: int = 0, state: TrialState = "reached", result: Result = MEASURED, **changes: object) -> Trial:
     trial = Trial(
+        user=USER,
         job="job",
         run=f"run-{number}",
         number=number,

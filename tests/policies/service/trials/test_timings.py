@@ -19,8 +19,9 @@ from policies.service.trials.observations import (
     study_of,
 )
 from policies.service.trials.validation import timing_faults
+from tests.fakes import USER
 
-JOB = Job(name="job", batch_sizes=(8, 16, 32, 64), default_batch_size=32, created_at_s=0.0)
+JOB = Job(user=USER, name="job", batch_sizes=(8, 16, 32, 64), default_batch_size=32, created_at_s=0.0)
 MEASURED = Result(epochs=4, reached_epochs=4, energy_j=1000.0, duration_s=10.0, max_power_w=300.0, gpu_model="A40")
 NEW = Result()
 
@@ -34,6 +35,7 @@ def a_trial(number: int = 0, result: Result = NEW, **changes: object) -> Trial:
     """Return a trial that has ended where it has measurements, and goes on where it has none."""
     has_ended = result.epochs is not None
     trial = Trial(
+        user=USER,
         job="job",
         run=f"run-{number}",
         number=number,

@@ -22,10 +22,12 @@ from policies.service.trials.lifecycle import (
 )
 from policies.service.trials.validation import MAX_RECURRENCE, check_exports, new_trials, with_sorted_batch_sizes
 from policies.vocabulary.units import DAY_S
+from tests.fakes import USER
 
 NOW_S = 1e9
-JOB = Job(name="job", batch_sizes=(16, 32), default_batch_size=32, created_at_s=NOW_S)
+JOB = Job(user=USER, name="job", batch_sizes=(16, 32), default_batch_size=32, created_at_s=NOW_S)
 TRIAL = Trial(
+    user=USER,
     job="job",
     run="run",
     recurrence=0,

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from policies.batch_size import Choice
 from policies.service.records import Trial
 from policies.service.trials.lifecycle import new_trial, with_metric
+from tests.policies.service.repositories import run_key
 
 LEASE_S = 100.0
 CHOICE = Choice(batch_size=32, reason="default_first", detail="nothing is known yet", cost_bound=5.0)
@@ -12,7 +13,7 @@ CHOICE = Choice(batch_size=32, reason="default_first", detail="nothing is known 
 
 def a_trial(*, number: int = 0, recurrence: int = 0, **changes: object) -> Trial:
     trial = new_trial(
-        job="job", run=f"run-{number}", number=number, recurrence=recurrence, choice=CHOICE, lease_s=LEASE_S, now_s=0.0
+        run=run_key(f"run-{number}"), number=number, recurrence=recurrence, choice=CHOICE, lease_s=LEASE_S, now_s=0.0
     )
     return replace(trial, **changes)
 
