@@ -214,6 +214,7 @@ class _App:
             config=config.gpu,
             clock=self._node.clock,
             publish=TopicPublisher[LimitChange](bus, topic, qos=1).publish,
+            observes=config.plan.observe,
         )
 
     def _meter(self, limiter: GpuPowerLimiter, own: OwnTopics, feed: SignalFeed, tick_s: float) -> GpuEnergyMeter:

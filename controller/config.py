@@ -100,6 +100,7 @@ class JobPlan(Section, frozen=True, kw_only=True):
 class PlanConfig(PlanRules, frozen=True, kw_only=True):
     """The plan of every job, unless a `[[plan.job]]` table says otherwise."""
 
+    observe: bool = False
     job: tuple[JobPlan, ...] = ()
 
     def rules_of(self, job: str) -> PlanRules:

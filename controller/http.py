@@ -19,7 +19,7 @@ NO_GPU: Final = "there is no GPU on this node: nothing is measured"
 NOT_CONNECTED: Final = "the broker has not answered yet"
 _NOTES: Final = {
     Hold.YIELDED: "is yielded: another writer has set its limit, which is left alone until the run ends",
-    Hold.OBSERVING: "is only observed: its limit cannot be written; its newest limit message gives the reason",
+    Hold.OBSERVING: "is only observed: its limit is not written; its newest limit message gives the reason",
 }
 
 

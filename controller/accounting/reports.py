@@ -139,6 +139,7 @@ def energy_report(
     final: bool,
     max_power_w: float | None = None,
     incomplete: Sequence[str] = (),
+    would_save_ratio: float | None = None,
 ) -> RunEnergy:
     """Return this node's part of a run's energy; the slowest rank counts the iterations."""
     furthest = max(logs, key=_n_epochs) if len(logs) > 1 else logs[0]
@@ -158,6 +159,7 @@ def energy_report(
         energy_j=0.0,
         max_power_w=max_power_w,
         incomplete=list(incomplete),
+        would_save_ratio=would_save_ratio,
         final=final,
     )
     return msgspec.structs.replace(report, **totals)

@@ -65,6 +65,7 @@ class GpuPowerLimiter:
         config: the operator's floor and ceiling.
         clock: the node's clock.
         publish: is called with every change of the limit or of its reason.
+        observes: whether nothing is ever written, but what a killed controller left is given back.
     """
 
     def __init__(
@@ -75,8 +76,10 @@ class GpuPowerLimiter:
         config: GpuConfig,
         clock: Clock,
         publish: Callable[[LimitChange], None],
+        observes: bool = False,
     ) -> None:
         self.gpu = gpu
+        self._observes = observes
         self.state: LimitState | None = None
         self._journal = journal
         self._config = config
@@ -179,6 +182,11 @@ class GpuPowerLimiter:
             await self._yield(live)
 
     async def _apply(self, target: Target) -> None:
+        if self._observes:
+            if self.state is None or self.state.hold is not Hold.OBSERVING:
+                await self._refresh()
+                await self._observe_only("observe_mode", "plan.observe: limits are planned, but never written")
+            return
         if self.state is None or self.state.hold in {Hold.FREE, Hold.SUSPECT} or self._is_tried_again():
             await self._refresh()
             if self._known_state().hold in WRITABLE and await self.gpu.read_mig():

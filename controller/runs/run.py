@@ -7,10 +7,12 @@ message has arrived for the lease.
 Where a run has ranks on several nodes, the controller of the node of rank 0 leads and the others follow.
 """
 
+import logging
 import math
 from collections.abc import Callable
 
 from controller.accounting.energy_account import EnergyAccount, MeterInterval
+from controller.accounting.observed_plan import ObservedPlan
 from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import End, Ranks, RunIdentity
 from controller.accounting.reports import RunReporter, energy_report
@@ -22,7 +24,7 @@ from controller.control.run_control import RunControl
 from controller.control.run_follower import RunFollower
 from controller.control.run_leader import RunLeader
 from controller.control.straggler_slack import StragglerSlack
-from controller.ports import Blocked, Bus, EnergyMeter, Hold, PowerLimiter, SignalSource
+from controller.ports import Blocked, Bus, EnergyMeter, Hold, PowerLimiter, SignalSource, Target
 from controller.runs.checkpoint import RunCheckpoints
 from policies.profiling.relation import ignores_limits
 from publishers.messages.reports import RunPlan
@@ -34,6 +36,7 @@ CHECKPOINT_PERIODS = 2
 MAX_STEPS_PER_TICK = 10
 """However fast messages come, decisions are made at most this often."""
 
+_LOGGER = logging.getLogger(__name__)
 _END_REASONS: dict[str, str] = {"finished": "run_finished", "lost": "run_lost", "silent": "lease_ended"}
 _CLAIM_REASONS: dict[str, str] = {
     "shared": "another tenant computes on a GPU of the run: a limit would affect both",
@@ -115,6 +118,7 @@ class TrainingRun:
         self._control = self._role()
         shares_slack = config.plan.rules_of(identity.job).share_slack
         self._slack = StragglerSlack(self.gpus, settle_s=config.profiler.settle_s) if shares_slack else None
+        self._observed = ObservedPlan() if config.plan.observe else None
         self._tick_s, self._stepped_s = math.inf, 0.0
 
     @property
@@ -212,6 +216,8 @@ class TrainingRun:
         is_unchanged = self._is_downtime_skipped = self.ended == "silent" and self._account.skip_downtime()
         self._update_account(to_the_end=True)
         self._report_energy(final=True)
+        if self._observed is not None:
+            _LOGGER.info("%s: %s", self.identity.key, self._observed.summary())
         if self.ended == "finished":
             self._checkpoints.delete(self.identity)
         elif not is_unchanged:  # its processes may come back, as from a network that was away
@@ -271,6 +277,9 @@ class TrainingRun:
             if interval.active:
                 # Once a point is closed, the rest still ran at its limit, and does not count for the next one.
                 is_new = is_new or self._learn(interval)
+                if self._observed is not None:
+                    at_s = self._clock.now_s() - (self._clock.monotonic_ns() - interval.begin_ns) / NS_PER_S
+                    self._observed.add(interval, self._control.profile, self._signal.value_at(at_s))
                 if self._slack is not None:
                     self._slack.observe(interval)
         if end_ns is not None:
@@ -288,6 +297,9 @@ class TrainingRun:
     def _update_limit(self, now_s: float) -> None:
         """Request the limit that the run should have now, if there is any to request."""
         now_ns, readiness = self._clock.monotonic_ns(), self.gpus.readiness()
+        if self._observed is not None:
+            self._observe(self._observed, readiness, now_s=now_s, now_ns=now_ns)
+            return
         is_rejected = self._is_claim_rejected()
         target = self._blocked(readiness, is_rejected=is_rejected) or self._control.target(now_s=now_s, now_ns=now_ns)
         if isinstance(target, Blocked):
@@ -300,6 +312,17 @@ class TrainingRun:
         if self.ranks.members:
             is_barred = is_rejected or readiness == "not_ours"
             self._control.publish(target, is_barred=is_barred, now_s=now_s, now_ns=now_ns)
+
+    def _observe(self, observed: ObservedPlan, readiness: Readiness, *, now_s: float, now_ns: int) -> None:
+        """Ask for what the plan says, where it has a curve; the limiters say that nothing is written."""
+        may_begin = self._control.has_begun or self.ranks.have_gathered(self._monotonic_s())
+        if not may_begin or readiness == "waiting" or self.ranks.ending or self._is_claim_rejected():
+            return
+        target = self._control.target(now_s=now_s, now_ns=now_ns)
+        observed.target = target if isinstance(target, Target) and self._control.profile is not None else None
+        if isinstance(target, Target):
+            self.gpus.request(target)
+        self._control.publish(target, is_barred=True, now_s=now_s, now_ns=now_ns)
 
     def _publish(self, target: Blocked) -> None:
         """Publish why no limit is set any more."""
@@ -384,5 +407,6 @@ class TrainingRun:
             final=final,
             max_power_w=self.gpus.prior_power_limit_w,
             incomplete=self._incomplete(),
+            would_save_ratio=self._observed.would_save_ratio if self._observed else None,
         )
         self._reporter.publish_energy(part)

@@ -135,7 +135,7 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     `epochs` are those that its energy covers, from the first that was received for the most part; `epochs_missed` came
     before. `n_gpus` = 0 means that the run never held a GPU and was not measured: its zeros are no energy and no
     duration. `max_power_w` is the sum of its GPUs' prior power limits, over all nodes. `incomplete` holds stable codes
-    of what the record lacks.
+    of what the record lacks. `would_save_ratio` is an estimate, where the plan was only observed.
     """
 
     run: Name
@@ -158,6 +158,7 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     slowdown_ratio: Number | None = None
     max_power_w: PowerW | None = None
     epochs_missed: Count = 0
+    would_save_ratio: Number | None = None
     incomplete: Annotated[list[Name], Meta(max_length=16)] = field(default_factory=list)
     final: bool = False
 

@@ -186,6 +186,18 @@ def test_without_permission_it_measures_and_publishes_and_never_writes(node: Liv
     assert (node.machine.gpu().set_calls, node.limit_w) == (n_set, PRIOR_W)
 
 
+def test_with_plan_observe_no_write_is_even_tried(node: LiveNode) -> None:
+    controller = node.controller(plan__observe="true")
+    training = node.training(300.0)
+    wait_for(node, lambda: last_reason(node) == "observe_mode")
+    assert ended(training, signal.SIGTERM) == 0
+    wait_for(node, lambda: (node.watcher.last("r1/energy") or {}).get("final"))
+    assert ended(controller, signal.SIGTERM) == 0
+    assert node.watcher.last("r1/energy")["energy_j"] > 0
+    assert "what would be saved is unknown (not_profiled)" in node.log()
+    assert (node.machine.gpu().set_calls, node.limit_w) == (0, PRIOR_W)
+
+
 def test_a_second_controller_says_who_holds_the_node_and_exits_with_2(node: LiveNode) -> None:
     first = node.controller()
     wait_for(node, lambda: (node.watcher.last("n1/status") or {}).get("state") == "online")

@@ -1,0 +1,67 @@
+"""`plan.observe`: everything is measured and published, nothing is written, and what would be saved is estimated."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.site import PRIOR_W, Site, Training, prior_gpu
+
+OBSERVE = "plan.observe=true"
+
+
+async def _run(site: Site, duration_s: float, run: str) -> None:
+    async with site.controlled():
+        training = Training(site, run=run)
+        await training.train(duration_s)
+        training.publish_status("finished")
+        await asyncio.sleep(60)
+
+
+async def test_with_a_stored_curve_nothing_is_written_and_the_saving_is_estimated(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    gpu = prior_gpu()
+    await _run(Site(tmp_path, [gpu]), 3_600.0, "measured")
+    n_written = len(gpu.history)
+    site = Site(tmp_path, [gpu], OBSERVE)
+    await _run(site, 1_800.0, "observed")
+    assert (len(gpu.history), gpu.requested_power_limit_w) == (n_written, PRIOR_W)
+    final = site.energies(run="observed")[-1]
+    assert final.final
+    assert final.energy_j > 0
+    assert final.would_save_ratio is not None
+    assert 0.01 < final.would_save_ratio < 0.5
+    assert abs(final.saved_ratio or 0.0) < 0.01
+    assert {change.reason for change in site.limits(gpu)} <= {"observe_mode", "run_finished"}
+    assert site.profiles(run="observed")[-1].state == "observing"
+    assert "the plan would have saved about" in caplog.text
+
+
+async def test_without_a_curve_it_says_that_nothing_is_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu], OBSERVE)
+    await _run(site, 1_800.0, "observed")
+    assert gpu.history == []
+    final = site.energies(run="observed")[-1]
+    assert (final.would_save_ratio, final.energy_j > 0) == (None, True)
+    assert "what would be saved is unknown (not_profiled)" in caplog.text
+
+
+async def test_what_a_killed_controller_left_is_given_back_all_the_same(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path / "state", [gpu])
+    async with site.controlled():
+        await Training(site).train(500.0)
+        shutil.copytree(tmp_path / "state", tmp_path / "killed", ignore=shutil.ignore_patterns("*.new"))
+        left_w = gpu.requested_power_limit_w
+    assert left_w < PRIOR_W
+    gpu.set_externally(left_w)
+    n_written = len(gpu.history)
+    async with Site(tmp_path / "killed", [gpu], OBSERVE).controlled():
+        await asyncio.sleep(60)
+        assert gpu.requested_power_limit_w == PRIOR_W
+    assert len(gpu.history) == n_written + 1
