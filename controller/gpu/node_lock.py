@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from controller.errors import JournalError, NodeLockedError
+from controller.errors import NodeLockedError
 from publishers.shared.files.disk_thread import call_in_time
 from publishers.shared.files.private_dir import UnsafeDirectoryError, make_private_dir, open_private
 
@@ -45,17 +45,16 @@ class NodeLock:
 
         Raises:
             NodeLockedError: another process holds it.
-            JournalError: another user may write into it.
         """
         path = self._state_dir / FILE_NAME
+        is_unsafe = False
         try:
             call_in_time(lambda: make_private_dir(self._state_dir), timeout_s=DISK_TIMEOUT_S)
-        except UnsafeDirectoryError as error:
-            raise JournalError(f"{self._state_dir}: {error.strerror}; no GPU was touched") from error
         except OSError as error:
+            is_unsafe = isinstance(error, UnsafeDirectoryError)
             self.fault = f"{self._state_dir}: {error.strerror}; {_REMEDY}"
         try:
-            self._lock(path)
+            self._lock(path, may_write=not is_unsafe)
         except NodeLockedError:
             self.__exit__(None, None, None)
             raise
@@ -104,8 +103,8 @@ class NodeLock:
             else:
                 return
 
-    def _lock(self, path: Path, *, what: str = "") -> None:
-        fd = _open_lock(path)
+    def _lock(self, path: Path, *, what: str = "", may_write: bool = True) -> None:
+        fd = _open_lock(path) if may_write else open_private(path, os.O_RDONLY)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -305,6 +306,22 @@ async def test_where_the_state_directory_cannot_be_written_a_start_restores_and_
         assert caught.group_contains(JournalError, match="Read-only file system; set node.state_dir")
         assert gpu.requested_power_limit_w == (222.0 if limit_w == 222.0 else PRIOR_W)
     assert (tmp_path / "killed" / FILE_NAME).read_bytes() == content
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="for other users it is closed")
+async def test_a_state_directory_that_others_may_write_is_told_once_limits_are_restored(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path / "state", [gpu])
+    async with site.controlled():
+        await Training(site).train(600)
+        left_w = gpu.requested_power_limit_w
+        leave_behind(tmp_path)
+    gpu.set_externally(left_w)
+    os.chmod(tmp_path / "killed", 0o770)  # noqa: PTH101, S103 — this is the danger
+    with pytest.raises(ExceptionGroup) as caught:
+        await run_to_its_end(Site(tmp_path / "killed", [gpu]))
+    assert caught.group_contains(JournalError, match="can be written by other users: check what it holds")
+    assert gpu.requested_power_limit_w == PRIOR_W
 
 
 async def run_to_its_end(site: Site) -> None:

@@ -45,6 +45,7 @@ from publishers.messages.topics import RunKey, Topics
 from publishers.mqtt.broker_address import BrokerAddress
 from publishers.mqtt.bus_config import BUS_SETTINGS
 from publishers.mqtt.topic_probe import Party, RouteResult, probe_routes
+from publishers.shared.files.private_dir import unsafe_dir_fault
 from publishers.training.settings import BROKER_SETTINGS, PublisherOptions, Settings, SettingsError, resolve
 
 CAP_SYS_ADMIN: Final = 21
@@ -280,6 +281,8 @@ def _check_state(config: Config) -> Finding:
     nearest = next(path for path in (state_dir, *state_dir.parents) if path.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):
         return Finding(what="state", found=str(state_dir), fault=f"{nearest} cannot be written; set node.state_dir")
+    if nearest == state_dir and (fault := unsafe_dir_fault(state_dir)):
+        return Finding(what="state", found=str(state_dir), fault=f"{state_dir}: {fault}")
     try:
         journal = Journal.read(state_dir)
     except JournalError as error:

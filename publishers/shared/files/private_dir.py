@@ -61,15 +61,20 @@ def open_private(path: Path, flags: int) -> int:
     """Open a file of our own, created with 0600, and return its descriptor; a link is refused.
 
     Raises:
-        OSError: it cannot be opened, is a link or no regular file, or belongs to another user.
+        OSError: it cannot be opened, is a link, has a second name, is no regular file, or belongs to another user.
     """
     fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)
     status = os.fstat(fd)
-    if stat.S_ISREG(status.st_mode) and status.st_uid in {0, os.geteuid()}:
+    if not stat.S_ISREG(status.st_mode):
+        fault = "is no regular file"
+    elif status.st_uid not in {0, os.geteuid()}:
+        fault = f"belongs to user {status.st_uid}"
+    elif status.st_nlink > 1:  # a hard link may have been planted, too
+        fault = "has a second name"
+    else:
         return fd
     os.close(fd)
-    what = f"belongs to user {status.st_uid}" if stat.S_ISREG(status.st_mode) else "is no regular file"
-    raise PermissionError(errno.EPERM, what, str(path))
+    raise PermissionError(errno.EPERM, fault, str(path))
 
 
 def make_private_file(path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.errors import JournalError, NodeLockedError
+from controller.errors import NodeLockedError
 from controller.gpu.node_lock import FILE_NAME, NodeLock, lock_holders
 
 GPU = "GPU-8f6d1c7e-52f5-4f0e-9a9d-0b1c2d3e4f50"
@@ -71,11 +71,12 @@ def test_a_planted_link_is_not_locked_and_what_it_leads_to_not_written(tmp_path:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_a_state_directory_of_another_user_is_refused(tmp_path: Path) -> None:
+def test_a_state_directory_of_another_user_is_a_fault_and_nothing_is_written_there(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     os.chown(tmp_path / "theirs", 65_534, 65_534)
-    with pytest.raises(JournalError, match="belongs to user 65534"):
-        NodeLock(tmp_path / "theirs").__enter__()
+    with NodeLock(tmp_path / "theirs") as lock:
+        assert "belongs to user 65534" in lock.fault
+    assert list((tmp_path / "theirs").iterdir()) == []
 
 
 def test_a_gpu_is_locked_across_state_directories(tmp_path: Path) -> None:

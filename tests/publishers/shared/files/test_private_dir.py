@@ -83,11 +83,13 @@ def test_a_new_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert mode(tmp_path / "file") == 0o600
 
 
-def test_a_link_and_a_pipe_are_not_opened(tmp_path: Path) -> None:
+def test_links_and_pipes_are_not_opened(tmp_path: Path) -> None:
     (tmp_path / "real").touch()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     os.mkfifo(tmp_path / "pipe")
-    for name in ("link", "pipe"):
+    (tmp_path / "one name").touch()
+    os.link(tmp_path / "one name", tmp_path / "another")
+    for name in ("link", "pipe", "another"):
         with pytest.raises(OSError, match=name):
             open_private(tmp_path / name, os.O_RDONLY)
 
