@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 # The live tests start hundreds of processes: without bytecode each would compile the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test hostile check format clean
+.PHONY: demo test campaign hostile check format clean
 
 demo: $(STAMP)
 	$(BIN)/gridchase demo
@@ -15,6 +15,10 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -m 'not live' -n auto --dist worksteal
 	$(BIN)/python -m pytest -m live -n 4 --dist worksteal
+
+# 10,000 random schedules of faults on virtual time and 500 with real processes; makes the tables in docs/faults.md.
+campaign: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.campaign --write
 
 # Ten minutes, best as root: the tenant is then another user than the controller.
 hostile: $(STAMP)

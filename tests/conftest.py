@@ -8,6 +8,7 @@ test.
 import asyncio
 import inspect
 import os
+import secrets
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -16,6 +17,7 @@ import async_solipsism
 import pytest
 from hypothesis import HealthCheck, settings
 
+SEED_VARIABLE = "GRIDCHASE_CAMPAIGN_SEED"
 LIVE_TIMEOUT_S = 240.0
 """Generous, so that only a test that hangs exceeds it: a slow machine takes four times as long as a fast one."""
 
@@ -32,6 +34,17 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["LOGNAME"] = "alice"  # the login name is a level of topics
+    os.environ.setdefault(SEED_VARIABLE, str(secrets.randbelow(1_000_000_000)))  # workers of xdist inherit it
+
+
+def pytest_report_header() -> str:
+    """Print the seed of the fault campaigns: other schedules each time, and any of them again."""
+    return f"seed of the fault campaigns: {SEED_VARIABLE}={os.environ[SEED_VARIABLE]}"
+
+
+def campaign_seed() -> int:
+    """Return the seed of this session's fault campaigns."""
+    return int(os.environ[SEED_VARIABLE])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,7 +10,8 @@ import pytest
 from tests.live.nvml_stub.machine import LIBRARY_NAME, STATE_VARIABLE, StubMachine
 
 _SOURCE = Path(__file__).with_name("nvml_stub.c")
-_OPTIONS = ("-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-pthread")
+_OPTIONS = ("-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror")
+_STUB_OPTIONS = ("-fvisibility=hidden", "-pthread", f"-Wl,-soname,{LIBRARY_NAME}")
 
 
 @pytest.fixture(scope="session")
@@ -21,13 +22,15 @@ def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compile_stub(directory: Path) -> Path:
     """Compile the stub into a directory; skip where there is no compiler."""
+    return compile_library(_SOURCE, directory / LIBRARY_NAME, *_STUB_OPTIONS)
+
+
+def compile_library(source: Path, library_file: Path, *options: str) -> Path:
+    """Compile a library that the tests bring along; skip where there is no compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        pytest.skip("no C compiler to build the NVML stub with (Debian: apt-get install gcc libc6-dev)")
-    library_file = directory / LIBRARY_NAME
-    subprocess.run(
-        [compiler, *_OPTIONS, f"-Wl,-soname,{LIBRARY_NAME}", "-o", library_file, _SOURCE], check=True, timeout=120
-    )
+        pytest.skip(f"no C compiler to build {source.name} with (Debian: apt-get install gcc libc6-dev)")
+    subprocess.run([compiler, *_OPTIONS, *options, "-o", library_file, source], check=True, timeout=120)
     return library_file
 
 
