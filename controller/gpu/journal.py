@@ -172,6 +172,15 @@ class Journal:
         if not self._is_stored or asyncio.get_running_loop().time() >= self._stored_at_s + PROBE_PERIOD_S:
             await self._store()
 
+    async def flush(self) -> None:
+        """Store what the disk has not taken yet.
+
+        Raises:
+            JournalError: the disk refuses, or does not answer.
+        """
+        if not self._is_stored:
+            await self._store()
+
     async def record(self, gpu_uuid: str, entry: JournalEntry) -> None:
         """Store the entry of a GPU, durably, before the GPU is written.
 

@@ -133,6 +133,8 @@ class GpuPowerLimiter:
             _LOGGER.error("%s: not restored in %g s; run `gridchase restore`", self.gpu.uuid, STOP_TIMEOUT_S)
         except Exception:  # a bug that ended a worker may well strike again here
             _LOGGER.exception("%s: the prior limit could not be restored; run `gridchase restore`", self.gpu.uuid)
+        with suppress(JournalError):  # an entry that a full disk has kept would be taken for ours at the next start
+            await self._journal.flush()
         return self._limit_left()
 
     def _replace_order(self, order: Target | _Release) -> None:
@@ -270,6 +272,8 @@ class GpuPowerLimiter:
                 await self._set_limit(self._target)
         elif self._target is None:
             await self._refresh()
+            with suppress(JournalError):
+                await self._journal.flush()
         else:
             await self._reconcile_barred(self._target)
 

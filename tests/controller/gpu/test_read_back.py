@@ -122,7 +122,7 @@ async def test_a_gpu_that_fails_stays_in_the_journal_until_it_answers(tmp_path: 
     result = await restored(gpu, journal)
     assert result.code == "failed"
     assert "gridchase restore" in result.detail
-    assert Journal.read(tmp_path).entries == journal.entries != {}
+    assert Journal.read(tmp_path).entries.keys() == journal.entries.keys() == {gpu.uuid}
     gpu.errors = {}
     assert (await restored(gpu, journal)).code == "restored"
     assert gpu.requested_power_limit_w == PRIOR_W
@@ -282,3 +282,16 @@ def test_what_is_read_right_after_a_write_is_never_another_writers(live_w: float
     )
     live = LiveLimit(requested_power_limit_w=live_w, enforced_power_limit_w=live_w)
     assert judge_read_back(live, 200.0, entry) is outcome
+
+
+async def test_a_restore_that_was_clamped_and_cancelled_is_ours_at_the_next_try(tmp_path: Path) -> None:
+    gpu = limited_gpu()
+    journal = await journal_of(tmp_path, gpu, 200.0)
+    gpu.board_limit_w = lambda limit_w: min(limit_w, 260.0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(LOOK_AGAIN_S / 2):  # a controller that is stopped, or killed, at that moment
+            await restored(gpu, journal)
+    assert gpu.requested_power_limit_w == 260.0
+    gpu.board_limit_w = lambda limit_w: limit_w
+    assert (await restored(gpu, Journal.read(tmp_path))).code == "restored"
+    assert gpu.requested_power_limit_w == PRIOR_W

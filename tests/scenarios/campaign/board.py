@@ -159,12 +159,12 @@ class Board:
         self._integrate()
         self.requested_power_limit_w = power_limit_w
         self._readback_until_s = -math.inf
-        if not self._n_under_way and not is_doubtful:
+        self._is_held = is_doubtful or self._n_under_way > 0
+        if not self._is_held:
             self.not_ours_w = set()
             self.highest_w = power_limit_w
         self.not_ours_w.add(power_limit_w)
         self.highest_w = max(self.highest_w, power_limit_w)
-        self._is_held = False
 
     def reload_driver(self) -> None:
         """Set the limit to its default and the counter to zero; what was the prior limit stays the prior one."""

@@ -54,6 +54,7 @@ class FaultyDisk:
         self.violations: list[str] = []
         self._folder = os.fspath(folder)
         self._waiting: list[_Call] = []
+        self._left: list[Callable[[], object]] = []
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -80,6 +81,11 @@ class FaultyDisk:
     def drop(self, process: object) -> None:
         """Forget the calls of a process that has ended."""
         self._waiting = [call for call in self._waiting if call.process is not process]
+        left, self._left = self._left, []
+        with self.working():  # threads that are left behind hold descriptors, and so locks, until their process ends
+            for work in left:
+                with contextlib.suppress(OSError):  # nobody waits for it
+                    work()
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do work of a thread: now, or once the disk answers, even if nobody waits for it any more."""
@@ -109,6 +115,7 @@ class FaultyDisk:
     def _call_in_time(self, call: Callable[[], T], *, timeout_s: float) -> T:
         """Do work of a thread whose caller waits without an event loop: no time passes here."""
         if self.mode == "hung":
+            self._left.append(call)
             raise OSError(errno.ETIMEDOUT, f"the disk does not answer in {timeout_s:g} s")
         return call()
 

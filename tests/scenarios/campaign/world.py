@@ -230,14 +230,18 @@ class World:
             self._check_told("restore", is_told=code != 0)
 
     async def _restore(self) -> int:
+        ports = [BoardPort(board, watch=self.watch) for board in self.boards]
         journal = Journal.read(self.state_dir)
         if not journal.entries and not journal.damage:
             return 0
-        ports = [BoardPort(board, watch=self.watch) for board in self.boards]
+        PROCESS.set(ports)
         with NodeLock(self.state_dir) as lock, pytest.MonkeyPatch.context() as patch:
             patch.setattr(restore, "backend_of", lambda *_: FakeBackend(ports))  # type: ignore[arg-type]
             patch.setattr(restore, "SystemClock", lambda: self.clock)
-            return await restore._restore(self.new_site(ports).config, journal, lock)
+            try:
+                return await restore._restore(self.new_site(ports).config, journal, lock)
+            finally:
+                self._disk.drop(ports)
 
     async def train(self, first: int, n_boards: int) -> None:
         """Start a training on one board or both."""

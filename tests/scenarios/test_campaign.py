@@ -1,0 +1,18 @@
+"""Three hundred random schedules of faults on virtual time, other ones each time; `make campaign` lives through more.
+
+The report's first lines name the seed; `GRIDCHASE_CAMPAIGN_SEED=… pytest tests/scenarios/test_campaign.py` repeats it.
+"""
+
+import pytest
+
+from tests.conftest import campaign_seed
+from tests.scenarios.campaign.machine import Outcome, run_campaign
+
+N_PARTS, N_SCHEDULES = 6, 50
+
+
+@pytest.mark.parametrize("part", range(N_PARTS))
+def test_no_schedule_of_faults_strands_a_limit(part: int) -> None:
+    outcomes: list[Outcome] = []
+    run_campaign(campaign_seed() + part, N_SCHEDULES, outcomes.append)
+    assert sum(outcome.n_writes for outcome in outcomes) > N_SCHEDULES
