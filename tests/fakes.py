@@ -169,18 +169,18 @@ class FakeGpu:
 
 
 class FakeProcessTable:
-    """The processes of a machine: each id is a process of user 1000 without a mark, unless `known` says otherwise."""
+    """The processes of a machine: each is of user 1000, as everybody is, and without a mark."""
 
     def __init__(self) -> None:
         self.known: dict[int, Lineage | None] = {}
-        self.uids: dict[str, int] = {}
+        self.uids: dict[str, int | None] = {}
         self.sees_all = True
 
     async def read(self, pids: Iterable[int]) -> Mapping[int, Lineage | None]:
         return {pid: self.known[pid] if pid in self.known else (fake_process(pid),) for pid in pids}
 
     async def uid_of(self, user: str) -> int | None:
-        return self.uids.get(user)
+        return self.uids.get(user, 1_000)
 
 
 def fake_process(pid: int, *, uid: int = 1_000, marks: frozenset[str] = frozenset()) -> ProcessIdentity:

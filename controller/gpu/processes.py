@@ -23,6 +23,7 @@ MAX_ANCESTORS: Final = 32
 MAX_THREADS: Final = 4_096
 """Of one process: a training process has some hundreds."""
 MAX_USERS: Final = 1_024
+MAX_UID_DIGITS: Final = 10
 INITIAL_NAMESPACE: Final = 0xEFFFFFFC
 """The kernel's own number of the first pid namespace (PROC_PID_INIT_INO)."""
 
@@ -146,7 +147,8 @@ def _uid_of(user: str) -> int | None:
     try:
         return pwd.getpwnam(user).pw_uid
     except (KeyError, ValueError, OSError):  # no such account, or a name that cannot be one
-        return None
+        # A user without a name goes by its number.
+        return int(user) if user.isascii() and user.isdigit() and len(user) <= MAX_UID_DIGITS else None
 
 
 def _read_name(thread: Path) -> str:

@@ -253,11 +253,14 @@ class ClaimArbiter:
     ) -> "tuple[list[Gpu], Standing] | ClaimRejection":
         """Return what GPUs a claim gets: all that it names, or none."""
         codes = {verdicts[gpu.uuid].code for gpu in gpus}
-        for code, refusal in (("shared", "shared"), ("absent", "claim_unproven")):
+        refusals = {"shared": "shared", "absent": "claim_unproven"}
+        if not self._trusts_bus:
+            refusals["doubtful"] = "claim_unproven"
+        for code, refusal in refusals.items():
             if code in codes:
                 gpu = next(gpu for gpu in gpus if verdicts[gpu.uuid].code == code)
                 return ClaimRejection(code=refusal, detail=f"{gpu.uuid}: {verdicts[gpu.uuid].detail}")
-        if "unseen" in codes:
+        if codes & {"unseen", "doubtful"}:
             return gpus, Standing.TRUSTED if self._trusts_bus else Standing.OBSERVED
         return gpus, Standing.PROVEN
 

@@ -204,3 +204,15 @@ async def test_a_proven_claim_takes_the_gpu_from_one_that_was_only_trusted(tmp_p
         assert site.limits(gpu)[-1].job == "resnet50"
         assert gpu.requested_power_limit_w < PRIOR_W
     assert site.energies()[-1].n_gpus == 1
+
+
+@pytest.mark.parametrize("trust", [False, True])
+async def test_a_real_process_that_nothing_shows_to_be_the_claimers_needs_trust(tmp_path: Path, *, trust: bool) -> None:
+    gpu = prior_gpu()
+    gpu.pids = frozenset({815})  # somebody's, who does not publish
+    site = Site(tmp_path, [gpu], *QUICK, *([TRUST] if trust else []))
+    site.processes.uids[USER] = None
+    async with site.controlled():
+        await Forger(site, job="forgery", run="forged", pid=815, rate=quick).train(300)
+        assert bool(gpu.history) == trust
+    assert codes(site, "forgery", "forged") == (["heard"] if trust else ["heard", "claim_unproven"])

@@ -23,8 +23,8 @@ def process(pid: int = 4_711, *parents: ProcessIdentity, **changes: Any) -> Line
     return (ProcessIdentity(pid=pid, **fields | changes), *parents)
 
 
-def claimant(pid: int = 4_711, namespace: int | None = HOST, *, uid: int | None = None) -> Claimant:
-    """Return a run with one rank."""
+def claimant(pid: int = 4_711, namespace: int | None = HOST, *, uid: int | None = 1_000) -> Claimant:
+    """Return a run of user 1000 with one rank."""
     return Claimant(mark=MINE, processes=frozenset({(pid, namespace)}), uid=uid)
 
 
@@ -93,6 +93,13 @@ def test_through_a_pid_namespace_the_innermost_id_counts_with_its_namespace() ->
 def test_a_process_of_another_local_account_is_not_the_users() -> None:
     assert judge(claimant(uid=1_001), board(process())).code == "absent"
     assert judge(claimant(uid=1_000), board(process())).code == "proven"
+
+
+def test_a_process_without_a_mark_is_doubtful_where_the_user_has_no_account() -> None:
+    assert judge(claimant(uid=None), board(process())).code == "doubtful"
+    assert judge(claimant(uid=None), board(process(), process(815, uid=1_001))).code == "shared"
+    assert judge(claimant(uid=None), board(marked(4_711, MINE))).code == "proven"
+    assert judge(claimant(uid=None), board(marked(50, MINE), process())).code == "proven"
 
 
 @pytest.mark.parametrize("changes", [{"uid": 1_001}, {"container": "0::/docker-b.scope"}])
