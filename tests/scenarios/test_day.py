@@ -109,7 +109,9 @@ def check_the_carbon(site: Site, gpu: FakeGpu, training: Training) -> None:
     assert final.carbon_g == pytest.approx(carbon_g, rel=2e-3)
     assert final.saved_ratio == pytest.approx(1 - final.carbon_g / final.baseline_carbon_g)
     assert 0.15 < final.saved_ratio < 0.5
-    last = decode(site.bus.payloads(TOPICS.gpu(NODE, gpu.uuid, "energy"))[-1], GpuEnergy)
+    *_, energy, cleared = site.bus.payloads(TOPICS.gpu(NODE, gpu.uuid, "energy"))
+    assert cleared == b""
+    last = decode(energy, GpuEnergy)
     whole_j = energy_j(gpu, MIDNIGHT_S, last.time_s)
     assert last.energy_j == pytest.approx(whole_j, rel=1e-3)
     assert last.carbon_g == pytest.approx(carbon_g + (whole_j - final.energy_j) * CLEAN / J_PER_KWH, rel=2e-3)

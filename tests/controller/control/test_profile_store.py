@@ -180,7 +180,7 @@ def test_a_failing_disk_is_logged_once_and_once_more_when_it_recovers(
         (tmp_path / "profiles").unlink()
         store.save(KEY, OTHER)
     logged = [(record.levelname, record.message.partition(": ")[2]) for record in caplog.records]
-    assert logged == [("WARNING", "profiles are not saved: File exists"), ("INFO", "profiles are saved again")]
+    assert logged == [("WARNING", "profiles are not saved: is no directory"), ("INFO", "profiles are saved again")]
     assert loaded(tmp_path) == StoredProfile(profile=OTHER, kind="exact", origin="measured before")
 
 
