@@ -2,7 +2,7 @@
 
 import sys
 
-from controller.stop_signals import handle_stop_signals, ignore_stop_signals
+from controller.stop_signals import handle_stop_signals, ignore_stop_signals, is_stop_requested
 
 
 def main() -> int:
@@ -10,8 +10,6 @@ def main() -> int:
     try:
         handle_stop_signals()  # before anything else: what is imported takes its time
         return _main()
-    except KeyboardInterrupt:  # stopped on request, before it could do anything: no success where that was to restore
-        return int("restore" in sys.argv)
     finally:
         ignore_stop_signals()
 
@@ -31,6 +29,8 @@ def _main() -> int:
             file=sys.stderr,
         )
         return 2
+    if is_stop_requested():  # before it could do anything: no success where that was to restore
+        return int("restore" in sys.argv)
     return run(options)
 
 

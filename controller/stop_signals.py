@@ -25,7 +25,7 @@ class _StopSignals:
 
     Attributes:
         received: the first stop signal, or None.
-        on_stop: what to do about it; None: raise KeyboardInterrupt, since no verb has begun.
+        on_stop: what to do about it; None: nothing yet, as an exception just anywhere would hit half-made objects.
     """
 
     def __init__(self) -> None:
@@ -37,9 +37,8 @@ class _StopSignals:
         if self.received is not None:
             return
         self.received = signal.Signals(number)
-        if self.on_stop is None:
-            raise KeyboardInterrupt
-        self.on_stop(self.received)
+        if self.on_stop is not None:
+            self.on_stop(self.received)
 
     def install(self) -> dict[signal.Signals, Any]:
         """Handle every stop signal that is not ignored; return the former handlers, empty if this was done before."""
@@ -61,14 +60,26 @@ _SIGNALS: Final = _StopSignals()
 
 
 def handle_stop_signals() -> None:
-    """Let the first stop signal raise KeyboardInterrupt until a verb takes over: for the very start of the process."""
+    """Note the first stop signal until a verb takes over: for the very start of the process."""
     _SIGNALS.install()
 
 
+def is_stop_requested() -> bool:
+    """Return whether a stop signal has come."""
+    return _SIGNALS.received is not None
+
+
 def default_stop_signals() -> None:
-    """Give the stop signals their default actions back: for a verb that holds nothing."""
+    """Give the stop signals their default actions back: for a verb that holds nothing.
+
+    Raises:
+        KeyboardInterrupt: one has come already.
+    """
+    is_requested = is_stop_requested()
     defaults = dict.fromkeys(STOP_SIGNALS, signal.SIG_DFL) | {signal.SIGINT: signal.default_int_handler}
     _SIGNALS.reset({n: handler for n, handler in defaults.items() if signal.getsignal(n) == _SIGNALS.handle})
+    if is_requested:
+        raise KeyboardInterrupt
 
 
 def ignore_stop_signals() -> None:
@@ -94,7 +105,7 @@ def stopped_by_signals(on_stop: Callable[[], object]) -> Iterator[None]:
     with _woken_by_signals(loop):
         earlier, _SIGNALS.on_stop = _SIGNALS.received, stop
         former = _SIGNALS.install()
-        if earlier is not None:  # its KeyboardInterrupt was lost in somebody's finaliser
+        if earlier is not None:
             stop(earlier)
         try:
             yield

@@ -84,7 +84,10 @@ def run(options: argparse.Namespace) -> int:
     if options.outlives_terminal:
         with lasting_output():
             return _run(options)
-    default_stop_signals()
+    try:
+        default_stop_signals()
+    except KeyboardInterrupt:
+        return 0
     return _run(options)
 
 

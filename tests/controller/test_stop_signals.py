@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -11,6 +12,7 @@ from controller.stop_signals import (
     default_stop_signals,
     handle_stop_signals,
     ignore_stop_signals,
+    is_stop_requested,
     stopped_by_signals,
     stops_deferred,
 )
@@ -24,7 +26,8 @@ def former_handlers() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     yield
     handle_stop_signals()
-    default_stop_signals()  # forgets what was received
+    with suppress(KeyboardInterrupt):
+        default_stop_signals()  # forgets what was received
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -61,18 +64,25 @@ def test_only_the_first_of_several_counts() -> None:
     assert stopped(*STOP_SIGNALS, then=lambda: signal.raise_signal(signal.SIGTERM)) == 1
 
 
-def test_before_a_verb_takes_over_the_first_signal_is_an_interrupt() -> None:
+def test_before_a_verb_takes_over_a_signal_is_only_noted() -> None:
     handle_stop_signals()
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGHUP)
-    signal.raise_signal(signal.SIGHUP)  # the exit is under way
+    assert not is_stop_requested()
+    signal.raise_signal(signal.SIGHUP)
+    signal.raise_signal(signal.SIGTERM)
+    assert is_stop_requested()
 
 
-def test_an_interrupt_that_was_lost_stops_the_verb_when_it_begins() -> None:
+def test_a_signal_that_came_before_the_verb_stops_it_when_it_begins() -> None:
     handle_stop_signals()
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
     assert stopped() == 1
+
+
+def test_a_signal_that_came_before_a_verb_that_holds_nothing_interrupts_it() -> None:
+    handle_stop_signals()
+    signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        default_stop_signals()
 
 
 def test_an_ignored_signal_stays_ignored() -> None:
@@ -80,7 +90,8 @@ def test_an_ignored_signal_stays_ignored() -> None:
     handle_stop_signals()
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     assert stopped(signal.SIGHUP, signal.SIGTERM) == 1
-    default_stop_signals()
+    with suppress(KeyboardInterrupt):
+        default_stop_signals()
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
