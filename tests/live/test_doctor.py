@@ -46,6 +46,8 @@ def test_each_setting_is_told_with_its_source(broker: Mosquitto) -> None:
     assert told["rank"] == ("1 of 2", "RANK")
     assert told["gpus"] == ("GPU-0123abcd", "CUDA_VISIBLE_DEVICES")
     assert told["broker"] == (broker.url, "GRIDCHASE_BROKER")
+    assert told["user"][1] == "login name"
+    assert told["password"] == ("none", "default")
     assert told["root"] == ("gridchase/v1", "default")
 
 

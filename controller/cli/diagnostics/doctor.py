@@ -69,12 +69,17 @@ def findings(settings: Settings, given: PublisherOptions) -> list[Found]:
         "rank": f"{settings.rank} of {settings.world_size}",
         "gpus": gpus,
         "broker": address.url,
-        "user": f"{settings.user}{'' if address.username else ', the login name'}",
+        "user": settings.user,
         "password": "set" if address.password else "none",
         "root": settings.root,
         "boot id": settings.boot_id,
     }
-    return [Found(setting=name, value=value, source=_source(name, given)) for name, value in values.items()]
+    sources = {name: _source(name, given) for name in values}
+    if not address.username:
+        sources["user"] = "login name"
+    if not address.password:
+        sources["password"] = "default"
+    return [Found(setting=name, value=value, source=sources[name]) for name, value in values.items()]
 
 
 def _source(setting: str, given: PublisherOptions) -> str:
