@@ -229,7 +229,8 @@ def _bus(config: BusConfig, faults: list[str]) -> MqttClient | None:
             setting_names=BUS_SETTINGS,
         )
     except BrokerAddressError as error:
-        faults.append(f"bus.url: {error.sentence(BUS_SETTINGS)}")
+        setting = "bus.ca_file" if error.setting == "ca_file" else "bus.url"
+        faults.append(f"{setting}: {error.sentence(BUS_SETTINGS)}")
         return None
 
 

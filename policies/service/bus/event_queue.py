@@ -56,8 +56,9 @@ class EventQueue(Generic[Item]):
         self._entries: OrderedDict[Hashable, _Entry[Item]] = OrderedDict()
         self._keys = KeysByUser()
         self._filled = asyncio.Event()
-        self._overflow = f"more than {size} {name} are waiting: some are lost"
-        self._log = FaultLog(_LOGGER, recovered=f"the queue of {name} has room again")
+        self._name = name
+        self._lost_before = 0
+        self._log = FaultLog(_LOGGER)
 
     def put(self, key: Hashable, item: Item, *, job: JobKey, is_final: bool = False) -> None:
         """Add an item of a job; never waits."""
@@ -100,7 +101,9 @@ class EventQueue(Generic[Item]):
 
     def _evict(self) -> None:
         """Drop an item."""
-        self._log.report(self._overflow)
+        if not self._log.fault:
+            self._lost_before = self.n_dropped + self.n_lost
+        self._log.report(f"more than {self._size} {self._name} are waiting: some are lost")
         key = self._keys.least_wanted()
         is_final = self._entries[key].is_final
         self._remove(key)
@@ -116,6 +119,8 @@ class EventQueue(Generic[Item]):
         """Report that a queue that was full has room, once it is half empty."""
         if self._log.fault and len(self._entries) <= self._size // 2:
             self._log.clear()
+            n_lost = self.n_dropped + self.n_lost - self._lost_before
+            _LOGGER.info("the queue of %s has room again: %d were lost", self._name, n_lost)
 
 
 class PendingRunEnds:

@@ -11,8 +11,10 @@ import logging
 import os
 import random
 import sqlite3
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
@@ -20,6 +22,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from policies.service.bus.events import RunEvent, merge
+from policies.service.bus.shares import Counts
 from policies.service.errors import PolicyError, StoreUnavailableError, UnknownTrialError
 from policies.service.trials.repository import TrialRepository
 from publishers.shared.files.private_dir import make_private_file
@@ -36,6 +39,8 @@ LOCK_TIMEOUT_S: Final = 5.0
 STORE_TIMEOUT_S: Final = 10.0
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 8.0
+MAX_UNREADABLE: Final = 8
+"""Files that are kept aside because they are broken; a further one replaces the last."""
 POLL_PERIOD_S: Final = 60.0
 """How often the file is checked for events of other processes: one may have died."""
 _PAGE_BYTES: Final = 4_096
@@ -96,12 +101,14 @@ class SpoolFile:
                 )
         return True
 
-    def oldest(self, limit: int) -> list[Row]:
-        """Return at most so many events with their ids, oldest first."""
+    def oldest(self, limit: int, *, after: int = -1) -> list[Row]:
+        """Return at most so many events with their ids, which are greater than `after`, oldest first."""
         if self._connection is None and not self._path.exists():
             return []
         with self._transaction("BEGIN") as connection:  # a lock for writing is refused where the disk is read-only
-            return connection.execute("SELECT id, event FROM pending ORDER BY id LIMIT ?", (limit,)).fetchall()
+            return connection.execute(
+                "SELECT id, event FROM pending WHERE id > ? ORDER BY id LIMIT ?", (after, limit)
+            ).fetchall()
 
     def remove(self, rows: Sequence[Row]) -> bool:
         """Delete events, other than those that were merged with a newer one meanwhile, and return True."""
@@ -128,9 +135,15 @@ class SpoolFile:
                 self._connection.close()
                 self._connection = None
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _BROKEN:
-                aside = self._path.rename(self._path.with_suffix(".unreadable"))
+                aside = self._path.rename(self._aside())
                 _LOGGER.error("%s: %s: kept as %s", self._path, error, aside.name)
             raise
+
+    def _aside(self) -> Path:
+        """Return where a broken file is kept: beside those before it."""
+        names = [".unreadable", *(f".unreadable-{number}" for number in range(2, MAX_UNREADABLE + 1))]
+        paths = [self._path.with_suffix(name) for name in names]
+        return next((path for path in paths if not path.exists()), paths[-1])
 
     def _open(self) -> sqlite3.Connection:
         """Return a connection; nothing is written if the table exists: a full or read-only disk can be read."""
@@ -170,6 +183,9 @@ class EventSpool:
         self._trials = trials
         self._threads = threads or WorkerThreads("event spool")
         self._in_memory: dict[str, RunEvent] = {}
+        self._keys: defaultdict[str, OrderedDict[str, None]] = defaultdict(OrderedDict)  # in memory, by user
+        self._counts: Counts[str] = Counts()
+        self._disk_fault = ""
         self._unremoved: set[Row] = set()  # applied, though a read-only disk still holds them
         self._lock = asyncio.Lock()  # of the file, and of removals from memory
         self._arrived = asyncio.Event()
@@ -190,14 +206,16 @@ class EventSpool:
         return (self._saving.fault or self._reading.fault or None) if self.is_waiting else None
 
     def put(self, event: RunEvent) -> None:
-        """Take an event; never waits. Without room it is lost, which is counted and logged once."""
+        """Take an event; never waits. Without room the newest of a user who has most is lost: counted, logged once."""
         waiting = self._in_memory.get(event.key)
-        if waiting is None and len(self._in_memory) >= MAX_IN_MEMORY:
-            self.n_lost += 1
-            fault = self._saving.fault or "the disk is slow"
-            self._overflow.report(f"no room for more results, the newest are lost: {fault}")
-            return
         self._in_memory[event.key] = event if waiting is None else merge(waiting, event)
+        if waiting is None:
+            self._keys[event.user][event.key] = None
+            self._counts.add(event.user)
+        if len(self._in_memory) > MAX_IN_MEMORY:
+            self.n_lost += 1
+            self._forget(next(reversed(self._keys[self._counts.largest()])))
+            self._overflow.report(f"no room for more results: {self._disk_fault or 'the disk is slow'}")
         self._arrived.set()
         self._waiting.set()
 
@@ -233,7 +251,7 @@ class EventSpool:
         while self._in_memory and await self._save_batch():
             pass
         if self._in_memory:
-            _LOGGER.error("%d results are lost: %s", len(self._in_memory), self._saving.fault)
+            _LOGGER.error("%d results are lost: %s", len(self._in_memory), self._disk_fault)
         await self._on_disk(self._file.close, self._reading)
         self._threads.shutdown()
 
@@ -247,15 +265,16 @@ class EventSpool:
 
     async def _has_leftovers(self) -> bool:
         """Return whether the file holds events of another process, or of an earlier one."""
+        await self._remove_applied()
         if await self._unapplied(1):
             self._waiting.set()
         return self.is_waiting
 
     async def _unapplied(self, limit: int) -> list[Row] | None:
         """Return the oldest events in the file that were not applied yet; None where it cannot be read."""
-        limit += len(self._unremoved)
-        rows = await self._on_disk(lambda: self._file.oldest(limit), self._reading)
-        return None if rows is None else [row for row in rows if row not in self._unremoved]
+        # They are applied in their order. What was merged into one of them meanwhile comes once it can be removed.
+        after = max((row[0] for row in self._unremoved), default=-1)
+        return await self._on_disk(partial(self._file.oldest, limit, after=after), self._reading)
 
     async def _apply_batch(self) -> bool:
         """Apply the oldest events; return whether there may be more for this process to apply now.
@@ -285,9 +304,15 @@ class EventSpool:
                 await self._apply_row(row)
                 self._unremoved.add(row)
         finally:
-            applied = list(self._unremoved)
-            if await self._on_disk(lambda: self._file.remove(applied), self._saving):
-                self._unremoved.clear()
+            await self._remove_applied()
+
+    async def _remove_applied(self) -> None:
+        """Remove from the file what was applied; a full disk refuses that, and is asked again."""
+        applied = list(self._unremoved)
+        if not applied:
+            return
+        if await self._on_disk(lambda: self._file.remove(applied), self._saving):
+            self._unremoved.clear()
 
     async def _apply_row(self, row: Row) -> None:
         try:
@@ -342,7 +367,15 @@ class EventSpool:
     def _discard(self, key: str, event: RunEvent) -> None:
         """Remove an event from memory, unless it was merged with a newer one meanwhile."""
         if self._in_memory.get(key) is event:
-            del self._in_memory[key]
+            self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        """Remove an event from memory."""
+        user = self._in_memory.pop(key).user
+        del self._keys[user][key]
+        if not self._keys[user]:
+            del self._keys[user]
+        self._counts.remove(user)
 
     async def _on_disk(self, call: Callable[[], Result], log: FaultLog) -> Result | None:
         """Return what a call on the file returns; None where it fails, which is logged once."""
@@ -354,7 +387,11 @@ class EventSpool:
         except (OSError, sqlite3.Error) as error:
             fault = str(error)
         else:
+            if log is self._saving:
+                self._disk_fault = ""
             log.clear()
             return result
+        if log is self._saving:
+            self._disk_fault = fault
         log.report(f"{'results wait in memory' if log is self._saving else 'waiting results cannot be read'}: {fault}")
         return None

@@ -24,6 +24,14 @@ async def test_a_wrong_broker_url_is_refused_with_the_keys_that_mend_it(tmp_path
     assert "secret" not in url
 
 
+async def test_a_certificate_for_a_url_without_tls_is_refused_under_its_own_key(tmp_path: Path) -> None:
+    config = PolicyConfig(bus=BusConfig(url="mqtt://broker", ca_file="/etc/ca.crt"))
+    with pytest.raises(RequestError) as caught:
+        await run_service(config, state_dir=tmp_path, version="0.1.0", stop=asyncio.Event())
+    (fault,) = caught.value.faults
+    assert fault.startswith("bus.ca_file: ")
+
+
 async def test_without_http_no_token_is_made_or_looked_at(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     memory, http = MemoryTrials(), HttpConfig(port=-1, token_file=str(tmp_path / "nowhere"))
     own_token = tmp_path / "http.token"

@@ -149,7 +149,7 @@ async def test_losses_are_logged_when_they_begin_and_when_there_is_room_again(ca
     queue.drain()
     assert [record.getMessage() for record in caplog.records] == [
         "more than 4 events are waiting: some are lost",
-        "the queue of events has room again",
+        "the queue of events has room again: 7 were lost",
     ]
 
 

@@ -12,9 +12,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from policies.service.bus import event_spool as event_spool_module
-from policies.service.bus.event_spool import DISK_PAUSE_S, POLL_PERIOD_S, EventSpool, Row, SpoolFile
+from policies.service.bus.event_spool import (
+    APPLIED_AT_ONCE,
+    DISK_PAUSE_S,
+    MAX_UNREADABLE,
+    POLL_PERIOD_S,
+    EventSpool,
+    Row,
+    SpoolFile,
+)
 from policies.service.bus.events import BatchSizesTimed, EnergyReported, MetricReported, RunEnded, RunEvent
 from policies.service.errors import RequestError
 from policies.service.records import IterationTime, Timing
@@ -30,6 +39,12 @@ class Disk(SpoolFile):
 
     is_full = False
     is_read_only = False
+    n_read = 0
+
+    def oldest(self, limit: int, *, after: int = -1) -> list[Row]:
+        rows = super().oldest(limit, after=after)
+        self.n_read += len(rows)
+        return rows
 
     def add(self, events: Sequence[RunEvent]) -> bool:
         if self.is_full:
@@ -206,8 +221,21 @@ async def test_memory_is_bounded_and_what_there_is_no_room_for_is_counted(
     for number in range(12):
         bench.spool.put(measured(1, run=f"r{number}"))
     assert bench.spool.n_lost == 17
-    lost = [record for record in caplog.records if "the newest are lost" in record.getMessage()]
+    lost = [record for record in caplog.records if record.getMessage().startswith("no room for more results: the disk")]
     assert len(lost) == 2  # once more, after there was room
+
+
+async def test_a_user_who_floods_the_memory_loses_his_own_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_spool_module, "MAX_IN_MEMORY", 10)
+    bench = Bench(tmp_path)
+    for number in range(25):
+        bench.spool.put(replace(measured(1, run=f"r{number}"), user="loud"))
+    bench.spool.put(measured(2))
+    waiting = [event.run_key for event in bench.spool._in_memory.values()]
+    assert waiting == [*(("loud", "resnet50", f"r{number}") for number in range(9)), (USER, "resnet50", "r1")]
+    assert bench.spool.n_lost == 16
 
 
 @pytest.mark.parametrize(
@@ -372,8 +400,40 @@ async def test_a_file_that_is_broken_is_set_aside(tmp_path: Path, caplog: pytest
         bench.spool.put(measured(1))
         await asyncio.sleep(2 * DISK_PAUSE_S)
         assert bench.waiting == [measured(1)]
+        bench.file.close()
+        path.write_bytes(b"neither" * 1_000)
+        bench.spool.put(measured(2))
+        await asyncio.sleep(2 * DISK_PAUSE_S)
+        assert bench.waiting == [measured(2)]
     assert path.with_suffix(".unreadable").read_bytes().startswith(b"no database")
+    assert path.with_suffix(".unreadable-2").read_bytes().startswith(b"neither")
     assert "kept as events.unreadable" in caplog.text
+
+
+def test_files_that_are_broken_are_bounded_and_the_first_stay(tmp_path: Path) -> None:
+    for number in range(2 * MAX_UNREADABLE):
+        path = tmp_path / "events.sqlite"
+        path.write_bytes(f"{number}: no database".encode() * 1_000)
+        with pytest.raises(sqlite3.DatabaseError):
+            SpoolFile(path).add([measured(1)])
+    kept = sorted(path.read_bytes()[:2].decode() for path in tmp_path.glob("*.unreadable*"))
+    assert kept == ["0:", "15", "1:", "2:", "3:", "4:", "5:", "6:"]
+
+
+async def test_what_cannot_be_removed_is_read_and_applied_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    runs = [f"r{number}" for number in range(3 * APPLIED_AT_ONCE)]
+    async with bench.running(*runs):
+        for run in runs:
+            bench.spool.put(measured(1, run=run))
+        await asyncio.sleep(1)
+        bench.file.is_read_only, bench.file.n_read = True, 0
+        bench.memory.database.is_away = False
+        await asyncio.sleep(2 * POLL_PERIOD_S)
+        assert (bench.spool.n_stored, bench.spool.is_waiting, bench.file.n_read) == (len(runs), False, len(runs))
+        bench.file.is_read_only = False
+        await asyncio.sleep(POLL_PERIOD_S + SOON_S)
+        assert (bench.waiting, bench.spool.n_stored) == ([], len(runs))
 
 
 @pytest.mark.parametrize("event", [b"\xff\xfe", b"null", b'{"what": "else"}', b'{"what": "alive"}', b"[" * 2_000])
