@@ -1,5 +1,6 @@
 """The roles of PostgreSQL in deploy/policy-roles.sql: what each may do, and that the service can work with its own."""
 
+import asyncio
 import itertools
 from pathlib import Path
 from typing import Final
@@ -19,40 +20,45 @@ ROLES: Final = (Path(__file__).parents[3] / "deploy" / "policy-roles.sql").read_
 TABLES: Final = (JOBS.name, TRIALS.name, CLAIMS.name, "alembic_version")
 RIGHTS: Final = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")
 ALLOWED: Final = {
-    ("gridchase_policy", "jobs"): {"SELECT", "INSERT", "UPDATE"},
-    ("gridchase_policy", "trials"): {"SELECT", "INSERT", "UPDATE"},
-    ("gridchase_policy", "claims"): {"SELECT", "INSERT", "DELETE"},
-    ("gridchase_policy", "alembic_version"): {"SELECT"},
-    ("gridchase_dashboard", "jobs"): {"SELECT"},
-    ("gridchase_dashboard", "trials"): {"SELECT"},
+    ("policy_service", "jobs"): {"SELECT", "INSERT", "UPDATE"},
+    ("policy_service", "trials"): {"SELECT", "INSERT", "UPDATE"},
+    ("policy_service", "claims"): {"SELECT", "INSERT", "DELETE"},
+    ("policy_service", "alembic_version"): {"SELECT"},
+    ("policy_reader", "jobs"): {"SELECT"},
+    ("policy_reader", "trials"): {"SELECT"},
 }
 
 
 @pytest.fixture
-async def url(postgres_server: Postgres) -> str:
+def url(postgres_server: Postgres) -> str:
     """Return the URL of a database with the roles, for the operator's."""
     found = postgres_server.new_database()
     name = found.rsplit("/", 1)[-1]
-    for role in ("gridchase", "gridchase_policy", "gridchase_dashboard"):
+    for role in ("gridchase", "policy_service", "policy_reader"):
         known = postgres_server.execute(name, f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'")  # noqa: S608
         if not known.strip():
             postgres_server.execute(name, f"CREATE ROLE {role} LOGIN")
     postgres_server.execute(name, f"ALTER DATABASE {name} OWNER TO gridchase")
     owned = found.replace("postgres@", "gridchase@")
-    async with open_repositories(owned):
-        postgres_server.execute(name, f"SET ROLE gridchase; {ROLES}")
+    asyncio.run(_make_tables(owned))
+    postgres_server.execute(name, f"SET ROLE gridchase; {ROLES}")
     return owned
 
 
+async def _make_tables(url: str) -> None:
+    async with open_repositories(url):
+        pass
+
+
 def test_each_role_may_do_what_the_page_says_and_nothing_else(url: str, postgres_server: Postgres) -> None:
-    for role, table, right in itertools.product(("gridchase_policy", "gridchase_dashboard"), TABLES, RIGHTS):
+    for role, table, right in itertools.product(("policy_service", "policy_reader"), TABLES, RIGHTS):
         query = f"SELECT has_table_privilege('{role}', '{table}', '{right}')"
         found = postgres_server.execute(url.rsplit("/", 1)[-1], query).strip()
         assert (found == "t") is (right in ALLOWED.get((role, table), ())), (role, table, right)
 
 
 async def test_the_service_learns_with_its_role_and_deletes_nothing(url: str) -> None:
-    async with open_repositories(url.replace("gridchase@", "gridchase_policy@")) as db:
+    async with open_repositories(url.replace("gridchase@", "policy_service@")) as db:
         await ask(db, "run")
         assert await db.trials.claim("c1", now_s=1.0)
         await db.trials.report(run_key(), DONE, now_s=2.0)
@@ -70,7 +76,8 @@ async def test_the_service_learns_with_its_role_and_deletes_nothing(url: str) ->
 async def test_a_dashboard_reads_and_writes_nothing(url: str, postgres_server: Postgres) -> None:
     async with open_repositories(url) as db:
         await ask(db, "run")
-    name, role = url.rsplit("/", 1)[-1], "SET ROLE gridchase_dashboard; "
-    assert postgres_server.execute(name, f"{role} SELECT username, job, run FROM trials").strip() == "alice|job|run"
+    name = url.rsplit("/", 1)[-1]
+    found = postgres_server.execute(name, "SET ROLE policy_reader; SELECT username, job, run FROM trials")
+    assert found.strip() == "alice|job|run"
     with pytest.raises(AssertionError, match="permission denied"):
-        postgres_server.execute(name, f"{role} UPDATE trials SET energy_j = 0")
+        postgres_server.execute(name, "SET ROLE policy_reader; UPDATE trials SET energy_j = 0")
