@@ -208,12 +208,13 @@ class _App:
     def _limiter(self, gpu: Gpu, bus: Bus) -> GpuPowerLimiter:
         config = self._node.config
         topic = self._topics.gpu(config.node.name, gpu.uuid, "limit")
+        ids: dict[str, str | int] = {"node": config.node.name, "gpu_uuid": gpu.uuid, "gpu_index": gpu.index}
         return GpuPowerLimiter(
             gpu,
             journal=self._journal,
             config=config.gpu,
             clock=self._node.clock,
-            publish=TopicPublisher[LimitChange](bus, topic, qos=1).publish,
+            publish=TopicPublisher[LimitChange](bus, topic, qos=1, **ids).publish,
             observes=config.plan.observe,
         )
 
@@ -226,7 +227,7 @@ class _App:
             publish_period_s=config.energy.period_s,
             signal=feed,
             limiter=limiter,
-            publish=own.publisher_of_energy(limiter.gpu.uuid),
+            publish=own.publisher_of_energy(limiter.gpu.uuid, limiter.gpu.index),
         )
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+import msgspec
+
 from controller.errors import GpuError
 from policies.vocabulary.signal import Signal
 from publishers.messages.codec import Message, encode
@@ -181,16 +183,19 @@ M = TypeVar("M", bound=Message)
 
 
 class TopicPublisher(Generic[M]):
-    """Publishes messages of one kind on one topic."""
+    """Publishes messages of one kind on one topic; `ids` are the fields that name what the topic names."""
 
-    def __init__(self, bus: Bus, topic: str, *, qos: int) -> None:
+    def __init__(self, bus: Bus, topic: str, *, qos: int, **ids: str | int) -> None:
         self._bus = bus
+        self._ids = ids
         self._topic = topic
         self._qos = qos
 
     def publish(self, message: M) -> None:
         """Publish a message; the broker retains the latest."""
-        self._bus.publish(self._topic, encode(message), qos=self._qos, retain=True)
+        self._bus.publish(
+            self._topic, encode(msgspec.structs.replace(message, **self._ids)), qos=self._qos, retain=True
+        )
 
 
 class Hold(StrEnum):

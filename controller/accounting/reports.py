@@ -9,9 +9,10 @@ import msgspec
 from controller.accounting.iteration_log import IterationLog
 from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
+from controller.clock import Clock
 from controller.ports import Blocked, Bus, Target
 from policies.vocabulary.profile import PowerProfile
-from publishers.messages.codec import Message, encode
+from publishers.messages.codec import M, Message, encode
 from publishers.messages.reports import NodeProfile, NodeProfileEntry, ProfileEntry, ProfileReport, RunEnergy, RunPlan
 from publishers.messages.topics import Topics
 from publishers.messages.training import RankStatus
@@ -43,10 +44,14 @@ class RunReporter:
         topics: the topics below the configured root.
         ranks: the training processes on this node.
         other_nodes: what the other nodes of the run have published.
+        clock: the time.
     """
 
-    def __init__(self, run: RunIdentity, *, bus: Bus, topics: Topics, ranks: Ranks, other_nodes: OtherNodes) -> None:
+    def __init__(
+        self, run: RunIdentity, *, bus: Bus, topics: Topics, ranks: Ranks, other_nodes: OtherNodes, clock: Clock
+    ) -> None:
         self._run = run
+        self._clock = clock
         self._bus = bus
         self._ranks = ranks
         self._other_nodes = other_nodes
@@ -64,7 +69,7 @@ class RunReporter:
         report = profile_report(
             profile, state=state, gpu_model=gpu_model, n_gpus=n_gpus, batch_size=self._ranks.status.batch_size
         )
-        self._retain(self._profile_topic, report)
+        self._retain(self._profile_topic, self._named(report))
 
     def publish_plan(self, plan: RunPlan) -> None:
         """Publish the limit that the other nodes of the run are to set; not retained: it holds while it is repeated."""
@@ -88,14 +93,19 @@ class RunReporter:
         last = self._node_profile
         if last is None or _essence(part) != _essence(last) or _has_moved(points, last.points):
             self._node_profile = part
-            self._retain(self._node_profile_topic, part)
+            self._retain(self._node_profile_topic, self._named(part, node=self._run.node))
 
     def publish_energy(self, part: RunEnergy) -> None:
         """Publish this node's part and, where it has rank 0, the sum over all nodes."""
-        self._send_energy(self._node_energy_topic, part)
+        self._send_energy(self._node_energy_topic, self._named(part, node=self._run.node))
         if 0 in self._ranks.members:
             others = self._other_nodes.energies.values() if self._ranks.is_multi_node else ()
-            self._send_energy(self._energy_topic, summed(part, others))
+            self._send_energy(self._energy_topic, self._named(summed(part, others)))
+
+    def _named(self, report: M, **more: str) -> M:
+        """Return a report with the time, and with the ids of its topic."""
+        run, ids = self._run, {**more, "user": self._run.user, "job": self._run.job}
+        return msgspec.structs.replace(report, time_s=self._clock.now_s(), run=run.run, **ids)
 
     def _retain(self, topic: str, message: Message) -> None:
         self._bus.publish(topic, encode(message), qos=1, retain=True)

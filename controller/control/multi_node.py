@@ -117,6 +117,8 @@ class PlanBroadcast:
         """
         power_limit_w, signal = (target.power_limit_w, target.signal) if isinstance(target, Target) else (None, None)
         plan = RunPlan(
+            user=self._run.user,
+            job=self._run.job,
             run=self._run.run,
             node=self._run.node,
             seq=self._n_published,

@@ -53,9 +53,12 @@ class OwnTopics:
             f" {self._topics.gpu(self._node, None, 'energy')}: compare bus.username and node.name with its access rules"
         )
 
-    def publisher_of_energy(self, gpu_uuid: str) -> Callable[[GpuEnergy], None]:
+    def publisher_of_energy(self, gpu_uuid: str, gpu_index: int) -> Callable[[GpuEnergy], None]:
         """Return the function that publishes the energy of a GPU."""
-        publisher = TopicPublisher[GpuEnergy](self._bus, self._topics.gpu(self._node, gpu_uuid, "energy"), qos=0)
+        topic = self._topics.gpu(self._node, gpu_uuid, "energy")
+        publisher = TopicPublisher[GpuEnergy](
+            self._bus, topic, qos=0, node=self._node, gpu_uuid=gpu_uuid, gpu_index=gpu_index
+        )
 
         def publish(message: GpuEnergy) -> None:
             if self._unheard_since_s is None and self._bus.connected:

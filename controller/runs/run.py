@@ -102,7 +102,9 @@ class TrainingRun:
         self.gpus = GpuGroup()
         self._account = EnergyAccount(clock=clock, signal=signal)
         self.other_nodes = OtherNodes()
-        self._reporter = RunReporter(identity, bus=bus, topics=topics, ranks=self.ranks, other_nodes=self.other_nodes)
+        self._reporter = RunReporter(
+            identity, bus=bus, topics=topics, ranks=self.ranks, other_nodes=self.other_nodes, clock=clock
+        )
         self._leader = RunLeader(
             identity,
             config=config,

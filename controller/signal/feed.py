@@ -179,10 +179,11 @@ class SignalFeed:
             return None
         known = best.state.known
         newest = None if known is None else (known.starts_s[-1:].tobytes(), known.values[-1:].tobytes())
-        content = (self._logged, newest)
+        now_s, history = self._clock.now_s(), best.current.history
+        content = (self._logged, newest, history.value_at(now_s) if history is not None else None)
         if content == self._published:
             return None
-        message = build_grid_message(best.current, best.state, self.provenance(), now_s=self._clock.now_s())
+        message = build_grid_message(best.current, best.state, self.provenance(), now_s=now_s)
         if message is not None:
             self._published = content
         return message

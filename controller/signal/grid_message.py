@@ -46,6 +46,7 @@ def build_grid_message(
         values=[_entry(series, int(i), state.forecast) for i in known],
         forecast_from_s=float(forecast.starts_s[0]) if forecast is not None and len(forecast) else None,
         known_until_s=_finite_s(current.known_until_s),
+        value=history.value_at(now_s),
         time_s=now_s,
     )
 

@@ -59,9 +59,10 @@ class Outgoing:
 
 
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message of the bus, as JSON unless the class says otherwise."""
+    """A message of the bus, as JSON unless the class says otherwise; with numbers rounded unless they are `exact`."""
 
     packed: ClassVar[bool] = False
+    exact: ClassVar[bool] = False
 
 
 class PackedMessage(Message, frozen=True, kw_only=True):
@@ -72,13 +73,39 @@ class PackedMessage(Message, frozen=True, kw_only=True):
 
 M = TypeVar("M", bound=Message)
 
+_DECIMALS: Final = (
+    ("_g_per_kwh", 2),
+    ("_w", 2),
+    ("_j", 1),
+    ("_g", 3),
+    ("_s", 3),
+    ("_c", 1),
+    ("_ratio", 4),
+    ("cost", 6),
+)
+"""What is known of a quantity, by the end of its name: decimals."""
+_RATES: Final = ("_per_s", "_per_s_ci", "value", "lower", "upper")
+_RATE_DIGITS: Final = 6
+"""Rates and the values of signals may be of any size: significant digits."""
+
 
 def encode(message: Message) -> bytes:
     """Return the payload of a message: MessagePack for machine events, JSON for what people read."""
     if message.packed:
         packed: bytes = msgpack.packb(msgspec.to_builtins(message, builtin_types=(bytes,)))
         return packed
-    return msgspec.json.encode(message)
+    return msgspec.json.encode(message if message.exact else _rounded("", msgspec.to_builtins(message)))
+
+
+def _rounded(name: str, value: Any) -> Any:  # noqa: ANN401 — a tree of plain types
+    """Return a number rounded to what is known of it, by its name; a list or a map with all in it."""
+    if isinstance(value, float):
+        if name.endswith(_RATES):
+            return float(f"{value:.{_RATE_DIGITS}g}")
+        return next((round(value, decimals) for suffix, decimals in _DECIMALS if name.endswith(suffix)), value)
+    if isinstance(value, dict):
+        return {key: _rounded(key, item) for key, item in value.items()}
+    return [_rounded(name, item) for item in value] if isinstance(value, list) else value
 
 
 def decode(payload: bytes, kind: type[M]) -> M:

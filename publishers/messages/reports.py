@@ -1,6 +1,6 @@
 """The messages that the controller publishes, and the command of the policy service: flat JSON for dashboards."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -38,6 +38,9 @@ class GpuEnergy(Message, frozen=True, kw_only=True):
     """The power of one GPU, and the energy it has used since the controller started."""
 
     time_s: TimeS
+    node: Name | None = None
+    gpu_uuid: Name | None = None
+    gpu_index: Count | None = None
     energy_j: Amount
     power_w: PowerW
     power_limit_w: PowerW | None = None
@@ -54,6 +57,9 @@ class LimitChange(Message, frozen=True, kw_only=True):
     """A power limit that was written, or left alone, and why: `reason` is a stable code, `detail` a sentence."""
 
     time_s: TimeS
+    node: Name | None = None
+    gpu_uuid: Name | None = None
+    gpu_index: Count | None = None
     reason: Name
     detail: Sentence
     power_limit_w: PowerW | None = None
@@ -78,6 +84,10 @@ class ProfileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ProfileReport(Message, frozen=True, kw_only=True):
     """A job's curve, as far as it is measured."""
 
+    time_s: TimeS | None = None
+    user: Text | None = None
+    job: Name | None = None
+    run: Name | None = None
     state: Literal["waiting", "profiling", "planned", "observing"]
     gpu_model: Text
     n_gpus: Count
@@ -92,6 +102,10 @@ class RunPlan(Message, frozen=True, kw_only=True):
     been, does not count as a heartbeat. Without `power_limit_w` no limit is to be held.
     """
 
+    exact: ClassVar[bool] = True
+
+    user: Text | None = None
+    job: Name | None = None
     run: Name
     node: Name
     seq: Count
@@ -118,7 +132,11 @@ class NodeProfileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class NodeProfile(Message, frozen=True, kw_only=True):
     """How one node follows the plan of a run, and what it measured meanwhile; `reason` is a stable code."""
 
+    time_s: TimeS | None = None
+    user: Text | None = None
+    job: Name | None = None
     run: Name
+    node: Name | None = None
     state: Literal["following", "waiting", "observing"]
     reason: Name
     detail: Sentence
@@ -134,11 +152,16 @@ class RunEnergy(Message, frozen=True, kw_only=True):
 
     `epochs` are those that its energy covers, from the first that was received for the most part; `epochs_missed` came
     before. `n_gpus` = 0 means that the run never held a GPU and was not measured: its zeros are no energy and no
-    duration. `max_power_w` is the sum of its GPUs' prior power limits, over all nodes. `incomplete` holds stable codes
+    duration. `max_power_w` is the sum of its GPUs' prior power limits, over all nodes. `node`: of which it is a part.
+    `incomplete` holds stable codes
     of what the record lacks. `would_save_ratio` is an estimate, where the plan was only observed.
     """
 
+    time_s: TimeS | None = None
+    user: Text | None = None
+    job: Name | None = None
     run: Name
+    node: Name | None = None
     state: Literal["running", "finished", "lost", "silent"]
     gpu_model: Text
     n_gpus: Count
@@ -176,7 +199,7 @@ class SignalValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class GridSignal(Message, frozen=True, kw_only=True):
     """The grid of a zone: history and, from `forecast_from_s` on, forecast; and how far both can be trusted.
 
-    The last value of the source ends at `known_until_s`; later values are our own estimates.
+    `value` is the one in force now. The last value of the source ends at `known_until_s`; later ones are our estimates.
     """
 
     time_s: TimeS
@@ -187,6 +210,7 @@ class GridSignal(Message, frozen=True, kw_only=True):
     issued_at_s: TimeS
     state: Literal["fresh", "held", "forecast", "stale"]
     age_s: Amount
+    value: Number | None = None
     values: Annotated[list[SignalValue], Meta(max_length=MAX_ITEMS)]
     detail: Sentence | None = None
     forecast_from_s: TimeS | None = None
@@ -196,6 +220,10 @@ class GridSignal(Message, frozen=True, kw_only=True):
 class Command(Message, frozen=True, kw_only=True):
     """A command to a run."""
 
+    time_s: TimeS | None = None
+    user: Text | None = None
+    job: Name | None = None
+    run: Name | None = None
     command: Literal["stop", "pause", "resume"]
     reason: Sentence
 

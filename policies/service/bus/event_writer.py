@@ -103,7 +103,8 @@ class EventWriter:
 
     def _order_stop(self, event: RunEvent, why: str) -> None:
         """Tell the run to stop, with each report that exceeds its bound."""
-        command = Command(command="stop", reason=why[:MAX_REASON])
+        ids = event.run_key._asdict()
+        command = Command(command="stop", reason=why[:MAX_REASON], time_s=event.at_s, **ids)
         self._bus.publish(self._topics.run(event.run_key, "command"), encode(command), qos=1)
         if event.run_key not in self._stopped:
             _LOGGER.info("%s: ordered to stop: %s", event.run_key, why)

@@ -14,7 +14,7 @@ from publishers.messages.codec import decode
 from publishers.messages.reports import NodeProfile, NodeProfileEntry, RunPlan
 from publishers.messages.topics import Topics
 from tests.controller.messages import ns
-from tests.fakes import KEY, FakeBus
+from tests.fakes import KEY, FakeBus, LoopClock
 
 RUN = RunIdentity(**KEY._asdict(), node="node-a")
 TOPICS = Topics()
@@ -113,7 +113,7 @@ def test_the_number_of_remembered_nodes_is_bounded() -> None:
 def published(*steps: tuple[Target | Blocked, float]) -> list[RunPlan]:
     """Return what a leader publishes that has these targets at monotonic times [s]."""
     bus, ranks = FakeBus(), Ranks(name="resnet50/run-1", lease_s=60.0)
-    reporter = RunReporter(RUN, bus=bus, topics=TOPICS, ranks=ranks, other_nodes=OtherNodes())
+    reporter = RunReporter(RUN, bus=bus, topics=TOPICS, ranks=ranks, other_nodes=OtherNodes(), clock=LoopClock())
     leader = PlanBroadcast(RUN, reporter=reporter)
     for target, now_s in steps:
         leader.publish(

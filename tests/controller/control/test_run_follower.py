@@ -21,7 +21,7 @@ from publishers.messages.reports import NodeProfile, RunPlan
 from publishers.messages.topics import Topics
 from tests.controller.messages import ns, rank_status
 from tests.controller.runs.router_bench import limit_state
-from tests.fakes import KEY, FakeBus, FakeGpu, FakeLimiter
+from tests.fakes import KEY, FakeBus, FakeGpu, FakeLimiter, LoopClock
 
 RUN = RunIdentity(**KEY._asdict(), node="node-b")
 PLAN = RunPlan(
@@ -39,6 +39,13 @@ PLAN = RunPlan(
 )
 
 
+class StoppedClock(LoopClock):
+    """A clock that always shows midnight."""
+
+    def now_s(self) -> float:
+        return self.start_s
+
+
 class Bench:
     """A follower with one GPU, 100 to 280 W."""
 
@@ -50,7 +57,9 @@ class Bench:
         self.gpus.add(self.limiter, None)  # type: ignore[arg-type]  # no meter is read here
         ranks = Ranks(name="resnet50/run-1", lease_s=60.0)
         ranks.on_status(1, rank_status(world_size=2), now_s=0.0)
-        reporter = RunReporter(RUN, bus=self.bus, topics=Topics(), ranks=ranks, other_nodes=OtherNodes())
+        reporter = RunReporter(
+            RUN, bus=self.bus, topics=Topics(), ranks=ranks, other_nodes=OtherNodes(), clock=StoppedClock()
+        )
         config = load_config(None, ["profiler.settle_s=2", "job.lease_s=60"])
         self.follower = RunFollower(RUN, config=config, gpus=self.gpus, reporter=reporter)
         self.n_plans = 0

@@ -1,0 +1,168 @@
+"""Reports that say who and when, and their bytes: the second half of the format of the bus."""
+
+from publishers.messages.codec import Message
+from publishers.messages.reports import (
+    Command,
+    GpuEnergy,
+    GridSignal,
+    LimitChange,
+    NodeProfile,
+    NodeStatus,
+    Notice,
+    ProfileEntry,
+    ProfileReport,
+    RunEnergy,
+    RunPlan,
+)
+
+NAMED: list[tuple[Message, bytes]] = [
+    (
+        NodeStatus(
+            state="online", version="0.1.0", time_s=1.7e9, node="node-a", boot_id="b0", host="node-a.example.org"
+        ),
+        (
+            b'{"state":"online","version":"0.1.0","time_s":1700000000.0,"node":"node-a","boot_id":"b0","host":"nod'
+            b'e-a.example.org"}'
+        ),
+    ),
+    (
+        GpuEnergy(
+            time_s=1.7e9, node="node-a", gpu_uuid="GPU-3f2a", gpu_index=0, energy_j=1234.5, power_w=249.87, job="bert"
+        ),
+        (
+            b'{"time_s":1700000000.0,"node":"node-a","gpu_uuid":"GPU-3f2a","gpu_index":0,"energy_j":1234.5,"power_'
+            b'w":249.87,"job":"bert"}'
+        ),
+    ),
+    (
+        LimitChange(
+            time_s=1.7e9, node="node-a", gpu_uuid="GPU-3f2a", gpu_index=0, reason="run_finished", detail="restored"
+        ),
+        (
+            b'{"time_s":1700000000.0,"node":"node-a","gpu_uuid":"GPU-3f2a","gpu_index":0,"reason":"run_finished","'
+            b'detail":"restored"}'
+        ),
+    ),
+    (
+        ProfileReport(
+            time_s=1.7e9,
+            user="ada@example.org",
+            job="bert",
+            run="r1",
+            state="planned",
+            gpu_model="NVIDIA A40",
+            n_gpus=1,
+            points=[ProfileEntry(power_limit_w=200.0, power_w=198.25, iterations_per_s=1.23457, n=40)],
+        ),
+        (
+            b'{"time_s":1700000000.0,"user":"ada@example.org","job":"bert","run":"r1","state":"planned","gpu_model'
+            b'":"NVIDIA A40","n_gpus":1,"points":[{"power_limit_w":200.0,"power_w":198.25,"iterations_per_s":1.234'
+            b'57,"n":40}]}'
+        ),
+    ),
+    (
+        RunPlan(
+            user="ada@example.org",
+            job="bert",
+            run="r1",
+            node="node-a",
+            seq=7,
+            time_s=1.7e9,
+            heartbeat_s=5.0,
+            reason="slowdown_static",
+            detail="the best static limit",
+            gpu_model="NVIDIA A40",
+            max_power_limit_w=300.0,
+            power_limit_w=213.456789,
+        ),
+        (
+            b'{"user":"ada@example.org","job":"bert","run":"r1","node":"node-a","seq":7,"time_s":1700000000.0,"hea'
+            b'rtbeat_s":5.0,"reason":"slowdown_static","detail":"the best static limit","gpu_model":"NVIDIA A40","'
+            b'max_power_limit_w":300.0,"power_limit_w":213.456789}'
+        ),
+    ),
+    (
+        NodeProfile(
+            time_s=1.7e9,
+            user="ada@example.org",
+            job="bert",
+            run="r1",
+            node="node-b",
+            state="following",
+            reason="slowdown_static",
+            detail="plan of node-a",
+            gpu_model="NVIDIA A40",
+            n_gpus=1,
+            n_ranks=1,
+            points=[],
+        ),
+        (
+            b'{"time_s":1700000000.0,"user":"ada@example.org","job":"bert","run":"r1","node":"node-b","state":"fol'
+            b'lowing","reason":"slowdown_static","detail":"plan of node-a","gpu_model":"NVIDIA A40","n_gpus":1,"n_'
+            b'ranks":1,"points":[]}'
+        ),
+    ),
+    (
+        RunEnergy(
+            time_s=1.7e9,
+            user="ada@example.org",
+            job="bert",
+            run="r1",
+            node="node-b",
+            state="running",
+            gpu_model="NVIDIA A40",
+            n_gpus=1,
+            iterations=10,
+            epochs=1,
+            duration_s=20.125,
+            energy_j=5000.1,
+        ),
+        (
+            b'{"time_s":1700000000.0,"user":"ada@example.org","job":"bert","run":"r1","node":"node-b","state":"run'
+            b'ning","gpu_model":"NVIDIA A40","n_gpus":1,"iterations":10,"epochs":1,"duration_s":20.125,"energy_j":'
+            b"5000.1}"
+        ),
+    ),
+    (
+        GridSignal(
+            time_s=1.7e9,
+            source="entsoe",
+            zone="DE",
+            kind="price",
+            unit="EUR/kWh",
+            issued_at_s=1.7e9,
+            state="fresh",
+            age_s=0.0,
+            value=0.0912345,
+            values=[],
+        ),
+        (
+            b'{"time_s":1700000000.0,"source":"entsoe","zone":"DE","kind":"price","unit":"EUR/kWh","issued_at_s":1'
+            b'700000000.0,"state":"fresh","age_s":0.0,"value":0.0912345,"values":[]}'
+        ),
+    ),
+    (
+        Command(time_s=1.7e9, user="ada@example.org", job="bert", run="r1", command="stop", reason="it costs too much"),
+        (
+            b'{"time_s":1700000000.0,"user":"ada@example.org","job":"bert","run":"r1","command":"stop","reason":"i'
+            b't costs too much"}'
+        ),
+    ),
+    (
+        Notice(
+            user="ada@example.org",
+            job="bert",
+            run="r1",
+            rank=0,
+            node="node-a",
+            boot_id="b0",
+            time_s=1.7e9,
+            code="gpu_unknown",
+            detail="there is no GPU 7 on this node",
+        ),
+        (
+            b'{"user":"ada@example.org","job":"bert","run":"r1","rank":0,"node":"node-a","boot_id":"b0","time_s":1'
+            b'700000000.0,"code":"gpu_unknown","detail":"there is no GPU 7 on this node"}'
+        ),
+    ),
+]
