@@ -20,7 +20,7 @@ from controller.runs.claim_arbiter import ClaimArbiter
 from controller.runs.gpu_claims import ClaimRejection
 from controller.runs.other_hosts import OtherHosts
 from controller.runs.quotas import MAX_RANKS, MessageQuotas, run_fault
-from controller.runs.retained_topics import RetainedTopics
+from controller.runs.retained_topics import HostSweep, RetainedTopics
 from controller.runs.run import TrainingRun
 from controller.runs.successor_buffer import SuccessorBuffer
 from publishers.messages.codec import DecodeError, decode, encode
@@ -114,10 +114,13 @@ class Router:
                 topics.rank_filter("iterations", boot_id=boot_id), self._handler(self._on_iterations), qos=0
             )
             tasks.create_task(self.arbiter.run(), name="claims")
+            node, now_s = self._config.node.name, self._clock.now_s()
+            sweep = HostSweep(topics, self._bus, node=node, boot_id=boot_id, now_s=now_s)
             try:
                 while True:
                     await self._clock.sleep_until(self._clock.now_s() + SWEEP_PERIOD_S)
                     self._retained.clear_due(self._clock.now_s())
+                    sweep.advance(self._clock.now_s())
             finally:
                 self._tasks = None  # the bus delivers for a while longer, and nothing may begin any more
 

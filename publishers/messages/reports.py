@@ -153,8 +153,8 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     `epochs` are those that its energy covers, from the first that was received for the most part; `epochs_missed` came
     before. `n_gpus` = 0 means that the run never held a GPU and was not measured: its zeros are no energy and no
     duration. `max_power_w` is the sum of its GPUs' prior power limits, over all nodes. `node`: of which it is a part.
-    `incomplete` holds stable codes
-    of what the record lacks. `would_save_ratio` is an estimate, where the plan was only observed.
+    `incomplete` holds stable codes of what the record lacks. `would_save_ratio` is an estimate, where the plan was only
+    observed.
     """
 
     time_s: TimeS | None = None

@@ -34,9 +34,10 @@ BatchSizes = Annotated[list[BatchSize], Meta(max_length=MAX_CANDIDATES)]
 class RankStatus(PackedMessage, frozen=True, kw_only=True):
     """A training process: retained, re-sent every `heartbeat_s`; also its last will, with state `lost`.
 
-    `total_iterations` is how many iterations this process will publish in all, as `Iterations.first` counts them,
-    without those of a process before it. It may be an estimate that is corrected; None: unknown. `pid_namespace` is the
-    number of the process's pid namespace, within which its `pid` counts (`stat -L -c %i /proc/self/ns/pid`).
+    `time_s` is when it was made: of a last will when the process began to publish. `total_iterations` is how many
+    iterations this process will publish in all, as `Iterations.first` counts them, without those of a process before
+    it. It may be an estimate that is corrected; None: unknown. `pid_namespace` is the number of the process's pid
+    namespace, within which its `pid` counts (`stat -L -c %i /proc/self/ns/pid`).
     """
 
     run: Name
@@ -51,6 +52,7 @@ class RankStatus(PackedMessage, frozen=True, kw_only=True):
     batch_size: BatchSize | None = None
     reached: bool | None = None
     total_iterations: Count | None = None
+    time_s: TimeS | None = None
     pid_namespace: Count | None = None
 
 

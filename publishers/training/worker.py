@@ -293,7 +293,9 @@ class PublisherWorker:
         total = self._progress.total_iterations
         if total is not None and self._iterations.n_ended > total:  # it was wrong
             total = None
-        return msgspec.structs.replace(self._status, state=state, reached=reached, total_iterations=total)
+        return msgspec.structs.replace(
+            self._status, state=state, reached=reached, total_iterations=total, time_s=time.time()
+        )
 
     def _flush(self, connection: Connection) -> bool:
         """Publish what waits, as far as the network takes it; return whether there was anything."""
