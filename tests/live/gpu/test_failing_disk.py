@@ -74,11 +74,16 @@ def make_read_only(folder: Path) -> None:
     mount("-o", "remount,ro", str(folder))
 
 
+def is_seen_back(node: LiveNode) -> bool:
+    """Return whether the journal says that the last write was seen back: until then what another sets may be ours."""
+    return any(entry.is_confirmed for entry in Journal.read(node.state_dir).entries.values())
+
+
 def kill_with_a_limit(node: LiveNode) -> None:
     """Let a controller set a limit, and kill it."""
     controller = node.controller()
     node.training(300.0)
-    wait_for(node, lambda: node.limit_w < PRIOR_W)
+    wait_for(node, lambda: node.limit_w < PRIOR_W and is_seen_back(node))
     ended(controller, signal.SIGKILL)
     assert node.limit_w < PRIOR_W
 
