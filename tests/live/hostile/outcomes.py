@@ -19,7 +19,7 @@ STOPPED_BY: Final[dict[str, str]] = {
     "claim_both_gpus": _PROOF,
     "claim_an_idle_gpu_with_an_invented_pid": _PROOF,
     "claim_in_the_payload_to_be_the_victim": "the controller: the topic says who speaks",
-    "take_the_nodes_client_id": "client ids are random, and kept where only the controller can read them",
+    "take_the_nodes_client_id": "random client ids, kept where only the controller can read them",
     "flood_with_30_000_retained_statuses": "quotas of the controller; limits of the broker",
     "flood_iterations_at_qos_0": "quotas of the controller; limits of the broker",
     "flood_statuses_at_qos_1": "quotas of the controller; limits of the broker",
@@ -29,14 +29,14 @@ STOPPED_BY: Final[dict[str, str]] = {
     "use_hostile_names": "the broker (invalid UTF-8), and the controller's checks",
     "send_huge_messages": "the broker: `max_packet_size`; it disconnects the tenant",
     "send_hostile_messagepack": "the controller's checks",
-    "break_the_protocol": "the broker disconnects the tenant",
+    "break_the_protocol": "the broker, which disconnects the tenant",
     "reconnect_without_end": "limits of the broker",
     "hold_half_open_connections_to_the_broker": "doors with connections of their own",
     "hold_half_open_connections_to_the_controller": "the HTTP server's caps and deadlines",
-    "squat_the_locks": "locks that only the controller's user can take",
+    "squat_the_locks": "locks that only the controller's user can take; the controller was restarted meanwhile",
     "touch_what_is_not_ours": "the kernel: permissions",
-    "ask_for_changes_over_http": "the HTTP server: it only answers GET, for its own names",
-    "plant_a_link_for_the_state_directory": "the controller follows no link of another user",
+    "ask_for_changes_over_http": "the HTTP server, which answers only GET, for its own names",
+    "plant_a_link_for_the_state_directory": "the controller, which follows no link of another user",
 }
 _HEAD: Final = """# A hostile tenant
 
@@ -86,4 +86,4 @@ def _row(outcome: Outcome, usual_slowdown_ratio: float) -> str:
     counts = [f" ({value:,} {key})" for key, value in outcome.report.items() if isinstance(value, int) and value > 1]
     slower = 100 * (outcome.slowdown_ratio - usual_slowdown_ratio)
     what = description(outcome.name) + "".join(counts)
-    return f"| {what} | {stopped} | {slower + 0.0:.2f} | {outcome.broker_rss_mib:.0f} |"
+    return f"| {what} | {stopped} | {round(slower, 2) + 0.0:.2f} | {outcome.broker_rss_mib:.0f} |"

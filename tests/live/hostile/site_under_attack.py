@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -368,4 +369,5 @@ def site_under_attack(directory: Path, library: Path) -> Iterator[SiteUnderAttac
 
 def description(name: str) -> str:
     """Return an attempt in words."""
-    return name.replace("_", " ").replace("30 000", "30,000").replace("s gpu", "'s GPU").replace("others ", "others' ")
+    words = name.replace("_", " ").replace("30 000", "30,000").replace("gpu", "GPU").replace("qos", "QoS")
+    return re.sub(r"\b(victim|node)s\b", r"\1's", words).replace("others ", "others' ")
