@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ from policies.service.bus.lease_expiry import LeaseExpiry, period_s
 from policies.service.bus.subscriber import EventSubscriber
 from policies.service.bus.trial_responder import TrialResponder
 from policies.service.config import PolicyConfig
-from policies.service.errors import PolicyError, RequestError
+from policies.service.errors import PolicyError, RequestError, StoreUnavailableError
 from policies.service.http import own_token
 from policies.service.http.app import served
 from policies.service.metrics import Metrics
@@ -36,6 +36,7 @@ from publishers.mqtt.client import MqttClient
 from publishers.shared.files.secret_file import read_secret_file
 
 _LOST: Final = "What was not stored, or answered: no room, bad messages, refused; `requests` and `progress` come again."
+_GIVE_AWAY: Final = "gridchase policy jobs tells how to give them to a user"
 N_RESPONDERS: Final = 16
 FIRST_LOOK_S: Final = 5.0
 """How long the start waits for the database; without it runs get their defaults."""
@@ -82,6 +83,7 @@ async def run_service(
         async with asyncio.TaskGroup() as tasks:
             keeping_open = tasks.create_task(service.store.keep_open(), name="store")
             await service.wait_for_store()
+            await service.warn_of_ownerless_jobs()
             await service.run(tasks, stop, started or (lambda _: None))
             keeping_open.cancel()
 
@@ -106,6 +108,7 @@ class _Service:
         self._metrics = Metrics()
         self.store = store_at(store_url(config, state_dir), password=password, timeout_s=config.store.timeout_s)
         self._trials = TrialRepository(self.store, config.learning)
+        self._jobs = JobRepository(self.store, config.learning)
         spool_dir = Path(config.store.spool_dir) if config.store.spool_dir else state_dir / "spool"
         self._spool = EventSpool(SpoolFile(spool_dir / "events.sqlite"), self._trials)
         self._topics = Topics(config.bus.root)
@@ -122,6 +125,14 @@ class _Service:
                 await self.store.tried.wait()
         except TimeoutError:
             _LOGGER.warning("the database has not answered in %g s: runs get their defaults until then", FIRST_LOOK_S)
+
+    async def warn_of_ownerless_jobs(self) -> None:
+        """Tell once that no run learns from the jobs of the time before jobs had users."""
+        with suppress(StoreUnavailableError):
+            if n_ownerless := await self._jobs.n_ownerless():
+                _LOGGER.warning(
+                    "%d jobs are older than users, and no run learns from them: %s", n_ownerless, _GIVE_AWAY
+                )
 
     async def run(self, tasks: asyncio.TaskGroup, stop: asyncio.Event, started: Callable[[Served], None]) -> None:
         """Serve until `stop`; then unfinished events go to the spool."""
@@ -187,7 +198,7 @@ class _Service:
     def _over_http(self) -> AbstractAsyncContextManager[str]:
         return served(
             self._trials,
-            JobRepository(self.store, self._config.learning),
+            self._jobs,
             http=self._config.http,
             own_token=self._own_token,
             clock_s=self._clock_s,

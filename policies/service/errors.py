@@ -32,6 +32,13 @@ class JobMismatchError(PolicyError):
     status = HTTPStatus.CONFLICT
 
 
+class TooManyJobsError(PolicyError):
+    """The user has as many jobs as one may have: a flood of names must not fill the database."""
+
+    reason = "too_many_jobs"
+    status = HTTPStatus.CONFLICT
+
+
 class UnknownJobError(PolicyError):
     """There is no job of this name."""
 

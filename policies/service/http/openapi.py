@@ -38,7 +38,10 @@ _PROBLEMS: Final[Mapping[int, tuple[str, str]]] = {
     ),
     404: ("NotFound", "There is no such job, or no such trial."),
     408: ("RequestTimeout", "The body did not arrive in time."),
-    409: ("Conflict", "The job has other candidates or another default, or the trial has ended otherwise."),
+    409: (
+        "Conflict",
+        "The job has other candidates or another default, its user has too many, or the trial has ended otherwise.",
+    ),
     413: ("TooLarge", "The body is longer than 1 MiB, or an import than 64 MiB."),
     415: ("UnsupportedMediaType", "The body is not `application/json` in UTF-8, uncompressed."),
     422: ("Unprocessable", "It can be read, but is wrong in itself: a default that is no candidate, duplicates."),

@@ -60,7 +60,7 @@ _JOB: Final = select(JOBS).where((JOBS.c.user == bindparam("user")) & (JOBS.c.na
 # No other request for this job runs until we are done; its trials may be updated meanwhile.
 _LOCKED_JOB: Final = _JOB.with_for_update(key_share=True)
 _JOBS: Final = select(JOBS).order_by(JOBS.c.user, JOBS.c.name)
-_OWNERLESS: Final = select(func.count()).select_from(JOBS).where(JOBS.c.user == literal_column("''"))
+_N_JOBS: Final = select(func.count()).select_from(JOBS).where(JOBS.c.user == bindparam("user"))
 _USERS: Final = select(JOBS.c.user).where(JOBS.c.name == bindparam("job")).order_by(JOBS.c.user)
 _OF_JOB: Final = (TRIALS.c.user == bindparam("user")) & (TRIALS.c.job == bindparam("job"))
 _OF_RUN: Final = _OF_JOB & (TRIALS.c.run == bindparam("run"))
@@ -165,6 +165,11 @@ def find_users(connection: Connection, name: str) -> list[str]:
     return list(connection.execute(_USERS, {"job": name}).scalars())
 
 
+def count_jobs(connection: Connection, user: str) -> int:
+    """Return how many jobs a user has."""
+    return connection.execute(_N_JOBS, {"user": user}).scalar_one()
+
+
 def add_job(connection: Connection, job: Job) -> bool:
     """Add a job; return whether it was new."""
     return _added(connection, JOBS, _job_row_of(job))
@@ -246,11 +251,6 @@ def lift_bounds(connection: Connection, job: JobKey) -> None:
 def find_summaries(connection: Connection) -> list[JobSummary]:
     """Return a line for each job, by user and name; without beliefs."""
     return [_summary_of(row) for row in connection.execute(_SUMMARIES).mappings()]
-
-
-def count_ownerless(connection: Connection) -> int:
-    """Return how many jobs are nobody's."""
-    return connection.execute(_OWNERLESS).scalar_one()
 
 
 def add_claim(connection: Connection, correlation: str, now_s: float) -> bool:

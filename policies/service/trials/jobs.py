@@ -65,7 +65,7 @@ class JobRepository:
 
     async def n_ownerless(self) -> int:
         """Return how many jobs are nobody's: they are of the time before jobs had users."""
-        return await self._store.read(queries.count_ownerless)
+        return await self._store.read(lambda connection: queries.count_jobs(connection, ""))
 
     async def job(self, key: JobKey) -> Job:
         """Return a job.

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from policies.batch_size import Choice
 from policies.service.config import LearningConfig
-from policies.service.errors import RequestError, TrialConflictError, unknown_trial
+from policies.service.errors import RequestError, TooManyJobsError, TrialConflictError, unknown_trial
 from policies.service.records import IN_FLIGHT, Job, JobKey, Result, Timing, Trial, TrialUpdate
 from policies.service.store import queries
 from policies.service.store.store import Store
@@ -40,6 +40,8 @@ from publishers.messages.topics import RunKey
 
 CLAIM_S: Final = 600.0
 """How long a claim is remembered; a run repeats its request under a new correlation long before."""
+MAX_JOBS: Final = 4_096
+"""Of one user: a flood of names fills neither the database nor the list of jobs."""
 _EXPIRED_AT_ONCE: Final = 500
 """Trials that one transaction expires, so that no lock is held for long."""
 
@@ -77,6 +79,7 @@ class TrialRepository:
         Raises:
             RequestError: the job is invalid; with every fault.
             JobMismatchError: the job exists with other batch sizes, or another default.
+            TooManyJobsError: the job is new, and its user has too many already.
             StoreUnavailableError: the database is away.
         """
         described = new_job(
@@ -334,8 +337,16 @@ def _reconciled(job: Job, trial: Trial, trained: TrainedBatchSize | None, now_s:
 
 
 def _registered(connection: Connection, described: Job) -> Job:
-    """Return the job, added where it is new, and locked."""
+    """Return the job, added where it is new, and locked.
+
+    Raises:
+        JobMismatchError: it exists with other batch sizes, or another default.
+        TooManyJobsError: it would be one too many of its user's.
+    """
     while (job := queries.find_job(connection, described.key, locked=True)) is None:
+        if queries.count_jobs(connection, described.user) >= MAX_JOBS:
+            forget = "use one of their names, or forget some (gridchase policy forget USER/JOB)"
+            raise TooManyJobsError(f"user {described.user} has {MAX_JOBS} jobs, the most there may be: {forget}")
         queries.add_job(connection, described)
     check_same_job(job, described)
     return job

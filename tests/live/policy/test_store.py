@@ -14,12 +14,13 @@ from policies.service.config import LearningConfig
 from policies.service.errors import (
     JobMismatchError,
     RequestError,
+    TooManyJobsError,
     TrialConflictError,
     UnknownJobError,
     UnknownTrialError,
 )
 from policies.service.records import JobKey, JobSettings, Result
-from policies.service.trials import learning
+from policies.service.trials import learning, repository
 from policies.service.trials.jobs import MAX_PAGE
 from policies.service.trials.repository import TrainedBatchSize
 from policies.vocabulary.units import DAY_S
@@ -321,3 +322,15 @@ async def test_two_users_jobs_of_one_name_are_two_jobs(url: str) -> None:
         assert lost.key == other
         await db.jobs.forget(job_key())
         assert [export.job.key for export in await db.jobs.export()] == [("bob", "job")]
+
+
+async def test_a_flood_of_names_is_bounded_for_each_user(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repository, "MAX_JOBS", 3)
+    async with open_repositories(url) as db:
+        for number in range(3):
+            await ask(db, "run", job=f"job-{number}")
+        with pytest.raises(TooManyJobsError, match="user alice has 3 jobs"):
+            await ask(db, "run", job="one-more")
+        assert (await ask(db, "other", job="job-0")).number == 1, "known jobs go on"
+        other = RunKey("bob", "one-more", "run")
+        assert (await db.trials.get_or_create(other, batch_sizes=SIZES, default_batch_size=32, now_s=1.0)).number == 0
