@@ -107,7 +107,7 @@ def check_the_carbon(site: Site, gpu: FakeGpu, training: Training) -> None:
     assert final.baseline_carbon_g is not None
     assert final.saved_ratio is not None
     assert final.carbon_g == pytest.approx(carbon_g, rel=2e-3)
-    assert final.saved_ratio == pytest.approx(1 - final.carbon_g / final.baseline_carbon_g)
+    assert final.saved_ratio == pytest.approx(1 - final.carbon_g / final.baseline_carbon_g, abs=1e-4)
     assert 0.15 < final.saved_ratio < 0.5
     *_, energy, cleared = site.bus.payloads(TOPICS.gpu(NODE, gpu.uuid, "energy"))
     assert cleared == b""
