@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 # The live tests start hundreds of processes: without bytecode each would compile the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test campaign hostile check format clean
+.PHONY: demo test campaign sbom hostile check format clean
 
 demo: $(STAMP)
 	$(BIN)/gridchase demo
@@ -23,6 +23,16 @@ campaign: $(STAMP)
 # Ten minutes, best as root: the tenant is then another user than the controller.
 hostile: $(STAMP)
 	$(BIN)/python -m tests.live.hostile docs/hostile-tenant.md
+
+# The newest versions that pyproject.toml allows, each file with its hashes, and the list of them in CycloneDX. Neither
+# says which index they came from.
+sbom:
+	$(PYTHON) -m venv build/sbom
+	build/sbom/bin/python -m pip install --quiet --disable-pip-version-check pip-tools cyclonedx-bom
+	build/sbom/bin/pip-compile --quiet --upgrade --allow-unsafe --generate-hashes --strip-extras --extra all --no-header \
+		--no-emit-index-url --no-emit-trusted-host --no-emit-find-links -o deploy/constraints.txt pyproject.toml
+	build/sbom/bin/cyclonedx-py requirements --output-reproducible -o build/sbom.json deploy/constraints.txt
+	$(PYTHON) -c 'import json; sbom = json.load(open("build/sbom.json")); [part.pop("externalReferences", 0) for part in sbom["components"]]; json.dump(sbom, open("deploy/sbom.cdx.json", "w"), indent=1)'
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

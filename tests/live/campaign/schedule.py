@@ -32,7 +32,7 @@ DISK_MODES: Final = {"works": 0, "full": 1, "read_only": 2, "hung": 3}
 SETTINGS: Final = QUICK | {"gpu.min_power_limit_w": f"{FLOOR_W:g}", "profiler.n_blocks": "20", "profiler.block_s": "1"}
 LABELS: Final = {
     "late": "write takes effect late (50 ms to 3 s)",
-    "late_readback": "write is read back late (50 ms to 3 s)",
+    "late_readback": "write is read back late (50 to 900 ms)",
     "clamped": "board clamps",
     "ignored": "write ignored",
     "all ignored": "write ignored",
@@ -117,11 +117,17 @@ class LiveWorld:
         folder: for everything.
         library: the stub's.
         disk_library: the faulty disk's.
+
+    Attributes:
+        ends: each process that has ended: what it was, its exit code, and the limits after it [W].
+        held_w: the limits when the controller was ended [W].
     """
 
     def __init__(self, plan: Plan, folder: Path, library: Path, disk_library: Path) -> None:
         self.violations: list[str] = []
         self.history: list[str] = []
+        self.ends: list[tuple[str, int, list[float]]] = []
+        self.held_w: list[float] = []
         self.n_kills = self.n_kept = 0
         self._plan = plan
         self._random = random.Random(plan.seed)  # noqa: S311 — sizes of faults
@@ -181,7 +187,7 @@ class LiveWorld:
         late_ms = self._random.choice([50, 300, 900, 3_000])
         causes: dict[str, Callable[[], object]] = {
             "late": lambda: gpu.fault_writes(delay_ms=late_ms),
-            "late_readback": lambda: gpu.fault_writes(readback_delay_ms=late_ms),
+            "late_readback": lambda: gpu.fault_writes(readback_delay_ms=min(late_ms, 900)),
             "clamped": lambda: gpu.fault_writes(min_power_limit_w=152.0, max_power_limit_w=251.0),
             "ignored": lambda: gpu.fault_writes(n_ignored=self._random.randint(1, 4)),
             "all ignored": lambda: gpu.fault_writes(n_ignored=None),
@@ -207,6 +213,7 @@ class LiveWorld:
         name, _, more = self._plan.end.partition(" ")
         self._note(self._plan.end)
         number = signal.Signals[name]
+        self.held_w = [gpu.requested_power_limit_w for gpu in self._gpus]
         if child.poll() is None:
             child.send_signal(number)
             if more == "twice":
@@ -244,6 +251,7 @@ class LiveWorld:
 
     def _check_told(self, who: str, code: int) -> None:
         limits_w = [gpu.requested_power_limit_w for gpu in self._gpus]
+        self.ends.append((who, code, limits_w))
         self._note(f"{who}: exit code {code}, limits {limits_w} W")
         is_back = all(limit_w in right_w for limit_w, right_w in zip(limits_w, self._right_w, strict=True))
         if not is_back:

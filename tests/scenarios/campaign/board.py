@@ -166,9 +166,13 @@ class Board:
         self.not_ours_w.add(power_limit_w)
         self.highest_w = max(self.highest_w, power_limit_w)
 
-    def reload_driver(self) -> None:
-        """Set the limit to its default and the counter to zero; what was the prior limit stays the prior one."""
-        highest_w, not_ours_w, is_held = self.highest_w, self.not_ours_w, self._is_held
+    def reload_driver(self, *, is_held: bool) -> None:
+        """Set the limit to its default and the counter to zero; while it is held, the prior limit stays the right one.
+
+        Args:
+            is_held: whether the journal has an entry; our limit may just be the prior one.
+        """
+        highest_w, not_ours_w, is_held = self.highest_w, self.not_ours_w, is_held or self._is_held
         self.set_externally(RANGE.default_power_limit_w)
         self.energy_j = 0.0
         if is_held:

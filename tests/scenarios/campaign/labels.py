@@ -16,7 +16,7 @@ _STEPS: Final = {
 }
 _WRITES: Final = {
     "late": "write takes effect late (50 ms to 20 s)",
-    "late_readback": "write is read back late (50 ms to 20 s)",
+    "late_readback": "write is read back late (50 to 900 ms)",
     "clamped": "board clamps",
     "ignored": "write ignored",
     "refused": "write refused",

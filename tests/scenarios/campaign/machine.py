@@ -69,8 +69,9 @@ def run_schedule(steps: Sequence[Step]) -> Outcome:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what `restore` prints to itself, and warnings of steps in time that are too small for the virtual clock."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    """Drop what is printed and logged, and warnings of steps in time that are too small for the virtual clock."""
+    nowhere = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         warnings.simplefilter("ignore", async_solipsism.ResolutionWarning)
         yield
 

@@ -16,7 +16,7 @@ import pytest
 from controller.app import run_controller
 from controller.cli import restore
 from controller.errors import ControllerError, GpuPermissionError, NodeLockedError
-from controller.gpu.journal import Journal, is_same_limit
+from controller.gpu.journal import Journal, JournalEntry, is_same_limit
 from controller.gpu.node_lock import NodeLock
 from policies.providers.sources.constant import ConstantProvider
 from tests.fakes import FakeBackend, FakeBus
@@ -277,7 +277,7 @@ class World:
             case "late":
                 faults.late_s = 0.05 * 400**size
             case "late_readback":
-                faults.late_readback_s = 0.05 * 400**size
+                faults.late_readback_s = 0.05 * 18**size  # what is later than a second is not waited for
             case "clamped":
                 faults.clamp_w = (100.0 + 80 * size, 300.0 - 80 * size)
             case "ignored":
@@ -306,14 +306,13 @@ class World:
         self._n_external += 1
         power_limit_w = 122.5 + 5 * (self._n_external * 19 % 32)
         self.note(f"{self.boards[board].uuid}: {power_limit_w:g} W by another writer")
-        with self._disk.working():
-            entry = Journal.read(self.state_dir).entries.get(self.boards[board].uuid)
+        entry = self._entry(board)
         # Until a write is seen back, what another writer sets may as well be what the board has made of ours.
         self.boards[board].set_externally(power_limit_w, is_doubtful=entry is not None and not entry.is_confirmed)
 
     async def reload_driver(self, board: int) -> None:
         """Load the driver anew."""
-        self.boards[board].reload_driver()
+        self.boards[board].reload_driver(is_held=self._entry(board) is not None)
 
     async def set_disk(self, mode: Mode) -> None:
         """Let the disk fail, or work again."""
@@ -391,6 +390,10 @@ class World:
             self.violations.append(f"{who}: {sorted(missing)} not given back and not in the journal")
         if not is_told:
             self.violations.append(f"{who}: {sorted(stranded)} not given back, and nothing told")
+
+    def _entry(self, board: int) -> JournalEntry | None:
+        with self._disk.working():
+            return Journal.read(self.state_dir).entries.get(self.boards[board].uuid)
 
     def _forget(self, process: Process) -> None:
         self._disk.drop(process)
