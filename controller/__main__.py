@@ -29,8 +29,8 @@ def _main() -> int:
             file=sys.stderr,
         )
         return 2
-    if is_stop_requested():  # before it could do anything: no success where that was to restore
-        return int("restore" in sys.argv)
+    if is_stop_requested() and not options.defers_stops:  # before it could do anything
+        return 0
     return run(options)
 
 

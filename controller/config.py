@@ -195,17 +195,23 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
 def load_for_restore(path: Path | None, overrides: Sequence[str] = ()) -> tuple[Config, list[str]]:
     """Return the configuration as far as it is right, and its faults, which must not keep limits from being restored.
 
-    What is wrong falls back to its default; only `node.state_dir` and `gpu.backend` matter to `gridchase restore`.
+    What is wrong falls back to its default. A wrong `gpu.backend` becomes NVML: GPUs are found by their UUIDs.
 
     Raises:
-        ConfigError: one of these two is wrong.
+        ConfigError: `node.state_dir` is wrong: nobody knows where the journal is.
     """
     config, faults = load_sections(
         Config, path, overrides, cross_key_faults=lambda _: (), readers=_readers, removed_keys=_REMOVED_KEYS
     )
-    if fatal := [fault for fault in faults if fault.startswith(("node", "gpu.backend"))]:
+    if fatal := [fault for fault in faults if fault.startswith(("node.state_dir ", "node ="))]:
         raise ConfigError(fatal)
     return with_node_defaults(config), faults
+
+
+def is_state_dir_known(path: Path | None, overrides: Sequence[str], faults: Sequence[str]) -> bool:
+    """Return whether the state directory is the operator's choice: not if the file that may name it has a fault."""
+    is_given = any(text.startswith("node.state_dir=") for text in overrides)
+    return path is None or is_given or not any(fault.startswith(f"{path}: ") for fault in faults)
 
 
 def cross_key_faults(config: Config) -> list[str]:

@@ -138,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     levels.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), help="default: info; demo: warning"
     )
-    parser.set_defaults(default_log_level="info", outlives_terminal=False)
+    parser.set_defaults(default_log_level="info", outlives_terminal=False, defers_stops=False)
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Verb)
     for entry in _VERBS:
         description = f"gridchase {entry.name}: {entry.description or entry.what}."

@@ -8,7 +8,7 @@ from pathlib import Path
 from controller.cli.verb import add_configuration
 from controller.cli.wiring import backend_of
 from controller.clock import SystemClock
-from controller.config import Config, load_for_restore
+from controller.config import Config, is_state_dir_known, load_for_restore
 from controller.errors import JournalError, NodeLockedError
 from controller.gpu.journal import Journal
 from controller.gpu.node_lock import NodeLock
@@ -26,9 +26,17 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         for fault in faults:
             print(f"gridchase: {printable(fault)} (using the default)", file=sys.stderr)
         with stops_deferred():
-            return restore(config)
+            code = restore(config)
+        if is_state_dir_known(options.config, options.set, faults):
+            return code
+        print(
+            f"gridchase: {options.config} may name another node.state_dir than {config.node.state_dir}: correct the"
+            " file, or run `gridchase restore --set node.state_dir=…`",
+            file=sys.stderr,
+        )
+        return code or 2
 
-    verb.set_defaults(outlives_terminal=True, do=do)
+    verb.set_defaults(outlives_terminal=True, defers_stops=True, do=do)
 
 
 def restore(config: Config) -> int:

@@ -345,7 +345,7 @@ class GpuPowerLimiter:
             self._bar(Hold.OBSERVING)
         else:
             self._set_hold(Hold.OBSERVING)
-        self._report(reason, f"{detail}; the limit {result.detail}" if result else detail)
+        self._report(reason, f"{detail}; {result.detail}" if result else detail)
 
     async def _give_back(self) -> RestoreResult | None:
         """Restore the prior limit while the hold goes on; a failure is logged once, and tried again."""

@@ -254,10 +254,17 @@ def test_restore_ignores_faults_in_what_it_does_not_use(tmp_path: Path) -> None:
     assert [fault.partition(":")[0] for fault in faults] == ["plan.eta = 7", "http.prot"]
 
 
-@pytest.mark.parametrize("override", ["gpu.backend=cuda", "node.state_dir=5", "node.name=a b"])
-def test_restore_rejects_faults_in_what_it_uses(override: str) -> None:
-    with pytest.raises(ConfigError, match=override.partition("=")[0]):
-        load_for_restore(None, [override, "plan.eta=7"])
+@pytest.mark.parametrize("override", ["gpu.backend=cuda", "node.name=a b"])
+def test_restore_needs_neither_a_backend_nor_a_name_of_the_node(override: str) -> None:
+    config, faults = load_for_restore(None, [override, "node.state_dir=/srv/state"])
+    assert (config.node.state_dir, config.gpu.backend) == ("/srv/state", "nvml")
+    assert len(faults) == 1
+
+
+@pytest.mark.parametrize("text", ["[node]\nstate_dir = 5\n", "node = 5\n"])
+def test_restore_rejects_a_wrong_state_directory(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="node"):
+        load_for_restore(write(tmp_path, text), ["plan.eta=7"])
 
 
 def test_the_defaults_have_no_fault() -> None:

@@ -1,5 +1,6 @@
 """However a verb is asked to stop, and whatever becomes of its terminal, its limits come back: with real processes."""
 
+import asyncio
 import os
 import pty
 import signal
@@ -10,6 +11,7 @@ from subprocess import Popen
 
 import pytest
 
+from controller.gpu.journal import Journal, JournalEntry
 from tests.live.conftest import Mosquitto, free_port, wait_until
 from tests.live.node import LiveNode, ended, fixture, wait_for
 from tests.live.nvml_stub.machine import StubMachine
@@ -216,3 +218,13 @@ def test_the_broker_of_up_ends_with_it_also_after_sigkill(node: LiveNode) -> Non
     wait_for(node, lambda: not Path(f"/proc/{broker}").exists())
     result = node.call("restore")
     assert (result.returncode, node.limit_w) == (0, PRIOR_W)
+
+
+def test_a_signal_in_the_first_moment_of_restore_leaves_no_limit(node: LiveNode) -> None:
+    entry = JournalEntry(prior_power_limit_w=PRIOR_W, written_power_limits_w=(180.0,), written_at_s=0.0)
+    asyncio.run(Journal.read(node.state_dir).record(node.machine.gpu().uuid, entry))
+    node.machine.gpu().set_requested_power_limit_w(180.0)
+    restore = node.verb("restore")
+    wait_for(node, lambda: handles_stops(restore))
+    assert ended(restore, signal.SIGHUP) == 0
+    assert node.limit_w == PRIOR_W

@@ -222,6 +222,17 @@ def test_restoring_an_empty_journal_ends_with_0(tmp_path: Path, capsys: pytest.C
     assert "plan.eta = 7" in shown.err
 
 
+def test_restore_with_a_file_that_cannot_be_read_claims_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("controller.config.default_state_dir", lambda: tmp_path / "default")
+    file = tmp_path / "controller.toml"
+    file.write_text('[node]\nstate_dir = "/srv/state"\n[bus\n')
+    assert main(["restore", "--config", str(file)]) == 2
+    assert f"{file} may name another node.state_dir than {tmp_path / 'default'}" in capsys.readouterr().err
+    assert main([*arguments("restore", tmp_path), "--config", str(file)]) == 0, "the directory is named beside it"
+
+
 def test_demo_options_out_of_bounds_end_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--duration-s", "1", "--seed", "-1"]) == 2
     shown = capsys.readouterr().err
