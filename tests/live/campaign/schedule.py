@@ -166,8 +166,8 @@ class LiveWorld:
             _pass(self._random.choice([0.0, 0.3, 1.0, 2.5]))
             self._end(child)
             self._finish()
-        except TimeoutError as error:
-            self.violations.append(str(error))
+        except (TimeoutError, subprocess.TimeoutExpired) as error:
+            self.violations.append(f"not in time: {str(error)[-60:]}")
         finally:
             self._close(child)
         return LiveOutcome(

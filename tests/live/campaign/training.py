@@ -1,6 +1,7 @@
 """A training of the campaign: it speaks for this very process, from a thread, at the pace of the stub's GPUs."""
 
 import os
+import pwd
 import threading
 import time
 from array import array
@@ -17,7 +18,8 @@ from tests.live.nvml_stub.machine import StubMachine
 
 FLUSH_S: Final = 0.25
 HEARTBEAT_S: Final = 1.0
-RUN: Final = RunKey("tester", "resnet50", "r1")
+RUN: Final = RunKey(pwd.getpwuid(os.geteuid()).pw_name, "resnet50", "r1")
+"""A process is taken for its user's only where the accounts agree."""
 
 
 class CampaignTraining:

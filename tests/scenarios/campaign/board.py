@@ -100,6 +100,7 @@ class Board:
         self.requested_power_limit_w = PRIOR_W
         self.not_ours_w = {PRIOR_W}
         self.highest_w = PRIOR_W
+        self._ever_w = {PRIOR_W}
         self.pids: frozenset[int] = frozenset()
         self.violations: list[str] = []
         self.n_writes = 0
@@ -159,6 +160,7 @@ class Board:
         self._integrate()
         self.requested_power_limit_w = power_limit_w
         self._readback_until_s = -math.inf
+        self._ever_w.add(power_limit_w)
         self._is_held = is_doubtful or self._n_under_way > 0
         if not self._is_held:
             self.not_ours_w = set()
@@ -166,18 +168,27 @@ class Board:
         self.not_ours_w.add(power_limit_w)
         self.highest_w = max(self.highest_w, power_limit_w)
 
-    def reload_driver(self, *, is_held: bool) -> None:
+    def accept_clamped(self) -> None:
+        """Take what it clamps for right: a process was killed whose disk could not be told what became of a write."""
+        if self.faults.clamp_w != (0.0, math.inf):
+            self.not_ours_w.add(self.requested_power_limit_w)
+
+    def reload_driver(self, *, is_held: bool, is_doubtful: bool) -> None:
         """Set the limit to its default and the counter to zero; while it is held, the prior limit stays the right one.
 
         Args:
             is_held: whether the journal has an entry; our limit may just be the prior one.
+            is_doubtful: a controller may hold it or not; what was right before is right, too.
         """
         highest_w, not_ours_w, is_held = self.highest_w, self.not_ours_w, is_held or self._is_held
-        self.set_externally(RANGE.default_power_limit_w)
+        self.set_externally(RANGE.default_power_limit_w, is_doubtful=is_doubtful)
         self.energy_j = 0.0
         if is_held:
             self._is_held, self.highest_w = True, highest_w
             self.not_ours_w = self.not_ours_w | not_ours_w
+        if is_held or is_doubtful:  # nobody may have seen what another writer has set just before
+            self.not_ours_w = self.not_ours_w | self._ever_w
+            self.highest_w = max(self.highest_w, *self._ever_w)
 
     def live_limit(self) -> LiveLimit:
         """Return the limit as a read shows it."""

@@ -6,6 +6,7 @@ any part of a schedule is a schedule, too.
 
 import asyncio
 import logging
+import math
 import random
 import shutil
 from pathlib import Path
@@ -206,6 +207,9 @@ class World:
         self.n_kills += 1
         process.kill()
         self._forget(process)
+        if self._disk.mode != "works":
+            for board in self.boards:
+                board.accept_clamped()
         left_dir, self.state_dir = self.state_dir, self._folder / f"state-{self.n_kills}"
         with self._disk.working():
             if left_dir.exists():
@@ -275,11 +279,11 @@ class World:
         faults = self.boards[board].faults
         match fault:
             case "late":
-                faults.late_s = 0.05 * 400**size
+                faults.late_s, faults.clamp_w = 0.05 * 400**size, (0.0, math.inf)
             case "late_readback":
                 faults.late_readback_s = 0.05 * 18**size  # what is later than a second is not waited for
             case "clamped":
-                faults.clamp_w = (100.0 + 80 * size, 300.0 - 80 * size)
+                faults.clamp_w, faults.late_s = (100.0 + 80 * size, 300.0 - 80 * size), 0.0
             case "ignored":
                 faults.n_ignored = float("inf") if size > 0.5 else 1 + round(10 * size)
             case "refused":
@@ -312,7 +316,9 @@ class World:
 
     async def reload_driver(self, board: int) -> None:
         """Load the driver anew."""
-        self.boards[board].reload_driver(is_held=self._entry(board) is not None)
+        # A controller may hold a limit without an entry: the prior one, which it has not had to write.
+        is_doubtful = self.process is not None and self._entry(board) is None
+        self.boards[board].reload_driver(is_held=self._entry(board) is not None, is_doubtful=is_doubtful)
 
     async def set_disk(self, mode: Mode) -> None:
         """Let the disk fail, or work again."""
@@ -339,6 +345,8 @@ class World:
             with self._disk.working():
                 entry = Journal.read(self.state_dir).entries.get(port.uuid)
             ours_w = (entry.prior_power_limit_w, *entry.written_power_limits_w) if entry else ()
+            if not port.board.is_stranded:  # the same limit once more does no harm
+                ours_w = (*ours_w, port.board.requested_power_limit_w)
             if not any(is_same_limit(power_limit_w, limit_w) for limit_w in ours_w):
                 self.violations.append(f"{port.uuid}: {power_limit_w:g} W written without a journal entry")
         if self._kill_at is not None and self._kill_at[0] == moment and self.process and port in self.process.ports:
