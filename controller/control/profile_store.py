@@ -14,6 +14,7 @@ beyond the last one it is 4 to 7 % from the nearest and 7 to 10 % extrapolated f
 import hashlib
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -28,9 +29,9 @@ from msgspec import Struct
 from controller.state_files import Content, FileWriter
 from policies.vocabulary.profile import SAME_POINT_W, PowerProfile, ProfilePoint
 
-VERSION: Final = 2
+VERSION: Final = 3
 MAX_PROFILES: Final = 256
-"""Of more than these the one that was saved longest ago is dropped. They are 2 MB, and read in 0.2 s."""
+"""Of more than these the oldest one of the user who has most is dropped. They are 2 MB, and read in 0.2 s."""
 LEAST_POINTS: Final = 3
 """A curve of fewer points has no shape."""
 _PLAUSIBLE: Final = (1e-6, 1e9)
@@ -48,6 +49,7 @@ class ProfileKey:
     """What a curve depends on.
 
     Attributes:
+        user: whose job it is: nobody's curve comes from somebody else's measurements.
         job: the name under which the training recurs.
         gpu_model: the model of its GPUs.
         n_gpus: how many of them it has on this node.
@@ -57,6 +59,7 @@ class ProfileKey:
         driver: the driver and its version; "" where it is not known.
     """
 
+    user: str
     job: str
     gpu_model: str
     n_gpus: int
@@ -116,7 +119,9 @@ class ProfileStore:
         curves = self._loaded()
         if key in curves:
             return StoredProfile(profile=curves[key][1], kind="exact", origin="measured before")
-        same_job = {other: profile for other, (_, profile) in curves.items() if other.job == key.job}
+        same_job = {
+            other: profile for other, (_, profile) in curves.items() if (other.user, other.job) == (key.user, key.job)
+        }
         similar = nearest_profile(key, same_job)
         return None if similar is None else StoredProfile(profile=similar.profile, kind="prior", origin=similar.origin)
 
@@ -127,7 +132,7 @@ class ProfileStore:
         curves[key] = path, profile
         changes: dict[Path, Content | None] = {path: partial(content_of, key, profile)}
         while len(curves) > MAX_PROFILES:
-            dropped, _ = curves.pop(next(iter(curves)))
+            dropped, _ = curves.pop(_oldest_of_who_has_most(curves))
             changes[dropped] = None
         self._writer.put(changes)
 
@@ -139,6 +144,12 @@ class ProfileStore:
         if self._curves is None:
             self._curves = read_all(self._folder)
         return self._curves
+
+
+def _oldest_of_who_has_most(curves: Curves) -> ProfileKey:
+    """Return whose turn it is to go: a user of many jobs drops nobody else's."""
+    n_curves = Counter(key.user for key in curves)
+    return next(key for key in curves if n_curves[key.user] == max(n_curves.values()))
 
 
 class _Head(Struct, frozen=True, kw_only=True):
@@ -222,7 +233,8 @@ def nearest_profile(key: ProfileKey, known: Mapping[ProfileKey, PowerProfile]) -
     similar = {
         other: profile
         for other, profile in known.items()
-        if (other.job, other.gpu_model) == (key.job, key.gpu_model) and len(profile.points) >= LEAST_POINTS
+        if (other.user, other.job, other.gpu_model) == (key.user, key.job, key.gpu_model)
+        and len(profile.points) >= LEAST_POINTS
     }
     if same := _nearest((other for other in similar if other.batch_size == key.batch_size), key):
         return SimilarProfile(_moved(similar[same], same, key), f"measured {_differently(same, key)}")

@@ -247,6 +247,7 @@ class RunLeader:
         reporter: RunReporter,
         other_nodes: OtherNodes,
     ) -> None:
+        self._user = run.user
         self._job = run.job
         self._energy = config.energy
         self._pause_s = config.profiler.pause_s
@@ -394,6 +395,7 @@ class RunLeader:
     def _key(self) -> ProfileKey:
         status = self._ranks.status
         return ProfileKey(
+            user=self._user,
             job=self._job,
             gpu_model=self._gpus.model,
             n_gpus=len(self._gpus.uuids),

@@ -114,7 +114,7 @@ async def test_a_node_without_a_gpu_is_not_ready() -> None:
 
 @pytest.mark.parametrize(
     ("hold", "note"),
-    [(Hold.FREE, ""), (Hold.HELD, ""), (Hold.YIELDED, "another writer"), (Hold.OBSERVING, "cannot be written")],
+    [(Hold.FREE, ""), (Hold.HELD, ""), (Hold.YIELDED, "another writer"), (Hold.OBSERVING, "is not written")],
 )
 async def test_a_gpu_that_answers_is_no_trouble_and_a_limit_that_is_left_alone_is_noted(hold: Hold, note: str) -> None:
     state = replace(STATE, hold=hold)

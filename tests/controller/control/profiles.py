@@ -10,6 +10,7 @@ from policies.vocabulary.profile import PowerProfile, ProfilePoint
 
 TIMEOUT_S = 10.0
 KEY = ProfileKey(
+    user="alice",
     job="resnet50",
     gpu_model="NVIDIA A40/48 Q",
     n_gpus=2,

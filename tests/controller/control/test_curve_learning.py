@@ -88,7 +88,7 @@ def test_confidence_intervals_tell_how_often_a_curve_was_measured() -> None:
     assert n_measurements_in(unknown) == 0
 
 
-KEY = ProfileKey(job="j", gpu_model="Fake 300", n_gpus=1, world_size=1, batch_size=64)
+KEY = ProfileKey(user="alice", job="j", gpu_model="Fake 300", n_gpus=1, world_size=1, batch_size=64)
 TOP_W = 300.0
 ITERATION_S = 0.05
 STALL_S = 0.15

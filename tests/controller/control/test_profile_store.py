@@ -92,7 +92,7 @@ def test_a_profile_of_too_few_points_is_no_prior(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('"version": 2', '"version": 3'),
+        ('"version": 3', '"version": 4'),
         ('"power_w": 190.0', '"power_w": -190.0'),
         ('"power_w": 190.0', '"power_w": "much"'),
         ('"power_limit_w": 200.0', '"power_limit_w": 300.0'),
@@ -158,6 +158,19 @@ def test_the_profile_that_was_saved_longest_ago_is_dropped_where_there_are_too_m
     assert [loaded(tmp_path, key) is not None for key in keys] == [True, False, True, True]
     kept(tmp_path, (keys[0], OTHER), (replace(KEY, job="job-5"), PROFILE))
     assert [loaded(tmp_path, key) is not None for key in keys] == [True, False, False, True]
+
+
+def test_a_user_of_many_jobs_drops_nobody_elses_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_store, "MAX_PROFILES", 3)
+    many = [replace(KEY, user="mallory", job=f"job-{n}") for n in range(4)]
+    kept(tmp_path, (KEY, PROFILE), *((key, PROFILE) for key in many))
+    assert [loaded(tmp_path, key) is not None for key in (KEY, *many)] == [True, False, False, True, True]
+
+
+def test_another_users_curve_of_a_job_of_that_name_is_no_hint(tmp_path: Path) -> None:
+    kept(tmp_path, (KEY, PROFILE))
+    assert loaded(tmp_path, replace(KEY, user="mallory")) is None
+    assert nearest_profile(replace(KEY, user="mallory"), {KEY: PROFILE}) is None
 
 
 def test_a_file_that_is_gone_does_not_affect_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -259,7 +272,14 @@ def test_a_writer_that_ends_is_followed_by_another(tmp_path: Path, monkeypatch: 
 
 
 BERT_KEY = ProfileKey(
-    job="bert", gpu_model="A40", n_gpus=2, world_size=2, batch_size=64, gpu_uuids=("GPU-1", "GPU-2"), driver="535"
+    user="alice",
+    job="bert",
+    gpu_model="A40",
+    n_gpus=2,
+    world_size=2,
+    batch_size=64,
+    gpu_uuids=("GPU-1", "GPU-2"),
+    driver="535",
 )
 LIMITS_W = (150.0, 200.0, 250.0, 300.0)
 

@@ -16,7 +16,7 @@ from policies.service.app import Served, run_service, store_url
 from policies.service.bus import trial_responder as answers
 from policies.service.bus.event_queue import GRACE_S
 from policies.service.config import HttpConfig, LearningConfig, PolicyConfig, StoreConfig
-from policies.service.errors import RequestError, StoreVersionError, UnknownJobError
+from policies.service.errors import RequestError, StoreUnavailableError, StoreVersionError, UnknownJobError
 from policies.service.records import Trial
 from policies.service.store.store import open_store
 from publishers.mqtt.bus_config import BusConfig
@@ -61,6 +61,8 @@ def config_of(bus_url: str, *, store: str = "", **learning: float) -> PolicyConf
 async def service(config: PolicyConfig, state_dir: Path, *, grace_s: float = GRACE_S) -> AsyncIterator[None]:
     """Run a service, until the end of the body; it may still be on its way to the broker when that begins."""
     stop, is_up = asyncio.Event(), asyncio.Event()
+    with suppress(StoreUnavailableError):  # a busy machine is slow to make the first tables
+        await trials_in(state_dir, config, timeout_s=30.0)
 
     def started(_: Served) -> None:
         is_up.set()
@@ -76,9 +78,9 @@ async def service(config: PolicyConfig, state_dir: Path, *, grace_s: float = GRA
             stop.set()
 
 
-async def trials_in(state_dir: Path, config: PolicyConfig, job: str = JOB) -> list[Trial]:
+async def trials_in(state_dir: Path, config: PolicyConfig, job: str = JOB, *, timeout_s: float = 5.0) -> list[Trial]:
     """Return what stands in the database, newest first."""
-    async with open_store(store_url(config, state_dir), timeout_s=5.0) as store:
+    async with open_store(store_url(config, state_dir), timeout_s=timeout_s) as store:
         try:
             return await Repositories(store, config.learning).jobs.trials(job_key(job), limit=1_000)
         except UnknownJobError:

@@ -298,6 +298,6 @@ assert os.waitpid(child, 0)[1] == 0
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
     assert (result.returncode, result.stdout) == (0, "")
-    assert [line.partition(":")[0] for line in result.stderr.splitlines()] == ["gridchase"] * 2, (
-        "no broker, the default"
-    )
+    lines = result.stderr.splitlines()  # the parent may end before it has found out that there is no broker
+    assert {line.partition(":")[0] for line in lines} == {"gridchase"}
+    assert 1 <= len(lines) <= 2
