@@ -1,4 +1,7 @@
-"""The stop signals: SIGINT, SIGTERM, SIGHUP (a terminal or an ssh session was closed) and SIGQUIT.
+"""The stop signals: SIGINT, SIGTERM, SIGHUP (a terminal or ssh session was closed), SIGQUIT, and others that end us.
+
+SIGXCPU comes when `ulimit -t` is used up, SIGUSR1 and SIGUSR2 from batch systems before a job's time is over.
+Unhandled, they end a process at once.
 
 All ask for an orderly stop, and only the first one counts. One that was ignored when the process started stays ignored:
 that is what `nohup` is for.
@@ -15,7 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import asyncio
 
-STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+STOP_SIGNALS: Final = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+)
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -52,8 +52,10 @@ def handles_stops(child: Popen[bytes]) -> bool:
     return all(int(caught.split()[1], 16) >> (number - 1) & 1 for number in STOP_SIGNALS)
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
-def test_a_hangup_or_quit_in_mid_sweep_gives_the_prior_limit_back(node: LiveNode, number: signal.Signals) -> None:
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU, signal.SIGUSR1])
+def test_a_signal_that_would_end_it_in_mid_sweep_gives_the_prior_limit_back(
+    node: LiveNode, number: signal.Signals
+) -> None:
     controller = node.controller()
     node.training(300.0)
     wait_for(node, lambda: holds_limit(node))
