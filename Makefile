@@ -31,8 +31,11 @@ sbom:
 	build/sbom/bin/python -m pip install --quiet --disable-pip-version-check pip-tools cyclonedx-bom
 	build/sbom/bin/pip-compile --quiet --upgrade --allow-unsafe --generate-hashes --strip-extras --extra all --no-header \
 		--no-emit-index-url --no-emit-trusted-host --no-emit-find-links -o deploy/constraints.txt pyproject.toml
+	# Not gridchase itself, which its extras name, with the path of this copy.
+	sed -i '/^# WARNING: pip install will require/d; /^# Consider using a hashable URL/d; /^gridchase @ /,+1d' deploy/constraints.txt
 	build/sbom/bin/cyclonedx-py requirements --output-reproducible -o build/sbom.json deploy/constraints.txt
-	$(PYTHON) -c 'import json; sbom = json.load(open("build/sbom.json")); [part.pop("externalReferences", 0) for part in sbom["components"]]; json.dump(sbom, open("deploy/sbom.cdx.json", "w"), indent=1)'
+	# Without links, which name hosts and change with them.
+	$(PYTHON) -c 'import json; bare = lambda part: {key: bare(value) for key, value in part.items() if key != "externalReferences"} if isinstance(part, dict) else [bare(each) for each in part] if isinstance(part, list) else part; json.dump(bare(json.load(open("build/sbom.json"))), open("deploy/sbom.cdx.json", "w"), indent=1)'
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
