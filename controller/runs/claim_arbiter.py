@@ -62,6 +62,7 @@ class ClaimArbiter:
         runs: the runs, by their keys; they are added and removed by the owner.
         processes: the processes of this machine.
         trusts_bus: whether a claim is believed where the driver's list cannot be seen.
+        knows_users: whether the broker asks for passwords, so that the user in a topic is who speaks.
         clock: the node's clock.
         grant: gives a GPU to a run, which may have it already.
         refuse: is called once for each reason for which a rank of a run does not get its GPUs.
@@ -78,6 +79,7 @@ class ClaimArbiter:
         *,
         processes: ProcessTable,
         trusts_bus: bool,
+        knows_users: bool,
         clock: Clock,
         grant: Grant,
         refuse: Refuse,
@@ -88,6 +90,7 @@ class ClaimArbiter:
         self._runs = runs
         self._processes = processes
         self._trusts_bus = trusts_bus
+        self._knows_users = knows_users
         self._clock = clock
         self._on_grant, self._on_refusal, self._on_process = grant, refuse, hear
         self._boards: dict[str, BoardProcesses | None] = {}
@@ -170,7 +173,9 @@ class ClaimArbiter:
             of_run = self._claims.get(key)
             if of_run is None:  # it has ended meanwhile
                 continue
-            claimant = _claimant(key, self._runs[key], await self._processes.uid_of(key.user))
+            # Whoever may take any name on the bus proves nothing by the name of an account.
+            uid = await self._processes.uid_of(key.user) if self._knows_users else None
+            claimant = _claimant(key, self._runs[key], uid)
             verdicts = {each: judge(claimant, board) for each, board in self._boards.items()}
             for number, claim in list(of_run.ranks.items()):
                 if self._concerns(claim, uuid, key):

@@ -5,7 +5,7 @@ and what `/proc` says of each of them:
 
 - a process that bears marks (`process_identity.py`), or has an ancestor that does, is of those runs alone;
 - one without is of the run if the run names its process id, in the same pid namespace, and its account is that of the
-  run's user; where the run's user is no account of this machine, that is doubtful;
+  run's user; that is doubtful where the user is no account of this machine, or the broker asks nobody who they are;
 - any other process of another user or container is another tenant: a limit would affect both.
 """
 
@@ -26,7 +26,7 @@ class Claimant:
     Attributes:
         mark: what its processes bear.
         processes: the process ids that its ranks name, each with the pid namespace, or None where they do not say.
-        uid: the local account that has the name of the run's user; None where there is none.
+        uid: the local account of the run's user; None where there is none, or anybody may take any name on the bus.
     """
 
     mark: str
@@ -85,7 +85,7 @@ def _judge_own(own: Sequence[Lineage], board: BoardProcesses, *, is_sure: bool) 
         return Verdict("shared", f"{who} of another tenant computes on this GPU, too: a limit would affect both")
     pid = own[0][0].pid
     if not is_sure:
-        why = "bears no mark of the run, and the run's user is no account of this machine"
+        why = "bears no mark of the run, and that its user is who they say, and has this account, is not known"
         return Verdict("doubtful", f"process {pid} {why}")
     if hidden := _hidden(board):
         return Verdict("unseen", f"whose process {hidden[0]} on this GPU is cannot be seen from here")

@@ -78,6 +78,7 @@ class Router:
             self.runs,
             processes=processes,
             trusts_bus=config.gpu.trust_bus,
+            knows_users=bool(config.bus.username),
             clock=clock,
             grant=self._grant,
             refuse=self._refuse,

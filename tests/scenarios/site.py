@@ -67,7 +67,10 @@ class Site:
         self.backend = FakeBackend(self.gpus)
         self.processes = FakeProcessTable()
         self.providers = list(providers) or [ConstantProvider(1.0, kind="energy", unit="1")]
-        fixed = ("gpu.backend=simulation", "http.port=-1", f"node.name={NODE}", f"node.state_dir={state_dir}")
+        fixed = (
+            *("gpu.backend=simulation", "http.port=-1", f"node.name={NODE}", f"node.state_dir={state_dir}"),
+            "bus.username=node",  # a site, whose broker knows its users
+        )
         quick = ("profiler.settle_s=20", "profiler.window_s=100", "profiler.block_s=40", "profiler.n_blocks=0")
         self.config = load_config(None, [*fixed, *quick, *overrides])
 

@@ -59,6 +59,16 @@ async def test_an_invented_process_gets_no_limit_and_is_told_after_a_minute(tmp_
     assert site.energies("forgery", "forged")[-1].n_gpus == 0, "nor does it see what the GPU draws"
 
 
+async def test_where_anybody_may_take_any_name_an_account_proves_nothing(tmp_path: Path) -> None:
+    gpu = prior_gpu()
+    gpu.pids = frozenset({815})  # somebody's, who does not publish, but whose process and account anybody can look up
+    site = Site(tmp_path, [gpu], *QUICK, "bus.username=")
+    async with site.controlled():
+        await forger(site, pid=815).train(300)
+    assert codes(site, "forgery", "forged") == ["heard", "claim_unproven"]
+    assert gpu.history == []
+
+
 async def test_a_forged_claim_that_comes_first_does_not_shut_the_owner_out(tmp_path: Path) -> None:
     gpu = prior_gpu()
     gpu.pids = frozenset()

@@ -43,7 +43,9 @@ class RouterBench:
         }
         self.router = Router(
             self.workers,
-            config=load_config(None, [f"node.name={NODE}", f"node.state_dir={state_dir}", "gpu.trust_bus=true"]),
+            config=load_config(
+                None, [f"node.name={NODE}", f"node.state_dir={state_dir}", "gpu.trust_bus=true", "bus.username=node"]
+            ),
             boot_id=BOOT_ID,
             bus=self.bus,
             clock=self.clock,
