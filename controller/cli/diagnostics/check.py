@@ -5,6 +5,7 @@ import asyncio
 import os
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,7 @@ from controller.config import Config, SignalConfig, load_config
 from controller.errors import BackendError, ConfigError, GpuError, JournalError
 from controller.gpu.journal import Journal
 from controller.gpu.node_lock import lock_holders
+from controller.gpu.processes import ProcFileSystem
 from controller.http import NO_GPU
 from controller.ports import Gpu
 from policies.providers.base import (
@@ -111,9 +113,12 @@ async def _check(config: Config) -> tuple[list[GpuCheck], list[Finding]]:
     backend = backend_of(config, SystemClock())
     gpus: list[GpuCheck] = []
     try:
-        gpus = [await _check_gpu(gpu, config) for gpu in await backend.open()]
+        opened = await backend.open()
+        gpus = [await _check_gpu(gpu, config) for gpu in opened]
         faults = [f"a GPU is left out: {error}" for error in backend.faults] + ([] if gpus else [NO_GPU])
         findings.append(Finding(what="driver", found=backend.driver, fault="\n".join(faults)))
+        if config.gpu.backend == "nvml":
+            findings.append(await _check_processes(opened, config))
         await backend.close()
     except BackendError as error:
         findings.append(Finding(what="driver", found="none", fault=str(error)))
@@ -150,6 +155,23 @@ async def _check_gpu(gpu: Gpu, config: Config) -> GpuCheck:
     except GpuError as error:
         result.faults.append(str(error))
     return result
+
+
+async def _check_processes(gpus: Sequence[Gpu], config: Config) -> Finding:
+    """Check whether it can be seen who computes on the GPUs: where it cannot, no limit is set for a claim."""
+    found, remedy = "who computes on the GPUs can be seen", "set gpu.trust_bus if only you may publish"
+    if config.gpu.trust_bus:
+        return Finding(what="processes", found="not needed: gpu.trust_bus is set")
+    if not ProcFileSystem().sees_all:
+        why = "this pid namespace hides the processes of others (hostPID: true, --pid=host)"
+        return Finding(what="processes", found="hidden", fault=f"{why}: GPUs are only measured; or {remedy}")
+    hidden = []
+    for gpu in gpus:
+        with suppress(GpuError):  # told of the GPU already
+            if await gpu.read_processes() is None:
+                hidden.append(gpu.uuid)
+    fault = f"the driver does not list the processes of {', '.join(hidden)}: only measured; {remedy}" if hidden else ""
+    return Finding(what="processes", found="hidden" if hidden else found, fault=fault)
 
 
 async def _check_bus(config: Config) -> list[Finding]:

@@ -95,3 +95,18 @@ def test_a_process_that_keeps_a_gpu_from_the_controller_is_named(
     assert "which is not gridchase" in fault
     free = check("gpu.backend=nvml", backend=FakeBackend([gpu]))
     assert found(free, "locks") == {"what": "locks", "found": "free", "fault": ""}
+
+
+def test_a_driver_that_hides_who_computes_is_told_with_what_follows(
+    check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, hidden = FakeGpu(), FakeGpu("GPU-fake-1", index=1)
+    seen.pids, hidden.pids = frozenset({1}), None
+    backend = FakeBackend([seen, hidden])
+    monkeypatch.setattr("controller.gpu.processes.ProcFileSystem.sees_all", True)
+    fault = found(check("gpu.backend=nvml", backend=backend), "processes")["fault"]
+    assert fault.startswith("the driver does not list the processes of GPU-fake-1: only measured; set gpu.trust_bus")
+    monkeypatch.setattr("controller.gpu.processes.ProcFileSystem.sees_all", False)
+    assert "hostPID: true" in found(check("gpu.backend=nvml", backend=backend), "processes")["fault"]
+    trusted = check("gpu.backend=nvml", "gpu.trust_bus=true", backend=backend)
+    assert found(trusted, "processes")["fault"] == ""
