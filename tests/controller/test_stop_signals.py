@@ -25,6 +25,8 @@ def former_handlers() -> Iterator[None]:
     """Leave this process as it was."""
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     yield
+    for number in STOP_SIGNALS:  # an ignored one would stay ignored
+        signal.signal(number, signal.SIG_DFL)
     handle_stop_signals()
     with suppress(KeyboardInterrupt):
         default_stop_signals()  # forgets what was received
