@@ -219,10 +219,10 @@ class _Restore:
 
 
 async def _struck(gpu: Gpu, journal: Journal, result: RestoreResult) -> RestoreResult:
-    """Strike the entry of a GPU; where the disk refuses, say so: what is left there is harmless."""
+    """Strike the entry of a GPU; where the disk refuses, say so: it is struck once the disk takes it."""
     try:
         await journal.forget(gpu.uuid)
     except JournalError as error:
-        fault = f"{error}; its entry stays in the journal, and is harmless"
+        fault = f"{error}; its entry stays in the journal until that can be written"
         return replace(result, detail=f"{result.detail}; {fault}", journal_fault=fault)
     return result

@@ -9,6 +9,7 @@ import argparse
 import os
 import platform
 import secrets
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -176,6 +177,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.repeat is not None:
         run_campaign(options.repeat, PART, lambda _: None)
         return 0
+    # Under nohup the controllers would inherit that SIGHUP is ignored; a handler does not survive exec.
+    signal.signal(signal.SIGHUP, lambda *_: None)
     print(f"seed {options.seed}", flush=True)
     with shown() as progress:
         if options.repeat_real is not None:
