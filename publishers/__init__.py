@@ -1,9 +1,4 @@
-"""The training side's API: one line around the training loop; it needs no privilege.
-
-from publishers import publish_iterations
-for batch in publish_iterations(loader, job="resnet50"):
-    ...
-"""
+"""What travels on the bus, and the training side; training code imports its names from `gridchase`."""
 
 from publishers.training.publisher import Publisher, publish_iterations
 

@@ -10,7 +10,7 @@ import grimp
 import pytest
 
 ROOT: Final = Path(__file__).parents[1]
-PACKAGES: Final = ("publishers", "policies", "controller")
+PACKAGES: Final = ("publishers", "gridchase", "policies", "controller")
 MAX_LINES: Final = 500
 MAX_FUNCTION_LINES: Final = 60
 MAX_TEST_NAME: Final = 79

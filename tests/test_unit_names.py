@@ -1,4 +1,4 @@
-"""Every float says its unit: parameters, fields and functions of controller, policies and publishers."""
+"""Every float says its unit: parameters, fields and functions of all our packages."""
 
 import ast
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 import controller
+import gridchase
 import policies
 import publishers
 
@@ -154,7 +155,7 @@ def faults_of(source: str, file: str) -> list[str]:
 
 SOURCES: Final = [
     (f"{package.__name__}/{path.relative_to(folder).as_posix()}", path)
-    for package in (controller, policies, publishers)
+    for package in (controller, gridchase, policies, publishers)
     for folder in [Path(str(package.__file__)).parent]
     for path in sorted(folder.rglob("*.py"))
 ]

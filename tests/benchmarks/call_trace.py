@@ -38,7 +38,7 @@ from tests.policies.service.memory_store import final_energy, trial_request
 from tests.scenarios.site import Site, Training, prior_gpu
 
 ROOT = Path(__file__).parents[2]
-OURS = tuple(str(ROOT / package) + "/" for package in ("controller", "policies", "publishers"))
+OURS = tuple(str(ROOT / package) + "/" for package in ("controller", "gridchase", "policies", "publishers"))
 SETTLED_S = 6 * 3_600.0
 TICK_S = 5.0
 N_ITERATIONS = 6

@@ -1,0 +1,37 @@
+"""The public API of the training side: one line around the training loop; it needs no privilege.
+
+from gridchase import publish_iterations
+for batch in publish_iterations(loader, job="resnet50"):
+    ...
+
+Each name is imported when it is first used: `import gridchase` costs nothing, and what needs a framework may be absent.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from publishers.training.publisher import PublishedIterable, Publisher, publish_iterations
+
+__all__ = ["PublishedIterable", "Publisher", "publish_iterations"]
+
+_MODULES: Final = {
+    "PublishedIterable": "publishers.training.publisher",
+    "Publisher": "publishers.training.publisher",
+    "publish_iterations": "publishers.training.publisher",
+}
+"""The module of each public name."""
+
+if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+
+    def __getattr__(name: str) -> object:
+        """Import a public name."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names, imported or not."""
+    return sorted({*globals(), *__all__})
