@@ -1,4 +1,4 @@
-"""The console script `gridchase`, and `python -m controller`."""
+"""The verbs of the controller: called by the console script `gridchase`, and as `python -m controller`."""
 
 import sys
 
@@ -6,7 +6,7 @@ from controller.stop_signals import handle_stop_signals, ignore_stop_signals, is
 
 
 def main() -> int:
-    """Run `gridchase`; where only the training side is installed, say what is missing."""
+    """Run `gridchase`; where the libraries of the controller are not installed, say what is missing."""
     try:
         handle_stop_signals()  # before anything else: what is imported takes its time
         return _main()
@@ -21,12 +21,10 @@ def _main() -> int:
         options = parse()  # imports what the verb needs
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package in {"", "controller", "policies", "publishers"}:
+        if package in {"", "controller", "gridchase", "policies", "publishers"}:
             raise
         print(  # noqa: T201 — the command line speaks
-            f"gridchase: {package} is not installed; this is the training side alone: "
-            "pip install 'gridchase[controller]'",
-            file=sys.stderr,
+            f"gridchase: {package} is not installed: pip install 'gridchase[controller]'", file=sys.stderr
         )
         return 2
     if is_stop_requested() and not options.defers_stops:  # before it could do anything

@@ -13,13 +13,13 @@ from msgspec import Struct
 
 from controller import config
 from controller.accounting import ranks
-from controller.cli.main import _parser
 from controller.control import profile_store
 from controller.gpu import journal, power_limiter
 from controller.gpu.node_lock import RUN_DIR
 from controller.runs import run
 from controller.signal import feed as signal_feed
 from controller.signal import grid_message as signal_news
+from gridchase.cli.verb import command_line
 from policies.forecasting import MAX_LAG_S
 from policies.planning import required_rate, signal_outlook
 from policies.profiling import drift, measurement, prior_curve, settings, sweep
@@ -185,7 +185,7 @@ def test_every_metric_that_is_mentioned_is_served() -> None:
 
 def test_the_unit_file_starts_the_controller_and_gives_back_what_a_killed_one_left() -> None:
     options = _unit_options()
-    start, stop = (_parser().parse_args(shlex.split(options[key][0])[1:]) for key in ("ExecStart", "ExecStopPost"))
+    start, stop = (command_line().parse_args(shlex.split(options[key][0])[1:]) for key in ("ExecStart", "ExecStopPost"))
     assert start.config == stop.config == Path("/etc/gridchase/controller.toml")
     assert (shlex.split(options["ExecStart"][0])[1], shlex.split(options["ExecStopPost"][0])[1]) == (
         "controller",
@@ -253,7 +253,7 @@ def _commands(text: str) -> Iterator[list[str]]:
 def _exit_code(arguments: list[str]) -> int:
     """Return how the command line ends over these arguments: 0 where it understands them."""
     try:
-        _parser().parse_args(arguments)
+        command_line().parse_args(arguments)
     except SystemExit as end:
         return int(end.code or 0)
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli.main import _parser
+from gridchase.cli.verb import command_line
 from policies.service.bus.trial_responder import TIMEOUT_S
 from policies.service.config import LearningConfig
 from policies.service.records import TrialState
@@ -31,7 +31,7 @@ def options() -> dict[str, list[str]]:
 
 def test_the_unit_file_starts_the_service_as_a_user_without_privilege() -> None:
     unit = options()
-    start = _parser().parse_args(shlex.split(unit["ExecStart"][0])[1:])
+    start = command_line().parse_args(shlex.split(unit["ExecStart"][0])[1:])
     assert start.config == Path("/etc/gridchase/policy.toml")
     assert start.state_dir == Path("/var/lib") / unit["StateDirectory"][0]
     assert unit["User"] == unit["Group"] == ["gridchase-policy"]

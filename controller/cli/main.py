@@ -11,12 +11,12 @@ import resource
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from controller.cli.lasting_output import lasting_output
-from controller.cli.verb import VERSION, Verb
 from controller.errors import ConfigError, ControllerError, JournalError, NodeLockedError, leaf_errors
 from controller.stop_signals import default_stop_signals
+from gridchase.cli.verb import command_line
 from policies.service.errors import PolicyError, RequestError
 from publishers.errors import BrokerError
 from publishers.shared.log_lines import line_handler
@@ -26,42 +26,6 @@ EXPECTED = (ControllerError, BrokerError, PolicyError)
 WRONG = (ConfigError, JournalError, NodeLockedError, RequestError)
 """Errors that end with 2: the request is wrong, or not allowed now."""
 MAX_OPEN_FILES: Final = 16_384
-EPILOG = "Try `gridchase demo` first: it needs no GPU, no broker and no configuration."
-
-
-class _Entry(NamedTuple):
-    name: str
-    module: str
-    what: str
-    description: str = ""
-
-
-_VERBS: Final = (
-    _Entry(
-        "demo",
-        "demo",
-        "a day in a minute, or a job that learns its batch size, on a simulated GPU",
-        "a day of a real grid in a minute; with --recurrences, a recurring job that learns its batch size. Only the GPU"
-        " is simulated, from measured curves and runs; bus and policies are real",
-    ),
-    _Entry("up", "up", "broker, controller and policy service in one process, for a single GPU machine"),
-    _Entry("controller", "run", "run the controller of this node"),
-    _Entry(
-        "policy",
-        "policy.main",
-        "run the policy service, which learns batch sizes of recurring jobs, or show what it has learned",
-    ),
-    _Entry("broker", "broker", "run only a broker: mosquitto if it is installed, else the built-in one"),
-    _Entry("check", "diagnostics.check", "check GPUs, broker, signal and permissions; changes nothing"),
-    _Entry(
-        "doctor",
-        "diagnostics.doctor",
-        "check what a training in this environment would use, and whether its messages arrive",
-    ),
-    _Entry("signal", "signal", "show the grid signal: series, forecast with its interval, source, age, errors"),
-    _Entry("replay", "replay.main", "evaluate policies on files: forecasts, batch sizes, power limits, profiles"),
-    _Entry("restore", "restore", "restore every power limit that a killed controller left behind"),
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,7 +40,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         SystemExit: the arguments ask for help or the version (0), or are invalid (2).
         ModuleNotFoundError: only the training side is installed.
     """
-    return _parser().parse_args(arguments)
+    return command_line().parse_args(arguments)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -129,18 +93,3 @@ def _print_errors(errors: Sequence[BaseException]) -> int:
         for line in str(error).splitlines():
             print(f"gridchase: {printable(line)}", file=sys.stderr)
     return 2 if all(isinstance(error, WRONG) for error in errors) else 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gridchase", description="Power control for GPU training.", epilog=EPILOG)
-    parser.add_argument("--version", action="version", version=f"gridchase {VERSION}")
-    levels = parser.add_argument_group("logging")
-    levels.add_argument(
-        "--log-level", choices=("debug", "info", "warning", "error"), help="default: info; demo: warning"
-    )
-    parser.set_defaults(default_log_level="info", outlives_terminal=False, defers_stops=False)
-    verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Verb)
-    for entry in _VERBS:
-        description = f"gridchase {entry.name}: {entry.description or entry.what}."
-        verbs.add_parser(entry.name, module=entry.module, help=entry.what, description=description)
-    return parser

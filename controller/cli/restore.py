@@ -5,7 +5,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from controller.cli.verb import add_configuration
+from controller.cli.configuration import add_configuration
 from controller.cli.wiring import backend_of
 from controller.clock import SystemClock
 from controller.config import Config, is_state_dir_known, load_for_restore

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from controller.app import run_controller
 from controller.cli import restore
+from controller.cli.configuration import add_configuration
 from controller.cli.output import config_line
-from controller.cli.verb import add_configuration
 from controller.cli.wiring import opened_node
 from controller.config import Config, load_config
 from controller.errors import ConfigError, ControllerError

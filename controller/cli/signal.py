@@ -12,8 +12,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from controller.cli.configuration import add_configuration
 from controller.cli.output import Terminal, print_json, shown, terminal_plot
-from controller.cli.verb import add_configuration
 from controller.cli.wiring import opened_sources, opened_store
 from controller.clock import SystemClock
 from controller.config import Config, load_config

@@ -12,13 +12,14 @@ import msgspec
 
 from controller.app import run_controller
 from controller.cli.broker import wait_for_broker_end
+from controller.cli.configuration import add_configuration
 from controller.cli.policy.config import load_policy_config, policy_state_dir
 from controller.cli.run import run_until_stopped
-from controller.cli.verb import VERSION, add_configuration
 from controller.cli.wiring import opened_node
 from controller.config import Config, load_config
 from controller.errors import ConfigError
 from controller.stop_signals import stopped_by_signals
+from gridchase.cli.verb import VERSION
 from policies.service.app import Served, run_service
 from policies.service.config import PolicyConfig
 from policies.service.errors import PolicyError

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 
 from controller.app import NodeContext
-from controller.cli.verb import VERSION
 from controller.clock import Clock, SystemClock
 from controller.config import Config, SignalConfig
 from controller.errors import ConfigError
@@ -15,6 +14,7 @@ from controller.gpu.nvml import NvmlBackend
 from controller.gpu.simulation.backend import default_simulation
 from controller.ports import Backend
 from controller.signal.history_store import HistoryStore
+from gridchase.cli.verb import VERSION
 from policies.providers.base import Provider
 from policies.providers.catalogue import CATALOGUE, Source, SourcesError, open_sources
 from policies.providers.sources.constant import ConstantProvider

@@ -19,8 +19,8 @@ from typing import Final
 
 import numpy as np
 
-from controller.cli.verb import VERSION
 from controller.demo.recurrences.trace_files import read_workloads
+from gridchase.cli.verb import VERSION
 from policies.replay.batch_size.evaluation import (
     BatchSizeEvaluation,
     Conditions,

@@ -8,7 +8,6 @@ import tempfile
 import time
 
 from controller.app import NodeContext, run_controller
-from controller.cli.verb import VERSION
 from controller.cli.wiring import bus_of
 from controller.clock import SystemClock
 from controller.config import Config, load_config
@@ -16,6 +15,7 @@ from controller.gpu.simulation.backend import SimulatedBackend, SimulatedGpu, de
 from controller.gpu.simulation.event_log import ProcessAttached
 from controller.runs import quotas
 from controller.stop_signals import stopped_by_signals
+from gridchase.cli.verb import VERSION
 from policies.providers.catalogue import Source
 from policies.providers.sources.constant import ConstantProvider
 from publishers.shared.boot_id import read_boot_id

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from controller.cli.verb import VERSION
+from gridchase.cli.verb import VERSION
 from policies.forecasting import ForecasterState, advance
 from policies.forecasting.climatology import fit_climatologies
 from policies.forecasting.evaluation import (

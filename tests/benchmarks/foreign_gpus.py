@@ -25,7 +25,7 @@ from pathlib import Path
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
-from controller.cli.verb import VERSION
+from gridchase.cli.verb import VERSION
 from publishers.messages.codec import encode
 from publishers.messages.reports import GpuEnergy
 from publishers.messages.topics import RunKey, Topics

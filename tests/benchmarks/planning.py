@@ -25,7 +25,7 @@ from controller.cli.replay.plan_inputs import (
     scenario_of,
 )
 from controller.cli.replay.processes import replay_each
-from controller.cli.verb import VERSION
+from gridchase.cli.verb import VERSION
 from policies.planning import Progress, SlowdownObjective, SwitchingRules, choose_power_limit
 from policies.replay.power_limit.evaluation import (
     POLICIES,

@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 from sqlalchemy import create_engine
 
-from controller.cli.verb import VERSION
+from gridchase.cli.verb import VERSION
 from policies.service.config import HttpConfig, PolicyConfig, StoreConfig
 from policies.service.records import Job, Result, Trial
 from policies.service.store import queries

@@ -23,9 +23,9 @@ from typing import Any, Final
 import numpy as np
 
 from controller.cli.replay.processes import replay_each
-from controller.cli.verb import VERSION
 from controller.demo.recurrences.trace_files import read_power
 from controller.gpu.simulation.measured_curve import load_curve
+from gridchase.cli.verb import VERSION
 from policies.replay.profiling.curves import GRID_W, TrueCurve, true_curves
 from policies.replay.profiling.evaluation import (
     ProfilingEvaluation,

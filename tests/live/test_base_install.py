@@ -1,31 +1,100 @@
-"""The command line where only the training side is installed."""
+"""The command line where only the training side is installed, and where `controller` is somebody else's."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.live
-WITHOUT = "import sys; sys.modules[{package!r}] = None; from controller.__main__ import main; sys.exit(main())"
+ROOT = Path(__file__).parents[2]
+WITHOUT = "import sys; sys.modules[{package!r}] = None; from gridchase.__main__ import main; sys.exit(main())"
+SOMEBODY_ELSES = "raise SystemExit('this is the code of a user')\n"
 
 
-@pytest.mark.parametrize("package", ["rich", "aiohttp", "numpy"])
-def test_gridchase_says_what_is_missing_and_how_to_get_it(package: str) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", WITHOUT.format(package=package), "check"],
+def gridchase(*arguments: str, without: str = "", path: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run `gridchase` without a package, or with a folder that comes before all others."""
+    program = ("-c", WITHOUT.format(package=without)) if without else ("-m", "gridchase")
+    return subprocess.run(
+        [sys.executable, *program, *arguments],
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
+        cwd=ROOT,
+        env={"PYTHONPATH": f"{path}:{ROOT}" if path else str(ROOT), "PYTHONSAFEPATH": "1"},
     )
+
+
+@pytest.fixture(params=["controller.py", "controller/__init__.py", "policies.py"])
+def users_own(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return a folder with a module of the user's that has one of our names, and must not be run."""
+    module = tmp_path / request.param
+    module.parent.mkdir(exist_ok=True)
+    module.write_text(SOMEBODY_ELSES)
+    return tmp_path
+
+
+@pytest.mark.parametrize("package", ["rich", "aiohttp", "numpy"])
+def test_gridchase_says_what_is_missing_and_how_to_get_it(package: str) -> None:
+    result = gridchase("check", without=package)
     assert result.returncode == 2
     assert f"{package} is not installed" in result.stderr
     assert "pip install 'gridchase[controller]'" in result.stderr
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("verb", ["up", "controller", "demo", "replay"])
+def test_without_the_controller_its_verbs_say_how_to_get_it(verb: str) -> None:
+    result = gridchase(verb, "--some-option", without="controller")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"gridchase {verb}: this is the training side alone: pip install 'gridchase[controller]'\n"
+    )
+
+
+def test_without_the_controller_the_help_names_every_verb() -> None:
+    result = gridchase("--help", without="controller")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert {"doctor", "controller", "demo"} <= set(result.stdout.split())
+
+
+def test_doctor_runs_no_code_of_a_user_whose_module_has_our_name(users_own: Path) -> None:
+    result = gridchase("doctor", "--job", "j", "--broker", "mqtt://127.0.0.1:9", path=users_own)
+    assert result.returncode == 1
+    assert "nothing listens at 127.0.0.1:9" in result.stdout
+    assert not result.stderr
+
+
+def test_the_training_side_runs_no_code_of_a_user_whose_module_has_our_name(users_own: Path) -> None:
+    script = "from gridchase import publish_iterations; print(*publish_iterations(range(3), job='j'))"
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={"PYTHONPATH": f"{users_own}:{ROOT}", "GRIDCHASE_BROKER": "mqtt://127.0.0.1:9"},
+    )
+    assert (result.returncode, result.stdout) == (0, "0 1 2\n")
+
+
+@pytest.mark.parametrize("module", ["controller.py", "controller/__init__.py"])
+def test_another_package_called_controller_is_told_and_not_run(module: str, tmp_path: Path) -> None:
+    (tmp_path / module).parent.mkdir(exist_ok=True)
+    (tmp_path / module).write_text(SOMEBODY_ELSES)
+    result = gridchase("up", path=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert f"the package `controller` here is another one, {tmp_path / module}" in result.stderr
+    assert "pip install 'gridchase[controller]'" in result.stderr
+
+
 def test_the_training_side_imports_the_base_install_alone() -> None:
     heavy = ("asyncio", "html", "numpy", "aiohttp", "aiomqtt", "amqtt", "pynvml", "rich", "controller", "policies")
-    script = f"import sys, publishers; print([name for name in {heavy!r} if name in sys.modules])"
+    script = f"""
+import sys
+from gridchase import publish_iterations
+print([name for name in {heavy!r} if name in sys.modules])
+"""
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout == "[]\n"

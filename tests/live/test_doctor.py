@@ -16,9 +16,9 @@ from tests.live.nvml_stub.machine import StubMachine
 pytestmark = pytest.mark.live
 TRAINING_SIDE_ALONE = """
 import sys
-for package in ("aiohttp", "aiomqtt", "amqtt", "numpy", "prometheus_client", "pynvml", "rich", "sqlalchemy"):
+for package in "controller policies aiohttp aiomqtt amqtt numpy prometheus_client pynvml rich sqlalchemy".split():
     sys.modules[package] = None
-from controller.__main__ import main
+from gridchase.__main__ import main
 sys.exit(main())
 """
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 from controller.cli.output import config_line
 from controller.cli.policy import jobs as policy_jobs
 from controller.cli.policy.config import load_policy_config, policy_state_dir
-from controller.cli.verb import VERSION
 from controller.errors import ConfigError, ControllerError
 from controller.stop_signals import stopped_by_signals
+from gridchase.cli.verb import VERSION
 from policies.service.app import run_service
 from policies.service.config import PolicyConfig
 from policies.service.http import own_token
 from publishers.shared.files.private_dir import UnsafeDirectoryError, make_private_dir
 
 if TYPE_CHECKING:
-    from controller.cli.verb import Verbs
+    from gridchase.cli.verb import Verbs
 
 EPILOG = """\
 Without WHAT it serves until a stop signal: on the bus and over HTTP. The database is SQLite in the

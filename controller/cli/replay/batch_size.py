@@ -31,7 +31,7 @@ from policies.replay.batch_size.evaluation import (
 from policies.replay.batch_size.workload import Workload
 
 if TYPE_CHECKING:
-    from controller.cli.verb import Verbs
+    from gridchase.cli.verb import Verbs
 
 DEFAULT_NOISE: Final = 0.25
 LEARNERS: Final = {

@@ -21,7 +21,7 @@ from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, HOUR_S
 
 if TYPE_CHECKING:
-    from controller.cli.verb import Verbs
+    from gridchase.cli.verb import Verbs
 
 MIN_STEP_S: Final = 300.0
 MAX_STEP_S: Final = HOUR_S

@@ -40,7 +40,7 @@ from policies.replay.power_limit.scenario import RunSpec, Scenario
 from policies.vocabulary.units import HOUR_S
 
 if TYPE_CHECKING:
-    from controller.cli.verb import Verbs
+    from gridchase.cli.verb import Verbs
 
 MAX_STARTS: Final = 10_000
 MIN_HOURS: Final = 0.1

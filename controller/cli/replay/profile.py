@@ -37,7 +37,7 @@ from policies.replay.profiling.noise import LEVELS, NoiseName
 from policies.replay.profiling.policies import POLICIES, PolicyName
 
 if TYPE_CHECKING:
-    from controller.cli.verb import Verbs
+    from gridchase.cli.verb import Verbs
 
 SOME: Final = 5
 """How many names are shown where there are many."""

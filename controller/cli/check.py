@@ -12,18 +12,8 @@ from typing import Final
 
 import msgspec
 
-from controller.cli.diagnostics.bus_routes import (
-    NODE,
-    PROBE_JOB,
-    TRAINING,
-    faults_of,
-    leaf_of,
-    node_routes,
-    probing,
-    training_routes,
-)
+from controller.cli.configuration import add_configuration
 from controller.cli.output import Terminal, print_json, shown
-from controller.cli.verb import add_configuration
 from controller.cli.wiring import backend_of, losses_of, opened_sources, read_password
 from controller.clock import SystemClock
 from controller.config import Config, SignalConfig, load_config
@@ -33,6 +23,16 @@ from controller.gpu.node_lock import lock_holders
 from controller.gpu.processes import ProcFileSystem
 from controller.http import NO_GPU
 from controller.ports import Gpu
+from gridchase.cli.bus_routes import (
+    NODE,
+    PROBE_JOB,
+    TRAINING,
+    faults_of,
+    leaf_of,
+    node_routes,
+    probing,
+    training_routes,
+)
 from policies.providers.base import (
     SignalDataError,
     SignalError,

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from controller.cli.diagnostics.bus_routes import TRAINING, faults_of, probing, training_routes
+from gridchase.cli.bus_routes import TRAINING, faults_of, probing, training_routes
 from publishers.messages.codec import DecodeError, Outgoing, decode, encode
 from publishers.messages.reports import HEARD, Notice
 from publishers.messages.topics import Topics

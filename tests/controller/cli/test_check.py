@@ -26,7 +26,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
     def run(*settings: str, backend: Backend | None = None) -> dict[str, Any]:
         if backend is not None:
-            monkeypatch.setattr("controller.cli.diagnostics.check.backend_of", lambda _, __: backend)
+            monkeypatch.setattr("controller.cli.check.backend_of", lambda _, __: backend)
         fixed = ["gpu.backend=simulation", f"node.state_dir={tmp_path}", NO_BROKER]
         overrides = [word for setting in [*fixed, *settings] for word in ("--set", setting)]
         code = main(["check", "--json", *overrides])

@@ -1,1 +1,0 @@
-"""What is wrong, and where: the verbs `check`, for a node, and `doctor`, for the environment of a training."""

@@ -1,0 +1,54 @@
+"""The console script `gridchase`, and `python -m gridchase`.
+
+Nothing of the controller is imported before one of its verbs is used: in a training environment `controller` may be the
+user's own module, or another package. Before a verb of the controller, nothing else is: it handles stop signals first.
+"""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+BASE_VERBS: Final = ("doctor",)
+"""The verbs that need the base install alone."""
+_REMEDY: Final = "pip install 'gridchase[controller]'"
+
+
+def main() -> int:
+    """Run `gridchase` and return its exit code."""
+    verb = _verb(sys.argv[1:])
+    without_controller = ""
+    if verb is not None and verb not in BASE_VERBS:
+        without_controller = _why_without_controller()
+        if not without_controller:
+            code: int = importlib.import_module("controller.__main__").main()
+            return code
+    from gridchase.cli.main import main as run_base_verb  # noqa: PLC0415 — the controller handles stop signals first
+
+    return run_base_verb(without_controller=without_controller)
+
+
+def _verb(words: Sequence[str]) -> str | None:
+    """Return the verb in the words of a command line; None where there is none."""
+    is_value = False
+    for word in words:
+        if not (is_value or word.startswith("-")):
+            return word
+        is_value = word == "--log-level"
+    return None
+
+
+def _why_without_controller() -> str:
+    """Return why the verbs of the controller cannot be used; "" where they can. Runs no code of a package."""
+    spec = importlib.util.find_spec("controller")
+    if spec is None:
+        return f"this is the training side alone: {_REMEDY}"
+    folders = spec.submodule_search_locations or ()
+    if any(os.path.isfile(os.path.join(folder, "stop_signals.py")) for folder in folders):  # noqa: PTH113, PTH118
+        return ""
+    return f"the package `controller` here is another one, {spec.origin}; in an environment of its own: {_REMEDY}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""The verbs of `gridchase`: the module of each is imported only when its verb is used, because all take seconds.
+
+The module of a verb has `add_arguments(verb)`, which adds its arguments and sets `do`: a function from the options to
+the exit code. It also sets `outlives_terminal` where the verb has to end in order whatever becomes of its terminal.
+"""
+
+import argparse
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 — argparse has no public name for it
+
+VERSION: Final = version("gridchase")
+EPILOG: Final = "Try `gridchase demo` first: it needs no GPU, no broker and no configuration."
+CONTROLLER: Final = "controller."
+"""The modules of verbs that need the controller begin so."""
+
+
+class _Entry(NamedTuple):
+    name: str
+    module: str
+    what: str
+    description: str = ""
+
+
+_VERBS: Final = (
+    _Entry(
+        "demo",
+        "controller.cli.demo",
+        "a day in a minute, or a job that learns its batch size, on a simulated GPU",
+        "a day of a real grid in a minute; with --recurrences, a recurring job that learns its batch size. Only the GPU"
+        " is simulated, from measured curves and runs; bus and policies are real",
+    ),
+    _Entry("up", "controller.cli.up", "broker, controller and policy service in one process, for a single GPU machine"),
+    _Entry("controller", "controller.cli.run", "run the controller of this node"),
+    _Entry(
+        "policy",
+        "controller.cli.policy.main",
+        "run the policy service, which learns batch sizes of recurring jobs, or show what it has learned",
+    ),
+    _Entry("broker", "controller.cli.broker", "run only a broker: mosquitto if it is installed, else the built-in one"),
+    _Entry("check", "controller.cli.check", "check GPUs, broker, signal and permissions; changes nothing"),
+    _Entry(
+        "doctor",
+        "gridchase.cli.doctor",
+        "check what a training in this environment would use, and whether its messages arrive",
+    ),
+    _Entry(
+        "signal",
+        "controller.cli.signal",
+        "show the grid signal: series, forecast with its interval, source, age, errors",
+    ),
+    _Entry(
+        "replay",
+        "controller.cli.replay.main",
+        "evaluate policies on files: forecasts, batch sizes, power limits, profiles",
+    ),
+    _Entry("restore", "controller.cli.restore", "restore every power limit that a killed controller left behind"),
+)
+
+
+class Verb(argparse.ArgumentParser):
+    """A parser that gets its arguments from a module when it is first used.
+
+    Args:
+        module: where `add_arguments` is; None where the arguments are added by the caller.
+        missing: why that module cannot be imported; "" where it can.
+        settings: those of argparse.
+    """
+
+    def __init__(self, *, module: str | None = None, missing: str = "", **settings: Any) -> None:  # noqa: ANN401
+        super().__init__(**settings)
+        self._module = module
+        self._missing = missing
+
+    def parse_known_args(  # type: ignore[override]  # argparse has overloads for namespaces of other types
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Import the module, then parse arguments.
+
+        Raises:
+            SystemExit: the arguments are invalid, or the module is not installed (2).
+        """
+        if self._missing:
+            self.exit(2, f"{self.prog}: {self._missing}\n")
+        module, self._module = self._module, None
+        if module is not None:
+            import_module(module).add_arguments(self)
+        return super().parse_known_args(args, namespace)
+
+
+def command_line(*, without_controller: str = "") -> argparse.ArgumentParser:
+    """Return the parser of `gridchase`.
+
+    Args:
+        without_controller: why the verbs of the controller cannot be used; "" where they can.
+    """
+    parser = argparse.ArgumentParser(prog="gridchase", description="Power control for GPU training.", epilog=EPILOG)
+    parser.add_argument("--version", action="version", version=f"gridchase {VERSION}")
+    levels = parser.add_argument_group("logging")
+    levels.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), help="default: info; demo: warning"
+    )
+    parser.set_defaults(default_log_level="info", outlives_terminal=False, defers_stops=False)
+    verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Verb)
+    for entry in _VERBS:
+        description = f"gridchase {entry.name}: {entry.description or entry.what}."
+        missing = without_controller if entry.module.startswith(CONTROLLER) else ""
+        verbs.add_parser(entry.name, module=entry.module, missing=missing, help=entry.what, description=description)
+    return parser

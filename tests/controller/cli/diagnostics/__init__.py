@@ -1,1 +1,0 @@
-"""The verbs that find out what is wrong."""

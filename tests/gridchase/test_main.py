@@ -1,0 +1,25 @@
+"""Which words of a command line are its verb, and which verbs need the base install alone."""
+
+import pytest
+
+from gridchase.__main__ import BASE_VERBS, _verb
+from gridchase.cli.verb import _VERBS
+
+
+@pytest.mark.parametrize(
+    ("words", "verb"),
+    [
+        ("doctor", "doctor"),
+        ("--log-level debug doctor --job up", "doctor"),
+        ("--log-level=debug up", "up"),
+        ("--version", None),
+        ("--log-level", None),
+        ("", None),
+    ],
+)
+def test_the_verb_is_the_first_word_that_is_neither_an_option_nor_its_value(words: str, verb: str | None) -> None:
+    assert _verb(words.split()) == verb
+
+
+def test_the_verbs_without_the_controller_are_those_whose_module_is_not_its() -> None:
+    assert {entry.name for entry in _VERBS if not entry.module.startswith("controller.")} == set(BASE_VERBS)
