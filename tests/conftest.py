@@ -7,6 +7,7 @@ test.
 
 import asyncio
 import inspect
+import itertools
 import os
 import secrets
 import signal
@@ -17,7 +18,10 @@ import async_solipsism
 import pytest
 from hypothesis import HealthCheck, settings
 
+from controller.gpu import run_dir
+
 SEED_VARIABLE = "GRIDCHASE_CAMPAIGN_SEED"
+_NUMBERS = itertools.count()
 LIVE_TIMEOUT_S = 240.0
 """Generous, so that only a test that hangs exceeds it: a slow machine takes four times as long as a fast one."""
 
@@ -35,6 +39,17 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["LOGNAME"] = "alice"  # the login name is a level of topics
     os.environ.setdefault(SEED_VARIABLE, str(secrets.randbelow(1_000_000_000)))  # workers of xdist inherit it
+
+
+@pytest.fixture(autouse=True)
+def _own_run_dir(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Keep locks and copies of journals out of the machine's run directory; live tests share theirs with processes."""
+    if request.node.get_closest_marker("live") is None:
+        folder = tmp_path_factory.getbasetemp() / f"run-{next(_NUMBERS)}"
+        monkeypatch.setattr(run_dir, "RUN_DIR", folder)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
 
 
 def pytest_report_header() -> str:

@@ -15,7 +15,7 @@ from controller import config
 from controller.accounting import ranks
 from controller.control import profile_store
 from controller.gpu import journal, power_limiter
-from controller.gpu.node_lock import RUN_DIR
+from controller.gpu.run_dir import RUN_DIR
 from controller.runs import run
 from controller.signal import feed as signal_feed
 from controller.signal import grid_message as signal_news

@@ -8,11 +8,15 @@ file is replaced whole (write, fsync, rename, fsync of the directory) and never 
 Each line is a JSON object of its own, with a checksum, and counts only if what was read from it encodes to the very
 same bytes. So a damaged entry is never taken for another one, and keeps no other GPU from being restored.
 
-    {"version":2,"n_entries":1,"checksum":"…"}
+    {"version":2,"n_entries":1,"checksum":"…","number":17}
     {"gpu":"GPU-…","entry":{"prior_power_limit_w":300.0,…},"checksum":"…"}
 
 Restoring needs to read the journal only. A disk that is full, read-only or hangs is a `JournalError`: nothing is
 written to a GPU then, and what is in force is given back.
+
+What such a disk does not take (that a restore is under way, what a board has made of a write, that an entry is struck)
+must not be lost with the process. So each content has a number, and is first written to a copy in memory (`run_dir`);
+the copy is read where it is the newer one. It never takes the place of the disk: a boot may come between.
 """
 
 import asyncio
@@ -23,15 +27,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from controller.errors import JournalError
+from controller.gpu.run_dir import run_dir
 from publishers.shared.files.atomic_file import replace_file
 from publishers.shared.files.disk_thread import DiskThread
-from publishers.shared.files.private_dir import make_private_dir, open_private
+from publishers.shared.files.private_dir import make_private_dir, open_private, unsafe_dir_fault
 
 FILE_NAME: Final = "journal.json"
 VERSION: Final = 2
@@ -45,6 +50,7 @@ READBACK_TOLERANCE_W: Final = 0.5
 PROBE_PERIOD_S: Final = 60.0
 """While a limit is held, the journal is proven to be writable this often."""
 NOTE_TIMEOUT_S: Final = 0.25
+COPY_THREAD: Final = "gridchase journal copy"
 _UUID: Final = re.compile(r"[A-Za-z0-9-]{1,96}")
 _UNWRITABLE: Final = "set node.state_dir to a directory that can be written"
 _REPAIR: Final = "compare the limits with `nvidia-smi -q -d POWER`, set them by hand where needed, then remove the file"
@@ -90,15 +96,30 @@ class _FirstVersion(_Version, frozen=True, kw_only=True):
     gpus: dict[str, JournalEntry]
 
 
-class _Header(_Version, frozen=True, kw_only=True):
+class _Header(_Version, frozen=True, kw_only=True, omit_defaults=True):
     n_entries: int
     checksum: str
+    number: int = 0
 
 
 class _Line(Struct, frozen=True, kw_only=True):
     gpu: str
     entry: JournalEntry
     checksum: str = ""
+
+
+class DecodedJournal(NamedTuple):
+    """What is in the content of a journal.
+
+    Attributes:
+        entries: the sound entries, by UUID.
+        faults: what is wrong with the rest, a sentence each.
+        number: of the content, which rises with each change; 0 in journals of versions that did not count.
+    """
+
+    entries: dict[str, JournalEntry]
+    faults: list[str]
+    number: int = 0
 
 
 class Journal:
@@ -109,11 +130,16 @@ class Journal:
         damage: what is wrong with the file, a sentence each; such a file is left as it is.
     """
 
-    def __init__(self, path: Path, entries: Mapping[str, JournalEntry], damage: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, path: Path, entries: Mapping[str, JournalEntry], damage: tuple[str, ...] = (), *, number: int = 0
+    ) -> None:
         self.path = path
         self.entries = entries
         self.damage = damage
+        self._number = number
+        self._copy_path = copy_path_of(path.parent)
         self._disk = DiskThread("gridchase journal")
+        self._memory = DiskThread(COPY_THREAD, timeout_s=NOTE_TIMEOUT_S)
         self._is_stored = True
         self._stored_at_s = -math.inf
 
@@ -125,19 +151,27 @@ class Journal:
             JournalError: it cannot be read, or nothing in it can be understood.
         """
         path = state_dir / FILE_NAME
+        copy = _read_copy(copy_path_of(state_dir))
         try:
-            fd = open_private(path, os.O_RDONLY)
-            with open(fd, "rb") as file:  # noqa: PTH123 — a descriptor, not a path
-                content = file.read(MAX_BYTES)
-        except FileNotFoundError:
-            return cls(path, {})
+            content = _read_private(path)
+        except FileNotFoundError:  # never written, or removed by hand: so is what the copy has
+            return cls(path, {}, number=copy.number)
         except OSError as error:
             raise JournalError(f"{path}: {error.strerror}; no GPU was touched (node.state_dir)") from error
         try:
-            entries, damage = decode_journal(content)
+            decoded = decode_journal(content)
         except ValueError as error:
             raise JournalError(f"{path}: {error}; no GPU was touched: {_REPAIR}") from error
-        return cls(path, entries, tuple(f"{path}: {fault}: {_REPAIR}" for fault in damage))
+        damage = tuple(f"{path}: {fault}: {_REPAIR}" for fault in decoded.faults)
+        is_copy_newer = copy.number > decoded.number > 0 and not damage
+        journal = cls(
+            path,
+            copy.entries if is_copy_newer else decoded.entries,
+            damage,
+            number=max(copy.number, decoded.number),
+        )
+        journal._is_stored = not is_copy_newer
+        return journal
 
     @classmethod
     async def load(cls, state_dir: Path) -> "Journal":
@@ -196,6 +230,8 @@ class Journal:
             await self._store()
         except JournalError:
             self._set(gpu_uuid, former)
+            self._number += 1
+            await self._write_copy(encode_journal(self.entries, self._number))
             raise
 
     async def confirm(self, gpu_uuid: str, entry: JournalEntry) -> None:
@@ -232,25 +268,72 @@ class Journal:
         self._is_stored = False
         if self.damage:
             raise JournalError(f"{self.path}: is damaged, and left as it is")
+        self._number += 1
+        is_empty, content = not self.entries, encode_journal(self.entries, self._number)
+        await self._write_copy(content)
         try:
-            await self._disk.run(self._replace)
+            await self._disk.run(lambda: self._replace(content))
         except OSError as error:
             raise JournalError(f"{self.path}: {error.strerror}") from error
         self._is_stored, self._stored_at_s = True, asyncio.get_running_loop().time()
+        if is_empty:
+            await self._write_copy(None)
 
-    def _replace(self) -> None:
+    def _replace(self, content: bytes) -> None:
         make_private_dir(self.path.parent)
-        replace_file(self.path, encode_journal(self.entries))
+        replace_file(self.path, content)
+
+    async def _write_copy(self, content: bytes | None) -> None:
+        """Write the copy, or remove it (None); where that fails the disk has to do."""
+        path = self._copy_path
+        if path is not None:
+            with suppress(OSError):
+                await self._memory.run(lambda: _replace_copy(path, content))
 
 
-def encode_journal(entries: Mapping[str, JournalEntry]) -> bytes:
-    """Return the content of a journal."""
+def copy_path_of(state_dir: Path) -> Path | None:
+    """Return where the copy of the journal of a state directory is; None where this user has no such place."""
+    folder = run_dir()
+    if folder is None:
+        return None
+    name = blake2b(os.fsencode(os.path.realpath(state_dir)), digest_size=8).hexdigest()
+    return folder / f"journal-{name}.json"
+
+
+def _replace_copy(path: Path, content: bytes | None) -> None:
+    if content is None:
+        path.unlink(missing_ok=True)
+        return
+    make_private_dir(path.parent)
+    replace_file(path, content, is_durable=False)
+
+
+def _read_copy(path: Path | None) -> DecodedJournal:
+    """Return what the copy has; nothing where there is none that can be trusted."""
+    nothing = DecodedJournal({}, [])
+    try:
+        if path is None or unsafe_dir_fault(path.parent):
+            return nothing
+        decoded = decode_journal(_read_private(path))
+    except (OSError, ValueError):
+        return nothing
+    return nothing if decoded.faults else decoded
+
+
+def _read_private(path: Path) -> bytes:
+    fd = open_private(path, os.O_RDONLY)
+    with open(fd, "rb") as file:  # noqa: PTH123 — a descriptor, not a path
+        return file.read(MAX_BYTES)
+
+
+def encode_journal(entries: Mapping[str, JournalEntry], number: int) -> bytes:
+    """Return the content of a journal with a number."""
     lines = [_encode_line(uuid, entry) for uuid, entry in sorted(entries.items())]
-    return b"".join([_encode_header(lines), *lines])
+    return b"".join([_encode_header(lines, number), *lines])
 
 
-def decode_journal(content: bytes) -> tuple[dict[str, JournalEntry], list[str]]:
-    """Return the sound entries of a journal by UUID, and what is wrong with the rest, a sentence each.
+def decode_journal(content: bytes) -> DecodedJournal:
+    """Return the sound entries of a journal, and what is wrong with the rest.
 
     Raises:
         ValueError: it is of another version, or nothing in it can be understood.
@@ -262,18 +345,21 @@ def decode_journal(content: bytes) -> tuple[dict[str, JournalEntry], list[str]]:
     decoded = [_decode_line(line) for line in lines[1:]]
     sound = [line for line in decoded if line is not None]
     entries = {line.gpu: line.entry for line in sound}
-    if lines and lines[0] == _encode_header(lines[1:]) and len(entries) == len(lines) - 1:
-        return entries, []
+    header = _decode(lines[0], _Header) if lines else None
+    if header and lines[0] == _encode_header(lines[1:], header.number) and len(entries) == len(lines) - 1:
+        return DecodedJournal(entries, [], header.number)
     if not entries:
-        header = _decode(lines[0], _Version) if lines else None
-        if header is not None and header.version != VERSION:
-            raise ValueError(f"version {header.version}: this gridchase reads versions {FIRST_VERSION} and {VERSION}")
+        other = _decode(lines[0], _Version) if lines else None
+        if other is not None and other.version != VERSION:
+            raise ValueError(f"version {other.version}: this gridchase reads versions {FIRST_VERSION} and {VERSION}")
         raise ValueError("is damaged: no entry in it is sound")
     gpus = ", ".join(sorted(entries))
-    return entries, [f"is damaged; of its entries only those of {gpus} are sound, and the others were not touched"]
+    return DecodedJournal(
+        entries, [f"is damaged; of its entries only those of {gpus} are sound, and the others were not touched"]
+    )
 
 
-def _decode_first_version(content: bytes) -> tuple[dict[str, JournalEntry], list[str]]:
+def _decode_first_version(content: bytes) -> DecodedJournal:
     file = _decode(content, _FirstVersion)
     if file is None:
         raise ValueError("is damaged: its entries cannot be understood")
@@ -284,11 +370,12 @@ def _decode_first_version(content: bytes) -> tuple[dict[str, JournalEntry], list
     ]
     if damage and not sound:
         raise ValueError("; ".join(damage))
-    return sound, damage
+    return DecodedJournal(sound, damage)
 
 
-def _encode_header(lines: list[bytes]) -> bytes:
-    header = _Header(version=VERSION, n_entries=len(lines), checksum=_checksum(b"".join(lines)))
+def _encode_header(lines: list[bytes], number: int) -> bytes:
+    checked = [str(number).encode(), *lines] if number else lines
+    header = _Header(version=VERSION, n_entries=len(lines), checksum=_checksum(b"".join(checked)), number=number)
     return msgspec.json.encode(header) + b"\n"
 
 

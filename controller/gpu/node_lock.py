@@ -1,8 +1,8 @@
 """One writer per node: a lock on the state directory, and one on each GPU that holds across state directories.
 
 Both are locks on open files (flock) and vanish with the process, however it ends. The files of the GPUs are in a
-directory into which nobody but this user can write, so nobody else can take them: `/run/gridchase` for root, else
-`$XDG_RUNTIME_DIR/gridchase`, else the state directory.
+directory into which nobody but this user can write, so nobody else can take them: that of `run_dir`, else the state
+directory.
 """
 
 import errno
@@ -15,11 +15,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from controller.errors import NodeLockedError
+from controller.gpu.run_dir import run_dir
 from publishers.shared.files.disk_thread import call_in_time
 from publishers.shared.files.private_dir import UnsafeDirectoryError, make_private_dir, open_private
 
 FILE_NAME: Final = "controller.lock"
-RUN_DIR: Final = Path("/run/gridchase")
 LOCKS: Final = Path("/proc/locks")
 DISK_TIMEOUT_S: Final = 1.0
 """A disk that hangs must not delay what is to be restored."""
@@ -37,7 +37,7 @@ class NodeLock:
     def __init__(self, state_dir: Path) -> None:
         self.fault = ""
         self._state_dir = state_dir
-        self._gpu_dirs = (*_run_dirs(), state_dir)
+        self._gpu_dirs = _lock_dirs(state_dir)
         self._fds: list[int] = []
 
     def __enter__(self) -> Self:
@@ -129,7 +129,7 @@ def lock_holders(state_dir: Path, gpu_uuids: Iterable[str]) -> dict[str, int]:
     holders: dict[str, int] = {}
     locked = _locked_inodes()
     for uuid in gpu_uuids:
-        for folder in (*_run_dirs(), state_dir):
+        for folder in _lock_dirs(state_dir):
             with suppress(OSError):
                 inode = (folder / f"{uuid}.lock").lstat().st_ino
                 if inode in locked:
@@ -147,12 +147,10 @@ def _locked_inodes() -> dict[int, int]:
     return {int(each[5].rpartition(":")[2]): int(each[4]) for each in words}
 
 
-def _run_dirs() -> tuple[Path, ...]:
-    """Return the directories of this user that end with the boot or the session."""
-    if os.geteuid() == 0:
-        return (RUN_DIR,)
-    run_dir = os.environ.get("XDG_RUNTIME_DIR", "")
-    return (Path(run_dir) / "gridchase",) if run_dir else ()
+def _lock_dirs(state_dir: Path) -> tuple[Path, ...]:
+    """Return where the lock of a GPU may be, the first that can be used."""
+    folder = run_dir()
+    return (state_dir,) if folder is None else (folder, state_dir)
 
 
 def _open_lock(path: Path) -> int:

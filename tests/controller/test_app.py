@@ -145,7 +145,7 @@ async def test_readiness_is_lost_while_a_gpu_does_not_answer(tmp_path: Path, mon
 @pytest.fixture
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the locks of GPUs into a directory of the test."""
-    monkeypatch.setattr("controller.gpu.node_lock.RUN_DIR", tmp_path / "run")
+    monkeypatch.setattr("controller.gpu.run_dir.RUN_DIR", tmp_path / "run")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 

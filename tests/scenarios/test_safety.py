@@ -281,7 +281,7 @@ async def test_without_a_writable_state_directory_no_gpu_is_touched(tmp_path: Pa
     assert site.bus.sent == []
 
 
-def read_only(_: Path, __: bytes) -> None:
+def read_only(_: Path, __: bytes, **_options: object) -> None:
     """Stand in for `replace_file` on a file system that is mounted read-only."""
     raise OSError(errno.EROFS, "Read-only file system")
 

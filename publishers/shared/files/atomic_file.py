@@ -7,7 +7,7 @@ from pathlib import Path
 from publishers.shared.files.private_dir import FILE_MODE, make_private_dir
 
 
-def replace_file(path: Path, content: bytes, *, mode: int = FILE_MODE) -> None:
+def replace_file(path: Path, content: bytes, *, mode: int = FILE_MODE, is_durable: bool = True) -> None:
     """Write a file beside `path`, bring it to the disk, move it there and bring the move to the disk.
 
     The directory is made where it is missing, for this user alone. No link is followed: one in place of the temporary
@@ -17,6 +17,7 @@ def replace_file(path: Path, content: bytes, *, mode: int = FILE_MODE) -> None:
         path: the file.
         content: all of it.
         mode: the permissions; the umask may take some away.
+        is_durable: whether it must survive a crash of the machine, and not only of this process.
 
     Raises:
         OSError: the disk refuses; the file has its old content, or the new one where only the move could not be synced.
@@ -31,12 +32,15 @@ def replace_file(path: Path, content: bytes, *, mode: int = FILE_MODE) -> None:
         with open(fd, "wb") as file:  # noqa: PTH123 — a descriptor, not a path
             file.write(content)
             file.flush()
-            os.fsync(fd)
+            if is_durable:
+                os.fsync(fd)
         temporary.replace(path)
     except OSError:
         with suppress(OSError):  # half a file on a full disk
             temporary.unlink()
         raise
+    if not is_durable:
+        return
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

@@ -32,7 +32,7 @@ class DiskThread:
     """
 
     def __init__(self, name: str, *, timeout_s: float = DISK_TIMEOUT_S) -> None:
-        self._executor = _DaemonExecutor(name)
+        self._executor = DaemonExecutor(name)
         self._timeout_s = timeout_s
         self._overdue: Future[Any] | None = None
 
@@ -60,7 +60,7 @@ def call_in_time(call: Callable[[], Result], *, timeout_s: float = DISK_TIMEOUT_
     Raises:
         OSError: it has not returned in time; it goes on in its thread.
     """
-    future = _DaemonExecutor("gridchase disk").submit(call)
+    future = DaemonExecutor("gridchase disk").submit(call)
     try:
         return future.result(timeout_s)
     except FutureTimeoutError as error:
@@ -69,12 +69,12 @@ def call_in_time(call: Callable[[], Result], *, timeout_s: float = DISK_TIMEOUT_
         raise _timed_out(timeout_s) from error
 
 
-class _DaemonExecutor(Executor):
+class DaemonExecutor(Executor):
     """One daemon thread, which ends when there is nothing left to do."""
 
     def __init__(self, name: str) -> None:
         self.latest: Future[Any] | None = None
-        self._name = name
+        self.name = name
         self._lock = threading.Lock()
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_running = False
@@ -87,9 +87,9 @@ class _DaemonExecutor(Executor):
         with self._lock:
             if not self._is_running:
                 try:
-                    threading.Thread(target=self._work, name=self._name, daemon=True).start()
+                    threading.Thread(target=self._work, name=self.name, daemon=True).start()
                 except RuntimeError as error:
-                    raise OSError(errno.EAGAIN, f"no thread for {self._name}: {error}") from error
+                    raise OSError(errno.EAGAIN, f"no thread for {self.name}: {error}") from error
                 self._is_running = True
             self._waiting.append(partial(settle, future, partial(fn, *args, **kwargs)))
             self.latest = future

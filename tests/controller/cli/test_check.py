@@ -84,7 +84,7 @@ def test_an_unusable_signal_file_is_a_fault(check: Check, tmp_path: Path) -> Non
 def test_a_process_that_keeps_a_gpu_from_the_controller_is_named(
     check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controller.gpu.node_lock.RUN_DIR", tmp_path / "run")
+    monkeypatch.setattr("controller.gpu.run_dir.RUN_DIR", tmp_path / "run")
     monkeypatch.setenv("XDG_RUNTIME_DIR", "")
     gpu = FakeGpu()
     with NodeLock(tmp_path) as lock:

@@ -1,10 +1,13 @@
 """A power limiter on a test bench: a fake GPU, a real journal, and what was published."""
 
 import asyncio
+import errno
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+import pytest
 
 from controller.config import GpuConfig
 from controller.errors import GpuError, GpuLostError, GpuPermissionError
@@ -12,6 +15,7 @@ from controller.gpu.journal import Journal, JournalEntry
 from controller.gpu.power_limiter import GpuPowerLimiter
 from controller.ports import Hold, LimitState, Target
 from publishers.messages.reports import LimitChange
+from publishers.shared.files.atomic_file import replace_file
 from tests.fakes import FakeGpu
 
 PRIOR_W = 280.0
@@ -117,6 +121,17 @@ def break_disk(state_dir: Path) -> None:
     """Put a file in place of the state directory: every write into it fails."""
     shutil.rmtree(state_dir, ignore_errors=True)
     state_dir.touch()
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch, state_dir: Path) -> None:
+    """Let the disk of a state directory refuse to write from now on; memory goes on."""
+
+    def replace_on_disk(path: Path, content: bytes, *, is_durable: bool = True) -> None:
+        if path.parent == state_dir:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace_file(path, content, is_durable=is_durable)
+
+    monkeypatch.setattr("controller.gpu.journal.replace_file", replace_on_disk)
 
 
 async def hours(count: float) -> None:

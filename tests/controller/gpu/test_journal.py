@@ -19,10 +19,11 @@ from controller.gpu.journal import (
     PROBE_PERIOD_S,
     Journal,
     JournalEntry,
+    copy_path_of,
     decode_journal,
     encode_journal,
 )
-from tests.controller.gpu.limiter_bench import break_disk
+from tests.controller.gpu.limiter_bench import break_disk, fill_disk
 
 ENTRY = JournalEntry(prior_power_limit_w=280.0, written_power_limits_w=(280.0, 200.0), written_at_s=1_700_000_000.0)
 OTHER = JournalEntry(
@@ -145,13 +146,13 @@ def test_a_journal_of_a_newer_version_is_an_error_that_names_the_version(tmp_pat
 
 def test_no_single_bit_that_flips_changes_what_is_restored() -> None:
     whole = {UUIDS[0]: ENTRY, UUIDS[1]: OTHER}
-    content = encode_journal(whole)
-    assert decode_journal(content) == (whole, [])
+    content = encode_journal(whole, 17)
+    assert decode_journal(content) == (whole, [], 17)
     for position in range(8 * len(content)):
         flipped = bytearray(content)
         flipped[position // 8] ^= 1 << position % 8
         try:
-            entries, damage = decode_journal(bytes(flipped))
+            entries, damage, _ = decode_journal(bytes(flipped))
         except ValueError:
             continue
         assert damage, "it is told"
@@ -161,10 +162,10 @@ def test_no_single_bit_that_flips_changes_what_is_restored() -> None:
 
 def test_no_truncation_changes_what_is_restored() -> None:
     whole = {UUIDS[0]: ENTRY, UUIDS[1]: OTHER}
-    content = encode_journal(whole)
+    content = encode_journal(whole, 17)
     for length in range(len(content)):
         try:
-            entries, damage = decode_journal(content[:length])
+            entries, damage, _ = decode_journal(content[:length])
         except ValueError:
             continue
         assert damage
@@ -173,7 +174,7 @@ def test_no_truncation_changes_what_is_restored() -> None:
 
 @given(st.binary(max_size=400))
 def test_no_bytes_are_a_traceback(content: bytes) -> None:
-    for damaged in (content, encode_journal({UUIDS[0]: ENTRY}) + content):
+    for damaged in (content, encode_journal({UUIDS[0]: ENTRY}, 3) + content):
         with suppress(ValueError):
             decode_journal(damaged)
 
@@ -192,7 +193,7 @@ def entries() -> st.SearchStrategy[JournalEntry]:
 
 @given(st.dictionaries(st.from_regex(r"\AGPU-[a-f0-9-]{1,40}\Z"), entries(), max_size=4))
 def test_what_is_written_is_what_is_read(whole: dict[str, JournalEntry]) -> None:
-    assert decode_journal(encode_journal(whole)) == (whole, [])
+    assert decode_journal(encode_journal(whole, 17)) == (whole, [], 17)
 
 
 async def test_whole_numbers_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -214,7 +215,7 @@ async def test_an_entry_that_could_not_be_read_again_is_not_stored(tmp_path: Pat
 
 
 def test_one_bad_entry_leaves_the_others_and_the_file_is_not_written_again(tmp_path: Path) -> None:
-    content = encode_journal({UUIDS[0]: ENTRY, UUIDS[1]: OTHER}).replace(b"150.5", b"950.5", 1)
+    content = encode_journal({UUIDS[0]: ENTRY, UUIDS[1]: OTHER}, 3).replace(b"150.5", b"950.5", 1)
     (tmp_path / FILE_NAME).write_bytes(content)
     journal = Journal.read(tmp_path)
     assert journal.entries == {UUIDS[0]: ENTRY}
@@ -242,7 +243,7 @@ def test_a_journal_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_planted_link_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "planted").write_bytes(encode_journal({"GPU-1": ENTRY}))
+    (tmp_path / "planted").write_bytes(encode_journal({"GPU-1": ENTRY}, 3))
     (tmp_path / FILE_NAME).symlink_to(tmp_path / "planted")
     with pytest.raises(JournalError, match="no GPU was touched"):
         Journal.read(tmp_path)
@@ -250,7 +251,7 @@ def test_a_planted_link_is_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_journal_of_another_user_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).write_bytes(encode_journal({"GPU-1": ENTRY}))
+    (tmp_path / FILE_NAME).write_bytes(encode_journal({"GPU-1": ENTRY}, 3))
     os.chown(tmp_path / FILE_NAME, 65_534, 65_534)
     with pytest.raises(JournalError, match="belongs to user 65534; no GPU was touched"):
         Journal.read(tmp_path)
@@ -313,3 +314,107 @@ def test_the_journal_is_for_its_owner_alone(tmp_path: Path) -> None:
         os.umask(former)
     assert stat.S_IMODE((tmp_path / "above" / "state").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "above" / "state" / FILE_NAME).stat().st_mode) == 0o600
+
+
+async def test_what_a_full_disk_does_not_take_is_read_from_the_copy_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal.read(tmp_path)
+    await journal.record("GPU-1", ENTRY)
+    await journal.record("GPU-2", ENTRY)
+    fill_disk(monkeypatch, tmp_path)
+    await journal.note("GPU-1", OTHER)
+    with pytest.raises(JournalError, match="No space left"):
+        await journal.forget("GPU-2")
+    assert Journal.read(tmp_path).entries == {"GPU-1": OTHER}
+
+
+async def test_the_copy_is_stored_on_the_disk_as_soon_as_it_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal.read(tmp_path)
+    await journal.record("GPU-1", ENTRY)
+    with monkeypatch.context() as patch:
+        fill_disk(patch, tmp_path)
+        await journal.note("GPU-1", OTHER)
+    await Journal.read(tmp_path).flush()
+    copy = copy_path_of(tmp_path)
+    assert copy is not None
+    copy.unlink()
+    assert Journal.read(tmp_path).entries == {"GPU-1": OTHER}
+
+
+async def test_an_entry_that_the_disk_has_refused_is_not_in_the_copy_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal.read(tmp_path)
+    await journal.record("GPU-1", ENTRY)
+    fill_disk(monkeypatch, tmp_path)
+    with pytest.raises(JournalError, match="No space left"):
+        await journal.record("GPU-2", OTHER)
+    assert Journal.read(tmp_path).entries == {"GPU-1": ENTRY}
+
+
+async def test_a_journal_removed_by_hand_is_not_brought_back_by_its_copy(tmp_path: Path) -> None:
+    await Journal.read(tmp_path).record("GPU-1", ENTRY)
+    (tmp_path / FILE_NAME).unlink()
+    journal = Journal.read(tmp_path)
+    assert journal.entries == {}
+    await journal.record("GPU-2", OTHER)
+    assert Journal.read(tmp_path).entries == {"GPU-2": OTHER}
+
+
+async def test_a_copy_is_not_newer_than_the_journal_of_a_version_without_numbers(tmp_path: Path) -> None:
+    journal = Journal.read(tmp_path)
+    await journal.record("GPU-1", ENTRY)
+    (tmp_path / FILE_NAME).write_bytes(encode_journal({"GPU-1": OTHER}, 0))
+    assert Journal.read(tmp_path).entries == {"GPU-1": OTHER}
+
+
+async def test_no_copy_is_left_once_every_entry_is_struck(tmp_path: Path) -> None:
+    copy = copy_path_of(tmp_path)
+    journal = Journal.read(tmp_path)
+    await journal.record("GPU-1", ENTRY)
+    assert copy is not None
+    assert copy.exists()
+    await journal.forget("GPU-1")
+    assert list(copy.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["damaged", "planted link", "open to others", "no directory"])
+async def test_a_copy_that_cannot_be_trusted_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    journal = Journal.read(tmp_path)
+    await journal.record("GPU-1", ENTRY)
+    fill_disk(monkeypatch, tmp_path)
+    await journal.note("GPU-1", OTHER)
+    copy = copy_path_of(tmp_path)
+    assert copy is not None
+    content = copy.read_bytes()
+    copy.unlink()
+    if how == "damaged":
+        copy.write_bytes(content.replace(b"150.5", b"150.6"))
+    elif how == "planted link":
+        (copy.parent / "planted").write_bytes(content)
+        copy.symlink_to(copy.parent / "planted")
+    elif how == "open to others":
+        copy.write_bytes(content)
+        copy.parent.chmod(0o777)
+    else:
+        copy.parent.rmdir()
+        copy.parent.write_bytes(content)
+    assert Journal.read(tmp_path).entries == {"GPU-1": ENTRY}
+
+
+async def test_without_a_run_directory_the_disk_alone_has_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 65_534)
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert copy_path_of(tmp_path) is None
+    state_dir = tmp_path / "state"
+    journal = Journal(state_dir / FILE_NAME, {})
+    monkeypatch.undo()
+    await journal.record("GPU-1", ENTRY)
+    assert Journal.read(state_dir).entries == {"GPU-1": ENTRY}

@@ -16,7 +16,7 @@ GPU = "GPU-8f6d1c7e-52f5-4f0e-9a9d-0b1c2d3e4f50"
 @pytest.fixture(autouse=True)
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put the locks of GPUs into a directory of the test."""
-    monkeypatch.setattr("controller.gpu.node_lock.RUN_DIR", tmp_path / "run")
+    monkeypatch.setattr("controller.gpu.run_dir.RUN_DIR", tmp_path / "run")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path / ("run" if os.geteuid() == 0 else "gridchase")
 

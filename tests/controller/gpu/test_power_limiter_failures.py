@@ -143,7 +143,7 @@ async def test_a_release_on_a_full_disk_is_done_and_says_what_stays_in_the_journ
     assert "its entry stays in the journal until that can be written" in bench.changes[-1].detail
 
 
-def full(_: Path, __: bytes) -> None:
+def full(_: Path, __: bytes, **_options: object) -> None:
     """Stand in for `replace_file` on a full disk."""
     raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -16,7 +16,7 @@ from controller.gpu.read_back import (
     restore_prior_limit,
 )
 from controller.ports import LiveLimit
-from tests.controller.gpu.limiter_bench import PRIOR_W, break_disk
+from tests.controller.gpu.limiter_bench import PRIOR_W, break_disk, fill_disk
 from tests.fakes import FakeGpu
 
 FORMER_JOURNAL = b"""{
@@ -232,6 +232,21 @@ async def test_a_restore_that_the_board_clamps_has_failed_and_is_ours_at_the_nex
     assert (await restored(gpu, journal)).code == "failed"
     assert 260.0 in Journal.read(tmp_path).entries[gpu.uuid].written_power_limits_w
     gpu.board_limit_w = lambda limit_w: limit_w
+    assert (await restored(gpu, Journal.read(tmp_path))).code == "restored"
+    assert gpu.requested_power_limit_w == PRIOR_W
+
+
+async def test_a_restore_that_the_board_clamps_while_the_disk_is_full_is_ours_after_the_end_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = limited_gpu()
+    journal = await journal_of(tmp_path, gpu, 200.0)
+    gpu.board_limit_w = lambda limit_w: min(limit_w, 251.0)
+    with monkeypatch.context() as patch:
+        fill_disk(patch, tmp_path)
+        assert (await restored(gpu, journal)).code == "failed"
+    gpu.board_limit_w = lambda limit_w: limit_w
+    assert gpu.requested_power_limit_w == 251.0
     assert (await restored(gpu, Journal.read(tmp_path))).code == "restored"
     assert gpu.requested_power_limit_w == PRIOR_W
 

@@ -224,17 +224,8 @@ class LiveWorld:
         self._check_told("controller", code)
         if number is signal.SIGKILL and code == -number:
             self.n_kills += 1
-            self._accept_clamped()
         if code:
             self._restore()
-
-    def _accept_clamped(self) -> None:
-        """Take what a board clamps for right where a killed process could not tell its disk what became of a write."""
-        if self._mode_file.read_bytes() == b"\0":
-            return
-        for gpu, right_w in zip(self._gpus, self._right_w, strict=True):
-            if gpu.raw.faults.max_mw:
-                right_w.add(gpu.requested_power_limit_w)
 
     def _finish(self) -> None:
         """End all faults; restore what could not be restored before; then nothing may be stranded."""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.gpu.journal import FILE_NAME, Journal
-from controller.gpu.node_lock import RUN_DIR
+from controller.gpu.journal import FILE_NAME, Journal, copy_path_of
+from controller.gpu.run_dir import RUN_DIR
 from tests.live.conftest import Mosquitto
 from tests.live.node import LiveNode, ended, fixture, wait_for
 from tests.live.nvml_stub.machine import StubMachine
@@ -98,7 +98,12 @@ def test_a_full_or_read_only_disk_keeps_no_limit_after_a_kill(
     result = node.call("restore")
     assert (result.returncode, node.limit_w) == (0, PRIOR_W), result.stderr
     assert "prior limit 280 W restored" in result.stdout
-    node.machine.gpu().set_requested_power_limit_w(left_w)  # as if nothing had been restored: the entry is still there
+    node.machine.gpu().set_requested_power_limit_w(left_w)  # by the operator: the entry is struck in memory
+    assert node.call("restore").returncode == 0
+    assert node.limit_w == left_w
+    copy = copy_path_of(node.state_dir)
+    assert copy is not None
+    copy.unlink()  # as if nothing had been restored: the entry is still on the disk
     result = node.call("controller")
     assert (result.returncode, node.limit_w) == (2, PRIOR_W), result.stderr
     assert "set node.state_dir to a directory that can be written" in result.stderr
@@ -129,9 +134,8 @@ def test_an_fsync_that_never_returns_keeps_neither_the_limit_nor_the_process(nod
     marker.touch()
     assert ended(controller, signal.SIGTERM) == 0
     assert node.limit_w == PRIOR_W
-    assert Journal.read(node.state_dir).entries, "it could not be struck"
+    assert Journal.read(node.state_dir).entries == {}, "it could not be struck on the disk, but was in memory"
     assert node.call("restore").returncode == 0
-    assert Journal.read(node.state_dir).entries == {}
     assert node.limit_w == PRIOR_W
 
 

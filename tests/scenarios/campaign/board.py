@@ -168,11 +168,6 @@ class Board:
         self.not_ours_w.add(power_limit_w)
         self.highest_w = max(self.highest_w, power_limit_w)
 
-    def accept_clamped(self) -> None:
-        """Take what it clamps for right: a process was killed whose disk could not be told what became of a write."""
-        if self.faults.clamp_w != (0.0, math.inf):
-            self.not_ours_w.add(self.requested_power_limit_w)
-
     def reload_driver(self, *, is_held: bool, is_doubtful: bool) -> None:
         """Set the limit to its default and the counter to zero; while it is held, the prior limit stays the right one.
 

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import async_solipsism
+import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
+from controller.gpu import run_dir
 from tests.scenarios.campaign.disk import CampaignLoop, FaultyDisk
 from tests.scenarios.campaign.world import Errors, World
 
@@ -56,15 +58,31 @@ class Outcome:
 def run_schedule(steps: Sequence[Step]) -> Outcome:
     """Live through a schedule on a new node, on virtual time."""
     folder = Path(tempfile.mkdtemp(prefix="gridchase-campaign-", dir=MEMORY if MEMORY.is_dir() else None))
-    disk, errors = FaultyDisk(folder), Errors()
+    disk_folder, own_run_dir = folder / "disk", folder / "run"
+    disk_folder.mkdir()
+    disk, errors = FaultyDisk(disk_folder), Errors()
     logger = logging.getLogger("controller")
     logger.addHandler(errors)
     try:
-        with disk.installed(), _quiet(), asyncio.Runner(loop_factory=lambda: CampaignLoop(disk)) as runner:
-            return runner.run(_run(steps, folder, disk, errors))
+        with (
+            _run_dir_at(own_run_dir),
+            disk.installed(),
+            _quiet(),
+            asyncio.Runner(loop_factory=lambda: CampaignLoop(disk)) as runner,
+        ):
+            return runner.run(_run(steps, disk_folder, disk, errors))
     finally:
         logger.removeHandler(errors)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _run_dir_at(folder: Path) -> Iterator[None]:
+    """Give the node a run directory of its own, in memory: no fault of the disk reaches it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_dir, "RUN_DIR", folder / "gridchase")
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))
+        yield
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import pytest
 from controller.app import run_controller
 from controller.cli import restore
 from controller.errors import ControllerError, GpuPermissionError, NodeLockedError
-from controller.gpu.journal import Journal, JournalEntry, is_same_limit
+from controller.gpu.journal import Journal, JournalEntry, copy_path_of, is_same_limit
 from controller.gpu.node_lock import NodeLock
 from policies.providers.sources.constant import ConstantProvider
 from tests.fakes import FakeBackend, FakeBus
@@ -207,13 +207,13 @@ class World:
         self.n_kills += 1
         process.kill()
         self._forget(process)
-        if self._disk.mode != "works":
-            for board in self.boards:
-                board.accept_clamped()
         left_dir, self.state_dir = self.state_dir, self._folder / f"state-{self.n_kills}"
         with self._disk.working():
             if left_dir.exists():
                 shutil.copytree(left_dir, self.state_dir)
+        left_copy, copy = copy_path_of(left_dir), copy_path_of(self.state_dir)
+        if left_copy is not None and copy is not None and left_copy.exists():
+            shutil.copy(left_copy, copy)
         self.note("killed")
 
     async def restore(self) -> None:
