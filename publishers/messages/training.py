@@ -1,6 +1,7 @@
 """The messages that training processes publish, and the answer of the policy service: MessagePack."""
 
 import math
+import operator
 from array import array
 from sys import byteorder
 from typing import Annotated, Final, Literal
@@ -29,6 +30,8 @@ _BYTES_PER_END: Final = 8
 MAX_ITERATIONS: Final = MAX_BINARY_BYTES // _BYTES_PER_END
 MAX_CANDIDATES: Final = 256
 BatchSizes = Annotated[list[BatchSize], Meta(max_length=MAX_CANDIDATES)]
+CountedBy = Literal["callback", "caller", "optimizer", "waiter", "loader"]
+"""What told the publisher that an iteration has ended; see `Iterations`."""
 
 
 class RankStatus(PackedMessage, frozen=True, kw_only=True):
@@ -60,7 +63,16 @@ class Iterations(PackedMessage, frozen=True, kw_only=True):
     """Consecutive iterations without a gap: iteration k lasted from end to end, the first from `begin_ns`.
 
     `seq` numbers the messages and `first` the iterations, so that a gap is seen; `dropped` counts the iterations lost
-    so far. A pause (validation, checkpoint) ends a message; the next one has its own `begin_ns`.
+    so far. A pause that the publisher knows of (validation, checkpoint) ends a message; the next one has its own
+    `begin_ns`.
+
+    `counted_by`: how iterations were told apart. An end is the end of an optimizer step where a framework's callback
+    (`callback`), the training code (`caller`), PyTorch's optimizers (`optimizer`) or the output of a step (`waiter`)
+    told it. `loader`: only the data loader was seen; an end is the request for the next batch.
+
+    `request_ns` is when the training asked its data loader for the first batch of each iteration, `received_ns` when it
+    got it: from the end before to the request is where a pause can be; from request to receipt the training waited for
+    data. Both are packed as `end_ns`; empty: not known.
     """
 
     run: Name
@@ -70,9 +82,12 @@ class Iterations(PackedMessage, frozen=True, kw_only=True):
     end_ns: bytes
     epoch: Count
     dropped: Count
+    counted_by: CountedBy = "loader"
+    request_ns: bytes = b""
+    received_ns: bytes = b""
 
     def __post_init__(self) -> None:
-        """Check the array of ends: whole, not empty, not too long, never going backwards."""
+        """Check the arrays: ends whole, not empty, not too long, never going backwards; others within iterations."""
         n, rest = divmod(len(self.end_ns), _BYTES_PER_END)
         if rest or not 1 <= n <= MAX_ITERATIONS:
             raise ValueError(
@@ -82,14 +97,28 @@ class Iterations(PackedMessage, frozen=True, kw_only=True):
         # Sorting a sorted list is the fastest check that CPython has: about 10 ns an iteration.
         if ends[0] < self.begin_ns or ends != sorted(ends):
             raise ValueError("end_ns goes backwards in time")
+        for name, packed in (("request_ns", self.request_ns), ("received_ns", self.received_ns)):
+            if packed:
+                self._check_within(name, packed, ends)
 
     def ends_ns(self) -> "array[int]":
         """Return the end of each iteration, shape (n_iterations,) [ns]."""
-        ends = array("q")
-        ends.frombytes(self.end_ns)
-        if byteorder == "big":
-            ends.byteswap()
-        return ends
+        return _unpacked(self.end_ns)
+
+    def requests_ns(self) -> "array[int] | None":
+        """Return when the first batch of each iteration was asked for, shape (n_iterations,) [ns]; None: not known."""
+        return _unpacked(self.request_ns) if self.request_ns else None
+
+    def received_times_ns(self) -> "array[int] | None":
+        """Return when the first batch of each iteration was there, shape (n_iterations,) [ns]; None: not known."""
+        return _unpacked(self.received_ns) if self.received_ns else None
+
+    def _check_within(self, name: str, packed: bytes, ends_ns: list[int]) -> None:
+        if len(packed) != len(self.end_ns):
+            raise ValueError(f"{name} has {len(packed)} bytes: must be as many as end_ns, {len(self.end_ns)}, or none")
+        times_ns = _unpacked(packed)
+        if any(map(operator.gt, (self.begin_ns, *ends_ns), times_ns)) or any(map(operator.gt, times_ns, ends_ns)):
+            raise ValueError(f"{name} is not within its iteration")
 
 
 class Metric(PackedMessage, frozen=True, kw_only=True):
@@ -165,8 +194,16 @@ class TrialFailure(PackedMessage, frozen=True, kw_only=True):
     detail: Sentence = ""
 
 
+def _unpacked(packed: bytes) -> "array[int]":
+    times_ns = array("q")
+    times_ns.frombytes(packed)
+    if byteorder == "big":
+        times_ns.byteswap()
+    return times_ns
+
+
 def pack_ends(ends_ns: "array[int]") -> bytes:
-    """Return the ends of iterations as they travel: little-endian int64."""
+    """Return the ends of iterations, or their requests, as they travel: little-endian int64."""
     if byteorder == "big":
         ends_ns = array("q", ends_ns)
         ends_ns.byteswap()

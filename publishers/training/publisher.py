@@ -273,6 +273,21 @@ class Publisher:
         publisher._open(settings, clock_ns, clock_s)  # noqa: SLF001 — the same class
         return publisher
 
+    @classmethod
+    def for_callback(cls, **options: Unpack[PublisherOptions]) -> "Publisher":
+        """Return this process's publisher of a job for a framework's callback, which tells each optimizer step.
+
+        It is the one that `publish_iterations` uses for the job, run and rank, if the training wraps its loader, too.
+        From now on the callback's calls count: `begin()` at the start, `iteration()` after each optimizer step,
+        `pause()` before a validation or checkpoint and `begin()` after it, `close()` at the end. Nothing else does.
+
+        Args:
+            options: who publishes, and where to: as for `publish_iterations`.
+        """
+        publisher = _shared_publisher(resolve_or_warn(options, caller="for_callback"), time.monotonic_ns, time.time)
+        publisher.recorder.count_by("callback")
+        return publisher
+
     def _open(
         self,
         settings: Settings | None,

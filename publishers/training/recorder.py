@@ -12,8 +12,10 @@ gap in the numbers. There are no locks: one thread (the loop) writes, one (the w
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
+
+from publishers.messages.training import CountedBy
 
 CHUNK: Final = 256
 """Marks in a chunk before the next one: opening it costs about 1 µs, so 4 ns an iteration."""
@@ -28,14 +30,15 @@ _MAX_MARKS: Final = 2 * CHUNK
 
 
 class Chunk:
-    """Marks that belong to one epoch; `length` is set once no further mark counts."""
+    """Marks that belong to one epoch, of one kind; `length` is set once no further mark counts."""
 
-    __slots__ = ("before_ns", "epoch", "extra", "first", "has_breaks", "length", "marks")
+    __slots__ = ("before_ns", "counted_by", "epoch", "extra", "first", "has_breaks", "length", "marks")
 
-    def __init__(self, *, first: int, epoch: int, marks: list[int], before_ns: int = 0) -> None:
+    def __init__(self, *, first: int, epoch: int, marks: list[int], counted_by: CountedBy, before_ns: int = 0) -> None:
         self.first = first
         self.epoch = epoch
         self.marks = marks
+        self.counted_by = counted_by
         self.length: int | None = None
         self.has_breaks = False
         self.extra = 0  # marks of pauses, which are not the loop's own
@@ -44,12 +47,15 @@ class Chunk:
 
 @dataclass(slots=True)
 class Segment:
-    """Consecutive iterations without a gap: what one message carries."""
+    """Consecutive iterations without a gap: what one message carries; times that are not known are empty lists."""
 
     first: int
     epoch: int
     begin_ns: int
     ends_ns: list[int]
+    counted_by: CountedBy = "loader"
+    requests_ns: list[int] = field(default_factory=list)
+    received_ns: list[int] = field(default_factory=list)
 
 
 class Recorder:
@@ -57,7 +63,7 @@ class Recorder:
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self.clock_ns = clock_ns
-        self.chunk = Chunk(first=0, epoch=0, marks=[])
+        self.chunk = Chunk(first=0, epoch=0, marks=[], counted_by="loader")
         self._chunks = deque([self.chunk])
         self._epoch_first = 0
         self._first_epoch = 0
@@ -65,6 +71,11 @@ class Recorder:
         self._head: Chunk | None = None
         self._position = 0
         self._next = 0
+
+    def count_by(self, way: CountedBy) -> None:
+        """Let what follows be counted in another way; the next mark begins an iteration."""
+        if way != self.chunk.counted_by:
+            self._open([]).counted_by = way
 
     def rotate(self, chunk: Chunk) -> Chunk:
         """Return the chunk that follows `chunk`: without a gap, unless something else was recorded meanwhile."""
@@ -173,7 +184,7 @@ class Recorder:
                 written = length
             previous = head.marks[self._position - 1] if self._position else BREAK
             for begin_ns, ends_ns in _unbroken(head.marks[self._position : written], previous):
-                _append(segments, Segment(self._next, head.epoch, begin_ns, ends_ns))
+                _append(segments, Segment(self._next, head.epoch, begin_ns, ends_ns, head.counted_by))
                 self._next += len(ends_ns)
             self._position = written
             if length is None:
@@ -191,7 +202,7 @@ class Recorder:
                 self._chunks.popleft()
         except IndexError:
             pass  # the worker has read them all meanwhile
-        self.chunk = Chunk(first=first, epoch=old.epoch, marks=marks, before_ns=before_ns)
+        self.chunk = Chunk(first=first, epoch=old.epoch, marks=marks, counted_by=old.counted_by, before_ns=before_ns)
         self._chunks.append(self.chunk)
         return self.chunk
 
@@ -235,7 +246,7 @@ def _append(segments: list[Segment], new: Segment) -> None:
     last = segments[-1] if segments else None
     if (
         last is not None
-        and last.epoch == new.epoch
+        and (last.epoch, last.counted_by) == (new.epoch, new.counted_by)
         and last.first + len(last.ends_ns) == new.first
         and last.ends_ns[-1] == new.begin_ns
         and len(last.ends_ns) + len(new.ends_ns) <= MAX_IN_SEGMENT

@@ -96,6 +96,9 @@ class IterationQueue:
                 end_ns=pack_ends(array("q", segment.ends_ns)),
                 epoch=segment.epoch,
                 dropped=dropped,
+                counted_by=segment.counted_by,
+                request_ns=pack_ends(array("q", segment.requests_ns)),
+                received_ns=pack_ends(array("q", segment.received_ns)),
             )
             payload = encode(message)
         except (ValueError, TypeError, OverflowError):  # a clock that goes backwards, or counts in something else

@@ -292,6 +292,26 @@ GOLDEN: list[tuple[Message, bytes]] = [
         ),
     ),
     (
+        Iterations(
+            run="r1",
+            seq=8,
+            first=1002,
+            begin_ns=5_000_000_000,
+            end_ns=pack_ends(array("q", [5_100_000_000, 5_200_000_001])),
+            epoch=3,
+            dropped=2,
+            counted_by="optimizer",
+            request_ns=pack_ends(array("q", [5_000_000_000, 5_100_000_003])),
+            received_ns=pack_ends(array("q", [5_000_000_000, 5_100_000_004])),
+        ),
+        (
+            b"\x8a\xa3run\xa2r1\xa3seq\x08\xa5first\xcd\x03\xea\xa8begin_ns\xcf\x00\x00\x00\x01*\x05\xf2\x00\xa6en"
+            b"d_ns\xc4\x10\x00\xd3\xfb/\x01\x00\x00\x00\x01\xb4\xf15\x01\x00\x00\x00\xa5epoch\x03\xa7dropped\x02"
+            b"\xaacounted_by\xa9optimizer\xaarequest_ns\xc4\x10\x00\xf2\x05*\x01\x00\x00\x00\x03\xd3\xfb/\x01\x00"
+            b"\x00\x00\xabreceived_ns\xc4\x10\x00\xf2\x05*\x01\x00\x00\x00\x04\xd3\xfb/\x01\x00\x00\x00"
+        ),
+    ),
+    (
         Metric(run="r1", epoch=3, value=0.765625, reached=True),
         b"\x84\xa3run\xa2r1\xa5epoch\x03\xa5value\xcb?\xe8\x80\x00\x00\x00\x00\x00\xa7reached\xc3",
     ),

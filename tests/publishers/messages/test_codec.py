@@ -59,6 +59,23 @@ def test_iterations_round_trip(run: str, numbers: tuple[int, int, int, int], end
     arrived = decode(encode(message), Iterations)
     assert arrived == message
     assert arrived.ends_ns().tolist() == ends_ns
+    assert arrived.requests_ns() is None
+    assert arrived.received_times_ns() is None
+
+
+def test_requests_and_receipts_round_trip() -> None:
+    requests_ns, received_ns = [5_000_000_000, 5_100_000_000], [5_100_000_000, 5_150_000_000]
+    message = decoded(
+        Iterations,
+        end_ns=packed_ends(5_100_000_000, 5_200_000_000),
+        counted_by="callback",
+        request_ns=packed_ends(*requests_ns),
+        received_ns=packed_ends(*received_ns),
+    )
+    arrived = decode(encode(message), Iterations)
+    assert arrived.counted_by == "callback"
+    assert list(arrived.requests_ns() or []) == requests_ns
+    assert list(arrived.received_times_ns() or []) == received_ns
 
 
 @given(
@@ -170,6 +187,14 @@ def test_a_message_that_is_too_long_is_rejected_unread(kind: type[Message]) -> N
         {"end_ns": packed_ends(6_000_000_000, 5_999_999_999)},
         {"end_ns": packed_ends(-1)},
         {"end_ns": "text"},
+        {"counted_by": "guess"},
+        {"request_ns": packed_ends(5_000_000_000)},
+        {"request_ns": packed_ends(4_999_999_999, 5_100_000_000)},
+        {"request_ns": packed_ends(5_000_000_000, 5_099_999_999)},
+        {"request_ns": packed_ends(5_100_000_001, 5_100_000_002)},
+        {"request_ns": packed_ends(5_000_000_000, 5_200_000_002)},
+        {"received_ns": packed_ends(5_000_000_000, 5_200_000_002)},
+        {"received_ns": b"\0" * 15},
         {"begin_ns": -1},
         {"begin_ns": 1 << 63},
         {"begin_ns": 5.5},

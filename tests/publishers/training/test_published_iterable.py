@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from publishers import publish_iterations
+from publishers import Publisher, publish_iterations
 from publishers.training.data_loader import batch_size_of
 from publishers.training.publisher import PublishedIterable, PublishedSized
 from tests.publishers.training.fake_connection import (
@@ -347,3 +347,24 @@ def test_a_new_batch_size_is_published_at_once() -> None:
     publisher.set_batch_size(64)
     wait_until(lambda: connection.statuses()[-1].batch_size == 64)
     publisher.close()
+
+
+def test_a_callback_shares_the_publisher_of_a_wrapped_loader() -> None:
+    options = {"job": "shared", "rank": 0, "world_size": 1, "broker": unused_broker()}
+    loader = publish_iterations(Loader(3), **options)  # type: ignore[arg-type]  # by name
+    publisher = Publisher.for_callback(**options)  # type: ignore[arg-type]  # by name
+    assert publisher is loader.publisher
+    publisher.begin()
+    publisher.iteration()
+    publisher.close()
+    assert [segment.counted_by for segment in publisher.recorder.drain(10)] in (["callback"], [])
+
+
+def test_what_a_callback_counts_says_so() -> None:
+    connection = FakeConnection()
+    with publisher_on(connection) as publisher:
+        publisher.recorder.count_by("callback")
+        publisher.begin()
+        for _ in range(5):
+            publisher.iteration()
+    assert [(message.counted_by, len(message.ends_ns())) for message in connection.messages()] == [("callback", 5)]

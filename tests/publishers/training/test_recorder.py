@@ -148,3 +148,19 @@ def test_memory_stays_bounded_when_every_mark_is_followed_by_a_pause() -> None:
         recorder.pause()
     assert sum(len(chunk.marks) for chunk in recorder._chunks) <= 4 * CHUNK
     assert len(flat(recorder.drain(1_000))) == 3
+
+
+def test_another_way_of_counting_begins_another_segment() -> None:
+    recorder = Recorder(itertools.count().__next__)
+    for _ in range(3):
+        mark(recorder, recorder.clock_ns())
+    recorder.count_by("callback")
+    for _ in range(4):
+        mark(recorder, recorder.clock_ns())
+    recorder.count_by("callback")
+    mark(recorder, recorder.clock_ns())
+    segments = recorder.drain(1_000)
+    assert [(segment.first, segment.counted_by, len(segment.ends_ns)) for segment in segments] == [
+        (0, "loader", 2),
+        (2, "callback", 4),
+    ]
