@@ -177,8 +177,11 @@ def main(arguments: list[str] | None = None) -> int:
     if options.repeat is not None:
         run_campaign(options.repeat, PART, lambda _: None)
         return 0
-    # Under nohup the controllers would inherit that SIGHUP is ignored; a handler does not survive exec.
-    signal.signal(signal.SIGHUP, lambda *_: None)
+    # Under nohup, or in the background of a shell, the controllers would inherit that these are ignored; a handler does
+    # not survive exec.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     print(f"seed {options.seed}", flush=True)
     with shown() as progress:
         if options.repeat_real is not None:
