@@ -165,7 +165,7 @@ def shown() -> Iterator[Progress]:
 
 
 def _unignore_signals() -> None:
-    """Ignore signals by a handler, which does not survive exec: controllers do not inherit what nohup or a shell set."""
+    """Ignore by a handler, which does not survive exec: controllers do not inherit what nohup or a shell ignores."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
