@@ -244,6 +244,7 @@ class LimitState:
         since_ns: when the limit last changed, on the monotonic clock of the node [ns].
         asked_power_limit_w: what was asked for, where that was seen to take effect: boards may make another limit of
             it [W].
+        reason, detail: why it is as it is: a stable code, and a sentence; "" before anything was done.
     """
 
     hold: Hold
@@ -254,6 +255,8 @@ class LimitState:
     enforced_power_limit_w: float
     since_ns: int
     asked_power_limit_w: float | None = None
+    reason: str = ""
+    detail: str = ""
 
     @property
     def asked_for_w(self) -> float:

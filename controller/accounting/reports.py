@@ -150,6 +150,8 @@ def energy_report(
     max_power_w: float | None = None,
     incomplete: Sequence[str] = (),
     would_save_ratio: float | None = None,
+    power_limit_w: float | None = None,
+    reason: Blocked | None = None,
 ) -> RunEnergy:
     """Return this node's part of a run's energy; the slowest rank counts the iterations."""
     furthest = max(logs, key=_n_epochs) if len(logs) > 1 else logs[0]
@@ -170,6 +172,9 @@ def energy_report(
         max_power_w=max_power_w,
         incomplete=list(incomplete),
         would_save_ratio=would_save_ratio,
+        power_limit_w=power_limit_w,
+        reason=reason.reason if reason else None,
+        detail=reason.detail[:MAX_DETAIL] if reason else None,
         final=final,
     )
     return msgspec.structs.replace(report, **totals)
@@ -186,8 +191,17 @@ def _plus(whole: RunEnergy, part: RunEnergy) -> RunEnergy:
         a, b = getattr(whole, name), getattr(part, name)
         sums[name] = None if a is None or b is None else a + b
     incomplete = list(dict.fromkeys([*whole.incomplete, *part.incomplete]))
-    total = msgspec.structs.replace(whole, **sums, incomplete=incomplete)
+    limit_w = _mean_power_limit_w(whole, part)
+    total = msgspec.structs.replace(whole, **sums, incomplete=incomplete, power_limit_w=limit_w)
     return msgspec.structs.replace(total, saved_ratio=_saved_ratio(total, whole, part))
+
+
+def _mean_power_limit_w(*parts: RunEnergy) -> float | None:
+    """Return the mean limit of the GPUs of all parts [W]; None where one of them is not known."""
+    n_gpus = sum(part.n_gpus for part in parts)
+    if not n_gpus or any(part.power_limit_w is None for part in parts if part.n_gpus):
+        return None
+    return sum(part.n_gpus * (part.power_limit_w or 0.0) for part in parts) / n_gpus
 
 
 def _saved_ratio(total: RunEnergy, *parts: RunEnergy) -> float | None:

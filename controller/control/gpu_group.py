@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from controller.ports import EnergyMeter, Hold, LimitState, PowerLimiter, Target
+from controller.ports import Blocked, EnergyMeter, Hold, LimitState, PowerLimiter, Target
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W
 
 _OURS = frozenset({Hold.FREE, Hold.HELD})
@@ -70,6 +70,19 @@ class GpuGroup:
         if not states or len(states) < len(self._limiters):
             return None
         return sum(state.prior_power_limit_w for state in states)
+
+    @property
+    def mean_power_limit_w(self) -> float | None:
+        """Return the mean of the GPUs' present limits [W]; None before all of them have answered."""
+        states = self.states()
+        if not states or len(states) < len(self._limiters):
+            return None
+        return sum(state.enforced_power_limit_w for state in states) / len(states)
+
+    def why_not_ours(self) -> Blocked | None:
+        """Return why a GPU is not ours to set; None where all are."""
+        states = (state for state in self.states() if state.hold not in _OURS)
+        return next((Blocked(state.reason, state.detail) for state in states if state.reason), None)
 
     @property
     def least_prior_power_limit_w(self) -> float:

@@ -170,6 +170,7 @@ class GpuPowerLimiter:
             entry = None
         prior_w = entry.prior_power_limit_w if entry else live.requested_power_limit_w
         floor_w, ceiling_w = limit_bounds_w(self._config, limits, prior_w)
+        former = self.state
         self.state = LimitState(
             hold=self._barred or (Hold.HELD if entry else Hold.FREE),
             prior_power_limit_w=prior_w,
@@ -179,6 +180,8 @@ class GpuPowerLimiter:
             enforced_power_limit_w=live.enforced_power_limit_w,
             since_ns=self._clock.monotonic_ns(),
         )
+        if former is not None:
+            self.state = replace(self.state, reason=former.reason, detail=former.detail)
         is_default = is_same_limit(live.requested_power_limit_w, limits.default_power_limit_w)  # driver reloaded
         if entry and not is_default and not is_our_limit(live, entry, limits):
             await self._yield(live)
@@ -425,6 +428,8 @@ class GpuPowerLimiter:
             )
 
     def _report(self, reason: str, detail: str) -> None:
+        if self.state is not None:
+            self.state = replace(self.state, reason=reason, detail=detail[:MAX_DETAIL])
         self._reporter.report(reason, detail, state=self.state, target=self._target)
 
 

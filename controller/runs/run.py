@@ -122,6 +122,9 @@ class TrainingRun:
         self._slack = StragglerSlack(self.gpus, settle_s=config.profiler.settle_s) if shares_slack else None
         self._observed = ObservedPlan() if config.plan.observe else None
         self._tick_s, self._stepped_s = math.inf, 0.0
+        self._limit_reason: Blocked | None = None
+        """Why its GPUs have their limits, or why they are left alone, as long as it runs."""
+        self._mean_power_limit_w: float | None = None
 
     @property
     def is_leader(self) -> bool:
@@ -228,8 +231,11 @@ class TrainingRun:
     async def _control_until_end(self) -> None:
         next_s = report_s = checkpoint_s = self._clock.now_s()
         report_period_s, checkpoint_period_s = self._report_period_s, CHECKPOINT_PERIODS * self._report_period_s
+        ending: End | None = None
         while self.ended is None:
             now_s = self._clock.now_s()
+            if self.ranks.ending != ending:  # a lost one may come back; what it has used is said at once
+                ending, report_s = self.ranks.ending, now_s
             if ended := self.ranks.expire(self._monotonic_s()):
                 self._end(ended)
             self._step(now_s)
@@ -299,10 +305,11 @@ class TrainingRun:
     def _update_limit(self, now_s: float) -> None:
         """Request the limit that the run should have now, if there is any to request."""
         now_ns, readiness = self._clock.monotonic_ns(), self.gpus.readiness()
+        is_rejected = self._is_claim_rejected()
         if self._observed is not None:
             self._observe(self._observed, readiness, now_s=now_s, now_ns=now_ns)
+            self._note_limit(self._blocked_by_claim() if is_rejected else None)
             return
-        is_rejected = self._is_claim_rejected()
         target = self._blocked(readiness, is_rejected=is_rejected) or self._control.target(now_s=now_s, now_ns=now_ns)
         if isinstance(target, Blocked):
             if self._slack is not None:
@@ -311,9 +318,18 @@ class TrainingRun:
         elif target is not None:
             reductions = self._slack.reductions(target, is_steady=self._control.is_steady) if self._slack else None
             self.gpus.request(target, reductions)
+        self._note_limit(target)
         if self.ranks.members:
             is_barred = is_rejected or readiness == "not_ours"
             self._control.publish(target, is_barred=is_barred, now_s=now_s, now_ns=now_ns)
+
+    def _note_limit(self, target: Target | Blocked | None) -> None:
+        """Note the limit and its reason for the record; once the run ends, it says what it was while the run ran."""
+        if self.ranks.ending:
+            return
+        self._mean_power_limit_w = self.gpus.mean_power_limit_w
+        wanted = Blocked(target.reason, target.detail) if target is not None else self._limit_reason
+        self._limit_reason = wanted if self._is_claim_rejected() else self.gpus.why_not_ours() or wanted
 
     def _observe(self, observed: ObservedPlan, readiness: Readiness, *, now_s: float, now_ns: int) -> None:
         """Ask for what the plan says, where it has a curve; the limiters say that nothing is written."""
@@ -402,7 +418,7 @@ class TrainingRun:
             self.ranks.status,
             self.ranks.logs,
             self._account.totals.report(kind=kind, profile=self._control.profile),
-            state=self.ended or "running",
+            state=self.ended or self.ranks.ending or "running",
             gpu_model=self.gpus.model,
             n_gpus=len(self.gpus.uuids),
             currency=history.unit.partition("/")[0] if history is not None else None,
@@ -410,5 +426,7 @@ class TrainingRun:
             max_power_w=self.gpus.prior_power_limit_w,
             incomplete=self._incomplete(),
             would_save_ratio=self._observed.would_save_ratio if self._observed else None,
+            power_limit_w=self._mean_power_limit_w,
+            reason=self._limit_reason,
         )
         self._reporter.publish_energy(part)

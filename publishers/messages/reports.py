@@ -154,7 +154,8 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     before. `n_gpus` = 0 means that the run never held a GPU and was not measured: its zeros are no energy and no
     duration. `max_power_w` is the sum of its GPUs' prior power limits, over all nodes. `node`: of which it is a part.
     `incomplete` holds stable codes of what the record lacks. `would_save_ratio` is an estimate, where the plan was only
-    observed.
+    observed. `power_limit_w` is the present limit of its GPUs, on average, and `reason` and `detail` say why they have
+    it, as in `LimitChange`; once the run has ended, what they had last.
     """
 
     time_s: TimeS | None = None
@@ -182,6 +183,9 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     max_power_w: PowerW | None = None
     epochs_missed: Count = 0
     would_save_ratio: Number | None = None
+    power_limit_w: PowerW | None = None
+    reason: Name | None = None
+    detail: Sentence | None = None
     incomplete: Annotated[list[Name], Meta(max_length=16)] = field(default_factory=list)
     final: bool = False
 

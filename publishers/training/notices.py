@@ -21,13 +21,19 @@ class RunNotices:
     """The notices of this node's controller to one run.
 
     A controller says once that it hears a process (`heard`). Where it does not say so, nobody measures this run.
+
+    Attributes:
+        is_heard: whether a controller has said so.
+        refusal: the last reason why it does nothing for the run, as a code and a sentence.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._topic = Topics(settings.root).run(settings.key, "notice")
         self._boot_id = settings.boot_id
         self._broker_url = settings.broker.url
-        self._is_subscribed = self._is_heard = self._has_told = False
+        self._is_subscribed = self._has_told = False
+        self.is_heard = False
+        self.refusal: tuple[str, str] | None = None
         self._connected_at_s: float | None = None
         self._codes: set[str] = set()
 
@@ -39,7 +45,7 @@ class RunNotices:
 
     def check(self, *, is_connected: bool, now_s: float) -> None:
         """Log, once, that no controller has answered for a minute of a connection, at a monotonic time [s]."""
-        if self._is_heard or self._has_told or not is_connected:
+        if self.is_heard or self._has_told or not is_connected:
             self._connected_at_s = None if not is_connected else self._connected_at_s
             return
         if self._connected_at_s is None:
@@ -59,7 +65,9 @@ class RunNotices:
             return
         if notice.boot_id != self._boot_id:  # another node's: its own processes tell it
             return
-        self._is_heard = True
+        self.is_heard = True
+        if notice.code != HEARD:
+            self.refusal = notice.code, notice.detail
         if notice.code == HEARD or notice.code in self._codes or len(self._codes) >= _MAX_CODES:
             return
         if notice.code == "no_gpu" and not has_loaded_cuda(MAPS):  # a training on the CPU has none to name

@@ -30,6 +30,7 @@ from publishers.training.progress import (
 )
 from publishers.training.recorder import CHUNK, Recorder
 from publishers.training.run_end import RunSlot, end_replaced_runs, end_run, end_with_owner, run_slot
+from publishers.training.run_summary import OFF, RunSummary
 from publishers.training.settings import MAX_BATCH_SIZE, PublisherOptions, Settings, SettingsReader, resolve_or_warn
 from publishers.training.worker import CLOSE_TIMEOUT_S, Connect, PublisherWorker
 
@@ -235,6 +236,18 @@ class Publisher:
         if self._worker is not None:
             self._worker.request_close(reached=to_bool(reached))
             self._worker.wait_closed(CLOSE_TIMEOUT_S)
+
+    def summary(self) -> RunSummary:
+        """Return what the run has used and saved so far, or in all once it is closed; or why that is not known."""
+        return self._worker.report.summary() if self._worker is not None else OFF
+
+    def live(self) -> dict[str, float] | None:
+        """Return what the controller measures now, for a logger: None before it has said anything.
+
+        `power_w` and `power_limit_w` (of one GPU, on average), and so far `energy_j`, `carbon_g` and `cost`,
+        `saved_energy_j`, `saved_carbon_g`, `saved_ratio`, `slowdown_ratio`: as far as each is known.
+        """
+        return self._worker.report.live() if self._worker is not None else None
 
     @property
     def run(self) -> str:

@@ -26,6 +26,7 @@ from publishers.training.paho_client import Connection, Receipt
 from publishers.training.policy_client import BatchSizeOptions, BatchSizeQuery, PolicyClient, trial_failure
 from publishers.training.progress import RunProgress
 from publishers.training.recorder import Recorder, Segment
+from publishers.training.run_report import RunReport
 from publishers.training.settings import Settings
 
 Connect = Callable[[BrokerAddress, Outgoing], Connection]
@@ -127,6 +128,7 @@ class PublisherWorker:
         self._reached: bool | None = None
         self.policy_client = PolicyClient(settings)
         self._notices = RunNotices(settings)
+        self.report = RunReport(settings, self._notices, started_at_s=self._status.started_at_s)
         topics = Topics(settings.root)
         key, boot_id, rank = settings.key, settings.boot_id, settings.rank
         self._status_topic = topics.rank(boot_id, key, rank, "status")
@@ -139,7 +141,7 @@ class PublisherWorker:
         self._is_hopeless = self._has_logged_bad_message = self._has_published_total = False
         self._was_connected: bool | None = None
         self._pid = os.getpid()
-        self._is_closing = self._is_broken_off = False
+        self._is_closing = self._is_broken_off = self._is_awaited = False
         self._woken = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"gridchase[{key.job}]", daemon=True)
@@ -230,10 +232,14 @@ class PublisherWorker:
                 self._woken.set()
 
     def wait_closed(self, timeout_s: float) -> None:
-        """Wait until everything has arrived; not at all where no broker was ever there."""
-        if os.getpid() == self._pid and not self._is_hopeless:
+        """Wait until everything has arrived, not at all where no broker was ever there; then tell how the run was."""
+        if os.getpid() != self._pid:
+            return
+        self._is_awaited = True  # so that the line does not come from a thread that the interpreter's exit may stop
+        if not self._is_hopeless:
             self._woken.set()
             self._ended.wait(max(0.0, timeout_s))
+        self._tell_end()
 
     def _run(self) -> None:
         try:
@@ -250,8 +256,13 @@ class PublisherWorker:
         except Exception:  # training goes on whatever is wrong with us; without this the thread would print
             _LOGGER.exception("publishing has stopped: internal error")
         finally:
+            if not self._is_awaited:
+                self._tell_end()
             self._ended.set()
             self.policy_client.end("publishing has ended")
+
+    def _tell_end(self) -> None:
+        self.report.tell(n_iterations=self._recorder.n_ended, is_broken_off=self._is_broken_off)
 
     def _wait(self, connection: Connection) -> None:
         """Wait for the next flush; while a query is open, for what the network brings."""
@@ -264,6 +275,7 @@ class PublisherWorker:
 
     def _step(self, connection: Connection) -> None:
         self._notices.subscribe(connection)
+        self.report.subscribe(connection)
         self.policy_client.subscribe(connection)
         connection.work()
         self._log_transition(connection)
@@ -338,12 +350,15 @@ class PublisherWorker:
             receipt = self._publish(connection, self._status_topic, last, retain=True)
             while receipt and connection.is_connected() and not receipt.done and time.monotonic() < deadline_s:
                 connection.work(_POLL_S)
+            while self.report.is_awaited and connection.is_connected() and time.monotonic() < deadline_s:
+                connection.work(_POLL_S)
         connection.close()
 
     def _log_transition(self, connection: Connection) -> None:
         """Log that the broker came or went, once each."""
         connected, failure = connection.is_connected(), connection.failure
         self._is_hopeless = connection.connections == 0 and failure is not None
+        self.report.was_connected = connection.connections > 0
         if connected == self._was_connected or not (connected or failure):
             return
         self._was_connected = connected

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from publishers import Publisher
 from publishers.messages.codec import Outgoing, decode, encode
-from publishers.messages.reports import Command, Notice
+from publishers.messages.reports import Command, Notice, RunEnergy
 from publishers.messages.training import (
     Iterations,
     Metric,
@@ -124,6 +124,11 @@ class FakeConnection:
         """Let a controller say something to the run."""
         payload = notice if isinstance(notice, bytes) else encode(notice)
         self._inbox.append(("gridchase/v1/user/alice/job/toy/run/r1/notice", payload))
+
+    def energy(self, record: RunEnergy | bytes) -> None:
+        """Let a controller say what the run has used."""
+        payload = record if isinstance(record, bytes) else encode(record)
+        self._inbox.append(("gridchase/v1/user/alice/job/toy/run/r1/energy", payload))
 
     def requests(self) -> list[TrialRequest]:
         """Return the questions for a batch size."""

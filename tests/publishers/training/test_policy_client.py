@@ -160,7 +160,12 @@ def test_the_later_of_two_queries_counts_and_the_earlier_one_ends() -> None:
         assert publisher.batch_size(SIZES, default=64) == 16
         first.join(5.0)
     assert sizes in ([32], [16])
-    assert {topic.rpartition("/")[2] for topic in connection.subscriptions} == {"notice", "command", "answer"}
+    assert {topic.rpartition("/")[2] for topic in connection.subscriptions} == {
+        "notice",
+        "energy",
+        "command",
+        "answer",
+    }
 
 
 def test_a_second_query_of_a_run_is_sent_on_its_own() -> None:

@@ -242,12 +242,12 @@ def test_other_and_malformed_commands_are_ignored(payload: Command | bytes) -> N
         assert not publisher.should_stop
 
 
-def test_a_run_that_asks_nothing_subscribes_to_notices_alone() -> None:
+def test_a_run_that_asks_nothing_hears_notices_and_its_energy_alone() -> None:
     connection = FakeConnection()
     with publisher_on(connection) as publisher:
         list(publisher.iterations(range(10)))
         wait_until(lambda: connection.n_iterations() == 10)
-        assert [topic.rpartition("/")[2] for topic in connection.subscriptions] == ["notice"]
+        assert [topic.rpartition("/")[2] for topic in connection.subscriptions] == ["notice", "energy"]
 
 
 def test_the_loaders_batch_size_is_used_unless_one_was_chosen() -> None:

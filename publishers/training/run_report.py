@@ -1,0 +1,92 @@
+"""What a run's own process says of it: live values, the summary, and one line on stderr at the end.
+
+At the end the controller's last record is waited for, within the time that closing takes at most; where no controller
+was ever heard nothing is waited for. `GRIDCHASE_QUIET=1` switches the line off, and nothing else.
+"""
+
+import os
+import sys
+import threading
+from contextlib import suppress
+from typing import Final
+
+from publishers.training.notices import RunNotices
+from publishers.training.paho_client import Connection
+from publishers.training.run_energy import RunEnergyFeed
+from publishers.training.run_summary import RunSummary, explained, summarize
+from publishers.training.settings import Settings
+
+_FALSE: Final = frozenset({"", "0", "false", "no", "off"})
+
+
+class RunReport:
+    """The summary of one run, for its own process. `subscribe` is called by the publisher's thread, the rest by any.
+
+    Args:
+        settings: whose run it is.
+        notices: what controllers have told it.
+        started_at_s: when the publisher started [s, Unix].
+
+    Attributes:
+        was_connected: whether the broker was ever there.
+    """
+
+    def __init__(self, settings: Settings, notices: RunNotices, *, started_at_s: float) -> None:
+        self._settings = settings
+        self._notices = notices
+        self._feed = RunEnergyFeed(settings, started_at_s=started_at_s)
+        self._untold = threading.Lock()
+        """Taken for good by whoever tells the end."""
+        self.was_connected = False
+
+    def subscribe(self, connection: Connection) -> None:
+        """Subscribe, before the first status: the records are of what follows it."""
+        self._feed.subscribe(connection)
+
+    def live(self) -> dict[str, float] | None:
+        """Return what is known now: see `RunEnergyFeed.live`."""
+        self._feed.want()
+        return self._feed.live()
+
+    def summary(self) -> RunSummary:
+        """Return what is known now, or was when the run ended."""
+        self._feed.want()
+        settings = self._settings
+        return summarize(settings.job, settings.run, self._feed.latest, unmeasured=self._why_unmeasured())
+
+    @property
+    def is_awaited(self) -> bool:
+        """Return whether the run's last record is still to come: a controller has heard this process."""
+        return self._settings.rank == 0 and self._notices.is_heard and not self._feed.has_ended
+
+    def tell(self, *, n_iterations: int, is_broken_off: bool) -> None:
+        """Print the line, once, on rank 0.
+
+        There is none for a publisher that was never used; nor where nothing was measured and no broker was ever there,
+        which was told at the start, or an exception has ended the training, which is what to read then.
+        """
+        if self._settings.rank or not self._untold.acquire(blocking=False):
+            return
+        summary = self.summary()
+        if summary.energy_j is None and (is_broken_off or not self.was_connected or not n_iterations):
+            return
+        stream = sys.stderr  # None without a console
+        if stream is not None and os.environ.get("GRIDCHASE_QUIET", "").strip().lower() in _FALSE:
+            with suppress(Exception):  # a notebook's or an application's own stream may raise anything
+                stream.write(f"gridchase: {summary}\n")
+                stream.flush()
+
+    def _why_unmeasured(self) -> tuple[str, str]:
+        """Return why nothing is measured, where that is so."""
+        url, record = self._settings.broker.url, self._feed.latest
+        if not self.was_connected:
+            return explained("no_broker", f"no connection to {url}")
+        if not self._notices.is_heard:
+            return explained(
+                "no_controller", f"no controller of this machine listens at {url}: is `gridchase up` running here?"
+            )
+        if self._notices.refusal is not None:
+            return explained(*self._notices.refusal)
+        if record is not None and record.reason not in {None, "waiting_for_ranks"}:
+            return explained(str(record.reason), record.detail or "")
+        return explained("too_short")

@@ -1,0 +1,107 @@
+"""What a training says at its end, with a real broker and a real controller on the stub's GPUs."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from publishers.messages.codec import decode, encode
+from publishers.messages.reports import RunEnergy
+from publishers.training.run_summary import summarize
+from tests.live.conftest import Mosquitto
+from tests.live.node import LiveNode, ended, fixture, wait_for
+from tests.live.nvml_stub.machine import StubMachine
+
+pytestmark = pytest.mark.live
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from publishers import publish_iterations
+from tests.live.nvml_stub.machine import StubMachine
+gpu = StubMachine.from_environment().gpu()
+gpu.busy = True
+gpu.pids |= {int(Path("/proc/self").readlink().name)}
+for k, _ in enumerate(publish_iterations(range(10**6), job="resnet50", run=sys.argv[1], gpus=[0], flush_s=0.05)):
+    time.sleep(gpu.iteration_time_s())
+    if k == 40:
+        print("trained", flush=True)
+        exec(sys.argv[2])
+"""
+
+
+@pytest.fixture
+def node(nvml_machine: StubMachine, broker: Mosquitto, tmp_path: Path) -> Iterator[LiveNode]:
+    yield from fixture(nvml_machine, broker, tmp_path)
+
+
+def controlled(node: LiveNode, **options: str) -> None:
+    """Start the controller, and wait until it listens."""
+    node.controller(**options)
+    wait_for(node, lambda: node.watcher.last("node/n1/status"))
+
+
+def lines(node: LiveNode) -> list[str]:
+    """Return what the training printed, without the name that every line of ours begins with."""
+    said = [text.removeprefix("gridchase: ") for text in node.log("training.log").splitlines()]
+    return [text for text in said if text.startswith("resnet50 run")]
+
+
+def final_record(node: LiveNode, run: str) -> RunEnergy:
+    """Return the last record of a run."""
+    wait_for(node, lambda: (node.watcher.last(f"run/{run}/energy") or {}).get("final"))
+    last: dict[str, object] = node.watcher.last(f"run/{run}/energy")
+    return decode(encode(RunEnergy(**last)), RunEnergy)  # type: ignore[arg-type]  # decode checks it
+
+
+def train(node: LiveNode, run: str, then: str = "sys.exit()") -> "subprocess.Popen[bytes]":
+    """Start a short training; after 41 iterations it does something."""
+    environment = {"GRIDCHASE_BROKER": node.broker.url}
+    return node._start("training.log", "-c", SCRIPT, run, then, environment=environment)
+
+
+def test_the_end_says_what_the_last_record_says(node: LiveNode) -> None:
+    controlled(node)
+    training = node.training(25.0)
+    assert ended(training) == 0
+    record = final_record(node, "r1")
+    assert record.baseline_energy_j is not None
+    assert lines(node) == [str(summarize("resnet50", "r1", record, unmeasured=("", "")))]
+    assert ", so far:" not in lines(node)[0]
+
+
+def test_a_short_run_and_one_that_is_broken_off_tell_what_they_have_used(node: LiveNode) -> None:
+    controlled(node, profiler__window_s="5")
+    assert ended(train(node, "r1")) == 0
+    assert " Wh, too short to tell what was saved" in lines(node)[-1]
+    assert ", so far:" not in lines(node)[-1]
+    assert ended(train(node, "r2", "raise SystemError('the training is broken')")) == 1
+    log = node.log("training.log")
+    assert log.index("SystemError: the training is broken") < log.index("resnet50 run r2, so far: ")
+    interrupted = train(node, "r3", "pass")
+    wait_for(node, lambda: node.log("training.log").count("trained") == 3)
+    assert ended(interrupted, signal.SIGINT) == -signal.SIGINT
+    assert lines(node)[-1].startswith("resnet50 run r3, so far: ")
+    assert len(lines(node)) == 3
+
+
+def test_a_controller_that_only_observes_is_why_nothing_was_saved(node: LiveNode) -> None:
+    controlled(node, plan__observe="true")
+    assert ended(train(node, "r1")) == 0
+    assert " Wh, nothing saved: plan.observe is on: limits are planned, but never written" in lines(node)[-1]
+
+
+def test_without_a_controller_the_end_says_so(broker: Mosquitto) -> None:
+    script = (
+        "import time\nfrom publishers import Publisher\n"
+        f"publisher = Publisher(job='toy', run='r1', broker={broker.url!r}, flush_s=0.01)\n"
+        "for _ in range(100): publisher.iteration(); time.sleep(0.005)\n"
+    )
+    child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    (line,) = child.stderr.splitlines()
+    assert line == (
+        f"gridchase: toy run r1: not measured: no controller of this machine listens at {broker.url}: is "
+        "`gridchase up` running here?"
+    )

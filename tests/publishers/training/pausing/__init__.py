@@ -1,1 +1,0 @@
-"""Tests: pauses and early stops of a training."""

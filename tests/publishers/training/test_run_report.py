@@ -1,0 +1,237 @@
+"""What a publisher says of its own run: live values, the summary, and one line at the end, after the last record."""
+
+from typing import Any
+
+import pytest
+
+from publishers.messages.reports import RunEnergy
+from publishers.training.worker import CLOSE_TIMEOUT_S
+from tests.publishers.training.fake_connection import FakeConnection, publisher_on, wait_until
+from tests.publishers.training.test_notices import notice
+from tests.publishers.training.test_run_summary import KWH, record
+
+NOW_S = 1.7e9
+
+
+class MeasuredConnection(FakeConnection):
+    """A connection to a broker with a controller, which sends `records` once the run has said that it is over."""
+
+    def __init__(self, *records: RunEnergy, heard: bool = True) -> None:
+        super().__init__()
+        self._records = records
+        if heard:
+            self.notice(notice("heard"))
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> Any:  # noqa: ANN401
+        receipt = super().publish(topic, payload, qos=qos, retain=retain)
+        if self.statuses() and self.statuses()[-1].state != "running":
+            for each in self._records:
+                self.energy(each)
+            self._records = ()
+        return receipt
+
+
+def trained(connection: FakeConnection, **changes: object) -> Any:  # noqa: ANN401 — a publisher
+    """Return a publisher whose loop is over, but not closed."""
+    publisher = publisher_on(connection, **{"username": "alice", "clock_s": lambda: NOW_S, **changes})
+    for _ in range(3):
+        publisher.iteration()
+    wait_until(connection.statuses)
+    return publisher
+
+
+def final(**changes: object) -> RunEnergy:
+    """Return the last record of the run."""
+    return record(**{"run": "r1", "time_s": NOW_S + 60, **changes})
+
+
+def running(**changes: object) -> RunEnergy:
+    """Return a record on the way."""
+    return final(state="running", final=False, **changes)
+
+
+def test_closing_waits_for_the_last_record_and_tells_it_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    publisher = trained(MeasuredConnection(running(energy_j=1.0), final()))
+    publisher.close()
+    publisher.close()
+    assert capfd.readouterr().err == (
+        "gridchase: toy run r1: 1.84 kWh, 612 g CO2e, saved 11.3 % energy and 14.0 % carbon for 2.1 % more time\n"
+    )
+    assert publisher.summary().is_final
+
+
+def test_leaving_the_context_tells_it_and_so_does_the_end_of_one_that_is_collected(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with trained(MeasuredConnection(final())):
+        assert capfd.readouterr().err == ""
+    assert capfd.readouterr().err.startswith("gridchase: toy run r1: 1.84 kWh")
+    connection = MeasuredConnection(final())
+    publisher = trained(connection)
+    del publisher
+    wait_until(lambda: connection.closed)
+    printed: list[str] = []
+
+    def has_printed() -> bool:
+        printed.append(capfd.readouterr().err)
+        return any(printed)
+
+    wait_until(has_printed)
+    assert "".join(printed).startswith("gridchase: toy run r1: 1.84 kWh")
+
+
+def test_an_exception_tells_the_last_sums_as_so_far(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ZeroDivisionError), trained(MeasuredConnection(final(state="lost", final=False))):
+        raise ZeroDivisionError
+    assert capfd.readouterr().err.startswith("gridchase: toy run r1, so far: 1.84 kWh")
+
+
+@pytest.mark.parametrize("value", ["1", "true", "yes"])
+def test_quiet_prints_nothing_and_still_knows(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("GRIDCHASE_QUIET", value)
+    publisher = trained(MeasuredConnection(final()))
+    publisher.close()
+    assert (capfd.readouterr().err, publisher.summary().energy_j) == ("", 1.84 * KWH)
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_only_rank_0_listens_and_speaks_unless_another_is_asked(capfd: pytest.CaptureFixture[str], rank: int) -> None:
+    connection = MeasuredConnection()
+    publisher = trained(connection, rank=rank, world_size=4)
+    topic = "gridchase/v1/user/alice/job/toy/run/r1/energy"
+    assert topic not in connection.subscriptions
+    assert publisher.summary().reason == "too_short"
+    wait_until(lambda: topic in connection.subscriptions)
+    connection.energy(running())
+    wait_until(publisher.live)
+    publisher.close()
+    assert capfd.readouterr().err == ""
+
+
+def test_where_no_controller_was_heard_nothing_is_waited_for(capfd: pytest.CaptureFixture[str]) -> None:
+    connection = MeasuredConnection(heard=False)
+    publisher = trained(connection)
+    assert not publisher._worker.report.is_awaited
+    publisher.close()
+    assert connection.closed
+    assert capfd.readouterr().err == (
+        "gridchase: toy run r1: not measured: no controller of this machine listens at mqtt://127.0.0.1:1883: is "
+        "`gridchase up` running here?\n"
+    )
+    assert publisher.summary().reason == "no_controller"
+
+
+def test_a_record_that_does_not_come_is_waited_for_no_longer_than_closing_takes(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("publishers.training.worker.CLOSE_TIMEOUT_S", CLOSE_TIMEOUT_S / 10)
+    connection = MeasuredConnection()
+    publisher = trained(connection)
+    connection.energy(running())
+    wait_until(publisher.live)
+    publisher.close()
+    assert connection.closed
+    assert capfd.readouterr().err.startswith("gridchase: toy run r1, so far: 1.84 kWh")
+
+
+def test_without_a_broker_the_warning_at_the_start_is_all(capfd: pytest.CaptureFixture[str]) -> None:
+    connection = FakeConnection(up=False)
+    publisher = publisher_on(connection)
+    publisher.iteration()
+    publisher.iteration()
+    wait_until(lambda: connection.failures)
+    publisher.close()
+    assert "not measured" not in capfd.readouterr().err
+    assert publisher.summary().reason == "no_broker"
+
+
+def test_a_publisher_that_was_never_used_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    connection = MeasuredConnection(heard=False)
+    publisher = publisher_on(connection)
+    wait_until(connection.statuses)
+    publisher.close()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_failed_training_that_was_not_measured_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ZeroDivisionError), trained(MeasuredConnection(heard=False)):
+        raise ZeroDivisionError
+    assert capfd.readouterr().err == ""
+
+
+def test_a_refusal_of_the_controller_is_why_nothing_was_measured(capfd: pytest.CaptureFixture[str]) -> None:
+    connection = MeasuredConnection(final(n_gpus=0, energy_j=0.0, reason="claim_rejected", detail="a conflict"))
+    connection.notice(notice("gpu_taken", detail="GPU-1 is held by run r0"))
+    publisher = trained(connection)
+    publisher.close()
+    assert capfd.readouterr().err.endswith("gridchase: toy run r1: not measured: GPU-1 is held by run r0\n")
+    assert publisher.summary().reason == "gpu_taken"
+
+
+def test_the_retained_record_of_an_earlier_run_of_this_id_is_not_ours() -> None:
+    connection = MeasuredConnection()
+    publisher = trained(connection)
+    connection.energy(final(time_s=NOW_S - 1))
+    connection.energy(b"not json")
+    connection.energy(running(energy_j=2 * KWH))
+    wait_until(publisher.live)
+    assert publisher.summary().energy_j == 2 * KWH
+    publisher.close()
+
+
+def test_live_values_are_the_newest_records_and_the_power_since_the_one_before() -> None:
+    connection = MeasuredConnection()
+    publisher = trained(connection)
+    assert publisher.live() is None
+    connection.energy(running(energy_j=1_000.0, duration_s=10.0, reason="profiling"))
+    wait_until(publisher.live)
+    assert publisher.live() == {"power_limit_w": 220.0, "energy_j": 1_000.0, "carbon_g": 612.0}, "no saving yet"
+    more = {"baseline_energy_j": 2_500.0, "carbon_g": 1.0, "baseline_carbon_g": 1.5, "saved_ratio": 0.33}
+    connection.energy(running(energy_j=2_000.0, duration_s=15.0, **more))
+    wait_until(lambda: publisher.live().get("power_w"))
+    assert publisher.live() == {
+        "power_w": 200.0,
+        "power_limit_w": 220.0,
+        "energy_j": 2_000.0,
+        "carbon_g": 1.0,
+        "saved_ratio": 0.33,
+        "slowdown_ratio": 1.021,
+        "saved_energy_j": 500.0,
+        "saved_carbon_g": 0.5,
+    }
+    publisher.close()
+
+
+def test_a_run_without_a_gpu_has_no_live_values() -> None:
+    connection = MeasuredConnection()
+    publisher = trained(connection)
+    connection.energy(running(n_gpus=0))
+    wait_until(lambda: publisher._worker.report._feed.latest)
+    assert publisher.live() is None
+    publisher.close()
+
+
+def test_off_there_is_nothing_to_say(capfd: pytest.CaptureFixture[str]) -> None:
+    publisher = publisher_on(FakeConnection(), job="no such job name!")
+    assert (publisher.live(), publisher.summary().reason) == (None, "off")
+    publisher.close()
+    assert "run r1" not in capfd.readouterr().err
+
+
+class BrokenStream:
+    """A stream that fails, as that of a closed window does."""
+
+    def write(self, _text: str) -> int:
+        raise OSError("gone")
+
+    flush = write
+
+
+@pytest.mark.parametrize("stream", [None, BrokenStream()])
+def test_a_stream_that_fails_fails_nothing(monkeypatch: pytest.MonkeyPatch, stream: object) -> None:
+    publisher = trained(MeasuredConnection(final()))
+    monkeypatch.setattr("sys.stderr", stream)
+    publisher.close()
+    assert publisher.summary().is_final
