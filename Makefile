@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 # The live tests start hundreds of processes: without bytecode each would compile the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test campaign sbom hostile check format clean
+.PHONY: demo test campaign sbom hostile check format dist clean
 
 demo: $(STAMP)
 	$(BIN)/gridchase demo
@@ -29,7 +29,7 @@ hostile: $(STAMP)
 sbom:
 	$(PYTHON) -m venv build/sbom
 	build/sbom/bin/python -m pip install --quiet --disable-pip-version-check pip-tools cyclonedx-bom
-	build/sbom/bin/pip-compile --quiet --upgrade --allow-unsafe --generate-hashes --strip-extras --extra all --no-header \
+	build/sbom/bin/pip-compile --quiet --upgrade --allow-unsafe --generate-hashes --strip-extras --extra controller-dependencies --extra policy-dependencies --extra postgres --no-header \
 		--no-emit-index-url --no-emit-trusted-host --no-emit-find-links -o deploy/constraints.txt pyproject.toml
 	# Not gridchase itself, which its extras name, with the path of this copy.
 	sed -i '/^# WARNING: pip install will require/d; /^# Consider using a hashable URL/d; /^gridchase @ /,+1d' deploy/constraints.txt
@@ -54,5 +54,12 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
 	touch $@
 
+# Two wheels and the source of both, in dist/.
+dist: $(STAMP)
+	rm -rf dist build controller/build
+	$(BIN)/python -m build
+	$(BIN)/python -m build --wheel --outdir dist controller
+	$(BIN)/twine check --strict dist/*
+
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv build dist controller/build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

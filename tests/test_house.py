@@ -18,6 +18,7 @@ MAX_ENTRIES: Final = 12
 MAX_ENTRIES_OF_ONE_KIND: Final = 16
 OF_ONE_KIND: Final = {"controller", "controller/cli", "policies/providers/sources"}
 """Workers of the shell, verbs, and providers."""
+NO_ENTRIES: Final = {"__init__.py", "__main__.py", "__pycache__", "py.typed", "pyproject.toml", "LICENSE", "build"}
 MODULES: Final = [path for top in (*PACKAGES, "tests") for path in sorted((ROOT / top).rglob("*.py"))]
 FOLDERS: Final = sorted({path.parent for path in MODULES if path.relative_to(ROOT).parts[0] in PACKAGES})
 
@@ -60,7 +61,7 @@ def test_the_name_of_a_test_fits_a_line() -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=_name)
 def test_a_folder_has_few_entries(folder: Path) -> None:
-    entries = {path.name for path in folder.iterdir()} - {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
+    entries = {path.name for path in folder.iterdir()} - NO_ENTRIES
     assert len(entries) <= (MAX_ENTRIES_OF_ONE_KIND if _name(folder) in OF_ONE_KIND else MAX_ENTRIES), sorted(entries)
 
 
