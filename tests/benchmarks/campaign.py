@@ -164,6 +164,13 @@ def shown() -> Iterator[Progress]:
         yield progress
 
 
+def _unignore_signals() -> None:
+    """Ignore by a handler, which does not survive exec: controllers do not inherit what nohup or a shell ignores."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run it; 1 if any schedule failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -177,8 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.repeat is not None:
         run_campaign(options.repeat, PART, lambda _: None)
         return 0
-    # Under nohup the controllers would inherit that SIGHUP is ignored; a handler does not survive exec.
-    signal.signal(signal.SIGHUP, lambda *_: None)
+    _unignore_signals()
     print(f"seed {options.seed}", flush=True)
     with shown() as progress:
         if options.repeat_real is not None:

@@ -1,0 +1,1 @@
+"""Tests: pauses and early stops of a training."""
