@@ -18,6 +18,7 @@ from publishers.messages.reports import HEARD, Notice
 from publishers.messages.topics import Topics
 from publishers.mqtt.topic_probe import Party, probe_routes, publish_and_wait
 from publishers.shared.printable import printable
+from publishers.training.run.run_search import RunSearch
 from publishers.training.settings import (
     BROKER_SETTINGS,
     VARIABLES,
@@ -52,6 +53,7 @@ def doctor(*, job: str | None, broker: str | None, as_json: bool) -> int:
     given = PublisherOptions(job=job, broker=broker)
     try:
         settings = resolve(os.environ, **given)
+        settings = RunSearch(settings).find(is_due=True) or settings
     except SettingsError as error:
         return _print([], [], error.faults, as_json=as_json)
     found = findings(settings, given)

@@ -40,7 +40,8 @@ class RankStatus(PackedMessage, frozen=True, kw_only=True):
     `time_s` is when it was made: of a last will when the process began to publish. `total_iterations` is how many
     iterations this process will publish in all, as `Iterations.first` counts them, without those of a process before
     it. It may be an estimate that is corrected; None: unknown. `pid_namespace` is the number of the process's pid
-    namespace, within which its `pid` counts (`stat -L -c %i /proc/self/ns/pid`).
+    namespace, within which its `pid` counts (`stat -L -c %i /proc/self/ns/pid`). `time_limit_s` is when the scheduler
+    ends the process at the latest.
     """
 
     run: Name
@@ -57,6 +58,7 @@ class RankStatus(PackedMessage, frozen=True, kw_only=True):
     total_iterations: Count | None = None
     time_s: TimeS | None = None
     pid_namespace: Count | None = None
+    time_limit_s: TimeS | None = None
 
 
 class Iterations(PackedMessage, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ class RunNotices:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._topic = Topics(settings.root).run(settings.key, "notice")
+        self._topic = ""
         self._boot_id = settings.boot_id
         self._broker_url = settings.broker.url
         self._is_subscribed = self._has_told = False
@@ -36,6 +36,10 @@ class RunNotices:
         self.refusal: tuple[str, str] | None = None
         self._connected_at_s: float | None = None
         self._codes: set[str] = set()
+
+    def begin(self, settings: Settings) -> None:
+        """Say which run it is, before the first subscription."""
+        self._topic = Topics(settings.root).run(settings.key, "notice")
 
     def subscribe(self, connection: Connection) -> None:
         """Subscribe, before the first status, to which they are the answer."""

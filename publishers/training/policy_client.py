@@ -27,6 +27,8 @@ REQUEST_INTERVAL_S: Final = 1.0
 MAX_TIMEOUT_S: Final = 3_600.0
 MAX_FAILURES: Final = 2
 """Attempts to reach a broker that was never there: at once, and a second later, since it may be just starting."""
+NOT_ANSWERED: Final = "the broker has not answered"
+UNKNOWN_RUN: Final = "the ranks of this run have nothing to agree on its id by yet: ask later, or set GRIDCHASE_RUN"
 _MAX_CORRELATIONS: Final = 64
 """Requests whose answer still counts: one of a minute ago will not be answered any more."""
 _MAX_SHOWN: Final = 40
@@ -83,11 +85,10 @@ class BatchSizeQuery:
         why: why there is no answer, in a sentence.
     """
 
-    def __init__(self, options: BatchSizeOptions, *, run: str, reply_to: str) -> None:
+    def __init__(self, options: BatchSizeOptions, *, why: str) -> None:
         self._batch_sizes = options.batch_sizes
         self._default = options.default or options.batch_sizes[0]
-        self._run = run
-        self._reply_to = reply_to
+        self._run = ""
         self._token = secrets.token_hex(8)
         self.n_requests = 0
         self._correlations: deque[str] = deque(maxlen=_MAX_CORRELATIONS)
@@ -95,7 +96,7 @@ class BatchSizeQuery:
         self._due_s = 0.0
         self._ended = threading.Event()
         self.trial: BatchSizeTrial | None = None
-        self.why = "the broker has not answered"
+        self.why = why
 
     @property
     def ended(self) -> bool:
@@ -117,16 +118,17 @@ class BatchSizeQuery:
             self.why = why
             self._ended.set()
 
-    def next_request(self, now_s: float, connection: int) -> TrialRequest | None:
-        """Return the request to send now: at once on each new connection, and then each second."""
+    def next_request(self, now_s: float, connection: int, *, run: str, reply_to: str) -> TrialRequest | None:
+        """Return the request of a run to send now: at once on each new connection, and then each second."""
         if self.ended or (connection == self._connection and now_s < self._due_s):
             return None
         self._connection, self._due_s = connection, now_s + REQUEST_INTERVAL_S
         self.n_requests += 1
+        self._run = run
         self._correlations.append(f"{self._token}-{self.n_requests}")
         return TrialRequest(
-            run=self._run,
-            reply_to=self._reply_to,
+            run=run,
+            reply_to=reply_to,
             correlation=self._correlations[-1],
             batch_sizes=self._batch_sizes,
             default_batch_size=self._default,
@@ -162,11 +164,7 @@ class PolicyClient:
     """
 
     def __init__(self, settings: Settings) -> None:
-        topics = Topics(settings.root)
-        self.request_topic = topics.run(settings.key, "trial/request")
-        self._answer_topic = topics.run(settings.key, "trial/answer")
-        self._command_topic = topics.run(settings.key, "command")
-        self._run = settings.run
+        self.request_topic = self._answer_topic = self._command_topic = self._run = ""
         self._broker_url = settings.broker.url
         self._latest: BatchSizeQuery | None = None
         self._active: BatchSizeQuery | None = None
@@ -175,10 +173,20 @@ class PolicyClient:
         self._has_logged_bad_command = False
         self.stop_reason: str | None = None
 
+    def begin(self, settings: Settings) -> None:
+        """Say which run it is, before the first subscription."""
+        topics = Topics(settings.root)
+        self.request_topic = topics.run(settings.key, "trial/request")
+        self._answer_topic = topics.run(settings.key, "trial/answer")
+        self._command_topic = topics.run(settings.key, "command")
+        self._run = settings.run
+        if self._latest is not None:
+            self._latest.why = NOT_ANSWERED
+
     def ask(self, options: BatchSizeOptions) -> BatchSizeQuery:
         """Begin a query; the worker's thread sends it at its next turn. Of two at a time the later one counts."""
         self.listen()
-        previous, self._latest = self._latest, BatchSizeQuery(options, run=self._run, reply_to=self._answer_topic)
+        previous, self._latest = self._latest, BatchSizeQuery(options, why=NOT_ANSWERED if self._run else UNKNOWN_RUN)
         if previous is not None:
             previous.end("a later query has replaced this one")
         return self._latest
@@ -186,6 +194,11 @@ class PolicyClient:
     def listen(self) -> None:
         """Subscribe to commands from here on: only runs that would obey them need to."""
         self._wants_commands = True
+
+    @property
+    def has_query(self) -> bool:
+        """Return whether somebody waits for an answer."""
+        return self._latest is not None and not self._latest.ended
 
     @property
     def is_waiting(self) -> bool:
@@ -219,7 +232,7 @@ class PolicyClient:
             return None
         if not connection.is_subscribed():
             return None  # the answer could come before the broker has the subscription
-        request = query.next_request(now_s, connection.connections)
+        request = query.next_request(now_s, connection.connections, run=self._run, reply_to=self._answer_topic)
         if request is not None and query.n_requests == 1:
             query.why = f"no policy service answers at {self._broker_url}"
         return request

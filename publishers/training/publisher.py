@@ -29,9 +29,10 @@ from publishers.training.progress import (
     n_epochs_or_warn,
 )
 from publishers.training.recorder import CHUNK, Recorder
-from publishers.training.run_end import RunSlot, end_replaced_runs, end_run, end_with_owner, run_slot
+from publishers.training.run.run_end import RunSlot, end_replaced_runs, end_run, end_with_owner, run_slot
+from publishers.training.run.run_search import n_ranks
 from publishers.training.run_summary import OFF, RunSummary
-from publishers.training.settings import MAX_BATCH_SIZE, PublisherOptions, Settings, SettingsReader, resolve_or_warn
+from publishers.training.settings import MAX_BATCH_SIZE, PublisherOptions, Settings, resolve_or_warn
 from publishers.training.worker import CLOSE_TIMEOUT_S, Connect, PublisherWorker
 
 __all__ = ["PublishedIterable", "PublishedSized", "Publisher", "publish_iterations"]
@@ -60,6 +61,7 @@ class Publisher:
     """
 
     trial: BatchSizeTrial | None
+    _n_ranks: int | None = None
 
     def __init__(
         self,
@@ -74,8 +76,8 @@ class Publisher:
         settings = resolve_or_warn(options, caller="Publisher")
         slot = run_slot(settings) if settings is not None else None
         end_replaced_runs(slot)
-        n_ranks = to_int(options.get("world_size"))
-        self._open(settings, clock_ns, clock_s, connect, n_ranks, total_iterations, slot)
+        self._n_ranks = to_int(options.get("world_size"))
+        self._open(settings, clock_ns, clock_s, connect, total_iterations, slot)
         self.recorder.resume_at(first_epoch_or_warn(first_epoch, "first_epoch"))
 
     def iteration(self) -> None:
@@ -167,10 +169,10 @@ class Publisher:
         try:
             for epoch in itertools.count(start) if n is None else range(start, n):
                 if self.should_stop:
-                    if self._n_ranks == 1:
+                    if self._world_size == 1:
                         break
                     warn_once(
-                        f"epochs go on, since this is one of {self._n_ranks} ranks: broadcast should_stop, and break"
+                        f"epochs go on, since this is one of {self._world_size} ranks: broadcast should_stop, and break"
                     )
                 number_before = self.recorder.epoch
                 self.progress.begin_epoch(None if n is None else n - epoch - 1)
@@ -203,7 +205,7 @@ class Publisher:
             return
         self._worker.set_reached(self._target_metric.reached)
         if abs(plain) <= MAX_METRIC:
-            self._worker.add_metric(Metric(run=self._run, epoch=self.recorder.epoch, value=plain, reached=is_reached))
+            self._worker.add_metric(Metric(run=self.run, epoch=self.recorder.epoch, value=plain, reached=is_reached))
         else:
             warn_once(f"a metric is not published: {plain} is not from -{MAX_METRIC:g} to {MAX_METRIC:g}")
 
@@ -251,8 +253,8 @@ class Publisher:
 
     @property
     def run(self) -> str:
-        """Return the id of the run, or nothing where publishing is off."""
-        return self._run
+        """Return the id of the run; nothing where publishing is off, or the run is not known before it has begun."""
+        return self._worker.run if self._worker is not None else ""
 
     @property
     def closed(self) -> bool:
@@ -276,6 +278,11 @@ class Publisher:
             warn_once(f"a batch size is not published: must be a whole number from 1 to {MAX_BATCH_SIZE}")
         elif self._worker is not None:
             self._worker.set_batch_size(size)
+
+    @property
+    def _world_size(self) -> int:
+        """Return how many ranks train together, as far as is known."""
+        return self._n_ranks or (self._worker.world_size if self._worker is not None else n_ranks())
 
     @classmethod
     def from_settings(
@@ -307,12 +314,9 @@ class Publisher:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         clock_s: Callable[[], float] = time.time,
         connect: Connect = PahoConnection,
-        n_ranks: int | None = None,
         total_iterations: object = None,
         slot: RunSlot | None = None,
     ) -> None:
-        self._run = settings.run if settings else ""
-        self._n_ranks = settings.world_size if settings else n_ranks or SettingsReader(os.environ).world_size(None)
         self._target_metric = TargetMetric()
         self.trial = None
         self.recorder = recorder = Recorder(clock_ns)
@@ -424,10 +428,10 @@ def publish_iterations(
         first_epoch: the number of the first pass: 0, or how many epochs of a resumed run were trained before.
         options: who publishes, and where to; each has a default:
             job: the name under which this training recurs; else `GRIDCHASE_JOB`.
-            run: the id of this recurrence, the same for all ranks; else `GRIDCHASE_RUN`, the launcher's, or random.
+            run: the id of this recurrence, the same for all ranks; else `GRIDCHASE_RUN`, else found by the ranks.
             broker: `mqtt://host:port` or `mqtts://…`; else `GRIDCHASE_BROKER`, else this machine.
-            rank: this process among the `world_size`; else `RANK` or `SLURM_PROCID`, else 0.
-            world_size: how many processes train together; else `WORLD_SIZE` or `SLURM_NTASKS`, else 1.
+            rank: this process among the `world_size`; else that in its process group, else the launcher's, else 0.
+            world_size: how many processes train together; else as `rank`, else 1.
             gpus: the GPUs of this process, by UUID or NVML's index; else those of `CUDA_VISIBLE_DEVICES`; else those on
                 which the driver shows the controller that this process computes.
             batch_size: samples an iteration; else the iterable's own `batch_size`.
@@ -450,8 +454,8 @@ def publish_iterations(
     return _published(iterable, publisher, epochs_or_warn(epochs))
 
 
-_publishers: dict[tuple[str, str, int], Publisher] = {}
-"""By job, run ("" where it is random) and rank."""
+_publishers: dict[tuple[str, str | None, int | None], Publisher] = {}
+"""By job, and by run and rank where they are given."""
 _lock = threading.Lock()
 
 
@@ -461,7 +465,7 @@ def _shared_publisher(
     """Return this process's publisher for a job, run and rank; a new one where none is open."""
     if settings is None:
         return _off()
-    key = (settings.job, "" if settings.run_is_random else settings.run, settings.rank)
+    key = (settings.job, settings.given.run, settings.given.rank)
     with _lock:
         publisher = _publishers.get(key)
         if publisher is None or publisher.closed:

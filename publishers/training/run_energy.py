@@ -24,7 +24,6 @@ class RunEnergyFeed:
     Written by the publisher's thread, read by any.
 
     Args:
-        settings: whose run it is.
         started_at_s: when the publisher started [s, Unix]: a retained last record that is older is of an earlier run of
             this id.
 
@@ -33,12 +32,17 @@ class RunEnergyFeed:
         power_w: the mean power of the run's GPUs between the two newest records [W]; None before the second.
     """
 
-    def __init__(self, settings: Settings, *, started_at_s: float) -> None:
-        self._topic = Topics(settings.root).run(settings.key, "energy")
+    def __init__(self, *, started_at_s: float) -> None:
+        self._topic = ""
         self._started_at_s = started_at_s
-        self._is_wanted, self._is_subscribed = settings.rank == 0, False
+        self._is_wanted = self._is_subscribed = False
         self.latest: RunEnergy | None = None
         self.power_w: float | None = None
+
+    def begin(self, settings: Settings) -> None:
+        """Say which run it is, before the first subscription."""
+        self._topic = Topics(settings.root).run(settings.key, "energy")
+        self._is_wanted = self._is_wanted or settings.rank == 0
 
     def subscribe(self, connection: Connection) -> None:
         """Subscribe, where somebody wants to know."""

@@ -23,7 +23,7 @@ class RunReport:
     """The summary of one run, for its own process. `subscribe` is called by the publisher's thread, the rest by any.
 
     Args:
-        settings: whose run it is.
+        settings: whose run it is, as far as is known at its start.
         notices: what controllers have told it.
         started_at_s: when the publisher started [s, Unix].
 
@@ -34,10 +34,15 @@ class RunReport:
     def __init__(self, settings: Settings, notices: RunNotices, *, started_at_s: float) -> None:
         self._settings = settings
         self._notices = notices
-        self._feed = RunEnergyFeed(settings, started_at_s=started_at_s)
+        self._feed = RunEnergyFeed(started_at_s=started_at_s)
         self._untold = threading.Lock()
         """Taken for good by whoever tells the end."""
         self.was_connected = False
+
+    def begin(self, settings: Settings) -> None:
+        """Say which run it is, before the first subscription."""
+        self._settings = settings
+        self._feed.begin(settings)
 
     def subscribe(self, connection: Connection) -> None:
         """Subscribe, before the first status: the records are of what follows it."""

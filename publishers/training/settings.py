@@ -5,8 +5,7 @@
 | broker | `GRIDCHASE_BROKER` (`mqtt://host:port` or `mqtts://…`, also `user:password@`), else `mqtt://127.0.0.1:1883` |
 | user | username, else the login name |
 | job | `GRIDCHASE_JOB` |
-| run | `GRIDCHASE_RUN`, else torchrun's id, Slurm's (job and step), else random where there is one rank |
-| rank, world_size | `RANK`, `WORLD_SIZE`, else `SLURM_PROCID`, `SLURM_NTASKS`, else 0 and 1 |
+| run, rank, world_size | see `run_search.py`: they may be known only when the training begins |
 | gpus | see `SettingsReader.gpus` |
 | username, password | the broker's URL; the password also from the file `GRIDCHASE_PASSWORD_FILE` |
 | ca_file | `GRIDCHASE_CA_FILE`, else the system's authorities |
@@ -19,6 +18,7 @@ import os
 import re
 import secrets
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,8 @@ from publishers.mqtt.broker_address import (
 from publishers.shared.boot_id import read_boot_id
 from publishers.shared.process_identity import read_login_name, read_pid_namespace
 from publishers.training.coerce import to_int, warn_once
+from publishers.training.run.launchers import launchers_of, time_limit_s
+from publishers.training.run.process_group import ProcessGroup, default_process_group
 
 MAX_BATCH_SIZE: Final = 1 << 31
 BROKER_SETTINGS: Final = SettingNames(
@@ -50,8 +52,8 @@ BROKER_SETTINGS: Final = SettingNames(
 )
 VARIABLES: Final[Mapping[str, Sequence[str]]] = {
     "job": ("GRIDCHASE_JOB",),
-    "run": ("GRIDCHASE_RUN", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"),
-    "rank": ("RANK", "SLURM_PROCID"),
+    "run": ("GRIDCHASE_RUN", "TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE"),
+    "rank": ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"),
     "gpus": ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
     "broker": ("GRIDCHASE_BROKER",),
     "user": ("GRIDCHASE_BROKER",),
@@ -93,10 +95,22 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What of a run's identity the training has passed; None: it is to be found out."""
+
+    run: str | None
+    rank: int | None
+    world_size: int | None
+    gpus: tuple[str | int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """One rank of one run of a job, as its publisher sees it.
 
+    Run, rank, world size and GPUs are as far as they are known; `run_search.py` returns them as they are.
     `run_is_random` if no run was named. Without `gpus` the controller finds out on which GPUs this process computes.
+    `time_limit_s` is when the scheduler ends the process at the latest [Unix s].
     """
 
     user: str
@@ -113,6 +127,8 @@ class Settings:
     heartbeat_s: float
     boot_id: str
     host: str
+    given: Given
+    time_limit_s: float | None = None
 
     @property
     def key(self) -> RunKey:
@@ -133,21 +149,20 @@ class Settings:
             started_at_s=started_at_s,
             heartbeat_s=self.heartbeat_s,
             batch_size=self.batch_size,
+            time_limit_s=self.time_limit_s,
         )
 
 
 def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[PublisherOptions]) -> Settings:
-    """Return the settings.
+    """Return the settings, with the run and the rank as far as they are known now.
 
     Raises:
         SettingsError: with every fault there is.
     """
     reader = SettingsReader(environ)
-    world_size = reader.world_size(options.get("world_size"))
-    rank = reader.integer(options.get("rank"), "rank", ("RANK", "SLURM_PROCID"), default=0, least=0, most=MAX_RANK)
-    if rank >= world_size:
-        reader.faults.append(f"rank = {rank}: must be below world_size = {world_size}")
-    run = reader.run(options.get("run"), world_size=world_size)
+    group = default_process_group()
+    rank, world_size = reader.rank_of(options.get("rank"), options.get("world_size"), group)
+    run = reader.run(options.get("run"))
     gpus, batch_size = options.get("gpus"), options.get("batch_size")
     broker = reader.broker(options)
     settings = Settings(
@@ -165,6 +180,13 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
         heartbeat_s=reader.period_s(options.get("heartbeat_s", 10.0), "heartbeat_s"),
         boot_id=str(options.get("boot_id") or read_boot_id()),
         host=socket.gethostname() or "unknown",
+        given=Given(
+            run=options.get("run"),
+            rank=None if options.get("rank") is None else rank,
+            world_size=None if options.get("world_size") is None else world_size,
+            gpus=None if gpus is None else _plain_gpus(gpus),
+        ),
+        time_limit_s=time_limit_s(environ, now_s=time.time()),
     )
     reader.faults += _format_faults(settings)
     if reader.faults:
@@ -205,19 +227,24 @@ class SettingsReader:
             self.faults.append(f"{argument} = {name!r}: {_NAME_RULE}; pass another {argument}=… or {variable}")
         return str(name)
 
-    def run(self, value: str | None, *, world_size: int) -> str | None:
-        """Return the run's id, or None where it may be random."""
+    def run(self, value: str | None) -> str | None:
+        """Return the name of the run, or None where it has none."""
         if value is not None or self._environ.get("GRIDCHASE_RUN"):
             return self.name(value, "run", "GRIDCHASE_RUN")
-        launcher_run = _launcher_run(self._environ)
-        if launcher_run is not None:
-            return self.name(launcher_run, "run", "GRIDCHASE_RUN")
-        if world_size > 1:
-            self.faults.append(
-                f"run is missing, and world_size = {world_size} ranks must share one: "
-                "set GRIDCHASE_RUN to the same id for all of them (torchrun: --rdzv-id)"
-            )
         return None
+
+    def rank_of(self, rank: object, world_size: object, group: ProcessGroup | None) -> tuple[int, int]:
+        """Return which rank this process is, and of how many: arguments, else its process group, else the launcher."""
+        launchers = launchers_of(self._environ)
+        if group is not None:
+            rank = group.rank if rank is None else rank
+            world_size = group.world_size if world_size is None else world_size
+        sizes, ranks = [each.world_size for each in launchers], [each.rank for each in launchers]
+        n_ranks = self.integer(world_size, "world_size", sizes, default=1, least=1, most=MAX_RANK + 1)
+        number = self.integer(rank, "rank", ranks, default=0, least=0, most=MAX_RANK)
+        if number >= n_ranks:
+            self.faults.append(f"rank = {number}: must be below world_size = {n_ranks}")
+        return number, n_ranks
 
     def integer(
         self, value: object, argument: str, variables: Sequence[str], *, default: int, least: int, most: int
@@ -233,10 +260,6 @@ class SettingsReader:
             self.faults.append(f"{argument} = {found!r}: must be a whole number from {least} to {most}")
             return default
         return number
-
-    def world_size(self, value: object) -> int:
-        """Return how many processes train together."""
-        return self.integer(value, "world_size", ("WORLD_SIZE", "SLURM_NTASKS"), default=1, least=1, most=MAX_RANK + 1)
 
     def batch_size(self, value: object) -> int:
         """Return the samples of an iteration."""
@@ -255,9 +278,9 @@ class SettingsReader:
     def gpus(self, value: object, *, world_size: int) -> tuple[str | int, ...]:
         """Return the GPUs of this rank, as far as they are known: argument, else of `CUDA_VISIBLE_DEVICES`.
 
-        Where several are visible and there is a `LOCAL_RANK`, the rank uses the one at that place; without one it uses
-        them all. A container counts its GPUs from 0, in an order of its own: there an index names a GPU only where it
-        has but one (`NVIDIA_VISIBLE_DEVICES`). What is not known is not guessed.
+        Where several are visible and there is a `LOCAL_RANK`, the rank uses the one at that place; without one a
+        process that trains alone uses them all. A container counts its GPUs from 0, in an order of its own: there an
+        index names a GPU only where it has but one (`NVIDIA_VISIBLE_DEVICES`). What is not known is not guessed.
         """
         if value is not None:
             return _plain_gpus(value)
@@ -275,13 +298,16 @@ class SettingsReader:
                 )
                 return ()
             visible = (visible[local_rank],)
+        elif local_rank is None and len(visible) > 1 and world_size > 1:
+            return ()
         if in_container is None or not any(isinstance(gpu, int) for gpu in visible):
             return visible
         return in_container if len(in_container) == 1 and visible == (0,) else ()
 
     def _local_rank(self, *, world_size: int) -> int | None:
-        # Slurm sets SLURM_LOCALID in batch scripts too, where it means nothing.
-        variables = ["LOCAL_RANK", "SLURM_LOCALID"] if world_size > 1 else ["LOCAL_RANK"]
+        # Of a process that trains alone only torchrun, and what follows it, says on which of several GPUs.
+        launchers = launchers_of(self._environ)[: None if world_size > 1 else 1]
+        variables = [launcher.local_rank for launcher in launchers]
         local_rank = self.integer(None, "LOCAL_RANK", variables, default=-1, least=-1, most=MAX_RANK)
         return None if local_rank < 0 else local_rank
 
@@ -323,14 +349,6 @@ class SettingsReader:
             self.faults.append(f"{argument} is a {type(value).__name__}: must be text")
             return ""
         return value
-
-
-def _launcher_run(environ: Mapping[str, str]) -> str | None:
-    elastic = environ.get("TORCHELASTIC_RUN_ID")
-    if elastic and elastic != "none":
-        return elastic
-    job, step = environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID")
-    return f"{job}.{step}" if job and step else job or None
 
 
 def _plain_gpus(value: object) -> tuple[Any, ...]:

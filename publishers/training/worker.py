@@ -18,7 +18,7 @@ import msgspec
 
 from publishers.messages.codec import Message, Outgoing, decode, encode
 from publishers.messages.topics import Topics
-from publishers.messages.training import Iterations, Metric, RankStatus, TrialTimes, pack_ends
+from publishers.messages.training import Iterations, Metric, RankStatus, TrialFailure, TrialTimes, pack_ends
 from publishers.mqtt.broker_address import BrokerAddress
 from publishers.shared.process_identity import mark_this_thread, run_mark
 from publishers.training.notices import RunNotices
@@ -26,8 +26,9 @@ from publishers.training.paho_client import Connection, Receipt
 from publishers.training.policy_client import BatchSizeOptions, BatchSizeQuery, PolicyClient, trial_failure
 from publishers.training.progress import RunProgress
 from publishers.training.recorder import Recorder, Segment
+from publishers.training.run.run_search import RunSearch, n_ranks
 from publishers.training.run_report import RunReport
-from publishers.training.settings import Settings
+from publishers.training.settings import Settings, SettingsError
 
 Connect = Callable[[BrokerAddress, Outgoing], Connection]
 
@@ -45,18 +46,27 @@ _LOGGER: Final = logging.getLogger("publishers")
 class IterationQueue:
     """The iterations of one rank of one run on their way to the broker, in their order; what is lost is counted."""
 
-    def __init__(self, recorder: Recorder, *, run: str, topic: str) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._run = run
-        self._topic = topic
+        self._run = self._topic = ""
         self._waiting: deque[tuple[Segment, int]] = deque()  # with the number of iterations dropped before it
         self._in_flight: deque[tuple[Receipt, Segment, int]] = deque()
         self._seq = self._next = self._dropped = 0
+
+    def begin(self, *, run: str, topic: str) -> None:
+        """Say what run they are of, and where they are published, before the first flush."""
+        self._run, self._topic = run, topic
 
     @property
     def n_ended(self) -> int:
         """Return how many iterations have ended, as far as they were read from the recorder."""
         return self._next
+
+    def has_waiting(self) -> bool:
+        """Return whether any iteration waits to be published."""
+        if not self._waiting:
+            self._drain_recorder()
+        return bool(self._waiting)
 
     @property
     def has_unacknowledged(self) -> bool:
@@ -112,6 +122,9 @@ class IterationQueue:
 class PublisherWorker:
     """Publishes one rank of one run. `request_close` may come from any thread; the rest is its own thread's business.
 
+    Which run and which rank may be known only when the training has begun: until then nothing is published, and what
+    is recorded waits.
+
     Raises:
         ValueError: the bus does not take the status.
     """
@@ -126,17 +139,15 @@ class PublisherWorker:
         self._status = decode(encode(settings.status(started_at_s=started_at_s)), RankStatus)
         self._heartbeat_due_s = 0.0
         self._reached: bool | None = None
+        self._search = RunSearch(settings)
+        self._is_found = False
         self.policy_client = PolicyClient(settings)
         self._notices = RunNotices(settings)
         self.report = RunReport(settings, self._notices, started_at_s=self._status.started_at_s)
-        topics = Topics(settings.root)
-        key, boot_id, rank = settings.key, settings.boot_id, settings.rank
-        self._status_topic = topics.rank(boot_id, key, rank, "status")
-        self._metric_topic = topics.run(key, "metric")
-        self._times_topic = topics.run(key, "trial/times")
-        self._failure_topic = topics.run(key, "trial/failure")
-        self._events: deque[tuple[str, Message]] = deque(maxlen=_MAX_EVENTS)
-        self._iterations = IterationQueue(recorder, run=key.run, topic=topics.rank(boot_id, key, rank, "iterations"))
+        self._topics = Topics(settings.root)
+        self._status_topic = ""
+        self._events: deque[tuple[str, Metric | TrialTimes | TrialFailure]] = deque(maxlen=_MAX_EVENTS)
+        self._iterations = IterationQueue(recorder)
         self._connections = self._n_epochs_before = 0
         self._is_hopeless = self._has_logged_bad_message = self._has_published_total = False
         self._was_connected: bool | None = None
@@ -144,7 +155,7 @@ class PublisherWorker:
         self._is_closing = self._is_broken_off = self._is_awaited = False
         self._woken = threading.Event()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"gridchase[{key.job}]", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"gridchase[{settings.job}]", daemon=True)
 
     def start(self) -> None:
         """Start the thread.
@@ -171,13 +182,18 @@ class PublisherWorker:
 
     @property
     def run(self) -> str:
-        """Return the id of the run."""
-        return self._settings.run
+        """Return the id of the run; nothing before it is known."""
+        return self._settings.run if self._is_found else ""
 
     @property
     def rank(self) -> int:
-        """Return which of the run's processes this is."""
+        """Return which of the run's processes this is, as far as is known."""
         return self._settings.rank
+
+    @property
+    def world_size(self) -> int:
+        """Return how many processes train together, as far as is known."""
+        return self._settings.world_size if self._is_found else max(self._settings.world_size, n_ranks())
 
     def ask(self, options: BatchSizeOptions) -> BatchSizeQuery | None:
         """Ask for a batch size, at once; None where publishing has been closed."""
@@ -191,19 +207,19 @@ class PublisherWorker:
 
     def add_metric(self, metric: Metric) -> None:
         """Publish a metric soon; where too many wait, the oldest is dropped."""
-        self._events.append((self._metric_topic, metric))
+        self._events.append(("metric", metric))
 
     def add_times(self, times: TrialTimes) -> None:
         """Publish soon how long iterations take."""
-        self._events.append((self._times_topic, times))
+        self._events.append(("trial/times", times))
 
     def add_failure(self, reason: object, detail: object) -> bool:
         """Publish soon that the run cannot run at its batch size; return whether that is known."""
         batch_size = self._status.batch_size
         if batch_size is None:
             return False
-        message = trial_failure(run=self._settings.run, batch_size=batch_size, reason=reason, detail=detail)
-        self._events.append((self._failure_topic, message))
+        message = trial_failure(run=self.run, batch_size=batch_size, reason=reason, detail=detail)
+        self._events.append(("trial/failure", message))
         return True
 
     def set_reached(self, reached: bool | None) -> None:
@@ -243,7 +259,8 @@ class PublisherWorker:
 
     def _run(self) -> None:
         try:
-            mark_this_thread(run_mark(self._settings.key))
+            if not self._find_run():
+                return
             last_will = encode(self._current_status("lost"))
             will = Outgoing(topic=self._status_topic, payload=last_will, qos=1, retain=True)
             connection = self._connect(self._settings.broker, will)
@@ -251,6 +268,8 @@ class PublisherWorker:
                 self._step(connection)
                 self._wait(connection)
             self._finish(connection)
+        except SettingsError as error:
+            _LOGGER.warning("publishing is off: %s", error)
         except (OSError, ValueError) as error:  # the file of certificate authorities is none
             _LOGGER.warning("publishing is off: %s: %s", self._settings.broker.url, error)
         except Exception:  # training goes on whatever is wrong with us; without this the thread would print
@@ -263,6 +282,39 @@ class PublisherWorker:
 
     def _tell_end(self) -> None:
         self.report.tell(n_iterations=self._recorder.n_ended, is_broken_off=self._is_broken_off)
+
+    def _find_run(self) -> bool:
+        """Wait until it is known which run this is, and prepare for it; return False where nothing is to be published.
+
+        Raises:
+            SettingsError: it cannot be known.
+        """
+        deadline_s: float | None = None
+        while True:
+            has_recorded = self._iterations.has_waiting()
+            is_due = has_recorded or self._is_closing or self.policy_client.has_query
+            settings = self._search.find(is_due=is_due)
+            if settings is not None:
+                self._begin(settings)
+                return True
+            if self._is_closing:
+                deadline_s = time.monotonic() + CLOSE_TIMEOUT_S if deadline_s is None else deadline_s
+                if time.monotonic() > deadline_s or not (has_recorded or self._events):
+                    return False
+            self._woken.wait(_POLL_S if is_due else self._settings.flush_s)
+            self._woken.clear()
+
+    def _begin(self, settings: Settings) -> None:
+        """Let everything that is published be of this run, and mark the thread with it."""
+        self._settings = settings
+        topics, key, boot_id, rank = self._topics, settings.key, settings.boot_id, settings.rank
+        self._status_topic = topics.rank(boot_id, key, rank, "status")
+        self._iterations.begin(run=key.run, topic=topics.rank(boot_id, key, rank, "iterations"))
+        self.policy_client.begin(settings)
+        self._notices.begin(settings)
+        self.report.begin(settings)
+        self._is_found = True
+        mark_this_thread(run_mark(key))
 
     def _wait(self, connection: Connection) -> None:
         """Wait for the next flush; while a query is open, for what the network brings."""
@@ -308,14 +360,24 @@ class PublisherWorker:
         total = self._progress.total_iterations
         if total is not None and self._iterations.n_ended > total:  # it was wrong
             total = None
+        settings = self._settings
         return msgspec.structs.replace(
-            self._status, state=state, reached=reached, total_iterations=total, time_s=time.time()
+            self._status,
+            run=settings.run,
+            world_size=settings.world_size,
+            gpus=list(settings.gpus),
+            state=state,
+            reached=reached,
+            total_iterations=total,
+            time_s=time.time(),
         )
 
     def _flush(self, connection: Connection) -> bool:
         """Publish what waits, as far as the network takes it; return whether there was anything."""
         while self._events and connection.is_connected():
-            self._publish(connection, *self._events.popleft())
+            leaf, event = self._events.popleft()
+            topic = self._topics.run(self._settings.key, leaf)
+            self._publish(connection, topic, msgspec.structs.replace(event, run=self._settings.run))
         return self._iterations.flush(connection)
 
     def _publish(self, connection: Connection, topic: str, message: Message, *, retain: bool = False) -> Receipt | None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
 from publishers.training.pausing.gate import Hold, IterationGate
-from publishers.training.process_group import Store
+from publishers.training.run.process_group import Store
 
 IDLE_POLL_S: Final = 0.5
 BUSY_POLL_S: Final = 0.05

@@ -38,7 +38,9 @@ def notice(code: str, **changes: Any) -> Notice:  # noqa: ANN401 — the record 
 def notices(caplog: pytest.LogCaptureFixture) -> tuple[RunNotices, FakeConnection]:
     """Return the notices of a run that has subscribed."""
     caplog.set_level(logging.INFO, "publishers")
-    heard, connection = RunNotices(resolve({}, job="toy", run="r1", username="alice")), FakeConnection()
+    settings = resolve({}, job="toy", run="r1", username="alice")
+    heard, connection = RunNotices(settings), FakeConnection()
+    heard.begin(settings)
     heard.subscribe(connection)
     heard.subscribe(connection)
     return heard, connection

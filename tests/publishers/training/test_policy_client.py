@@ -27,11 +27,11 @@ from tests.publishers.training.fake_connection import (
 
 
 def question() -> BatchSizeQuery:
-    return BatchSizeQuery(read_options(SIZES, 32, 10.0), run="r1", reply_to="answers")
+    return BatchSizeQuery(read_options(SIZES, 32, 10.0), why="nobody was asked")
 
 
 def requests(asked: BatchSizeQuery, *times: tuple[float, int]) -> Iterator[TrialRequest | None]:
-    return (asked.next_request(now_s, connection) for now_s, connection in times)
+    return (asked.next_request(now_s, connection, run="r1", reply_to="answers") for now_s, connection in times)
 
 
 def test_the_answer_is_returned_and_published_in_the_status(caplog: pytest.LogCaptureFixture) -> None:
@@ -77,7 +77,7 @@ def test_a_request_is_repeated_each_second_and_at_each_connection() -> None:
     correlations = [request.correlation for request in seen if request is not None]
     assert len(set(correlations)) == 4
     asked.end("enough")
-    assert asked.next_request(100.0, 3) is None
+    assert list(requests(asked, (100.0, 3))) == [None]
 
 
 def test_the_answer_to_any_request_counts() -> None:

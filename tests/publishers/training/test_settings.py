@@ -1,6 +1,7 @@
 """Where a publisher's settings come from, and that every fault says value, rule and mend."""
 
 import contextlib
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ ON_THE_CPU = """\
 7f3a20000000-7f3a20021000 r--p 00000000 08:01 1312 /usr/local/cuda/lib64/libcudart.so.12.4.127
 """
 WITH_CUDA = "7f3a30000000-7f3a30021000 r--p 00000000 08:01 1313 /usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15\n"
+
+
+STEP = {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0", "SLURM_LOCALID": "1"}
 
 
 def settings_in(environ: Mapping[str, str], **arguments: Any) -> Settings:  # noqa: ANN401 — anything may be passed
@@ -73,33 +77,6 @@ def test_arguments_win_over_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "run"),
-    [
-        ({"TORCHELASTIC_RUN_ID": "t1", "SLURM_JOB_ID": "5"}, "t1"),
-        ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "5"}, "5"),
-        ({"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0"}, "5.0"),
-        ({"GRIDCHASE_RUN": "own", "TORCHELASTIC_RUN_ID": "t1"}, "own"),
-    ],
-)
-def test_the_run_is_named_by_the_launcher_unless_given(environ: dict[str, str], run: str) -> None:
-    assert settings_in(environ | {"WORLD_SIZE": "2"}).run == run
-
-
-def test_slurm_gives_rank_and_size_where_torchrun_does_not() -> None:
-    settings = settings_in({"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "5"})
-    assert (settings.rank, settings.world_size) == (2, 4)
-    settings = settings_in(
-        {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "RANK": "6", "WORLD_SIZE": "8", "SLURM_JOB_ID": "5"}
-    )
-    assert (settings.rank, settings.world_size) == (6, 8)
-
-
-def test_several_ranks_without_a_common_run_are_told_what_to_set() -> None:
-    assert "set GRIDCHASE_RUN" in faults_in({"RANK": "0", "WORLD_SIZE": "4"})
-    assert "set GRIDCHASE_RUN" in faults_in({"RANK": "0", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"})
-
-
-@pytest.mark.parametrize(
     ("environ", "gpus"),
     [
         ({}, ()),
@@ -112,11 +89,25 @@ def test_several_ranks_without_a_common_run_are_told_what_to_set() -> None:
         ({"CUDA_VISIBLE_DEVICES": "GPU-3f2a,GPU-77", "LOCAL_RANK": "1"}, ("GPU-77",)),
         ({"CUDA_VISIBLE_DEVICES": "5", "LOCAL_RANK": "3"}, (5,)),
         ({"CUDA_VISIBLE_DEVICES": "4,5", "SLURM_LOCALID": "1"}, (4, 5)),
-        ({"CUDA_VISIBLE_DEVICES": "4,5", "SLURM_LOCALID": "1", "WORLD_SIZE": "2", "GRIDCHASE_RUN": "r"}, (5,)),
+        ({"CUDA_VISIBLE_DEVICES": "4,5", "SLURM_LOCALID": "1", "WORLD_SIZE": "2"}, ()),
+        ({"CUDA_VISIBLE_DEVICES": "4,5", "WORLD_SIZE": "2", **STEP}, (5,)),
+        ({"CUDA_VISIBLE_DEVICES": "4,5", "SLURM_PROCID": "1", "SLURM_NTASKS": "2", **STEP}, (5,)),
     ],
 )
 def test_a_rank_knows_its_gpus(environ: dict[str, str], gpus: tuple[str | int, ...]) -> None:
     assert settings_in(environ).gpus == gpus
+
+
+def test_the_time_limit_is_the_schedulers_end_where_there_is_one() -> None:
+    now_s = time.time()
+    for end, limit_s in (
+        (f"{now_s + 3_600:.0f}", pytest.approx(now_s + 3_600, abs=1)),
+        (f"{now_s - 60:.0f}", None),  # the variable of a job before this one
+        ("4294967294", None),  # without a limit
+        ("soon", None),
+    ):
+        settings = settings_in({"SLURM_JOB_END_TIME": end})
+        assert (settings.time_limit_s, settings.status(started_at_s=0.0).time_limit_s) == (limit_s, limit_s)
 
 
 @pytest.mark.parametrize(

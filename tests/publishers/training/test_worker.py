@@ -64,7 +64,8 @@ def test_the_queue_sends_lost_messages_again_before_newer_ones() -> None:
     connection = FakeConnection(lossy=True)
     connection.work()
     recorder = Recorder(ticking())
-    queue = IterationQueue(recorder, run="r1", topic="iterations")
+    queue = IterationQueue(recorder)
+    queue.begin(run="r1", topic="iterations")
 
     def record() -> None:
         """Record two messages' worth: a pause ends the first one."""

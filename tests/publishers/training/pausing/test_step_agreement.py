@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from publishers.training.pausing.gate import Hold, IterationGate
 from publishers.training.pausing.step_agreement import MAX_ABSENT, MAX_LATE, Kind, Proposal, RankAgreement
 from publishers.training.recorder import Recorder
-from tests.publishers.training.pausing.fake_store import FakeStore
+from tests.publishers.training.fake_store import FakeStore
 
 PATIENCE_S = 30.0
 

@@ -23,8 +23,8 @@ class RunSlot(NamedTuple):
     """What only one run can hold: the training of a job in a thread, on its GPUs."""
 
     job: str
-    rank: int
-    gpus: tuple[str | int, ...]
+    rank: int | None
+    gpus: tuple[str | int, ...] | None
     thread: "weakref.ref[threading.Thread]"
 
 
@@ -33,10 +33,11 @@ _WORKERS: "weakref.WeakKeyDictionary[PublisherWorker, tuple[RunSlot | None, int]
 
 
 def run_slot(settings: Settings) -> RunSlot | None:
-    """Return the slot of a run without a name of its own; a named one may be meant to run beside another."""
-    if not settings.run_is_random:
+    """Return the slot of a run that the training has not named: a named one may be meant to run beside another."""
+    given = settings.given
+    if given.run is not None:
         return None
-    return RunSlot(settings.job, settings.rank, tuple(settings.gpus), weakref.ref(threading.current_thread()))
+    return RunSlot(settings.job, given.rank, given.gpus, weakref.ref(threading.current_thread()))
 
 
 def end_replaced_runs(slot: RunSlot | None) -> None:
@@ -47,7 +48,7 @@ def end_replaced_runs(slot: RunSlot | None) -> None:
         workers = []
     for worker, (held, last_error_id) in workers:
         if slot is not None and held == slot and not worker.closed:
-            _LOGGER.info("run %s of job %s has ended: another run begins", worker.run, slot.job)
+            _LOGGER.info("run %s of job %s has ended: another run begins", worker.run or "(unknown yet)", slot.job)
             end_run(worker, _error_since(last_error_id))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from publishers import Publisher
 from publishers.messages.reports import Command
-from publishers.training.run_end import _end_all_runs, _error_at_exit
+from publishers.training.run.run_end import _end_all_runs, _error_at_exit
 from tests.publishers.training.fake_connection import (
     FakeConnection,
     OutOfMemoryError,
@@ -55,7 +55,9 @@ def test_a_published_iterable_keeps_its_publisher_alive() -> None:
 def test_another_run_of_the_job_replaces_the_one_before(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     first, second = FakeConnection(), FakeConnection()
-    before, after = begun(first), begun(second)
+    before = begun(first)
+    wait_until(lambda: before.run)
+    after = begun(second)
     wait_until(lambda: first.closed)
     assert (before.closed, after.closed) == (True, False)
     assert last_state(first) == "finished"

@@ -1,0 +1,1 @@
+"""Tests of `publishers.training.run`."""
