@@ -2,13 +2,15 @@
 
 import re
 import socket
-import ssl
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from paho.mqtt.reasoncodes import ReasonCode
+if TYPE_CHECKING:
+    import ssl
+
+    from paho.mqtt.reasoncodes import ReasonCode
 
 DEFAULT_URL: Final = "mqtt://127.0.0.1:1883"
 _DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
@@ -148,7 +150,7 @@ class BrokerAddress:
         """Return `host:port`, for people."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    def tls_context(self) -> ssl.SSLContext | None:
+    def tls_context(self) -> "ssl.SSLContext | None":
         """Return the TLS settings, or None without TLS; reads the disk.
 
         Raises:
@@ -156,6 +158,8 @@ class BrokerAddress:
         """
         if not self.tls:
             return None
+        import ssl  # noqa: PLC0415 — takes 10 ms, and most trainings use no TLS
+
         try:
             return ssl.create_default_context(cafile=self.ca_file or None)
         except OSError as error:
@@ -163,6 +167,8 @@ class BrokerAddress:
 
     def explain(self, error: BaseException) -> ConnectionFault:
         """Return what an error of the network means."""
+        import ssl  # noqa: PLC0415 — as above
+
         at = self.host_and_port
         match error:
             case socket.gaierror():
@@ -190,10 +196,10 @@ class BrokerAddress:
                 problem = f"the connection to {at} failed: {getattr(error, 'strerror', None) or error}"
         return ConnectionFault(kind=kind, problem=problem, remedy=remedy)
 
-    def explain_refusal(self, reason: ReasonCode | int | None) -> ConnectionFault:
+    def explain_refusal(self, reason: "ReasonCode | int | None") -> ConnectionFault:
         """Return what it means that the broker answers CONNECT with this reason code of MQTT 5."""
         at = self.host_and_port
-        if (reason.value if isinstance(reason, ReasonCode) else reason) not in BAD_CREDENTIALS:
+        if getattr(reason, "value", reason) not in BAD_CREDENTIALS:
             return ConnectionFault(kind=FaultKind.OTHER, problem=f"the broker at {at} refuses the connection: {reason}")
         if self.username:
             problem = f"the broker at {at} does not accept user {self.username!r} with this password"

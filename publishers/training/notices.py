@@ -7,8 +7,8 @@ from typing import Final
 from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import HEARD, Notice
 from publishers.messages.topics import Topics
+from publishers.mqtt.connection import Connection
 from publishers.shared.printable import printable
-from publishers.training.paho_client import Connection
 from publishers.training.settings import Settings, has_loaded_cuda
 
 UNHEARD_AFTER_S: Final = 60.0

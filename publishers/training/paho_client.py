@@ -4,6 +4,7 @@ paho's own loop thread waits in `select`, which fails above file descriptor 1023
 it), sleeps uninterruptibly, and cannot be joined with a timeout. So `work` runs paho's loop, with `poll`.
 """
 
+import encodings.idna  # noqa: F401 — resolving a name needs it; our thread imports nothing, see `_connect_by_paho`
 import os
 import select
 import socket
@@ -11,7 +12,7 @@ import ssl
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from paho.mqtt.client import Client, MQTTMessage, MQTTMessageInfo, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
@@ -29,70 +30,6 @@ MAX_RETRY_DELAY_S: Final = 30.0
 _MAX_QUEUED: Final = 64
 _MAX_READ: Final = 64
 """Messages read in one turn: many may have arrived since the last flush, and a client may flood us."""
-
-
-class Receipt(Protocol):
-    """The fate of a published message."""
-
-    @property
-    def done(self) -> bool:
-        """Return whether it has left (QoS 0), was acknowledged (QoS 1), or is lost."""
-        ...
-
-    @property
-    def lost(self) -> bool:
-        """Return whether it is known to be lost."""
-        ...
-
-
-class Connection(Protocol):
-    """What the worker needs of a connection. All calls come from one thread; none raises."""
-
-    @property
-    def connections(self) -> int:
-        """Return how often the broker has accepted the connection so far."""
-        ...
-
-    @property
-    def failures(self) -> int:
-        """Return how many attempts have failed, and connections been lost, so far."""
-        ...
-
-    def is_connected(self) -> bool:
-        """Return whether the broker is connected now."""
-        ...
-
-    def is_subscribed(self) -> bool:
-        """Return whether the broker has answered every subscription on this connection."""
-        ...
-
-    @property
-    def failure(self) -> str | None:
-        """Return why the last attempt failed or the connection ended; None before, and while connected."""
-        ...
-
-    def work(self, timeout_s: float = 0.0) -> None:
-        """Do what is due (connect, read, write, ping); wait for the network for at most `timeout_s`."""
-        ...
-
-    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> Receipt:
-        """Send a message, or as much of it as the network takes now."""
-        ...
-
-    def subscribe(self, topic: str, handler: Callable[[bytes], None]) -> None:
-        """Call `handler(payload)` for each message at `topic`, at QoS 1, on this connection and every later one.
-
-        `handler` is called within `work`, and must not raise.
-        """
-        ...
-
-    def retry_now(self) -> None:
-        """Let the next `work` try to connect at once if the broker is away, and then retry with short delays."""
-        ...
-
-    def close(self) -> None:
-        """Disconnect, so that the broker does not publish the last will."""
-        ...
 
 
 class _ClosingSocket(ssl.SSLSocket):

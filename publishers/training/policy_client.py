@@ -18,9 +18,9 @@ from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import Command
 from publishers.messages.topics import Topics, is_name
 from publishers.messages.training import MAX_CANDIDATES, TrialAnswer, TrialFailure, TrialRequest
+from publishers.mqtt.connection import Connection
 from publishers.shared.printable import printable
 from publishers.training.coerce import to_float, to_int, to_text
-from publishers.training.paho_client import Connection
 from publishers.training.settings import MAX_BATCH_SIZE, Settings
 
 REQUEST_INTERVAL_S: Final = 1.0

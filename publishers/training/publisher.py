@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Any, Final, Generic, Literal, Self, TypeVar, Unpack
 
 from publishers.messages.training import Metric
+from publishers.mqtt.connection import Connect
 from publishers.training.batch_timing import time_untimed
 from publishers.training.coerce import to_bool, to_float, to_int, to_text, warn_once
 from publishers.training.data_loader import batch_size_of, length_of, record_pass
-from publishers.training.paho_client import PahoConnection
 from publishers.training.policy_client import BatchSizeTrial, read_options, wait_for_batch_size
 from publishers.training.progress import (
     MAX_METRIC,
@@ -33,7 +33,7 @@ from publishers.training.run.run_end import RunSlot, end_replaced_runs, end_run,
 from publishers.training.run.run_search import n_ranks
 from publishers.training.run_summary import OFF, RunSummary
 from publishers.training.settings import MAX_BATCH_SIZE, PublisherOptions, Settings, resolve_or_warn
-from publishers.training.worker import CLOSE_TIMEOUT_S, Connect, PublisherWorker
+from publishers.training.worker import CLOSE_TIMEOUT_S, PublisherWorker
 
 __all__ = ["PublishedIterable", "PublishedSized", "Publisher", "publish_iterations"]
 
@@ -53,7 +53,7 @@ class Publisher:
         clock_s: as for `publish_iterations`.
         total_iterations: as for `publish_iterations`.
         first_epoch: as for `publish_iterations`.
-        connect: opens the connection to the broker.
+        connect: opens the connection to the broker; None: paho.
         options: who publishes, and where to: as for `publish_iterations`.
 
     Attributes:
@@ -70,7 +70,7 @@ class Publisher:
         clock_s: Callable[[], float] = time.time,
         total_iterations: int | None = None,
         first_epoch: int = 0,
-        connect: Connect = PahoConnection,
+        connect: Connect | None = None,
         **options: Unpack[PublisherOptions],
     ) -> None:
         settings = resolve_or_warn(options, caller="Publisher")
@@ -313,7 +313,7 @@ class Publisher:
         settings: Settings | None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         clock_s: Callable[[], float] = time.time,
-        connect: Connect = PahoConnection,
+        connect: Connect | None = None,
         total_iterations: object = None,
         slot: RunSlot | None = None,
     ) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import RunEnergy
 from publishers.messages.topics import Topics
-from publishers.training.paho_client import Connection
+from publishers.mqtt.connection import Connection
 from publishers.training.settings import Settings
 
 _LIVE_FIELDS: Final = ("power_limit_w", "energy_j", "carbon_g", "cost", "saved_ratio", "slowdown_ratio")

@@ -10,8 +10,8 @@ import threading
 from contextlib import suppress
 from typing import Final
 
+from publishers.mqtt.connection import Connection
 from publishers.training.notices import RunNotices
-from publishers.training.paho_client import Connection
 from publishers.training.run_energy import RunEnergyFeed
 from publishers.training.run_summary import RunSummary, explained, summarize
 from publishers.training.settings import Settings

@@ -11,7 +11,6 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable
 from typing import Final, Literal
 
 import msgspec
@@ -19,18 +18,15 @@ import msgspec
 from publishers.messages.codec import Message, Outgoing, decode, encode
 from publishers.messages.topics import Topics
 from publishers.messages.training import Iterations, Metric, RankStatus, TrialFailure, TrialTimes, pack_ends
-from publishers.mqtt.broker_address import BrokerAddress
+from publishers.mqtt.connection import Connect, Connection, Receipt
 from publishers.shared.process_identity import mark_this_thread, run_mark
 from publishers.training.notices import RunNotices
-from publishers.training.paho_client import Connection, Receipt
 from publishers.training.policy_client import BatchSizeOptions, BatchSizeQuery, PolicyClient, trial_failure
 from publishers.training.progress import RunProgress
 from publishers.training.recorder import Recorder, Segment
 from publishers.training.run.run_search import RunSearch, n_ranks
 from publishers.training.run_report import RunReport
 from publishers.training.settings import Settings, SettingsError
-
-Connect = Callable[[BrokerAddress, Outgoing], Connection]
 
 CLOSE_TIMEOUT_S: Final = 2.0
 _MAX_IN_FLIGHT: Final = 64
@@ -119,6 +115,17 @@ class IterationQueue:
         self._in_flight.append((connection.publish(self._topic, payload), segment, dropped))
 
 
+def _connect_by_paho() -> Connect:
+    """Return what opens a connection by paho: imported only where something is published.
+
+    It is imported by the training's thread, not by ours: a process that is forked while a thread of its parent imports
+    a module (a data loader forks at its first batch) waits for that module for ever, and paho imports `urllib`.
+    """
+    from publishers.training.paho_client import PahoConnection  # noqa: PLC0415
+
+    return PahoConnection
+
+
 class PublisherWorker:
     """Publishes one rank of one run. `request_close` may come from any thread; the rest is its own thread's business.
 
@@ -130,12 +137,18 @@ class PublisherWorker:
     """
 
     def __init__(
-        self, settings: Settings, recorder: Recorder, progress: RunProgress, *, connect: Connect, started_at_s: float
+        self,
+        settings: Settings,
+        recorder: Recorder,
+        progress: RunProgress,
+        *,
+        connect: Connect | None,
+        started_at_s: float,
     ) -> None:
         self._settings = settings
         self._recorder = recorder
         self._progress = progress
-        self._connect = connect
+        self._connect = connect or _connect_by_paho()
         self._status = decode(encode(settings.status(started_at_s=started_at_s)), RankStatus)
         self._heartbeat_due_s = 0.0
         self._reached: bool | None = None
