@@ -29,9 +29,9 @@ from publishers.training.progress import (
     n_epochs_or_warn,
 )
 from publishers.training.recorder import CHUNK, Recorder
+from publishers.training.reporting.run_summary import OFF, RunSummary
 from publishers.training.run.run_end import RunSlot, end_replaced_runs, end_run, end_with_owner, run_slot
 from publishers.training.run.run_search import n_ranks
-from publishers.training.run_summary import OFF, RunSummary
 from publishers.training.settings import MAX_BATCH_SIZE, PublisherOptions, Settings, resolve_or_warn
 from publishers.training.worker import CLOSE_TIMEOUT_S, PublisherWorker
 
@@ -250,6 +250,17 @@ class Publisher:
         `saved_energy_j`, `saved_carbon_g`, `saved_ratio`, `slowdown_ratio`: as far as each is known.
         """
         return self._worker.report.live() if self._worker is not None else None
+
+    def log_live(self, *trackers: object, step: int | None = None) -> None:
+        """Log the live values to the experiment trackers in use: call it in the loop, it does so every 10 s at most.
+
+        Args:
+            trackers: beside the active runs of W&B, MLflow and Comet, which are found: a `SummaryWriter` of
+                TensorBoard, a `Run` of Aim, a logger of Lightning, a tracker of accelerate, or a function of a dict.
+            step: the optimizer step that the values belong to; else how many were published. W&B's own goes on.
+        """
+        if self._worker is not None:
+            self._worker.report.log_live(trackers, lambda: self.recorder.n_ended if step is None else step)
 
     @property
     def run(self) -> str:

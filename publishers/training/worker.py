@@ -24,8 +24,8 @@ from publishers.training.notices import RunNotices
 from publishers.training.policy_client import BatchSizeOptions, BatchSizeQuery, PolicyClient, trial_failure
 from publishers.training.progress import RunProgress
 from publishers.training.recorder import Recorder, Segment
+from publishers.training.reporting.run_report import RunReport
 from publishers.training.run.run_search import RunSearch, n_ranks
-from publishers.training.run_report import RunReport
 from publishers.training.settings import Settings, SettingsError
 
 CLOSE_TIMEOUT_S: Final = 2.0

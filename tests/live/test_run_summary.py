@@ -10,7 +10,7 @@ import pytest
 
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import RunEnergy
-from publishers.training.run_summary import summarize
+from publishers.training.reporting.run_summary import summarize
 from tests.live.conftest import Mosquitto
 from tests.live.node import LiveNode, ended, fixture, wait_for
 from tests.live.nvml_stub.machine import StubMachine

@@ -7,8 +7,8 @@ import pytest
 from publishers.messages.reports import RunEnergy
 from publishers.training.worker import CLOSE_TIMEOUT_S
 from tests.publishers.training.fake_connection import FakeConnection, publisher_on, wait_until
+from tests.publishers.training.reporting.test_run_summary import KWH, record
 from tests.publishers.training.test_notices import notice
-from tests.publishers.training.test_run_summary import KWH, record
 
 NOW_S = 1.7e9
 
@@ -235,3 +235,33 @@ def test_a_stream_that_fails_fails_nothing(monkeypatch: pytest.MonkeyPatch, stre
     monkeypatch.setattr("sys.stderr", stream)
     publisher.close()
     assert publisher.summary().is_final
+
+
+def test_live_values_are_logged_once_they_are_known_and_in_the_end_the_last_ones() -> None:
+    logged: list[dict[str, float]] = []
+    connection = MeasuredConnection(final())
+    publisher = trained(connection)
+    publisher.log_live(logged.append)
+    assert logged == []
+    connection.energy(running(energy_j=1_000.0))
+    wait_until(publisher.live)
+    publisher.log_live(logged.append)
+    publisher.log_live(logged.append)
+    assert [values["gridchase/energy_j"] for values in logged] == [1_000.0], "once a period"
+    publisher.close()
+    publisher.log_live(logged.append)
+    publisher.log_live(logged.append)
+    assert [values["gridchase/energy_j"] for values in logged] == [1_000.0, 1.84 * KWH]
+
+
+def test_other_ranks_log_nothing() -> None:
+    logged: list[dict[str, float]] = []
+    connection = MeasuredConnection()
+    publisher = trained(connection, rank=1, world_size=2)
+    publisher.live()
+    wait_until(lambda: any(topic.endswith("/energy") for topic in connection.subscriptions))
+    connection.energy(running())
+    wait_until(publisher.live)
+    publisher.log_live(logged.append)
+    assert logged == []
+    publisher.close()

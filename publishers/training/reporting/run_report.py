@@ -7,13 +7,15 @@ was ever heard nothing is waited for. `GRIDCHASE_QUIET=1` switches the line off,
 import os
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from publishers.mqtt.connection import Connection
 from publishers.training.notices import RunNotices
-from publishers.training.run_energy import RunEnergyFeed
-from publishers.training.run_summary import RunSummary, explained, summarize
+from publishers.training.reporting.run_energy import RunEnergyFeed
+from publishers.training.reporting.run_summary import RunSummary, explained, summarize
+from publishers.training.reporting.tracking import LiveLog
 from publishers.training.settings import Settings
 
 _FALSE: Final = frozenset({"", "0", "false", "no", "off"})
@@ -35,6 +37,7 @@ class RunReport:
         self._settings = settings
         self._notices = notices
         self._feed = RunEnergyFeed(started_at_s=started_at_s)
+        self._live_log = LiveLog()
         self._untold = threading.Lock()
         """Taken for good by whoever tells the end."""
         self.was_connected = False
@@ -52,6 +55,15 @@ class RunReport:
         """Return what is known now: see `RunEnergyFeed.live`."""
         self._feed.want()
         return self._feed.live()
+
+    def log_live(self, trackers: Sequence[object], step: Callable[[], int]) -> None:
+        """Log the live values of rank 0 to trackers, where that is due: see `tracking`."""
+        record = self._feed.latest
+        if self._settings.rank or record is None or not self._live_log.is_due(is_final=record.final):
+            return
+        values = self._feed.live()
+        if values:
+            self._live_log.log(values, step=step(), trackers=trackers, is_final=record.final)
 
     def summary(self) -> RunSummary:
         """Return what is known now, or was when the run ended."""

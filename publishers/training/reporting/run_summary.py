@@ -9,7 +9,7 @@ from typing import Final
 
 from publishers.messages.reports import RunEnergy
 from publishers.shared.printable import printable_line
-from publishers.training.run_energy import PROFILING
+from publishers.training.reporting.run_energy import PROFILING
 
 _MAX_DETAIL: Final = 200
 _NOTICEABLE_RATIO: Final = 0.0005

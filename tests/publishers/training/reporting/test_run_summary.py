@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from publishers.messages.reports import RunEnergy
-from publishers.training.run_summary import OFF, RunSummary, explained, summarize
+from publishers.training.reporting.run_summary import OFF, RunSummary, explained, summarize
 
 KWH = 3.6e6
 

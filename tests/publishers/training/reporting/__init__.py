@@ -1,0 +1,1 @@
+"""Tests of what a run says of itself to its own training."""
