@@ -11,13 +11,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from publishers.training.frameworks.keras import KerasCallback
+    from publishers.training.frameworks.lightning import LightningCallback
+    from publishers.training.frameworks.transformers import TransformersCallback
     from publishers.training.publisher import PublishedIterable, Publisher, publish_iterations
 
-__all__ = ["PublishedIterable", "Publisher", "publish_iterations"]
+__all__ = [
+    "KerasCallback",
+    "LightningCallback",
+    "PublishedIterable",
+    "Publisher",
+    "TransformersCallback",
+    "publish_iterations",
+]
 
 _MODULES: Final = {
+    "KerasCallback": "publishers.training.frameworks.keras",
+    "LightningCallback": "publishers.training.frameworks.lightning",
     "PublishedIterable": "publishers.training.publisher",
     "Publisher": "publishers.training.publisher",
+    "TransformersCallback": "publishers.training.frameworks.transformers",
     "publish_iterations": "publishers.training.publisher",
 }
 """The module of each public name."""

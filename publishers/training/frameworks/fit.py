@@ -1,0 +1,158 @@
+"""What the callbacks of all frameworks share: one fit of a trainer is one run, and its steps are the iterations.
+
+Nothing is raised into training: what goes wrong in a callback, as where a framework has changed, is told once.
+"""
+
+import functools
+import math
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Final, ParamSpec, Self
+
+from publishers.training.coerce import warn_once
+from publishers.training.publisher import Publisher
+from publishers.training.recorder import BREAK
+from publishers.training.settings import PublisherOptions
+
+P = ParamSpec("P")
+
+_open_fits: "weakref.WeakKeyDictionary[threading.Thread, Fit]" = weakref.WeakKeyDictionary()
+"""The fit that each thread is in."""
+
+
+class Fit:
+    """The publisher of a trainer's present fit; closed between fits.
+
+    The framework's thread calls it. Copied or pickled, with the trainer it belongs to, it is one without a fit.
+
+    Args:
+        options: who publishes, and where to: as for `publish_iterations`.
+    """
+
+    def __init__(self, options: PublisherOptions) -> None:
+        self._options: Final = options
+        self._publisher: Publisher | None = None
+        self._owner: object = None
+        self._is_in_step = False
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether a fit is being published."""
+        return self._publisher is not None
+
+    def begin(
+        self,
+        owner: object,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        batch_size: int | None = None,
+        total_iterations: float | None = None,
+        first_epoch: int = 0,
+    ) -> None:
+        """Begin a fit, as a run of its own.
+
+        A fit that this thread is still in was broken off, unless it has the same owner: then two callbacks report one
+        fit, and the second one has nothing to publish.
+
+        Args:
+            owner: an object that the trainer makes anew for each fit, or is in one fit at a time.
+            rank: this process among the `world_size`, as the trainer counts.
+            world_size: how many processes train together.
+            batch_size: samples of an iteration in this process.
+            total_iterations: how many steps the fit will have in this process; None, infinite or below 1: unknown.
+            first_epoch: the number of its first epoch: of a resumed training, how many were trained before.
+        """
+        before = _open_fits.get(threading.current_thread())
+        if before is not None:
+            if before is not self and before._owner is owner:  # noqa: SLF001 — the same class
+                return
+            before.fail(RuntimeError("another fit has begun before this one ended"))
+        options: PublisherOptions = {"rank": rank, "world_size": world_size, "batch_size": batch_size, **self._options}
+        publisher = Publisher.for_callback(**options)
+        if publisher.closed:  # it has said why
+            return
+        publisher.recorder.resume_at(first_epoch)
+        if total_iterations is not None and 1 <= total_iterations < math.inf:
+            publisher.progress.set_total(int(total_iterations))
+        self._publisher, self._owner, self._is_in_step = publisher, owner, False
+        _open_fits[threading.current_thread()] = self
+
+    def begin_epoch(self, n_left: int | None, n_steps: int | None) -> None:
+        """Say that an epoch of so many steps begins, and how many follow: where the total is not known otherwise."""
+        if self._publisher is not None:
+            self._publisher.progress.begin_epoch(n_left)
+            self._publisher.progress.begin_pass(n_steps, None)
+
+    def begin_step(self) -> None:
+        """Begin an iteration, unless the end of the last one has begun it."""
+        if not self._is_in_step and self._publisher is not None:
+            self._is_in_step = True
+            self._publisher.begin()
+
+    def end_step(self) -> None:
+        """End an iteration, and begin the next."""
+        if self._publisher is not None:
+            self._publisher.iteration()
+
+    def end_steps(self, n: int) -> None:
+        """End `n` iterations that were executed as one: each took the same time."""
+        if self._publisher is None:
+            return
+        recorder = self._publisher.recorder
+        marks = recorder.chunk.marks
+        if n > 1 and marks and marks[-1] != BREAK:
+            begin_ns = marks[-1]
+            duration_ns = recorder.clock_ns() - begin_ns
+            marks.extend(begin_ns + duration_ns * k // n for k in range(1, n))
+        self._publisher.iteration()
+
+    def pause(self) -> None:
+        """Say that what follows the last step (validation, a checkpoint) is no iteration, until `begin_step`."""
+        if self._is_in_step and self._publisher is not None:
+            self._is_in_step = False
+            self._publisher.pause()
+
+    def end_epoch(self) -> None:
+        """End the epoch; what follows, until `begin_step`, is no iteration."""
+        if self._publisher is not None:
+            self._is_in_step = False
+            self._publisher.epoch()
+
+    def end(self) -> None:
+        """End the fit: the run is finished. Waits for that to arrive, 2 s at most."""
+        self._leave(None)
+
+    def fail(self, error: BaseException) -> None:
+        """End the fit with the exception that has broken it off."""
+        self._leave(error)
+
+    def _leave(self, error: BaseException | None) -> None:
+        publisher, self._publisher, self._owner = self._publisher, None, None
+        if _open_fits.get(threading.current_thread()) is self:
+            del _open_fits[threading.current_thread()]
+        if publisher is not None:
+            publisher.__exit__(None if error is None else type(error), error, None)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[PublisherOptions]]:
+        """Copy and pickle the options alone."""
+        return type(self), (self._options,)
+
+
+def harmless(method: Callable[P, None]) -> Callable[P, None]:
+    """Return a callback's method that raises nothing into the training: what goes wrong in it is told once."""
+
+    @functools.wraps(method)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 — training goes on whatever it is
+            warn_fault(method.__qualname__, error)
+
+    return guarded
+
+
+def warn_fault(where: str, error: Exception) -> None:
+    """Tell, once, what has gone wrong in a callback."""
+    warn_once(f"a training may not be published as it is: {where}: {type(error).__name__}: {error}")

@@ -1,0 +1,118 @@
+"""The callback of Keras 3, on any backend.
+
+from gridchase import KerasCallback
+model.fit(…, callbacks=[KerasCallback(job="resnet50")])
+"""
+
+import sys
+import threading
+from typing import Any, Final, Self, Unpack
+
+from publishers.training.frameworks.fit import Fit, harmless, warn_fault
+from publishers.training.settings import PublisherOptions
+
+try:
+    from keras.backend import backend
+    from keras.callbacks import Callback
+except ImportError:  # for whoever only reads or checks this package
+    Callback = object
+
+
+class KerasCallback(Callback):  # type: ignore[misc]  # it is not installed where types are checked
+    """Publishes the steps of each `fit()`, with their total, epochs, validations and end.
+
+    On the backends `jax` and `tensorflow` Keras waits for a step's results, and calls `on_train_batch_end`, in threads
+    of its own, one call for `steps_per_execution` steps. With another callback that is not `async_safe` it does not.
+
+    Args:
+        options: who publishes, and where to: as for `publish_iterations`.
+    """
+
+    async_safe = True
+    """Else Keras would wait for each step's results before it begins the next."""
+
+    def __init__(self, **options: Unpack[PublisherOptions]) -> None:
+        super().__init__()
+        self._options: Final = options
+        self._fit: Final = Fit(options)
+        self._lock: Final = threading.Lock()
+        self._is_first_epoch = False
+        self._n_steps: int | None = None
+        self._n_ended = self._n_begun_calls = self._n_ended_calls = 0
+        self._is_pause_due = False
+
+    @harmless
+    def on_train_begin(self, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
+        """Expect the first epoch, whose number says where a training is resumed."""
+        self._is_first_epoch = True
+
+    @harmless
+    def on_epoch_begin(self, epoch: int, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
+        """Begin an epoch; the first one begins a run."""
+        if self._is_first_epoch:
+            self._is_first_epoch = False
+            rank, world_size = _process()
+            # The parameters are made anew for each fit, and are the same for all its callbacks.
+            self._fit.begin(self.params, rank=rank, world_size=world_size, first_epoch=epoch)
+        n_epochs, self._n_steps = self.params.get("epochs"), self.params.get("steps")
+        self._n_ended = self._n_begun_calls = self._n_ended_calls = 0
+        self._is_pause_due = False
+        self._fit.begin_epoch(None if n_epochs is None else n_epochs - epoch - 1, self._n_steps)
+
+    def on_train_batch_begin(self, batch: int, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
+        """Begin an iteration after a pause: Keras is about to fetch its batch."""
+        try:
+            self._n_begun_calls += 1
+            self._fit.begin_step()
+        except Exception as error:  # noqa: BLE001 — training goes on whatever it is
+            warn_fault("on_train_batch_begin", error)
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
+        """End the iterations up to this one: the last steps executed at once may have numbers that do not exist."""
+        try:
+            n_ended = batch + 1 if self._n_steps is None or batch < self._n_steps else self._n_steps
+            with self._lock:
+                if n_ended == self._n_ended + 1:
+                    self._fit.end_step()
+                elif n_ended > self._n_ended:
+                    self._fit.end_steps(n_ended - self._n_ended)
+                self._n_ended = max(self._n_ended, n_ended)
+                self._n_ended_calls += 1
+                if self._is_pause_due and self._n_ended_calls == self._n_begun_calls:
+                    self._fit.pause()
+        except Exception as error:  # noqa: BLE001 — training goes on whatever it is
+            warn_fault("on_train_batch_end", error)
+
+    @harmless
+    def on_test_begin(self, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
+        """Leave out a validation, once the steps before it have ended."""
+        with self._lock:
+            self._is_pause_due = self._n_ended_calls != self._n_begun_calls
+            if not self._is_pause_due:
+                self._fit.pause()
+
+    @harmless
+    def on_epoch_end(self, epoch: int, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
+        """End the epoch; its last steps have ended, too."""
+        self._fit.end_epoch()
+
+    @harmless
+    def on_train_end(self, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
+        """End the run."""
+        self._fit.end()
+
+    def __reduce__(self) -> tuple[Any, tuple[type[Self], PublisherOptions]]:
+        """Copy and pickle the options alone."""
+        return _new_callback, (type(self), self._options)
+
+
+def _new_callback(kind: type[KerasCallback], options: PublisherOptions) -> KerasCallback:
+    return kind(**options)
+
+
+def _process() -> tuple[int | None, int | None]:
+    """Return the number of this process and how many there are, where JAX has started several; else nothing."""
+    if backend() != "jax":
+        return None, None
+    n_processes = sys.modules["jax"].process_count()
+    return (sys.modules["jax"].process_index(), n_processes) if n_processes > 1 else (None, None)

@@ -1,0 +1,91 @@
+"""The callback of Hugging Face's `Trainer`.
+
+from gridchase import TransformersCallback
+Trainer(…, callbacks=[TransformersCallback(job="bert")])
+
+The import also makes `TrainingArguments(report_to="gridchase")` possible, with the job from `GRIDCHASE_JOB`.
+"""
+
+from typing import TYPE_CHECKING, Final, Unpack
+
+from publishers.training.frameworks.fit import Fit, harmless, warn_fault
+from publishers.training.settings import PublisherOptions
+
+try:
+    from transformers import TrainerCallback
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+except ImportError:  # for whoever only reads or checks this package
+    TrainerCallback, INTEGRATION_TO_CALLBACK = object, {}
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+
+class TransformersCallback(TrainerCallback):  # type: ignore[misc]  # it is not installed where types are checked
+    """Publishes the optimizer steps of each `train()`, with their total, epochs, evaluations, checkpoints and end.
+
+    Args:
+        options: who publishes, and where to: as for `publish_iterations`; rank, world size and batch size are the
+            trainer's.
+    """
+
+    def __init__(self, **options: Unpack[PublisherOptions]) -> None:
+        self._fit: Final = Fit(options)
+
+    @harmless
+    def on_train_begin(
+        self,
+        args: "TrainingArguments",
+        state: "TrainerState",
+        control: "TrainerControl",  # noqa: ARG002 — the framework's signature
+        **_: object,
+    ) -> None:
+        """Begin a run; of a resumed training with what is left of it."""
+        self._fit.begin(
+            state,
+            rank=args.process_index,
+            world_size=args.world_size,
+            batch_size=(state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps,
+            total_iterations=state.max_steps - state.global_step,
+            first_epoch=int(state.epoch or 0),
+        )
+
+    def on_step_begin(self, *_: object, **__: object) -> None:
+        """Begin an iteration after a pause: its first batch is there."""
+        try:
+            self._fit.begin_step()
+        except Exception as error:  # noqa: BLE001 — training goes on whatever it is
+            warn_fault("on_step_begin", error)
+
+    def on_step_end(
+        self,
+        args: "TrainingArguments",  # noqa: ARG002 — the framework's signature
+        state: "TrainerState",  # noqa: ARG002 — the framework's signature
+        control: "TrainerControl",
+        **_: object,
+    ) -> None:
+        """End an iteration: an optimizer step. Evaluation and checkpoint, if they are due, follow."""
+        try:
+            self._fit.end_step()
+            if control.should_evaluate or control.should_save:
+                self._fit.pause()
+        except Exception as error:  # noqa: BLE001 — training goes on whatever it is
+            warn_fault("on_step_end", error)
+
+    @harmless
+    def on_prediction_step(self, *_: object, **__: object) -> None:
+        """Leave out an evaluation that another callback has begun."""
+        self._fit.pause()
+
+    @harmless
+    def on_epoch_end(self, *_: object, **__: object) -> None:
+        """End the epoch."""
+        self._fit.end_epoch()
+
+    @harmless
+    def on_train_end(self, *_: object, **__: object) -> None:
+        """End the run."""
+        self._fit.end()
+
+
+INTEGRATION_TO_CALLBACK["gridchase"] = TransformersCallback

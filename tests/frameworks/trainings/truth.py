@@ -1,0 +1,68 @@
+"""What a training really did, by its own account: batches in their order, and calls of the optimizer's `step`.
+
+The script counts in what it hands to the framework (a dataset, an optimizer, a model), so that nothing of ours takes
+part in it.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+VARIABLE: Final = "TRUTH_FOLDER"
+N_SAMPLES: Final = 320
+N_VALIDATION: Final = 64
+BATCH_SIZE: Final = 8
+
+
+class Truth:
+    """The account of one process.
+
+    Attributes:
+        n_steps: how many steps the optimizer has made.
+    """
+
+    def __init__(self) -> None:
+        self.n_steps = 0
+        self._n_batches = 0
+        self._digest = hashlib.sha256()
+
+    def batch(self, numbers: Iterable[float]) -> None:
+        """Note the numbers of the samples of a batch."""
+        self._n_batches += 1
+        self._digest.update(repr([int(number) for number in numbers]).encode())
+
+    def step(self) -> None:
+        """Note a step."""
+        self.n_steps += 1
+
+    def write(self, rank: int = 0, **more: Any) -> None:  # noqa: ANN401 — whatever JSON has
+        """Write the account for the test that has started this training."""
+        folder = os.environ.get(VARIABLE)
+        if folder:
+            account = {"rank": rank, "steps": self.n_steps, "batches": self._n_batches, **more}
+            account["digest"] = self._digest.hexdigest()
+            Path(folder, f"{rank}-{os.getpid()}.json").write_text(json.dumps(account), encoding="utf-8")
+
+
+def arguments() -> argparse.Namespace:
+    """Return what each training can be asked."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--accumulation", type=int, default=1)
+    parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--validation", action="store_true")
+    parser.add_argument("--save", type=Path, help="write checkpoints into this folder")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    parser.add_argument("--stop-after", type=int, help="stop after so many steps, as if interrupted")
+    parser.add_argument("--fits", type=int, default=1, help="how many trainings, one after another")
+    parser.add_argument("--fail", action="store_true", help="raise an error in the second epoch")
+    parser.add_argument("--callback", action="store_true", help="pass the callback explicitly")
+    parser.add_argument("--package", default="lightning.pytorch")
+    parser.add_argument("--steps-per-execution", type=int, default=1)
+    parser.add_argument("--iterable", action="store_true", help="train on an iterable dataset")
+    parser.add_argument("--wrap", action="store_true", help="wrap the loader")
+    return parser.parse_args()
