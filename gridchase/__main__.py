@@ -41,6 +41,8 @@ def _verb(words: Sequence[str]) -> str | None:
 
 def _why_without_controller() -> str:
     """Return why the verbs of the controller cannot be used; "" where they can. Runs no code of a package."""
+    if sys.platform != "linux":
+        return f"it needs Linux, and this is {sys.platform}"
     spec = importlib.util.find_spec("controller")
     if spec is None:
         return f"this is the training side alone: {_REMEDY}"

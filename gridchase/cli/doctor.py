@@ -26,6 +26,7 @@ from publishers.training.settings import (
     Settings,
     SettingsError,
     resolve,
+    why_off,
 )
 
 HEARD_TIMEOUT_S: Final = 5.0
@@ -50,6 +51,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def doctor(*, job: str | None, broker: str | None, as_json: bool) -> int:
     """Print what a training here would use, and whether its messages arrive; return 0 if nothing is wrong."""
+    if reason := why_off():
+        return _print([], [], [f"publishing is off: {reason}"], as_json=as_json)
     given = PublisherOptions(job=job, broker=broker)
     try:
         settings = resolve(os.environ, **given)

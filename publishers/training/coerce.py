@@ -6,22 +6,33 @@ warnings on stderr unless the application has configured logging.
 
 import logging
 import operator
+import os
 from typing import Final
 
 from publishers.shared.stderr_handler import StderrHandler
 
 LOGGER: Final = logging.getLogger("publishers")
 LOGGER.addHandler(StderrHandler("gridchase"))
+DISABLED: Final = "GRIDCHASE_DISABLED"
+"""Switches off everything: nothing is published, counted or said."""
 _MAX_WARNED: Final = 256
 """Different warnings of a process: further ones are not logged, so that neither the log nor the memory grows."""
 _warned: set[str] = set()
 
 
 def warn_once(message: str) -> None:
-    """Log a warning unless this process has logged it before: loaders are wrapped again in each epoch."""
-    if message not in _warned and len(_warned) < _MAX_WARNED:
+    """Log a warning unless this process has logged it before: loaders are wrapped again in each epoch.
+
+    Where publishing is switched off, nothing is said.
+    """
+    if message not in _warned and len(_warned) < _MAX_WARNED and not is_switched_on(DISABLED):
         _warned.add(message)
         LOGGER.warning("%s", message)
+
+
+def is_switched_on(variable: str) -> bool:
+    """Return whether a variable of the environment says yes: anything but nothing, 0, false, no and off."""
+    return os.environ.get(variable, "").strip().lower() not in {"", "0", "false", "no", "off"}
 
 
 def to_bool(value: object) -> bool | None:

@@ -215,7 +215,8 @@ def _close_inherited() -> None:
         connection.close_inherited()
 
 
-os.register_at_fork(after_in_child=_close_inherited)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_close_inherited)
 
 
 def _set_no_delay(_client: Client, _userdata: object, sock: Any) -> None:  # noqa: ANN401 — paho's signature

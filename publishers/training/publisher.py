@@ -493,4 +493,5 @@ def _reset_in_child() -> None:
     _publishers.clear()
 
 
-os.register_at_fork(after_in_child=_reset_in_child)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_reset_in_child)

@@ -18,6 +18,7 @@ import os
 import re
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from publishers.mqtt.broker_address import (
 )
 from publishers.shared.boot_id import read_boot_id
 from publishers.shared.process_identity import read_login_name, read_pid_namespace
-from publishers.training.coerce import to_int, warn_once
+from publishers.training.coerce import DISABLED, is_switched_on, to_int, to_text, warn_once
 from publishers.training.run.launchers import launchers_of, time_limit_s
 from publishers.training.run.process_group import ProcessGroup, default_process_group
 
@@ -64,6 +65,9 @@ VARIABLES: Final[Mapping[str, Sequence[str]]] = {
 _MAX_PERIOD_S: Final = 3_600.0
 _NAME_RULE: Final = "must be 1 to 64 of A-Z a-z 0-9 . _ -"
 _ROOT: Final = re.compile(r"[^/#+\s\0][^#+\s\0]{0,127}(?<!/)\Z")
+_CUDA_DEVICE: Final = re.compile(r"cuda(:[0-9]{1,4})?")
+_MAX_GPU_CHARACTERS: Final = 96
+_MAX_GPU_INDEX: Final = 1_023
 _Gpus = Annotated[tuple[GpuRef, ...], Meta(max_length=64)]
 
 
@@ -75,7 +79,7 @@ class PublisherOptions(TypedDict, total=False):
     broker: str | None
     rank: int | None
     world_size: int | None
-    gpus: Sequence[str | int] | None
+    gpus: Sequence[str | int] | str | int | None
     batch_size: int | None
     username: str | None
     password: str | None
@@ -195,13 +199,18 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
 
 
 def resolve_or_warn(options: PublisherOptions, *, caller: str) -> Settings | None:
-    """Return the settings, or None where they are wrong: then publishing is off, and one warning says why.
+    """Return the settings, or None where publishing is off: they are wrong, or this is not Linux; a warning says so.
+
+    `GRIDCHASE_DISABLED=1` switches it off without one.
 
     Raises:
         TypeError: an option has a name that does not exist, as in any call with such an argument.
     """
     for name in options.keys() - PublisherOptions.__annotations__.keys():
         raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}")
+    if reason := why_off():
+        warn_once(f"publishing is off: {reason}; {DISABLED}=1 hides this line")
+        return None
     try:
         return resolve(**options)
     except SettingsError as error:
@@ -209,6 +218,13 @@ def resolve_or_warn(options: PublisherOptions, *, caller: str) -> Settings | Non
     except Exception as error:  # noqa: BLE001 — training code may pass anything, and nothing may stop it
         warn_once(f"publishing is off: {type(error).__name__}: {error}")
     return None
+
+
+def why_off() -> str:
+    """Return why nothing is published here, whatever the settings are; "" where it is."""
+    if is_switched_on(DISABLED):
+        return f"{DISABLED} is set"
+    return "" if sys.platform == "linux" else f"it needs Linux, and this is {sys.platform}"
 
 
 class SettingsReader:
@@ -280,10 +296,11 @@ class SettingsReader:
 
         Where several are visible and there is a `LOCAL_RANK`, the rank uses the one at that place; without one a
         process that trains alone uses them all. A container counts its GPUs from 0, in an order of its own: there an
-        index names a GPU only where it has but one (`NVIDIA_VISIBLE_DEVICES`). What is not known is not guessed.
+        index names a GPU only where it has but one (`NVIDIA_VISIBLE_DEVICES`). What is not known is not guessed. So it
+        is with devices of CUDA (`cuda:0`, `torch.device`), which CUDA counts in an order of its own.
         """
         if value is not None:
-            return _plain_gpus(value)
+            return self._given_gpus(_plain_gpus(value))
         variable = self._environ.get("CUDA_VISIBLE_DEVICES")
         in_container = _container_gpus(self._environ.get("NVIDIA_VISIBLE_DEVICES"))
         local_rank = self._local_rank(world_size=world_size)
@@ -300,6 +317,26 @@ class SettingsReader:
             visible = (visible[local_rank],)
         elif local_rank is None and len(visible) > 1 and world_size > 1:
             return ()
+        if in_container is None or not any(isinstance(gpu, int) for gpu in visible):
+            return visible
+        return in_container if len(in_container) == 1 and visible == (0,) else ()
+
+    def _given_gpus(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the given GPUs, and those behind devices of CUDA; none where one of these is not known."""
+        if not any(map(_is_cuda_device, given)):
+            return given
+        devices = self._cuda_devices()
+        gpus = [_gpu_of(gpu, devices) if _is_cuda_device(gpu) else gpu for gpu in given]
+        return () if any(gpu is None for gpu in gpus) else tuple(gpus)
+
+    def _cuda_devices(self) -> tuple[str | int, ...]:
+        """Return the GPUs in the order in which CUDA counts them, as far as it is known."""
+        variable = self._environ.get("CUDA_VISIBLE_DEVICES")
+        in_container = _container_gpus(self._environ.get("NVIDIA_VISIBLE_DEVICES"))
+        if variable is None and in_container is None:
+            is_in_order_of_bus = self._environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+            return tuple(range(_MAX_GPU_INDEX + 1)) if is_in_order_of_bus else ()
+        visible = (0,) if variable is None else _visible_gpus(variable)
         if in_container is None or not any(isinstance(gpu, int) for gpu in visible):
             return visible
         return in_container if len(in_container) == 1 and visible == (0,) else ()
@@ -363,7 +400,22 @@ def _plain_gpus(value: object) -> tuple[Any, ...]:
 def _plain_gpu(gpu: object) -> object:
     if isinstance(gpu, str):
         return str(gpu)
+    if _is_cuda_device(text := to_text(gpu, _MAX_GPU_CHARACTERS)):
+        return text
     return gpu if isinstance(gpu, bool) or (index := to_int(gpu)) is None else index
+
+
+def _is_cuda_device(gpu: object) -> bool:
+    """Return whether this is how frameworks write one of CUDA's devices: `cuda`, `cuda:1`."""
+    return isinstance(gpu, str) and _CUDA_DEVICE.fullmatch(gpu) is not None
+
+
+def _gpu_of(cuda_device: str, devices: Sequence[str | int]) -> str | int | None:
+    """Return which of the devices in CUDA's order one is; None where that is not known."""
+    index = cuda_device.partition(":")[2]
+    if not index:  # the current device
+        return devices[0] if len(devices) == 1 else None
+    return devices[int(index)] if int(index) < len(devices) else None
 
 
 def _visible_gpus(variable: str) -> tuple[str | int, ...]:

@@ -4,21 +4,18 @@ At the end the controller's last record is waited for, within the time that clos
 was ever heard nothing is waited for. `GRIDCHASE_QUIET=1` switches the line off, and nothing else.
 """
 
-import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
 
 from publishers.mqtt.connection import Connection
+from publishers.training.coerce import is_switched_on
 from publishers.training.notices import RunNotices
 from publishers.training.reporting.run_energy import RunEnergyFeed
 from publishers.training.reporting.run_summary import RunSummary, explained, summarize
 from publishers.training.reporting.tracking import LiveLog
 from publishers.training.settings import Settings
-
-_FALSE: Final = frozenset({"", "0", "false", "no", "off"})
 
 
 class RunReport:
@@ -88,7 +85,7 @@ class RunReport:
         if summary.energy_j is None and (is_broken_off or not self.was_connected or not n_iterations):
             return
         stream = sys.stderr  # None without a console
-        if stream is not None and os.environ.get("GRIDCHASE_QUIET", "").strip().lower() in _FALSE:
+        if stream is not None and not is_switched_on("GRIDCHASE_QUIET"):
             with suppress(Exception):  # a notebook's or an application's own stream may raise anything
                 stream.write(f"gridchase: {summary}\n")
                 stream.flush()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publishers.training.settings import Settings, SettingsError, has_loaded_cuda, resolve
+from publishers.training.settings import Settings, SettingsError, has_loaded_cuda, resolve, resolve_or_warn
 
 ON_THE_CPU = """\
 7f3a10000000-7f3a10021000 r--p 00000000 08:01 1311 /opt/torch/lib/libtorch_cuda.so
@@ -130,6 +130,57 @@ def test_the_time_limit_is_the_schedulers_end_where_there_is_one() -> None:
 )
 def test_in_a_container_the_right_gpu_is_named_or_none(environ: dict[str, str], gpus: tuple[str | int, ...]) -> None:
     assert settings_in(environ).gpus == gpus
+
+
+class FrameworksDevice:
+    """A device as `torch.device` is one: it says what it is as text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __str__(self) -> str:
+        """Return it as frameworks write it."""
+        return self._text
+
+
+VISIBLE = {"CUDA_VISIBLE_DEVICES": "5,GPU-7"}
+IN_CONTAINER = {"NVIDIA_VISIBLE_DEVICES": "GPU-9"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "given", "gpus"),
+    [
+        (VISIBLE, "cuda:0", (5,)),
+        (VISIBLE, FrameworksDevice("cuda:1"), ("GPU-7",)),
+        (VISIBLE, ["cuda:1", "cuda:0"], ("GPU-7", 5)),
+        (VISIBLE, ["cuda:0", "GPU-3"], (5, "GPU-3")),
+        (VISIBLE, "cuda:2", ()),
+        (VISIBLE, "cuda", ()),
+        ({"CUDA_VISIBLE_DEVICES": "3"}, FrameworksDevice("cuda"), (3,)),
+        ({}, "cuda:0", ()),
+        ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "cuda:2", (2,)),
+        ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "cuda", ()),
+        (IN_CONTAINER, "cuda:0", ("GPU-9",)),
+        (IN_CONTAINER, "cuda:1", ()),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-8,GPU-9"}, "cuda:0", ()),
+        (VISIBLE | {"NVIDIA_VISIBLE_DEVICES": "all"}, "cuda:0", (5,)),
+    ],
+)
+def test_a_device_of_cuda_is_the_gpu_at_its_place_as_far_as_that_is_known(
+    environ: dict[str, str], given: object, gpus: tuple[str | int, ...]
+) -> None:
+    assert settings_in(environ, gpus=given).gpus == gpus
+
+
+def test_publishing_can_be_switched_off_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("GRIDCHASE_DISABLED", "1")
+    assert resolve_or_warn({"job": "j"}, caller="test") is None
+    assert resolve_or_warn({}, caller="test") is None
+    monkeypatch.setenv("GRIDCHASE_DISABLED", "0")
+    assert resolve_or_warn({"job": "j"}, caller="test") is not None
+    assert not caplog.records
 
 
 def test_a_status_says_in_which_pid_namespace_its_pid_counts() -> None:
