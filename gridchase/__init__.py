@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from publishers.training.frameworks.keras import KerasCallback
     from publishers.training.frameworks.lightning import LightningCallback
     from publishers.training.frameworks.transformers import TransformersCallback
-    from publishers.training.publisher import PublishedIterable, Publisher, publish_iterations
+    from publishers.training.publisher import Publisher, publish_iterations, publisher_of
 
 __all__ = [
     "KerasCallback",
     "LightningCallback",
-    "PublishedIterable",
     "Publisher",
     "TransformersCallback",
     "publish_iterations",
+    "publisher_of",
 ]
 
 _MODULES: Final = {
     "KerasCallback": "publishers.training.frameworks.keras",
     "LightningCallback": "publishers.training.frameworks.lightning",
-    "PublishedIterable": "publishers.training.publisher",
     "Publisher": "publishers.training.publisher",
     "TransformersCallback": "publishers.training.frameworks.transformers",
     "publish_iterations": "publishers.training.publisher",
+    "publisher_of": "publishers.training.publisher",
 }
 """The module of each public name."""
 

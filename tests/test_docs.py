@@ -27,8 +27,8 @@ from policies.providers.base import ProviderSettings
 from policies.service.config import PolicyConfig
 from publishers.messages import reports, topics, training
 from publishers.messages.topics import Topics
-from publishers.training import recorder
 from publishers.training import worker as sender
+from publishers.training.iterations import recorder
 
 ROOT = Path(__file__).parents[1]
 PAGES = [

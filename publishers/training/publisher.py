@@ -1,8 +1,8 @@
 """The training side: `publish_iterations` around a data loader, or a `Publisher` for loops that are not iterables.
 
-`data_loader.py` defines what counts as an iteration. Nothing here raises, and only `batch_size` and `close` block, for
-a bounded time. Each fault is logged once, to the logger `publishers`, which shows it on stderr unless the application
-has configured logging. A forked child does not publish.
+An iteration is an optimizer step: `iterations/` finds out when one has ended. Nothing here raises, and only
+`batch_size` and `close` block, for a bounded time. Each fault is logged once, to the logger `publishers`, which shows
+it on stderr unless the application has configured logging. A forked child does not publish.
 """
 
 import copyreg
@@ -10,17 +10,18 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, Self, TypeVar, Unpack
+from typing import Literal, Self, TypeVar, Unpack
 
 from publishers.messages.training import Metric
 from publishers.mqtt.connection import Connect
 from publishers.training.batch_timing import time_untimed
 from publishers.training.coerce import to_bool, to_float, to_int, to_text, warn_once
-from publishers.training.data_loader import batch_size_of, length_of, record_pass
-from publishers.training.policy_client import BatchSizeTrial, read_options, wait_for_batch_size
-from publishers.training.progress import (
+from publishers.training.iterations.data_loader import batch_size_of
+from publishers.training.iterations.loader_pass import LoaderPasses
+from publishers.training.iterations.optimizer_hook import count_steps
+from publishers.training.iterations.progress import (
     MAX_METRIC,
     RunProgress,
     TargetMetric,
@@ -28,16 +29,18 @@ from publishers.training.progress import (
     first_epoch_or_warn,
     n_epochs_or_warn,
 )
-from publishers.training.recorder import CHUNK, Recorder
+from publishers.training.iterations.published_loader import published, publisher_behind
+from publishers.training.iterations.recorder import CHUNK, Recorder
+from publishers.training.policy_client import BatchSizeTrial, read_options, wait_for_batch_size
 from publishers.training.reporting.run_summary import OFF, RunSummary
 from publishers.training.run.run_end import RunSlot, end_replaced_runs, end_run, end_with_owner, run_slot
 from publishers.training.run.run_search import n_ranks
 from publishers.training.settings import MAX_BATCH_SIZE, PublisherOptions, Settings, resolve_or_warn
 from publishers.training.worker import CLOSE_TIMEOUT_S, PublisherWorker
 
-__all__ = ["PublishedIterable", "PublishedSized", "Publisher", "publish_iterations"]
+__all__ = ["Publisher", "publish_iterations", "publisher_of"]
 
-T = TypeVar("T")
+I = TypeVar("I")  # noqa: E741 — an iterable of any kind
 
 
 class Publisher:
@@ -83,21 +86,28 @@ class Publisher:
     def iteration(self) -> None:
         """End an iteration, and begin the next; the first call, and the first after a pause, only begins one.
 
+        From the first call on, only these calls count: neither the optimizers' steps nor the batches of a loader do.
         In a hot loop bind it: `step = publisher.iteration`.
         """
         recorder = self.recorder
-        marks = recorder.chunk.marks
-        marks.append(recorder.clock_ns())
-        if len(marks) > CHUNK:
-            recorder.rotate(recorder.chunk)
+        if recorder.is_told:
+            marks = recorder.chunk.marks
+            marks.append(recorder.clock_ns())
+            if len(marks) > CHUNK:
+                recorder.rotate(recorder.chunk)
+        else:
+            recorder.add_step("callback" if recorder.counted_by == "callback" else "caller")
 
     def begin(self) -> None:
         """Begin an iteration now: at the start of the loop, or after a pause, so that the next one is not missed."""
         self.recorder.begin()
 
     def pause(self) -> None:
-        """Say that what follows (validation, a checkpoint) is no iteration, until `begin` or the next `iteration`."""
-        self.recorder.pause()
+        """Say that what follows (validation, a checkpoint) is no iteration: until `begin`, or the next one of all.
+
+        In a loop over a published loader the next iteration begins with the request for the next batch.
+        """
+        self.recorder.pause_with_batch()
 
     def epoch(self) -> None:
         """End the epoch: iterations from here on belong to the next one, as after a pause."""
@@ -183,13 +193,16 @@ class Publisher:
         finally:
             self.progress.end_epochs()
 
-    def iterations(self, iterable: Iterable[T]) -> "PublishedIterable[T]":
-        """Return `iterable` (a data loader), publishing the iterations of each pass over it: each is an epoch."""
+    def iterations(self, iterable: I) -> I:
+        """Return `iterable` (a data loader), publishing the iterations of each pass over it: each is an epoch.
+
+        It is what it was, as with `publish_iterations`.
+        """
         if self._worker is not None and self._worker.batch_size is None:
             batch_size = batch_size_of(iterable)
             if batch_size is not None:
                 self._worker.set_batch_size(batch_size)
-        return _published(iterable, self)
+        return published(iterable, self)
 
     def metric(self, value: float, *, reached: bool | None = None) -> None:
         """Publish a validation metric of the present epoch, and whether it has reached its target; on one rank.
@@ -272,6 +285,10 @@ class Publisher:
         """Return whether nothing is published: closed, off, or in a forked child."""
         return self._worker is None or self._worker.closed
 
+    def begin_pass(self, length: int | None, n_epochs: int | None) -> None:
+        """Take note that a pass of the training over a loader begins, one of `n_epochs`; published loaders call it."""
+        self.progress.begin_pass(length, n_epochs, is_in_steps=self.recorder.counted_by != "loader")
+
     def __enter__(self) -> Self:
         """Return itself."""
         return self
@@ -331,6 +348,7 @@ class Publisher:
         self._target_metric = TargetMetric()
         self.trial = None
         self.recorder = recorder = Recorder(clock_ns)
+        self.passes = LoaderPasses(recorder)
         self.progress = RunProgress(total_iterations, lambda: recorder.n_ended)
         self._worker: PublisherWorker | None = None
         if settings is None:
@@ -342,6 +360,7 @@ class Publisher:
             warn_once(f"publishing is off: {error}")
             return
         self._worker = worker
+        count_steps(recorder)
         end_with_owner(self, worker, slot)
 
 
@@ -353,69 +372,8 @@ def _off() -> Publisher:
 copyreg.pickle(Publisher, lambda _: (_off, ()))
 
 
-class PublishedIterable(Generic[T]):
-    """An iterable, and the publisher of its iterations; every pass over it is an epoch.
-
-    Attributes of the iterable, such as a loader's `sampler`, are reachable through it. `n_epochs` is how many passes
-    the training makes over it, where that is known.
-    """
-
-    _OWN: Final = frozenset({"iterable", "publisher", "_n_epochs"})
-
-    def __init__(self, iterable: Iterable[T], publisher: Publisher, n_epochs: int | None = None) -> None:
-        self.iterable = iterable
-        self.publisher = publisher
-        self._n_epochs = n_epochs
-
-    def __iter__(self) -> Iterator[T]:
-        """Return a pass over the iterable."""
-        if self.publisher.closed:
-            return iter(self.iterable)
-        return record_pass(self.iterable, self.publisher.recorder, self._begin_pass)
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 — whatever the iterable has
-        """Return the iterable's attribute."""
-        is_special = name.startswith("__") and name.endswith("__")
-        if is_special or name in PublishedIterable._OWN:  # copy and pickle ask for them, too early
-            raise AttributeError(name)
-        return getattr(self.iterable, name)
-
-    def pause(self) -> None:
-        """End the iteration of the batch in hand here: what follows until the next batch (validation) is none."""
-        if not self.publisher.closed:
-            self.publisher.recorder.pause_pass()
-
-    @property
-    def should_stop(self) -> bool:
-        """Return whether the training should end early: see `Publisher.should_stop`."""
-        return self.publisher.should_stop
-
-    def finish(self, reached: bool | None = None) -> None:
-        """End the run: see `Publisher.close`."""
-        self.publisher.close(reached)
-
-    def _begin_pass(self) -> None:
-        self.publisher.progress.begin_pass(length_of(self.iterable), self._n_epochs)
-
-
-class PublishedSized(PublishedIterable[T]):
-    """The same for an iterable that has a length."""
-
-    iterable: Any
-
-    def __len__(self) -> int:
-        """Return the length of the iterable."""
-        return len(self.iterable)
-
-
-def _published(iterable: Iterable[T], publisher: Publisher, n_epochs: int | None = None) -> PublishedIterable[T]:
-    """Return an iterable with its publisher; it has a length where the iterable has one."""
-    kind = PublishedSized if hasattr(type(iterable), "__len__") else PublishedIterable
-    return kind(iterable, publisher, n_epochs)
-
-
 def publish_iterations(
-    iterable: Iterable[T],
+    iterable: I,
     *,
     clock_ns: Callable[[], int] = time.monotonic_ns,
     clock_s: Callable[[], float] = time.time,
@@ -423,8 +381,13 @@ def publish_iterations(
     total_iterations: int | None = None,
     first_epoch: int = 0,
     **options: Unpack[PublisherOptions],
-) -> PublishedIterable[T]:
+) -> I:
     """Return `iterable` (a data loader), publishing the iterations of each pass over it.
+
+    It is the same object, which publishes when it is iterated over; a generator becomes a generator, and what cannot
+    change (a list, an array) a sequence like it. `publisher_of(iterable)` is its publisher: to pause, to stop early.
+    Each step of a PyTorch optimizer is an iteration, whatever becomes of the loader; a pass without one is a pause.
+    Where no steps are seen, the batches count.
 
     One process has one publisher for each job, run and rank: wrapped again in each epoch, a loader still is one run.
 
@@ -462,7 +425,26 @@ def publish_iterations(
     if total_iterations is not None:
         publisher.progress.set_total(total_iterations)
     publisher.recorder.resume_at(first_epoch_or_warn(first_epoch, "first_epoch"))
-    return _published(iterable, publisher, epochs_or_warn(epochs))
+    return published(iterable, publisher, epochs_or_warn(epochs))
+
+
+def publisher_of(iterable: object) -> Publisher:
+    """Return the publisher of what `publish_iterations` has returned; never raises.
+
+    For another iterable, such as a loader that a framework has made anew from it, it is the one that this process has;
+    where it has none or several, one that publishes nothing, with a warning.
+    """
+    found = publisher_behind(iterable)
+    if isinstance(found, Publisher):
+        return found
+    publishers = [publisher for publisher in list(_publishers.values()) if not publisher.closed]
+    if len(publishers) == 1:
+        return publishers[0]
+    warn_once(
+        f"publisher_of finds no publisher of a {type(iterable).__name__}: "
+        f"pass what publish_iterations has returned, since this process has {len(publishers)} publishers"
+    )
+    return _off()
 
 
 _publishers: dict[tuple[str, str | None, int | None], Publisher] = {}

@@ -20,10 +20,11 @@ from publishers.messages.topics import Topics
 from publishers.messages.training import Iterations, Metric, RankStatus, TrialFailure, TrialTimes, pack_ends
 from publishers.mqtt.connection import Connect, Connection, Receipt
 from publishers.shared.process_identity import mark_this_thread, run_mark
+from publishers.training.iterations.progress import RunProgress
+from publishers.training.iterations.recorder import Recorder, Segment
+from publishers.training.iterations.request_times import RequestTimes
 from publishers.training.notices import RunNotices
 from publishers.training.policy_client import BatchSizeOptions, BatchSizeQuery, PolicyClient, trial_failure
-from publishers.training.progress import RunProgress
-from publishers.training.recorder import Recorder, Segment
 from publishers.training.reporting.run_report import RunReport
 from publishers.training.run.run_search import RunSearch, n_ranks
 from publishers.training.settings import Settings, SettingsError
@@ -44,6 +45,7 @@ class IterationQueue:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._request_times = RequestTimes(recorder.logs)
         self._run = self._topic = ""
         self._waiting: deque[tuple[Segment, int]] = deque()  # with the number of iterations dropped before it
         self._in_flight: deque[tuple[Receipt, Segment, int]] = deque()
@@ -63,6 +65,11 @@ class IterationQueue:
         if not self._waiting:
             self._drain_recorder()
         return bool(self._waiting)
+
+    @property
+    def batches_per_iteration(self) -> int | None:
+        """Return how many batches the training asks for in an iteration, None while that is not known."""
+        return self._request_times.batches_per_iteration
 
     @property
     def has_unacknowledged(self) -> bool:
@@ -91,6 +98,7 @@ class IterationQueue:
         for segment in self._recorder.drain(_MAX_IN_FLIGHT):
             self._dropped += segment.first - self._next
             self._next = segment.first + len(segment.ends_ns)
+            self._request_times.complete(segment)
             self._waiting.append((segment, self._dropped))
 
     def _send(self, connection: Connection, segment: Segment, dropped: int) -> None:
@@ -256,6 +264,7 @@ class PublisherWorker:
         if not self.closed:
             if reached is not None:
                 self._reached = reached
+            self._recorder.close()
             self._is_broken_off, self._is_closing = is_broken_off, True
             if wakes:
                 self._woken.set()
@@ -360,6 +369,9 @@ class PublisherWorker:
         The run's length may be corrected in each epoch, however short that is: only its first value is sent at once.
         """
         now_s = time.monotonic()
+        n_batches = self._iterations.batches_per_iteration
+        if n_batches is not None:
+            self._progress.set_batches_per_iteration(n_batches)
         if not self._has_published_total and self._progress.total_iterations is not None:
             self._has_published_total, self._heartbeat_due_s = True, 0.0
         if connection.connections != self._connections or now_s >= self._heartbeat_due_s:

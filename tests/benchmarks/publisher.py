@@ -25,7 +25,7 @@ from typing import TextIO
 from tqdm import tqdm
 
 from publishers import Publisher
-from publishers.training.publisher import PublishedSized
+from publishers.training.iterations.published_loader import PublishedSized
 
 N_ITERATIONS = 50_000
 N_TURNS = 41

@@ -17,8 +17,8 @@ from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import RankStatus
 from publishers.mqtt.broker_address import BrokerAddress
 from publishers.shared.boot_id import read_boot_id
+from publishers.training.iterations.published_loader import PublishedIterable, PublishedSized
 from publishers.training.paho_client import PahoConnection
-from publishers.training.publisher import PublishedIterable, PublishedSized
 from tests.live.conftest import Mosquitto, SecureMosquitto, wait_until
 from tests.live.subscriber import Subscriber, listening
 

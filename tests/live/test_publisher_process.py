@@ -16,7 +16,7 @@ from publishers import Publisher
 from publishers.messages.codec import decode
 from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import Iterations, Metric
-from publishers.training.publisher import PublishedSized
+from publishers.training.iterations.published_loader import PublishedSized
 from tests.fakes import USER
 from tests.live.conftest import Mosquitto, wait_until
 from tests.live.subscriber import listening
@@ -53,15 +53,15 @@ main()
 FAILING = SHORT + "\nraise SystemError('the training is broken')\n"
 FORKING = """
 import os, sys, time
-from publishers import publish_iterations
+from gridchase import publish_iterations, publisher_of
 batches = publish_iterations(range(10**9), job="toy", run="r1", broker=sys.argv[1], flush_s=0.02)
 for k, _ in enumerate(batches):
     time.sleep(0.001)
     if k == 300 and os.fork() == 0:
-        assert batches.publisher.closed
+        assert publisher_of(batches).closed
         own = publish_iterations(range(3), job="toy", run="child", broker=sys.argv[1], flush_s=0.02)
         assert list(own) == [0, 1, 2]
-        own.finish()
+        publisher_of(own).close()
         time.sleep(60)
         os._exit(0)
 """

@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from publishers import publish_iterations
+from gridchase import publish_iterations, publisher_of
 from tests.live.nvml_stub.machine import StubMachine
 
 PASS = 200
@@ -40,7 +40,7 @@ def main(duration_s: float) -> None:
                 break
     gpu.busy = False
     gpu.pids -= {pid}
-    loader.finish(reached=True)
+    publisher_of(loader).close(reached=True)
 
 
 if __name__ == "__main__":

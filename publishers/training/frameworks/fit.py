@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Final, ParamSpec, Self
 
 from publishers.training.coerce import warn_once
+from publishers.training.iterations.recorder import BREAK
 from publishers.training.publisher import Publisher
-from publishers.training.recorder import BREAK
 from publishers.training.settings import PublisherOptions
 
 P = ParamSpec("P")

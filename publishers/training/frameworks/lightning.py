@@ -14,8 +14,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final, Unpack
 
-from publishers.training.data_loader import batch_size_of
 from publishers.training.frameworks.fit import Fit, harmless, warn_fault
+from publishers.training.iterations.data_loader import batch_size_of
 from publishers.training.settings import PublisherOptions
 
 Trainer = Any

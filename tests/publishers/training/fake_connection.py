@@ -21,7 +21,7 @@ from publishers.messages.training import (
     TrialTimes,
 )
 from publishers.mqtt.broker_address import BrokerAddress
-from publishers.training.publisher import PublishedIterable
+from publishers.training.publisher import publisher_of
 
 TIMEOUT_S = 5.0
 TICK_NS = 1_000
@@ -241,11 +241,11 @@ def aimed(connection: FakeConnection, target: float, mode: str = "max") -> Publi
     return publisher
 
 
-def passes(loader: PublishedIterable[int], *, left_after: int | None = None) -> None:
+def passes(loader: Iterable[int], *, left_after: int | None = None) -> None:
     """Go through a loader, or leave it after some batches, each trained."""
     for n, _ in enumerate(loader, 1):
         if n == left_after:
-            loader.pause()
+            publisher_of(loader).pause()
             break
 
 

@@ -10,7 +10,7 @@ from publishers import Publisher, publish_iterations
 from publishers.messages.codec import Message, Outgoing, encode
 from publishers.messages.training import Metric
 from publishers.mqtt.broker_address import BrokerAddress
-from publishers.training.publisher import PublishedSized
+from publishers.training.iterations.published_loader import PublishedSized
 from tests.publishers.training.fake_connection import Failing, FakeConnection, publisher_on, wait_until
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from publishers import Publisher
 from publishers.messages.reports import Command
-from publishers.training.publisher import PublishedSized
+from publishers.training.iterations.published_loader import PublishedSized
+from publishers.training.publisher import publisher_of
 from tests.publishers.training.fake_connection import (
     SIZES,
     FakeConnection,
@@ -196,7 +197,7 @@ def test_a_stop_command_ends_the_epochs_and_gives_the_reason(caplog: pytest.LogC
                     connection.command(STOP)
                 wait_until(lambda: publisher.should_stop)
         assert publisher.stop_reason == STOP.reason
-        assert PublishedSized(range(3), publisher).should_stop
+        assert publisher_of(publisher.iterations(range(3))).should_stop
     assert seen == [0, 1, 2]
     assert [record.message for record in caplog.records if "stop" in record.message] == [
         "run r1 is to stop: it costs more than 5e5 J"

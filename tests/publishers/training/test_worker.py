@@ -10,8 +10,8 @@ import pytest
 from publishers import Publisher
 from publishers.messages.codec import decode
 from publishers.messages.training import Iterations, RankStatus
-from publishers.training.publisher import PublishedSized
-from publishers.training.recorder import Recorder
+from publishers.training.iterations.published_loader import PublishedSized
+from publishers.training.iterations.recorder import Recorder
 from publishers.training.worker import CLOSE_TIMEOUT_S, IterationQueue
 from tests.publishers.training.fake_connection import (
     TIMEOUT_S,

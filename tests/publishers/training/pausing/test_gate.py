@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from publishers.training.iterations.recorder import Recorder
 from publishers.training.pausing.gate import Hold, IterationGate
-from publishers.training.recorder import Recorder
 from tests.publishers.training.fake_connection import wait_until
 
 

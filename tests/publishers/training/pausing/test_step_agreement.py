@@ -11,9 +11,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from publishers.training.iterations.recorder import Recorder
 from publishers.training.pausing.gate import Hold, IterationGate
 from publishers.training.pausing.step_agreement import MAX_ABSENT, MAX_LATE, Kind, Proposal, RankAgreement
-from publishers.training.recorder import Recorder
 from tests.publishers.training.fake_store import FakeStore
 
 PATIENCE_S = 30.0

@@ -9,6 +9,7 @@ import pytest
 
 from publishers import Publisher
 from publishers.messages.reports import Command
+from publishers.training.publisher import publisher_of
 from publishers.training.run.run_end import _end_all_runs, _error_at_exit
 from tests.publishers.training.fake_connection import (
     FakeConnection,
@@ -49,7 +50,7 @@ def test_a_published_iterable_keeps_its_publisher_alive() -> None:
     list(loader)
     wait_until(lambda: connection.n_iterations() == 5)
     assert last_state(connection) == "running"
-    loader.publisher.close()
+    publisher_of(loader).close()
 
 
 def test_another_run_of_the_job_replaces_the_one_before(caplog: pytest.LogCaptureFixture) -> None:

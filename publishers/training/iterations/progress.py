@@ -93,6 +93,8 @@ class RunProgress:
         self._loader_length: int | None = 0
         self._epoch_lengths: deque[int] = deque(maxlen=2)
         self._passes: tuple[int | None, int] | None = None
+        self._batches_per_iteration: int | None = None
+        self._is_in_steps = False
         if total_iterations is not None:
             self.set_total(total_iterations)
 
@@ -102,13 +104,19 @@ class RunProgress:
         if total is not None:
             self.total_iterations, self._is_given = total, True
 
+    def set_batches_per_iteration(self, n_batches: int) -> None:
+        """Set how many batches of a loader an optimizer step takes; the worker's thread finds it out, once."""
+        if self._batches_per_iteration is None:
+            self._batches_per_iteration = n_batches
+            self._estimate()
+
     def begin_epoch(self, n_left: int | None) -> None:
         """Begin an epoch after which `n_left` follow, None if unknown; the one before it has ended."""
         n_ended = self._n_ended()
         # An empty epoch, of a run that is resumed, is no estimate.
         if self._epoch_start is not None and n_ended > self._epoch_start:
-            if not self._epoch_lengths and self._loader_length:
-                self._epoch_lengths.append(self._loader_length)
+            if not self._epoch_lengths and (expected := self._loader_iterations):
+                self._epoch_lengths.append(expected)
             self._epoch_lengths.append(n_ended - self._epoch_start)
         self._epoch_start, self._n_epochs_left, self._loader_length = n_ended, n_left, 0
         self._estimate()
@@ -118,9 +126,11 @@ class RunProgress:
         self._epoch_start = self._n_epochs_left = None
         self._epoch_lengths.clear()
 
-    def begin_pass(self, length: int | None, n_epochs: int | None) -> None:
+    def begin_pass(self, length: int | None, n_epochs: int | None, *, is_in_steps: bool = False) -> None:
         """Begin a pass over a loader of a length, None where it has none; the training makes `n_epochs` such passes.
 
+        `is_in_steps`: an iteration is an optimizer step, which may take several batches; without
+        `set_batches_per_iteration` there is no estimate in the first epoch.
         Where `n_epochs` is known the pass is an epoch. Where two loaders have one, there is no estimate.
         """
         if n_epochs is not None:
@@ -130,16 +140,23 @@ class RunProgress:
                 n_passes = n_epochs
             self._passes = length, n_passes + 1
             self.begin_epoch(n_epochs - n_passes - 1)
+        self._is_in_steps = is_in_steps
         if length is None or self._loader_length is None:
             self._loader_length = None
         else:
             self._loader_length += length
         self._estimate()
 
+    @property
+    def _loader_iterations(self) -> int | None:
+        """Return how many iterations the present epoch's loaders are, None if unknown; the last one may be short."""
+        n_batches = self._batches_per_iteration if self._is_in_steps else 1
+        return None if self._loader_length is None or n_batches is None else -(-self._loader_length // n_batches)
+
     def _estimate(self) -> None:
         if self._is_given:
             return
-        epoch_length = max(self._epoch_lengths, default=self._loader_length)
+        epoch_length = max(self._epoch_lengths, default=self._loader_iterations)
         n_left, total = self._n_epochs_left, None
         if self._epoch_start is not None and n_left is not None and n_left >= 0 and epoch_length:
             total = self._epoch_start + epoch_length * (1 + n_left)

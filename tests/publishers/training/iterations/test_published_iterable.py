@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from publishers import Publisher, publish_iterations
-from publishers.training.data_loader import batch_size_of
-from publishers.training.publisher import PublishedIterable, PublishedSized
+from publishers.training.iterations.data_loader import batch_size_of
+from publishers.training.iterations.published_loader import PublishedIterable, PublishedSized
+from publishers.training.publisher import publisher_of
 from tests.publishers.training.fake_connection import (
     TICK_NS,
     FakeConnection,
@@ -29,8 +30,11 @@ def test_every_batch_is_passed_on_and_every_iteration_published() -> None:
     publisher.close()
     messages = connection.messages()
     ends_ns = [end for message in messages for end in message.ends_ns()]
-    assert messages[0].begin_ns == 0
-    assert ends_ns == [TICK_NS * (k + 1) for k in range(1_000)]
+    received_ns = [time_ns for message in messages for time_ns in message.received_times_ns() or []]
+    assert {message.counted_by for message in messages} == {"loader"}
+    assert messages[0].begin_ns == received_ns[0] == 0
+    assert ends_ns == [TICK_NS * (2 * k + 1) for k in range(1_000)]
+    assert received_ns[1:] == [TICK_NS * 2 * k for k in range(1, 1_000)]
 
 
 @pytest.mark.parametrize("n_batches", [0, 1, 2, 256, 257, 258, 513])
@@ -194,7 +198,7 @@ def test_a_pause_ends_the_iteration_and_the_message() -> None:
     for batch in batches:
         now_ns += 1_000
         if batch % 100 == 0:
-            batches.pause()
+            publisher.pause()
             now_ns += 1_000_000  # validation
     publisher.close()
     assert connection.n_iterations() == 600
@@ -281,38 +285,38 @@ def test_the_attributes_of_the_loader_stay_accessible() -> None:
     published = publish_iterations(Loader(1), job="a job")
     assert published.sampler == ["sampler"]
     with pytest.raises(AttributeError, match="collate"):
-        _ = published.collate
+        _ = published.collate  # type: ignore[attr-defined]
 
 
 def test_wrapping_a_loader_in_each_epoch_is_one_run() -> None:
     where = unused_broker()
-    first = publish_iterations(Loader(2), job="anew", rank=0, world_size=1, broker=where).publisher
-    second = publish_iterations(Loader(2), job="anew", rank=0, world_size=1, broker=where).publisher
-    other = publish_iterations(Loader(2), job="another", rank=0, world_size=1, broker=where).publisher
+    first = publisher_of(publish_iterations(Loader(2), job="anew", rank=0, world_size=1, broker=where))
+    second = publisher_of(publish_iterations(Loader(2), job="anew", rank=0, world_size=1, broker=where))
+    other = publisher_of(publish_iterations(Loader(2), job="another", rank=0, world_size=1, broker=where))
     assert first is second
     assert first is not other
     first.close()
-    third = publish_iterations(Loader(2), job="anew", rank=0, world_size=1, broker=where).publisher
+    third = publisher_of(publish_iterations(Loader(2), job="anew", rank=0, world_size=1, broker=where))
     assert third.run != first.run
     third.close()
     other.close()
 
 
 def test_a_copy_in_another_process_iterates_and_publishes_nothing() -> None:
-    published = PublishedSized(Loader(3), publisher_on(FakeConnection()))
+    published = publisher_on(FakeConnection()).iterations(Loader(3))
     for twin in (pickle.loads(pickle.dumps(published)), copy.deepcopy(published)):  # noqa: S301 — our own bytes
         assert list(twin) == [0, 1, 2]
         assert len(twin) == 3
-        assert twin.publisher.closed
-    assert not published.publisher.closed
-    published.finish()
+        assert type(twin) is Loader
+    assert not publisher_of(published).closed
+    publisher_of(published).close()
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, 32), (48, 48)])
 def test_the_batch_size_is_the_loaders_unless_given(given: int | None, expected: int) -> None:
     published = publish_iterations(Loader(1), job="own", rank=0, world_size=1, broker=unused_broker(), batch_size=given)
-    sender = published.publisher._worker
-    published.finish()
+    sender = publisher_of(published)._worker
+    publisher_of(published).close()
     assert sender is not None
     assert sender._status.batch_size == expected
 
@@ -353,7 +357,7 @@ def test_a_callback_shares_the_publisher_of_a_wrapped_loader() -> None:
     options = {"job": "shared", "rank": 0, "world_size": 1, "broker": unused_broker()}
     loader = publish_iterations(Loader(3), **options)  # type: ignore[arg-type]  # by name
     publisher = Publisher.for_callback(**options)  # type: ignore[arg-type]  # by name
-    assert publisher is loader.publisher
+    assert publisher is publisher_of(loader)
     publisher.begin()
     publisher.iteration()
     publisher.close()

@@ -1,7 +1,7 @@
 """How long a run says it is, and how its epochs are numbered."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from publishers import Publisher, publish_iterations
-from publishers.training.data_loader import length_of
-from publishers.training.progress import RunProgress
-from publishers.training.publisher import PublishedIterable, PublishedSized
+from publishers.training.iterations.data_loader import length_of
+from publishers.training.iterations.progress import RunProgress
+from publishers.training.iterations.published_loader import PublishedSized
+from publishers.training.publisher import publisher_of
 from tests.publishers.training.fake_connection import (
     FakeConnection,
     OutOfMemoryError,
@@ -230,7 +231,7 @@ def test_two_equal_epochs_give_the_total(begun: int, before: list[int], each: in
     assert length.total_iterations == n_ended + each * (1 + n_left)
 
 
-def wrapped(batches: object, *, run: str, epochs: object = None, **more: object) -> PublishedIterable[int]:
+def wrapped(batches: object, *, run: str, epochs: object = None, **more: object) -> Iterable[int]:
     """Wrap a loader where no broker is."""
     return publish_iterations(batches, job="long", run=run, broker=unused_broker(), epochs=epochs, **more)  # type: ignore[arg-type]
 
@@ -242,10 +243,10 @@ def test_the_number_of_passes_gives_the_total(is_wrapped_anew: bool) -> None:
     seen = []
     for _ in range(4):
         passes(loader)
-        seen.append(told(loader.publisher))
+        seen.append(told(publisher_of(loader)))
         passes(wrapped(range(2), run=run))  # a validation is part of the epoch
         loader = wrapped(range(10), run=run, epochs=4.0) if is_wrapped_anew else loader
-    loader.finish()
+    publisher_of(loader).close()
     assert seen == [40, 48, 48, 48]
 
 
@@ -254,10 +255,10 @@ def test_two_loaders_with_a_number_of_passes_give_no_total(caplog: pytest.LogCap
     passes(loader)
     for _ in range(3):
         passes(other)
-        assert told(loader.publisher) is None
+        assert told(publisher_of(loader)) is None
         passes(loader)
-        assert told(loader.publisher) is None
-    loader.finish()
+        assert told(publisher_of(loader)) is None
+    publisher_of(loader).close()
     assert [record.message.partition(":")[0] for record in caplog.records if "length" in record.message] == [
         "the run's length is not published"
     ]
@@ -267,16 +268,16 @@ def test_more_passes_than_given_have_no_total() -> None:
     loader = wrapped(range(10), run="more", epochs=2)
     for total in (20, 20, None, None):
         passes(loader)
-        assert told(loader.publisher) == total
-    loader.finish()
+        assert told(publisher_of(loader)) == total
+    publisher_of(loader).close()
 
 
 def test_a_shared_publisher_takes_a_total_at_any_time() -> None:
     passes(wrapped(range(10), run="late", epochs=2))
     loader = wrapped(range(10), run="late", epochs=2, total_iterations="35")
     passes(loader)
-    assert told(loader.publisher) == 35
-    loader.finish()
+    assert told(publisher_of(loader)) == 35
+    publisher_of(loader).close()
 
 
 def test_an_invalid_number_of_passes_costs_only_a_warning(
@@ -284,8 +285,8 @@ def test_an_invalid_number_of_passes_costs_only_a_warning(
 ) -> None:
     loader = wrapped(range(10), run="bad", epochs="many")
     assert list(loader) == list(range(10))
-    assert told(loader.publisher) is None
-    loader.finish()
+    assert told(publisher_of(loader)) is None
+    publisher_of(loader).close()
     assert "epochs = many is not used: must be a whole number from 1 to" in caplog.text
 
 

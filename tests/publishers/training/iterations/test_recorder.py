@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from publishers.training.recorder import CHUNK, MAX_BUFFERED, MAX_IN_SEGMENT, Recorder, Segment
+from publishers.training.iterations.recorder import CHUNK, MAX_BUFFERED, MAX_IN_SEGMENT, Recorder, Segment
 
 OPERATIONS = st.lists(
     st.one_of(
@@ -121,8 +121,8 @@ def test_memory_stays_bounded_when_every_iteration_is_followed_by_an_epoch() -> 
         (Recorder.begin, 2),
         (Recorder.pause, 2),
         (Recorder.next_epoch, 2),
-        (Recorder.pause_pass, 3),
-        (Recorder.first_batch_fetched, 2),
+        (Recorder.pause_with_batch, 2),
+        (Recorder.interrupt, 2),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -162,5 +162,6 @@ def test_another_way_of_counting_begins_another_segment() -> None:
     segments = recorder.drain(1_000)
     assert [(segment.first, segment.counted_by, len(segment.ends_ns)) for segment in segments] == [
         (0, "loader", 2),
-        (2, "callback", 4),
+        (2, "callback", 5),
     ]
+    assert segments[1].begin_ns == segments[0].ends_ns[-1]

@@ -1,0 +1,1 @@
+"""Counting iterations: what tells them, the buffer they are recorded in, and the data loader that is told about."""

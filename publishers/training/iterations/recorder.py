@@ -1,0 +1,461 @@
+"""The buffer between the training loop and the worker's thread: iteration times in bounded memory, with losses counted.
+
+The loop appends clock readings to the list of the present chunk (about 50 ns), and does nothing else. In a chunk the
+first mark, and the first after a `BREAK`, begins an iteration; every other mark ends one and begins the next:
+
+    [begin, end, end, BREAK, begin, end]     3 iterations; a pause before the third
+
+Lists are never swapped under the loop, which would lose appends: only the loop itself begins a new chunk, after about
+`CHUNK` marks. Each chunk knows the number of its first iteration, so a chunk that a full buffer has dropped shows as a
+gap in the numbers. There are no locks: one thread (the loop) writes, one (the worker's) reads.
+
+What tells the end of an iteration is one of five ways (`CountedBy`), the best that was seen. Only where nothing else
+tells, the passes over a data loader do (`loader`): their requests are the marks. Else an iteration is an optimizer
+step, its end is the mark, and requests are logged beside it (`loader_pass.py`), to tell where an iteration begins after
+a pause, and where pauses can be. While steps may still come (`awaits_steps`) requests are logged, and nothing is told.
+"""
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+from publishers.messages.training import CountedBy
+
+CHUNK: Final = 256
+"""Marks in a chunk before the next one: opening it costs about 1 µs, so 4 ns an iteration."""
+MAX_BUFFERED: Final = 65_536
+"""Iterations that wait while the broker is away: about 3 MB. Older ones are dropped, a chunk at a time."""
+MAX_IN_SEGMENT: Final = 8_192
+"""Iterations in one message: 64 KiB."""
+BREAK: Final = -1
+MAX_LOGS: Final = 512
+"""Logs of requests that wait for the worker, of at most `CHUNK` each; older ones are dropped."""
+MAX_PASSES: Final = 64
+"""Passes over loaders that are open at once, and known of."""
+_RANKS: Final[Mapping[CountedBy, int]] = {"loader": 0, "optimizer": 1, "waiter": 2, "caller": 3, "callback": 4}
+"""What counts where several ways tell: what the training says itself, before what was found out."""
+_TOLD: Final = ("caller", "callback")
+_MAX_CHUNKS: Final = 1_024
+_MAX_MARKS: Final = 2 * CHUNK
+"""Marks after which a pause begins a new chunk; a pass, whose chunk is its own, stays below."""
+
+
+class Source(NamedTuple):
+    """A loader, told apart from others without keeping it alive."""
+
+    number: int
+    reference: "weakref.ref[object] | None"
+
+    @classmethod
+    def of(cls, loader: object) -> "Source":
+        """Return which loader this is."""
+        try:
+            return cls(id(loader), weakref.ref(loader))
+        except TypeError:  # a list, for one
+            return cls(id(loader), None)
+
+    def is_same(self, other: "Source") -> bool:
+        """Return whether both are the same loader."""
+        return self.number == other.number and self.reference is other.reference
+
+
+class TimeLog:
+    """When a pass over a loader asked for its batches or, if `is_receipt`, got them; `is_sealed`: that is all."""
+
+    __slots__ = ("is_receipt", "is_sealed", "number", "owner", "times")
+
+    def __init__(self, owner: object, times: list[int], *, is_receipt: bool) -> None:
+        self.owner = owner
+        self.times = times
+        self.is_receipt = is_receipt
+        self.is_sealed = False
+        self.number = 0
+
+
+class OpenPass(Protocol):
+    """What a recorder asks a pass over a loader, from its first batch to its end; see `LoaderPass`."""
+
+    counts: bool
+    is_training: bool
+
+    @property
+    def is_new(self) -> bool:
+        """Return whether it has neither asked for a second batch nor led to a step."""
+
+    @property
+    def last_ns(self) -> int:
+        """Return when it last asked for a batch [ns]."""
+
+    def begin_ns(self) -> int | None:
+        """Return when it first asked for a batch after the last interruption, or None [ns]."""
+
+    def begin_epoch(self) -> None:
+        """Take note that it is a pass of the training."""
+
+    def interrupt(self) -> None:
+        """Take note that what was asked for so far belongs to no step to come."""
+
+    def start_paused(self) -> None:
+        """Begin to count, if it has only handed out its first batch, since its iteration ends now."""
+
+    def is_over(self, source: Source) -> bool:
+        """Return whether it is one over this loader."""
+
+
+class Chunk:
+    """Marks that belong to one epoch, of one kind; `length` is set once no further mark counts."""
+
+    __slots__ = ("before_ns", "counted_by", "epoch", "extra", "first", "has_breaks", "length", "marks")
+
+    def __init__(self, *, first: int, epoch: int, marks: list[int], counted_by: CountedBy, before_ns: int = 0) -> None:
+        self.first = first
+        self.epoch = epoch
+        self.marks = marks
+        self.counted_by = counted_by
+        self.length: int | None = None
+        self.has_breaks = False
+        self.extra = 0  # marks of pauses, which are not the loop's own
+        self.before_ns = before_ns  # how long the iteration before this chunk took [ns]
+
+
+@dataclass(slots=True)
+class Segment:
+    """Consecutive iterations without a gap: what one message carries; times that are not known are empty lists."""
+
+    first: int
+    epoch: int
+    begin_ns: int
+    ends_ns: list[int]
+    counted_by: CountedBy = "loader"
+    requests_ns: list[int] = field(default_factory=list)
+    received_ns: list[int] = field(default_factory=list)
+
+
+class Recorder:
+    """Records marks of time; the loop appends to `chunk.marks` itself, since a call would cost more than the rest."""
+
+    def __init__(self, clock_ns: Callable[[], int]) -> None:
+        self.clock_ns = clock_ns
+        self.chunk = Chunk(first=0, epoch=0, marks=[], counted_by="loader")
+        self.is_told = False  # the next mark of a caller or a callback ends an iteration, and so can just be appended
+        self.is_stepping = False  # the same of an optimizer's mark
+        self.awaits_steps = False
+        self.steps_are_captured = False  # in a CUDA graph, whose replays nobody sees
+        self.is_closed = False
+        self._ignores_steps = self._has_fallen_back = False
+        self.passes: list[OpenPass] = []
+        self.logs: deque[TimeLog] = deque(maxlen=MAX_LOGS)
+        self._n_logs = 0
+        self._since_ns: int | None = None  # when the first iteration began, where no loader tells
+        self._chunks = deque([self.chunk])
+        self._epoch_first = 0
+        self._first_epoch = 0
+        self._head: Chunk | None = None
+        self._position = 0
+        self._next = 0
+
+    @property
+    def counted_by(self) -> CountedBy:
+        """Return what tells the end of an iteration at present."""
+        return self.chunk.counted_by
+
+    @property
+    def counts_passes(self) -> bool:
+        """Return whether the passes over loaders tell the iterations."""
+        return self.chunk.counted_by == "loader" and not self.awaits_steps
+
+    def await_steps(self) -> None:
+        """Expect an optimizer's steps: until the first one, or until none comes, passes over loaders count nothing."""
+        if self.counted_by == "loader" and not (self.awaits_steps or self._has_fallen_back or self.n_ended):
+            self.awaits_steps = True
+            self._since_ns = self.clock_ns()
+
+    def close(self) -> None:
+        """Record no more steps; safe anywhere, also in a garbage collection."""
+        self.is_closed = True
+        self._hold()
+
+    def count_by(self, way: CountedBy) -> bool:
+        """Let what follows be counted in another way, if it is a better one; return whether it now is this one."""
+        marks, present = self.chunk.marks, self.chunk.counted_by
+        if way == present:
+            return True
+        if _RANKS[way] < _RANKS[present] or (way == "optimizer" and self._ignores_steps):
+            return False
+        self.awaits_steps = False
+        self._hold()
+        self._open([marks[-1]] if marks and marks[-1] != BREAK else []).counted_by = way
+        return True
+
+    def fall_back(self) -> None:
+        """Count by the passes over loaders from now on, since no steps come."""
+        self._ignores_steps, self._has_fallen_back = not self.awaits_steps, True
+        self.awaits_steps = False
+        self._interrupt()
+        self._open([]).counted_by = "loader"
+
+    def add_step(self, way: CountedBy, now_ns: int | None = None) -> None:
+        """Record the end of an optimizer step, where it may not just be appended: the first one, or after a pause.
+
+        It began when the pass that has asked for a batch last first asked after the pause. Where no pass tells, it is
+        only the begin of the next one; but the first step that an optimizer is seen to make is an iteration, too.
+        """
+        since_ns = self._since_ns
+        if self.is_closed or not self.count_by(way):
+            return
+        end_ns = self.clock_ns() if now_ns is None else now_ns
+        leading = max(self.passes, key=lambda one: one.last_ns, default=None)
+        if leading is not None:
+            since_ns = leading.begin_ns()
+            if not leading.is_training:
+                self.next_epoch()
+                leading.begin_epoch()
+        marks = self.chunk.marks
+        if since_ns is not None and since_ns <= end_ns and (not marks or marks[-1] == BREAK):
+            marks.append(since_ns)
+        marks.append(end_ns)
+        if len(marks) > CHUNK:
+            self.rotate(self.chunk)
+        self._run_on()
+
+    def rotate(self, chunk: Chunk) -> Chunk:
+        """Return the chunk that follows `chunk`: without a gap, unless something else was recorded meanwhile."""
+        marks = chunk.marks
+        if chunk is not self.chunk or not marks or marks[-1] == BREAK:
+            return self._open([])
+        before_ns = marks[-1] - marks[-2] if len(marks) > 1 and marks[-2] != BREAK else 0
+        return self._open([marks[-1]], before_ns=before_ns)
+
+    def begin(self) -> None:
+        """Begin an iteration now."""
+        self.pause()
+        self.chunk.marks.append(self.clock_ns())
+        self.chunk.extra += 1
+        self._run_on()
+
+    def pause(self) -> None:
+        """Begin the next iteration at the next request or, where none is known, at the next mark: not at the last."""
+        self._interrupt()
+        self.append_break(self.chunk)
+        if len(self.chunk.marks) > _MAX_MARKS:
+            self._open([])
+
+    def pause_with_batch(self) -> None:
+        """Pause with a batch in hand: where the passes over loaders tell, its iteration ends here."""
+        if not (self.counts_passes and self.passes):
+            self.pause()
+            return
+        now_ns = self.clock_ns()
+        for one in self.passes:
+            one.start_paused()
+        self.end_iteration(now_ns)
+
+    def next_epoch(self) -> None:
+        """Count what follows to the next epoch, unless this one is still empty; the next mark begins an iteration."""
+        chunk = self._open_epoch()
+        if chunk.first > self._epoch_first:
+            self._epoch_first = chunk.first
+            chunk.epoch += 1
+
+    def skip_epoch(self) -> None:
+        """Count what follows to the next epoch, though this one is empty."""
+        self._open_epoch().epoch += 1
+
+    def resume_at(self, epoch: int) -> None:
+        """Count what follows to this epoch, if it is a later one: the epochs before it were another process's."""
+        if epoch > self.epoch:
+            self._first_epoch += epoch - self.epoch
+            chunk = self._open_epoch()
+            self._epoch_first, chunk.epoch = chunk.first, epoch
+
+    @property
+    def n_epochs(self) -> int:
+        """Return how many epochs this process has gone through."""
+        return self.epoch - self._first_epoch
+
+    @property
+    def epoch(self) -> int:
+        """Return the number of the present epoch, counted from 0."""
+        return self.chunk.epoch
+
+    @property
+    def n_ended(self) -> int:
+        """Return how many iterations have ended so far; for the loop's own thread."""
+        return self.chunk.first + _n_iterations(self.chunk, len(self.chunk.marks))
+
+    def start_pass(self, begin_ns: int) -> Chunk:
+        """Return the chunk of a pass that counts, whose first batch was handed out at `begin_ns`: a new epoch."""
+        self.next_epoch()
+        self.chunk.marks.append(begin_ns)
+        return self.chunk
+
+    def end_iteration(self, end_ns: int) -> None:
+        """End the iteration that a pass over a loader is in, and begin the next one at the next request."""
+        chunk = self.chunk
+        if chunk.marks and chunk.marks[-1] != BREAK:  # else paused already
+            chunk.marks.append(end_ns)
+            self.append_break(chunk)
+            chunk.extra += 1
+
+    def add_log(self, log: TimeLog) -> None:
+        """Hand the log of a pass to the worker, which reads it while the pass goes on."""
+        self._n_logs += 1
+        log.number = self._n_logs
+        self.logs.append(log)
+
+    def hold(self, opened: OpenPass) -> None:
+        """Look more closely at the next step: it may belong to a pass that has just begun."""
+        if len(self.passes) >= MAX_PASSES:
+            del self.passes[0]
+        self.passes.append(opened)
+        self._hold()
+
+    def release(self, closed: OpenPass) -> None:
+        """Forget a pass that was only a look at a batch: it changes nothing for the steps."""
+        self._forget(closed)
+        marks = self.chunk.marks
+        if self.counted_by != "loader" and marks and marks[-1] != BREAK and not any(one.is_new for one in self.passes):
+            self._run_on()
+
+    def interrupt(self) -> None:
+        """Let the next step begin where its batch is asked for: a pass begins, and it may be a validation."""
+        self._interrupt()
+        if self.counted_by != "loader":
+            self.append_break(self.chunk)
+
+    def end_pass(self, closed: OpenPass) -> None:
+        """Let the next step begin where its batch is asked for or, if no loader tells that, here: a pass has ended."""
+        self._forget(closed)
+        self.interrupt()
+        if self.awaits_steps or self.counted_by == "optimizer":
+            self._since_ns = self.clock_ns()
+
+    def _forget(self, closed: OpenPass) -> None:
+        if closed in self.passes:
+            self.passes.remove(closed)
+
+    def _hold(self) -> None:
+        self.is_told = self.is_stepping = False
+
+    def _interrupt(self) -> None:
+        self._hold()
+        self._since_ns = None
+        for one in self.passes:
+            one.interrupt()
+
+    def _run_on(self) -> None:
+        self._since_ns = None
+        self.is_stepping = self.counted_by == "optimizer"
+        self.is_told = self.counted_by in _TOLD
+
+    def _open_epoch(self) -> Chunk:
+        self._interrupt()
+        chunk = self._open([])
+        if self.awaits_steps or chunk.counted_by == "optimizer":
+            self._since_ns = self.clock_ns()
+        return chunk
+
+    @staticmethod
+    def append_break(chunk: Chunk) -> None:
+        """Let the next mark in a chunk begin an iteration instead of ending one."""
+        if chunk.marks and chunk.marks[-1] != BREAK:
+            chunk.has_breaks = True
+            chunk.marks.append(BREAK)
+            chunk.extra += 1
+
+    def abandon_pass(self, chunk: Chunk) -> None:
+        """End a pass that was left with a batch in hand: it counts where it took half as long as the one before.
+
+        A `break` after the step ends a whole iteration, one before the step ends none: only the time differs.
+        """
+        now_ns, marks = self.clock_ns(), chunk.marks
+        if chunk is not self.chunk or not marks or marks[-1] == BREAK:
+            return
+        before_ns = marks[-1] - marks[-2] if len(marks) > 1 and marks[-2] != BREAK else chunk.before_ns
+        if 2 * (now_ns - marks[-1]) >= before_ns:
+            marks.append(now_ns)
+
+    def drain(self, max_segments: int) -> list[Segment]:
+        """Return what was recorded since the last call, oldest first; about `max_segments` at most.
+
+        Only the worker's thread may call it. What was dropped shows as a gap in the numbers.
+        """
+        segments: list[Segment] = []
+        while len(segments) < max_segments and (head := self._next_head()) is not None:
+            written, length = len(head.marks), head.length  # in this order: what is written later may not count
+            if length is not None:
+                written = length
+            previous = head.marks[self._position - 1] if self._position else BREAK
+            for begin_ns, ends_ns in _unbroken(head.marks[self._position : written], previous):
+                _append(segments, Segment(self._next, head.epoch, begin_ns, ends_ns, head.counted_by))
+                self._next += len(ends_ns)
+            self._position = written
+            if length is None:
+                break  # the present chunk, read as far as it was written
+        return segments
+
+    def _open(self, marks: list[int], *, before_ns: int = 0) -> Chunk:
+        old = self.chunk
+        old.length = len(old.marks)
+        first = old.first + _n_iterations(old, old.length)
+        try:
+            if first == old.first and self._chunks[-1] is old:
+                self._chunks.pop()  # there is no iteration in it: it must not displace those that have some
+            while first - self._chunks[0].first >= MAX_BUFFERED or len(self._chunks) >= _MAX_CHUNKS:
+                self._chunks.popleft()
+        except IndexError:
+            pass  # the worker has read them all meanwhile
+        self.chunk = Chunk(first=first, epoch=old.epoch, marks=marks, counted_by=old.counted_by, before_ns=before_ns)
+        self._chunks.append(self.chunk)
+        return self.chunk
+
+    def _next_head(self) -> Chunk | None:
+        """Return the chunk to read from: the present one, or the next where it is read to its end."""
+        head = self._head
+        if head is None or head.length == self._position:
+            try:
+                self._head = head = self._chunks.popleft()
+            except IndexError:
+                return None
+            self._position = 0
+            self._next = head.first
+        return head
+
+
+def _n_iterations(chunk: Chunk, length: int) -> int:
+    """Return the number of iterations in the first marks of a chunk."""
+    if chunk.has_breaks:
+        return sum(len(ends_ns) for _, ends_ns in _unbroken(chunk.marks[:length], BREAK))
+    return max(0, length - 1)
+
+
+def _unbroken(marks: list[int], previous: int) -> Iterator[tuple[int, list[int]]]:
+    """Yield the begin and the ends of each sequence without a break; `previous` is the mark before the first."""
+    start = 0
+    while start < len(marks):
+        try:
+            stop = marks.index(BREAK, start)
+        except ValueError:
+            stop = len(marks)
+        if previous == BREAK and stop > start:
+            previous, start = marks[start], start + 1
+        if stop > start:
+            yield previous, marks[start:stop]
+        previous, start = BREAK, stop + 1
+
+
+def _append(segments: list[Segment], new: Segment) -> None:
+    """Add a segment to the list, as part of the last one where it follows without a gap and there is room."""
+    last = segments[-1] if segments else None
+    if (
+        last is not None
+        and (last.epoch, last.counted_by) == (new.epoch, new.counted_by)
+        and last.first + len(last.ends_ns) == new.first
+        and last.ends_ns[-1] == new.begin_ns
+        and len(last.ends_ns) + len(new.ends_ns) <= MAX_IN_SEGMENT
+    ):
+        last.ends_ns += new.ends_ns
+    else:
+        segments.append(new)
