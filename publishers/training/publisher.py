@@ -417,6 +417,8 @@ def publish_iterations(
             root: the root of the topics; else `GRIDCHASE_ROOT`, else `gridchase/v1`.
             flush_s: how often iterations are sent [s]; 0.25.
             heartbeat_s: how often the status is sent [s]; 10.
+            emissions_file: a CSV file in the form of CodeCarbon's, to which rank 0 appends a row at the end; else
+                `GRIDCHASE_EMISSIONS_FILE`, else none.
             boot_id: within what `clock_ns` is comparable; else the machine's boot.
     """
     if options.get("batch_size") is None:

@@ -10,6 +10,7 @@
 | username, password | the broker's URL; the password also from the file `GRIDCHASE_PASSWORD_FILE` |
 | ca_file | `GRIDCHASE_CA_FILE`, else the system's authorities |
 | root | `GRIDCHASE_ROOT`, else `gridchase/v1` |
+| emissions_file | `GRIDCHASE_EMISSIONS_FILE`, else none is written |
 """
 
 import contextlib
@@ -88,6 +89,7 @@ class PublisherOptions(TypedDict, total=False):
     flush_s: float
     heartbeat_s: float
     boot_id: str | None
+    emissions_file: str | os.PathLike[str] | None
 
 
 class SettingsError(ValueError):
@@ -133,6 +135,7 @@ class Settings:
     host: str
     given: Given
     time_limit_s: float | None = None
+    emissions_path: Path | None = None
 
     @property
     def key(self) -> RunKey:
@@ -191,6 +194,7 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
             gpus=None if gpus is None else _plain_gpus(gpus),
         ),
         time_limit_s=time_limit_s(environ, now_s=time.time()),
+        emissions_path=reader.emissions_path(options.get("emissions_file")),
     )
     reader.faults += _format_faults(settings)
     if reader.faults:
@@ -379,6 +383,21 @@ class SettingsReader:
         except ValueError as error:
             self.faults.append(str(error))
             return ""
+
+    def emissions_path(self, value: object) -> Path | None:
+        """Return the file to which the run's row is appended, or None; in a folder it has CodeCarbon's name.
+
+        It is made absolute now, since a training may change its folder.
+        """
+        given = value if value is not None else self._environ.get("GRIDCHASE_EMISSIONS_FILE") or None
+        if given is None:
+            return None
+        try:
+            path = Path(os.fspath(given)).absolute()  # type: ignore[call-overload]  # TypeError where it is no path
+            return path / "emissions.csv" if path.is_dir() else path
+        except (TypeError, ValueError, OSError) as error:
+            warn_once(f"emissions_file = {to_text(given, 200)} is not used: {error}; pass the path of a CSV file")
+            return None
 
     def _text(self, options: PublisherOptions, argument: str) -> str:
         value = options.get(argument) or ""

@@ -440,6 +440,7 @@ class PublisherWorker:
             while self.report.is_awaited and connection.is_connected() and time.monotonic() < deadline_s:
                 connection.work(_POLL_S)
         connection.close()
+        self.report.write_emissions()
 
     def _log_transition(self, connection: Connection) -> None:
         """Log that the broker came or went, once each."""

@@ -1,5 +1,6 @@
 """What a training says at its end, with a real broker and a real controller on the stub's GPUs."""
 
+import csv
 import signal
 import subprocess
 import sys
@@ -62,14 +63,18 @@ def train(node: LiveNode, run: str, then: str = "sys.exit()") -> "subprocess.Pop
     return node._start("training.log", "-c", SCRIPT, run, then, environment=environment)
 
 
-def test_the_end_says_what_the_last_record_says(node: LiveNode) -> None:
+def test_the_end_says_what_the_last_record_says(node: LiveNode, tmp_path: Path) -> None:
     controlled(node)
-    training = node.training(25.0)
+    file = tmp_path / "emissions.csv"
+    training = node.training(25.0, GRIDCHASE_EMISSIONS_FILE=str(file))
     assert ended(training) == 0
     record = final_record(node, "r1")
     assert record.baseline_energy_j is not None
     assert lines(node) == [str(summarize("resnet50", "r1", record, unmeasured=("", "")))]
     assert ", so far:" not in lines(node)[0]
+    with file.open(newline="") as text:
+        (row,) = csv.DictReader(text)
+    assert float(row["energy_consumed"]) == pytest.approx(record.energy_j / 3.6e6)
 
 
 def test_a_short_run_and_one_that_is_broken_off_tell_what_they_have_used(node: LiveNode) -> None:

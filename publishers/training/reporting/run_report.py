@@ -8,6 +8,8 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 from publishers.mqtt.connection import Connection
 from publishers.training.coerce import is_switched_on
@@ -16,6 +18,9 @@ from publishers.training.reporting.run_energy import RunEnergyFeed
 from publishers.training.reporting.run_summary import RunSummary, explained, summarize
 from publishers.training.reporting.tracking import LiveLog
 from publishers.training.settings import Settings
+
+if TYPE_CHECKING:
+    from publishers.training.reporting.emissions_file import EmissionsFile
 
 
 class RunReport:
@@ -38,6 +43,7 @@ class RunReport:
         self._untold = threading.Lock()
         """Taken for good by whoever tells the end."""
         self.was_connected = False
+        self._emissions_file = _emissions_file(settings)
 
     def begin(self, settings: Settings) -> None:
         """Say which run it is, before the first subscription."""
@@ -73,6 +79,12 @@ class RunReport:
         """Return whether the run's last record is still to come: a controller has heard this process."""
         return self._settings.rank == 0 and self._notices.is_heard and not self._feed.has_ended
 
+    def write_emissions(self) -> None:
+        """Append the row of a run that was measured to the emissions file, on rank 0, where there is one."""
+        file, record = self._emissions_file, self._feed.latest
+        if file is not None and record is not None and record.n_gpus and not self._settings.rank:
+            file.append(record, at=datetime.now())  # noqa: DTZ005 — local time, as CodeCarbon's
+
     def tell(self, *, n_iterations: int, is_broken_off: bool) -> None:
         """Print the line, once, on rank 0.
 
@@ -104,3 +116,12 @@ class RunReport:
         if record is not None and record.reason not in {None, "waiting_for_ranks"}:
             return explained(str(record.reason), record.detail or "")
         return explained("too_short")
+
+
+def _emissions_file(settings: Settings) -> "EmissionsFile | None":
+    """Return the file that a row is appended to, if any: imported by the training's thread, like paho."""
+    if settings.emissions_path is None:
+        return None
+    from publishers.training.reporting.emissions_file import EmissionsFile  # noqa: PLC0415 — few need it
+
+    return EmissionsFile(settings.emissions_path, settings.job)

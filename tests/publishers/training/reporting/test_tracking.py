@@ -70,7 +70,7 @@ class Mlflow:
 @pytest.fixture
 def mlflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mlflow]:
     module = Mlflow()
-    monkeypatch.setitem(sys.modules, "mlflow", module)  # type: ignore[arg-type]  # it has what is used
+    monkeypatch.setitem(sys.modules, "mlflow", module)
     yield module
     module.may_go_on.set()
 
