@@ -56,7 +56,7 @@ def doctor(*, job: str | None, broker: str | None, as_json: bool) -> int:
     given = PublisherOptions(job=job, broker=broker)
     try:
         settings = resolve(os.environ, **given)
-        settings = RunSearch(settings).find(is_due=True) or settings
+        settings = RunSearch(settings).find(is_due=True, is_last=True) or settings
     except SettingsError as error:
         return _print([], [], error.faults, as_json=as_json)
     found = findings(settings, given)

@@ -311,19 +311,16 @@ class PublisherWorker:
         Raises:
             SettingsError: it cannot be known.
         """
-        deadline_s: float | None = None
         while True:
-            has_recorded = self._iterations.has_waiting()
-            is_due = has_recorded or self._is_closing or self.policy_client.has_query
-            settings = self._search.find(is_due=is_due)
+            is_closing = self._is_closing  # before anything else: what was recorded is complete then
+            is_used = self._iterations.has_waiting() or bool(self._events) or self.policy_client.has_query
+            settings = self._search.find(is_due=is_used, is_last=is_used and is_closing)
             if settings is not None:
                 self._begin(settings)
                 return True
-            if self._is_closing:
-                deadline_s = time.monotonic() + CLOSE_TIMEOUT_S if deadline_s is None else deadline_s
-                if time.monotonic() > deadline_s or not (has_recorded or self._events):
-                    return False
-            self._woken.wait(_POLL_S if is_due else self._settings.flush_s)
+            if is_closing and not is_used:  # such as that of a process which only starts the others
+                return False
+            self._woken.wait(_POLL_S if is_used else self._settings.flush_s)
             self._woken.clear()
 
     def _begin(self, settings: Settings) -> None:

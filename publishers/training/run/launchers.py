@@ -27,6 +27,7 @@ _SHELLS: Final = frozenset({"bash", "interactive"})
 """Names of Slurm jobs that are a shell: whatever starts there was not launched by srun."""
 _BATCH_STEP: Final = "4294967291"
 _DIGITS: Final = 12
+_IMPORTED_BY: Final = os.getpid()
 _START_FIELD: Final = 19
 """Of `/proc/<pid>/stat`, after the name of the command: when the process was started, in ticks since the boot."""
 
@@ -109,10 +110,10 @@ def parent_start() -> str | None:
     return fields[_START_FIELD] if len(fields) > _START_FIELD else None
 
 
-def is_multiprocessing_child() -> bool:
-    """Return whether Python's `multiprocessing` has started this process: its variables are then those of another."""
+def is_child() -> bool:
+    """Return whether this process was forked, or started by `multiprocessing`: its variables are its parent's."""
     process = sys.modules.get("multiprocessing.process")
-    return process is not None and process.parent_process() is not None
+    return os.getpid() != _IMPORTED_BY or (process is not None and process.parent_process() is not None)
 
 
 def time_limit_s(environ: Mapping[str, str], *, now_s: float) -> float | None:

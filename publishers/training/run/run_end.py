@@ -1,18 +1,21 @@
 """Ends runs that were not closed, or that an exception has ended, as `finished` or `lost`.
 
 A run that was not closed ends with the interpreter; or before, when its publisher is garbage-collected, or another run
-replaces it, for example when a notebook cell is run again.
+replaces it, for example when a notebook cell is run again. A child that `multiprocessing` has forked (also a pool's, or
+that of a fork server) ends without the interpreter's own hooks, but calls those of `multiprocessing`.
 """
 
 import atexit
 import logging
+import os
 import sys
 import threading
 import time
 import weakref
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from publishers.training.batch_timing import is_out_of_device_memory
+from publishers.training.run.launchers import is_child
 from publishers.training.settings import Settings
 from publishers.training.worker import CLOSE_TIMEOUT_S, PublisherWorker
 
@@ -30,6 +33,10 @@ class RunSlot(NamedTuple):
 
 _WORKERS: "weakref.WeakKeyDictionary[PublisherWorker, tuple[RunSlot | None, int]]" = weakref.WeakKeyDictionary()
 """The slot of each run, and the id of `sys.last_value` when it began."""
+_HOOKED: Final[set[int]] = set()
+"""Processes that call `_end_all_runs` at the end of a child."""
+_EXIT_PRIORITY: Final = 10
+"""Any number: without one `multiprocessing` forgets a hook at the end of a process."""
 
 
 def run_slot(settings: Settings) -> RunSlot | None:
@@ -56,6 +63,7 @@ def end_with_owner(owner: object, worker: PublisherWorker, slot: RunSlot | None)
     """End a run when its owner is garbage-collected or the interpreter exits, if it has not ended before."""
     last_error_id = id(getattr(sys, "last_value", None))
     _WORKERS[worker] = slot, last_error_id
+    _end_with_child()
     weakref.finalize(owner, _end_collected, worker, last_error_id).atexit = False
 
 
@@ -94,10 +102,21 @@ def _is_orderly(error: BaseException) -> bool:
 
 
 def _error_at_exit() -> BaseException | None:
-    """Return the exception that ends the interpreter, if any; at a prompt it may be an old one, so none there."""
+    """Return the exception that ends the process, if any; at a prompt it may be an old one, so none there.
+
+    In a child of `multiprocessing` it is still on its way when the hooks are called.
+    """
     last: BaseException | None = getattr(sys, "last_value", None)
     is_interactive = hasattr(sys, "ps1") or bool(sys.flags.interactive)
-    return None if is_interactive else last
+    return None if is_interactive else sys.exception() or last
+
+
+def _end_with_child() -> None:
+    """Let a child of `multiprocessing` end its runs when it ends; what its parent has registered is void there."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and is_child() and os.getpid() not in _HOOKED:
+        _HOOKED.add(os.getpid())
+        util.Finalize(None, _end_all_runs, exitpriority=_EXIT_PRIORITY)
 
 
 @atexit.register

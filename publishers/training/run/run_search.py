@@ -32,7 +32,7 @@ from typing import Any, Final
 from publishers.messages.topics import is_name
 from publishers.training.coerce import to_int
 from publishers.training.run.launchers import (
-    is_multiprocessing_child,
+    is_child,
     launch_id,
     torchrun_id,
     torchrun_uuid,
@@ -76,19 +76,20 @@ class RunSearch:
         self._due_s: float | None = None
         self._n_tries = 0
         self._random = secrets.token_hex(_TOKEN_BYTES)
-        self._is_child = is_multiprocessing_child()
+        self._is_child = is_child()
 
-    def find(self, *, is_due: bool) -> Settings | None:
+    def find(self, *, is_due: bool, is_last: bool = False) -> Settings | None:
         """Return the settings with run, rank, world size and GPUs as they are; None where they are not known yet.
 
         Args:
-            is_due: whether the training has begun, or ends, or cannot go on without: what is missing now will not come.
+            is_due: whether the training has begun, or cannot go on without: what is missing now will hardly come.
+            is_last: whether it has ended, so that nothing is waited for any more.
 
         Raises:
             SettingsError: there are several ranks, and nothing that they could agree on; or a variable is wrong.
         """
         group = default_process_group()
-        if group is None and self._may_get_group(is_due=is_due):
+        if group is None and self._may_get_group(is_due=is_due, is_last=is_last):
             return None
         reader = SettingsReader(self._environ if group is not None or not self._is_alone() else {})
         rank, world_size = reader.rank_of(self._given.rank, self._given.world_size, group)
@@ -101,7 +102,7 @@ class RunSearch:
         is_random = run == self._random
         return replace(self._settings, run=run, run_is_random=is_random, rank=rank, world_size=world_size, gpus=gpus)
 
-    def _may_get_group(self, *, is_due: bool) -> bool:
+    def _may_get_group(self, *, is_due: bool, is_last: bool) -> bool:
         """Return whether this process may still get a process group that says more than is known now."""
         given = self._given
         if given.rank is not None and given.world_size is not None and (given.run or given.world_size == 1):
@@ -109,8 +110,8 @@ class RunSearch:
         is_of_torchrun = "TORCHELASTIC_RUN_ID" in self._environ and not self._is_child
         if "torch" not in sys.modules or is_of_torchrun:
             return False
-        if not is_due:
-            return True
+        if is_last or not is_due:
+            return not is_last
         self._due_s = self._clock_s() if self._due_s is None else self._due_s
         world_size = given.world_size or world_size_of(self._environ)
         is_one_of_several = world_size > 1 and not self._is_alone()

@@ -211,7 +211,7 @@ def test_a_store_that_fails_is_tried_three_times_and_then_the_launcher_is_asked(
 
 
 def test_a_child_of_a_training_is_none_of_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_search, "is_multiprocessing_child", lambda: True)
+    monkeypatch.setattr(run_search, "is_child", lambda: True)
     environ = {"TORCHELASTIC_RUN_ID": UUID, "RANK": "3", "WORLD_SIZE": "4"}
     one, other = found(environ), found(environ)
     assert (one.rank, one.world_size) == (0, 1)
