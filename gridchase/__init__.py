@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from publishers.training.frameworks.lightning import LightningCallback
     from publishers.training.frameworks.transformers import TransformersCallback
     from publishers.training.publisher import Publisher, publish_iterations, publisher_of
+    from publishers.training.reporting.track_energy import track_energy
 
 __all__ = [
     "KerasCallback",
@@ -23,6 +24,7 @@ __all__ = [
     "TransformersCallback",
     "publish_iterations",
     "publisher_of",
+    "track_energy",
 ]
 
 _MODULES: Final = {
@@ -32,6 +34,7 @@ _MODULES: Final = {
     "TransformersCallback": "publishers.training.frameworks.transformers",
     "publish_iterations": "publishers.training.publisher",
     "publisher_of": "publishers.training.publisher",
+    "track_energy": "publishers.training.reporting.track_energy",
 }
 """The module of each public name."""
 

@@ -184,9 +184,20 @@ class IterationLog:
         silent_s = (now_ns - self.end_ns) / NS_PER_S
         return silent_s >= max(after_s, PAUSE_ITERATIONS * self.active_s / self.n_iterations)
 
+    def pass_time(self, now_ns: int) -> None:
+        """Take note that a process which has published no iteration was there until now: a pause, as far as is known.
+
+        The first iteration takes the place of all this: it may have begun before the last of these calls.
+        """
+        if self._next_iteration is not None or (self.end_ns is not None and now_ns <= self.end_ns):
+            return
+        self._add(IterationSpan(np.array([now_ns]), now_ns, now_ns, ENDLESS_NS))
+
     def append(self, message: Iterations, *, now_ns: int) -> bool:
         """Add a message; return False, and count it, where it repeats, goes backwards or comes from the future."""
         ends_ns = np.frombuffer(message.end_ns, dtype="<i8").astype(np.int64)
+        if self._next_iteration is None and self._spans:
+            self._forget_passed_time()
         if (
             message.seq <= self._last_seq
             or (self._next_iteration is not None and message.first < self._next_iteration)
@@ -321,9 +332,17 @@ class IterationLog:
             self.first_begin_ns = begin_ns
         marks_ns = np.concatenate(([begin_ns], ends_ns))
         span = IterationSpan(marks_ns, begin_ns, int(marks_ns[-1]), gap_ns)
+        self._add(span)
+        return span
+
+    def _add(self, span: IterationSpan) -> None:
         self._spans.append(span)
-        self._n_marks += len(marks_ns)
+        self._n_marks += len(span.marks_ns)
         while len(self._spans) > MAX_SPANS or self._n_marks > MAX_MARKS:
             self._n_marks -= len(self._spans.popleft().marks_ns)
         self.begin_ns, self.end_ns = (self._spans[0].begin_ns, span.end_ns) if self._spans else (None, None)
-        return span
+
+    def _forget_passed_time(self) -> None:
+        self._spans.clear()
+        self._n_marks = 0
+        self.begin_ns = self.end_ns = None

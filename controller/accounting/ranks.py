@@ -112,6 +112,8 @@ class Ranks:
         rank = self.members.get(number)
         if rank is not None and process_of(status) == process_of(rank.status):
             rank.status, rank.last_status_s, rank.last_message_s = status, now_s, now_s
+            if not status.has_iterations:
+                rank.log.pass_time(round(now_s * NS_PER_S))
             rank.ended, rank.ended_s = (None if status.state == "running" else status.state), now_s
         elif rank is None or rank.ended or now_s - rank.last_status_s > self._patience_s(rank):
             if not is_running:
@@ -151,6 +153,8 @@ class Ranks:
         if self.rivals_s:
             self.rivals_s = {n: at_s for n, at_s in self.rivals_s.items() if now_s - at_s <= self._lease_s}
         for number, rank in self.members.items():
+            if not (rank.ended or rank.status.has_iterations):
+                rank.log.pass_time(round(now_s * NS_PER_S))
             if not rank.ended and now_s - rank.last_message_s > self._lease_s:
                 rank.ended, rank.ended_s = "silent", now_s
                 self._update()

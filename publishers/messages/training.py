@@ -41,7 +41,8 @@ class RankStatus(PackedMessage, frozen=True, kw_only=True):
     iterations this process will publish in all, as `Iterations.first` counts them, without those of a process before
     it. It may be an estimate that is corrected; None: unknown. `pid_namespace` is the number of the process's pid
     namespace, within which its `pid` counts (`stat -L -c %i /proc/self/ns/pid`). `time_limit_s` is when the scheduler
-    ends the process at the latest.
+    ends the process at the latest. `has_iterations`: False while it has published none, and perhaps never will: its
+    energy is measured all the same, as in a pause.
     """
 
     run: Name
@@ -59,6 +60,7 @@ class RankStatus(PackedMessage, frozen=True, kw_only=True):
     time_s: TimeS | None = None
     pid_namespace: Count | None = None
     time_limit_s: TimeS | None = None
+    has_iterations: bool = True
 
 
 class Iterations(PackedMessage, frozen=True, kw_only=True):

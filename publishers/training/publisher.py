@@ -275,6 +275,11 @@ class Publisher:
         if self._worker is not None:
             self._worker.report.log_live(trackers, lambda: self.recorder.n_ended if step is None else step)
 
+    def measure_without_iterations(self) -> None:
+        """Let the controller measure the energy from now on, though no iteration has begun, and perhaps none will."""
+        if self._worker is not None:
+            self._worker.measure_without_iterations()
+
     @property
     def run(self) -> str:
         """Return the id of the run; nothing where publishing is off, or the run is not known before it has begun."""

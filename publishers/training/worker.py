@@ -23,8 +23,8 @@ from publishers.shared.process_identity import mark_this_thread, run_mark
 from publishers.training.iterations.progress import RunProgress
 from publishers.training.iterations.recorder import Recorder, Segment
 from publishers.training.iterations.request_times import RequestTimes
-from publishers.training.notices import RunNotices
 from publishers.training.policy_client import BatchSizeOptions, BatchSizeQuery, PolicyClient, trial_failure
+from publishers.training.reporting.notices import RunNotices
 from publishers.training.reporting.run_report import RunReport
 from publishers.training.run.run_search import RunSearch, n_ranks
 from publishers.training.settings import Settings, SettingsError
@@ -173,7 +173,7 @@ class PublisherWorker:
         self._is_hopeless = self._has_logged_bad_message = self._has_published_total = False
         self._was_connected: bool | None = None
         self._pid = os.getpid()
-        self._is_closing = self._is_broken_off = self._is_awaited = False
+        self._is_closing = self._is_broken_off = self._is_awaited = self._is_measured_always = False
         self._woken = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"gridchase[{settings.job}]", daemon=True)
@@ -243,6 +243,11 @@ class PublisherWorker:
         self._events.append(("trial/failure", message))
         return True
 
+    def measure_without_iterations(self) -> None:
+        """Let the controller measure the energy from now on, until there are iterations to measure it by."""
+        self._is_measured_always = True
+        self._heartbeat_due_s = 0.0
+
     def set_reached(self, reached: bool | None) -> None:
         """Set whether the target was reached, for the last status, unless `request_close` gives it."""
         self._reached = reached
@@ -303,7 +308,8 @@ class PublisherWorker:
             self.policy_client.end("publishing has ended")
 
     def _tell_end(self) -> None:
-        self.report.tell(n_iterations=self._recorder.n_ended, is_broken_off=self._is_broken_off)
+        is_used = self._is_measured_always or self._recorder.n_ended > 0
+        self.report.tell(is_used=is_used, is_broken_off=self._is_broken_off)
 
     def _find_run(self) -> bool:
         """Wait until it is known which run this is, and prepare for it; return False where nothing is to be published.
@@ -313,7 +319,12 @@ class PublisherWorker:
         """
         while True:
             is_closing = self._is_closing  # before anything else: what was recorded is complete then
-            is_used = self._iterations.has_waiting() or bool(self._events) or self.policy_client.has_query
+            is_used = (
+                self._is_measured_always
+                or self._iterations.has_waiting()
+                or bool(self._events)
+                or self.policy_client.has_query
+            )
             settings = self._search.find(is_due=is_used, is_last=is_used and is_closing)
             if settings is not None:
                 self._begin(settings)
@@ -392,6 +403,7 @@ class PublisherWorker:
             reached=reached,
             total_iterations=total,
             time_s=time.time(),
+            has_iterations=not self._is_measured_always or self._recorder.n_ended > 0,
         )
 
     def _flush(self, connection: Connection) -> bool:

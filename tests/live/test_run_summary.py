@@ -50,10 +50,10 @@ def lines(node: LiveNode) -> list[str]:
     return [text for text in said if text.startswith("resnet50 run")]
 
 
-def final_record(node: LiveNode, run: str) -> RunEnergy:
+def final_record(node: LiveNode, run: str, job: str = "resnet50") -> RunEnergy:
     """Return the last record of a run."""
-    wait_for(node, lambda: (node.watcher.last(f"run/{run}/energy") or {}).get("final"))
-    last: dict[str, object] = node.watcher.last(f"run/{run}/energy")
+    wait_for(node, lambda: (node.watcher.last(f"{job}/run/{run}/energy") or {}).get("final"))
+    last: dict[str, object] = node.watcher.last(f"{job}/run/{run}/energy")
     return decode(encode(RunEnergy(**last)), RunEnergy)  # type: ignore[arg-type]  # decode checks it
 
 
@@ -110,3 +110,31 @@ def test_without_a_controller_the_end_says_so(broker: Mosquitto) -> None:
         f"gridchase: toy run r1: not measured: no controller of this machine listens at {broker.url}: is "
         "`gridchase up` running here?"
     )
+
+
+TRACKED = """
+import sys, time
+from pathlib import Path
+from gridchase import track_energy
+from tests.live.nvml_stub.machine import StubMachine
+gpu = StubMachine.from_environment().gpu()
+gpu.busy = True
+gpu.pids |= {int(Path("/proc/self").readlink().name)}
+with track_energy("evaluation", run="r1", gpus=[0]) as publisher:
+    while not (publisher.live() or {}).get("energy_j", 0) > 500:
+        time.sleep(0.05)
+    print(publisher.live(), flush=True)
+"""
+
+
+def test_code_without_a_loop_is_measured_and_gets_no_limit(node: LiveNode) -> None:
+    controlled(node)
+    child = node._start("training.log", "-c", TRACKED, environment={"GRIDCHASE_BROKER": node.broker.url})
+    assert ended(child) == 0
+    record = final_record(node, "r1", job="evaluation")
+    (line,) = [text for text in node.log("training.log").splitlines() if text.startswith("gridchase: evaluation")]
+    assert line.startswith(f"gridchase: {summarize('evaluation', 'r1', record, unmeasured=('', ''))}")
+    assert "no optimizer steps were seen: the energy is measured, and nothing can be saved" in line
+    assert (record.iterations, record.baseline_energy_j) == (0, None)
+    assert 500 < record.energy_j < node.limit_w * (record.duration_s + 1)
+    assert {limit["reason"] for limit in node.watcher.all("/limit")} <= {"run_finished"}

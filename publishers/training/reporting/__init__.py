@@ -1,1 +1,1 @@
-"""What a run says of itself to its own training: the summary, live values, trackers, an emissions file."""
+"""What a training is told of its run: notices, the summary, live values, trackers, a file of emissions."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from publishers.mqtt.connection import Connection
 from publishers.training.coerce import is_switched_on
-from publishers.training.notices import RunNotices
+from publishers.training.reporting.notices import RunNotices
 from publishers.training.reporting.run_energy import RunEnergyFeed
 from publishers.training.reporting.run_summary import RunSummary, explained, summarize
 from publishers.training.reporting.tracking import LiveLog
@@ -85,7 +85,7 @@ class RunReport:
         if file is not None and record is not None and record.n_gpus and not self._settings.rank:
             file.append(record, at=datetime.now())  # noqa: DTZ005 — local time, as CodeCarbon's
 
-    def tell(self, *, n_iterations: int, is_broken_off: bool) -> None:
+    def tell(self, *, is_used: bool, is_broken_off: bool) -> None:
         """Print the line, once, on rank 0.
 
         There is none for a publisher that was never used; nor where nothing was measured and no broker was ever there,
@@ -94,7 +94,7 @@ class RunReport:
         if self._settings.rank or not self._untold.acquire(blocking=False):
             return
         summary = self.summary()
-        if summary.energy_j is None and (is_broken_off or not self.was_connected or not n_iterations):
+        if summary.energy_j is None and (is_broken_off or not self.was_connected or not is_used):
             return
         stream = sys.stderr  # None without a console
         if stream is not None and not is_switched_on("GRIDCHASE_QUIET"):

@@ -19,6 +19,7 @@ _NEVER_WRITTEN: Final = frozenset({"observe_mode", "no_permission", "mig", "not_
 _DETAILS: Final = {
     "too_short": "too short to tell what was saved",
     "off_curve": "too short to tell what was saved: it ran faster than the curve of an earlier run says",
+    "no_iterations": "no optimizer steps were seen: the energy is measured, and nothing can be saved",
     "observe_mode": "plan.observe is on: limits are planned, but never written",
     "no_permission": "the controller may not set power limits (it takes root or CAP_SYS_ADMIN)",
     "not_profiled": "not profiled: no limit was stable long enough to be measured",
@@ -50,7 +51,8 @@ class RunSummary:
         slowdown_ratio: how many times as long it took as at the prior limit.
         would_save_ratio: with `plan.observe`, about what the plan would have saved.
         reason: why nothing is said to be saved, as a stable code; "" where a saving is told. `too_short`,
-            `off_curve`, `no_controller`, `no_broker`, `no_gpu`, `off`, or a reason code of the controller.
+            `off_curve`, `no_iterations`, `no_controller`, `no_broker`, `no_gpu`, `off`, or a reason code of the
+            controller.
         detail: the same as a sentence.
         incomplete: stable codes of what is not known: those of the record (`unmeasured`, …), and `no_signal`.
     """
@@ -134,6 +136,8 @@ OFF: Final = RunSummary(reason="off", detail=_DETAILS["off"])
 
 def _why_unknown(record: RunEnergy) -> tuple[str, str]:
     """Return why it is not known what a run has saved that was measured."""
+    if not record.iterations and record.energy_j:
+        return explained("no_iterations")
     if record.reason is None or record.reason in PROFILING:
         return explained("too_short")
     return explained(record.reason, record.detail or "")
@@ -163,7 +167,7 @@ def _amounts(summary: RunSummary) -> list[str]:
 def _outcome(summary: RunSummary) -> str:
     """Return what was saved and for how much more time, or why that is not known."""
     if summary.saved_energy_ratio is None:
-        if summary.reason in {"too_short", "off_curve"}:
+        if summary.reason in {"too_short", "off_curve", "no_iterations"}:
             return summary.detail
         would = summary.would_save_ratio
         observed = "" if would is None else f" (the plan would have saved about {100 * would:.1f} %)"

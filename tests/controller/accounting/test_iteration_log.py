@@ -248,3 +248,25 @@ def test_an_iteration_of_usual_length_or_begun_since_is_no_suspension() -> None:
     late = IterationLog(log_of((0, [1, 2])).totals(), resumed_ns=ns(3), lease_s=60.0)
     assert late.append(iterations(3, [900], seq=2, first=2), now_ns=ns(900))
     assert late.activity(ns(3), ns(900)).is_continuous
+
+
+def test_time_that_passes_without_iterations_is_a_pause() -> None:
+    log = IterationLog()
+    for at_s in (10.0, 10.1, 10.1, 10.2, 20.0, 19.0):
+        log.pass_time(ns(at_s))
+    assert (log.begin_ns, log.end_ns, log.n_iterations, log.is_live) == (ns(10), ns(20), 0, False)
+    activity = log.activity(ns(10.05), ns(10.15))
+    assert (activity.n_iterations, activity.is_continuous) == (0, False), "however often it was noted"
+    log.forget_before(ns(15))
+    assert (log.begin_ns, log.end_ns) == (ns(10.2), ns(20))
+
+
+def test_the_first_iteration_takes_the_place_of_passed_time_that_it_began_in() -> None:
+    log = IterationLog()
+    for at_s in (10.0, 11.0, 12.0):
+        log.pass_time(ns(at_s))
+    assert log.append(iterations(11.5, [12.5, 13.5]), now_ns=LATE_NS)
+    log.pass_time(ns(20))
+    assert (log.begin_ns, log.end_ns, log.n_iterations) == (ns(11.5), ns(13.5), 2)
+    assert log.activity(ns(12), ns(13)).is_continuous
+    assert log.first_begin_ns == ns(11.5)

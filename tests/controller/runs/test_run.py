@@ -13,7 +13,7 @@ from controller.ports import Hold
 from publishers.messages.codec import decode
 from publishers.messages.reports import ProfileReport, RunEnergy
 from tests.controller.messages import iterations, rank_status
-from tests.controller.runs.router_bench import TICK_S, TOPICS, RouterBench, limit_state
+from tests.controller.runs.router_bench import SETTLE_S, TICK_S, TOPICS, RouterBench, limit_state
 from tests.fakes import KEY
 
 
@@ -228,3 +228,35 @@ async def test_the_curve_is_stored_without_the_stalls_that_it_is_published_with(
     published = decode(bench.bus.payloads(TOPICS.run(KEY, "profile"))[-1], ProfileReport)
     assert kept.fastest.iterations_per_s == pytest.approx(20, rel=0.01)
     assert max(point.iterations_per_s for point in published.points) == pytest.approx(17, rel=0.05)
+
+
+async def test_a_run_without_iterations_is_measured_and_never_limited(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state()
+    async with bench.working():
+        bench.say("status", rank_status(has_iterations=False))
+        await asyncio.sleep(40)
+        assert energies(bench)[-1].energy_j > 0, "known while it runs"
+        bench.say("status", rank_status(has_iterations=False, state="finished"))
+        await asyncio.sleep(4 * TICK_S)
+    last, power_w = energies(bench)[-1], (await bench.gpus[0].read_sample()).power_w
+    assert (last.final, last.iterations, last.baseline_energy_j, last.incomplete) == (True, 0, None, [])
+    assert last.duration_s == pytest.approx(40, abs=SETTLE_S + 4 * TICK_S)
+    assert last.energy_j == pytest.approx(power_w * last.duration_s, rel=0.01)
+    assert bench.limiters[0].targets == []
+
+
+async def test_what_runs_before_the_first_iteration_is_a_pause_where_it_is_measured(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state()
+    async with bench.working():
+        bench.say("status", rank_status(has_iterations=False))
+        await asyncio.sleep(30)
+        await train(bench, 30)
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(4 * TICK_S)
+    last = energies(bench)[-1]
+    assert last.iterations == 60
+    assert last.duration_s == pytest.approx(60, abs=SETTLE_S + 4 * TICK_S)
+    assert bench.n_bad == 0
+    assert bench.limiters[0].targets[0].reason == "profiling"

@@ -1,1 +1,1 @@
-"""Tests of what a run says of itself to its own training."""
+"""Tests of what a training is told of its run."""

@@ -7,8 +7,8 @@ import pytest
 from publishers.messages.reports import RunEnergy
 from publishers.training.worker import CLOSE_TIMEOUT_S
 from tests.publishers.training.fake_connection import FakeConnection, publisher_on, wait_until
+from tests.publishers.training.reporting.test_notices import notice
 from tests.publishers.training.reporting.test_run_summary import KWH, record
-from tests.publishers.training.test_notices import notice
 
 NOW_S = 1.7e9
 

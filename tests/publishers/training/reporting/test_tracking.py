@@ -91,7 +91,7 @@ def test_comet_has_its_running_experiment(monkeypatch: pytest.MonkeyPatch, name:
     assert experiment.logged == [(NAMED, 7)]
 
 
-def test_a_slow_server_of_mlflow_keeps_nobody_waiting_and_only_the_newest_values_wait(mlflow: Mlflow) -> None:
+def test_a_slow_server_of_mlflow_keeps_nobody_waiting(mlflow: Mlflow) -> None:
     log = LiveLog()
     for step in range(5):
         log.log(VALUES, step=step)

@@ -11,7 +11,7 @@ from publishers.messages.reports import Notice
 from publishers.messages.topics import RunKey
 from publishers.shared.boot_id import read_boot_id
 from publishers.shared.process_identity import run_mark
-from publishers.training.notices import UNHEARD_AFTER_S, RunNotices
+from publishers.training.reporting.notices import UNHEARD_AFTER_S, RunNotices
 from publishers.training.settings import resolve
 from tests.publishers.training.fake_connection import FakeConnection, publisher_on, wait_until
 
@@ -78,7 +78,7 @@ def test_a_training_on_the_cpu_is_not_told_that_it_names_no_gpu(
 ) -> None:
     maps = tmp_path / "maps"
     maps.write_text("")
-    monkeypatch.setattr("publishers.training.notices.MAPS", maps)
+    monkeypatch.setattr("publishers.training.reporting.notices.MAPS", maps)
     hear(notices[1], notice("no_gpu"))
     assert caplog.messages == []
     maps.write_text("7f3a30000000-7f3a30021000 r--p 00000000 08:01 1313 /usr/lib/x86_64-linux-gnu/libcuda.so.1\n")
