@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from publishers.training.frameworks.accelerate import AccelerateTracker
     from publishers.training.frameworks.keras import KerasCallback
     from publishers.training.frameworks.lightning import LightningCallback
     from publishers.training.frameworks.transformers import TransformersCallback
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from publishers.training.reporting.track_energy import track_energy
 
 __all__ = [
+    "AccelerateTracker",
     "KerasCallback",
     "LightningCallback",
     "Publisher",
@@ -28,6 +30,7 @@ __all__ = [
 ]
 
 _MODULES: Final = {
+    "AccelerateTracker": "publishers.training.frameworks.accelerate",
     "KerasCallback": "publishers.training.frameworks.keras",
     "LightningCallback": "publishers.training.frameworks.lightning",
     "Publisher": "publishers.training.publisher",

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-BASE_VERBS: Final = ("doctor",)
+BASE_VERBS: Final = ("doctor", "run")
 """The verbs that need the base install alone."""
 _REMEDY: Final = "pip install 'gridchase[controller]'"
 

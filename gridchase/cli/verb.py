@@ -48,6 +48,7 @@ _VERBS: Final = (
         "gridchase.cli.doctor",
         "check what a training in this environment would use, and whether its messages arrive",
     ),
+    _Entry("run", "gridchase.cli.run", "run a training script, and publish what it trains, without a line in it"),
     _Entry(
         "signal",
         "controller.cli.signal",

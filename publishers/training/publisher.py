@@ -327,6 +327,15 @@ class Publisher:
         return publisher
 
     @classmethod
+    def shared(cls, **options: Unpack[PublisherOptions]) -> "Publisher":
+        """Return this process's publisher of a job, run and rank: the one that `publish_iterations` uses for them.
+
+        Args:
+            options: who publishes, and where to: as for `publish_iterations`.
+        """
+        return _shared_publisher(resolve_or_warn(options, caller="Publisher.shared"), time.monotonic_ns, time.time)
+
+    @classmethod
     def for_callback(cls, **options: Unpack[PublisherOptions]) -> "Publisher":
         """Return this process's publisher of a job for a framework's callback, which tells each optimizer step.
 
@@ -337,7 +346,7 @@ class Publisher:
         Args:
             options: who publishes, and where to: as for `publish_iterations`.
         """
-        publisher = _shared_publisher(resolve_or_warn(options, caller="for_callback"), time.monotonic_ns, time.time)
+        publisher = cls.shared(**options)
         publisher.recorder.count_by("callback")
         return publisher
 

@@ -84,6 +84,11 @@ class Bus:
         self._client.disconnect()
         self._client.loop_stop()
 
+    @property
+    def heard(self) -> int:
+        """Return of how many ranks of runs something was heard."""
+        return len(self._records)
+
     def records(self, n: int) -> list[Record]:
         """Wait until `n` records have ended; return all there are, by run in the order of their begin, and rank."""
         with self._heard:

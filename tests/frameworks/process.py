@@ -13,7 +13,7 @@ from tests.frameworks.trainings.truth import VARIABLE
 
 ROOT: Final = Path(__file__).parents[2]
 TRAININGS: Final = Path(__file__).parent / "trainings"
-Launcher = Literal["python", "torchrun", "accelerate"]
+Launcher = Literal["python", "torchrun"]
 _TIMEOUT_S: Final = 240.0
 
 
@@ -44,10 +44,6 @@ def command(script: Path, arguments: Sequence[str], launcher: Launcher = "python
         case "torchrun":
             run = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone"]
             return [sys.executable, *run, str(script), *arguments]
-        case "accelerate":
-            run = ["-m", "accelerate.commands.launch", "--cpu", f"--num_processes={ranks}", "--num_machines=1"]
-            more = ["--mixed_precision=no", "--dynamo_backend=no", "--num_cpu_threads_per_process=1"]
-            return [sys.executable, *run, *more, str(script), *arguments]
 
 
 def train_published(line: Sequence[str], folder: Path, url: str, **variables: str) -> Outcome:

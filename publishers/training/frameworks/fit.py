@@ -58,8 +58,8 @@ class Fit:
 
         Args:
             owner: an object that the trainer makes anew for each fit, or is in one fit at a time.
-            rank: this process among the `world_size`, as the trainer counts.
-            world_size: how many processes train together.
+            rank: this process among the `world_size`; None: it is found out, from the process group of PyTorch first.
+            world_size: how many processes train together; None: likewise.
             batch_size: samples of an iteration in this process.
             total_iterations: how many steps the fit will have in this process; None, infinite or below 1: unknown.
             first_epoch: the number of its first epoch: of a resumed training, how many were trained before.
@@ -69,7 +69,9 @@ class Fit:
             if before is not self and before._owner is owner:  # noqa: SLF001 — the same class
                 return
             before.fail(RuntimeError("another fit has begun before this one ended"))
-        options: PublisherOptions = {"rank": rank, "world_size": world_size, "batch_size": batch_size, **self._options}
+        options: PublisherOptions = {"batch_size": batch_size, **self._options}
+        if rank is not None:
+            options = {"rank": rank, "world_size": world_size, **options}
         publisher = Publisher.for_callback(**options)
         if publisher.closed:  # it has said why
             return

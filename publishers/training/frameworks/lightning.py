@@ -27,8 +27,7 @@ class FitHooks:
     """The hooks of a callback for either package.
 
     Args:
-        options: who publishes, and where to: as for `publish_iterations`; rank, world size and batch size are the
-            trainer's.
+        options: who publishes, and where to: as for `publish_iterations`; the batch size is the trainer's.
     """
 
     package: str | None
@@ -48,8 +47,6 @@ class FitHooks:
         batch_size = batch_size_of(trainer.train_dataloader)
         self._fit.begin(
             trainer,
-            rank=trainer.global_rank,
-            world_size=trainer.world_size,
             batch_size=None if batch_size is None else batch_size * trainer.accumulate_grad_batches,
             total_iterations=_n_steps_left(trainer),
             first_epoch=trainer.current_epoch,

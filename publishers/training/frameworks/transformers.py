@@ -25,8 +25,7 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc]  # it is not 
     """Publishes the optimizer steps of each `train()`, with their total, epochs, evaluations, checkpoints and end.
 
     Args:
-        options: who publishes, and where to: as for `publish_iterations`; rank, world size and batch size are the
-            trainer's.
+        options: who publishes, and where to: as for `publish_iterations`; the batch size is the trainer's.
     """
 
     def __init__(self, **options: Unpack[PublisherOptions]) -> None:
@@ -43,8 +42,6 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc]  # it is not 
         """Begin a run; of a resumed training with what is left of it."""
         self._fit.begin(
             state,
-            rank=args.process_index,
-            world_size=args.world_size,
             batch_size=(state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps,
             total_iterations=state.max_steps - state.global_step,
             first_epoch=int(state.epoch or 0),

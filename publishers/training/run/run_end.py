@@ -59,6 +59,14 @@ def end_replaced_runs(slot: RunSlot | None) -> None:
             end_run(worker, _error_since(last_error_id))
 
 
+def open_worker() -> PublisherWorker | None:
+    """Return the worker of a run of this process that has not ended, if there is one."""
+    try:
+        return next((worker for worker in list(_WORKERS) if not worker.closed), None)
+    except RuntimeError:  # another thread has begun or ended a run in this moment
+        return None
+
+
 def end_with_owner(owner: object, worker: PublisherWorker, slot: RunSlot | None) -> None:
     """End a run when its owner is garbage-collected or the interpreter exits, if it has not ended before."""
     last_error_id = id(getattr(sys, "last_value", None))

@@ -1,0 +1,160 @@
+"""`gridchase run` becomes the command: exit codes, signals, process id; a Python that trains nothing is left alone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridchase.cli.run import environment, job_of
+from publishers.messages.topics import is_name
+from tests.live.conftest import wait_until
+
+ROOT = Path(__file__).parents[2]
+RUN = [sys.executable, "-m", "gridchase", "run"]
+TELL = """
+import json, os, sys
+print(json.dumps({
+    "argv": sys.argv, "pid": os.getpid(), "ours": [name for name in sys.modules if name.startswith("publishers")],
+    "path": [entry for entry in sys.path if "bootstrap" in entry], "job": os.environ["GRIDCHASE_JOB"],
+    "other": [name for name in sys.modules if name == "sitecustomize"], "mark": getattr(sys, "mark", None),
+}))
+"""
+
+
+def start(*words: str, **variables: str) -> "subprocess.Popen[str]":
+    """Start `gridchase run` with these words."""
+    path = os.pathsep.join(filter(None, [variables.pop("PYTHONPATH", ""), str(ROOT)]))
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GRIDCHASE_")}
+    return subprocess.Popen(
+        [*RUN, *words],
+        env={**inherited, **variables, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def told(*words: str, **variables: str) -> tuple[int, dict[str, Any]]:
+    """Return the process id of `gridchase run`, and what the script below it tells of itself."""
+    child = start(*words, **variables)
+    stdout, stderr = child.communicate(timeout=60.0)
+    assert (child.returncode, stderr) == (0, "")
+    return child.pid, json.loads(stdout)
+
+
+@pytest.mark.live
+def test_the_command_takes_the_place_of_the_process_with_its_own_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "train_net.py"
+    script.write_text(TELL)
+    pid, account = told("--", sys.executable, str(script), "--lr", "0.1", "--", "x")
+    assert account["pid"] == pid
+    assert account["argv"] == [str(script), "--lr", "0.1", "--", "x"]
+    assert account["job"] == "train_net"
+
+
+@pytest.mark.live
+def test_a_python_that_trains_nothing_imports_nothing_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "tell.py").write_text(TELL)
+    _, account = told("--job", "night", sys.executable, "-m", "tell", PYTHONPATH=str(tmp_path))
+    assert (account["ours"], account["path"], account["job"]) == ([], [], "night")
+
+
+@pytest.mark.live
+def test_another_sitecustomize_is_run_as_well(tmp_path: Path) -> None:
+    (tmp_path / "tell.py").write_text(TELL)
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.mark = __file__")
+    _, account = told(sys.executable, "-m", "tell", PYTHONPATH=str(tmp_path))
+    assert account["mark"] == str(tmp_path / "sitecustomize.py")
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("words", "code", "line"),
+    [
+        ([sys.executable, "-c", "raise SystemExit(7)"], 7, ""),
+        (["sh", "-c", "kill -TERM $$"], -signal.SIGTERM, ""),
+        (["no-such-program"], 127, "gridchase run: no-such-program: not found\n"),
+        ([str(Path(__file__).parent)], 126, f"gridchase run: {Path(__file__).parent}: Permission denied\n"),
+        (["--job", "a b", "true"], 2, "--job 'a b': must be 1 to 64 of A-Z a-z 0-9 . _ -\n"),
+        ([], 2, "the command is missing: gridchase run -- python train.py\n"),
+    ],
+)
+def test_the_exit_code_is_that_of_the_command(words: Sequence[str], code: int, line: str) -> None:
+    child = start(*words)
+    _, stderr = child.communicate(timeout=60.0)
+    assert child.returncode == code
+    assert stderr.endswith(line)
+    assert bool(stderr) == bool(line)
+
+
+@pytest.mark.live
+def test_a_signal_reaches_the_command_itself(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    script = f"import pathlib, signal; pathlib.Path({str(ready)!r}).touch(); signal.pause()"
+    child = start(sys.executable, "-c", script)
+    wait_until(ready.exists, timeout_s=60.0)
+    child.send_signal(signal.SIGINT)
+    _, stderr = child.communicate(timeout=60.0)
+    assert child.returncode == -signal.SIGINT
+    assert stderr.endswith("KeyboardInterrupt\n")
+
+
+@pytest.mark.live
+def test_a_pipe_that_is_closed_ends_the_command_as_without_us() -> None:
+    child = start("sh", "-c", "yes | head -1 >/dev/null; grep SigIgn /proc/self/status")
+    stdout, _ = child.communicate(timeout=60.0)
+    assert int(stdout.split()[1], 16) & (1 << (signal.SIGPIPE - 1)) == 0
+
+
+@pytest.mark.live
+def test_where_gridchase_is_not_installed_the_training_is_told_so_and_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "torch" / "optim").mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "optim" / "__init__.py").touch()
+    (tmp_path / "torch" / "optim" / "optimizer.py").write_text("trained = True\n")
+    script = "import sys; sys.modules['publishers'] = None; import torch.optim.optimizer as o; print(o.trained)"
+    child = start(sys.executable, "-c", script, PYTHONPATH=str(tmp_path))
+    stdout, stderr = child.communicate(timeout=60.0)
+    assert (child.returncode, stdout) == (0, "True\n")
+    assert stderr.startswith(f"gridchase: what {sys.executable} trains is not published: ModuleNotFoundError: ")
+    assert stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "job"),
+    [
+        ("python train.py", "train"),
+        ("python -u src/train_resnet.py --config a.py", "train_resnet"),
+        ("python -m vision.train --config configs/a.py", "vision.train"),
+        ("torchrun --nproc-per-node=2 train.py", "train"),
+        ("torchrun --nproc-per-node=2 -m pkg.train", "pkg.train"),
+        ("python -m torch.distributed.run --standalone train.py", "train"),
+        ("accelerate launch --num_processes 2 my.train.py", "my.train"),
+        ("sh jobs/night.sh", "night"),
+        ("./ein-Ünding.py", "ein--nding"),
+        ("/usr/bin/my-trainer --fast", "my-trainer"),
+        ("env A=1 python train.py", "train"),
+        ("€", "training"),
+        (f"python {'x' * 80}.py", "x" * 64),
+    ],
+)
+def test_a_job_is_called_like_its_script(line: str, job: str) -> None:
+    assert job_of(line.split(" ")) == job
+    assert is_name(job)
+
+
+def test_what_is_given_counts_more_than_the_environment() -> None:
+    environ = {"GRIDCHASE_JOB": "mine", "GRIDCHASE_BROKER": "mqtt://a", "PYTHONPATH": "/here"}
+    assert environment(["train.py"], environ, {})["GRIDCHASE_JOB"] == "mine"
+    ours = environment(["train.py"], environ, {"job": "other", "broker": "mqtt://b", "root": None})
+    assert (ours["GRIDCHASE_JOB"], ours["GRIDCHASE_BROKER"]) == ("other", "mqtt://b")
+    assert "GRIDCHASE_ROOT" not in ours
+    folder, rest = ours["PYTHONPATH"].split(os.pathsep)
+    assert Path(folder, "sitecustomize.py").is_file()
+    assert rest == "/here"
