@@ -8,6 +8,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from controller.clock import NS_PER_S
@@ -90,6 +91,7 @@ class Board:
         pids: the processes that compute on it.
         violations: what must never happen, and did.
         n_writes: how many writes gridchase has made.
+        n_reloads: how often the driver was reloaded, which ends the calls that hang.
     """
 
     def __init__(self, index: int, bounds: Bounds) -> None:
@@ -103,7 +105,7 @@ class Board:
         self._ever_w = {PRIOR_W}
         self.pids: frozenset[int] = frozenset()
         self.violations: list[str] = []
-        self.n_writes = 0
+        self.n_writes = self.n_reloads = 0
         self.energy_j = 0.0
         self.clock = LoopClock()
         self._integrated_ns = 0
@@ -133,8 +135,9 @@ class Board:
         self._n_under_way -= 1
         if power_limit_w is None:
             return
-        if self.faults.n_ignored:
+        if self.faults.n_ignored:  # it takes the place of an older one all the same
             self.faults.n_ignored -= 1
+            self._drop_pending()
             return
         low_w, high_w = self.faults.clamp_w
         power_limit_w = min(max(power_limit_w, low_w), high_w)
@@ -178,6 +181,7 @@ class Board:
         highest_w, not_ours_w, is_held = self.highest_w, self.not_ours_w, is_held or self._is_held
         self.set_externally(RANGE.default_power_limit_w, is_doubtful=is_doubtful)
         self.energy_j = 0.0
+        self.n_reloads += 1
         if is_held:
             self._is_held, self.highest_w = True, highest_w
             self.not_ours_w = self.not_ours_w | not_ours_w
@@ -221,9 +225,7 @@ class Board:
     def _set(self, power_limit_w: float) -> None:
         self._integrate()
         self.requested_power_limit_w = power_limit_w
-        if not self.is_stranded:
-            self.not_ours_w = {power_limit_w}
-            self.highest_w = power_limit_w
+        if not self.is_stranded:  # given back; or planned, and right by chance: what else was right stays so
             self._is_held = False
 
     def _integrate(self) -> None:
@@ -286,7 +288,8 @@ class BoardPort:
         self._check_answer("set_power_limit")
         board.begin_write(power_limit_w)
         try:
-            await self._answer("set_power_limit", WRITE_TIMEOUT_S, board.faults.hang, lambda: self._land(power_limit_w))
+            land = partial(self._land, power_limit_w, board.n_reloads)
+            await self._answer("set_power_limit", WRITE_TIMEOUT_S, board.faults.hang, land)
             self._refuse(power_limit_w)
         except (GpuSuspectError, asyncio.CancelledError):  # the driver still has it
             raise
@@ -296,9 +299,10 @@ class BoardPort:
         board.end_write(power_limit_w)
         self._watch("after", self, power_limit_w)
 
-    def _land(self, power_limit_w: float) -> None:
-        """Carry out a write that has hung, unless its process has died."""
-        self.board.end_write(None if self.is_dead else power_limit_w)
+    def _land(self, power_limit_w: float, n_reloads: int) -> None:
+        """Carry out a write that has hung, unless its process has died, or its driver is gone."""
+        is_gone = self.is_dead or n_reloads != self.board.n_reloads
+        self.board.end_write(None if is_gone else power_limit_w)
 
     def _refuse(self, power_limit_w: float) -> None:
         operation = "set_power_limit"
