@@ -225,7 +225,8 @@ class LoaderPass:
         self.counts = True
         self.chunk = self._recorder.start_pass(times[0])
         self.begin_epoch()
-        self.chunk.marks.extend(times[1:])
+        marks = self.chunk.marks
+        marks.extend(time_ns for time_ns in times[1:] if time_ns >= marks[0])  # passes may have overlapped
 
     def abandon(self) -> None:
         """Count the batch in hand or not, since the training leaves the pass with it."""

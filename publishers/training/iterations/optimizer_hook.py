@@ -12,16 +12,20 @@ Nothing that goes wrong here reaches the training.
 import os
 import sys
 import threading
+import time
 import weakref
+from collections.abc import Callable
 from typing import Any, Final
 
 from publishers.training.coerce import warn_once
-from publishers.training.iterations.recorder import CHUNK, Recorder
+from publishers.training.iterations.recorder import CHUNK, Recorder, nothing
 
 MAX_OPTIMIZERS: Final = 4_096
 """Optimizers whose steps are told apart; further ones are not seen."""
 LOST_AFTER: Final = 256
 """Steps of another optimizer, and none of the one that counts, after which that one has been left."""
+_TWO: Final = 2
+"""Steps of another optimizer after a pause, and none of the one that counts, after which that one is not used there."""
 _CAPTURES_IN: Final = 64
 """Steps of an optimizer, among which the one that is captured in a CUDA graph must be."""
 
@@ -45,59 +49,78 @@ class StepCounter:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.thread_id = threading.get_ident()
-        self._leader: Any = _nothing
-        self._n = 0
+        self._leader: Callable[[], object] = nothing
+        self._n_more = 0  # steps of the one that counts, beyond the iterations that have ended
         self._others: dict[int, _Steps] = {}
+        self._n_refused = 0
 
     def step(self, optimizer: object) -> None:
-        """Take a step, which has just been made. The first lines are the hot path."""
-        if self._leader() is optimizer:
-            self._n += 1
-            recorder = self.recorder
-            if recorder.is_stepping:
-                marks = recorder.chunk.marks
-                marks.append(recorder.clock_ns())
-                if len(marks) > CHUNK:
-                    recorder.rotate(recorder.chunk)
-            else:
-                recorder.add_step("optimizer")
-            if self._n < _CAPTURES_IN:
-                recorder.steps_are_captured |= _is_capturing()
-        else:
+        """Take a step, which has just been made, and which cannot just be marked."""
+        recorder = self.recorder
+        if self._leader() is not optimizer:
             self._step_of_another(optimizer)
+        elif recorder.is_stepping:
+            recorder.mark(recorder.clock_ns())
+        else:
+            self._add_step()
+        n = self._n
+        if n <= _CAPTURES_IN:
+            recorder.steps_are_captured |= _is_capturing()
+        elif recorder.is_stepping and _only is self:
+            _arm(recorder, self._leader)
+
+    @property
+    def _n(self) -> int:
+        """Return how many steps the optimizer that counts has made."""
+        return self.recorder.n_ended + self._n_more
+
+    def _add_step(self, now_ns: int | None = None) -> None:
+        n_before = self._n
+        self.recorder.add_step("optimizer", now_ns)
+        self._n_more += n_before + 1 - self._n
 
     def _step_of_another(self, optimizer: object) -> None:
         steps = self._steps_of(optimizer)
         if steps is None:
             return
+        n, is_stepping = self._n, self.recorder.is_stepping
         steps.n += 1
-        if steps.leader_n != self._n:
-            steps.leader_n, steps.run, steps.first_ns = self._n, 0, self.recorder.clock_ns()
+        if steps.leader_n != n:
+            steps.leader_n, steps.run, steps.first_ns = n, 0, self.recorder.clock_ns()
         steps.run += 1
         is_left = self._leader() is None or steps.run >= LOST_AFTER
-        is_elsewhere = steps.run >= 2 and not self.recorder.is_stepping  # noqa: PLR2004 — a pause, then two steps
-        if not (is_left or is_elsewhere or steps.n > self._n):
+        is_elsewhere = steps.run == _TWO and not is_stepping
+        if not (is_left or is_elsewhere or steps.n > n):
             return
         self._follow(optimizer, steps)
-        if is_elsewhere and not is_left and steps.run == 2:  # noqa: PLR2004 — the first of the two was one, too
-            self.recorder.add_step("optimizer", steps.first_ns)
-        self.recorder.add_step("optimizer")
+        if is_elsewhere and not is_left:  # the first of the two was an iteration, too
+            self._add_step(steps.first_ns)
+        if is_stepping:
+            self.recorder.mark(self.recorder.clock_ns())
+        else:
+            self._add_step()
 
     def _follow(self, optimizer: object, steps: _Steps) -> None:
-        """Let the steps of another optimizer count."""
+        """Let the steps of another optimizer count; its present ones are still to be recorded."""
         before = self._leader()
         if before is not None:
             kept = self._others[id(before)] = _Steps(before)
             kept.n = self._n
         del self._others[id(optimizer)]
-        self._leader, self._n = steps.reference, steps.n
+        self._leader = steps.reference
+        self._n_more = steps.n - 1 - self.recorder.n_ended
+
+    def _forget_dead(self) -> bool:
+        """Return whether there is room for another optimizer, looking for one that is gone now and then."""
+        self._n_refused += 1
+        if self._n_refused % MAX_OPTIMIZERS == 1:
+            self._others = {key: one for key, one in self._others.items() if one.reference() is not None}
+        return len(self._others) < MAX_OPTIMIZERS
 
     def _steps_of(self, optimizer: object) -> _Steps | None:
         steps = self._others.get(id(optimizer))
         if steps is None or steps.reference() is not optimizer:
-            if len(self._others) >= MAX_OPTIMIZERS:
-                self._others = {key: one for key, one in self._others.items() if one.reference() is not None}
-            if len(self._others) >= MAX_OPTIMIZERS:
+            if len(self._others) >= MAX_OPTIMIZERS and not self._forget_dead():
                 return None
             steps = self._others[id(optimizer)] = _Steps(optimizer)
         return steps
@@ -105,6 +128,8 @@ class StepCounter:
 
 _counters: tuple[StepCounter, ...] = ()
 """Of the publishers that are open; that of the one used last is the last."""
+_only: StepCounter | None = None
+"""The counter, if there is one alone."""
 _hooked: list[object] = []
 """PyTorch's module that calls the hook."""
 _MAX_COUNTERS: Final = 64
@@ -112,17 +137,23 @@ _MAX_COUNTERS: Final = 64
 
 def count_steps(recorder: Recorder) -> None:
     """Count the steps of this thread's optimizers for a recorder from now on, if PyTorch is there; never raises."""
-    global _counters  # noqa: PLW0603 — replaced as a whole, since other threads go through it
     if recorder.is_closed or not _is_hooked():
         return
     recorder.await_steps()
     present = _counters
-    if present and present[-1].recorder is recorder:
-        return
     own = next((one for one in present if one.recorder is recorder), None) or StepCounter(recorder)
     own.thread_id = threading.get_ident()
+    if present and present[-1] is own:
+        return
     others = [one for one in present if one is not own and not one.recorder.is_closed]
-    _counters = (*others[1 - _MAX_COUNTERS :], own)
+    _set_counters(*others[1 - _MAX_COUNTERS :], own)
+
+
+def _set_counters(*counters: StepCounter) -> None:
+    global _counters, _only  # noqa: PLW0603 — each replaced as a whole, since other threads look at them
+    _disarm()
+    _only = counters[0] if len(counters) == 1 else None
+    _counters = counters
 
 
 def gradients_are_off() -> bool:
@@ -134,20 +165,49 @@ def gradients_are_off() -> bool:
         return False
 
 
-def _on_step(optimizer: object, _args: object, _kwargs: object) -> None:
-    """Count a step: what PyTorch calls after each, in the thread that made it."""
-    try:
-        counters = _counters
-        if len(counters) == 1:
-            counters[0].step(optimizer)
-        elif counters:
-            _counter_here(counters).step(optimizer)
-    except Exception as error:  # noqa: BLE001 — it would go through the optimizer into the training
-        warn_once(f"steps of optimizers are not counted as they are: {type(error).__name__}: {error}")
+def _make_hook() -> tuple[Callable[..., None], Callable[[Recorder, Callable[[], object]], None], Callable[[], None]]:
+    """Return what PyTorch calls after each step, and how it is armed and disarmed.
+
+    Armed, it marks the steps of one optimizer on its own. Variables of an enclosing function are the cheapest to read.
+    """
+    leader: Callable[[], object] = nothing
+    marks: list[int] = []
+    append, clock_ns = marks.append, time.monotonic_ns
+    rotate: Callable[[], None] = nothing
+
+    def on_step(optimizer: object, _args: object, _kwargs: object) -> None:
+        """Count a step, in the thread that has made it. The first lines are the hot path."""
+        try:
+            if leader() is optimizer:
+                append(clock_ns())
+                if len(marks) > CHUNK:
+                    rotate()
+            elif _counters:
+                _counter_here(_counters).step(optimizer)
+        except Exception as error:  # noqa: BLE001 — it would go through the optimizer into the training
+            warn_once(f"steps of optimizers are not counted as they are: {type(error).__name__}: {error}")
+
+    def arm(recorder: Recorder, reference: Callable[[], object]) -> None:
+        nonlocal leader, marks, append, clock_ns, rotate
+        marks, clock_ns = recorder.chunk.marks, recorder.clock_ns
+        append, rotate = marks.append, recorder.rotate_present  # which disarms: the next step arms again
+        recorder.disarm = disarm
+        leader = reference
+
+    def disarm() -> None:
+        nonlocal leader
+        leader = nothing
+
+    return on_step, arm, disarm
+
+
+_on_step, _arm, _disarm = _make_hook()
 
 
 def _counter_here(counters: tuple[StepCounter, ...]) -> StepCounter:
     """Return that of the publisher used last in this thread; in one that has used none, of the one used last at all."""
+    if len(counters) == 1:
+        return counters[0]
     thread_id = threading.get_ident()
     live = [one for one in counters if not one.recorder.is_closed] or counters[-1:]
     return next((one for one in reversed(live) if one.thread_id == thread_id), live[-1])
@@ -176,13 +236,5 @@ def _is_capturing() -> bool:
         return False
 
 
-def _nothing() -> None:
-    """Stand for an optimizer that is not there."""
-
-
-def _reset_in_child() -> None:
-    global _counters  # noqa: PLW0603 — nothing is published in a forked child
-    _counters = ()
-
-
-os.register_at_fork(after_in_child=_reset_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_set_counters)  # nothing is published in a forked child

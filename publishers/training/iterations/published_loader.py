@@ -207,7 +207,7 @@ def _subclass(known: LoaderClass) -> type:
         "__slots__": (),
     }
     if hasattr(base, "__next__"):
-        namespace["__next__"] = known.next
+        namespace["__next__"] = lambda self: known.next(self)  # noqa: PLW0108 — a function, to be bound
     derived = type(base)(base.__name__, (base,), namespace)
     is_plain = derived.__dict__["__iter__"] is __iter__  # else the class has wrapped it, to set attributes on the pass
     return cast("type", derived)

@@ -32,6 +32,11 @@ class _PassTimes:
             len(self.logs) == 1 and self.logs[0].is_sealed and self._position >= len(self.logs[0].times)
         )
 
+    def is_telling(self, time_ns: int, *, is_receipt: bool) -> bool:
+        """Return whether it was gone through at a time, so that what was not asked for is known, too."""
+        log = self.logs[0] if self.logs else None
+        return log is not None and log.is_receipt == is_receipt and log.times[0] <= time_ns
+
     def first_within(self, begin_ns: int, end_ns: int, *, is_receipt: bool) -> tuple[int | None, int]:
         """Return the first time from `begin_ns` on, before `end_ns`, or None, and how many there are; they are read."""
         first, n_times = None, 0
@@ -77,15 +82,16 @@ class RequestTimes:
         """Add to iterations when their first batches were asked for (or, counted by the loader, were there)."""
         self._take_logs()
         is_receipt = segment.counted_by == "loader"
+        is_known = any(one.is_telling(segment.begin_ns, is_receipt=is_receipt) for one in self._passes.values())
         times: list[int] = []
-        n_found, begin_ns = 0, segment.begin_ns
+        begin_ns = segment.begin_ns
         for end_ns in segment.ends_ns:
             time_ns = self._first(begin_ns, end_ns, is_receipt=is_receipt)
-            n_found += time_ns is not None
+            is_known = is_known or time_ns is not None
             times.append(begin_ns if time_ns is None else time_ns)  # one that asked for nothing did not wait, either
             begin_ns = end_ns
         self._passes = {owner: one for owner, one in self._passes.items() if not one.is_read}
-        if not n_found or segment.begin_ns < self._known_from_ns:
+        if not is_known or segment.begin_ns < self._known_from_ns:
             return
         if is_receipt:
             segment.received_ns = times
