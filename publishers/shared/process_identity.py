@@ -7,7 +7,6 @@ publishing thread bears the mark of a run says itself that it belongs to that ru
 
 import contextlib
 import getpass
-import hashlib
 import os
 from base64 import urlsafe_b64encode
 from pathlib import Path
@@ -41,6 +40,8 @@ def read_pid_namespace() -> int | None:
 
 def run_mark(run: RunKey) -> str:
     """Return the mark of a run: 78 bits of a digest of its names."""
+    import hashlib  # noqa: PLC0415 — loads OpenSSL; where a run publishes, its MQTT client has done so
+
     digest = hashlib.sha256("\0".join(run).encode()).digest()
     return (PREFIX + urlsafe_b64encode(digest).decode())[:LENGTH]
 

@@ -6,7 +6,7 @@ references.
 
 import logging
 import math
-import secrets
+import os
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -89,7 +89,7 @@ class BatchSizeQuery:
         self._batch_sizes = options.batch_sizes
         self._default = options.default or options.batch_sizes[0]
         self._run = ""
-        self._token = secrets.token_hex(8)
+        self._token = os.urandom(8).hex()
         self.n_requests = 0
         self._correlations: deque[str] = deque(maxlen=_MAX_CORRELATIONS)
         self._connection: int | None = None

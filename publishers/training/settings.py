@@ -17,7 +17,6 @@ import contextlib
 import math
 import os
 import re
-import secrets
 import socket
 import sys
 import time
@@ -175,7 +174,7 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
     settings = Settings(
         user=broker.username or read_login_name(),
         job=reader.name(options.get("job"), "job", "GRIDCHASE_JOB"),
-        run=run or secrets.token_hex(6),
+        run=run or os.urandom(6).hex(),
         run_is_random=run is None,
         rank=rank,
         world_size=world_size,

@@ -89,12 +89,13 @@ def test_another_package_called_controller_is_told_and_not_run(module: str, tmp_
     assert "pip install 'gridchase[controller]'" in result.stderr
 
 
-def test_the_training_side_imports_the_base_install_alone() -> None:
-    heavy = ("asyncio", "html", "numpy", "aiohttp", "aiomqtt", "amqtt", "pynvml", "rich", "controller", "policies")
+def test_importing_the_training_side_imports_neither_the_controller_nor_what_publishing_needs() -> None:
+    controller = ("asyncio", "html", "numpy", "aiohttp", "aiomqtt", "amqtt", "pynvml", "rich", "controller", "policies")
+    publishing = ("paho", "ssl", "_hashlib", "email", "http.client", "urllib.request", "tempfile")
     script = f"""
 import sys
 from gridchase import publish_iterations
-print([name for name in {heavy!r} if name in sys.modules])
+print([name for name in {(*controller, *publishing)!r} if name in sys.modules])
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout == "[]\n"

@@ -10,7 +10,6 @@
 A variable may have been inherited: from a batch script, a shell in an allocation, a process that was launched itself.
 """
 
-import hashlib
 import os
 import re
 import sys
@@ -130,4 +129,6 @@ def _is_on_one_node(environ: Mapping[str, str]) -> bool:
 
 
 def _digest(*parts: str) -> str:
+    import hashlib  # noqa: PLC0415 — loads OpenSSL; where a run publishes, its MQTT client has done so
+
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_DIGITS]

@@ -21,7 +21,6 @@ One process may train several times: its first run has the id that is found, its
 
 import logging
 import os
-import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -75,7 +74,7 @@ class RunSearch:
         self._clock_s = clock_s
         self._due_s: float | None = None
         self._n_tries = 0
-        self._random = secrets.token_hex(_TOKEN_BYTES)
+        self._random = os.urandom(_TOKEN_BYTES).hex()
         self._is_child = is_child()
 
     def find(self, *, is_due: bool, is_last: bool = False) -> Settings | None:
@@ -198,7 +197,7 @@ def n_ranks(environ: Mapping[str, str] = os.environ) -> int:
 
 def _agree(store: Store, key: str) -> str | None:
     """Return the id that the first rank has proposed."""
-    run = store.compare_set(key, "", secrets.token_hex(_TOKEN_BYTES)).decode()
+    run = store.compare_set(key, "", os.urandom(_TOKEN_BYTES).hex()).decode()
     return run if is_name(run) else None
 
 
