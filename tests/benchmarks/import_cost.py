@@ -33,7 +33,8 @@ print(*(after - before for after, before in zip(used(), start, strict=True)))
 START: Final = "from gridchase import publish_iterations; publish_iterations([], job='j', broker='mqtt://127.0.0.1:9')"
 INTRODUCTION: Final = f"""\
 CPU time and resident memory over a bare interpreter; medians (minimum to maximum) of {N_TURNS} processes each, in
-turns. paho is imported when the first publisher starts, by the training's thread: while the publisher's own thread imports a
+turns. paho is imported when the first publisher starts, by the training's thread: while the publisher's own thread imports
+a
 module, a data loader may fork, and its child could then never import that module."""
 STATEMENTS: Final = {
     "`import gridchase`": "import gridchase",
