@@ -32,10 +32,9 @@ print(*(after - before for after, before in zip(used(), start, strict=True)))
 """
 START: Final = "from gridchase import publish_iterations; publish_iterations([], job='j', broker='mqtt://127.0.0.1:9')"
 INTRODUCTION: Final = f"""\
-CPU time and resident memory over a bare interpreter; medians (minimum to maximum) of {N_TURNS} processes each, in
-turns. paho is imported when the first publisher starts, by the training's thread: while the publisher's own thread imports
-a
-module, a data loader may fork, and its child could then never import that module."""
+CPU time and resident memory over a bare interpreter; medians (minimum to maximum) of {N_TURNS} processes, in turns.
+paho is imported when the first publisher starts, by the training's thread: a child that a data loader forks while
+another thread imports a module could never import it."""
 STATEMENTS: Final = {
     "`import gridchase`": "import gridchase",
     "`from gridchase import publish_iterations`": "from gridchase import publish_iterations",
