@@ -420,8 +420,8 @@ def publish_iterations(
             broker: `mqtt://host:port` or `mqtts://…`; else `GRIDCHASE_BROKER`, else this machine.
             rank: this process among the `world_size`; else that in its process group, else the launcher's, else 0.
             world_size: how many processes train together; else as `rank`, else 1.
-            gpus: the GPUs of this process, by UUID or NVML's index; else those of `CUDA_VISIBLE_DEVICES`; else those on
-                which the driver shows the controller that this process computes.
+            gpus: the GPUs of this process, by UUID, NVML's index or device of CUDA (`cuda:0`); else those of
+                `CUDA_VISIBLE_DEVICES`; else those on which the driver shows the controller that this process computes.
             batch_size: samples an iteration; else the iterable's own `batch_size`.
             username: our user name at the broker; else that in its URL. The job is this user's; without one, of the
                 login name.

@@ -6,6 +6,7 @@ that would release it.
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +23,7 @@ class Watch:
 
 sys.meta_path.insert(0, Watch())
 from gridchase import Publisher
-with Publisher(job="j", broker=sys.argv[1], flush_s=0.01, ca_file=sys.argv[2]) as publisher:
+with Publisher(job="j", broker=sys.argv[1], flush_s=0.01, emissions_file=sys.argv[2]) as publisher:
     for _ in range(100):
         publisher.iteration()
         time.sleep(0.01)
@@ -53,8 +54,8 @@ def run(script: str, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("url", ["mqtt://localhost:{port}", "mqtts://localhost:{port}", "mqtt://no.such.host.invalid"])
-def test_the_publishers_thread_imports_nothing(url: str, broker: Mosquitto) -> None:
-    assert run(ANOTHER_THREAD_IMPORTS, url.format(port=broker.port), "") == ""
+def test_the_publishers_thread_imports_nothing(url: str, broker: Mosquitto, tmp_path: Path) -> None:
+    assert run(ANOTHER_THREAD_IMPORTS, url.format(port=broker.port), str(tmp_path)) == ""
 
 
 def test_children_that_are_forked_at_once_can_import_what_the_publisher_uses(broker: Mosquitto) -> None:
