@@ -1,12 +1,14 @@
-# Every target sets up .venv by itself and reuses it while pyproject.toml is unchanged.
+# Every target sets up its environment by itself and reuses it while pyproject.toml is unchanged.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+FRAMEWORKS := .venv-frameworks/bin
+FRAMEWORKS_STAMP := .venv-frameworks/.installed
 
 # The live tests start hundreds of processes: without bytecode each would compile the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test campaign sbom hostile check format dist clean
+.PHONY: demo test test-frameworks frameworks-matrix campaign sbom hostile check format dist clean
 
 demo: $(STAMP)
 	$(BIN)/gridchase demo
@@ -15,6 +17,14 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -m 'not live' -n auto --dist worksteal
 	$(BIN)/python -m pytest -m live -n 4 --dist worksteal
+
+# The real frameworks, in an environment of their own: torch as the configured index offers it, with all that it brings.
+test-frameworks: $(FRAMEWORKS_STAMP)
+	$(FRAMEWORKS)/python -m pytest tests/frameworks -n 2 --dist worksteal
+
+# Every framework, launcher and kind of training beside its own count; makes the table in docs/frameworks-matrix.md.
+frameworks-matrix: $(FRAMEWORKS_STAMP)
+	$(FRAMEWORKS)/python -m tests.frameworks.matrix --write
 
 # 10,000 random schedules of faults on virtual time and 500 with real processes; makes the tables in docs/faults.md.
 campaign: $(STAMP)
@@ -61,5 +71,10 @@ dist: $(STAMP)
 	$(BIN)/python -m build --wheel --outdir dist controller
 	$(BIN)/twine check --strict dist/*
 
+$(FRAMEWORKS_STAMP): pyproject.toml
+	$(PYTHON) -m venv .venv-frameworks
+	$(FRAMEWORKS)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[frameworks]'
+	touch $@
+
 clean:
-	rm -rf .venv build dist controller/build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-frameworks build dist controller/build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -41,10 +41,17 @@ class AccelerateTracker(GeneralTracker):  # type: ignore[misc]  # it is not inst
         self.tracker = Publisher.shared(**options)
 
     @harmless
+    def log(self, values: object, step: int | None = None, **_: object) -> None:  # noqa: ARG002 — the others log these
+        """Log the live values to W&B, MLflow or Comet, where the training logs to them."""
+        if self.tracker is not None:
+            self.tracker.log_live()
+
+    @harmless
     def finish(self) -> None:
         """End the run."""
         if self.tracker is not None:
             self.tracker.close()
+            self.tracker.log_live()
 
     def __reduce__(self) -> tuple[object, tuple[type["AccelerateTracker"]]]:
         """Copy and pickle a tracker that publishes nothing."""

@@ -28,13 +28,18 @@ class Fit:
 
     Args:
         options: who publishes, and where to: as for `publish_iterations`.
+
+    Attributes:
+        end_step: ends an iteration, and begins the next; the publisher's own method, since each call counts.
+        is_in_step: whether an iteration has begun, so that `begin_step` has nothing to do.
     """
 
     def __init__(self, options: PublisherOptions) -> None:
         self._options: Final = options
         self._publisher: Publisher | None = None
         self._owner: object = None
-        self._is_in_step = False
+        self.end_step: Callable[[], None] = _nothing
+        self.is_in_step = True
 
     @property
     def is_open(self) -> bool:
@@ -78,7 +83,8 @@ class Fit:
         publisher.recorder.resume_at(first_epoch)
         if total_iterations is not None and 1 <= total_iterations < math.inf:
             publisher.progress.set_total(int(total_iterations))
-        self._publisher, self._owner, self._is_in_step = publisher, owner, False
+        self._publisher, self._owner = publisher, owner
+        self.end_step, self.is_in_step = publisher.iteration, False
         _open_fits[threading.current_thread()] = self
 
     def begin_epoch(self, n_left: int | None, n_steps: int | None) -> None:
@@ -89,14 +95,9 @@ class Fit:
 
     def begin_step(self) -> None:
         """Begin an iteration, unless the end of the last one has begun it."""
-        if not self._is_in_step and self._publisher is not None:
-            self._is_in_step = True
+        if not self.is_in_step and self._publisher is not None:
+            self.is_in_step = True
             self._publisher.begin()
-
-    def end_step(self) -> None:
-        """End an iteration, and begin the next."""
-        if self._publisher is not None:
-            self._publisher.iteration()
 
     def end_steps(self, n: int) -> None:
         """End `n` iterations that were executed as one: each took the same time."""
@@ -112,19 +113,27 @@ class Fit:
 
     def pause(self) -> None:
         """Say that what follows the last step (validation, a checkpoint) is no iteration, until `begin_step`."""
-        if self._is_in_step and self._publisher is not None:
-            self._is_in_step = False
+        if self.is_in_step and self._publisher is not None:
+            self.is_in_step = False
             self._publisher.pause()
 
     def end_epoch(self) -> None:
         """End the epoch; what follows, until `begin_step`, is no iteration."""
         if self._publisher is not None:
-            self._is_in_step = False
+            self.is_in_step = False
             self._publisher.epoch()
 
-    def end(self) -> None:
-        """End the fit: the run is finished. Waits for that to arrive, 2 s at most."""
+    def log_live(self, *trackers: object) -> None:
+        """Log the live values to the experiment trackers in use, and to these, every 10 s at most."""
+        if self._publisher is not None:
+            self._publisher.log_live(*trackers)
+
+    def end(self, *trackers: object) -> None:
+        """End the fit: the run is finished. Waits for that to arrive, 2 s at most; logs its last values as above."""
+        publisher = self._publisher
         self._leave(None)
+        if publisher is not None:
+            publisher.log_live(*trackers)
 
     def fail(self, error: BaseException) -> None:
         """End the fit with the exception that has broken it off."""
@@ -132,6 +141,7 @@ class Fit:
 
     def _leave(self, error: BaseException | None) -> None:
         publisher, self._publisher, self._owner = self._publisher, None, None
+        self.end_step, self.is_in_step = _nothing, True
         if _open_fits.get(threading.current_thread()) is self:
             del _open_fits[threading.current_thread()]
         if publisher is not None:
@@ -140,6 +150,10 @@ class Fit:
     def __reduce__(self) -> tuple[type[Self], tuple[PublisherOptions]]:
         """Copy and pickle the options alone."""
         return type(self), (self._options,)
+
+
+def _nothing() -> None:
+    """End no iteration: there is no fit."""
 
 
 def harmless(method: Callable[P, None]) -> Callable[P, None]:

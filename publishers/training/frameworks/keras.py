@@ -17,6 +17,8 @@ try:
 except ImportError:  # for whoever only reads or checks this package
     Callback = object
 
+_ASYNC_BACKENDS: Final = ("jax", "tensorflow")
+
 
 class KerasCallback(Callback):  # type: ignore[misc]  # it is not installed where types are checked
     """Publishes the steps of each `fit()`, with their total, epochs, validations and end.
@@ -39,12 +41,13 @@ class KerasCallback(Callback):  # type: ignore[misc]  # it is not installed wher
         self._is_first_epoch = False
         self._n_steps: int | None = None
         self._n_ended = self._n_begun_calls = self._n_ended_calls = 0
-        self._is_pause_due = False
+        self._is_async = self._is_pause_due = False
 
     @harmless
     def on_train_begin(self, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
         """Expect the first epoch, whose number says where a training is resumed."""
         self._is_first_epoch = True
+        self._is_async = backend() in _ASYNC_BACKENDS
 
     @harmless
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
@@ -61,33 +64,42 @@ class KerasCallback(Callback):  # type: ignore[misc]  # it is not installed wher
 
     def on_train_batch_begin(self, batch: int, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
         """Begin an iteration after a pause: Keras is about to fetch its batch."""
-        try:
+        if self._is_async:
             self._n_begun_calls += 1
-            self._fit.begin_step()
-        except Exception as error:  # noqa: BLE001 — training goes on whatever it is
-            warn_fault("on_train_batch_begin", error)
+        if not self._fit.is_in_step:
+            self._begin_step()
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
-        """End the iterations up to this one: the last steps executed at once may have numbers that do not exist."""
+        """End the iterations up to this one."""
         try:
-            n_ended = batch + 1 if self._n_steps is None or batch < self._n_steps else self._n_steps
-            with self._lock:
-                if n_ended == self._n_ended + 1:
-                    self._fit.end_step()
-                elif n_ended > self._n_ended:
-                    self._fit.end_steps(n_ended - self._n_ended)
-                self._n_ended = max(self._n_ended, n_ended)
-                self._n_ended_calls += 1
-                if self._is_pause_due and self._n_ended_calls == self._n_begun_calls:
-                    self._fit.pause()
+            if self._is_async or batch != self._n_ended:
+                self._end_steps(batch)
+            else:
+                self._n_ended += 1
+                self._fit.end_step()
         except Exception as error:  # noqa: BLE001 — training goes on whatever it is
             warn_fault("on_train_batch_end", error)
+
+    def _end_steps(self, batch: int) -> None:
+        """End the iterations up to this one; of steps executed at once the last numbers may be of none."""
+        n_ended = batch + 1 if self._n_steps is None or batch < self._n_steps else self._n_steps
+        with self._lock:
+            self._n_ended_calls += 1
+            if n_ended > self._n_ended:
+                self._fit.end_steps(n_ended - self._n_ended)
+                self._n_ended = n_ended
+            if self._is_pause_due and self._n_ended_calls == self._n_begun_calls:
+                self._fit.pause()
+
+    @harmless
+    def _begin_step(self) -> None:
+        self._fit.begin_step()
 
     @harmless
     def on_test_begin(self, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
         """Leave out a validation, once the steps before it have ended."""
         with self._lock:
-            self._is_pause_due = self._n_ended_calls != self._n_begun_calls
+            self._is_pause_due = self._is_async and self._n_ended_calls != self._n_begun_calls
             if not self._is_pause_due:
                 self._fit.pause()
 
@@ -95,6 +107,7 @@ class KerasCallback(Callback):  # type: ignore[misc]  # it is not installed wher
     def on_epoch_end(self, epoch: int, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
         """End the epoch; its last steps have ended, too."""
         self._fit.end_epoch()
+        self._fit.log_live()
 
     @harmless
     def on_train_end(self, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature

@@ -12,6 +12,7 @@ import functools
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, Final, Unpack
 
 from publishers.training.frameworks.fit import Fit, harmless, warn_fault
@@ -20,7 +21,12 @@ from publishers.training.settings import PublisherOptions
 
 Trainer = Any
 """A trainer of either package; neither is needed to import this module."""
+_PASSED: Final = ("TensorBoardLogger", "AimLogger")
 _PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")
+
+
+_NO_STEPS: Final = SimpleNamespace(completed=0)
+"""The counter before a fit: the sanity check validates, too."""
 
 
 class FitHooks:
@@ -36,14 +42,16 @@ class FitHooks:
     def __init__(self, **options: Unpack[PublisherOptions]) -> None:
         self._options: Final = options
         self._fit: Final = Fit(options)
-        self._read_n_steps: Callable[[], int] = int
+        self._counter: Any = _NO_STEPS
         self._n_steps = 0
+        self._log_every_n_steps = 1
 
     @harmless
     def on_train_start(self, trainer: Trainer, *_: object) -> None:
         """Begin a run; of a resumed training with what is left of it. The sanity check is over."""
-        self._read_n_steps = _step_reader(trainer)
-        self._n_steps = self._read_n_steps()
+        self._counter = _step_counter(trainer)
+        self._n_steps = self._counter.completed
+        self._log_every_n_steps = max(1, trainer.log_every_n_steps)
         batch_size = batch_size_of(trainer.train_dataloader)
         self._fit.begin(
             trainer,
@@ -52,48 +60,65 @@ class FitHooks:
             first_epoch=trainer.current_epoch,
         )
 
-    def on_train_batch_start(self, *_: object) -> None:
+    def on_train_batch_start(  # its arguments as the framework has them: that is cheaper than `*_`
+        self,
+        trainer: Trainer,  # noqa: ARG002
+        pl_module: object,  # noqa: ARG002
+        batch: object,  # noqa: ARG002
+        batch_idx: int,  # noqa: ARG002
+    ) -> None:
         """Begin an iteration after a pause: its first batch is there."""
-        try:
-            self._fit.begin_step()
-        except Exception as error:  # noqa: BLE001 — training goes on whatever it is
-            warn_fault("on_train_batch_start", error)
+        if not self._fit.is_in_step:
+            self._begin_step()
 
-    def on_train_batch_end(self, *_: object) -> None:
+    def on_train_batch_end(  # its arguments as the framework has them: that is cheaper than `*_`
+        self,
+        trainer: Trainer,
+        pl_module: object,  # noqa: ARG002
+        outputs: object,  # noqa: ARG002
+        batch: object,  # noqa: ARG002
+        batch_idx: int,  # noqa: ARG002
+    ) -> None:
         """End an iteration where the batch ended with an optimizer step: gradients may be accumulated."""
         try:
-            self._end_step()
+            n_steps = self._counter.completed
+            if n_steps != self._n_steps:
+                self._n_steps = n_steps
+                self._fit.end_step()
+                if n_steps % self._log_every_n_steps == 0:
+                    self._fit.log_live(*_writers(trainer))
         except Exception as error:  # noqa: BLE001 — training goes on whatever it is
             warn_fault("on_train_batch_end", error)
 
     @harmless
-    def on_validation_start(self, *_: object) -> None:
+    def on_validation_start(self, trainer: Trainer, *_: object) -> None:
         """Leave out a validation."""
-        self._end_step()
+        self._end_step(trainer)
         self._fit.pause()
 
     @harmless
-    def on_save_checkpoint(self, *_: object) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, *_: object) -> None:
         """Leave out a checkpoint; another callback may write it before we hear that the batch has ended."""
-        self._end_step()
+        self._end_step(trainer)
         self._fit.pause()
 
     @harmless
-    def on_train_epoch_end(self, *_: object) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, *_: object) -> None:
         """End the epoch."""
-        self._end_step()
+        self._end_step(trainer)
         self._fit.end_epoch()
 
-    def _end_step(self) -> None:
-        n_steps = self._read_n_steps()
-        if n_steps != self._n_steps:
-            self._n_steps = n_steps
-            self._fit.end_step()
+    @harmless
+    def _begin_step(self) -> None:
+        self._fit.begin_step()
+
+    def _end_step(self, trainer: Trainer) -> None:
+        self.on_train_batch_end(trainer, None, None, None, 0)
 
     @harmless
-    def on_train_end(self, *_: object) -> None:
+    def on_train_end(self, trainer: Trainer, *_: object) -> None:
         """End the run."""
-        self._fit.end()
+        self._fit.end(*_writers(trainer))
 
     @harmless
     def on_exception(
@@ -144,19 +169,34 @@ def _new_callback(package: str | None, options: PublisherOptions) -> FitHooks:
     return (callback_class(package) if package else LightningCallback)(**options)
 
 
-def _step_reader(trainer: Trainer) -> Callable[[], int]:
-    """Return what tells how many steps the optimizers have made: `global_step` costs more than all the rest."""
+def _writers(trainer: Trainer) -> list[object]:
+    """Return the loggers that live values are passed to; the runs of other libraries are found."""
+    return [logger for logger in trainer.loggers if type(logger).__name__ in _PASSED]
+
+
+class _GlobalStep:
+    """Counts steps as any trainer does."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    @property
+    def completed(self) -> int:
+        """Return how many steps the optimizers have made."""
+        return int(self._trainer.global_step)
+
+
+def _step_counter(trainer: Trainer) -> Any:  # noqa: ANN401 — the loop's own counter
+    """Return what `global_step` reads `completed` of: the way there costs more than all the rest."""
     loop = trainer.fit_loop.epoch_loop
     try:
-        automatic = trainer.lightning_module.automatic_optimization
-        counts = (
-            loop.automatic_optimization.optim_progress.optimizer.step.total
-            if automatic
-            else loop.manual_optimization.optim_step_progress.total
-        )
-        return functools.partial(getattr, counts, "completed")
+        if trainer.lightning_module.automatic_optimization:
+            counter = loop.automatic_optimization.optim_progress.optimizer.step.total
+        else:
+            counter = loop.manual_optimization.optim_step_progress.total
+        return counter if isinstance(counter.completed, int) else _GlobalStep(trainer)
     except AttributeError:  # another version
-        return lambda: int(trainer.global_step)
+        return _GlobalStep(trainer)
 
 
 def _n_steps_left(trainer: Trainer) -> float | None:

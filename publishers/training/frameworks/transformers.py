@@ -49,30 +49,34 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc]  # it is not 
 
     def on_step_begin(self, *_: object, **__: object) -> None:
         """Begin an iteration after a pause: its first batch is there."""
-        try:
-            self._fit.begin_step()
-        except Exception as error:  # noqa: BLE001 — training goes on whatever it is
-            warn_fault("on_step_begin", error)
+        if not self._fit.is_in_step:
+            self._begin_step()
 
-    def on_step_end(
-        self,
-        args: "TrainingArguments",  # noqa: ARG002 — the framework's signature
-        state: "TrainerState",  # noqa: ARG002 — the framework's signature
-        control: "TrainerControl",
-        **_: object,
-    ) -> None:
-        """End an iteration: an optimizer step. Evaluation and checkpoint, if they are due, follow."""
+    def on_step_end(self, *_: object, **__: object) -> None:
+        """End an iteration: an optimizer step."""
         try:
             self._fit.end_step()
-            if control.should_evaluate or control.should_save:
-                self._fit.pause()
         except Exception as error:  # noqa: BLE001 — training goes on whatever it is
             warn_fault("on_step_end", error)
 
     @harmless
     def on_prediction_step(self, *_: object, **__: object) -> None:
-        """Leave out an evaluation that another callback has begun."""
+        """Leave out an evaluation, from its first batch on."""
         self._fit.pause()
+
+    @harmless
+    def on_log(self, *_: object, **__: object) -> None:
+        """Log the live values to W&B, MLflow or Comet, where the training does."""
+        self._fit.log_live()
+
+    @harmless
+    def on_save(self, *_: object, **__: object) -> None:
+        """Leave out a checkpoint, which has just been written."""
+        self._fit.pause()
+
+    @harmless
+    def _begin_step(self) -> None:
+        self._fit.begin_step()
 
     @harmless
     def on_epoch_end(self, *_: object, **__: object) -> None:
