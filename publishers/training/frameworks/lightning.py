@@ -21,7 +21,7 @@ from publishers.training.settings import PublisherOptions
 
 Trainer = Any
 """A trainer of either package; neither is needed to import this module."""
-_PASSED: Final = ("TensorBoardLogger", "AimLogger")
+_PASSED: Final = ("TensorBoardLogger", "AimLogger", "MLFlowLogger")
 _PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")
 
 

@@ -19,11 +19,12 @@ class Bus:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.connections: list[FakeConnection] = []
         self.is_heard = True
+        self.kind: type[MeasuredConnection] = MeasuredConnection
         self.records = (final(iterations=0, baseline_energy_j=None, reason="waiting_for_ranks", time_s=4e9),)
         monkeypatch.setattr("publishers.training.worker._connect_by_paho", lambda: self._connect)
 
     def _connect(self, *arguments: Any) -> FakeConnection:  # noqa: ANN401 — as FakeConnection.connect
-        connection = MeasuredConnection(*self.records, heard=self.is_heard)
+        connection = self.kind(*self.records, heard=self.is_heard)
         self.connections.append(connection)
         return connection.connect(*arguments)
 
