@@ -152,9 +152,10 @@ class EnergyConfig(Section, frozen=True, kw_only=True):
 
 
 class JobConfig(Section, frozen=True, kw_only=True):
-    """When a silent job loses its hold."""
+    """When a job that is silent, or does not iterate any more, loses its hold."""
 
     lease_s: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
+    idle_s: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
 
 
 class HttpConfig(Section, frozen=True, kw_only=True):

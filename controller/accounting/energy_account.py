@@ -341,6 +341,7 @@ class EnergyAccount:
         self._resumed: AccountSnapshot | None = None
         """Of a former controller, until it is known what the GPUs have used since."""
         self._resumed_ns = 0
+        self._suspended: AccountSnapshot | None = None
         self._accounted_j: dict[EnergyMeter, float] = {}
         """How far each meter's energy is in the totals [J]."""
 
@@ -352,6 +353,18 @@ class EnergyAccount:
         if kind not in {None, self._signal.kind}:
             self._unit = None
             self.totals.forget_signal()
+
+    def suspend(self, meters: Mapping[str, EnergyMeter]) -> None:
+        """Add nothing from now on: the run does not iterate, and what its GPUs use may not be its own."""
+        if self._suspended is None and not self.is_resuming:
+            self._suspended = self.snapshot(meters)
+
+    def go_on(self) -> None:
+        """Go on after a suspension: the run iterates again, so that all of it was a pause."""
+        snapshot, self._suspended = self._suspended, None
+        if snapshot is not None:
+            self.resume(snapshot)
+            self._accounted_j.clear()  # the GPUs' own counters tell what they have used meanwhile
 
     @property
     def is_resuming(self) -> bool:
@@ -373,6 +386,8 @@ class EnergyAccount:
 
     def snapshot(self, meters: Mapping[str, EnergyMeter]) -> AccountSnapshot | None:
         """Return the account as it stands, with the counters of the run's GPUs, by UUID; None where it is empty."""
+        if self._suspended is not None:
+            return self._suspended
         if self._until_ns is None or self._resumed is not None:
             return self._resumed
         return AccountSnapshot(
@@ -401,6 +416,8 @@ class EnergyAccount:
             to_the_end: wait for nothing more: the run has ended.
         """
         now_ns = self._clock.monotonic_ns()
+        if self._suspended is not None and not to_the_end:
+            return
         if self._resumed and not to_the_end and self._is_waiting(self._resumed, now_ns, meters):
             return
         patience_ns = int(min(HOLD_BACK_S, HOLD_BACK_TICKS * tick_s) * NS_PER_S)

@@ -2,7 +2,7 @@
 
 It does not depend on NVML. The router calls it with each message, and it acts on iterations at once; periodic work
 (leases, plans that are due, reports) happens in `run`, once a tick. It ends when its ranks have ended, or when no
-message has arrived for the lease.
+message has arrived for the lease. While it does not iterate, though it lives, it holds no limit (`idleness.py`).
 
 Where a run has ranks on several nodes, the controller of the node of rank 0 leads and the others follow.
 """
@@ -26,6 +26,7 @@ from controller.control.run_leader import RunLeader
 from controller.control.straggler_slack import StragglerSlack
 from controller.ports import Blocked, Bus, EnergyMeter, Hold, PowerLimiter, SignalSource, Target
 from controller.runs.checkpoint import RunCheckpoints
+from controller.runs.idleness import Idleness
 from policies.profiling.relation import ignores_limits
 from publishers.messages.reports import RunPlan
 from publishers.messages.topics import Topics
@@ -121,6 +122,7 @@ class TrainingRun:
         shares_slack = config.plan.rules_of(identity.job).share_slack
         self._slack = StragglerSlack(self.gpus, settle_s=config.profiler.settle_s) if shares_slack else None
         self._observed = ObservedPlan() if config.plan.observe else None
+        self._idleness = Idleness(idle_s=config.job.idle_s)
         self._tick_s, self._stepped_s = math.inf, 0.0
         self._limit_reason: Blocked | None = None
         """Why its GPUs have their limits, or why they are left alone, as long as it runs."""
@@ -276,6 +278,7 @@ class TrainingRun:
         if not self.gpus.uuids:  # there is nothing to account for
             self.ranks.forget_before(known_ns[1])
             return
+        self._suspend_while_idle()
         intervals = self._account.advance(
             known_ns, logs=self.ranks.logs, meters=self.gpus.meters, tick_s=self._tick_s, to_the_end=to_the_end
         )
@@ -292,6 +295,13 @@ class TrainingRun:
                     self._slack.observe(interval)
         if end_ns is not None:
             self.ranks.forget_before(end_ns)
+
+    def _suspend_while_idle(self) -> None:
+        """Account for nothing while the run is idle: a notebook may live for days after its training."""
+        if self._idleness.update(self.ranks, now_ns=self._clock.monotonic_ns()):
+            self._account.suspend(self.gpus.meters)
+        else:
+            self._account.go_on()
 
     def _learn(self, interval: MeterInterval) -> bool:
         """Let the curve learn from an active interval; return whether it is a new one."""
@@ -365,7 +375,7 @@ class TrainingRun:
             return Blocked(
                 reason="waiting_for_ranks", detail="waiting until every rank iterates and every GPU has answered"
             )
-        return None
+        return self._idleness.blocked
 
     def _blocked_by_claim(self) -> Blocked:
         for code, detail in _CLAIM_REASONS.items():

@@ -42,7 +42,8 @@ class RankStatus(PackedMessage, frozen=True, kw_only=True):
     it. It may be an estimate that is corrected; None: unknown. `pid_namespace` is the number of the process's pid
     namespace, within which its `pid` counts (`stat -L -c %i /proc/self/ns/pid`). `time_limit_s` is when the scheduler
     ends the process at the latest. `has_iterations`: False while it has published none, and perhaps never will: its
-    energy is measured all the same, as in a pause.
+    energy is measured all the same, as in a pause. `in_pause`: the training says that it does something else than to
+    iterate (a validation, a checkpoint), and will go on.
     """
 
     run: Name
@@ -61,6 +62,7 @@ class RankStatus(PackedMessage, frozen=True, kw_only=True):
     pid_namespace: Count | None = None
     time_limit_s: TimeS | None = None
     has_iterations: bool = True
+    in_pause: bool = False
 
 
 class Iterations(PackedMessage, frozen=True, kw_only=True):

@@ -9,6 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from controller.app import NodeContext, run_controller
 from controller.config import load_config
 from controller.signal.history_store import HistoryStore
@@ -205,6 +207,12 @@ class Training:
         fields = {name: getattr(self._status, name) for name in self._status.__struct_fields__}
         status = RankStatus(**(fields | {"state": state or "running"}))
         self._publish("status", status, retain=True)
+
+    def set(self, **status: Any) -> None:  # noqa: ANN401 — the record checks them
+        """Change the status, and publish it."""
+        self._status = msgspec.structs.replace(self._status, **status)
+        self._published_s = float("-inf")
+        self.publish_status()
 
     def flush(self, epoch: int = 0) -> None:
         """Publish the iterations that have ended."""

@@ -173,6 +173,37 @@ async def test_silence_for_the_lease_releases_the_gpu(tmp_path: Path) -> None:
         assert bench.limiters[0].releases == ["lease_ended"]
 
 
+@pytest.mark.parametrize(
+    ("status", "after_s", "reason"), [({}, 60.0, "idle"), ({"total_iterations": 60}, 5.0, "run_at_its_end")]
+)
+async def test_a_run_that_lives_but_iterates_no_more_gives_its_gpu_back(
+    tmp_path: Path, status: dict[str, int], after_s: float, reason: str
+) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state()
+    async with bench.working():
+        bench.say("status", rank_status(**status))
+        await train(bench, 30)
+
+        async def live(duration_s: float) -> None:
+            for _ in range(round(duration_s)):
+                await asyncio.sleep(1)
+                bench.say("status", rank_status(**status))
+
+        await live(after_s - 2)
+        assert bench.limiters[0].releases == []
+        await live(4)
+        assert bench.limiters[0].releases == [reason]
+        await live(3_600)
+        duration_s = energies(bench)[-1].duration_s
+        n_requested = len(bench.limiters[0].targets)
+        await train(bench, 5, seq=30)
+        assert len(bench.limiters[0].targets) > n_requested, "it has a limit again"
+        await asyncio.sleep(10)
+    assert duration_s == pytest.approx(30, abs=2), "idleness is not the run's"
+    assert energies(bench)[-1].duration_s == pytest.approx(30 + after_s + 3_600 + 5, abs=15), "a pause is"
+
+
 async def test_iterations_alone_keep_the_lease(tmp_path: Path) -> None:
     bench = RouterBench(tmp_path)
     bench.limiters[0].state = limit_state()
@@ -201,7 +232,7 @@ async def test_energy_waits_for_its_iterations_for_a_bounded_time(tmp_path: Path
         known = energies(bench)[-1]
         for _ in range(250):  # a long pause: heartbeats, no iterations
             await asyncio.sleep(10)
-            bench.say("status", rank_status())
+            bench.say("status", rank_status(in_pause=True))
         assert known.duration_s <= 20
         waited = energies(bench)[-1]
     assert waited.duration_s > 200

@@ -1,0 +1,92 @@
+"""Whether a run iterates no more though its processes live: at a prompt, in a last evaluation, or hanging.
+
+Its limits are then given back. That costs nothing but what would be saved, and the curve is kept: when it goes on, as
+after a validation that nobody has told us of, the limit of its plan comes back with the first iteration. A function of
+the iterations, the statuses and the time.
+"""
+
+from typing import Final
+
+from controller.accounting.ranks import Rank, Ranks
+from controller.clock import NS_PER_S
+from controller.ports import Blocked
+
+IDLE_ITERATIONS: Final = 20
+"""A run is not idle before this many of its usual iteration times have passed."""
+END_GRACE_S: Final = 5.0
+"""A run that has done all the iterations it has announced may go on all the same: an estimate is corrected by then."""
+MAX_KNOWN_PAUSE_S: Final = 3_600.0
+"""So long a pause may last that the training has told of: a validation, a checkpoint."""
+LEARNED_RATIO: Final = 2.0
+"""After a gap that the run went on after, it is idle when the next one is so many times as long."""
+BEATS: Final = 3
+"""Heartbeats of which one must have come."""
+MAX_LEARNED_S: Final = 3_600.0
+
+
+class Idleness:
+    """Notices that a run has stopped iterating, and that it goes on.
+
+    Args:
+        idle_s: the shortest time without an iteration that counts [s].
+
+    Attributes:
+        blocked: why the run has no limit now; None while it iterates, or is believed to.
+    """
+
+    def __init__(self, *, idle_s: float) -> None:
+        self.blocked: Blocked | None = None
+        self._idle_s = idle_s
+        self._learned_s = 0.0
+        self._ends_early = False
+        """Whether it went on after the end that it had announced."""
+        self._stopped_ns = 0
+        """When the last iteration ended before the present idleness [ns]."""
+        self._excused_ns = 0
+        """Until when there was a pause that the training has told of [ns]."""
+
+    def update(self, ranks: Ranks, *, now_ns: int) -> Blocked | None:
+        """Return why a run has no limit at a monotonic time [ns], or None."""
+        running = [rank for rank in ranks.members.values() if not rank.ended]
+        ends_ns = [log.end_ns for log in ranks.logs if log.is_live and log.end_ns is not None]
+        if not ends_ns or len(ends_ns) < len(ranks.logs):  # not every one of them has begun
+            return self.blocked
+        last_ns = max(ends_ns)
+        if self.blocked is not None and last_ns > self._stopped_ns:
+            self._go_on((last_ns - self._stopped_ns) / NS_PER_S)
+        if self.blocked is None and running and all(_is_heard(rank, now_ns / NS_PER_S) for rank in running):
+            self._stopped_ns = last_ns
+            if any(rank.status.in_pause for rank in running) and now_ns < last_ns + MAX_KNOWN_PAUSE_S * NS_PER_S:
+                self._excused_ns = now_ns
+            self.blocked = self._blocked(running, (now_ns - max(last_ns, self._excused_ns)) / NS_PER_S)
+        return self.blocked
+
+    def _go_on(self, gap_s: float) -> None:
+        if self.blocked is not None and self.blocked.reason == "run_at_its_end":
+            self._ends_early = True
+        else:
+            self._learned_s = max(self._learned_s, min(LEARNED_RATIO * gap_s, MAX_LEARNED_S))
+        self.blocked = None
+
+    def _blocked(self, ranks: list[Rank], silent_s: float) -> Blocked | None:
+        if silent_s >= END_GRACE_S and not self._ends_early and all(map(_is_at_its_end, ranks)):
+            detail = (
+                f"the run has done the {ranks[0].status.total_iterations} iterations it announced, but has not ended"
+            )
+            return Blocked(reason="run_at_its_end", detail=detail)
+        usual_s = max(rank.log.running_s / rank.log.n_iterations for rank in ranks)
+        patience_s = max(self._idle_s, IDLE_ITERATIONS * usual_s, self._learned_s)
+        if silent_s < patience_s:
+            return None
+        detail = f"the run has not iterated for {patience_s:.0f} s, but has not ended"
+        return Blocked(reason="idle", detail=detail)
+
+
+def _is_at_its_end(rank: Rank) -> bool:
+    total = rank.log.total_iterations(rank.status.total_iterations)
+    return total is not None and total <= rank.log.n_iterations
+
+
+def _is_heard(rank: Rank, now_s: float) -> bool:
+    """Return whether its heart beats; what becomes of one that is silent is the lease's business."""
+    return now_s - rank.last_status_s <= BEATS * rank.status.heartbeat_s
