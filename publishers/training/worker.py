@@ -172,6 +172,7 @@ class PublisherWorker:
         self._connections = self._n_epochs_before = 0
         self._is_hopeless = self._has_logged_bad_message = self._has_published_total = False
         self._was_connected: bool | None = None
+        self._looked_ns: int | None = None
         self._pid = os.getpid()
         self._is_closing = self._is_broken_off = self._is_awaited = self._is_measured_always = False
         self._woken = threading.Event()
@@ -403,8 +404,15 @@ class PublisherWorker:
             reached=reached,
             total_iterations=total,
             time_s=time.time(),
+            in_pause=self._is_in_known_pause(),
             has_iterations=not self._is_measured_always or self._recorder.n_ended > 0,
         )
+
+    def _is_in_known_pause(self) -> bool:
+        """Return whether the training has told of a pause, or has gone on with a validation since the last status."""
+        before_ns, self._looked_ns = self._looked_ns, self._recorder.last_look_ns()
+        is_looking = self._looked_ns is not None and self._looked_ns != before_ns
+        return is_looking or self._recorder.has_told_of_pause(self._iterations.n_ended)
 
     def _flush(self, connection: Connection) -> bool:
         """Publish what waits, as far as the network takes it; return whether there was anything."""

@@ -145,6 +145,7 @@ class Recorder:
         self.awaits_steps = False
         self.steps_are_captured = False  # in a CUDA graph, whose replays nobody sees
         self.is_closed = False
+        self._paused_at: int | None = None  # how many iterations had ended when the training told of a pause
         self._ignores_steps = self._has_fallen_back = False
         self.passes: list[OpenPass] = []
         self.logs: deque[TimeLog] = deque(maxlen=MAX_LOGS)
@@ -257,13 +258,23 @@ class Recorder:
 
     def pause_with_batch(self) -> None:
         """Pause with a batch in hand: where the passes over loaders tell, its iteration ends here."""
-        if not (self.counts_passes and self.passes):
+        if self.counts_passes and self.passes:
+            now_ns = self.clock_ns()
+            for one in self.passes:
+                one.start_paused()
+            self.end_iteration(now_ns)
+        else:
             self.pause()
-            return
-        now_ns = self.clock_ns()
-        for one in self.passes:
-            one.start_paused()
-        self.end_iteration(now_ns)
+        self._paused_at = self.n_ended
+
+    def has_told_of_pause(self, n_read: int) -> bool:
+        """Return whether the training has told of a pause after which none of the `n_read` iterations has ended."""
+        return self._paused_at is not None and n_read <= self._paused_at
+
+    def last_look_ns(self) -> int | None:
+        """Return when a pass that trains nothing, a validation, last asked for a batch; None without one [ns]."""
+        looks = [one.last_ns for one in list(self.passes) if not (one.is_training or one.is_new)]
+        return max(looks, default=None)
 
     def next_epoch(self) -> None:
         """Count what follows to the next epoch, unless this one is still empty; the next mark begins an iteration."""

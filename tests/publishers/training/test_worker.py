@@ -188,3 +188,38 @@ def test_without_a_broker_the_training_goes_on_with_one_warning(
     assert time.monotonic() - begin_s < 0.5
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "nothing listens at" in caplog.text
+
+
+def test_a_status_tells_of_a_pause_until_the_next_iteration() -> None:
+    connection = FakeConnection()
+    publisher = publisher_on(connection, heartbeat_s=0.001)
+
+    def says(in_pause: bool) -> None:
+        n_before = len(connection.statuses())
+        wait_until(lambda: any(status.in_pause is in_pause for status in connection.statuses()[n_before:]))
+
+    publisher.begin()
+    publisher.iteration()
+    wait_until(lambda: connection.n_iterations() == 1)
+    says(False)
+    publisher.pause()
+    says(True)
+    publisher.begin()
+    publisher.iteration()
+    wait_until(lambda: connection.n_iterations() == 2)
+    says(False)
+    publisher.close()
+
+
+def test_a_validation_is_a_pause_as_long_as_it_asks_for_batches() -> None:
+    connection = FakeConnection()
+    publisher = publisher_on(connection, heartbeat_s=0.001)
+    training, validation = (iter(publisher.iterations([0] * 100)) for _ in range(2))
+    for batches in (training, validation):  # one within an iteration of the other
+        for _ in range(3):
+            next(batches)
+    n_before = len(connection.statuses())
+    next(validation)
+    wait_until(lambda: any(status.in_pause for status in connection.statuses()[n_before:]))
+    wait_until(lambda: not connection.statuses()[-1].in_pause)
+    publisher.close()
