@@ -341,14 +341,21 @@ class EnergyAccount:
         self._resumed: AccountSnapshot | None = None
         """Of a former controller, until it is known what the GPUs have used since."""
         self._resumed_ns = 0
+        self._skips_downtime = False
         self._suspended: AccountSnapshot | None = None
         self._accounted_j: dict[EnergyMeter, float] = {}
         """How far each meter's energy is in the totals [J]."""
 
-    def resume(self, snapshot: AccountSnapshot) -> None:
-        """Continue the account of a former controller, before anything is added."""
+    def resume(self, snapshot: AccountSnapshot, *, skips_downtime: bool = False) -> None:
+        """Continue a former account, before anything is added.
+
+        Args:
+            snapshot: the account of a former controller, or of what was broken off.
+            skips_downtime: whether the time since then is none of the run's: no process of it was there.
+        """
         self.totals, self._until_ns, self._resumed = replace(snapshot.totals), snapshot.until_ns, snapshot
         self._resumed_ns = self._clock.monotonic_ns()
+        self._skips_downtime = skips_downtime
         kind, self._unit = snapshot.signal
         if kind not in {None, self._signal.kind}:
             self._unit = None
@@ -452,7 +459,7 @@ class EnergyAccount:
         """Return from when to when time can be accounted for now [ns]."""
         since_ns, until_ns = known_ns if self._until_ns is None else (self._until_ns, known_ns[1])
         until_ns = max(until_ns, least_until_ns)
-        if self._resumed is None or not self._resumed.reassigned_gpus:
+        if self._resumed is None or not (self._resumed.reassigned_gpus or self._skips_downtime):
             return since_ns, until_ns
         since_ns = max(since_ns, self._resumed_ns)  # until then the meters count another run, too
         return since_ns, max(since_ns, until_ns)
@@ -464,7 +471,7 @@ class EnergyAccount:
         self._resumed = None
         if not snapshot.counters_j.keys() <= meters.keys():  # a curve of fewer GPUs is no baseline for the others
             self.totals.close_curve(None)
-        return _downtime_intervals(snapshot, until_ns, meters)
+        return [] if self._skips_downtime else _downtime_intervals(snapshot, until_ns, meters)
 
     def _switch_unit(self, unit: str) -> None:
         """Count by a signal of this unit from here on; sums of a former controller in another one are void."""

@@ -5,7 +5,7 @@ Times are the node's monotonic clock. Memory is bounded: the oldest spans are dr
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +99,7 @@ class IterationLog:
         before: the totals to resume from, of a former controller or before a long silence.
         resumed_ns: when the log is resumed [ns].
         lease_s: the shortest silence that counts as long [s].
+        by_another: whether another process goes on with the run: it numbers its messages and iterations from 0.
 
     Attributes:
         begin_ns: when the oldest remembered iteration began [ns].
@@ -114,7 +115,12 @@ class IterationLog:
     """
 
     def __init__(
-        self, before: IterationTotals | None = None, *, resumed_ns: int = 0, lease_s: float = math.inf
+        self,
+        before: IterationTotals | None = None,
+        *,
+        resumed_ns: int = 0,
+        lease_s: float = math.inf,
+        by_another: bool = False,
     ) -> None:
         self._resumed_ns = resumed_ns
         self._lease_s = lease_s
@@ -135,13 +141,15 @@ class IterationLog:
         """Set until it is known how much of the first epoch was observed."""
         self.active_s = 0.0
         self.running_s = 0.0
+        self._before = None if before is None else replace(before, seq=-1, next_iteration=0)
+        """What another process goes on with, until it has done something itself."""
         if before is not None:
-            self._resume(before)
+            self._resume(before, by_another=by_another)
 
     def totals(self) -> IterationTotals | None:
         """Return the totals to resume from later; None while there are none."""
         if self.end_ns is None or self._next_iteration is None:
-            return None
+            return self._before
         return IterationTotals(
             n_iterations=self.n_iterations,
             active_s=self.active_s,
@@ -154,10 +162,12 @@ class IterationLog:
             end_ns=self.end_ns,
         )
 
-    def _resume(self, before: IterationTotals) -> None:
-        """Continue from former totals; iterations that ran since count as lost messages."""
+    def _resume(self, before: IterationTotals, *, by_another: bool) -> None:
+        """Continue from former totals; iterations that the same process did since count as lost messages."""
         self.n_iterations, self.active_s, self.running_s = before.n_iterations, before.active_s, before.running_s
         self.n_epochs, self._first_epoch = before.n_epochs, before.first_epoch
+        if by_another:
+            return
         self._first_iteration = before.first_iteration
         self._last_seq, self._next_iteration = before.seq, before.next_iteration
         self._add_span(before.end_ns, np.empty(0, dtype=np.int64))

@@ -80,7 +80,9 @@ class Ranks:
         ending: how the ranks have ended, the worst way first; None while one is running.
         is_multi_node: whether the run has more ranks than those that are known here.
         logs: the log of each running rank; of every rank if none is running.
-        is_resumed: whether a process that a former controller knew is still running.
+        is_resumed: whether a process that a former controller knew is still running, or another one goes on with what
+            it did.
+        is_restarted: whether another process goes on.
         rivals_s: when a second process that claims a rank last published, by rank [s]. While there is one, iterations
             are ignored: they may be of either.
         had_rivals: whether there ever was one.
@@ -94,7 +96,7 @@ class Ranks:
         self.ending: End | None = None
         self.is_multi_node = False
         self.logs: list[IterationLog] = []
-        self.is_resumed = False
+        self.is_resumed = self.is_restarted = False
         self._checkpoints = dict(checkpoints or {})
         self.rivals_s: dict[int, float] = {}
         self.had_rivals = False
@@ -118,7 +120,7 @@ class Ranks:
         elif rank is None or rank.ended or now_s - rank.last_status_s > self._patience_s(rank):
             if not is_running:
                 return False
-            log = self._log_for(number, status, now_s)
+            log = self._log_for(number, status, now_s) if rank is None else self._log_after(rank)
             self.members[number] = Rank(status=status, last_status_s=now_s, last_message_s=now_s, log=log)
             self._joined_s = now_s
             self.rivals_s.pop(number, None)
@@ -128,15 +130,16 @@ class Ranks:
         self._update()
         return is_running
 
-    def is_succeeded_by(self, number: int, status: RankStatus, *, now_s: float) -> bool:
-        """Return whether a status is of another process, which replaces a rank while no other rank is running."""
+    def is_succeeded_by(self, number: int, status: RankStatus) -> bool:
+        """Return whether a status is of the next run of this name: of another process, and all of this one's finished.
+
+        One that was lost or fell silent has not finished: another process with its name goes on with it, as where a
+        launcher starts the ranks again.
+        """
         rank = self.members.get(number)
         if rank is None or status.state != "running" or process_of(status) == process_of(rank.status):
             return False
-        others = {n: other for n, other in self.members.items() if n != number and n not in self.rivals_s}
-        return all(
-            each.ended or now_s - each.last_status_s > self._patience_s(each) for each in (rank, *others.values())
-        )
+        return all(each.ended == "finished" for each in self.members.values())
 
     def checkpoints(self) -> dict[int, RankCheckpoint]:
         """Return how far each process is that has reported an iteration."""
@@ -194,13 +197,20 @@ class Ranks:
         self.logs = [rank.log for rank in self.members.values() if self.ending or not rank.ended]
 
     def _log_for(self, number: int, status: RankStatus, now_s: float) -> IterationLog:
-        """Return the log of a process, resumed where a former controller knew it."""
-        known = self._checkpoints.get(number)
-        if known is None or (known.pid, known.started_at_s) != (status.pid, status.started_at_s):
+        """Return the log of a process, resumed where a former controller knew it, or another one with its rank."""
+        known = self._checkpoints.pop(number, None)  # once: what came back after another would be counted twice
+        if known is None:
             return IterationLog()
-        del self._checkpoints[number]  # once: a process that came back after another would be counted twice
         self.is_resumed = True
-        return IterationLog(known.totals, resumed_ns=round(now_s * NS_PER_S), lease_s=self._lease_s)
+        if (known.pid, known.started_at_s) == (status.pid, status.started_at_s):
+            return IterationLog(known.totals, resumed_ns=round(now_s * NS_PER_S), lease_s=self._lease_s)
+        self.is_restarted = True
+        return IterationLog(known.totals, by_another=True)
+
+    @staticmethod
+    def _log_after(former: Rank) -> IterationLog:
+        """Return the log of a process that takes a rank's place: it goes on with what was broken off."""
+        return IterationLog(None if former.ended == "finished" else former.log.totals(), by_another=True)
 
     def _patience_s(self, rank: Rank) -> float:
         """Return how long the status of a living process may stay away [s]: it comes with the heartbeat."""

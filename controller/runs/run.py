@@ -167,7 +167,7 @@ class TrainingRun:
         is_owner = self.ranks.on_status(number, status, now_s=self._monotonic_s())
         self._control = self._role()
         if self._former is not None and self.ranks.is_resumed and not self._is_resumed:
-            self._account.resume(self._former.account)
+            self._account.resume(self._former.account, skips_downtime=self.ranks.is_restarted)
             self._leader.limits.budget_start = self._former.time_budget_start
             self._is_resumed = True
         if self.ranks.ending and math.isfinite(self._tick_s):  # limits are not held until the next tick
@@ -178,8 +178,8 @@ class TrainingRun:
 
     def is_succeeded_by(self, number: int, status: RankStatus) -> bool:
         """Return whether a status is of the next run of this name: this one has ended, or does now."""
-        if self.ended is None and self.ranks.is_succeeded_by(number, status, now_s=self._monotonic_s()):
-            self._end(self.ranks.ending or "silent")  # what another process does has an account of its own
+        if self.ended is None and self.ranks.is_succeeded_by(number, status):
+            self._end("finished")  # what another process does has an account of its own
         return self.ended is not None
 
     def end_if_orphaned(self) -> bool:

@@ -366,10 +366,13 @@ async def test_a_validation_in_mid_sweep_runs_at_the_highest_limit(tmp_path: Pat
         job = Training(site)
         await job.train(700)
         assert gpu.requested_power_limit_w < PRIOR_W
+        job.set(in_pause=True)
         await job.pause(HOUR_S)
         assert gpu.requested_power_limit_w == PRIOR_W
+        job.set(in_pause=False)
         await job.train(HOUR_S)
         assert site.profiles()[-1].state == "planned"
+    assert "idle" not in {change.reason for change in site.limits(gpu)}
     assert "profiling_paused" in {change.reason for change in site.limits(gpu)}
 
 

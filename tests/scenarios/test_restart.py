@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from controller.accounting.ranks import LOST_GRACE_S
 from controller.errors import GpuLostError
 from policies.providers.sources.constant import ConstantProvider
 from policies.vocabulary.signal import Signal
@@ -65,6 +66,36 @@ async def test_a_pause_during_downtime_need_not_be_made_up_for(tmp_path: Path) -
         await asyncio.sleep(60)
     final = site.energies()[-1]
     assert final.slowdown_ratio == pytest.approx(1.03, abs=0.004)
+
+
+@pytest.mark.parametrize("away_s", [10.0, 300.0, 2 * HOUR_S])
+async def test_a_training_that_its_launcher_starts_again_goes_on_with_its_books(tmp_path: Path, away_s: float) -> None:
+    gpu = prior_gpu()
+    site = Site(tmp_path, [gpu])
+    first, second = Training(site, pid=100), Training(site, pid=200)
+    async with site.controlled():
+        await first.train(2 * HOUR_S)
+        first.publish_status("lost")
+        await asyncio.sleep(away_s)
+        assert gpu.requested_power_limit_w == PRIOR_W
+        n_measured = [change.reason for change in site.limits(gpu)].count("profiling")
+        await second.train(2 * HOUR_S)
+        assert gpu.requested_power_limit_w < PRIOR_W
+        second.publish_status("finished")
+        await asyncio.sleep(60)
+    assert [change.reason for change in site.limits(gpu)].count("profiling") == n_measured
+    final = site.energies()[-1]
+    assert first.begin_s is not None
+    assert second.begin_s is not None
+    spans = [(first.begin_s, first.end_s), (second.begin_s, second.end_s)]
+    if away_s < LOST_GRACE_S:
+        spans = [(first.begin_s, second.end_s)]
+    assert (final.final, final.state, final.incomplete) == (True, "finished", [])
+    assert final.iterations == first.n_iterations + second.n_iterations
+    assert final.duration_s == pytest.approx(sum(end_s - begin_s for begin_s, end_s in spans), abs=12)
+    assert final.energy_j == pytest.approx(sum(energy_j(gpu, *span) for span in spans), rel=3e-3)
+    assert final.slowdown_ratio is not None
+    assert final.slowdown_ratio < 1.035
 
 
 async def test_a_process_that_died_during_downtime_is_not_charged_for_it(

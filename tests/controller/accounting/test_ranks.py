@@ -136,14 +136,6 @@ def test_a_process_is_identified_by_boot_pid_and_start(change: dict[str, object]
     assert run.rivals_s
 
 
-def test_a_new_process_after_a_silence_begins_a_new_log() -> None:
-    run = ranks()
-    run.on_status(0, rank_status(pid=1), now_s=0)
-    run.members[0].log.append(iterations(0, [1, 2]), now_ns=ns(2))
-    assert run.on_status(0, rank_status(pid=2), now_s=LEASE_S + 1)
-    assert run.members[0].log.n_iterations == 0
-
-
 def test_all_ranks_have_gathered_when_the_world_is_complete_and_iterates() -> None:
     run = ranks()
     run.on_status(0, rank_status(world_size=2, pid=0), now_s=0)
@@ -182,14 +174,36 @@ def test_the_status_is_that_of_the_lowest_rank() -> None:
     assert run.status.batch_size == 32
 
 
-def test_a_checkpoint_is_resumed_once_and_by_its_own_process() -> None:
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_checkpoint_is_resumed_by_its_own_process_and_gone_on_with_by_another(is_same: bool) -> None:
     first = ranks()
     first.on_status(0, rank_status(), now_s=0)
-    assert first.members[0].log.append(iterations(0, [1, 2]), now_ns=ns(2))
+    assert first.members[0].log.append(iterations(0, [1, 2], epoch=3), now_ns=ns(2))
     run = Ranks(name="resnet50/run-1", lease_s=LEASE_S, checkpoints=first.checkpoints())
-    for now_s, pid, n_iterations in ((0, 1, 0), (100, rank_status().pid, 2), (200, 1, 0), (300, rank_status().pid, 0)):
-        assert run.on_status(0, rank_status(pid=pid), now_s=now_s)
-        assert run.members[0].log.n_iterations == n_iterations
+    assert run.on_status(0, rank_status(pid=rank_status().pid + (not is_same)), now_s=100)
+    assert (run.is_resumed, run.is_restarted) == (True, not is_same)
+    log = run.members[0].log
+    assert log.append(iterations(100, [101], seq=is_same, first=2 * is_same, epoch=3), now_ns=ns(101))
+    assert (log.n_iterations, log.running_s, log.n_epochs) == (3, 3, 4)
+    again = Ranks(name="resnet50/run-1", lease_s=LEASE_S, checkpoints=run.checkpoints())
+    assert again.on_status(0, run.members[0].status, now_s=200)
+    assert (again.members[0].log.n_iterations, again.is_restarted) == (3, False)
+
+
+@pytest.mark.parametrize(("end", "n_iterations"), [("lost", 3), (None, 3), ("finished", 1)])
+def test_another_process_goes_on_with_what_was_broken_off(end: str | None, n_iterations: int) -> None:
+    run = ranks()
+    for rank in (0, 1):
+        run.on_status(rank, rank_status(pid=rank, world_size=2), now_s=0)
+        assert run.members[rank].log.append(iterations(0, [1, 2]), now_ns=ns(2))
+    if end is not None:
+        run.on_status(0, rank_status(pid=0, world_size=2, state=end), now_s=3)
+    assert run.on_status(0, rank_status(pid=9, world_size=2), now_s=LEASE_S + 1)
+    log = run.members[0].log
+    if end != "finished":
+        assert run.checkpoints()[0].totals.seq == -1, "the other process numbers its messages from 0"
+    assert log.append(iterations(100, [101]), now_ns=ns(101))
+    assert log.n_iterations == n_iterations
 
 
 def test_the_checkpoint_of_a_rank_that_is_yet_to_come_is_kept() -> None:
@@ -203,28 +217,27 @@ def test_the_checkpoint_of_a_rank_that_is_yet_to_come_is_kept() -> None:
     assert second.checkpoints() == first.checkpoints()
 
 
-def test_a_run_is_succeeded_where_none_of_its_processes_goes_on() -> None:
+def test_a_run_is_succeeded_where_all_of_its_processes_have_finished() -> None:
     run = ranks()
     for rank in (0, 1):
         run.on_status(rank, rank_status(pid=rank, world_size=2), now_s=0)
 
     def is_succeeded(number: int, **changes: object) -> bool:
-        return run.is_succeeded_by(number, rank_status(**({"pid": 9} | changes)), now_s=2)
+        return run.is_succeeded_by(number, rank_status(**({"pid": 9} | changes)))
 
-    run.on_status(0, rank_status(pid=0, world_size=2, state="lost"), now_s=1)
+    run.on_status(0, rank_status(pid=0, world_size=2, state="finished"), now_s=1)
     assert not is_succeeded(0), "the other one goes on"
-    run.on_status(1, rank_status(pid=1, world_size=2, state="lost"), now_s=1)
+    run.on_status(1, rank_status(pid=1, world_size=2, state="finished"), now_s=1)
     assert is_succeeded(0)
     assert not is_succeeded(0, pid=0), "it is back"
     assert not is_succeeded(0, state="finished")
     assert not is_succeeded(2), "it takes no place"
 
 
-def test_a_run_is_succeeded_where_each_remaining_rank_has_a_rival() -> None:
+def test_a_run_that_was_lost_has_no_successor_but_is_gone_on_with() -> None:
     run = ranks()
-    for rank in (0, 1):
-        run.on_status(rank, rank_status(pid=rank, world_size=2), now_s=rank)
-    for rank in (0, 1):
-        assert not run.on_status(rank, rank_status(pid=9, world_size=2), now_s=5)
-    assert not run.is_succeeded_by(0, rank_status(pid=9), now_s=LEASE_S)
-    assert run.is_succeeded_by(0, rank_status(pid=9), now_s=LEASE_S + 0.5)
+    run.on_status(0, rank_status(), now_s=0)
+    run.on_status(0, rank_status(state="lost"), now_s=1)
+    assert not run.is_succeeded_by(0, rank_status(pid=9))
+    assert run.on_status(0, rank_status(pid=9), now_s=2)
+    assert run.ending is None

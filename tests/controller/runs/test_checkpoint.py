@@ -148,13 +148,16 @@ async def test_a_resumed_run_requests_no_limit_before_it_iterates(tmp_path: Path
         assert len(bench.limiters[0].targets) == 1
 
 
-async def test_another_process_under_the_same_name_starts_from_zero(tmp_path: Path) -> None:
+async def test_another_process_of_the_run_goes_on_without_the_time_between(tmp_path: Path) -> None:
     running = Running(tmp_path)
     async with running.controller():
         await running.train(60)
+    await asyncio.sleep(1_000)
     async with running.controller() as bench:
         await running.train(10, status=rank_status(pid=4_712))
-    assert last_energy(bench).duration_s == pytest.approx(10, abs=1)
+    assert last_energy(bench).duration_s == pytest.approx(70, abs=3)
+    assert last_energy(bench).iterations == pytest.approx(140, abs=3)
+    assert last_energy(bench).incomplete == []
 
 
 async def test_a_finished_run_leaves_no_checkpoint(tmp_path: Path) -> None:
