@@ -404,7 +404,7 @@ class PublisherWorker:
             reached=reached,
             total_iterations=total,
             time_s=time.time(),
-            in_pause=self._is_in_known_pause(),
+            in_pause=state == "running" and self._is_in_known_pause(),
             has_iterations=not self._is_measured_always or self._recorder.n_ended > 0,
         )
 
