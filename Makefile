@@ -8,7 +8,7 @@ FRAMEWORKS_STAMP := .venv-frameworks/.installed
 # The live tests start hundreds of processes: without bytecode each would compile the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-frameworks frameworks-matrix campaign sbom hostile check format dist clean
+.PHONY: demo test test-frameworks frameworks-matrix campaign sbom hostile check docs format dist clean
 
 demo: $(STAMP)
 	$(BIN)/gridchase demo
@@ -52,6 +52,11 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/mkdocs build --strict --quiet
+
+# The API reference, in build/api/index.html.
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix-only --quiet .

@@ -15,14 +15,18 @@ if TYPE_CHECKING:
     from publishers.training.frameworks.keras import KerasCallback
     from publishers.training.frameworks.lightning import LightningCallback
     from publishers.training.frameworks.transformers import TransformersCallback
+    from publishers.training.policy_client import BatchSizeTrial
     from publishers.training.publisher import Publisher, publish_iterations, publisher_of
+    from publishers.training.reporting.run_summary import RunSummary
     from publishers.training.reporting.track_energy import track_energy
 
 __all__ = [
     "AccelerateTracker",
+    "BatchSizeTrial",
     "KerasCallback",
     "LightningCallback",
     "Publisher",
+    "RunSummary",
     "TransformersCallback",
     "publish_iterations",
     "publisher_of",
@@ -31,9 +35,11 @@ __all__ = [
 
 _MODULES: Final = {
     "AccelerateTracker": "publishers.training.frameworks.accelerate",
+    "BatchSizeTrial": "publishers.training.policy_client",
     "KerasCallback": "publishers.training.frameworks.keras",
     "LightningCallback": "publishers.training.frameworks.lightning",
     "Publisher": "publishers.training.publisher",
+    "RunSummary": "publishers.training.reporting.run_summary",
     "TransformersCallback": "publishers.training.frameworks.transformers",
     "publish_iterations": "publishers.training.publisher",
     "publisher_of": "publishers.training.publisher",

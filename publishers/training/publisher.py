@@ -415,25 +415,26 @@ def publish_iterations(
             earlier process of a resumed run has published are not among them.
         first_epoch: the number of the first pass: 0, or how many epochs of a resumed run were trained before.
         options: who publishes, and where to; each has a default:
-            job: the name under which this training recurs; else `GRIDCHASE_JOB`.
-            run: the id of this recurrence, the same for all ranks; else `GRIDCHASE_RUN`, else found by the ranks.
-            broker: `mqtt://host:port` or `mqtts://…`; else `GRIDCHASE_BROKER`, else this machine.
-            rank: this process among the `world_size`; else that in its process group, else the launcher's, else 0.
-            world_size: how many processes train together; else as `rank`, else 1.
-            gpus: the GPUs of this process, by UUID, NVML's index or device of CUDA (`cuda:0`); else those of
-                `CUDA_VISIBLE_DEVICES`; else those on which the driver shows the controller that this process computes.
-            batch_size: samples an iteration; else the iterable's own `batch_size`.
-            username: our user name at the broker; else that in its URL. The job is this user's; without one, of the
-                login name.
-            password: its password; else that in the URL, else in the file `GRIDCHASE_PASSWORD_FILE`.
-            ca_file: the authorities that a broker with TLS is checked against; else `GRIDCHASE_CA_FILE`, or the
-                system's.
-            root: the root of the topics; else `GRIDCHASE_ROOT`, else `gridchase/v1`.
-            flush_s: how often iterations are sent [s]; 0.25.
-            heartbeat_s: how often the status is sent [s]; 10.
-            emissions_file: a CSV file in the form of CodeCarbon's, to which rank 0 appends a row at the end; else
-                `GRIDCHASE_EMISSIONS_FILE`, else none.
-            boot_id: within what `clock_ns` is comparable; else the machine's boot.
+
+            - `job`: the name under which this training recurs; else `GRIDCHASE_JOB`.
+            - `run`: the id of this recurrence, the same for all ranks; else `GRIDCHASE_RUN`, else found by the ranks.
+            - `broker`: `mqtt://host:port` or `mqtts://…`; else `GRIDCHASE_BROKER`, else this machine.
+            - `rank`: this process among the `world_size`; else that in its process group, else the launcher's, else 0.
+            - `world_size`: how many processes train together; else as `rank`, else 1.
+            - `gpus`: the GPUs of this process, by UUID, NVML's index or device of CUDA (`cuda:0`); else those of
+              `CUDA_VISIBLE_DEVICES`; else those on which the driver shows the controller that this process computes.
+            - `batch_size`: samples an iteration; else the iterable's own `batch_size`.
+            - `username`: our user name at the broker; else that in its URL. The job is this user's; without one, of the
+              login name.
+            - `password`: its password; else that in the URL, else in the file `GRIDCHASE_PASSWORD_FILE`.
+            - `ca_file`: the authorities that a broker with TLS is checked against; else `GRIDCHASE_CA_FILE`, or the
+              system's.
+            - `root`: the root of the topics; else `GRIDCHASE_ROOT`, else `gridchase/v1`.
+            - `flush_s`: how often iterations are sent [s]; 0.25.
+            - `heartbeat_s`: how often the status is sent [s]; 10.
+            - `emissions_file`: a CSV file in the form of CodeCarbon's, to which rank 0 appends a row at the end; else
+              `GRIDCHASE_EMISSIONS_FILE`, else none.
+            - `boot_id`: within what `clock_ns` is comparable; else the machine's boot.
     """
     if options.get("batch_size") is None:
         options["batch_size"] = batch_size_of(iterable)

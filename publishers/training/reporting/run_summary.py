@@ -39,15 +39,19 @@ class RunSummary:
     """What a run has used and saved, on all its nodes. As text, it is one line.
 
     Attributes:
-        job, run: which run.
+        job: the name under which the training recurs.
+        run: which of its runs.
         is_final: whether the controller has closed the account; else these are the last known sums.
         energy_j: what its GPUs have used [J]; None where nothing was measured.
         duration_s: for how long that was measured, from the first iteration to the last [s].
         iterations: how many optimizer steps the controller has counted.
         carbon_g: the carbon of that energy [g CO2e]; None without a carbon signal.
-        cost, currency: its cost; None without a price.
-        saved_energy_ratio, saved_carbon_ratio, saved_cost_ratio: the share that was saved against the same work at the
-            prior power limit; below 0 more was used. None where that is not known: `reason` says why.
+        cost: its cost; None without a price.
+        currency: that of the cost.
+        saved_energy_ratio: the share that was saved against the same work at the prior power limit; below 0 more was
+            used. None where that is not known: `reason` says why.
+        saved_carbon_ratio: the same of the carbon.
+        saved_cost_ratio: the same of the cost.
         slowdown_ratio: how many times as long it took as at the prior limit.
         would_save_ratio: with `plan.observe`, about what the plan would have saved.
         reason: why nothing is said to be saved, as a stable code; "" where a saving is told. `too_short`,
