@@ -5,6 +5,7 @@ to `docs/frameworks-matrix.md`. It needs the environment of `make test-framework
 """
 
 import argparse
+import contextlib
 import datetime as dt
 import importlib.metadata
 import platform
@@ -14,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from tests.benchmarks.publisher import mosquitto
 from tests.frameworks.bus import Record, listening
 from tests.frameworks.process import ROOT, TRAININGS, Launcher, Outcome, command, train
+from tests.live.conftest import Mosquitto
 
 TABLE: Final = ROOT / "docs" / "frameworks-matrix.md"
 _STOP_AFTER: Final = 50
@@ -158,11 +159,16 @@ def measure(case: Case, folder: Path) -> Result:
         stop = "--epochs=1" if case.script == "with_keras" else f"--stop-after={_STOP_AFTER}"
         parts = [(stop,), ("--resume",)]
     truths: dict[str, list[Outcome]] = {"bare": [], "published": []}
-    with mosquitto() as url, listening(int(url.rpartition(":")[2])) as bus:
+    folder.mkdir()
+    broker = Mosquitto(folder, "listener {port} 127.0.0.1\nallow_anonymous true\n")
+    broker.start()
+    with contextlib.ExitStack() as stack:
+        stack.callback(broker.stop)
+        bus = stack.enter_context(listening(broker.port))
         for how, outcomes in truths.items():
             for k, words in enumerate(parts):
                 save = (f"--save={folder / how / 'checkpoints'}",) if case.is_resumed else ()
-                outcomes.append(_train(case, how, (*words, *save), folder / how / str(k), url))
+                outcomes.append(_train(case, how, (*words, *save), folder / how / str(k), broker.url))
         n_records = case.ranks * len(parts)
         records = bus.records(n_records)
     return _result(case, truths, records)

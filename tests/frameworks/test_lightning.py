@@ -33,8 +33,7 @@ def test_every_step_of_a_trainer_is_counted(
 
 
 def test_its_own_launcher_makes_one_run_of_two_devices(broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
-    line = command(SCRIPT, ["--devices=2", "--validation"])
-    outcome = train_published(line, tmp_path / "published", broker.url, GRIDCHASE_RUN="r1")
+    outcome = run(tmp_path / "published", broker, "--devices=2", "--validation")
     assert outcome.exit_code == 0, outcome.stderr
     assert [truth["steps"] for truth in outcome.truths] == [40, 40]
     records = bus.records(2)
@@ -53,6 +52,13 @@ def test_the_callback_that_is_passed_and_the_one_that_is_found_count_once(
     assert run(tmp_path, broker, "--callback").exit_code == 0
     (record,) = bus.records(1)
     assert (record.states, record.n_iterations) == (["running", "finished"], 80)
+
+
+def test_a_loader_that_is_published_too_is_in_the_same_run(broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
+    outcome = run(tmp_path, broker, "--wrap", "--validation", "--accumulation=4")
+    assert outcome.exit_code == 0, outcome.stderr
+    (record,) = bus.records(1)
+    assert (record.states, record.n_iterations, record.counted_by) == (["running", "finished"], 20, {"callback"})
 
 
 def test_where_no_job_is_named_there_is_no_callback(tmp_path: Path) -> None:

@@ -67,6 +67,10 @@ def main() -> None:
             callbacks=callbacks,
         )
         loader = DataLoader(Numbers(N_SAMPLES), BATCH_SIZE, shuffle=True)
+        if OPTIONS.wrap:
+            from gridchase import publish_iterations  # noqa: PLC0415 — a bare training does not have it
+
+            loader = publish_iterations(loader)
         trainer.fit(
             Module(truth),
             loader,
