@@ -280,10 +280,12 @@ class PublisherWorker:
         if os.getpid() != self._pid:
             return
         self._is_awaited = True  # so that the line does not come from a thread that the interpreter's exit may stop
-        if not self._is_hopeless:
-            self._woken.set()
-            self._ended.wait(max(0.0, timeout_s))
-        self._tell_end()
+        try:
+            if not self._is_hopeless:
+                self._woken.set()
+                self._ended.wait(max(0.0, timeout_s))
+        finally:  # Ctrl-C ends the waiting
+            self._tell_end()
 
     def _run(self) -> None:
         try:

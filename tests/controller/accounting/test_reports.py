@@ -74,6 +74,13 @@ def test_the_prior_limits_of_all_nodes_add_up_where_all_are_known() -> None:
     assert summed(own, [run_energy()]).max_power_w is None
 
 
+def test_the_limit_of_several_nodes_is_the_mean_over_their_gpus_where_all_are_known() -> None:
+    own = run_energy(n_gpus=1, power_limit_w=300.0, reason="slowdown_static", detail="…")
+    whole = summed(own, [run_energy(n_gpus=3, power_limit_w=200.0), run_energy(n_gpus=0)])
+    assert (whole.power_limit_w, whole.reason, whole.n_gpus) == (225.0, "slowdown_static", 4)
+    assert summed(own, [run_energy(n_gpus=3)]).power_limit_w is None
+
+
 def test_the_saved_ratio_of_several_nodes_is_that_of_carbon_where_there_is_carbon() -> None:
     own = run_energy(energy_j=1.0, baseline_energy_j=1.0, carbon_g=60.0, baseline_carbon_g=100.0)
     other = run_energy(energy_j=1.0, baseline_energy_j=1.0, carbon_g=90.0, baseline_carbon_g=100.0)

@@ -30,6 +30,8 @@ async def test_without_permission_it_only_observes_and_reports_it_once(tmp_path:
         assert bench.written_w == [], "not written again in this hold"
         await bench.release()
     assert bench.reasons == ["no_permission", "run_finished"]
+    assert bench.limiter.state is not None
+    assert bench.limiter.state.reason == "run_finished", "the state says it, too"
     assert "CAP_SYS_ADMIN" in bench.changes[0].detail
 
 

@@ -291,3 +291,50 @@ async def test_what_runs_before_the_first_iteration_is_a_pause_where_it_is_measu
     assert last.duration_s == pytest.approx(60, abs=SETTLE_S + 4 * TICK_S)
     assert bench.n_bad == 0
     assert bench.limiters[0].targets[0].reason == "profiling"
+
+
+async def test_what_a_lost_run_has_used_is_said_at_once(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state()
+    async with bench.working():
+        bench.say("status", rank_status())
+        await train(bench, 10)
+        n_before = len(energies(bench))
+        bench.say("status", rank_status(state="lost"))
+        await asyncio.sleep(2 * TICK_S)
+        (said,) = energies(bench)[n_before:]
+        assert (said.state, said.final) == ("lost", False), "it may come back"
+        bench.say("status", rank_status())
+        await asyncio.sleep(2 * TICK_S)
+        assert energies(bench)[-1].state == "running"
+
+
+async def test_the_record_says_the_limit_and_why_it_is_so_and_at_the_end_what_it_was_last(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = limit_state(limit_w=250.0)
+    async with bench.working():
+        bench.say("status", rank_status())
+        await train(bench, 30)
+        assert (energies(bench)[-1].reason, energies(bench)[-1].power_limit_w) == ("profiling", 250.0)
+        bench.say("status", rank_status(state="finished"))
+        await asyncio.sleep(4 * TICK_S)
+    last = energies(bench)[-1]
+    assert (last.final, last.reason, last.power_limit_w) == (True, "profiling", 250.0)
+
+
+async def test_the_record_of_a_gpu_that_is_not_ours_says_why_it_is_not(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    bench.limiters[0].state = replace(limit_state(Hold.OBSERVING), reason="no_permission", detail="it takes root")
+    async with bench.working():
+        bench.say("status", rank_status())
+        await train(bench, 30)
+    assert (energies(bench)[-1].reason, energies(bench)[-1].detail) == ("no_permission", "it takes root")
+
+
+async def test_the_record_of_a_run_whose_claim_is_refused_says_so(tmp_path: Path) -> None:
+    bench = RouterBench(tmp_path)
+    async with bench.working():
+        await bench.say_and_settle("status", rank_status(gpus=["GPU-of-nobody"]))
+        await asyncio.sleep(10)
+    last = energies(bench)[-1]
+    assert (last.n_gpus, last.reason) == (0, "claim_rejected")

@@ -220,6 +220,26 @@ def test_off_there_is_nothing_to_say(capfd: pytest.CaptureFixture[str]) -> None:
     assert "run r1" not in capfd.readouterr().err
 
 
+def test_ctrl_c_ends_the_waiting_and_goes_on_after_the_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = MeasuredConnection()
+    publisher = trained(connection)
+    connection.energy(running())
+    wait_until(publisher.live)
+
+    def interrupt(_timeout_s: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publisher._worker._ended, "wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            publisher.close()
+    assert capfd.readouterr().err.startswith("gridchase: toy run r1, so far: 1.84 kWh")
+    connection.energy(final())
+    wait_until(lambda: connection.closed)
+
+
 class BrokenStream:
     """A stream that fails, as that of a closed window does."""
 
