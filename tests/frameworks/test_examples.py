@@ -15,6 +15,7 @@ from tests.live.conftest import Mosquitto
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 STEPS = {
     "accelerate_loop": 32,
+    "flax_loop": 64,
     "keras_fit": 56,
     "lightning_trainer": 32,
     "plain_torch": 64,
