@@ -1,14 +1,16 @@
 """What happens below `gridchase run` when a framework has been imported: its trainings are published, none before.
 
-Each function is called with the module that has just been imported, see `bootstrap/sitecustomize.py`. Lightning finds
-its callback by itself.
+Each function is called with the module that has just been imported, see `bootstrap/sitecustomize.py`. What publishes is
+imported when a training begins: workers of data loaders import PyTorch, too. Lightning finds its callback by itself.
 """
 
 import functools
-from typing import Any
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any, Final
 
-from publishers.training.frameworks import plain_torch
-from publishers.training.frameworks.fit import warn_fault
+_PLAIN_TORCH: Final = "publishers.training.frameworks.plain_torch"
 
 
 def transformers_imported(trainer_module: Any) -> None:  # noqa: ANN401 — `transformers.trainer`
@@ -25,15 +27,21 @@ def keras_imported(callback_list_module: Any) -> None:  # noqa: ANN401 — `kera
 
     def init_with_ours(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         init(self, *args, **kwargs)
-        try:
-            _add_keras_callback(self)
-        except Exception as error:  # noqa: BLE001 — training goes on whatever it is
-            warn_fault("keras", error)
+        _add_keras_callback(self)
 
     callback_list.__init__ = init_with_ours
 
 
 def _add_keras_callback(callback_list: Any) -> None:  # noqa: ANN401
+    from publishers.training.frameworks.fit import warn_fault  # noqa: PLC0415 — see above
+
+    try:
+        _add(callback_list)
+    except Exception as error:  # noqa: BLE001 — training goes on whatever it is
+        warn_fault("keras", error)
+
+
+def _add(callback_list: Any) -> None:  # noqa: ANN401
     from publishers.training.frameworks.keras import KerasCallback  # noqa: PLC0415 — it is there now
 
     if any(isinstance(callback, KerasCallback) for callback in callback_list.callbacks):
@@ -47,7 +55,27 @@ def _add_keras_callback(callback_list: Any) -> None:  # noqa: ANN401
 
 def torch_optimizers_imported(optimizer_module: Any) -> None:  # noqa: ANN401 — `torch.optim.optimizer`
     """Publish a training from its first optimizer step on, unless something else of ours publishes it."""
-    optimizer_module.register_optimizer_step_pre_hook(plain_torch.before_step)
+    known: list[Callable[[], None]] = []
+
+    def before_step(*_: object) -> None:
+        if not known:
+            known.append(_publish_before_step())
+        known[0]()
+
+    optimizer_module.register_optimizer_step_pre_hook(before_step)
+
+
+def _publish_before_step() -> Callable[[], None]:
+    try:
+        from publishers.training.frameworks.plain_torch import before_step  # noqa: PLC0415 — see above
+    except Exception as error:  # noqa: BLE001 — it would go through the optimizer into the training
+        logging.getLogger("publishers").warning("publishing is off: %s: %s", type(error).__name__, error)
+        return _nothing
+    return before_step
+
+
+def _nothing() -> None:
+    """Publish nothing."""
 
 
 def torch_loaders_imported(loader_module: Any) -> None:  # noqa: ANN401 — `torch.utils.data.dataloader`
@@ -57,6 +85,7 @@ def torch_loaders_imported(loader_module: Any) -> None:  # noqa: ANN401 — `tor
 
     @functools.wraps(begin_pass)
     def begin_published_pass(self: Any) -> Any:  # noqa: ANN401
-        return iter(self) if plain_torch.takes_loader(self) else begin_pass(self)
+        plain_torch = sys.modules.get(_PLAIN_TORCH)  # it is there once a training has begun
+        return iter(self) if plain_torch is not None and plain_torch.takes_loader(self) else begin_pass(self)
 
     loader.__iter__ = begin_published_pass

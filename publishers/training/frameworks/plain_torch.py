@@ -18,7 +18,7 @@ _publisher: Publisher | None = None
 """Ours."""
 
 
-def before_step(*_: object) -> None:
+def before_step() -> None:
     """Begin to publish, unless somebody does; PyTorch calls this before each step of any optimizer."""
     global _worker, _publisher  # noqa: PLW0603 — one training at a time
     if _worker is not None and not _worker.closed:
