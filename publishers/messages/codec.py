@@ -7,7 +7,6 @@ else.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 import msgpack
@@ -48,8 +47,7 @@ class DecodeError(ValueError):
     """The payload is not a valid message of its class."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
+class Outgoing(Struct, frozen=True, kw_only=True):
     """An encoded message and how to publish it; also the last will of a connection."""
 
     topic: str

@@ -21,8 +21,9 @@ bytes in UTF-8: MQTT forbids `+`, `#` and `/` there, RabbitMQ takes `.` for `/`,
 """
 
 import re
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 DEFAULT_ROOT: Final = "gridchase/v1"
 MAX_RANK: Final = 65_535
@@ -97,8 +98,7 @@ def unescape_level(level: str) -> str | None:
     return text if escape_level(text) == level else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedTopic:
+class ParsedTopic(Struct, frozen=True, kw_only=True):
     """A parsed topic; `leaf` is what follows the last identifier: `iterations`, `trial/request`, `plan`, …."""
 
     leaf: str

@@ -1,11 +1,12 @@
 """The address of a broker, shared by the training side and the asyncio client, and why a connection to it fails."""
 
 import re
-import socket
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import ssl
@@ -18,8 +19,7 @@ BAD_CREDENTIALS: Final = (134, 135)
 """Bad user name or password, and not authorised: paho maps the CONNACK codes 4 and 5 of MQTT 3.1.1 to these."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingNames:
+class SettingNames(Struct, frozen=True, kw_only=True):
     """What a program calls the settings of its broker, so that an error names those that its user can change."""
 
     url: str = "the broker's URL"
@@ -73,8 +73,7 @@ class FaultKind(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionFault:
+class ConnectionFault(Struct, frozen=True, kw_only=True):
     """Why a connection failed, and what to do about it.
 
     Attributes:
@@ -167,7 +166,8 @@ class BrokerAddress:
 
     def explain(self, error: BaseException) -> ConnectionFault:
         """Return what an error of the network means."""
-        import ssl  # noqa: PLC0415 — as above
+        import socket  # noqa: PLC0415 — both take time, and most trainings' connections never fail
+        import ssl  # noqa: PLC0415
 
         at = self.host_and_port
         match error:

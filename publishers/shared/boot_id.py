@@ -1,6 +1,6 @@
 """The id of this boot of this machine, within which the monotonic clock is comparable."""
 
-import socket
+import os
 from pathlib import Path
 from typing import Final
 
@@ -12,4 +12,4 @@ def read_boot_id() -> str:
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
-        return socket.gethostname() or "unknown"
+        return os.uname().nodename or "unknown"

@@ -7,8 +7,10 @@ training code passes a function that trains one iteration, and each size is time
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
+
+from msgspec import Struct, field
 
 from publishers.messages.training import TrialTimes
 from publishers.training.coerce import to_float, to_text, warn_once
@@ -28,8 +30,7 @@ Probe = Callable[[int], object]
 Clock = Callable[[], float]
 
 
-@dataclass(slots=True, kw_only=True)
-class BatchTimings:
+class BatchTimings(Struct, kw_only=True):
     """The result of timing.
 
     Attributes:

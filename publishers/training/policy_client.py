@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from msgspec import Struct
+
 from publishers.messages.codec import DecodeError, decode
 from publishers.messages.reports import Command
 from publishers.messages.topics import Topics, is_name
@@ -52,8 +54,7 @@ class BatchSizeTrial:
     untimed: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSizeOptions:
+class BatchSizeOptions(Struct, frozen=True, kw_only=True):
     """The arguments of a query in plain types, and their faults; the default is None where it is no batch size."""
 
     batch_sizes: list[int]

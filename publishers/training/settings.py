@@ -17,7 +17,6 @@ import contextlib
 import math
 import os
 import re
-import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -185,7 +184,7 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
         flush_s=reader.period_s(options.get("flush_s", 0.25), "flush_s"),
         heartbeat_s=reader.period_s(options.get("heartbeat_s", 10.0), "heartbeat_s"),
         boot_id=str(options.get("boot_id") or read_boot_id()),
-        host=socket.gethostname() or "unknown",
+        host=os.uname().nodename or "unknown",
         given=Given(
             run=options.get("run"),
             rank=None if options.get("rank") is None else rank,
