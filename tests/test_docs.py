@@ -28,7 +28,7 @@ from policies.service.config import PolicyConfig
 from publishers.messages import reports, topics, training
 from publishers.messages.topics import Topics
 from publishers.training import worker as sender
-from publishers.training.iterations import recorder
+from publishers.training.iterations import chunk, recorder
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -154,7 +154,7 @@ def test_the_reasons_that_are_explained_are_those_that_are_given() -> None:
         (HOW_IT_WORKS, f"a window adds {drift.MOST_DEVIATIONS:g} at most"),
         (HOW_IT_WORKS, f"as the last ones were, {signal_outlook.MAX_DAYS} at most"),
         (HOW_IT_WORKS, f"at most {required_rate.MAX_RESERVE:g} and at most a tenth"),
-        (TOPICS, f"at most {recorder.MAX_IN_SEGMENT:,} iterations"),
+        (TOPICS, f"at most {chunk.MAX_IN_SEGMENT:,} iterations"),
         (TOPICS, f"{training.MAX_ITERATIONS:,} are accepted"),
         (TOPICS, f"at most {signal_news.MAX_PUBLISHED:,} are published"),
     ],

@@ -21,6 +21,7 @@ from publishers.training.coerce import to_bool, to_float, to_int, to_text, warn_
 from publishers.training.iterations.data_loader import batch_size_of
 from publishers.training.iterations.loader_pass import LoaderPasses
 from publishers.training.iterations.optimizer_hook import count_steps
+from publishers.training.iterations.output_waiter import OutputWaiter
 from publishers.training.iterations.progress import (
     MAX_METRIC,
     RunProgress,
@@ -97,6 +98,14 @@ class Publisher:
                 recorder.rotate(recorder.chunk)
         else:
             recorder.add_step("callback" if recorder.counted_by == "callback" else "caller")
+
+    def wait_for(self, output: object) -> None:
+        """End an iteration as soon as the output of its step has been computed; returns at once.
+
+        For JAX, whose loop runs ahead of the device: call it with the loss after each step. A thread waits for it.
+        """
+        if not self.closed:
+            self._waiter.put(output)
 
     def begin(self) -> None:
         """Begin an iteration now: at the start of the loop, or after a pause, so that the next one is not missed."""
@@ -290,10 +299,6 @@ class Publisher:
         """Return whether nothing is published: closed, off, or in a forked child."""
         return self._worker is None or self._worker.closed
 
-    def begin_pass(self, length: int | None, n_epochs: int | None) -> None:
-        """Take note that a pass of the training over a loader begins, one of `n_epochs`; published loaders call it."""
-        self.progress.begin_pass(length, n_epochs, is_in_steps=self.recorder.counted_by != "loader")
-
     def __enter__(self) -> Self:
         """Return itself."""
         return self
@@ -342,9 +347,6 @@ class Publisher:
         It is the one that `publish_iterations` uses for the job, run and rank, if the training wraps its loader, too.
         From now on the callback's calls count: `begin()` at the start, `iteration()` after each optimizer step,
         `pause()` before a validation or checkpoint and `begin()` after it, `close()` at the end. Nothing else does.
-
-        Args:
-            options: who publishes, and where to: as for `publish_iterations`.
         """
         publisher = cls.shared(**options)
         publisher.recorder.count_by("callback")
@@ -363,6 +365,7 @@ class Publisher:
         self.trial = None
         self.recorder = recorder = Recorder(clock_ns)
         self.passes = LoaderPasses(recorder)
+        self._waiter = OutputWaiter(recorder)
         self.progress = RunProgress(total_iterations, lambda: recorder.n_ended)
         self._worker: PublisherWorker | None = None
         if settings is None:

@@ -20,8 +20,9 @@ from publishers.messages.topics import Topics
 from publishers.messages.training import Iterations, Metric, RankStatus, TrialFailure, TrialTimes, pack_ends
 from publishers.mqtt.connection import Connect, Connection, Receipt
 from publishers.shared.process_identity import mark_this_thread, run_mark
+from publishers.training.iterations.chunk import Segment
 from publishers.training.iterations.progress import RunProgress
-from publishers.training.iterations.recorder import Recorder, Segment
+from publishers.training.iterations.recorder import Recorder
 from publishers.training.iterations.request_times import RequestTimes
 from publishers.training.policy_client import BatchSizeOptions, BatchSizeQuery, PolicyClient, trial_failure
 from publishers.training.reporting.notices import RunNotices
@@ -448,9 +449,10 @@ class PublisherWorker:
         while connection.is_connected() and time.monotonic() < deadline_s:
             progressed = self._flush(connection)
             self._iterations.collect_receipts()
-            if not progressed and not self._iterations.has_unacknowledged:
+            is_waiting = self._iterations.has_unacknowledged or self._recorder.is_awaiting
+            if not progressed and not is_waiting:
                 break
-            connection.work(_POLL_S if self._iterations.has_unacknowledged else 0.0)
+            connection.work(_POLL_S if is_waiting else 0.0)
         if connection.is_connected():
             last = self._current_status("lost" if self._is_broken_off else "finished")
             receipt = self._publish(connection, self._status_topic, last, retain=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, ParamSpec, Self
 
 from publishers.training.coerce import warn_once
-from publishers.training.iterations.recorder import BREAK
+from publishers.training.iterations.chunk import BREAK
 from publishers.training.publisher import Publisher
 from publishers.training.settings import PublisherOptions
 

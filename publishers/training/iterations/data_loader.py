@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from publishers.training.coerce import to_int
 from publishers.training.iterations.loader_pass import LoaderPasses
-from publishers.training.iterations.recorder import Source
+from publishers.training.iterations.open_pass import Source
 from publishers.training.settings import MAX_BATCH_SIZE
 
 T = TypeVar("T")

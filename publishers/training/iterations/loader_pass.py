@@ -19,8 +19,9 @@ from collections.abc import Callable
 from typing import Final
 
 from publishers.training.coerce import warn_once
+from publishers.training.iterations.open_pass import Source, TimeLog
 from publishers.training.iterations.optimizer_hook import gradients_are_off
-from publishers.training.iterations.recorder import CHUNK, Recorder, Source, TimeLog
+from publishers.training.iterations.recorder import CHUNK, Recorder
 
 LOOK: Final = 16
 """Batches after which a pass that may have to change its role looks again."""

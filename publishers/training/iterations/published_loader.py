@@ -17,8 +17,10 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from publishers.training.iterations.data_loader import length_of, record_pass
 from publishers.training.iterations.loader_pass import LoaderPasses
+from publishers.training.iterations.open_pass import Source
 from publishers.training.iterations.optimizer_hook import count_steps
-from publishers.training.iterations.recorder import Source
+from publishers.training.iterations.progress import RunProgress
+from publishers.training.iterations.recorder import Recorder
 
 T = TypeVar("T")
 I = TypeVar("I")  # noqa: E741 — an iterable of any kind
@@ -32,14 +34,13 @@ _generators: "weakref.WeakKeyDictionary[Generator[Any, None, None], object]" = w
 class IterationSink(Protocol):
     """What a published loader needs of its publisher."""
 
+    recorder: Recorder
     passes: LoaderPasses
+    progress: RunProgress
 
     @property
     def closed(self) -> bool:
         """Return whether nothing is published."""
-
-    def begin_pass(self, length: int | None, n_epochs: int | None) -> None:
-        """Take note that a pass of the training over a loader of this length begins, one of so many."""
 
 
 class LoaderClass:
@@ -67,12 +68,15 @@ class LoaderClass:
     def record(self, loader: object, iterator: Iterator[T]) -> Generator[T, None, None]:
         """Return a generator of what an iterator over a loader yields, which records the pass."""
         publisher, source = self.publisher, Source.of(loader)
-        count_steps(publisher.passes.recorder)
+        count_steps(publisher.recorder)
         # An iterator is not to be kept alive by its own pass.
         find: Callable[[], object] = source.reference or (lambda: loader)
-        return record_pass(
-            iterator, publisher.passes, source, lambda: publisher.begin_pass(length_of(find()), self.n_epochs)
-        )
+
+        def begin_epoch() -> None:
+            is_in_steps = publisher.recorder.counted_by != "loader"
+            publisher.progress.begin_pass(length_of(find()), self.n_epochs, is_in_steps=is_in_steps)
+
+        return record_pass(iterator, publisher.passes, source, begin_epoch)
 
 
 class RecordedIterator(Generic[T]):

@@ -1,9 +1,7 @@
 """The buffer between the training loop and the worker's thread: iteration times in bounded memory, with losses counted.
 
-The loop appends clock readings to the list of the present chunk (about 50 ns), and does nothing else. In a chunk the
-first mark, and the first after a `BREAK`, begins an iteration; every other mark ends one and begins the next:
-
-    [begin, end, end, BREAK, begin, end]     3 iterations; a pause before the third
+The loop appends clock readings to the list of the present chunk (about 50 ns), and does nothing else. A mark below
+`BREAK` is the number of a step that is waited for; its time comes from another thread.
 
 Lists are never swapped under the loop, which would lose appends: only the loop itself begins a new chunk, after about
 `CHUNK` marks. Each chunk knows the number of its first iteration, so a chunk that a full buffer has dropped shows as a
@@ -15,21 +13,18 @@ step, its end is the mark, and requests are logged beside it (`loader_pass.py`),
 a pause, and where pauses can be. While steps may still come (`awaits_steps`) requests are logged, and nothing is told.
 """
 
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from publishers.messages.training import CountedBy
+from publishers.training.iterations.chunk import BREAK, Chunk, Segment, append_segment, n_iterations, unbroken
+from publishers.training.iterations.open_pass import OpenPass, TimeLog
 
 CHUNK: Final = 1_024
 """Marks in a chunk before the next one: opening it and its log costs several µs, so some 5 ns an iteration."""
 MAX_BUFFERED: Final = 65_536
 """Iterations that wait while the broker is away: about 3 MB. Older ones are dropped, a chunk at a time."""
-MAX_IN_SEGMENT: Final = 8_192
-"""Iterations in one message: 64 KiB."""
-BREAK: Final = -1
 MAX_LOGS: Final = 128
 """Logs of requests that wait for the worker, of at most `CHUNK` each; older ones are dropped."""
 MAX_PASSES: Final = 64
@@ -42,97 +37,6 @@ _MAX_MARKS: Final = 2 * CHUNK
 """Marks after which a pause begins a new chunk; a pass, whose chunk is its own, stays below."""
 
 
-class Source(NamedTuple):
-    """A loader, told apart from others without keeping it alive."""
-
-    number: int
-    reference: "weakref.ref[object] | None"
-
-    @classmethod
-    def of(cls, loader: object) -> "Source":
-        """Return which loader this is."""
-        try:
-            return cls(id(loader), weakref.ref(loader))
-        except TypeError:  # a list, for one
-            return cls(id(loader), None)
-
-    def is_same(self, other: "Source") -> bool:
-        """Return whether both are the same loader."""
-        return self.number == other.number and self.reference is other.reference
-
-
-class TimeLog:
-    """When a pass over a loader asked for its batches or, if `is_receipt`, got them; `is_sealed`: that is all."""
-
-    __slots__ = ("is_receipt", "is_sealed", "number", "owner", "times")
-
-    def __init__(self, owner: object, times: list[int], *, is_receipt: bool) -> None:
-        self.owner = owner
-        self.times = times
-        self.is_receipt = is_receipt
-        self.is_sealed = False
-        self.number = 0
-
-
-class OpenPass(Protocol):
-    """What a recorder asks a pass over a loader, from its first batch to its end; see `LoaderPass`."""
-
-    counts: bool
-    is_training: bool
-
-    @property
-    def is_new(self) -> bool:
-        """Return whether it has neither asked for a second batch nor led to a step."""
-
-    @property
-    def last_ns(self) -> int:
-        """Return when it last asked for a batch [ns]."""
-
-    def begin_ns(self) -> int | None:
-        """Return when it first asked for a batch after the last interruption, or None [ns]."""
-
-    def begin_epoch(self) -> None:
-        """Take note that it is a pass of the training."""
-
-    def interrupt(self) -> None:
-        """Take note that what was asked for so far belongs to no step to come."""
-
-    def start_paused(self) -> None:
-        """Begin to count, if it has only handed out its first batch, since its iteration ends now."""
-
-    def is_over(self, source: Source) -> bool:
-        """Return whether it is one over this loader."""
-
-
-class Chunk:
-    """Marks that belong to one epoch, of one kind; `length` is set once no further mark counts."""
-
-    __slots__ = ("before_ns", "counted_by", "epoch", "extra", "first", "length", "marks", "n_breaks")
-
-    def __init__(self, *, first: int, epoch: int, marks: list[int], counted_by: CountedBy, before_ns: int = 0) -> None:
-        self.first = first
-        self.epoch = epoch
-        self.marks = marks
-        self.counted_by = counted_by
-        self.length: int | None = None
-        self.n_breaks = 0
-        self.extra = 0  # marks of pauses, which are not the loop's own
-        self.before_ns = before_ns  # how long the iteration before this chunk took [ns]
-
-
-@dataclass(slots=True)
-class Segment:
-    """Consecutive iterations without a gap: what one message carries; times that are not known are empty lists."""
-
-    first: int
-    epoch: int
-    begin_ns: int
-    ends_ns: list[int]
-    counted_by: CountedBy = "loader"
-    requests_ns: list[int] = field(default_factory=list)
-    received_ns: list[int] = field(default_factory=list)
-
-
 class Recorder:
     """Records marks of time; the loop appends to `chunk.marks` itself, since a call would cost more than the rest."""
 
@@ -142,6 +46,7 @@ class Recorder:
         self.is_told = False  # the next mark of a caller or a callback ends an iteration, and so can just be appended
         self.is_stepping = False  # the same of an optimizer's mark
         self.disarm: Callable[[], None] = nothing  # called before marks may no longer be appended to the present chunk
+        self._is_running = False
         self.awaits_steps = False
         self.steps_are_captured = False  # in a CUDA graph, whose replays nobody sees
         self.is_closed = False
@@ -149,6 +54,8 @@ class Recorder:
         self._ignores_steps = self._has_fallen_back = False
         self.passes: list[OpenPass] = []
         self.logs: deque[TimeLog] = deque(maxlen=MAX_LOGS)
+        self._n_awaited = self._n_awaited_ended = self._awaited_last_ns = 0
+        self._awaited_ends_ns: deque[tuple[int, int]] = deque(maxlen=2 * MAX_BUFFERED)
         self._n_logs = 0
         self._last_ns = 0  # the last mark before the present chunk
         self._since_ns: int | None = None  # when the first iteration began, where no loader tells
@@ -189,7 +96,7 @@ class Recorder:
             return False
         self.awaits_steps = False
         self._hold()
-        self._open([marks[-1]] if marks and marks[-1] != BREAK else []).counted_by = way
+        self._open([marks[-1]] if marks and marks[-1] >= 0 else []).counted_by = way
         return True
 
     def fall_back(self) -> None:
@@ -217,11 +124,31 @@ class Recorder:
                 leading.begin_epoch()
         marks = self.chunk.marks
         if since_ns is not None and (not marks or marks[-1] == BREAK):
-            marks.append(min(max(since_ns, marks[-2] if marks else self._last_ns), end_ns))
+            since_ns = max(since_ns, marks[-2] if marks else self._last_ns)
+            marks.append(min(since_ns, end_ns) if end_ns >= 0 else since_ns)
         marks.append(end_ns)
         if len(marks) > CHUNK:
             self.rotate(self.chunk)
         self._run_on()
+
+    def add_awaited_step(self, number: int) -> None:
+        """Record a step that ends when `end_awaited_step` is called for its number, from 1 in their order."""
+        if not self.is_closed and self.count_by("waiter"):
+            if self._is_running:
+                self.mark(BREAK - number)
+            else:
+                self.add_step("waiter", BREAK - number)
+            self._n_awaited = number
+
+    def end_awaited_step(self, number: int) -> None:
+        """End a step now; for the one thread that waits for them."""
+        self._awaited_ends_ns.append((number, self.clock_ns()))
+        self._n_awaited_ended = number
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Return whether steps were recorded that have not ended."""
+        return self._n_awaited > self._n_awaited_ended
 
     def mark(self, now_ns: int) -> None:
         """Record a step that may just be appended."""
@@ -307,7 +234,7 @@ class Recorder:
     @property
     def n_ended(self) -> int:
         """Return how many iterations have ended so far; for the loop's own thread."""
-        return self.chunk.first + _n_iterations(self.chunk, len(self.chunk.marks))
+        return self.chunk.first + n_iterations(self.chunk, len(self.chunk.marks))
 
     def start_pass(self, begin_ns: int) -> Chunk:
         """Return the chunk of a pass that counts, whose first batch was handed out at `begin_ns`: a new epoch."""
@@ -363,7 +290,7 @@ class Recorder:
 
     def _hold(self) -> None:
         self.disarm()
-        self.is_told = self.is_stepping = False
+        self.is_told = self.is_stepping = self._is_running = False
 
     def _interrupt(self) -> None:
         self._hold()
@@ -373,6 +300,7 @@ class Recorder:
 
     def _run_on(self) -> None:
         self._since_ns = None
+        self._is_running = True
         self.is_stepping = self.counted_by == "optimizer"
         self.is_told = self.counted_by in _TOLD
 
@@ -414,13 +342,37 @@ class Recorder:
             if length is not None:
                 written = length
             previous = head.marks[self._position - 1] if self._position else BREAK
-            for begin_ns, ends_ns in _unbroken(head.marks[self._position : written], previous):
-                _append(segments, Segment(self._next, head.epoch, begin_ns, ends_ns, head.counted_by))
+            marks = head.marks[self._position : written]
+            if head.counted_by == "waiter":
+                previous, marks = self._awaited(previous, marks)
+                length = length if self._position + len(marks) == written else None
+                written = self._position + len(marks)
+            for begin_ns, ends_ns in unbroken(marks, previous):
+                append_segment(segments, Segment(self._next, head.epoch, begin_ns, ends_ns, head.counted_by))
                 self._next += len(ends_ns)
             self._position = written
             if length is None:
                 break  # the present chunk, read as far as it was written
         return segments
+
+    def _awaited(self, previous: int, marks: list[int]) -> tuple[int, list[int]]:
+        """Return a mark, and those after it as far as they have ended, with times for numbers; none goes backwards."""
+        times_ns: list[int] = []
+        for mark in (previous, *marks):
+            time_ns = mark if mark >= BREAK else self._awaited_end_ns(BREAK - mark)
+            if time_ns is None:
+                break
+            if time_ns != BREAK:
+                self._awaited_last_ns = time_ns = max(time_ns, self._awaited_last_ns)
+            times_ns.append(time_ns)
+        return (times_ns[0], times_ns[1:]) if times_ns else (previous, [])
+
+    def _awaited_end_ns(self, number: int) -> int | None:
+        """Return when a step has ended; where that was dropped, when the next one had; None: it has not."""
+        ends_ns = self._awaited_ends_ns
+        while ends_ns and ends_ns[0][0] < number:
+            ends_ns.popleft()
+        return ends_ns[0][1] if ends_ns else None
 
     def _open(self, marks: list[int], *, before_ns: int = 0) -> Chunk:
         self.disarm()
@@ -428,7 +380,7 @@ class Recorder:
         old.length = len(old.marks)
         if old.marks:
             self._last_ns = old.marks[-1] if old.marks[-1] != BREAK else old.marks[-2]
-        first = old.first + _n_iterations(old, old.length)
+        first = old.first + n_iterations(old, old.length)
         try:
             if first == old.first and self._chunks[-1] is old:
                 self._chunks.pop()  # there is no iteration in it: it must not displace those that have some
@@ -455,40 +407,3 @@ class Recorder:
 
 def nothing() -> None:
     """Do nothing; also stand for a weak reference to nothing."""
-
-
-def _n_iterations(chunk: Chunk, length: int) -> int:
-    """Return the number of iterations in the first marks of a chunk."""
-    marks = chunk.marks
-    n_begins = chunk.n_breaks + (length > 0 and marks[length - 1] != BREAK)
-    return max(0, length - chunk.n_breaks - n_begins)
-
-
-def _unbroken(marks: list[int], previous: int) -> Iterator[tuple[int, list[int]]]:
-    """Yield the begin and the ends of each sequence without a break; `previous` is the mark before the first."""
-    start = 0
-    while start < len(marks):
-        try:
-            stop = marks.index(BREAK, start)
-        except ValueError:
-            stop = len(marks)
-        if previous == BREAK and stop > start:
-            previous, start = marks[start], start + 1
-        if stop > start:
-            yield previous, marks[start:stop]
-        previous, start = BREAK, stop + 1
-
-
-def _append(segments: list[Segment], new: Segment) -> None:
-    """Add a segment to the list, as part of the last one where it follows without a gap and there is room."""
-    last = segments[-1] if segments else None
-    if (
-        last is not None
-        and (last.epoch, last.counted_by) == (new.epoch, new.counted_by)
-        and last.first + len(last.ends_ns) == new.first
-        and last.ends_ns[-1] == new.begin_ns
-        and len(last.ends_ns) + len(new.ends_ns) <= MAX_IN_SEGMENT
-    ):
-        last.ends_ns += new.ends_ns
-    else:
-        segments.append(new)

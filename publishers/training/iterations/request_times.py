@@ -6,7 +6,9 @@ The worker's side: it reads the logs while the training's thread appends to them
 from collections import deque
 from typing import Final
 
-from publishers.training.iterations.recorder import MAX_LOGS, Segment, TimeLog
+from publishers.training.iterations.chunk import Segment
+from publishers.training.iterations.open_pass import TimeLog
+from publishers.training.iterations.recorder import MAX_LOGS
 
 _MIN_ITERATIONS: Final = 8
 """Iterations after which it is known how many batches one takes."""

@@ -65,4 +65,5 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps-per-execution", type=int, default=1)
     parser.add_argument("--iterable", action="store_true", help="train on an iterable dataset")
     parser.add_argument("--wrap", action="store_true", help="wrap the loader")
+    parser.add_argument("--wrap-after", action="store_true", help="wrap what the framework has made of the loader")
     return parser.parse_args()

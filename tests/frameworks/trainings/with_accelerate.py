@@ -32,6 +32,10 @@ def main() -> None:
     model, optimizer, loader, validation = accelerator.prepare(
         net, CountingSGD(net.parameters(), truth), loader, DataLoader(Numbers(N_VALIDATION), BATCH_SIZE)
     )
+    if options.wrap_after:
+        from gridchase import publish_iterations  # noqa: PLC0415 — a bare training does not have it
+
+        loader = publish_iterations(loader, epochs=options.epochs)
     for _ in range(options.epochs):
         model.train()
         for batch in loader:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from publishers.training.iterations import optimizer_hook
+from publishers.training.iterations.chunk import Segment
 from publishers.training.iterations.optimizer_hook import LOST_AFTER, StepCounter
-from publishers.training.iterations.recorder import CHUNK, Recorder, Segment
+from publishers.training.iterations.recorder import CHUNK, Recorder
 
 SEQUENCES = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 8)), max_size=30)
 """Which of four optimizers makes how many steps in a row: in all fewer than `LOST_AFTER`."""
@@ -100,7 +101,7 @@ def test_an_optimizer_is_not_kept_alive() -> None:
     assert counter._leader() is None
 
 
-def test_the_next_fold_counts_from_its_first_step_although_the_last_optimizer_is_kept() -> None:
+def test_the_next_fold_counts_from_its_first_step_though_the_last_optimizer_is_kept() -> None:
     recorder = Recorder(itertools.count().__next__)
     counting(recorder)
     kept = [Optimizer() for _ in range(3)]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from publishers.training.iterations.recorder import CHUNK, MAX_BUFFERED, MAX_IN_SEGMENT, Recorder, Segment
+from publishers.training.iterations.chunk import MAX_IN_SEGMENT, Segment
+from publishers.training.iterations.recorder import CHUNK, MAX_BUFFERED, Recorder
 
 OPERATIONS = st.lists(
     st.one_of(

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
+from publishers.training.iterations.chunk import Segment
 from publishers.training.iterations.data_loader import record_pass
 from publishers.training.iterations.loader_pass import LoaderPasses
-from publishers.training.iterations.recorder import MAX_LOGS, Recorder, Segment, Source, TimeLog
+from publishers.training.iterations.open_pass import Source, TimeLog
+from publishers.training.iterations.recorder import MAX_LOGS, Recorder
 from publishers.training.iterations.request_times import RequestTimes
 
 

@@ -1,0 +1,1 @@
+"""PyTorch itself: its optimizers, its loaders, several ranks."""

@@ -1,0 +1,51 @@
+"""Several ranks: each trains on its own samples, as bare, and every step of each is counted.
+
+A wrapper that is no `DataLoader` switched sharding off, in silence: each rank trained on all the samples.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.bus import Bus
+from tests.frameworks.process import TRAININGS, Launcher, command, train, train_published
+from tests.live.conftest import Mosquitto
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("script", "arguments", "n_steps"),
+    [
+        ("with_torch.py", ["--wrap"], 80),
+        ("with_torch.py", ["--wrap", "--accumulation=4", "--validation"], 20),
+        ("with_accelerate.py", ["--wrap"], 80),
+        ("with_accelerate.py", ["--wrap", "--iterable"], 80),
+        ("with_accelerate.py", ["--wrap", "--accumulation=4", "--validation"], 20),
+        ("with_accelerate.py", ["--wrap-after"], 80),
+        ("with_accelerate.py", ["--wrap-after", "--iterable"], 80),
+        ("with_accelerate.py", ["--wrap-after", "--accumulation=4", "--validation"], 20),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else str(value).removesuffix(".py"),
+)
+def test_each_rank_sees_its_own_batches_and_counts_its_steps(
+    script: str, arguments: list[str], n_steps: int, ranks: int, broker: Mosquitto, bus: Bus, tmp_path: Path
+) -> None:
+    launcher: Launcher = "torchrun" if ranks > 1 else "python"
+    line = command(TRAININGS / script, arguments, launcher, ranks)
+    outcome = train_published(line, tmp_path / "published", broker.url)
+    assert outcome.exit_code == 0, outcome.stderr
+    assert [truth["steps"] for truth in outcome.truths] == [n_steps // ranks] * ranks
+    records = bus.records(ranks)
+    assert [(record.rank, record.n_iterations) for record in records] == [
+        (rank, n_steps // ranks) for rank in range(ranks)
+    ]
+    assert [record.counted_by for record in records] == [{"optimizer"}] * ranks
+    wrapping = {"--wrap", "--wrap-after"}
+    bare_arguments = [argument for argument in arguments if argument not in wrapping]
+    bare = train(command(TRAININGS / script, bare_arguments, launcher, ranks), tmp_path / "bare")
+    assert [truth["digest"] for truth in bare.truths] == [truth["digest"] for truth in outcome.truths]
+    knows_requests = "with_torch" in script or "--wrap-after" in arguments
+    for record in records:
+        assert all(bool(message.requests_ns()) is knows_requests for message in record.messages)
+        last = record.statuses[-1]
+        assert last.total_iterations == (n_steps // ranks if knows_requests and "--iterable" not in arguments else None)
