@@ -19,7 +19,7 @@ from tests.live.conftest import TIMEOUT_S, Mosquitto, wait_until
 from tests.live.nvml_stub.machine import StubMachine
 
 EXIT_TIMEOUT_S = 60.0
-_MAIN = "import sys; from controller.__main__ import main; sys.exit(main())"
+_MAIN = "import sys; from gridchase.__main__ import main; sys.exit(main())"
 QUICK = {
     "profiler.settle_s": "0.2",
     "profiler.window_s": "0.6",
@@ -88,7 +88,7 @@ class LiveNode:
 
     def controller(self, *, log: str = "controller.log", before: str = "", **options: str) -> "subprocess.Popen[bytes]":
         """Start `gridchase controller`; `before` is run in its process before anything else."""
-        program = ("-c", f"{before}\n{_MAIN}") if before else ("-m", "controller")
+        program = ("-c", f"{before}\n{_MAIN}") if before else ("-m", "gridchase")
         return self._start(log, *program, "controller", *self._settings(options))
 
     def verb(
@@ -126,7 +126,7 @@ class LiveNode:
     def call(self, verb: str, *arguments: str, **options: str) -> "subprocess.CompletedProcess[str]":
         """Run a verb of `gridchase` to its end."""
         return subprocess.run(
-            [sys.executable, "-m", "controller", verb, *self._settings(options), *arguments],
+            [sys.executable, "-m", "gridchase", verb, *self._settings(options), *arguments],
             env=self._environment(),
             capture_output=True,
             text=True,

@@ -99,3 +99,12 @@ print([name for name in {(*controller, *publishing)!r} if name in sys.modules])
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout == "[]\n"
+
+
+def test_run_starts_a_script_whose_neighbours_have_our_names(users_own: Path) -> None:
+    script = users_own / "train.py"
+    script.write_text("from gridchase import publish_iterations\nprint(*publish_iterations(range(3)))\n")
+    options = ("--broker", "mqtt://127.0.0.1:9")
+    result = gridchase("run", *options, "--", sys.executable, str(script), path=users_own)
+    assert (result.returncode, result.stdout) == (0, "0 1 2\n")
+    assert "nothing listens at 127.0.0.1:9" in result.stderr

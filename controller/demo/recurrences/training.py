@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.demo.recurrences.jobs import ETA, GPU_MODEL, RecurringJob
+from gridchase import Publisher
 from policies.replay.batch_size.simulation import EpochSampler
 from policies.replay.batch_size.workload import Consumption, Workload
-from publishers import Publisher
 from publishers.messages.reports import RunEnergy
 from publishers.training.policy_client import BatchSizeTrial
 
