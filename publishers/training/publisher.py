@@ -2,7 +2,7 @@
 
 An iteration is an optimizer step: `iterations/` finds out when one has ended. Nothing here raises, and only
 `batch_size` and `close` block, for a bounded time. Each fault is logged once, to the logger `publishers`, which shows
-it on stderr unless the application has configured logging. A forked child does not publish.
+it on stderr unless the application has configured logging. A forked child publishes nothing unless it trains.
 """
 
 import copyreg
@@ -10,9 +10,10 @@ import itertools
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Literal, Self, TypeVar, Unpack
+from typing import Literal, NamedTuple, Self, TypeVar, Unpack
 
 from publishers.messages.training import Metric
 from publishers.mqtt.connection import Connect
@@ -34,6 +35,7 @@ from publishers.training.iterations.published_loader import published, publisher
 from publishers.training.iterations.recorder import CHUNK, Recorder
 from publishers.training.policy_client import BatchSizeTrial, read_options, wait_for_batch_size
 from publishers.training.reporting.run_summary import OFF, RunSummary
+from publishers.training.run.next_run import RunSplitter, is_data_worker
 from publishers.training.run.run_end import RunSlot, end_replaced_runs, end_run, end_with_owner, run_slot
 from publishers.training.run.run_search import n_ranks
 from publishers.training.settings import MAX_BATCH_SIZE, PublisherOptions, Settings, resolve_or_warn
@@ -81,6 +83,7 @@ class Publisher:
         slot = run_slot(settings) if settings is not None else None
         end_replaced_runs(slot)
         self._n_ranks = to_int(options.get("world_size"))
+        self._splitter = RunSplitter(is_on=False)
         self._open(settings, clock_ns, clock_s, connect, total_iterations, slot)
         self.recorder.resume_at(first_epoch_or_warn(first_epoch, "first_epoch"))
 
@@ -96,7 +99,8 @@ class Publisher:
             marks.append(recorder.clock_ns())
             if len(marks) > CHUNK:
                 recorder.rotate(recorder.chunk)
-        else:
+        elif self.opens():
+            recorder = self.recorder
             recorder.add_step("callback" if recorder.counted_by == "callback" else "caller")
 
     def wait_for(self, output: object) -> None:
@@ -104,11 +108,12 @@ class Publisher:
 
         For JAX, whose loop runs ahead of the device: call it with the loss after each step. A thread waits for it.
         """
-        if not self.closed:
+        if self.opens():
             self._waiter.put(output)
 
     def begin(self) -> None:
         """Begin an iteration now: at the start of the loop, or after a pause, so that the next one is not missed."""
+        self.opens()
         self.recorder.begin()
 
     def pause(self) -> None:
@@ -299,6 +304,35 @@ class Publisher:
         """Return whether nothing is published: closed, off, or in a forked child."""
         return self._worker is None or self._worker.closed
 
+    def opens(self) -> bool:
+        """Return whether a pass that begins now is published; a forked child that trains begins a run of its own."""
+        worker = self._worker
+        if worker is not None and worker.is_inherited and not is_data_worker():
+            self._open_again()
+            if self._splitter.is_on and self._opened.settings is not None:
+                _publishers.setdefault(_key(self._opened.settings), self)
+        return not self.closed
+
+    def wrap(self, *, announces: bool) -> None:
+        """Take note that a loader is wrapped, and whether that announces how long the training is."""
+        has_trained = self.recorder.n_ended > 0
+        if self._splitter.begins_by_call(
+            has_trained=has_trained, is_complete=self.progress.is_complete, announces=announces
+        ):
+            self.begin_next_run()
+        self.recorder.wrapped_at = self.recorder.n_ended
+
+    def begin_next_run(self) -> bool:
+        """End the run, and begin the next one with what is recorded from now on; return whether it was so."""
+        former = self._worker
+        if former is None or former.closed or not self._splitter.allows():
+            return False
+        passes = self.passes
+        end_run(former, None)
+        self._open_again()
+        self.passes.take_over(passes)
+        return True
+
     def __enter__(self) -> Self:
         """Return itself."""
         return self
@@ -324,10 +358,19 @@ class Publisher:
 
     @classmethod
     def from_settings(
-        cls, settings: Settings | None, *, clock_ns: Callable[[], int], clock_s: Callable[[], float]
+        cls,
+        settings: Settings | None,
+        *,
+        clock_ns: Callable[[], int],
+        clock_s: Callable[[], float],
+        splits_runs: bool = False,
     ) -> "Publisher":
-        """Return a publisher with settings that are resolved already; None: it is off."""
+        """Return a publisher with settings that are resolved already; None: it is off.
+
+        `splits_runs`: it begins another run where another training begins, see `next_run`.
+        """
         publisher = cls.__new__(cls)
+        publisher._splitter = RunSplitter(is_on=splits_runs)  # noqa: SLF001 — the same class
         publisher._open(settings, clock_ns, clock_s)  # noqa: SLF001 — the same class
         return publisher
 
@@ -361,9 +404,12 @@ class Publisher:
         total_iterations: object = None,
         slot: RunSlot | None = None,
     ) -> None:
+        self._opened = _Opened(settings, clock_ns, clock_s, connect, slot)
         self._target_metric = TargetMetric()
         self.trial = None
         self.recorder = recorder = Recorder(clock_ns)
+        if self._splitter.is_on:
+            recorder.begin_next_run = _weak_call(weakref.WeakMethod(self.begin_next_run))
         self.passes = LoaderPasses(recorder)
         self._waiter = OutputWaiter(recorder)
         self.progress = RunProgress(total_iterations, lambda: recorder.n_ended)
@@ -379,6 +425,35 @@ class Publisher:
         self._worker = worker
         count_steps(recorder)
         end_with_owner(self, worker, slot)
+        _open_publishers.add(self)
+
+    def _open_again(self) -> None:
+        """Begin another run, like the one before; what was announced for that, and not found out, holds again."""
+        former, opened = self._worker, self._opened
+        total = self.progress.given_total
+        self._open(opened.settings, opened.clock_ns, opened.clock_s, opened.connect, total, opened.slot)
+        if former is not None and former.batch_size is not None:
+            self.set_batch_size(former.batch_size)
+
+
+class _Opened(NamedTuple):
+    """What a publisher was opened with."""
+
+    settings: Settings | None
+    clock_ns: Callable[[], int]
+    clock_s: Callable[[], float]
+    connect: Connect | None
+    slot: RunSlot | None
+
+
+def _weak_call(method: "weakref.WeakMethod[Callable[[], bool]]") -> Callable[[], bool]:
+    """Return a function that calls a method, and does not keep its object alive."""
+
+    def call() -> bool:
+        bound = method()
+        return bound is not None and bound()
+
+    return call
 
 
 def _off() -> Publisher:
@@ -407,6 +482,7 @@ def publish_iterations(
     Where no steps are seen, the batches count.
 
     One process has one publisher for each job, run and rank: wrapped again in each epoch, a loader still is one run.
+    Another training in the same process is another run, unless `run` is given: `run/next_run.py` says where one begins.
 
     Args:
         iterable: what the training loop runs over; asked for one batch at a time, like the bare one.
@@ -441,7 +517,12 @@ def publish_iterations(
     """
     if options.get("batch_size") is None:
         options["batch_size"] = batch_size_of(iterable)
-    publisher = _shared_publisher(resolve_or_warn(options, caller="publish_iterations"), clock_ns, clock_s)
+    publisher = _shared_publisher(
+        resolve_or_warn(options, caller="publish_iterations"),
+        clock_ns,
+        clock_s,
+        announces=epochs is not None or total_iterations is not None,
+    )
     if total_iterations is not None:
         publisher.progress.set_total(total_iterations)
     publisher.recorder.resume_at(first_epoch_or_warn(first_epoch, "first_epoch"))
@@ -469,20 +550,35 @@ def publisher_of(iterable: object) -> Publisher:
 
 _publishers: dict[tuple[str, str | None, int | None], Publisher] = {}
 """By job, and by run and rank where they are given."""
+_open_publishers: "weakref.WeakSet[Publisher]" = weakref.WeakSet()
 _lock = threading.Lock()
 
 
+def _key(settings: Settings) -> tuple[str, str | None, int | None]:
+    return settings.job, settings.given.run, settings.given.rank
+
+
 def _shared_publisher(
-    settings: Settings | None, clock_ns: Callable[[], int], clock_s: Callable[[], float]
+    settings: Settings | None,
+    clock_ns: Callable[[], int],
+    clock_s: Callable[[], float],
+    *,
+    announces: bool = False,
 ) -> Publisher:
-    """Return this process's publisher for a job, run and rank; a new one where none is open."""
+    """Return this process's publisher for a job, run and rank; a new one where none is open.
+
+    `announces`: whether it is told how long a training is that begins now.
+    """
     if settings is None:
         return _off()
-    key = (settings.job, settings.given.run, settings.given.rank)
+    key = _key(settings)
     with _lock:
         publisher = _publishers.get(key)
         if publisher is None or publisher.closed:
-            publisher = _publishers[key] = Publisher.from_settings(settings, clock_ns=clock_ns, clock_s=clock_s)
+            publisher = _publishers[key] = Publisher.from_settings(
+                settings, clock_ns=clock_ns, clock_s=clock_s, splits_runs=settings.given.run is None
+            )
+    publisher.wrap(announces=announces)
     if settings.batch_size is not None:
         publisher.set_batch_size(settings.batch_size)
     return publisher
@@ -493,6 +589,8 @@ def _reset_in_child() -> None:
     global _lock  # noqa: PLW0603 — a lock that another thread held at the fork can never be had
     _lock = threading.Lock()
     _publishers.clear()
+    for publisher in list(_open_publishers):
+        publisher.recorder.close()  # if it is used for another training here, it opens again
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows

@@ -194,6 +194,11 @@ class PublisherWorker:
         return self._is_closing or os.getpid() != self._pid
 
     @property
+    def is_inherited(self) -> bool:
+        """Return whether it is open, in another process than this one, which was forked from that."""
+        return not self._is_closing and os.getpid() != self._pid
+
+    @property
     def batch_size(self) -> int | None:
         """Return the samples of an iteration, where they are known."""
         return self._status.batch_size
@@ -272,6 +277,7 @@ class PublisherWorker:
             if reached is not None:
                 self._reached = reached
             self._recorder.close()
+            self._search.end()
             self._is_broken_off, self._is_closing = is_broken_off, True
             if wakes:
                 self._woken.set()
@@ -306,6 +312,7 @@ class PublisherWorker:
         except Exception:  # training goes on whatever is wrong with us; without this the thread would print
             _LOGGER.exception("publishing has stopped: internal error")
         finally:
+            self._search.give_up()
             if not self._is_awaited:
                 self._tell_end()
             self._ended.set()

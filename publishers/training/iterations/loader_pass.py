@@ -71,6 +71,13 @@ class LoaderPasses:
         """
         return LoaderPass(self, source, asked_ns, on_training)
 
+    def take_over(self, former: "LoaderPasses") -> None:
+        """Go on with the passes that are open, as if they had begun here: another run begins within them."""
+        for one in list(former.recorder.passes):
+            if isinstance(one, LoaderPass):
+                one.move_to(self)
+        former.recorder.passes.clear()
+
     def add_stepless(self, ended: "LoaderPass") -> None:
         """Remember a pass that has ended without a step."""
         if self._n_ended != self.recorder.n_ended:
@@ -147,6 +154,18 @@ class LoaderPass:
         self._begin_ns: int | None = None
         self._is_nested = any(one.counts for one in recorder.passes)
         recorder.hold(self)
+
+    def move_to(self, passes: LoaderPasses) -> None:
+        """Be recorded there from now on, with what was asked for since the last interruption."""
+        self._passes = passes
+        self._recorder = recorder = passes.recorder
+        self.counts = self.is_training = False
+        self.chunk, self.n_ended = recorder.chunk, recorder.n_ended
+        recorder.hold(self)
+        if self._log is not None:
+            self._log.is_sealed = True
+            self._log = None
+            self._publish_log()
 
     @property
     def is_new(self) -> bool:

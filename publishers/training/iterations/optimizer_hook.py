@@ -92,6 +92,9 @@ class StepCounter:
         is_elsewhere = steps.run == _TWO and not is_stepping
         if not (is_left or is_elsewhere or steps.n > n):
             return
+        if self._begins_training(steps) and self.recorder.begin_next_run():
+            _begin(optimizer, steps.first_ns if is_elsewhere and not is_left else None)
+            return
         self._follow(optimizer, steps)
         if is_elsewhere and not is_left:  # the first of the two was an iteration, too
             self._add_step(steps.first_ns)
@@ -99,6 +102,16 @@ class StepCounter:
             self.recorder.mark(self.recorder.clock_ns())
         else:
             self._add_step()
+
+    def _begins_training(self, steps: _Steps) -> bool:
+        """Return whether another training begins: with a new optimizer in a new pass, and the one before is done with.
+
+        That is gone, or has made no step since a loader was wrapped.
+        """
+        recorder = self.recorder
+        if self._leader is nothing or recorder.is_stepping or steps.n != steps.run:
+            return False
+        return self._leader() is None or recorder.wrapped_at == recorder.n_ended
 
     def _follow(self, optimizer: object, steps: _Steps) -> None:
         """Let the steps of another optimizer count; its present ones are still to be recorded."""
@@ -202,6 +215,14 @@ def _make_hook() -> tuple[Callable[..., None], Callable[[Recorder, Callable[[], 
 
 
 _on_step, _arm, _disarm = _make_hook()
+
+
+def _begin(optimizer: object, first_ns: int | None) -> None:
+    """Count an optimizer's step for the run that has just begun, and the one before it, if it has made one there."""
+    counter = _counter_here(_counters)
+    if first_ns is not None:
+        counter.recorder.add_step("optimizer", first_ns)
+    counter.step(optimizer)
 
 
 def _counter_here(counters: tuple[StepCounter, ...]) -> StepCounter:

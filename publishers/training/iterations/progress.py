@@ -104,6 +104,16 @@ class RunProgress:
         if total is not None:
             self.total_iterations, self._is_given = total, True
 
+    @property
+    def given_total(self) -> int | None:
+        """Return what the training has given as its length."""
+        return self.total_iterations if self._is_given else None
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether all iterations have ended that are known to come; for the loop's own thread."""
+        return self.total_iterations is not None and self._n_ended() >= self.total_iterations
+
     def set_batches_per_iteration(self, n_batches: int) -> None:
         """Set how many batches of a loader an optimizer step takes; the worker's thread finds it out, once."""
         if self._batches_per_iteration is None:

@@ -38,9 +38,8 @@ class IterationSink(Protocol):
     passes: LoaderPasses
     progress: RunProgress
 
-    @property
-    def closed(self) -> bool:
-        """Return whether nothing is published."""
+    def opens(self) -> bool:
+        """Return whether a pass that begins now is published."""
 
 
 class LoaderClass:
@@ -54,7 +53,7 @@ class LoaderClass:
 
     def next(self, loader: Any) -> object:  # noqa: ANN401 — an iterator of any class
         """Return the next batch of a loader that is an iterator, and so the pass over itself."""
-        if self.publisher.closed:
+        if not self.publisher.opens():
             return self.base.__next__(loader)
         batches = self.open.get(loader)
         if batches is None:
@@ -104,7 +103,7 @@ class PublishedIterable(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         """Return a pass over the iterable."""
         iterator: Iterator[T] = iter(self._iterable)
-        return iterator if self._class.publisher.closed else self._class.record(self._iterable, iterator)
+        return iterator if not self._class.publisher.opens() else self._class.record(self._iterable, iterator)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 — whatever the iterable has
         """Return the iterable's attribute."""
@@ -192,7 +191,7 @@ def _subclass(known: LoaderClass) -> type:
         iterator = base.__iter__(self)
         if iterator is self:
             known.open.pop(self, None)
-        if iterator is self or known.publisher.closed:
+        if iterator is self or not known.publisher.opens():
             return cast("Iterator[Any]", iterator)
         batches = known.record(self, iterator)
         return batches if is_plain else RecordedIterator(batches)
@@ -229,7 +228,7 @@ def _asked(base: Any, reference: "weakref.ref[Any]") -> Generator[Any, None, Non
 
 def _generator(iterator: Iterator[T], known: LoaderClass) -> Generator[T, None, None]:
     """Return a generator for an iterator, which is one already, or has no class to derive from."""
-    if known.publisher.closed:
+    if not known.publisher.opens():
         return cast("Generator[T, None, None]", iterator)
     batches = known.record(iterator, iterator)
     _generators[batches] = known.publisher

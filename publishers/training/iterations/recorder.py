@@ -50,6 +50,8 @@ class Recorder:
         self.awaits_steps = False
         self.steps_are_captured = False  # in a CUDA graph, whose replays nobody sees
         self.is_closed = False
+        self.begin_next_run: Callable[[], object] = nothing  # ends this recorder's run; false: it goes on
+        self.wrapped_at = 0  # how many iterations had ended when a loader was wrapped last
         self._paused_at: int | None = None  # how many iterations had ended when the training told of a pause
         self._ignores_steps = self._has_fallen_back = False
         self.passes: list[OpenPass] = []

@@ -51,6 +51,8 @@ _LOGGER: Final = logging.getLogger("publishers")
 
 _n_runs: dict[str, int] = {}
 """How many runs of each job this process has had so far."""
+_ending: "list[RunSearch]" = []
+"""Of runs that have ended before they were known: the runs that follow are numbered after them, on every rank."""
 
 
 class RunSearch:
@@ -74,6 +76,7 @@ class RunSearch:
         self._clock_s = clock_s
         self._due_s: float | None = None
         self._n_tries = 0
+        self._is_over = False
         self._random = os.urandom(_TOKEN_BYTES).hex()
         self._is_child = is_child()
 
@@ -87,6 +90,8 @@ class RunSearch:
         Raises:
             SettingsError: there are several ranks, and nothing that they could agree on; or a variable is wrong.
         """
+        if self._is_after_another():
+            return None
         group = default_process_group()
         if group is None and self._may_get_group(is_due=is_due, is_last=is_last):
             return None
@@ -98,8 +103,25 @@ class RunSearch:
         run = self._run(group, world_size)
         if run is None:
             return None
+        self.give_up()
         is_random = run == self._random
         return replace(self._settings, run=run, run_is_random=is_random, rank=rank, world_size=world_size, gpus=gpus)
+
+    def end(self) -> None:
+        """Take note that the run ends; safe anywhere, also in a garbage collection."""
+        if not self._is_over:
+            _ending.append(self)
+
+    def give_up(self) -> None:
+        """Ask no more: it is found, or nothing of it is published."""
+        self._is_over = True
+        if self in _ending:
+            _ending.remove(self)
+
+    def _is_after_another(self) -> bool:
+        job, before = self._settings.job, list(_ending)
+        before = before[: before.index(self)] if self in before else before
+        return any(one._settings.job == job for one in before)  # noqa: SLF001 — the same class
 
     def _may_get_group(self, *, is_due: bool, is_last: bool) -> bool:
         """Return whether this process may still get a process group that says more than is known now."""
@@ -217,6 +239,7 @@ def _numbered(run: str, number: int) -> str:
 def _reset_in_child() -> None:
     """Begin afresh in a forked child: its runs are its own."""
     _n_runs.clear()
+    _ending.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,0 +1,264 @@
+"""Several trainings in one process: each is a run, however they are told apart. PyTorch's hook is called by hand."""
+
+import gc
+import itertools
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from gridchase import publish_iterations, publisher_of
+from publishers.messages.codec import Outgoing
+from publishers.mqtt.broker_address import BrokerAddress
+from publishers.training import publisher as publisher_module
+from publishers.training.iterations import optimizer_hook
+from publishers.training.run import next_run
+from publishers.training.run.next_run import MAX_SHORT_RUNS
+from tests.publishers.training.fake_connection import FakeConnection, publisher_on, wait_until
+
+N = 10
+
+
+class Optimizer:
+    """What makes steps."""
+
+    def step(self) -> None:
+        optimizer_hook._on_step(self, (), {})
+
+
+class Loader:
+    """A data loader."""
+
+    def __init__(self, n: int = N) -> None:
+        self._n = n
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._n))
+
+    def __len__(self) -> int:
+        return self._n
+
+
+class Broker:
+    """Connects each run to a connection of its own."""
+
+    def __init__(self) -> None:
+        self.connections: list[FakeConnection] = []
+
+    def connect(self, broker: BrokerAddress, will: Outgoing) -> FakeConnection:
+        connection = FakeConnection()
+        self.connections.append(connection)
+        return connection.connect(broker, will)
+
+    def runs(self) -> list[tuple[str, int]]:
+        """End the runs that are open; return the id and the iterations of each, in their order."""
+        for publisher in list(publisher_module._publishers.values()):
+            publisher.close()
+        wait_until(lambda: all(one.closed for one in self.connections))
+        records = [(one.statuses()[-1], one) for one in self.connections]
+        assert {status.state for status, _ in records} == {"finished"}
+        for _, one in records:
+            firsts = [(message.first, len(message.ends_ns())) for message in one.messages()]
+            assert [first for first, _ in firsts] == list(itertools.accumulate((n for _, n in firsts), initial=0))[:-1]
+        return [(status.run, one.n_iterations()) for status, one in sorted(records, key=lambda it: it[0].started_at_s)]
+
+
+@pytest.fixture(autouse=True)
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    """Have a broker, and PyTorch imported."""
+    there = Broker()
+    monkeypatch.setattr("publishers.training.worker._connect_by_paho", lambda: there.connect)
+    monkeypatch.setattr(publisher_module, "_publishers", {})
+    monkeypatch.setattr("publishers.training.run.run_search._n_runs", {})
+    module = ModuleType("torch.optim.optimizer")
+    module.register_optimizer_step_post_hook = lambda _: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.optim.optimizer", module)
+    yield there
+    optimizer_hook._set_counters()
+
+
+def wrapped(n: int = N, **arguments: object) -> Iterable[int]:
+    return publish_iterations(Loader(n), **{"job": "toy", "flush_s": 0.001, **arguments})  # type: ignore[arg-type]  # by name
+
+
+def train(loader: Iterable[int], optimizer: Optimizer, epochs: int = 2) -> None:
+    for _ in range(epochs):
+        for _ in loader:
+            optimizer.step()
+
+
+def sizes(runs: list[tuple[str, int]]) -> list[int]:
+    assert len({run for run, _ in runs}) == len(runs)
+    return [n for _, n in runs]
+
+
+def fold_with_new_loader() -> None:
+    train(wrapped(), Optimizer())
+
+
+def folds_with_one_loader() -> Callable[[], None]:
+    loader = wrapped()
+    return lambda: train(loader, Optimizer())
+
+
+def folds_whose_optimizers_are_kept() -> Callable[[], None]:
+    kept: list[Optimizer] = []
+
+    def fold() -> None:
+        kept.append(Optimizer())
+        train(wrapped(), kept[-1])
+
+    return fold
+
+
+def folds_with_validation() -> Callable[[], None]:
+    def fold() -> None:
+        loader, validation, optimizer = wrapped(), wrapped(5), Optimizer()
+        for _ in range(2):
+            train(loader, optimizer, epochs=1)
+            assert list(validation) == list(range(5))
+
+    return fold
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: fold_with_new_loader,
+        folds_with_one_loader,
+        folds_whose_optimizers_are_kept,
+        folds_with_validation,
+    ],
+    ids=["new loaders", "one loader", "kept optimizers", "validation"],
+)
+def test_three_trainings_in_one_process_are_three_runs(make: Callable[[], Callable[[], None]], broker: Broker) -> None:
+    fold = make()
+    for _ in range(3):
+        fold()
+        gc.collect()
+    assert sizes(broker.runs()) == [2 * N] * 3
+
+
+def test_the_runs_of_one_process_are_numbered_in_their_order(monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:
+    monkeypatch.setenv("GRIDCHASE_RUN", "r")
+    for _ in range(3):
+        train(wrapped(), Optimizer())
+    assert broker.runs() == [("r", 2 * N), ("r-2", 2 * N), ("r-3", 2 * N)]
+
+
+def test_a_loader_that_is_wrapped_in_each_epoch_is_one_run(broker: Broker) -> None:
+    optimizer = Optimizer()
+    for _ in range(5):
+        train(wrapped(), optimizer, epochs=1)
+    assert sizes(broker.runs()) == [5 * N]
+
+
+def test_two_optimizers_in_turn_are_one_run(broker: Broker) -> None:
+    one, other = Optimizer(), Optimizer()
+    for _ in range(4):
+        for k in wrapped():
+            one.step()
+            if k % 3 == 0:
+                other.step()
+    assert sizes(broker.runs()) == [4 * N]
+
+
+def test_another_optimizer_within_a_pass_goes_on_with_the_run(broker: Broker) -> None:
+    optimizer = Optimizer()
+    for k in wrapped():
+        if k == N // 2:
+            optimizer = Optimizer()
+        optimizer.step()
+    assert sizes(broker.runs()) == [N]
+
+
+def test_a_run_that_has_a_name_is_one_whatever_it_trains(broker: Broker) -> None:
+    for _ in range(3):
+        train(wrapped(run="mine"), Optimizer())
+    assert broker.runs() == [("mine", 6 * N)]
+
+
+def test_a_publisher_of_ones_own_is_one_run() -> None:
+    connection = FakeConnection()
+    with publisher_on(connection, run=None) as publisher:
+        for _ in range(3):
+            train(publisher.iterations(Loader()), Optimizer())
+    assert connection.n_iterations() == 6 * N
+
+
+def test_many_short_trainings_belong_to_one_run(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(MAX_SHORT_RUNS + 5):
+        train(wrapped(), Optimizer())
+    assert sizes(broker.runs()) == [2 * N] * MAX_SHORT_RUNS + [5 * 2 * N]
+    assert sum("belong to one run" in record.message for record in caplog.records) == 1
+
+
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch.optim.optimizer")
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_what_is_announced_again_after_it_was_done_is_another_run(broker: Broker) -> None:
+    for _ in range(2):
+        loader = wrapped(epochs=3)
+        for _ in range(3):
+            assert list(loader) == list(range(N))
+    assert sizes(broker.runs()) == [3 * N] * 2
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_what_is_announced_in_each_epoch_is_one_run(broker: Broker) -> None:
+    for _ in range(3):
+        assert list(wrapped(total_iterations=3 * N)) == list(range(N))
+    assert list(wrapped(5)) == list(range(5))  # a validation announces nothing
+    assert sizes(broker.runs()) == [3 * N + 5]
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_a_cell_of_a_notebook_that_is_run_again_is_another_run(monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:
+    shell = SimpleNamespace(execution_count=1)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    loader = wrapped()  # one cell wraps, the next one trains
+    shell.execution_count = 2
+    assert list(loader) == list(range(N))
+    for shell.execution_count in (3, 4):
+        for _ in range(2):
+            assert list(wrapped()) == list(range(N))
+    assert sizes(broker.runs()) == [N, 2 * N, 2 * N]
+    assert list(loader) == list(range(N)), "nothing is raised by what has been closed"
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_what_was_wrapped_before_is_published_by_the_next_run_too(
+    monkeypatch: pytest.MonkeyPatch, broker: Broker
+) -> None:
+    shell = SimpleNamespace(execution_count=1)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    loader = wrapped()
+    assert list(loader) == list(range(N))
+    first = publisher_of(loader).run
+    shell.execution_count = 2
+    wrapped(5)
+    assert list(loader) == list(range(N))
+    (_, (second, n)) = broker.runs()
+    assert (n, publisher_of(loader).run) == (N, second)
+    assert first != second
+
+
+def test_outside_of_a_notebook_there_is_no_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert next_run.notebook_cell() is None
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    assert next_run.notebook_cell() is None
+
+
+def test_the_end_of_each_run_is_logged_once(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "publishers")
+    for _ in range(2):
+        train(wrapped(), Optimizer())
+    runs = broker.runs()
+    assert [record.args for record in caplog.records if "publishing job" in record.message] == [
+        ("toy", run, "mqtt://127.0.0.1:1883") for run, _ in runs
+    ]
