@@ -89,7 +89,7 @@ def test_another_package_called_controller_is_told_and_not_run(module: str, tmp_
     assert "pip install 'gridchase[controller]'" in result.stderr
 
 
-def test_importing_the_training_side_imports_neither_the_controller_nor_what_publishing_needs() -> None:
+def test_importing_loads_neither_the_controller_nor_what_publishing_needs() -> None:
     controller = ("asyncio", "html", "numpy", "aiohttp", "aiomqtt", "amqtt", "pynvml", "rich", "controller", "policies")
     publishing = ("paho", "ssl", "_hashlib", "email", "http.client", "urllib.request", "tempfile")
     script = f"""

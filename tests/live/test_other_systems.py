@@ -41,7 +41,11 @@ if sys.platform == "win32":
             delattr(module, name)
 """
 TRAINING: Final = """
+import gridchase
 from gridchase import Publisher, publish_iterations
+
+for name in gridchase.__all__:
+    getattr(gridchase, name)
 
 print(*publish_iterations(range(3), job="j"), *publish_iterations(iter("ab"), job="j"))
 with Publisher(job="j", total_iterations=2) as publisher:
