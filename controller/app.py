@@ -27,7 +27,9 @@ from controller.gpu.node_lock import NodeLock
 from controller.gpu.power_limiter import GpuPowerLimiter
 from controller.gpu.processes import ProcFileSystem
 from controller.gpu.read_back import restore_all
-from controller.http import NO_GPU, HealthServer, Snapshot
+from controller.http.health import NO_GPU, Snapshot
+from controller.http.server import NodeServer
+from controller.pauses import RunPauses
 from controller.ports import Backend, Bus, Gpu, ProcessTable, TopicPublisher
 from controller.runs.checkpoint import RunCheckpoints
 from controller.runs.own_topics import OwnTopics
@@ -38,6 +40,7 @@ from policies.providers.catalogue import Source
 from publishers.messages.codec import Outgoing, encode
 from publishers.messages.reports import GpuDescription, GridSignal, LimitChange, NodeStatus
 from publishers.messages.topics import Topics
+from publishers.shared.http import own_token
 
 SAMPLES_PER_WINDOW = 5
 """Energy counters move every 20 to 100 ms: the default, every 100 ms, sees each of these steps."""
@@ -176,14 +179,25 @@ class _App:
         def snapshot() -> Snapshot:
             return _snapshot(bus, own, self._all_left_out(), feed, units, router)
 
-        health = HealthServer(config.http, snapshot=snapshot)
+        pauses = RunPauses(
+            router.runs,
+            node=config.node.name,
+            boot_id=self._node.boot_id,
+            bus=bus,
+            topics=self._topics,
+            clock=clock,
+        )
+        server = NodeServer(
+            config.http, snapshot=snapshot, pauses=pauses, own_token=Path(config.node.state_dir) / own_token.FILE
+        )
         return {
             "signal": feed.run(self._grid_publisher(bus)),
             **{f"limiter[{limiter.gpu.uuid}]": limiter.run() for limiter in limiters},
             "own topics": own.run(),
             **{f"meter[{uuid}]": unit.meter.run() for uuid, unit in units.items()},
             "router": router.run(),
-            "health": health.run(),
+            "pauses": pauses.run(),
+            "http": server.run(),
         }
 
     def _all_left_out(self) -> tuple[str, ...]:

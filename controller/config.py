@@ -159,10 +159,14 @@ class JobConfig(Section, frozen=True, kw_only=True):
 
 
 class HttpConfig(Section, frozen=True, kw_only=True):
-    """Where /healthz, /readyz and /metrics are served; port 0 takes a free one, -1 none."""
+    """Where /healthz, /readyz, /metrics and pauses are served; port 0 takes a free one, -1 none.
+
+    Pauses need a token: the controller's own, in its state directory, or one of `token_file`, one a line.
+    """
 
     host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
     port: Annotated[int, Meta(ge=-1, le=65_535)] = 9321
+    token_file: str = ""
 
 
 class Config(Section, frozen=True, kw_only=True):

@@ -33,6 +33,14 @@ class LimitsLeftError(ControllerError):
         super().__init__("\n".join(faults))
 
 
+class PauseRefusedError(ControllerError):
+    """A run cannot be paused, or does not exist; `reason` is a stable code."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        self.reason = reason
+        super().__init__(detail)
+
+
 class GpuError(ControllerError):
     """A call to one GPU failed."""
 

@@ -6,13 +6,14 @@ A worker gets its ports as constructor arguments. It does not know what implemen
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from controller.errors import GpuError
 from policies.vocabulary.signal import Signal
 from publishers.messages.codec import Message, encode
+from publishers.messages.topics import RunKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +303,48 @@ class EnergyMeter(Protocol):
 
         None where it has none, or nothing was read yet.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseState:
+    """What is known of the pauses of a run.
+
+    Attributes:
+        state: `running`, `asked` (it was asked to pause, and has not stopped yet) or `paused`: the training says so.
+        pausable: whether it can be paused now.
+        max_pause_s: how long the training lets a pause last [s]; None: it is not pausable.
+        paused_for_s: for how long it has been paused now [s].
+        ends_in_s: when the pause ends, or is withdrawn where it has not begun [s].
+        paused_s: for how long it was paused before [s].
+        why, by: why it is to pause, and who asks for it.
+        ended_because: why the last pause has ended.
+    """
+
+    state: Literal["running", "asked", "paused"]
+    pausable: bool
+    max_pause_s: float | None
+    paused_for_s: float | None
+    ends_in_s: float | None
+    paused_s: float
+    why: str
+    by: str
+    ended_because: str
+
+
+class Pauses(Protocol):
+    """The pauses of the runs of this node, as people ask for them. Calls about one run may raise PauseRefusedError."""
+
+    def runs(self) -> Mapping[RunKey, PauseState]:
+        """Return the runs that train on this node now."""
+
+    def pause(self, key: RunKey, *, why: str, by: str, for_s: float | None) -> PauseState:
+        """Ask a run to pause, or change until when and why it does."""
+
+    def resume(self, key: RunKey, *, why: str, by: str) -> PauseState:
+        """End the pause of a run, if it has one."""
+
+    def state_of(self, key: RunKey) -> PauseState:
+        """Return what is known of a run's pauses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

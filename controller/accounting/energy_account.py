@@ -1,31 +1,28 @@
 """The energy account of a run: energy, carbon and cost, and the baseline of the same work at the prior limit.
 
-Meter readings divide time into intervals. An interval in which iterations ran throughout is active: it counts for the
-profile, and for the baseline by its iterations. Any other is a pause, which a limit does not change: it counts the same
-on both sides. So does time in which one of several GPUs could not be read, with its energy.
+An interval between two readings of the meters in which iterations ran throughout is active: it counts for the profile,
+and for the baseline by its iterations. Any other is a pause, which a limit does not change: it counts the same on both
+sides. So does time in which one of several GPUs could not be read, with its energy. Only a pause that was asked for is
+none of the baseline's: the same work would not have waited.
 
 An account outlives its controller: after a restart it resumes from a snapshot, and the time without a controller is one
 pause, with the energy that the GPUs' own counters show.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from controller.accounting.iteration_log import IterationLog
+from controller.accounting.meter_intervals import MeterInterval, meter_intervals
 from controller.clock import NS_PER_S, Clock
-from controller.ports import EnergyMeter, Sample, SignalSource
+from controller.ports import EnergyMeter, SignalSource
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import carbon_g, cost, energy_kwh
 
-MAX_TIMES = 64
-"""So many durations show how iterations scatter; a job with thousands a second must not fill the memory."""
-LEAST_J = 1e-3
-"""Less is rounding."""
 METER_PATIENCE = 12
 """A meter that fails is waited for this many times less long than iterations are."""
 HOLD_BACK_S = 750.0
@@ -40,121 +37,6 @@ PRICED_S = 300.0
 """Each part of that time, so long, has a price of its own."""
 UNMEASURED_RATIO = 0.01
 """A record that lacks more of the run's time than this says so."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeterInterval:
-    """What a run did between two readings of the meters: all its GPUs, and its slowest rank.
-
-    Attributes:
-        begin_ns, end_ns: from when to when [ns].
-        active: whether iterations ran all the time.
-        n_iterations: how many passed, with fractions of those that began or ended outside.
-        energy_j: the energy of the GPUs [J].
-        gaps_s: the short gaps between iterations in it, as at the turn of an epoch [s].
-        iteration_times_s: how long each took that ended in it, `MAX_TIMES` of them at most, evenly spread [s].
-        duration_s: how long the interval lasted [s].
-    """
-
-    begin_ns: int
-    end_ns: int
-    active: bool
-    n_iterations: float
-    energy_j: float
-    gaps_s: float = 0.0
-    iteration_times_s: tuple[float, ...] = ()
-    duration_s: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Compute the duration."""
-        object.__setattr__(self, "duration_s", (self.end_ns - self.begin_ns) / NS_PER_S)
-
-
-def meter_intervals(
-    *,
-    logs: Sequence[IterationLog],
-    meters: Sequence[EnergyMeter],
-    since_ns: int,
-    until_ns: int,
-    patient_from_ns: int = 0,
-    to_the_end: bool = False,
-    accounted_j: dict[EnergyMeter, float] | None = None,
-) -> list[MeterInterval]:
-    """Return the intervals from `since_ns` to `until_ns`, as far as every meter has read.
-
-    Args:
-        logs: the ranks on this node; an interval is active where each of them ran, and counts the slowest one's
-            iterations.
-        meters: the GPUs of the run; their energy is summed.
-        since_ns: where the last call ended [ns].
-        until_ns: how far the ranks' iterations are known [ns].
-        patient_from_ns: a meter that has not read since then is not waited for: its energy is missing, so no interval
-            is active [ns].
-        to_the_end: cut at `until_ns` too, between two readings: for the end of the run.
-        accounted_j: how far each meter's energy is in the intervals of former calls [J]; it is updated. The missing
-            energy of a meter that reads again is an interval without duration.
-    """
-    # In a long pause `until_ns` stands still while readings come: those past it are left for later.
-    readings = {meter: meter.samples_since(since_ns, until_ns=until_ns) for meter in meters}
-    awaited_ns = min(patient_from_ns, until_ns)
-    alive = {meter: samples for meter, samples in readings.items() if samples and samples[-1].time_ns >= awaited_ns}
-    readings = alive or readings
-    if not readings or not all(readings.values()):
-        return []
-    until_ns = min(until_ns, *(samples[-1].time_ns for samples in readings.values()))
-    begin_ns = max(since_ns, *(samples[0].time_ns for samples in readings.values()))
-    first = next(iter(readings.values()))
-    marks_ns = [begin_ns, *(s.time_ns for s in first if begin_ns < s.time_ns <= until_ns)]
-    if to_the_end and marks_ns[-1] < until_ns:
-        marks_ns.append(until_ns)
-    if len(marks_ns) < 2:  # noqa: PLR2004 — no interval has ended
-        return []
-    read_j = {meter: _energy_at_j(samples, marks_ns) for meter, samples in readings.items()}
-    energy_j = sum(read_j.values(), np.zeros(len(marks_ns)))
-    intervals = [
-        _interval(logs, a_ns, b_ns, float(energy_j[i + 1] - energy_j[i]))
-        for i, (a_ns, b_ns) in enumerate(pairwise(marks_ns))
-    ]
-    if len(readings) < len(meters):
-        intervals = [replace(interval, active=False) for interval in intervals]
-    if accounted_j is not None:
-        for meter in meters:  # what one that fails from the very beginning has used is known when it reads again
-            if meter not in accounted_j and (samples := meter.samples_since(begin_ns, until_ns=begin_ns)):
-                accounted_j[meter] = float(_energy_at_j(samples, [begin_ns])[0])
-        intervals[:0] = _missed(read_j, accounted_j, begin_ns)
-    return intervals
-
-
-def _missed(
-    read_j: Mapping[EnergyMeter, NDArray[np.float64]], accounted_j: dict[EnergyMeter, float], begin_ns: int
-) -> list[MeterInterval]:
-    """Return what meters have read between the former intervals and these, if anything, and update `accounted_j`."""
-    missed_j = sum(max(float(at_j[0]) - accounted_j.get(meter, float(at_j[0])), 0.0) for meter, at_j in read_j.items())
-    accounted_j |= {meter: float(at_j[-1]) for meter, at_j in read_j.items()}
-    if missed_j < LEAST_J:
-        return []
-    return [MeterInterval(begin_ns=begin_ns, end_ns=begin_ns, active=False, n_iterations=0.0, energy_j=missed_j)]
-
-
-def _interval(logs: Sequence[IterationLog], begin_ns: int, end_ns: int, energy_j: float) -> MeterInterval:
-    activities = [log.activity(begin_ns, end_ns) for log in logs]
-    counts = [activity.n_iterations for activity in activities]
-    slowest = counts.index(min(counts))
-    return MeterInterval(
-        begin_ns=begin_ns,
-        end_ns=end_ns,
-        active=all(activity.is_continuous for activity in activities),
-        n_iterations=counts[slowest],
-        energy_j=energy_j,
-        gaps_s=activities[slowest].gaps_s,
-        iteration_times_s=logs[slowest].iteration_times_s(begin_ns, end_ns, at_most=MAX_TIMES),
-    )
-
-
-def _energy_at_j(samples: Sequence[Sample], marks_ns: Sequence[int]) -> NDArray[np.float64]:
-    """Return a meter's cumulative energy at each mark, shape (n_marks,) [J]."""
-    times_ns = [sample.time_ns for sample in samples]
-    return np.interp(marks_ns, times_ns, [sample.energy_j or 0.0 for sample in samples])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,6 +58,8 @@ class EnergyTotals:
         open_energy_j, open_s, open_signal_energy: the active intervals since then, without the gaps in them.
         last_value: the last known value of the signal.
         unmeasured_s: for how long iterations ran before the first of these intervals: the GPUs were not read yet [s].
+        paused_s: how long the pauses were that were asked for: `pause_s` is without them, and their energy is in
+            `energy_j` and `signal_energy` alone [s].
     """
 
     energy_j: float = 0.0
@@ -197,6 +81,7 @@ class EnergyTotals:
     open_signal_energy: float = 0.0
     last_value: float | None = None
     unmeasured_s: float = 0.0
+    paused_s: float = 0.0
 
     @property
     def is_unmeasured(self) -> bool:
@@ -217,6 +102,8 @@ class EnergyTotals:
             self.pause_s += interval.gaps_s
             self.open_energy_j += interval.energy_j
             self.open_s += interval.duration_s - interval.gaps_s
+        elif interval.is_asked:
+            self.paused_s += interval.duration_s
         else:
             self.pause_s += interval.duration_s
             self.pause_energy_j += interval.energy_j
@@ -226,7 +113,7 @@ class EnergyTotals:
             if interval.active:
                 self.signal_iterations += interval.n_iterations * value
                 self.open_signal_energy += interval.energy_j * value
-            else:
+            elif not interval.is_asked:
                 self.pause_signal_energy += interval.energy_j * value
 
     def forget_signal(self) -> None:
@@ -280,6 +167,8 @@ class EnergyTotals:
     def report(self, *, kind: str, profile: PowerProfile | None) -> dict[str, float | None]:
         """Return the totals and, where the profile is known, the baseline, by the names of `RunEnergy`."""
         fields: dict[str, float | None] = {"energy_j": self.energy_j, "duration_s": self.duration_s}
+        if self.paused_s:
+            fields["paused_s"] = self.paused_s
         name, convert = ("cost", cost) if kind == "price" else ("carbon_g", carbon_g)
         if self.has_signal and kind != "energy":
             fields[name] = convert(self.signal_energy, 1.0)
@@ -412,6 +301,7 @@ class EnergyAccount:
         meters: Mapping[str, EnergyMeter],
         tick_s: float,
         to_the_end: bool = False,
+        was_asked_to_pause: Callable[[int], bool] = lambda _time_ns: False,
     ) -> Iterator[MeterInterval]:
         """Add the intervals that have become known since the last call; yield each once it is in the totals.
 
@@ -421,6 +311,7 @@ class EnergyAccount:
             meters: the GPUs of the run, by UUID.
             tick_s: how often this is called at least [s].
             to_the_end: wait for nothing more: the run has ended.
+            was_asked_to_pause: returns whether the training waited at a time because it was asked to [ns].
         """
         now_ns = self._clock.monotonic_ns()
         if self._suspended is not None and not to_the_end:
@@ -449,7 +340,9 @@ class EnergyAccount:
         now_s, history = self._clock.now_s(), self._signal.history()
         if history is not None and history.unit != self._unit:
             self._switch_unit(history.unit)
-        for interval in intervals:
+        for each in intervals:
+            is_asked = not each.active and was_asked_to_pause((each.begin_ns + each.end_ns) // 2)
+            interval = replace(each, is_asked=is_asked) if is_asked else each
             self._until_ns = interval.end_ns
             at_s = now_s - (now_ns - interval.begin_ns) / NS_PER_S
             self.totals.add(interval, self._signal.value_at(at_s))

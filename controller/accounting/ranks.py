@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal
 
+from controller.accounting.asked_pauses import AskedPauses
 from controller.accounting.iteration_log import IterationLog, IterationTotals
 from controller.clock import NS_PER_S
 from publishers.messages.topics import RunKey
@@ -86,6 +87,7 @@ class Ranks:
         rivals_s: when a second process that claims a rank last published, by rank [s]. While there is one, iterations
             are ignored: they may be of either.
         had_rivals: whether there ever was one.
+        asked_pauses: when the training waited because it was asked to.
     """
 
     status: RankStatus
@@ -100,6 +102,7 @@ class Ranks:
         self._checkpoints = dict(checkpoints or {})
         self.rivals_s: dict[int, float] = {}
         self.had_rivals = False
+        self.asked_pauses = AskedPauses()
         self._lease_s = lease_s
         self._joined_s = 0.0
 
@@ -128,6 +131,7 @@ class Ranks:
             self._on_rival(number, now_s if is_running else None)
             return False
         self._update()
+        self.asked_pauses.update(self.status.paused_since_ns, now_ns=round(now_s * NS_PER_S))
         return is_running
 
     def is_succeeded_by(self, number: int, status: RankStatus) -> bool:

@@ -21,7 +21,7 @@ from controller.errors import BackendError, ConfigError, GpuError, JournalError
 from controller.gpu.journal import Journal
 from controller.gpu.node_lock import lock_holders
 from controller.gpu.processes import ProcFileSystem
-from controller.http import NO_GPU
+from controller.http.health import NO_GPU
 from controller.ports import Gpu
 from gridchase.cli.bus_routes import (
     NODE,

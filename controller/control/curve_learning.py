@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from controller.accounting.energy_account import MeterInterval
+from controller.accounting.meter_intervals import MeterInterval
 from policies import profiling
 from policies.profiling import Observation, ProfilerSettings, Refinement, posterior_curve, sampled_curve
 from policies.profiling.drift import Drift, has_drifted, update_drift

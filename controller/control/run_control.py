@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from controller.accounting.energy_account import MeterInterval
+from controller.accounting.meter_intervals import MeterInterval
 from controller.control.curve_learning import CurveUpdate
 from controller.ports import Blocked, Target
 from policies.vocabulary.profile import PowerProfile

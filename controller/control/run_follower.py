@@ -11,7 +11,7 @@ their highest limit instead.
 import logging
 from collections.abc import Iterable
 
-from controller.accounting.energy_account import MeterInterval
+from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.ranks import RunIdentity
 from controller.accounting.reports import NodeState, RunReporter
 from controller.clock import NS_PER_S

@@ -6,8 +6,9 @@ A run on a single node has its leader there. The curve is measured on this node 
 import logging
 from dataclasses import dataclass, replace
 
-from controller.accounting.energy_account import EnergyAccount, MeterInterval
+from controller.accounting.energy_account import EnergyAccount
 from controller.accounting.iteration_log import IterationLog
+from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import RunReporter

@@ -56,7 +56,7 @@ class Idleness:
             self._go_on((last_ns - self._stopped_ns) / NS_PER_S)
         if self.blocked is None and running and all(_is_heard(rank, now_ns / NS_PER_S) for rank in running):
             self._stopped_ns = last_ns
-            if any(rank.status.in_pause for rank in running) and now_ns < last_ns + MAX_KNOWN_PAUSE_S * NS_PER_S:
+            if any(map(_is_in_pause, running)) and now_ns < last_ns + MAX_KNOWN_PAUSE_S * NS_PER_S:
                 self._excused_ns = now_ns
             self.blocked = self._blocked(running, (now_ns - max(last_ns, self._excused_ns)) / NS_PER_S)
         return self.blocked
@@ -85,6 +85,11 @@ class Idleness:
 def _is_at_its_end(rank: Rank) -> bool:
     total = rank.log.total_iterations(rank.status.total_iterations)
     return total is not None and total <= rank.log.n_iterations
+
+
+def _is_in_pause(rank: Rank) -> bool:
+    """Return whether the training says that it will go on: its own pause, or one that it was asked for."""
+    return rank.status.in_pause or rank.status.paused_since_ns is not None
 
 
 def _is_heard(rank: Rank, now_s: float) -> bool:

@@ -11,7 +11,8 @@ import logging
 import math
 from collections.abc import Callable
 
-from controller.accounting.energy_account import EnergyAccount, MeterInterval
+from controller.accounting.energy_account import EnergyAccount
+from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.observed_plan import ObservedPlan
 from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import End, Ranks, RunIdentity
@@ -157,6 +158,21 @@ class TrainingRun:
         profile = self._leader.profile
         return profile is not None and self._leader.has_planned and ignores_limits(profile)
 
+    @property
+    def pause_fault(self) -> tuple[str, str] | None:
+        """Return why the training cannot be paused from here, a stable code and a sentence; None where it can."""
+        rank = self.ranks.members.get(0)
+        if self.ended is not None or (rank is not None and rank.ended):
+            return "ended", "the run has ended"
+        if rank is None:
+            return "not_leader", "rank 0 of this run is on another node: ask the controller of that node"
+        if self._is_claim_rejected() or 0 in self.unproven or not self.gpus.uuids:
+            return "claim_unproven", f"this run holds no GPU of this node: {self._blocked_by_claim().detail}"
+        if not rank.status.pausable:
+            detail = "the training has not said that it can pause: it needs pausable=True, and ranks that can agree"
+            return "not_pausable", detail
+        return None
+
     def on_status(self, number: int, status: RankStatus) -> bool:
         """Accept a rank's status; return whether it is of the process that owns this rank, and runs.
 
@@ -280,7 +296,12 @@ class TrainingRun:
             return
         self._suspend_while_idle()
         intervals = self._account.advance(
-            known_ns, logs=self.ranks.logs, meters=self.gpus.meters, tick_s=self._tick_s, to_the_end=to_the_end
+            known_ns,
+            logs=self.ranks.logs,
+            meters=self.gpus.meters,
+            tick_s=self._tick_s,
+            to_the_end=to_the_end,
+            was_asked_to_pause=self.ranks.asked_pauses.covers,
         )
         is_new, end_ns = False, None
         for interval in intervals:

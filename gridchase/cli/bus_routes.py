@@ -29,7 +29,7 @@ _LOSSES: Final = {
     "trial/times": "the policy service does not learn how fast each batch size is",
     "trial/failure": "the policy service does not learn which batch sizes fail",
     "trial/answer": "a training never gets its batch size",
-    "command": "a training does not hear when it is asked to stop",
+    "command": "a training does not hear when it is asked to stop, or to pause",
     "notice": "a training does not hear why no limit is set",
     "energy": "dashboards do not see it",
     "limit": "dashboards do not see it",
@@ -87,7 +87,7 @@ def node_routes(topics: Topics, node: str, key: RunKey, *, zone: str, signal: st
     now_s = time.time()
     limit = LimitChange(time_s=now_s, reason="check", detail="sent by gridchase check")
     profile = ProfileReport(state="waiting", gpu_model="", n_gpus=0, points=[])
-    run_topics = {leaf: topics.run(key, leaf) for leaf in ("profile", "energy", "notice")}
+    run_topics = {leaf: topics.run(key, leaf) for leaf in ("profile", "energy", "notice", "command")}
     parts = {leaf: topics.run_on_node(key, node, leaf) for leaf in ("energy", "profile")}
     gpu_topics = {leaf: topics.gpu(node, gpu_uuid, leaf) for leaf in ("energy", "limit")}
     routes = [
@@ -100,6 +100,7 @@ def node_routes(topics: Topics, node: str, key: RunKey, *, zone: str, signal: st
         ),
         Route(topic=run_topics["energy"], writer=NODE, readers=_to_training(run_topics["energy"])),
         Route(topic=run_topics["notice"], writer=NODE, readers=_to_training(run_topics["notice"])),
+        Route(topic=run_topics["command"], writer=NODE, readers=_to_training(run_topics["command"])),
         Route(topic=parts["energy"], writer=NODE, readers={NODE: topics.part_filter("energy", run=key)}),
         Route(topic=parts["profile"], writer=NODE, readers={NODE: topics.part_filter("profile", run=key)}),
         Route(topic=gpu_topics["energy"], writer=NODE, readers={NODE: gpu_topics["energy"]}, qos=0),

@@ -59,6 +59,8 @@ _VERBS: Final = (
         "controller.cli.replay.main",
         "evaluate policies on files: forecasts, batch sizes, power limits, profiles",
     ),
+    _Entry("pause", "controller.cli.pauses.pause", "let a run on this node wait between two iterations"),
+    _Entry("resume", "controller.cli.pauses.resume", "let a run that was paused go on"),
     _Entry("restore", "controller.cli.restore", "restore every power limit that a killed controller left behind"),
 )
 

@@ -23,7 +23,6 @@ from policies.service.bus.subscriber import EventSubscriber
 from policies.service.bus.trial_responder import TrialResponder
 from policies.service.config import PolicyConfig
 from policies.service.errors import PolicyError, RequestError, StoreUnavailableError
-from policies.service.http import own_token
 from policies.service.http.app import served
 from policies.service.metrics import Metrics
 from policies.service.store.store import store_at
@@ -34,6 +33,7 @@ from publishers.mqtt.broker_address import BrokerAddressError
 from publishers.mqtt.bus_config import BUS_SETTINGS, BusConfig
 from publishers.mqtt.client import MqttClient
 from publishers.shared.files.secret_file import read_secret_file
+from publishers.shared.http import own_token
 
 _LOST: Final = "What was not stored, or answered: no room, bad messages, refused; `requests` and `progress` come again."
 _GIVE_AWAY: Final = "gridchase policy jobs tells how to give them to a user"

@@ -4,7 +4,19 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct, field
 
-from publishers.messages.codec import MAX_ITEMS, Amount, Count, Message, Name, Number, PowerW, Sentence, Text, TimeS
+from publishers.messages.codec import (
+    MAX_ITEMS,
+    Amount,
+    Count,
+    Message,
+    Name,
+    Number,
+    PowerW,
+    Sentence,
+    Text,
+    TimeNs,
+    TimeS,
+)
 
 
 class GpuDescription(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -155,7 +167,8 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     duration. `max_power_w` is the sum of its GPUs' prior power limits, over all nodes. `node`: of which it is a part.
     `incomplete` holds stable codes of what the record lacks. `would_save_ratio` is an estimate, where the plan was only
     observed. `power_limit_w` is the present limit of its GPUs, on average, and `reason` and `detail` say why they have
-    it, as in `LimitChange`; once the run has ended, what they had last.
+    it, as in `LimitChange`; once the run has ended, what they had last. `paused_s` is how long the training waited
+    because it was asked to: a part of `duration_s` and, like the energy of that time, not of the baseline.
     """
 
     time_s: TimeS | None = None
@@ -183,6 +196,7 @@ class RunEnergy(Message, frozen=True, kw_only=True):
     max_power_w: PowerW | None = None
     epochs_missed: Count = 0
     would_save_ratio: Number | None = None
+    paused_s: Amount | None = None
     power_limit_w: PowerW | None = None
     reason: Name | None = None
     detail: Sentence | None = None
@@ -222,7 +236,12 @@ class GridSignal(Message, frozen=True, kw_only=True):
 
 
 class Command(Message, frozen=True, kw_only=True):
-    """A command to a run."""
+    """A command to a run: `stop` by the policy service, `pause` and `resume` by the controller of rank 0's machine.
+
+    `pause` and `resume` carry that machine's `boot_id`, and the `pause_id` of one pause, which ends once, for good. It
+    holds until `until_ns`, by the clock of that machine, and longer only where it is sent again with a later one: so a
+    controller that falls silent holds nobody.
+    """
 
     time_s: TimeS | None = None
     user: Text | None = None
@@ -230,6 +249,10 @@ class Command(Message, frozen=True, kw_only=True):
     run: Name | None = None
     command: Literal["stop", "pause", "resume"]
     reason: Sentence
+    boot_id: Text | None = None
+    node: Name | None = None
+    pause_id: Name | None = None
+    until_ns: TimeNs | None = None
 
 
 HEARD: Final = "heard"

@@ -43,7 +43,8 @@ class RankStatus(PackedMessage, frozen=True, kw_only=True):
     namespace, within which its `pid` counts (`stat -L -c %i /proc/self/ns/pid`). `time_limit_s` is when the scheduler
     ends the process at the latest. `has_iterations`: False while it has published none, and perhaps never will: its
     energy is measured all the same, as in a pause. `in_pause`: the training says that it does something else than to
-    iterate (a validation, a checkpoint), and will go on.
+    iterate (a validation, a checkpoint), and will go on. A `pausable` one waits between two iterations when its
+    controller asks for it, `max_pause_s` at a time: now since `paused_since_ns`, and before for `paused_s`.
     """
 
     run: Name
@@ -63,6 +64,10 @@ class RankStatus(PackedMessage, frozen=True, kw_only=True):
     time_limit_s: TimeS | None = None
     has_iterations: bool = True
     in_pause: bool = False
+    pausable: bool = False
+    max_pause_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    paused_since_ns: TimeNs | None = None
+    paused_s: Amount | None = None
 
 
 class Iterations(PackedMessage, frozen=True, kw_only=True):

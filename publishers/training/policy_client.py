@@ -1,4 +1,4 @@
-"""The training side's client of the policy service: the query for a batch size, and the command to stop.
+"""The training side's client of the policy service: the query for a batch size.
 
 The training's thread begins a query and waits; the worker's thread does the rest. They share no locks, only single
 references.
@@ -17,7 +17,6 @@ from typing import Final
 from msgspec import Struct
 
 from publishers.messages.codec import DecodeError, decode
-from publishers.messages.reports import Command
 from publishers.messages.topics import Topics, is_name
 from publishers.messages.training import MAX_CANDIDATES, TrialAnswer, TrialFailure, TrialRequest
 from publishers.mqtt.connection import Connection
@@ -158,43 +157,30 @@ class BatchSizeQuery:
 
 
 class PolicyClient:
-    """Talks to the policy service for one run.
-
-    Attributes:
-        stop_reason: why the policy service wants the run to stop; None while it does not.
-    """
+    """Asks the policy service for one run's batch size."""
 
     def __init__(self, settings: Settings) -> None:
-        self.request_topic = self._answer_topic = self._command_topic = self._run = ""
+        self.request_topic = self._answer_topic = self._run = ""
         self._broker_url = settings.broker.url
         self._latest: BatchSizeQuery | None = None
         self._active: BatchSizeQuery | None = None
         self._n_failures_before = 0
-        self._wants_commands = self._is_subscribed = False
-        self._has_logged_bad_command = False
-        self.stop_reason: str | None = None
 
     def begin(self, settings: Settings) -> None:
         """Say which run it is, before the first subscription."""
         topics = Topics(settings.root)
         self.request_topic = topics.run(settings.key, "trial/request")
         self._answer_topic = topics.run(settings.key, "trial/answer")
-        self._command_topic = topics.run(settings.key, "command")
         self._run = settings.run
         if self._latest is not None:
             self._latest.why = NOT_ANSWERED
 
     def ask(self, options: BatchSizeOptions) -> BatchSizeQuery:
         """Begin a query; the worker's thread sends it at its next turn. Of two at a time the later one counts."""
-        self.listen()
         previous, self._latest = self._latest, BatchSizeQuery(options, why=NOT_ANSWERED if self._run else UNKNOWN_RUN)
         if previous is not None:
             previous.end("a later query has replaced this one")
         return self._latest
-
-    def listen(self) -> None:
-        """Subscribe to commands from here on: only runs that would obey them need to."""
-        self._wants_commands = True
 
     @property
     def has_query(self) -> bool:
@@ -208,9 +194,6 @@ class PolicyClient:
 
     def subscribe(self, connection: Connection) -> None:
         """Subscribe to what is wanted, and let a new query try at once to reach a broker that is away."""
-        if self._wants_commands and not self._is_subscribed:
-            self._is_subscribed = True
-            connection.subscribe(self._command_topic, self._on_command)
         query = self._latest
         if query is None or query is self._active:
             return
@@ -246,20 +229,6 @@ class PolicyClient:
     def _on_answer(self, payload: bytes) -> None:
         if self._active is not None:
             self._active.receive(payload)
-
-    def _on_command(self, payload: bytes) -> None:
-        try:
-            command = decode(payload, Command)
-        except DecodeError as error:
-            if not self._has_logged_bad_command:
-                self._has_logged_bad_command = True
-                _LOGGER.debug("a command is ignored: %s", error)
-            return
-        if command.command != "stop":
-            _LOGGER.debug("the command to %s is ignored: %s", command.command, command.reason)
-        elif self.stop_reason is None:
-            self.stop_reason = printable(command.reason) or "the policy service asks for it"
-            _LOGGER.info("run %s is to stop: %s", self._run, self.stop_reason)
 
 
 def wait_for_batch_size(query: BatchSizeQuery | None, options: BatchSizeOptions) -> tuple[BatchSizeTrial | None, str]:

@@ -101,7 +101,7 @@ class Publisher:
                 recorder.rotate(recorder.chunk)
         elif self.opens():
             recorder = self.recorder
-            recorder.add_step("callback" if recorder.counted_by == "callback" else "caller")
+            recorder.tell_step("callback" if recorder.counted_by == "callback" else "caller")
 
     def wait_for(self, output: object) -> None:
         """End an iteration as soon as the output of its step has been computed; returns at once.
@@ -185,19 +185,17 @@ class Publisher:
         `first` is where an interrupted run continues, under its old id: the epochs before it have been trained.
         With the lengths of the loaders gone through in them, or of the epochs so far, they give the length of the run.
 
-        Of several ranks none ends early by itself, since the others would wait for it for ever: let one rank broadcast
-        `should_stop`, and all of them `break`.
+        Of several ranks none ends early by itself, since the others would wait for it for ever: pass `early_stop=True`,
+        or let one rank broadcast `should_stop`, and all of them `break`.
         """
         n, start = n_epochs_or_warn(n_epochs), first_epoch_or_warn(first, "first")
         self.recorder.resume_at(start)
         try:
             for epoch in itertools.count(start) if n is None else range(start, n):
                 if self.should_stop:
-                    if self._world_size == 1:
+                    if self._world_size == 1 or (self._worker is not None and self._worker.commands.stop_together):
                         break
-                    warn_once(
-                        f"epochs go on, since this is one of {self._world_size} ranks: broadcast should_stop, and break"
-                    )
+                    warn_once(f"epochs go on, since this is one of {self._world_size} ranks: pass early_stop=True")
                 number_before = self.recorder.epoch
                 self.progress.begin_epoch(None if n is None else n - epoch - 1)
                 yield epoch
@@ -240,17 +238,15 @@ class Publisher:
     def should_stop(self) -> bool:
         """Return whether the training should end early: the target is reached, or the policy service asks for it.
 
-        Ranks hear of it at different times: where there are many, let one broadcast it.
+        Ranks hear of it at different times: where there are many, pass `early_stop=True`, or let one broadcast it.
         """
         return self.stop_reason is not None
 
     @property
     def stop_reason(self) -> str | None:
         """Return why the training should end early, in a sentence; None where it should not."""
-        if self._target_metric.reason is not None or self._worker is None:
-            return self._target_metric.reason
-        self._worker.policy_client.listen()
-        return self._worker.policy_client.stop_reason
+        reason = self._target_metric.reason
+        return reason if self._worker is None else self._worker.commands.reason_to_stop(reason)
 
     def fail(self, reason: str = "out_of_memory", detail: str = "") -> None:
         """Publish that the run cannot run at its batch size, so that the policy service does not propose it again.
@@ -423,6 +419,7 @@ class Publisher:
             warn_once(f"publishing is off: {error}")
             return
         self._worker = worker
+        worker.commands.let_hold(settings)
         count_steps(recorder)
         end_with_owner(self, worker, slot)
         _open_publishers.add(self)
@@ -513,6 +510,8 @@ def publish_iterations(
             - `heartbeat_s`: how often the status is sent [s]; 10.
             - `emissions_file`: a CSV file in the form of CodeCarbon's, to which rank 0 appends a row at the end; else
               `GRIDCHASE_EMISSIONS_FILE`, else none.
+            - `pausable`, `max_pause_s`: whether, and how long [s], the controller may pause it; False, 300.
+            - `early_stop`: whether its loops end where `should_stop`, on all ranks after the same iteration; False.
             - `boot_id`: within what `clock_ns` is comparable; else the machine's boot.
     """
     if options.get("batch_size") is None:
@@ -579,6 +578,8 @@ def _shared_publisher(
                 settings, clock_ns=clock_ns, clock_s=clock_s, splits_runs=settings.given.run is None
             )
     publisher.wrap(announces=announces)
+    if publisher._worker is not None:  # noqa: SLF001 — the same module
+        publisher._worker.commands.let_hold(settings)  # noqa: SLF001 — the same module
     if settings.batch_size is not None:
         publisher.set_batch_size(settings.batch_size)
     return publisher

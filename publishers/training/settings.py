@@ -39,7 +39,7 @@ from publishers.mqtt.broker_address import (
 )
 from publishers.shared.boot_id import read_boot_id
 from publishers.shared.process_identity import read_login_name, read_pid_namespace
-from publishers.training.coerce import DISABLED, is_switched_on, to_int, to_text, warn_once
+from publishers.training.coerce import DISABLED, is_switched_on, to_bool, to_int, to_text, warn_once
 from publishers.training.run.launchers import launchers_of, time_limit_s
 from publishers.training.run.process_group import ProcessGroup, default_process_group
 
@@ -61,6 +61,7 @@ VARIABLES: Final[Mapping[str, Sequence[str]]] = {
     "root": ("GRIDCHASE_ROOT",),
 }
 """The variables that a setting may come from, the first that is set."""
+DEFAULT_MAX_PAUSE_S: Final = 300.0
 _MAX_PERIOD_S: Final = 3_600.0
 _NAME_RULE: Final = "must be 1 to 64 of A-Z a-z 0-9 . _ -"
 _ROOT: Final = re.compile(r"[^/#+\s\0][^#+\s\0]{0,127}(?<!/)\Z")
@@ -88,6 +89,9 @@ class PublisherOptions(TypedDict, total=False):
     heartbeat_s: float
     boot_id: str | None
     emissions_file: str | os.PathLike[str] | None
+    pausable: bool
+    max_pause_s: float
+    early_stop: bool
 
 
 class SettingsError(ValueError):
@@ -115,6 +119,7 @@ class Settings:
     Run, rank, world size and GPUs are as far as they are known; `run_search.py` returns them as they are.
     `run_is_random` if no run was named. Without `gpus` the controller finds out on which GPUs this process computes.
     `time_limit_s` is when the scheduler ends the process at the latest [Unix s].
+    `pausable`, `max_pause_s` and `early_stop` are what the training lets be done to it (`pausing/`).
     """
 
     user: str
@@ -132,6 +137,9 @@ class Settings:
     boot_id: str
     host: str
     given: Given
+    pausable: bool = False
+    max_pause_s: float = DEFAULT_MAX_PAUSE_S
+    early_stop: bool = False
     time_limit_s: float | None = None
     emissions_path: Path | None = None
 
@@ -191,6 +199,9 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
             world_size=None if options.get("world_size") is None else world_size,
             gpus=None if gpus is None else _plain_gpus(gpus),
         ),
+        pausable=bool(to_bool(options.get("pausable"))),
+        max_pause_s=reader.period_s(options.get("max_pause_s", DEFAULT_MAX_PAUSE_S), "max_pause_s"),
+        early_stop=bool(to_bool(options.get("early_stop"))),
         time_limit_s=time_limit_s(environ, now_s=time.time()),
         emissions_path=reader.emissions_path(options.get("emissions_file")),
     )

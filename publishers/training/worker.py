@@ -24,6 +24,7 @@ from publishers.training.iterations.chunk import Segment
 from publishers.training.iterations.progress import RunProgress
 from publishers.training.iterations.recorder import Recorder
 from publishers.training.iterations.request_times import RequestTimes
+from publishers.training.pausing.commands import RunCommands
 from publishers.training.policy_client import BatchSizeOptions, BatchSizeQuery, PolicyClient, trial_failure
 from publishers.training.reporting.notices import RunNotices
 from publishers.training.reporting.run_report import RunReport
@@ -163,6 +164,8 @@ class PublisherWorker:
         self._reached: bool | None = None
         self._search = RunSearch(settings)
         self._is_found = False
+        self._woken = threading.Event()
+        self.commands = RunCommands(recorder, wake=self._woken)
         self.policy_client = PolicyClient(settings)
         self._notices = RunNotices(settings)
         self.report = RunReport(settings, self._notices, started_at_s=self._status.started_at_s)
@@ -176,7 +179,6 @@ class PublisherWorker:
         self._looked_ns: int | None = None
         self._pid = os.getpid()
         self._is_closing = self._is_broken_off = self._is_awaited = self._is_measured_always = False
-        self._woken = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"gridchase[{settings.job}]", daemon=True)
 
@@ -227,6 +229,7 @@ class PublisherWorker:
         """Ask for a batch size, at once; None where publishing has been closed."""
         if self.closed:
             return None
+        self.commands.listen()
         query = self.policy_client.ask(options)
         self._woken.set()
         if self._ended.is_set():
@@ -258,6 +261,8 @@ class PublisherWorker:
     def set_reached(self, reached: bool | None) -> None:
         """Set whether the target was reached, for the last status, unless `request_close` gives it."""
         self._reached = reached
+        if reached:
+            self.commands.want_stop()
 
     def set_batch_size(self, batch_size: int) -> None:
         """Publish a new batch size, at once where it changed."""
@@ -269,7 +274,7 @@ class PublisherWorker:
     @property
     def is_at_its_end(self) -> bool:
         """Return whether the training has reached its target, or was ordered to stop."""
-        return bool(self._reached) or self.policy_client.stop_reason is not None
+        return bool(self._reached) or self.commands.stop_reason is not None
 
     def request_close(self, *, reached: bool | None, is_broken_off: bool = False, wakes: bool = True) -> None:
         """Let the thread publish what is left and how the run ended: at once or, where no lock may be taken, soon."""
@@ -312,6 +317,7 @@ class PublisherWorker:
         except Exception:  # training goes on whatever is wrong with us; without this the thread would print
             _LOGGER.exception("publishing has stopped: internal error")
         finally:
+            self.commands.close()
             self._search.give_up()
             if not self._is_awaited:
                 self._tell_end()
@@ -351,6 +357,7 @@ class PublisherWorker:
         topics, key, boot_id, rank = self._topics, settings.key, settings.boot_id, settings.rank
         self._status_topic = topics.rank(boot_id, key, rank, "status")
         self._iterations.begin(run=key.run, topic=topics.rank(boot_id, key, rank, "iterations"))
+        self.commands.begin(settings)
         self.policy_client.begin(settings)
         self._notices.begin(settings)
         self.report.begin(settings)
@@ -369,9 +376,12 @@ class PublisherWorker:
     def _step(self, connection: Connection) -> None:
         self._notices.subscribe(connection)
         self.report.subscribe(connection)
+        self.commands.subscribe(connection)
         self.policy_client.subscribe(connection)
         connection.work()
         self._log_transition(connection)
+        if self.commands.advance(is_connected=connection.is_connected()):
+            self._heartbeat_due_s = 0.0
         self._iterations.collect_receipts()
         self._notices.check(is_connected=connection.is_connected(), now_s=time.monotonic())
         if connection.is_connected():
@@ -416,6 +426,7 @@ class PublisherWorker:
             time_s=time.time(),
             in_pause=state == "running" and self._is_in_known_pause(),
             has_iterations=not self._is_measured_always or self._recorder.n_ended > 0,
+            **self.commands.pause_status._asdict(),
         )
 
     def _is_in_known_pause(self) -> bool:
@@ -446,6 +457,7 @@ class PublisherWorker:
     def _finish(self, connection: Connection) -> None:
         """Publish what is left, then the last status, and wait until it arrived; a broker that went may be back."""
         deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
+        self.commands.close()
         self.policy_client.end("publishing was closed meanwhile")
         self._step(connection)
         while not connection.is_connected() and connection.connections and time.monotonic() < deadline_s:

@@ -17,8 +17,8 @@ import numpy as np
 from zeus.monitor import ZeusMonitor
 from zeus.optimizer.power_limit import Done, GlobalPowerLimitOptimizer, ZeusCost
 
-from controller.accounting.energy_account import meter_intervals
 from controller.accounting.iteration_log import IterationLog
+from controller.accounting.meter_intervals import meter_intervals
 from controller.clock import NS_PER_S
 from controller.control.curve_learning import posterior_mean
 from controller.gpu.nvml import NvmlBackend, NvmlGpu

@@ -12,7 +12,8 @@ from controller.app import run_controller
 from controller.config import HttpConfig
 from controller.errors import BackendError, GpuLostError, NodeLockedError
 from controller.gpu.node_lock import NodeLock
-from controller.http import Snapshot
+from controller.http.health import Snapshot
+from controller.ports import Pauses
 from policies.providers.sources.constant import ConstantProvider
 from publishers.messages.codec import decode
 from publishers.messages.reports import GridSignal, NodeStatus
@@ -39,7 +40,9 @@ class HealthProbe:
 
     snapshot: Callable[[], Snapshot]
 
-    def __init__(self, _: HttpConfig, *, snapshot: Callable[[], Snapshot]) -> None:
+    def __init__(self, _: HttpConfig, *, snapshot: Callable[[], Snapshot], pauses: Pauses, own_token: Path) -> None:
+        assert pauses.runs() == {}
+        assert own_token.name == "http.token"
         type(self).snapshot = staticmethod(snapshot)
 
     async def run(self) -> None:
@@ -78,7 +81,7 @@ async def test_a_driver_that_hangs_while_closing_does_not_fail_a_clean_stop(
 
 
 async def test_readiness_reflects_gpus_and_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.app.HealthServer", HealthProbe)
+    monkeypatch.setattr("controller.app.NodeServer", HealthProbe)
     site = Site(tmp_path, [prior_gpu()])
     site.backend.faults = [GpuLostError("it fell off the bus", gpu_uuid="GPU 1", operation="open")]
     async with site.controlled():
@@ -94,7 +97,7 @@ async def test_readiness_reflects_gpus_and_bus(tmp_path: Path, monkeypatch: pyte
 async def test_readiness_is_lost_while_nothing_of_ours_reaches_the_bus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("controller.app.HealthServer", HealthProbe)
+    monkeypatch.setattr("controller.app.NodeServer", HealthProbe)
     caplog.set_level("INFO")
     site = Site(tmp_path, [prior_gpu()], "bus.username=node-b")
     async with site.controlled():
@@ -130,7 +133,7 @@ async def test_what_is_retained_of_gpus_that_have_left_the_node_is_cleared(tmp_p
 
 
 async def test_readiness_is_lost_while_a_gpu_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.app.HealthServer", HealthProbe)
+    monkeypatch.setattr("controller.app.NodeServer", HealthProbe)
     gpu = prior_gpu()
     site = Site(tmp_path, [gpu])
     async with site.controlled():
@@ -177,7 +180,7 @@ async def test_real_gpus_of_another_controller_are_not_touched(tmp_path: Path) -
 async def test_a_gpu_that_another_process_holds_is_left_out_and_the_others_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controller.app.HealthServer", HealthProbe)
+    monkeypatch.setattr("controller.app.NodeServer", HealthProbe)
     gpus = [prior_gpu(f"GPU-{uuid.uuid4()}", index) for index in range(2)]
     gpus[0].errors = {"read_limit": GpuLostError("not even read", gpu_uuid=gpus[0].uuid, operation="read_limit")}
     site = Site(tmp_path / "ours", gpus, "gpu.backend=nvml")

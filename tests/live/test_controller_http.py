@@ -3,17 +3,24 @@
 import asyncio
 import logging
 import socket
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.config import HttpConfig
-from controller.http import HealthServer, Snapshot
-from controller.ports import Hold, LimitState, Sample
+from controller.errors import PauseRefusedError
+from controller.http.health import Snapshot
+from controller.http.server import NodeServer
+from controller.ports import Hold, LimitState, PauseState, Sample
+from publishers.messages.topics import RunKey
+from publishers.shared.http import own_token
 from tests.live.conftest import TIMEOUT_S, eventually, free_port
 
 pytestmark = pytest.mark.live
@@ -39,24 +46,78 @@ WELL = Snapshot(
 )
 
 
+RUNNING = PauseState(
+    state="running",
+    pausable=True,
+    max_pause_s=300.0,
+    paused_for_s=None,
+    ends_in_s=None,
+    paused_s=12.5,
+    why="",
+    by="",
+    ended_because="",
+)
+KEY = RunKey("ada", "bert", "r1")
+RUN = "/v1/jobs/ada/bert/runs/r1"
+
+
+class FakePauses:
+    """The pauses of one run, which begin at once."""
+
+    def __init__(self) -> None:
+        self.state = RUNNING
+        self.error: PauseRefusedError | None = None
+        self.asked: list[tuple[str, float | None, str]] = []
+
+    def runs(self) -> dict[RunKey, PauseState]:
+        return {KEY: self.state}
+
+    def pause(self, key: RunKey, *, why: str, by: str, for_s: float | None) -> PauseState:
+        self.state_of(key)
+        self.asked.append((why, for_s, by))
+        self.state = replace(RUNNING, state="paused", why=why, by=by)
+        return self.state
+
+    def resume(self, key: RunKey, *, why: str, by: str) -> PauseState:
+        self.state_of(key)
+        self.state = replace(RUNNING, ended_because=f"{by}: {why}")
+        return self.state
+
+    def state_of(self, key: RunKey) -> PauseState:
+        if self.error is not None:
+            raise self.error
+        if key != KEY:
+            raise PauseRefusedError("unknown_run", f"{key}: no such run trains on this node now")
+        return self.state
+
+
 class Server:
     """A health server whose snapshot can be changed."""
 
+    own_token = Path(own_token.FILE)
+
     def __init__(self, snapshot: Snapshot = WELL) -> None:
         self.snapshot = snapshot
+        self.pauses = FakePauses()
+        self.token_file = ""
         self.port = free_port()
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[aiohttp.ClientSession]:
         """Serve, and return a client."""
-        health = HealthServer(HttpConfig(port=self.port), snapshot=lambda: self.snapshot)
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(health.run())
-            await eventually(lambda: _listens(self.port))
-            async with aiohttp.ClientSession(f"http://127.0.0.1:{self.port}", timeout=timeout) as client:
-                yield client
-            task.cancel()
+        with tempfile.TemporaryDirectory() as state_dir:
+            self.own_token = Path(state_dir) / own_token.FILE
+            async with asyncio.TaskGroup() as tasks:
+                task = tasks.create_task(self.server(HttpConfig(port=self.port, token_file=self.token_file)).run())
+                await eventually(lambda: _listens(self.port))
+                async with aiohttp.ClientSession(f"http://127.0.0.1:{self.port}", timeout=timeout) as client:
+                    yield client
+                task.cancel()
+
+    def server(self, config: HttpConfig) -> NodeServer:
+        """Return the server, not running yet."""
+        return NodeServer(config, snapshot=lambda: self.snapshot, pauses=self.pauses, own_token=self.own_token)
 
 
 def _listens(port: int) -> bool:
@@ -165,17 +226,101 @@ async def test_the_metrics_are_what_the_snapshot_says_in_base_units() -> None:
 async def test_an_address_that_is_taken_is_logged_and_accepted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        health = HealthServer(HttpConfig(port=taken.getsockname()[1]), snapshot=lambda: WELL)
+        health = Server().server(HttpConfig(port=taken.getsockname()[1]))
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(health.run())
             await eventually(lambda: caplog.records)
             assert not task.done()
             task.cancel()
-    assert "health and metrics: not served" in caplog.text
+    assert "health, metrics and pauses: not served" in caplog.text
 
 
 async def test_port_minus_one_serves_nothing() -> None:
-    health = HealthServer(HttpConfig(port=-1), snapshot=lambda: WELL)
+    health = Server().server(HttpConfig(port=-1))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await health.run()
+
+
+async def _post(
+    client: aiohttp.ClientSession, path: str, body: object, *, token: str | None, **headers: str
+) -> tuple[int, dict[str, Any]]:
+    """Return the status and the answer of a write."""
+    sent = headers | ({"Authorization": f"Bearer {token}"} if token else {})
+    async with client.post(path, json=body, headers=sent) as response:
+        return response.status, await response.json()
+
+
+async def test_whoever_has_the_controllers_own_token_pauses_and_resumes_a_run() -> None:
+    server = Server()
+    async with server.serving() as client:
+        token = own_token.read_token(server.own_token)
+        status, answer = await _post(client, f"{RUN}/pause", {"why": "tea", "for_s": 60}, token=token)
+        assert (status, answer["state"], answer["why"]) == (202, "paused", "tea")
+        assert server.pauses.asked == [("tea", 60.0, "the service's own token")]
+        async with client.get(f"{RUN}/pause", headers={"Authorization": f"Bearer {token}"}) as response:
+            assert (response.status, (await response.json())["state"]) == (200, "paused")
+        status, answer = await _post(client, f"{RUN}/resume", {"why": "done"}, token=token)
+        assert (status, answer["state"]) == (200, "running")
+        assert (await _post(client, f"{RUN}/pause", {}, token=token))[0] == 202
+    assert server.pauses.asked[-1] == ("", None, "the service's own token")
+
+
+@pytest.mark.parametrize("token", [None, "wrong"])
+async def test_nobody_else_pauses_a_run_or_sees_its_pauses(token: str | None) -> None:
+    server = Server()
+    async with server.serving() as client:
+        for leaf in ("pause", "resume"):
+            status, answer = await _post(client, f"{RUN}/{leaf}", {}, token=token)
+            assert (status, answer["reason"]) == (401, "wrong_token" if token else "no_token")
+            assert str(server.own_token) in answer["detail"]
+        async with client.get(f"{RUN}/pause") as response:
+            assert response.status == 401
+    assert server.pauses.asked == []
+
+
+async def test_a_token_of_a_user_is_for_that_users_runs(tmp_path: Path) -> None:
+    server, tokens = Server(), tmp_path / "tokens"
+    tokens.touch(0o600)
+    tokens.write_text("ada:of-ada\nbob:of-bob\nof-the-operator\n")
+    server.token_file = str(tokens)
+    async with server.serving() as client:
+        answers = [await _post(client, f"{RUN}/pause", {}, token=f"of-{who}") for who in ("ada", "bob", "the-operator")]
+    assert [status for status, _ in answers] == [202, 403, 202]
+    assert [by for _, _, by in server.pauses.asked] == ["ada", "an operator"]
+
+
+async def test_a_page_of_another_site_cannot_pause_a_run() -> None:
+    server = Server()
+    async with server.serving() as client:
+        token = own_token.read_token(server.own_token)
+        status, _ = await _post(client, f"{RUN}/pause", {}, token=token, Origin="http://evil.example")
+    assert (status, server.pauses.asked) == (403, [])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/jobs/ada/bert/runs/r2/pause", {}, 404),
+        ("/v1/jobs/ada/bert/runs/a%20b/pause", {}, 400),
+        (f"{RUN}/pause", {"for_s": 0}, 400),
+        (f"{RUN}/pause", {"for_s": "long"}, 400),
+        (f"{RUN}/pause", {"for": 3}, 400),
+        (f"{RUN}/pause", {"why": "x" * 5_000}, 413),
+        (f"{RUN}/resume", ["no", "object"], 400),
+    ],
+)
+async def test_a_request_that_is_wrong_is_refused(path: str, body: object, status: int) -> None:
+    server = Server()
+    async with server.serving() as client:
+        assert (await _post(client, path, body, token=own_token.read_token(server.own_token)))[0] == status
+    assert server.pauses.asked == []
+
+
+@pytest.mark.parametrize(("reason", "status"), [("not_pausable", 409), ("too_long", 422), ("claim_unproven", 409)])
+async def test_why_a_run_cannot_be_paused_is_the_answer(reason: str, status: int) -> None:
+    server = Server()
+    server.pauses.error = PauseRefusedError(reason, "because")
+    async with server.serving() as client:
+        answer = await _post(client, f"{RUN}/pause", {}, token=own_token.read_token(server.own_token))
+    assert (answer[0], answer[1]["reason"], answer[1]["detail"]) == (status, reason, "because")

@@ -4,6 +4,7 @@ Its iterations take as long as the stub's GPUs need at their present limits. It 
 as a user's would be, but for the batch size. SIGTERM lets it reach its target sooner.
 """
 
+import os
 import signal
 import sys
 import threading
@@ -31,7 +32,8 @@ def main(duration_s: float) -> None:
     signal.signal(signal.SIGTERM, lambda *_: done.set())
     due_s = time.monotonic()
     end_s = due_s + duration_s
-    loader = publish_iterations(range(PASS), batch_size=256, flush_s=0.05, heartbeat_s=1.0)
+    pausable = bool(os.environ.get("PAUSABLE"))
+    loader = publish_iterations(range(PASS), batch_size=256, flush_s=0.05, heartbeat_s=1.0, pausable=pausable)
     while time.monotonic() < end_s and not done.is_set():
         for _ in loader:
             # Until the iteration is over, and not for its time: what one lasted too long, the next makes up for.

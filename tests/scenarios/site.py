@@ -196,6 +196,12 @@ class Training:
             self.publish_status()
             await self._clock.sleep_until(min(until_s, self._clock.now_s() + 10.0))
 
+    def say(self, **changes: Any) -> None:  # noqa: ANN401 — the record checks them
+        """Publish the status with these fields, now and from now on."""
+        self._status = msgspec.structs.replace(self._status, **changes)
+        self._published_s = float("-inf")
+        self.publish_status()
+
     def publish_status(self, state: str | None = None) -> None:
         """Publish the status: every 10 s, or now where it is a new state."""
         if state is None and self._clock.now_s() - self._published_s < self._status.heartbeat_s:

@@ -17,8 +17,8 @@ from controller.stop_signals import stopped_by_signals
 from gridchase.cli.verb import VERSION
 from policies.service.app import run_service
 from policies.service.config import PolicyConfig
-from policies.service.http import own_token
 from publishers.shared.files.private_dir import UnsafeDirectoryError, make_private_dir
+from publishers.shared.http import own_token
 
 if TYPE_CHECKING:
     from gridchase.cli.verb import Verbs

@@ -12,7 +12,6 @@ from aiohttp import web
 
 from policies.service.config import HttpConfig
 from policies.service.errors import PolicyError, RequestError, StoreUnavailableError
-from policies.service.http.auth import WriteAccess
 from policies.service.http.openapi import document
 from policies.service.http.routes import OPERATIONS, ApiRequest, Operation, Services
 from policies.service.metrics import Metrics
@@ -23,6 +22,7 @@ from publishers.messages.topics import RunKey
 from publishers.shared.http.problems import ProblemError, unavailable
 from publishers.shared.http.requests import path_name, path_user, read_json, read_query
 from publishers.shared.http.server import ConcurrencyLimit, HttpServer, Route, Stream
+from publishers.shared.http.write_access import WriteAccess
 
 MAX_CONNECTIONS: Final = 1_024
 """Runs of a whole cluster may ask at once."""

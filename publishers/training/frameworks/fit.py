@@ -8,10 +8,12 @@ import math
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Final, ParamSpec, Self
 
 from publishers.training.coerce import warn_once
 from publishers.training.iterations.chunk import BREAK
+from publishers.training.pausing.gate import IterationGate, is_of_training
 from publishers.training.publisher import Publisher
 from publishers.training.settings import PublisherOptions
 
@@ -55,6 +57,7 @@ class Fit:
         batch_size: int | None = None,
         total_iterations: float | None = None,
         first_epoch: int = 0,
+        stop: Callable[[], None] | None = None,
     ) -> None:
         """Begin a fit, as a run of its own.
 
@@ -68,6 +71,7 @@ class Fit:
             batch_size: samples of an iteration in this process.
             total_iterations: how many steps the fit will have in this process; None, infinite or below 1: unknown.
             first_epoch: the number of its first epoch: of a resumed training, how many were trained before.
+            stop: lets the trainer stop after the present step, as `early_stop=True` asks; None: that is not possible.
         """
         before = _open_fits.get(threading.current_thread())
         if before is not None:
@@ -84,7 +88,11 @@ class Fit:
         if total_iterations is not None and 1 <= total_iterations < math.inf:
             publisher.progress.set_total(int(total_iterations))
         self._publisher, self._owner = publisher, owner
-        self.end_step, self.is_in_step = publisher.iteration, False
+        gate = publisher.recorder.gate
+        self.end_step = (
+            publisher.iteration if gate is None else partial(_end_step_at_gate, publisher, gate, stop or _nothing)
+        )
+        self.is_in_step = False
         _open_fits[threading.current_thread()] = self
 
     def begin_epoch(self, n_left: int | None, n_steps: int | None) -> None:
@@ -109,7 +117,7 @@ class Fit:
             begin_ns = marks[-1]
             duration_ns = recorder.clock_ns() - begin_ns
             marks.extend(begin_ns + duration_ns * k // n for k in range(1, n))
-        self._publisher.iteration()
+        self.end_step()
 
     def pause(self) -> None:
         """Say that what follows the last step (validation, a checkpoint) is no iteration, until `begin_step`."""
@@ -152,6 +160,13 @@ class Fit:
         return type(self), (self._options,)
 
 
+def _end_step_at_gate(publisher: Publisher, gate: IterationGate, stop: Callable[[], None]) -> None:
+    """End an iteration, wait where the training is to wait, and stop where it is to stop."""
+    publisher.iteration()
+    if gate.is_ended:
+        stop()
+
+
 def _nothing() -> None:
     """End no iteration: there is no fit."""
 
@@ -170,5 +185,11 @@ def harmless(method: Callable[P, None]) -> Callable[P, None]:
 
 
 def warn_fault(where: str, error: Exception) -> None:
-    """Tell, once, what has gone wrong in a callback."""
+    """Tell, once, what has gone wrong in a callback.
+
+    Raises:
+        Exception: what a signal handler of the training has raised while it was paused: that is not ours to keep.
+    """
+    if is_of_training(error):
+        raise error
     warn_once(f"a training may not be published as it is: {where}: {type(error).__name__}: {error}")

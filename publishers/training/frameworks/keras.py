@@ -37,6 +37,8 @@ class KerasCallback(Callback):  # type: ignore[misc]  # it is not installed wher
         super().__init__()
         self._options: Final = options
         self._fit: Final = Fit(options)
+        if options.get("pausable") or options.get("early_stop"):
+            self.async_safe = False  # it waits, and stops, in the training's own thread
         self._lock: Final = threading.Lock()
         self._is_first_epoch = False
         self._n_steps: int | None = None
@@ -56,7 +58,7 @@ class KerasCallback(Callback):  # type: ignore[misc]  # it is not installed wher
             self._is_first_epoch = False
             rank, world_size = _process()
             # The parameters are made anew for each fit, and are the same for all its callbacks.
-            self._fit.begin(self.params, rank=rank, world_size=world_size, first_epoch=epoch)
+            self._fit.begin(self.params, rank=rank, world_size=world_size, first_epoch=epoch, stop=self._stop)
         n_epochs, self._n_steps = self.params.get("epochs"), self.params.get("steps")
         self._n_ended = self._n_begun_calls = self._n_ended_calls = 0
         self._is_pause_due = False
@@ -79,6 +81,9 @@ class KerasCallback(Callback):  # type: ignore[misc]  # it is not installed wher
                 self._fit.end_step()
         except Exception as error:  # noqa: BLE001 — training goes on whatever it is
             warn_fault("on_train_batch_end", error)
+
+    def _stop(self) -> None:
+        self.model.stop_training = True
 
     def _end_steps(self, batch: int) -> None:
         """End the iterations up to this one; of steps executed at once the last numbers may be of none."""

@@ -58,6 +58,7 @@ class FitHooks:
             batch_size=None if batch_size is None else batch_size * trainer.accumulate_grad_batches,
             total_iterations=_n_steps_left(trainer),
             first_epoch=trainer.current_epoch,
+            stop=lambda: setattr(trainer, "should_stop", True),
         )
 
     def on_train_batch_start(  # its arguments as the framework has them: that is cheaper than `*_`

@@ -36,7 +36,7 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc]  # it is not 
         self,
         args: "TrainingArguments",
         state: "TrainerState",
-        control: "TrainerControl",  # noqa: ARG002 — the framework's signature
+        control: "TrainerControl",
         **_: object,
     ) -> None:
         """Begin a run; of a resumed training with what is left of it."""
@@ -45,6 +45,7 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc]  # it is not 
             batch_size=(state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps,
             total_iterations=state.max_steps - state.global_step,
             first_epoch=int(state.epoch or 0),
+            stop=lambda: setattr(control, "should_training_stop", True),
         )
 
     def on_step_begin(self, *_: object, **__: object) -> None:

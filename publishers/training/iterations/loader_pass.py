@@ -22,6 +22,7 @@ from publishers.training.coerce import warn_once
 from publishers.training.iterations.open_pass import Source, TimeLog
 from publishers.training.iterations.optimizer_hook import gradients_are_off
 from publishers.training.iterations.recorder import CHUNK, Recorder
+from publishers.training.pausing.gate import IterationGate
 
 LOOK: Final = 16
 """Batches after which a pass that may have to change its role looks again."""
@@ -149,7 +150,7 @@ class LoaderPass:
         self._on_training = on_training
         self._asked_ns = self.times[0] if asked_ns is None else asked_ns
         self._log: TimeLog | None = None
-        self._is_started = False
+        self._is_started = self._is_cut = False
         self._resume = 0
         self._begin_ns: int | None = None
         self._is_nested = any(one.counts for one in recorder.passes)
@@ -222,7 +223,7 @@ class LoaderPass:
             self._choose_role()
 
     def next_batches(self) -> int:
-        """Return how many batches it may go on for as it is; called before each of these stretches."""
+        """Return how many batches it may go on for as it is; called at a request, before each of these stretches."""
         self._count_idle()
         recorder = self._recorder
         if self._passes.is_hopeless(self):
@@ -234,11 +235,13 @@ class LoaderPass:
         elif self._takes_over():
             self.count(self.times[-1:])
         self._rotate_log()
+        if recorder.gate is not None:
+            return self._pass_gate(recorder.gate)
         return CHUNK if self.counts or (self.is_training and not recorder.counts_passes) else LOOK
 
     def has_ended(self, n_batches: int) -> bool:
-        """Return whether the loader had fewer batches than that."""
-        return len(self.times) - self._n_before < n_batches
+        """Return whether the loader had fewer batches than that, or the training has ended early."""
+        return self._is_cut or len(self.times) - self._n_before < n_batches
 
     def count(self, times: list[int]) -> None:
         """Count from now on: the first of the times begins an iteration, the others have ended one each [ns]."""
@@ -270,6 +273,13 @@ class LoaderPass:
     def is_over(self, source: Source) -> bool:
         """Return whether it is one over this loader."""
         return self.source.is_same(source)
+
+    def _pass_gate(self, gate: IterationGate) -> int:
+        """Wait where the gate says so; return 1, since it may say so at each request, or 0 where this is the last."""
+        if self.counts:
+            gate.passed("loader")
+        self._is_cut = gate.requested() and self.is_training
+        return 0 if self._is_cut else 1
 
     def _choose_role(self) -> None:
         """Count, unless the training does something else with the loader than to train."""

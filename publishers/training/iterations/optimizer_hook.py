@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from publishers.training.coerce import warn_once
 from publishers.training.iterations.recorder import CHUNK, Recorder, nothing
+from publishers.training.pausing.gate import IterationGate
 
 MAX_OPTIMIZERS: Final = 4_096
 """Optimizers whose steps are told apart; further ones are not seen."""
@@ -54,8 +55,8 @@ class StepCounter:
         self._others: dict[int, _Steps] = {}
         self._n_refused = 0
 
-    def step(self, optimizer: object) -> None:
-        """Take a step, which has just been made, and which cannot just be marked."""
+    def step(self, optimizer: object) -> IterationGate | None:
+        """Take a step, which has just been made, and which cannot just be marked; return the gate it leads to."""
         recorder = self.recorder
         if self._leader() is not optimizer:
             self._step_of_another(optimizer)
@@ -66,8 +67,10 @@ class StepCounter:
         n = self._n
         if n <= _CAPTURES_IN:
             recorder.steps_are_captured |= _is_capturing()
-        elif recorder.is_stepping and _only is self:
+        elif recorder.is_stepping and _only is self and recorder.gate is None:
             _arm(recorder, self._leader)
+        is_counted = recorder.counted_by == "optimizer" and self._leader() is optimizer
+        return recorder.gate if is_counted else None
 
     @property
     def _n(self) -> int:
@@ -195,10 +198,13 @@ def _make_hook() -> tuple[Callable[..., None], Callable[[Recorder, Callable[[], 
                 append(clock_ns())
                 if len(marks) > CHUNK:
                     rotate()
-            elif _counters:
-                _counter_here(_counters).step(optimizer)
+                return
+            gate = _counter_here(_counters).step(optimizer) if _counters else None
         except Exception as error:  # noqa: BLE001 — it would go through the optimizer into the training
             warn_once(f"steps of optimizers are not counted as they are: {type(error).__name__}: {error}")
+            return
+        if gate is not None:  # what is raised there is of a signal handler: the training's own
+            gate.passed("optimizer", may_wait=not _is_in_backward_pass())
 
     def arm(recorder: Recorder, reference: Callable[[], object]) -> None:
         nonlocal leader, marks, append, clock_ns, rotate
@@ -246,6 +252,15 @@ def _is_hooked() -> bool:
             return False
         _hooked.append(module)
     return True
+
+
+def _is_in_backward_pass() -> bool:
+    """Return whether this step is made within a backward pass, where others may wait for this rank's gradients."""
+    torch: Any = sys.modules.get("torch")
+    try:
+        return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001 — there is no public way to ask
+    except Exception:  # noqa: BLE001 — before 2.0
+        return False
 
 
 def _is_capturing() -> bool:

@@ -49,6 +49,7 @@ class LoaderClass:
         self.base = base
         self.publisher = publisher
         self.n_epochs = n_epochs
+        self.has_trained = False  # a pass over it has led to a step, or was counted
         self.open: weakref.WeakKeyDictionary[object, Generator[Any, None, None]] = weakref.WeakKeyDictionary()
 
     def next(self, loader: Any) -> object:  # noqa: ANN401 — an iterator of any class
@@ -67,14 +68,18 @@ class LoaderClass:
     def record(self, loader: object, iterator: Iterator[T]) -> Generator[T, None, None]:
         """Return a generator of what an iterator over a loader yields, which records the pass."""
         publisher, source = self.publisher, Source.of(loader)
-        count_steps(publisher.recorder)
+        recorder = publisher.recorder
+        count_steps(recorder)
         # An iterator is not to be kept alive by its own pass.
         find: Callable[[], object] = source.reference or (lambda: loader)
 
         def begin_epoch() -> None:
-            is_in_steps = publisher.recorder.counted_by != "loader"
+            self.has_trained = True
+            is_in_steps = recorder.counted_by != "loader"
             publisher.progress.begin_pass(length_of(find()), self.n_epochs, is_in_steps=is_in_steps)
 
+        if self.has_trained and recorder.gate is not None and recorder.gate.is_ended:
+            iterator = iter(())  # the training has ended early
         return record_pass(iterator, publisher.passes, source, begin_epoch)
 
 

@@ -20,6 +20,7 @@ from typing import Final
 from publishers.messages.training import CountedBy
 from publishers.training.iterations.chunk import BREAK, Chunk, Segment, append_segment, n_iterations, unbroken
 from publishers.training.iterations.open_pass import OpenPass, TimeLog
+from publishers.training.pausing.gate import IterationGate
 
 CHUNK: Final = 1_024
 """Marks in a chunk before the next one: opening it and its log costs several µs, so some 5 ns an iteration."""
@@ -39,6 +40,8 @@ _MAX_MARKS: Final = 2 * CHUNK
 
 class Recorder:
     """Records marks of time; the loop appends to `chunk.marks` itself, since a call would cost more than the rest."""
+
+    gate: IterationGate | None = None  # where the training waits between two iterations
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self.clock_ns = clock_ns
@@ -151,6 +154,12 @@ class Recorder:
     def is_awaiting(self) -> bool:
         """Return whether steps were recorded that have not ended."""
         return self._n_awaited > self._n_awaited_ended
+
+    def tell_step(self, way: CountedBy) -> None:
+        """Record the end of a step that the training tells of, and wait where it is to wait."""
+        self.add_step(way)
+        if self.gate is not None:
+            self.gate.passed(way)
 
     def mark(self, now_ns: int) -> None:
         """Record a step that may just be appended."""
@@ -304,7 +313,7 @@ class Recorder:
         self._since_ns = None
         self._is_running = True
         self.is_stepping = self.counted_by == "optimizer"
-        self.is_told = self.counted_by in _TOLD
+        self.is_told = self.counted_by in _TOLD and self.gate is None
 
     def _open_epoch(self) -> Chunk:
         self._interrupt()

@@ -6,6 +6,7 @@ only single references, so that nothing that another thread does can block the t
 its own, which the training's thread keeps by itself: it needs nobody to be released.
 """
 
+import contextlib
 import os
 import threading
 import time
@@ -16,6 +17,11 @@ from publishers.training.coerce import LOGGER
 
 SLICE_S: Final = 0.2
 """The training looks at its bound this often. On Windows Ctrl-C waits that long, elsewhere it interrupts the wait."""
+
+
+def is_of_training(error: BaseException) -> bool:
+    """Return whether an exception came while the training waited here: a signal handler's, which is to go on to it."""
+    return bool(getattr(error, "_is_of_training", False))
 
 
 class PausedRecorder(Protocol):
@@ -90,7 +96,7 @@ class IterationGate:
         clock_s: what bounds are measured by [s].
 
     Attributes:
-        n_passed: how many iterations the training's thread has ended.
+        n_passed: how many iterations the training's thread has ended, as they are counted at present.
         is_ended: whether the loop is to end where it asks for the next batch.
         hold: where the training's thread is to stop next, or stands; None: nowhere.
     """
@@ -103,6 +109,7 @@ class IterationGate:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.n_passed = 0
+        self._counted_by = ""
         self.is_ended = False
         self.hold: Hold | None = None
         self._recorder = recorder
@@ -124,13 +131,17 @@ class IterationGate:
         """Return how long the run was paused so far, without a present pause, by the clock of the iterations [s]."""
         return self._paused_ns / 1e9
 
-    def passed(self, *, may_wait: bool = True) -> None:
+    def passed(self, counted_by: str = "", *, may_wait: bool = True) -> None:
         """Say that an iteration has ended; wait where a hold says so.
 
         Args:
+            counted_by: what has told so. Where that changes, counting begins anew: one rank may have seen more than
+                another before, as where it alone reads the data.
             may_wait: False where the training must not wait at this place, as within a backward pass: then it does
                 where it asks for the next batch.
         """
+        if counted_by != self._counted_by:
+            self._counted_by, self.n_passed = counted_by, 0
         self.n_passed = n_passed = self.n_passed + 1
         hold = self.hold
         if hold is not None:
@@ -164,8 +175,10 @@ class IterationGate:
         self._tell_change()
         try:
             hold.wait(self._clock_s)
-        except BaseException:
+        except BaseException as error:
             hold.is_interrupted = True
+            with contextlib.suppress(AttributeError):
+                error._is_of_training = True  # type: ignore[attr-defined]  # noqa: SLF001 — our own mark on it
             raise
         finally:
             hold.left_ns = left_ns = clock_ns()

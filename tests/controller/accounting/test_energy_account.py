@@ -8,14 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.accounting.energy_account import (
-    AccountSnapshot,
-    EnergyAccount,
-    EnergyTotals,
-    MeterInterval,
-    meter_intervals,
-)
+from controller.accounting.energy_account import AccountSnapshot, EnergyAccount, EnergyTotals
 from controller.accounting.iteration_log import IterationLog
+from controller.accounting.meter_intervals import MeterInterval, meter_intervals
 from controller.gpu.energy_meter import GpuEnergyMeter
 from controller.ports import EnergyMeter, Sample
 from policies.vocabulary.profile import PowerProfile
@@ -222,6 +217,19 @@ def test_a_pause_counts_the_same_on_both_sides() -> None:
     assert report["baseline_energy_j"] == 2_400 + 5_000
     assert report["baseline_duration_s"] == 8 + 100
     assert report["baseline_carbon_g"] == pytest.approx((2_400 + 5_000) * 100 / J_PER_KWH)
+
+
+def test_a_pause_that_was_asked_for_counts_and_is_none_of_the_baseline() -> None:
+    totals = EnergyTotals()
+    totals.add(interval(duration_s=10, n_iterations=8, energy_j=2_000), 100.0)
+    asked = interval(duration_s=100, n_iterations=0, energy_j=5_000, active=False)
+    totals.add(replace(asked, is_asked=True), 100.0)
+    report = totals.report(kind="carbon", profile=PROFILE)
+    assert (report["energy_j"], report["duration_s"], report["paused_s"]) == (7_000, 110, 100)
+    assert (report["baseline_energy_j"], report["baseline_duration_s"]) == (2_400, 8)
+    assert report["slowdown_ratio"] == 110 / 8
+    assert report["carbon_g"] == pytest.approx(7_000 * 100 / J_PER_KWH)
+    assert report["saved_ratio"] == pytest.approx(1 - 7_000 / 2_400)
 
 
 def test_a_missing_value_counts_as_the_last_known_or_else_the_first() -> None:

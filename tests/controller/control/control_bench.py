@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from controller.accounting.energy_account import MeterInterval
+from controller.accounting.meter_intervals import MeterInterval
 from controller.config import EnergyConfig, PlanConfig, ProfilerConfig
 from controller.control.curve_learning import CurveUpdate
 from controller.control.plan import PlanInputs

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controller.accounting.energy_account import MeterInterval
+from controller.accounting.meter_intervals import MeterInterval
 from controller.config import ProfilerConfig
 from controller.control.curve_learning import (
     CurveState,

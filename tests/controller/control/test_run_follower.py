@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.accounting.energy_account import MeterInterval
+from controller.accounting.meter_intervals import MeterInterval
 from controller.accounting.other_nodes import OtherNodes
 from controller.accounting.ranks import Ranks, RunIdentity
 from controller.accounting.reports import RunReporter

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.accounting.energy_account import MeterInterval
+from controller.accounting.meter_intervals import MeterInterval
 from controller.control.gpu_group import GpuGroup
 from controller.control.straggler_slack import MAX_GAP_S, MAX_LIMITS, StragglerSlack
 from controller.ports import Hold, Target

@@ -45,7 +45,7 @@ RULES: Final[dict[str, tuple[Access, Access, Access, Access]]] = {
     f"{_RUN}/trial/times": (WRITE_OWN, NONE, READ, NONE),
     f"{_RUN}/trial/failure": (WRITE_OWN, NONE, READ, NONE),
     f"{_RUN}/trial/answer": (READ_OWN, NONE, READ_WRITE, NONE),
-    f"{_RUN}/command": (READ_OWN, NONE, WRITE, NONE),
+    f"{_RUN}/command": (READ_OWN, WRITE, WRITE, NONE),
     f"{_RUN}/notice": (READ_OWN, WRITE, NONE, NONE),
     f"{_RUN}/profile": (READ_OWN, WRITE, NONE, READ),
     f"{_RUN}/energy": (READ_OWN, WRITE, READ, READ),

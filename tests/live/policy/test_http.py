@@ -15,8 +15,8 @@ import pytest
 
 from policies.service.config import HttpConfig, LearningConfig
 from policies.service.http.app import served
-from policies.service.http.own_token import FILE
 from policies.service.store.store import open_store
+from publishers.shared.http.own_token import FILE
 from tests.policies.service.http.api_client import ASK, NOW_S, TOKEN
 from tests.policies.service.repositories import Repositories
 

@@ -215,6 +215,20 @@ REPORTS: list[tuple[Message, bytes]] = [
         Command(command="stop", reason="the trial costs more than the best one"),
         b'{"command":"stop","reason":"the trial costs more than the best one"}',
     ),
+    (
+        Command(
+            command="pause",
+            reason="the grid is short of power",
+            boot_id="b0",
+            node="node-1",
+            pause_id="9f3c",
+            until_ns=123_456_789_000,
+        ),
+        (
+            b'{"command":"pause","reason":"the grid is short of power","boot_id":"b0","node":"node-1","pause_id":"9f3c'
+            b'","until_ns":123456789000}'
+        ),
+    ),
 ]
 
 
@@ -274,6 +288,29 @@ GOLDEN: list[tuple[Message, bytes]] = [
             b"\x8a\xa3run\xa2r1\xa5state\xa7running\xa4host\xa6node-1\xa7boot_id\xa2b0\xa3pid*\xa4gpus\x90\xaawor"
             b"ld_size\x01\xacstarted_at_s\xcbA\xd9T\xfc@\x00\x00\x00\xabheartbeat_s\xcb@$\x00\x00\x00\x00\x00\x00\xb0total_it"
             b"erations\xce\x00\x06\xdf\x92"
+        ),
+    ),
+    (
+        RankStatus(
+            run="r1",
+            state="running",
+            host="node-1",
+            boot_id="b0",
+            pid=42,
+            gpus=[],
+            world_size=1,
+            started_at_s=1.7e9,
+            heartbeat_s=10.0,
+            pausable=True,
+            max_pause_s=300.0,
+            paused_since_ns=123_456_789_000,
+            paused_s=12.5,
+        ),
+        (
+            b"\x8d\xa3run\xa2r1\xa5state\xa7running\xa4host\xa6node-1\xa7boot_id\xa2b0\xa3pid*\xa4gpus\x90\xaaworl"
+            b"d_size\x01\xacstarted_at_s\xcbA\xd9T\xfc@\x00\x00\x00\xabheartbeat_s\xcb@$\x00\x00\x00\x00\x00\x00"
+            b"\xa8pausable\xc3\xabmax_pause_s\xcb@r\xc0\x00\x00\x00\x00\x00\xafpaused_since_ns\xcf\x00\x00\x00"
+            b"\x1c\xbe\x99\x1a\x08\xa8paused_s\xcb@)\x00\x00\x00\x00\x00\x00"
         ),
     ),
     (

@@ -158,7 +158,7 @@ def test_one_of_several_ranks_does_not_stop_by_itself(
         assert list(publisher.epochs(3)) == [0, 1, 2]
         assert publisher.should_stop
     assert [record.message for record in caplog.records if "ranks" in record.message] == [
-        "epochs go on, since this is one of 2 ranks: broadcast should_stop, and break"
+        "epochs go on, since this is one of 2 ranks: pass early_stop=True"
     ]
 
 

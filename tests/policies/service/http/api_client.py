@@ -12,8 +12,8 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from policies.service.config import HttpConfig
-from policies.service.http import own_token as own
 from policies.service.http.app import served
+from publishers.shared.http import own_token as own
 from tests.policies.service.memory_store import MemoryTrials
 
 NOW_S = 1_795_000_000.0

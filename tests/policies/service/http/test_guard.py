@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.service.http.own_token import read_token
+from publishers.shared.http.own_token import read_token
 from tests.policies.service.http.api_client import ANYWHERE, ASK, TOKEN, TRIALS, asking
 from tests.policies.service.memory_store import MemoryTrials
 

@@ -10,9 +10,9 @@ import pytest
 from policies.service.config import LearningConfig
 from policies.service.errors import PolicyError, StoreUnavailableError, StoreVersionError
 from policies.service.http import routes
-from policies.service.http.auth import OWN
 from policies.service.records import JobExport, JobKey
 from policies.service.trials.jobs import JobRepository
+from publishers.shared.http.write_access import OWN
 from tests.live.conftest import eventually
 from tests.policies.service.http.api_client import ASK, RESULT, TRIALS, asking
 from tests.policies.service.memory_store import MemoryTrials

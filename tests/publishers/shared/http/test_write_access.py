@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.service.http.auth import OPERATOR, Writer, WriteTokens
+from publishers.shared.http.write_access import OPERATOR, Writer, WriteTokens
 
 ANYBODY = Writer(OPERATOR, None)
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from multidict import CIMultiDict
 
-from policies.service.http.auth import OWN, WriteAccess, Writer
-from policies.service.http.own_token import make_token, read_token, readers_of
+from publishers.shared.http.own_token import make_token, read_token, readers_of
 from publishers.shared.http.problems import ProblemError
+from publishers.shared.http.write_access import OWN, WriteAccess, Writer
 
 if TYPE_CHECKING:
     from aiohttp import web

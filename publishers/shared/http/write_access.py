@@ -9,27 +9,28 @@ ada:9f3c…          a token of the user ada, who may write what is about her ow
 ```
 """
 
-import asyncio
 import hashlib
 import hmac
 import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
 from aiohttp import web
 
-from policies.service.http.own_token import make_token, readers_of
+from publishers.shared.files.disk_thread import DiskThread
 from publishers.shared.files.secret_file import read_secret_file
-from publishers.shared.http.problems import ProblemError
+from publishers.shared.http.own_token import make_token, readers_of
+from publishers.shared.http.problems import ProblemError, unavailable
 from publishers.shared.http.server import is_loopback
 from publishers.shared.log_once import FaultLog
 
 FILE_TIMEOUT_S: Final = 2.0
-"""For a look at the file of tokens: its disk may hang."""
+"""For a look at the files of tokens: their disk may hang."""
 OPERATOR: Final = "an operator"
 """Who writes with a token of the operator's file that is no user's."""
 OWN: Final = "the service's own token"
@@ -123,6 +124,7 @@ class WriteAccess:
         if configured is not None:
             self._files.append(WriteTokens(configured))
             self._places += f"; http.token_file = {str(configured)!r} holds those of the operator"
+        self._disk = DiskThread("gridchase tokens", timeout_s=FILE_TIMEOUT_S)
 
     async def authenticate(self, request: web.Request) -> str:
         """Return who writes: the name of the token.
@@ -135,14 +137,16 @@ class WriteAccess:
         if scheme.lower() != "bearer" or not token.strip():
             detail = f"writes need a token: send it as Authorization: Bearer TOKEN; {self._place(request)}"
             raise ProblemError(HTTPStatus.UNAUTHORIZED, "no_token", detail, headers={"WWW-Authenticate": _CHALLENGE})
-        async with asyncio.timeout(FILE_TIMEOUT_S):
-            owner = await asyncio.to_thread(self._owner_of, token.strip())
+        try:
+            owner = await self._disk.run(partial(self._owner_of, token.strip()))
+        except OSError as error:
+            raise unavailable("timeout", f"the files of tokens cannot be read: {error.strerror}") from error
         if owner is None:
             challenge = f'{_CHALLENGE}, error="invalid_token"'
             detail = f"this token is not among those that may write; {self._place(request)}"
             raise ProblemError(HTTPStatus.UNAUTHORIZED, "wrong_token", detail, headers={"WWW-Authenticate": challenge})
         if owner.user not in {None, request.match_info.get("user")}:
-            detail = f"this token is for the jobs of user {owner.user} alone; imports need a token of the operator"
+            detail = f"this token is for the jobs of user {owner.user} alone; this needs one of the operator"
             raise ProblemError(HTTPStatus.FORBIDDEN, "foreign_user", detail)
         return owner.name
 

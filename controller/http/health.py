@@ -1,6 +1,5 @@
 """Health and metrics of the controller over HTTP: /healthz (liveness), /readyz (readiness), /metrics (Prometheus)."""
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -11,9 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from controller.config import HttpConfig
 from controller.ports import Hold, LimitState, Sample
-from publishers.shared.http.server import HttpServer, Route, json_response
+from publishers.shared.http.server import Route, json_response
 
 NO_GPU: Final = "there is no GPU on this node: nothing is measured"
 NOT_CONNECTED: Final = "the broker has not answered yet"
@@ -71,39 +69,28 @@ class Snapshot:
         return doubts + [f"{uuid} {_NOTES[hold]}" for uuid, hold in holds.items() if hold in _NOTES]
 
 
-class HealthServer:
-    """The HTTP server; it takes a snapshot at each request."""
+def health_routes(snapshot: Callable[[], Snapshot]) -> list[Route]:
+    """Return the routes of health and metrics; each request takes a snapshot."""
+    registry = CollectorRegistry()
+    registry.register(_Metrics(snapshot))
 
-    def __init__(self, config: HttpConfig, *, snapshot: Callable[[], Snapshot]) -> None:
-        self._snapshot = snapshot
-        self._registry = CollectorRegistry()
-        self._registry.register(_Metrics(snapshot))
-        routes = [
-            Route(name="live", path="/healthz", handle=self._healthz),
-            Route(name="ready", path="/readyz", handle=self._readyz),
-            Route(name="metrics", path="/metrics", handle=self._metrics),
-        ]
-        self._server = HttpServer(routes, host=config.host, port=config.port, title="health and metrics")
-
-    async def run(self) -> None:
-        """Serve until cancelled; port -1 serves nothing, and an address that is taken is only logged.
-
-        Training is measured and limited all the same: a port is no reason to leave GPUs alone.
-        """
-        async with self._server.serving():
-            await asyncio.Event().wait()
-
-    async def _healthz(self, _request: web.Request, _client: str) -> web.Response:
+    async def healthz(_request: web.Request, _client: str) -> web.Response:
         return json_response({"status": "ok"})
 
-    async def _readyz(self, _request: web.Request, _client: str) -> web.Response:
-        now = self._snapshot()
+    async def readyz(_request: web.Request, _client: str) -> web.Response:
+        now = snapshot()
         troubles = now.troubles()
         answer = {"ready": not troubles, "troubles": troubles, "notes": now.notes()}
         return json_response(answer, status=HTTPStatus.SERVICE_UNAVAILABLE if troubles else HTTPStatus.OK)
 
-    async def _metrics(self, _request: web.Request, _client: str) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), content_type="text/plain", charset="utf-8")
+    async def metrics(_request: web.Request, _client: str) -> web.Response:
+        return web.Response(body=generate_latest(registry), content_type="text/plain", charset="utf-8")
+
+    return [
+        Route(name="live", path="/healthz", handle=healthz),
+        Route(name="ready", path="/readyz", handle=readyz),
+        Route(name="metrics", path="/metrics", handle=metrics),
+    ]
 
 
 class _Metrics(Collector):

@@ -1,0 +1,62 @@
+"""The arguments that `pause` and `resume` share, and which run they mean."""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from controller.cli.configuration import add_configuration
+from controller.cli.pauses.client import PauseClient, RunState
+from controller.errors import ControllerError
+from publishers.messages.topics import RunKey
+from publishers.shared.printable import printable
+from publishers.shared.process_identity import read_login_name
+
+POLL_S: Final = 0.5
+
+
+def add_run(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments that name a run, and say where its controller is."""
+    add_configuration(verb)
+    verb.add_argument("--job", required=True, metavar="NAME", help="the job")
+    verb.add_argument("--run", metavar="ID", help="which run of it (default: the only one that trains on this node)")
+    verb.add_argument("--user", metavar="NAME", help="whose job (default: yours, or the only one of that name)")
+    verb.add_argument("--why", default="", metavar="TEXT", help="a reason, for the people who wait for the training")
+    verb.add_argument("--token-file", type=Path, metavar="FILE", help="a token (default: the controller's own)")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+
+
+def find_run(client: PauseClient, options: argparse.Namespace) -> RunKey:
+    """Return which run the arguments mean.
+
+    Raises:
+        ControllerError: there is none, or there are several.
+    """
+    if options.user and options.run:
+        return RunKey(options.user, options.job, options.run)
+    found = [each.key for each in client.runs() if each.key.job == options.job]
+    found = [key for key in found if options.run in {None, key.run} and options.user in {None, key.user}]
+    own = [key for key in found if key.user == read_login_name()]
+    if len(found) == 1 or len(own) == 1:
+        return (found if len(found) == 1 else own)[0]
+    if not found:
+        raise ControllerError(f"no such run of job {options.job} trains on this node now")
+    names = ", ".join(sorted(map(str, found)))
+    raise ControllerError(f"job {options.job} has {len(found)} runs here: pass --user and --run: {names}")
+
+
+def wait_for(client: PauseClient, seen: RunState, is_done: Callable[[RunState], bool], *, timeout_s: float) -> RunState:
+    """Return the state of a run once it is as wanted, or when the time is over."""
+    deadline_s = time.monotonic() + timeout_s
+    while not is_done(seen) and time.monotonic() < deadline_s:
+        time.sleep(POLL_S)
+        seen = client.state_of(seen.key)
+    return seen
+
+
+def tell(seen: RunState, sentence: str, *, as_json: bool) -> None:
+    """Print how it stands."""
+    line = f"{printable(str(seen.key))}: {printable(sentence)}"
+    print(json.dumps(seen.key._asdict() | seen.fields) if as_json else line, flush=True)

@@ -1,0 +1,26 @@
+"""`gridchase resume`: ends the pause of a run on this node, and returns once the training says that it goes on."""
+
+import argparse
+from typing import Final
+
+from controller.cli.pauses.arguments import add_run, find_run, tell, wait_for
+from controller.cli.pauses.client import PauseClient
+from controller.config import load_config
+
+WAIT_S: Final = 30.0
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of the verb."""
+    add_run(verb)
+    verb.set_defaults(default_log_level="warning", do=resume)
+
+
+def resume(options: argparse.Namespace) -> int:
+    """End a pause, and wait until the training goes on; 1 where it does not say so."""
+    client = PauseClient(load_config(options.config, options.set), token_file=options.token_file)
+    told = client.resume(find_run(client, options), why=options.why)
+    seen = wait_for(client, told, lambda now: now.state == "running", timeout_s=WAIT_S)
+    goes_on = seen.state == "running"
+    tell(seen, "trains" if goes_on else f"still paused {WAIT_S:g} s after it was told to go on", as_json=options.json)
+    return 0 if goes_on else 1

@@ -1,0 +1,58 @@
+"""The HTTP server of the controller: health and metrics for anybody; for whoever has a token, what is asked of runs."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from controller.config import HttpConfig
+from controller.http.health import Snapshot, health_routes
+from controller.http.pauses import pause_routes, to_problem
+from controller.ports import Pauses
+from publishers.shared.files.disk_thread import DiskThread
+from publishers.shared.http.server import HttpServer, Route
+from publishers.shared.http.write_access import WriteAccess
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class NodeServer:
+    """The HTTP server of one node.
+
+    Args:
+        config: where it listens, and the operator's file of tokens.
+        snapshot: returns the controller at one moment; called for each request about its health.
+        pauses: what may be asked of runs.
+        own_token: the file of the controller's own token, which is made where it is missing.
+    """
+
+    def __init__(
+        self, config: HttpConfig, *, snapshot: Callable[[], Snapshot], pauses: Pauses, own_token: Path
+    ) -> None:
+        self._config = config
+        self._snapshot = snapshot
+        self._pauses = pauses
+        self._own_token = own_token
+
+    async def run(self) -> None:
+        """Serve until cancelled; port -1 serves nothing, and an address that is taken is only logged.
+
+        Training is measured and limited all the same: a port is no reason to leave GPUs alone.
+        """
+        config = self._config
+        routes = [*health_routes(self._snapshot), *(await self._write_routes() if config.port >= 0 else ())]
+        server = HttpServer(
+            routes, host=config.host, port=config.port, title="health, metrics and pauses", to_problem=to_problem
+        )
+        async with server.serving():
+            await asyncio.Event().wait()
+
+    async def _write_routes(self) -> list[Route]:
+        configured = Path(self._config.token_file) if self._config.token_file else None
+        try:
+            access = await DiskThread("gridchase tokens").run(partial(WriteAccess, self._own_token, configured))
+        except OSError as error:
+            _LOGGER.error("no pauses over HTTP: %s: %s", self._own_token, error.strerror)
+            return []
+        return pause_routes(self._pauses, access.authenticate)

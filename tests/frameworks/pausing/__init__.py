@@ -1,0 +1,1 @@
+"""Pauses and early stops of real trainings: all ranks after the same step, without a deadlock."""
