@@ -236,7 +236,7 @@ async def test_a_restore_that_the_board_clamps_has_failed_and_is_ours_at_the_nex
     assert gpu.requested_power_limit_w == PRIOR_W
 
 
-async def test_a_restore_that_the_board_clamps_while_the_disk_is_full_is_ours_after_the_end_of_the_process(
+async def test_a_restore_clamped_while_the_disk_is_full_is_ours_after_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = limited_gpu()
