@@ -48,8 +48,8 @@ class EnergyTotals:
         n_iterations: of the active intervals alone: a pause stands on both sides whole, with the iterations at its
             edges.
         active_s: the time of the active intervals [s].
-        pause_s, pause_energy_j: time that no limit changes, with the short gaps between iterations, and the energy of
-            the pauses [s], [J].
+        pause_s, pause_energy_j: time that no limit changes, with the short gaps between iterations, and its energy: a
+            gap has its share of what the interval has used [s], [J].
         signal_energy: ∫ c·P dt, in joules times the unit of the signal. Energy without a value counts with the last
             known one, and before any was known with the first. Likewise `pause_signal_energy`, `signal_iterations`.
         signal_time: ∫ c dt, in seconds times the unit of the signal: what a watt beside the GPUs has cost.
@@ -96,25 +96,26 @@ class EnergyTotals:
         self.last_value = value
         self.energy_j += interval.energy_j
         self.duration_s += interval.duration_s
+        ran_s = interval.duration_s - interval.gaps_s if interval.active else 0.0
+        ran_j = interval.energy_j * ran_s / interval.duration_s if ran_s else 0.0
+        rest_s, rest_j = interval.duration_s - ran_s, interval.energy_j - ran_j
+        self.open_s += ran_s
+        self.open_energy_j += ran_j
         if interval.active:
             self.n_iterations += interval.n_iterations
             self.active_s += interval.duration_s
-            self.pause_s += interval.gaps_s
-            self.open_energy_j += interval.energy_j
-            self.open_s += interval.duration_s - interval.gaps_s
         elif interval.is_asked:
-            self.paused_s += interval.duration_s
-        else:
-            self.pause_s += interval.duration_s
-            self.pause_energy_j += interval.energy_j
+            self.paused_s += rest_s
+            rest_s = rest_j = 0.0
+        self.pause_s += rest_s
+        self.pause_energy_j += rest_j
         if value is not None:
             self.signal_energy += interval.energy_j * value
             self.signal_time += interval.duration_s * value
+            self.open_signal_energy += ran_j * value
+            self.pause_signal_energy += rest_j * value
             if interval.active:
                 self.signal_iterations += interval.n_iterations * value
-                self.open_signal_energy += interval.energy_j * value
-            elif not interval.is_asked:
-                self.pause_signal_energy += interval.energy_j * value
 
     def forget_signal(self) -> None:
         """Forget sums in the unit of a former signal; the first value of the new one prices what ran before."""

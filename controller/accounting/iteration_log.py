@@ -29,6 +29,10 @@ SUSPENDED_ITERATIONS = 10
 this many times as long as usual."""
 
 ENDLESS_NS = 1 << 62
+WARM_UP_ITERATIONS = 10
+"""The first iteration of a process, where it took more than this many times as long as the next ones, was its start:
+it compiled, or was begun long before there was a batch. No limit changes that, so it is a pause."""
+
 MAX_SPEEDUP_RATIO = 2.0
 """A job cannot have been so many times as fast in a gap as before: lost iterations beyond it do not count."""
 
@@ -220,7 +224,10 @@ class IterationLog:
         suspended = None
         if message.begin_ns < self._resumed_ns and self.n_iterations:
             suspended = self._suspended_iteration(message.begin_ns, ends_ns)
-        if suspended is None:
+        if self._next_iteration is None and _is_warm_up(message.begin_ns, ends_ns):
+            self._count_warm_up(message.first, message.begin_ns)
+            self._count(message.first + 1, int(ends_ns[0]), ends_ns[1:])
+        elif suspended is None:
             self._count(message.first, message.begin_ns, ends_ns)
         else:
             self._count(message.first, message.begin_ns, ends_ns[:suspended])
@@ -250,6 +257,13 @@ class IterationLog:
         ran_s = (span.end_ns - span.begin_ns) / NS_PER_S
         self.active_s += ran_s
         self.running_s += ran_s
+
+    def _count_warm_up(self, first: int, begin_ns: int) -> None:
+        """Count the first iteration of a process, whose time is a pause, up to where the next ones begin."""
+        self.n_iterations += 1
+        self._next_iteration = first + 1
+        self._add_span(begin_ns, np.empty(0, dtype=np.int64))
+        self.first_begin_ns = self.first_begin_ns or begin_ns
 
     def _suspended_iteration(self, begin_ns: int, ends_ns: NDArray[np.int64]) -> int | None:
         """Return the index of the iteration during which the process was suspended before the resumption, or None."""
@@ -356,3 +370,11 @@ class IterationLog:
         self._spans.clear()
         self._n_marks = 0
         self.begin_ns = self.end_ns = None
+
+
+def _is_warm_up(begin_ns: int, ends_ns: NDArray[np.int64]) -> bool:
+    """Return whether the first iteration of a process was its start. Alone in its message, it is if it took long."""
+    first_ns = int(ends_ns[0]) - begin_ns
+    if len(ends_ns) == 1:
+        return first_ns > BRIDGE_NS
+    return first_ns > WARM_UP_ITERATIONS * float(np.median(np.diff(ends_ns)))

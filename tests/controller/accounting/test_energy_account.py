@@ -247,13 +247,18 @@ def test_a_price_that_makes_the_baseline_free_saves_no_share_of_it() -> None:
     assert totals.report(kind="price", profile=PROFILE)["saved_ratio"] is None
 
 
-def test_the_turn_of_an_epoch_takes_as_long_at_any_limit() -> None:
+def test_the_turn_of_an_epoch_takes_and_uses_as_much_at_any_limit() -> None:
     totals, log = EnergyTotals(), log_of(0, [1, 2])
     assert log.append(iterations(2.5, [3.5], seq=1, first=2), now_ns=ns(9))
     (turn,) = meter_intervals(logs=[log], meters=[steady_meter(300, 0, 3.5)], since_ns=0, until_ns=ns(3.5))
-    totals.add(turn, None)
-    report = totals.report(kind="energy", profile=PROFILE)
+    totals.add(turn, 2.0)
+    report = totals.report(kind="carbon", profile=PROFILE)
     assert (turn.active, report["slowdown_ratio"]) == (True, 1.0)
+    assert report["baseline_energy_j"] == pytest.approx(report["energy_j"])
+    assert report["baseline_carbon_g"] == pytest.approx(report["carbon_g"])
+    totals.close_curve(PROFILE)
+    totals.add(interval(duration_s=1, n_iterations=1, energy_j=300), 2.0)
+    assert totals.report(kind="carbon", profile=PROFILE)["saved_ratio"] == pytest.approx(0.0)
 
 
 def test_iterations_at_the_edge_of_a_pause_belong_to_the_pause() -> None:
@@ -399,7 +404,7 @@ async def test_a_resumed_account_waits_a_minute_for_the_signal() -> None:
     meter = await running(gpu, duration_s=20.0)
     account, log = EnergyAccount(clock=gpu.clock, signal=signal), IterationLog()
     account.resume(before(10.0, has_signal=True, last_value=100.0))
-    assert log.append(iterations(100, [115]), now_ns=gpu.clock.monotonic_ns())
+    assert log.append(iterations(100, [105, 110, 115]), now_ns=gpu.clock.monotonic_ns())
 
     def intervals() -> list[MeterInterval]:
         return list(account.advance((ns(100), ns(115)), logs=[log], meters={gpu.uuid: meter}, tick_s=1.0))
@@ -456,7 +461,7 @@ async def test_a_resumed_account_waits_three_heartbeats_for_its_gpus() -> None:
     meter = await running(gpu, duration_s=20.0)
     account, log = EnergyAccount(clock=gpu.clock, signal=FixedSignal(kind="energy")), IterationLog()
     account.resume(before(10.0, gpus=["GPU-fake-0", "GPU-fake-1"]))
-    assert log.append(iterations(100, [115]), now_ns=gpu.clock.monotonic_ns())
+    assert log.append(iterations(100, [105, 110, 115]), now_ns=gpu.clock.monotonic_ns())
 
     def intervals(*uuids: str) -> list[MeterInterval]:
         meters = dict.fromkeys(uuids, meter)

@@ -44,10 +44,10 @@ def test_the_times_of_iterations_that_ended_in_an_interval() -> None:
 
 
 def test_of_very_many_iterations_the_times_are_spread_evenly() -> None:
-    log = log_of((0, [1 + 0.001 * i for i in range(1_000)]))
+    log = log_of((0.995, [1 + 0.001 * i for i in range(1_000)]))
     times_s = log.iteration_times_s(ns(0), ns(2), at_most=64)
     assert 32 <= len(times_s) <= 64
-    assert times_s[:2] == pytest.approx((1, 0.001))
+    assert times_s[:2] == pytest.approx((0.005, 0.001))
 
 
 def test_messages_without_a_pause_between_them_count_as_one() -> None:
@@ -163,11 +163,11 @@ def test_long_messages_are_forgotten_by_their_size(monkeypatch: pytest.MonkeyPat
     size=st.integers(1, 7),
 )
 def test_the_parts_of_an_interval_sum_to_the_whole(lengths: list[float], cuts: list[float], size: int) -> None:
-    ends_s = [sum(lengths[: i + 1]) for i in range(len(lengths))]
-    chunks = [(ends_s[i - 1] if i else 0.0, ends_s[i : i + size]) for i in range(0, len(ends_s), size)]
-    log = log_of(*chunks)
-    total_ns = ns(ends_s[-1])
-    marks_ns = [0, *sorted(int(cut * total_ns) for cut in cuts), total_ns]
+    ends_s = [1 + sum(lengths[: i + 1]) for i in range(len(lengths))]
+    chunks = [(ends_s[i - 1] if i else 1.0, ends_s[i : i + size]) for i in range(0, len(ends_s), size)]
+    log = log_of((0.5, [1.0]), *chunks)
+    first_ns, last_ns = ns(1), ns(ends_s[-1])
+    marks_ns = [first_ns, *sorted(first_ns + int(cut * (last_ns - first_ns)) for cut in cuts), last_ns]
     parts = [log.activity(a, b).n_iterations for a, b in pairwise(marks_ns)]
     assert all(part >= 0 for part in parts)
     assert sum(parts) == pytest.approx(len(lengths), abs=1e-6)
@@ -270,3 +270,28 @@ def test_the_first_iteration_takes_the_place_of_passed_time_that_it_began_in() -
     assert (log.begin_ns, log.end_ns, log.n_iterations) == (ns(11.5), ns(13.5), 2)
     assert log.activity(ns(12), ns(13)).is_continuous
     assert log.first_begin_ns == ns(11.5)
+
+
+@pytest.mark.parametrize(
+    ("ends_s", "is_warm_up"),
+    [
+        ([20.0, 20.5, 21.0], True),  # it compiled for 20 s
+        ([20.0], True),  # so it may have done here: the next message will tell no more
+        ([0.9], False),
+        ([2.0, 4.0, 6.0], False),
+        ([4.0, 5.0, 6.0], False),
+    ],
+)
+def test_a_first_iteration_that_was_the_start_of_its_process_is_a_pause(ends_s: list[float], is_warm_up: bool) -> None:
+    log = IterationLog()
+    log.append(iterations(0.0, ends_s), now_ns=ns(100))
+    assert log.n_iterations == len(ends_s)
+    assert log.first_begin_ns == 0
+    start = log.activity(0, ns(ends_s[0]))
+    assert (start.is_continuous, start.n_iterations) == ((False, 0.0) if is_warm_up else (True, 1.0))
+    after_s = [ends_s[-1] + 0.5 * k for k in (1, 2)]
+    assert log.append(iterations(ends_s[-1], after_s, seq=1, first=len(ends_s)), now_ns=ns(100))
+    assert (log.n_iterations, log.n_lost, log.n_rejected) == (len(ends_s) + 2, 0, 0)
+    rest = log.activity(ns(ends_s[0]), ns(after_s[-1]))
+    assert (rest.is_continuous, rest.n_iterations) == (True, len(ends_s) + 1)
+    assert log.active_s == pytest.approx(after_s[-1] - is_warm_up * ends_s[0])
