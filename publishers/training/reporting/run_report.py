@@ -99,7 +99,7 @@ class RunReport:
         stream = sys.stderr  # None without a console
         if stream is not None and not is_switched_on("GRIDCHASE_QUIET"):
             with suppress(Exception):  # a notebook's or an application's own stream may raise anything
-                stream.write(f"gridchase: {summary}\n")
+                stream.write(f"{_line_break()}gridchase: {summary}\n")
                 stream.flush()
 
     def _why_unmeasured(self) -> tuple[str, str]:
@@ -116,6 +116,12 @@ class RunReport:
         if record is not None and record.reason not in {None, "waiting_for_ranks"}:
             return explained(str(record.reason), record.detail or "")
         return explained("too_short")
+
+
+def _line_break() -> str:
+    """Return what ends the line of a progress bar of tqdm that is still open; its locks are left alone."""
+    bars = getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", ())
+    return "\n" if len(bars) else ""
 
 
 def _emissions_file(settings: Settings) -> "EmissionsFile | None":

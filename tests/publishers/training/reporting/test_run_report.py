@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tqdm import tqdm
 
 from publishers.messages.reports import RunEnergy
 from publishers.training.worker import CLOSE_TIMEOUT_S
@@ -58,6 +59,13 @@ def test_closing_waits_for_the_last_record_and_tells_it_in_one_line(capfd: pytes
         "gridchase: toy run r1: 1.84 kWh, 612 g CO2e, saved 11.3 % energy and 14.0 % carbon for 2.1 % more time\n"
     )
     assert publisher.summary().is_final
+
+
+def test_the_line_is_one_of_its_own_below_a_progress_bar(capfd: pytest.CaptureFixture[str]) -> None:
+    with tqdm(total=3):
+        trained(MeasuredConnection(final())).close()
+    (line,) = [text for text in capfd.readouterr().err.splitlines() if "gridchase" in text]
+    assert line.startswith("gridchase: toy run r1: 1.84 kWh")
 
 
 def test_leaving_the_context_tells_it_and_so_does_the_end_of_one_that_is_collected(
