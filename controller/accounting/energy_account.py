@@ -97,7 +97,7 @@ class EnergyTotals:
         self.energy_j += interval.energy_j
         self.duration_s += interval.duration_s
         ran_s = interval.duration_s - interval.gaps_s if interval.active else 0.0
-        ran_j = interval.energy_j * ran_s / interval.duration_s if ran_s else 0.0
+        ran_j = interval.energy_j - interval.gaps_energy_j if interval.active else 0.0
         rest_s, rest_j = interval.duration_s - ran_s, interval.energy_j - ran_j
         self.open_s += ran_s
         self.open_energy_j += ran_j

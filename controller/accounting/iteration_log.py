@@ -1,6 +1,8 @@
 """The iteration log of one rank: records iterations as they arrive, and counts them between any two moments.
 
-Times are the node's monotonic clock. Memory is bounded: the oldest spans are dropped, the totals are kept.
+A pause that the training did not tell of, as a validation in its loop, is found (`policies.profiling.rhythm_track`) and
+cut out: it is a gap like any other. Times are the node's monotonic clock. Memory is bounded: the oldest spans are
+dropped, the totals are kept.
 """
 
 import math
@@ -10,7 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from controller.accounting.iteration_marks import IterationMarks, Part
 from controller.clock import NS_PER_S
+from policies.profiling.rhythm_track import RhythmTracker
 from publishers.messages.training import Iterations
 
 MAX_SPANS = 4_096
@@ -116,6 +120,7 @@ class IterationLog:
         n_epochs: epochs that were begun, by the highest number reported.
         active_s: time of iterations, with the short gaps between them [s].
         running_s: time of iterations alone, which a power limit may change [s].
+        rhythm: what is known of the rhythm of the iterations.
     """
 
     def __init__(
@@ -147,6 +152,8 @@ class IterationLog:
         self.running_s = 0.0
         self._before = None if before is None else replace(before, seq=-1, next_iteration=0)
         """What another process goes on with, until it has done something itself."""
+        self.rhythm = RhythmTracker()
+        self._trusts_requests = True
         if before is not None:
             self._resume(before, by_another=by_another)
 
@@ -209,7 +216,8 @@ class IterationLog:
 
     def append(self, message: Iterations, *, now_ns: int) -> bool:
         """Add a message; return False, and count it, where it repeats, goes backwards or comes from the future."""
-        ends_ns = np.frombuffer(message.end_ns, dtype="<i8").astype(np.int64)
+        marks = IterationMarks.of(message)
+        ends_ns = marks.ends_ns
         if self._next_iteration is None and self._spans:
             self._forget_passed_time()
         if (
@@ -226,18 +234,30 @@ class IterationLog:
             suspended = self._suspended_iteration(message.begin_ns, ends_ns)
         if self._next_iteration is None and _is_warm_up(message.begin_ns, ends_ns):
             self._count_warm_up(message.first, message.begin_ns)
-            self._count(message.first + 1, int(ends_ns[0]), ends_ns[1:])
+            self._count_iterations(marks.after_first())
         elif suspended is None:
-            self._count(message.first, message.begin_ns, ends_ns)
+            self._count_iterations(marks)
         else:
-            self._count(message.first, message.begin_ns, ends_ns[:suspended])
-            self._count(message.first + suspended + 1, int(ends_ns[suspended]), ends_ns[suspended + 1 :])
+            self._count(Part(message.first, message.begin_ns, ends_ns[:suspended]))
+            self._count(Part(message.first + suspended + 1, int(ends_ns[suspended]), ends_ns[suspended + 1 :]))
         if message.epoch >= self.n_epochs:
             self._count_epoch(message)
         return True
 
-    def _count(self, first: int, begin_ns: int, ends_ns: NDArray[np.int64]) -> None:
-        """Count iterations without a gap, from the one with the number `first` on, and those lost before them."""
+    def _count_iterations(self, marks: IterationMarks) -> None:
+        """Count the iterations of a message, without the pauses in it."""
+        if not len(marks.ends_ns):  # the only one was the warm-up: the next one begins here
+            self._count(Part(marks.first, marks.begin_ns, marks.ends_ns))
+            return
+        self._trusts_requests = self._trusts_requests and not marks.fetches_ahead
+        intervals = marks.intervals(trusts_requests=self._trusts_requests)
+        for part in marks.without(self.rhythm.find_pauses(intervals)):
+            self._count(part)
+        self.rhythm.add(intervals, duration_s=(int(marks.ends_ns[-1]) - marks.begin_ns) / NS_PER_S)
+
+    def _count(self, part: Part) -> None:
+        """Count iterations without a gap, and those lost before them."""
+        first, begin_ns, ends_ns = part
         n_lost = 0
         if self.end_ns is not None and self._next_iteration is not None:
             gap_ns = begin_ns - self.end_ns

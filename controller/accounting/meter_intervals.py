@@ -46,6 +46,11 @@ class MeterInterval:
         """Compute the duration."""
         object.__setattr__(self, "duration_s", (self.end_ns - self.begin_ns) / NS_PER_S)
 
+    @property
+    def gaps_energy_j(self) -> float:
+        """Return the energy of the gaps [J]: their share of the interval's, since readings do not tell them apart."""
+        return self.energy_j * self.gaps_s / self.duration_s if self.gaps_s else 0.0
+
 
 def meter_intervals(
     *,

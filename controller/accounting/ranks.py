@@ -9,6 +9,7 @@ from typing import Literal
 from controller.accounting.asked_pauses import AskedPauses
 from controller.accounting.iteration_log import IterationLog, IterationTotals
 from controller.clock import NS_PER_S
+from policies.profiling.rhythm_track import RunRhythm, rhythm_of_run
 from publishers.messages.topics import RunKey
 from publishers.messages.training import RankStatus
 
@@ -110,6 +111,11 @@ class Ranks:
     def slowest(self) -> IterationLog:
         """Return the log of the rank with the fewest iterations."""
         return min(self.logs, key=attrgetter("n_iterations"))
+
+    @property
+    def rhythm(self) -> RunRhythm:
+        """Return what is known of the rhythm of the ranks on this node."""
+        return rhythm_of_run(log.rhythm for log in self.logs)
 
     def on_status(self, number: int, status: RankStatus, *, now_s: float) -> bool:
         """Accept a rank's status; return whether it is of the process that owns this rank, and runs."""

@@ -31,7 +31,7 @@ SUMMED = (
 )
 """What adds up over nodes; everything else the leader knows for all."""
 
-ProfileState = Literal["waiting", "profiling", "planned", "observing"]
+ProfileState = Literal["waiting", "profiling", "planned", "observing", "not_profiled"]
 NodeState = Literal["following", "waiting", "observing"]
 
 
@@ -63,11 +63,22 @@ class RunReporter:
         self._node_profile: NodeProfile | None = None
 
     def publish_profile(
-        self, profile: PowerProfile | None, *, state: ProfileState, gpu_model: str, n_gpus: int
+        self,
+        profile: PowerProfile | None,
+        *,
+        state: ProfileState,
+        gpu_model: str,
+        n_gpus: int,
+        reason: str | None = None,
     ) -> None:
-        """Publish the curve of a run that this node leads."""
+        """Publish the curve of a run that this node leads; `reason`: why there is none, a stable code."""
         report = profile_report(
-            profile, state=state, gpu_model=gpu_model, n_gpus=n_gpus, batch_size=self._ranks.status.batch_size
+            profile,
+            state=state,
+            reason=reason,
+            gpu_model=gpu_model,
+            n_gpus=n_gpus,
+            batch_size=self._ranks.status.batch_size,
         )
         self._retain(self._profile_topic, self._named(report))
 
@@ -115,11 +126,18 @@ class RunReporter:
 
 
 def profile_report(
-    profile: PowerProfile | None, *, state: ProfileState, gpu_model: str, n_gpus: int, batch_size: int | None
+    profile: PowerProfile | None,
+    *,
+    state: ProfileState,
+    gpu_model: str,
+    n_gpus: int,
+    batch_size: int | None,
+    reason: str | None = None,
 ) -> ProfileReport:
     """Return the curve as far as it is measured."""
     return ProfileReport(
         state=state,
+        reason=reason,
         gpu_model=gpu_model,
         n_gpus=n_gpus,
         batch_size=batch_size,

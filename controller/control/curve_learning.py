@@ -4,6 +4,8 @@
                                  ▲                                        │       spares it)
                                  └──────── the job drifts from it ────────┘
 
+    NotProfiled, from any of them: it cannot be told what an iteration is; Waiting, once it can.
+
 The parts are in `policies.profiling`; here is only their order. State in, state out: no clock, no GPU, no bus.
 """
 
@@ -19,6 +21,7 @@ from policies import profiling
 from policies.profiling import Observation, ProfilerSettings, Refinement, posterior_curve, sampled_curve
 from policies.profiling.drift import Drift, has_drifted, update_drift
 from policies.profiling.measurement import NORMAL_95, WINDOW_CV_RATIO
+from policies.profiling.rhythm import Fault
 from policies.profiling.sweep import has_risen
 from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
 
@@ -35,6 +38,16 @@ class Waiting:
     """The run has not shown all its ranks, iterations and GPUs yet."""
 
     name: ClassVar[Literal["waiting"]] = "waiting"
+    n_drifts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotProfiled:
+    """It cannot be told what an iteration of the run is; `fault`: why."""
+
+    name: ClassVar[Literal["not_profiled"]] = "not_profiled"
+    settings: ProfilerSettings
+    fault: Fault
     n_drifts: int = 0
 
 
@@ -100,7 +113,7 @@ class Planned:
         )
 
 
-CurveState = Waiting | Profiling | Planned
+CurveState = Waiting | NotProfiled | Profiling | Planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +158,9 @@ def advance_curve(state: CurveState, interval: MeterInterval, *, enforced_power_
     """Return what is known after one more active interval, at a limit that was in force all the time."""
     observation = Observation(
         power_limit_w=enforced_power_limit_w,
-        active_s=interval.duration_s,
+        active_s=interval.duration_s - interval.gaps_s,
         n_iterations=interval.n_iterations,
-        energy_j=interval.energy_j,
+        energy_j=interval.energy_j - interval.gaps_energy_j,
         iteration_times_s=interval.iteration_times_s,
     )
     match state:
@@ -155,7 +168,7 @@ def advance_curve(state: CurveState, interval: MeterInterval, *, enforced_power_
             return _measure(state, observation)
         case Planned():
             return _refine(state, observation)
-        case Waiting():
+        case Waiting() | NotProfiled():
             return CurveUpdate(state=state)
 
 
@@ -169,7 +182,7 @@ def measured_in(state: CurveState) -> PowerProfile | None:
             return profiling.profile_of(sweep)
         case Planned(settled=settled):
             return settled
-        case Waiting():
+        case Waiting() | NotProfiled():
             return None
 
 

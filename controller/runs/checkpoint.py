@@ -21,8 +21,8 @@ from controller.accounting.energy_account import AccountSnapshot
 from controller.accounting.iteration_log import ENDLESS_NS
 from controller.accounting.ranks import RankCheckpoint, RunIdentity
 from controller.clock import Clock
+from controller.control.limit_control import TimeBudgetStart
 from controller.control.run_follower import CurveSums
-from controller.control.run_leader import TimeBudgetStart
 from controller.state_files import Content, FileWriter
 from publishers.messages.topics import escape_level
 

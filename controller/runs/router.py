@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from controller.accounting.ranks import RunIdentity
 from controller.clock import NS_PER_S, Clock
@@ -221,6 +222,7 @@ class Router:
             bus=self._bus,
             topics=self._topics,
             on_release=self._release_gpus,
+            tell=partial(self._tell, key, rank),
             has_predecessor=key in self._ended,
         )
         self.runs[key] = run

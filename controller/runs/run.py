@@ -60,6 +60,7 @@ class TrainingRun:
         bus: where to publish.
         topics: the topics below the configured root.
         on_release: called once, when the run has ended and its GPUs are free.
+        tell: sends the training a notice: its code, and a sentence.
         has_predecessor: whether a run of this name has ended before.
 
     Attributes:
@@ -84,6 +85,7 @@ class TrainingRun:
         bus: Bus,
         topics: Topics,
         on_release: Callable[["TrainingRun"], None],
+        tell: Callable[[str, str], None],
         has_predecessor: bool = False,
     ) -> None:
         self._has_predecessor = has_predecessor
@@ -117,6 +119,7 @@ class TrainingRun:
             account=self._account,
             reporter=self._reporter,
             other_nodes=self.other_nodes,
+            tell=tell,
         )
         self._follower = RunFollower(identity, config=config, gpus=self.gpus, reporter=self._reporter)
         self._control = self._role()

@@ -94,17 +94,18 @@ class ProfileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProfileReport(Message, frozen=True, kw_only=True):
-    """A job's curve, as far as it is measured."""
+    """A job's curve, as far as it is measured; `reason` is why it is not, in state `not_profiled`: a stable code."""
 
     time_s: TimeS | None = None
     user: Text | None = None
     job: Name | None = None
     run: Name | None = None
-    state: Literal["waiting", "profiling", "planned", "observing"]
+    state: Literal["waiting", "profiling", "planned", "observing", "not_profiled"]
     gpu_model: Text
     n_gpus: Count
     points: Annotated[list[ProfileEntry], Meta(max_length=512)]
     batch_size: Count | None = None
+    reason: Name | None = None
 
 
 class RunPlan(Message, frozen=True, kw_only=True):

@@ -47,10 +47,19 @@ def run_energy(**changes: Any) -> RunEnergy:  # noqa: ANN401 — the record chec
 
 
 def iterations(
-    begin_s: float, ends_s: Sequence[float], *, seq: int = 0, first: int = 0, run: str = "run-1", epoch: int = 0
+    begin_s: float,
+    ends_s: Sequence[float],
+    *,
+    seq: int = 0,
+    first: int = 0,
+    run: str = "run-1",
+    epoch: int = 0,
+    requests_s: Sequence[float] | None = None,
 ) -> Iterations:
-    """Return a message of consecutive iterations, at seconds of the monotonic clock."""
+    """Return a message of consecutive iterations, at seconds of the monotonic clock: with `requests_s`, of steps."""
     return Iterations(
+        counted_by="loader" if requests_s is None else "optimizer",
+        request_ns=pack_ends(array("q", map(ns, requests_s or ()))),
         run=run,
         seq=seq,
         first=first,

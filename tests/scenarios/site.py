@@ -3,7 +3,7 @@
 import asyncio
 import math
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,7 @@ from policies.providers.sources.constant import ConstantProvider
 from publishers.messages.codec import Message, Outgoing, decode, encode
 from publishers.messages.reports import LimitChange, ProfileReport, RunEnergy
 from publishers.messages.topics import RunKey, Topics
-from publishers.messages.training import Iterations, RankStatus, pack_ends
+from publishers.messages.training import CountedBy, Iterations, RankStatus, pack_ends
 from tests.fakes import MIDNIGHT_S, USER, FakeBackend, FakeBus, FakeGpu, FakeProcessTable, LoopClock
 
 BOOT_ID = "this-boot"
@@ -34,6 +34,8 @@ POWER_RATIO = 0.9
 TOPICS = Topics()
 ANY_PROVIDER = 'signal.provider=[{name="constant", value=300.0}]'
 """What a configuration with a signal must name; the providers of a `Site` are used instead."""
+DRAW_S = 0.002
+"""How long one of several batches of a step takes to draw."""
 RESOLUTION_S = 1e-5
 """Unix time in a float is good to less than a microsecond."""
 
@@ -131,9 +133,15 @@ class Training:
 
     Attributes:
         registers: whether the driver lists it on its GPUs.
+        draws: how many batches it draws at once for each step; of a loader alone each draw is a mark.
+        counted_by: what marks its iterations; of steps it tells the requests, too.
+        after_step: what it does after a step, before it asks for the next batch, in a loop that does not tell of it.
     """
 
     registers = True
+    draws = 1
+    counted_by: CountedBy = "loader"
+    after_step: Callable[[], Awaitable[None]] | None = None
 
     def __init__(
         self,
@@ -166,6 +174,8 @@ class Training:
         self._seq = 0
         self._published_s = float("-inf")
         self._ends_ns: list[int] = []
+        self._requests_ns: list[int] = []
+        self._n_marks = 0
         self._begin_ns = 0
 
     async def train(self, duration_s: float, *, flush_s: float = 5.0, epoch: int = 0) -> None:
@@ -175,15 +185,31 @@ class Training:
         self.begin_s = self.begin_s or self._clock.now_s()
         flushed_s = self._clock.now_s()
         while until_s - self._clock.now_s() > RESOLUTION_S:
-            slowest_w = min(gpu.requested_power_limit_w for gpu in self.gpus)
-            await self.pause(1 / self._rate(slowest_w))
-            self.n_iterations += 1
-            self.end_s = self._clock.now_s()
-            self._ends_ns.append(self._clock.monotonic_ns())
+            await self._step()
             if self.end_s - flushed_s >= flush_s:
                 flushed_s = self.end_s
                 self.flush(epoch)
         self.flush(epoch)
+
+    async def _step(self) -> None:
+        """Draw batches, work on them, and do what comes after a step."""
+        if self.counted_by != "loader":
+            await self.pause(DRAW_S)  # the loop's own
+            self._requests_ns.append(self._clock.monotonic_ns())
+        slowest_w = min(gpu.requested_power_limit_w for gpu in self.gpus)
+        for _ in range(self.draws - 1):
+            await self.pause(DRAW_S)
+            if self.counted_by == "loader":
+                self._ends_ns.append(self._clock.monotonic_ns())
+        await self.pause(1 / self._rate(slowest_w))
+        self.n_iterations += 1
+        self.end_s = self._clock.now_s()
+        if self.counted_by != "loader":
+            self._ends_ns.append(self._clock.monotonic_ns())
+        if self.after_step is not None:
+            await self.after_step()
+        if self.counted_by == "loader":  # it marks the next request
+            self._ends_ns.append(self._clock.monotonic_ns())
 
     async def pause(self, duration_s: float) -> None:
         """Compute, validate, or write a checkpoint: no iteration ends, but the heart beats."""
@@ -227,14 +253,17 @@ class Training:
         message = Iterations(
             run=self._run,
             seq=self._seq,
-            first=self.n_iterations - len(self._ends_ns),
+            first=self._n_marks,
             begin_ns=self._begin_ns,
             end_ns=pack_ends(array("q", self._ends_ns)),
             epoch=epoch,
             dropped=0,
+            counted_by=self.counted_by,
+            request_ns=b"" if self.counted_by == "loader" else pack_ends(array("q", self._requests_ns)),
         )
+        self._n_marks += len(self._ends_ns)
         self._begin_ns = self._ends_ns[-1]
-        self._ends_ns = []
+        self._ends_ns, self._requests_ns = [], []
         self._seq += 1
         self._publish("iterations", message, retain=False)
 

@@ -287,9 +287,10 @@ async def test_a_budget_is_not_spent_twice_by_a_run_that_was_silent(tmp_path: Pa
         await training.train(2_000)
         await asyncio.sleep(2 * LEASE_S)
         await training.train(200)
-        left = float(site.limits(gpu)[-1].detail.partition(" of 0.3 left")[0].split()[-1])
+        planned = site.limits(gpu)[-1]
+        left = float(planned.detail.partition(" of 0.3 left")[0].split()[-1])
     assert training.begin_s is not None
-    spent = energy_kwh(energy_j(gpu, training.begin_s, training.begin_s + 2_000 + 2 * LEASE_S))
+    spent = energy_kwh(energy_j(gpu, training.begin_s, planned.time_s))
     assert 0.3 - left == pytest.approx(spent, rel=0.02)
 
 

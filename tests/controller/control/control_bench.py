@@ -6,8 +6,8 @@ from collections.abc import Callable
 from controller.accounting.meter_intervals import MeterInterval
 from controller.config import EnergyConfig, PlanConfig, ProfilerConfig
 from controller.control.curve_learning import CurveUpdate
+from controller.control.limit_control import LimitControl
 from controller.control.plan import PlanInputs
-from controller.control.run_leader import LimitControl
 from controller.ports import Provenance, Target
 from policies.planning import Progress
 from policies.vocabulary.profile import PowerProfile

@@ -8,8 +8,8 @@ import pytest
 from controller.config import EnergyConfig, JobPlan, PlanConfig, PlanRules
 from controller.control import curve_learning
 from controller.control.curve_learning import Planned
+from controller.control.limit_control import LimitControl, TimeBudgetStart
 from controller.control.plan import PlanInputs
-from controller.control.run_leader import LimitControl, TimeBudgetStart
 from controller.ports import Provenance, Target
 from policies.planning import Progress
 from policies.vocabulary.profile import PowerProfile, ProfilePoint

@@ -13,7 +13,7 @@ from controller.accounting.energy_account import AccountSnapshot, EnergyTotals
 from controller.accounting.iteration_log import IterationTotals
 from controller.accounting.ranks import RankCheckpoint, RunIdentity
 from controller.clock import NS_PER_S
-from controller.control.run_leader import TimeBudgetStart
+from controller.control.limit_control import TimeBudgetStart
 from controller.runs import checkpoint
 from controller.runs.checkpoint import MAX_AGE_S, RunCheckpoints
 from publishers.messages.codec import decode

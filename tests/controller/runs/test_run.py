@@ -253,7 +253,10 @@ async def test_the_curve_is_stored_without_the_stalls_that_it_is_published_with(
             if limit_w and (limiter.state.hold, limiter.state.requested_power_limit_w) != (Hold.HELD, limit_w):
                 limiter.state = limit_state(Hold.HELD, limit_w=limit_w, since_ns=now_ns)
             ends_s = [now_ns / NS_PER_S - 0.8 + 0.05 * n for n in range(17)]
-            bench.say("iterations", iterations(ends_s[0] - 0.2, ends_s, seq=second, first=17 * second))
+            begins_s = [ends_s[0] - 0.2, *ends_s[:-1]]  # it waits for data: that is iteration
+            requests_s = [begin_s + 0.001 for begin_s in begins_s]
+            message = iterations(begins_s[0], ends_s, seq=second, first=17 * second, requests_s=requests_s)
+            bench.say("iterations", message)
     assert bench.store.flush(10)
     ((_, kept),) = read_all(tmp_path / "profiles").values()
     published = decode(bench.bus.payloads(TOPICS.run(KEY, "profile"))[-1], ProfileReport)

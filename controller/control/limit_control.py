@@ -1,0 +1,302 @@
+"""The limit of one run, decided: to be measured, tried out, planned, or the highest where it cannot be profiled."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from controller.accounting.meter_intervals import MeterInterval
+from controller.config import EnergyConfig, PlanRules, ProfilerConfig
+from controller.control.curve_learning import (
+    CurveState,
+    CurveUpdate,
+    NotProfiled,
+    Planned,
+    Profiling,
+    Waiting,
+    advance_curve,
+    begin_curve,
+    measured_in,
+    posterior_sample,
+    with_stalls,
+)
+from controller.control.plan import PlanInputs, PlannedTarget
+from controller.ports import Target
+from policies import profiling
+from policies.planning import Progress
+from policies.profiling import ProfilerSettings
+from policies.profiling.rhythm import Fault
+from policies.profiling.rhythm_track import RunRhythm
+from policies.vocabulary.profile import LIMIT_TOLERANCE_W, PowerProfile
+
+REFERENCE_BLOCKS = 4
+"""Every fourth block measures the highest limit, until it is known well. The time that a run gains there it spends at
+lower limits."""
+REFUSALS: Final[Mapping[Fault, str]] = {
+    "bursts_ambiguous": (
+        "its marks come in bursts, which may be the batches of one step or the steps before a pause; let the training"
+        " tell its steps: a framework's callback, or publisher.iteration() after each"
+    ),
+    "pauses_frequent": "one iteration in ten, or more, takes several times as long as the others",
+    "pauses_unclear": "its pauses (a validation, a checkpoint, a wait) cannot be told from long iterations",
+    "too_short": "it has too few iterations",
+    "not_steady": "no limit was stable long enough to be measured",
+}
+"""Why a run is not profiled, in words for its owner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBudgetStart:
+    """Where a run was when its curve was dropped: a new curve has a new time budget.
+
+    Attributes:
+        n_iterations: how many iterations had passed.
+        active_s: the time in which they ran [s].
+    """
+
+    n_iterations: float
+    active_s: float
+
+
+class LimitControl:
+    """The decisions for one run, in their order. No clock, no GPU, no bus.
+
+    While the curve is measured the limit is the one to measure next; then it is the limit of the plan: for the first
+    blocks of time made on a curve drawn from what is possible, which tries out what may be best, then on the probable
+    one.
+
+    Attributes:
+        state: what is known of the curve.
+        profile: the curve as it is published and accounted by, with its stalls; None before anything is known.
+        budget_start: where the time budget of the run starts; None: at its beginning.
+    """
+
+    def __init__(
+        self, *, job: str, run: str = "", profiler: ProfilerConfig, rules: PlanRules, energy: EnergyConfig
+    ) -> None:
+        self.state: CurveState = Waiting()
+        self.profile: PowerProfile | None = None
+        self.budget_start: TimeBudgetStart | None = None
+        self._job = job
+        self._run = run
+        self._profiler = profiler
+        self._rules = rules
+        self._energy = energy
+        self._plan: PlannedTarget | None = None
+        self._restarts_budget = False
+        self._is_paused = False
+        self._unsettled_s = 0.0
+        self._rhythm = RunRhythm()
+
+    def begin(
+        self,
+        *,
+        floor_power_limit_w: float,
+        ceiling_power_limit_w: float,
+        known: PowerProfile | None,
+        prior: PowerProfile | None = None,
+        n_gpus: int = 1,
+    ) -> None:
+        """Start to learn the curve between two limits.
+
+        Args:
+            floor_power_limit_w: the lowest limit that every GPU takes [W].
+            ceiling_power_limit_w: the highest one, the reference of every promise [W].
+            known: what this job has measured already; it is not measured again.
+            prior: the curve of a similar job: it is checked, and adopted or dropped.
+            n_gpus: how many GPUs the power of an interval is the sum of.
+        """
+        config = self._profiler
+        settings = ProfilerSettings(
+            prior_power_limit_w=ceiling_power_limit_w,
+            floor_power_limit_w=floor_power_limit_w,
+            n_gpus=n_gpus,
+            settle_s=config.settle_s,
+            window_s=config.window_s,
+            step_ratio=config.step_ratio,
+            tolerance_ratio=config.tolerance_ratio,
+            block_s=config.block_s,
+            n_blocks=config.n_blocks,
+        )
+        self._plan = PlannedTarget(
+            job=self._job,
+            rules=self._rules,
+            energy=self._energy,
+            bounds_w=(floor_power_limit_w, ceiling_power_limit_w),
+            n_gpus=n_gpus,
+        )
+        self.state = begin_curve(settings, known, prior, n_drifts=self.state.n_drifts)
+        self._update_profile()
+
+    def reset(self) -> None:
+        """Drop the curve: the run's GPUs are others now."""
+        self.state, self.profile, self._plan = Waiting(n_drifts=self.state.n_drifts), None, None
+
+    def heed(self, rhythm: RunRhythm) -> bool:
+        """Take note of what is known of the rhythm of the run; return whether what was measured before is void.
+
+        It is where it cannot be told any more what an iteration is, or where that has turned out to be something else.
+        """
+        before, self._rhythm = self._rhythm, rhythm
+        if isinstance(self.state, Waiting):
+            return False
+        if isinstance(self.state, NotProfiled):
+            if rhythm.fault is None:
+                self.reset()
+            else:
+                self.state = replace(self.state, fault=rhythm.fault)
+            return False
+        is_planned = isinstance(self.state, Planned)  # then a wait that was taken for a pause is no more than a drift
+        is_other = rhythm.unit != before.unit if is_planned else rhythm.regime != before.regime
+        if rhythm.fault is None and not is_other:
+            if (before.standing, rhythm.standing) == ("unknown", "known"):
+                self._update_profile()
+            return False
+        settings, n_drifts = self.state.settings, self.state.n_drifts
+        self.reset()
+        if rhythm.fault is not None:
+            self.state = NotProfiled(settings=settings, fault=rhythm.fault, n_drifts=n_drifts)
+        self._restarts_budget = True
+        return True
+
+    @property
+    def fault(self) -> Fault | None:
+        """Return why the run is not profiled; None where it is, or will be."""
+        match self.state:
+            case NotProfiled(fault=fault):
+                return fault
+            case Profiling(sweep=sweep) if profiling.target_power_limit_w(sweep) is None:
+                return "not_steady"
+        return None
+
+    def restart_time_budget(self) -> None:
+        """Reset the time budget at the next decision."""
+        self._restarts_budget = True
+
+    def observe(self, interval: MeterInterval, *, enforced_power_limit_w: float) -> CurveUpdate | None:
+        """Learn from an active interval at a limit that was in force all the time; None where it does not count."""
+        if self._is_paused:  # it came back at the highest limit, which is not the one that is measured
+            return None
+        if self._unsettled_s > 0:
+            self._unsettled_s -= interval.duration_s
+            return None
+        if self._is_held:
+            return None
+        update = advance_curve(self.state, interval, enforced_power_limit_w=enforced_power_limit_w)
+        self.state = update.state
+        if self._rhythm.standing == "unknown":  # what is measured holds once it is known what an iteration is
+            return replace(update, is_new=False)
+        if update.is_new or update.dropped:
+            self._update_profile()
+        if update.dropped:
+            self._restarts_budget = True
+        return update
+
+    def highest_while_paused(self, why: str = "no iterations") -> Target | None:
+        """Return the highest limit, for a pause in mid-measurement: no validation must run at what was tried out."""
+        match self.state:
+            case Profiling(settings=settings):
+                what = "profile"
+            case Planned(settings=settings) if self._plan is not None and self._plan.is_trying:
+                what = "trial"
+            case _:
+                return None
+        self._is_paused = True
+        return self._highest(settings, "profiling_paused", f"{why}: the {what} waits at the highest limit")
+
+    def current(self, now_s: float, n_iterations: float) -> Target | None:
+        """Return the target that still holds at a time [Unix s], or None where one is to be chosen."""
+        if self._is_paused:
+            self._is_paused, self._unsettled_s = False, self._profiler.settle_s
+        if self.budget_start is not None and n_iterations < self.budget_start.n_iterations:
+            self.budget_start = None  # the iteration count restarts: another process has taken a rank's place
+        if self._restarts_budget or self._plan is None or not isinstance(self.state, Planned):
+            return None
+        return self._plan.current(now_s, self._trial_block(self.state))
+
+    def choose(self, inputs: PlanInputs) -> Target | None:
+        """Return the limit that the run should have now, with its reason; None before there is one."""
+        progress = inputs.progress
+        if self._restarts_budget:
+            self.budget_start = TimeBudgetStart(n_iterations=progress.n_iterations, active_s=progress.active_s)
+            self._restarts_budget = False
+            if self._plan is not None:
+                self._plan.reset()
+        if self._rules.objective == "slowdown":
+            inputs = replace(inputs, progress=_since(self.budget_start, progress))
+        match self.state:
+            case Profiling() as state:
+                return self._to_measure(state)
+            case NotProfiled(settings=settings, fault=fault):
+                return self._highest(settings, "not_profiled", refusal_of(fault))
+            case Planned() as state if self._plan is not None:
+                n_block = self._trial_block(state)
+                if n_block is None:
+                    return self._plan.choose(state.refinement.profile, inputs)
+                return self._trial(state, self._plan, inputs, n_block)
+        return None
+
+    def _update_profile(self) -> None:
+        measured = measured_in(self.state)
+        self.profile = with_stalls(measured) if measured else None
+
+    def _to_measure(self, state: Profiling) -> Target:
+        wanted_w = profiling.target_power_limit_w(state.sweep)
+        if wanted_w is None:
+            return self._highest(state.settings, "not_profiled", refusal_of("not_steady"))
+        if self._is_held:
+            detail = "at the highest limit until it is known what an iteration of the run is"
+            return self._highest(state.settings, "profiling", detail)
+        detail = f"measuring limit {len(state.sweep.points) + 1}"
+        return Target(power_limit_w=wanted_w, reason="profiling", detail=detail, job=self._job)
+
+    @property
+    def _is_held(self) -> bool:
+        """Return whether a lower limit is to be measured, and it is not known yet what an iteration is."""
+        if self._rhythm.standing != "unknown" or not isinstance(self.state, Profiling):
+            return False
+        wanted_w = profiling.target_power_limit_w(self.state.sweep)
+        return wanted_w is not None and wanted_w < self.state.settings.prior_power_limit_w - LIMIT_TOLERANCE_W
+
+    def _highest(self, settings: ProfilerSettings, reason: str, detail: str) -> Target:
+        return Target(power_limit_w=settings.prior_power_limit_w, reason=reason, detail=detail, job=self._job)
+
+    def _measures_reference(self, state: Planned) -> bool:
+        """Return whether the next block measures the highest limit."""
+        is_its_turn = self._rules.objective == "slowdown" and (state.refinement.n_blocks + 1) % REFERENCE_BLOCKS == 0
+        return is_its_turn and not state.knows_its_reference
+
+    def _trial_block(self, state: Planned) -> int | None:
+        """Return the block in which a limit is tried out now, or None where the plan holds.
+
+        In doubt nothing is learnt, so that a trial would last for as long as the doubt. At the highest limit it may:
+        that costs no time, and a brake that has gone shows nowhere else.
+        """
+        is_exploring = state.is_exploring and not state.drift.is_suspected
+        return state.refinement.n_blocks + 1 if is_exploring or self._measures_reference(state) else None
+
+    def _trial(self, state: Planned, plan: PlannedTarget, inputs: PlanInputs, n_block: int) -> Target:
+        """Return the target of the block in which something is tried out."""
+        which = f"measurement {n_block} of {state.settings.n_blocks} that refine the curve"
+        if self._measures_reference(state):
+            target = self._highest(state.settings, "refining", f"the promise is relative to the highest limit: {which}")
+            return plan.try_target(target, n_block=n_block, now_s=inputs.now_s)
+        sample = posterior_sample(state.refinement.profile, job=self._job, run=self._run, n_block=n_block)
+        return plan.try_out(sample, inputs, n_block=n_block, block_s=state.settings.block_s, which=which)
+
+
+def refusal_of(fault: Fault) -> str:
+    """Return why a run is not profiled, and what follows: a sentence."""
+    return f"the run is not profiled, and keeps the highest limit: {REFUSALS[fault]}"
+
+
+def _since(start: TimeBudgetStart | None, progress: Progress) -> Progress:
+    """Return the progress since the time budget began."""
+    if start is None:
+        return progress
+    total_iterations = progress.total_iterations
+    return replace(
+        progress,
+        n_iterations=progress.n_iterations - start.n_iterations,
+        active_s=max(progress.active_s - start.active_s, 0.0),
+        total_iterations=None if total_iterations is None else total_iterations - start.n_iterations,
+    )
