@@ -27,7 +27,7 @@ from publishers.training.reporting.run_summary import summarize
 from tests.frameworks.process import ROOT, TRAININGS, environment, train
 from tests.live.conftest import free_port, wait_until
 
-STEPS_AN_EPOCH: Final = {"plain_torch": 32, "transformers_trainer": 16, "lightning_trainer": 16, "keras_fit": 28}
+STEPS_AN_EPOCH: Final = {"plain_torch": 32, "transformers_trainer": 16, "lightning_trainer": 16}
 N_STEPS: Final = 300
 """Enough for the curve, and for twenty seconds of plans on it."""
 TOLERANCE: Final = 0.02
