@@ -118,7 +118,8 @@ class RunProgress:
         """Set how many batches of a loader an optimizer step takes; the worker's thread finds it out, once."""
         if self._batches_per_iteration is None:
             self._batches_per_iteration = n_batches
-            self._estimate()
+            if self._epoch_start is not None:  # else the epochs have ended, and with them what is estimated
+                self._estimate()
 
     def begin_epoch(self, n_left: int | None) -> None:
         """Begin an epoch after which `n_left` follow, None if unknown; the one before it has ended."""

@@ -83,6 +83,8 @@ class RequestTimes:
     def complete(self, segment: Segment) -> None:
         """Add to iterations when their first batches were asked for (or, counted by the loader, were there)."""
         self._take_logs()
+        if not self._passes:
+            return
         is_receipt = segment.counted_by == "loader"
         is_known = any(one.is_telling(segment.begin_ns, is_receipt=is_receipt) for one in self._passes.values())
         times: list[int] = []

@@ -47,5 +47,20 @@ def test_each_rank_sees_its_own_batches_and_counts_its_steps(
     knows_requests = "with_torch" in script or "--wrap-after" in arguments
     for record in records:
         assert all(bool(message.requests_ns()) is knows_requests for message in record.messages)
-        last = record.statuses[-1]
-        assert last.total_iterations == (n_steps // ranks if knows_requests and "--iterable" not in arguments else None)
+        assert record.statuses[-1].total_iterations == (n_steps // ranks if knows_requests else None)
+
+
+@pytest.mark.parametrize(("arguments", "n_steps"), [([], 80), (["--accumulation=4", "--validation"], 20)])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_loader_that_lightning_makes_anew_is_sharded_and_every_step_counted(
+    arguments: list[str], n_steps: int, ranks: int, broker: Mosquitto, bus: Bus, tmp_path: Path
+) -> None:
+    arguments = [f"--devices={ranks}", *arguments]
+    line = command(TRAININGS / "with_lightning.py", ["--wrap", *arguments])
+    outcome = train_published(line, tmp_path / "published", broker.url)
+    assert outcome.exit_code == 0, outcome.stderr
+    assert [truth["steps"] for truth in outcome.truths] == [n_steps // ranks] * ranks
+    records = bus.records(ranks)
+    assert [record.n_iterations for record in records] == [n_steps // ranks] * ranks
+    bare = train(command(TRAININGS / "with_lightning.py", arguments), tmp_path / "bare")
+    assert [truth["digest"] for truth in bare.truths] == [truth["digest"] for truth in outcome.truths]

@@ -379,3 +379,24 @@ def test_epochs_of_another_process_do_not_prove_that_the_batch_size_fits() -> No
     with pytest.raises(OutOfMemoryError), aimed(connection, 0.84) as publisher:
         train(publisher)
     assert len(connection.trial_failures()) == 1
+
+
+def test_the_batches_of_an_iteration_give_the_total_within_the_first_epoch() -> None:
+    progress = RunProgress(None, lambda: 0)
+    progress.begin_pass(20, 3, is_in_steps=True)
+    assert progress.total_iterations is None
+    progress.set_batches_per_iteration(8)
+    assert progress.total_iterations == 9  # 8 + 8 + 4 batches are three steps
+
+
+def test_what_is_found_out_after_the_epochs_does_not_take_their_total_away() -> None:
+    n_ended = 0
+    progress = RunProgress(None, lambda: n_ended)
+    for n_left in (1, 0):
+        progress.begin_epoch(n_left)
+        progress.begin_pass(20, None, is_in_steps=True)
+        n_ended += 3
+    progress.end_epochs()
+    assert progress.total_iterations == 6
+    progress.set_batches_per_iteration(8)
+    assert progress.total_iterations == 6
