@@ -57,9 +57,7 @@ async def run_with_validation(tmp_path: Path, *, n_steps: float, counted_by: Cou
 
 
 @pytest.mark.parametrize("n_steps", [5, 20, 100, 300])
-async def test_a_validation_in_the_loop_of_counted_steps_leaves_the_account_right(
-    tmp_path: Path, n_steps: float
-) -> None:
+async def test_a_validation_between_counted_steps_leaves_the_account_right(tmp_path: Path, n_steps: float) -> None:
     site, saved_ratio, slowdown_ratio = await run_with_validation(tmp_path, n_steps=n_steps, counted_by="optimizer")
     final = site.energies()[-1]
     assert site.profiles()[-1].state == "planned"
@@ -70,9 +68,7 @@ async def test_a_validation_in_the_loop_of_counted_steps_leaves_the_account_righ
 
 
 @pytest.mark.parametrize("n_steps", [5, 20])
-async def test_a_short_validation_behind_the_marks_of_a_loader_leaves_the_account_right(
-    tmp_path: Path, n_steps: float
-) -> None:
+async def test_a_short_validation_behind_a_loader_leaves_the_account_right(tmp_path: Path, n_steps: float) -> None:
     site, saved_ratio, slowdown_ratio = await run_with_validation(tmp_path, n_steps=n_steps, counted_by="loader")
     final = site.energies()[-1]
     assert final.saved_ratio == pytest.approx(saved_ratio, abs=0.015)
@@ -80,7 +76,7 @@ async def test_a_short_validation_behind_the_marks_of_a_loader_leaves_the_accoun
 
 
 @pytest.mark.parametrize("n_steps", [100, 300])
-async def test_marks_of_a_loader_that_may_be_bursts_are_not_profiled_and_it_is_told_once(
+async def test_marks_that_may_be_bursts_are_not_profiled_and_it_is_told_once(
     tmp_path: Path, n_steps: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     site, _, _ = await run_with_validation(tmp_path, n_steps=n_steps, counted_by="loader")

@@ -53,7 +53,7 @@ def test_what_is_claimed_of_a_synchronous_loop_is_right(row: str, view: View) ->
 
 
 @pytest.mark.parametrize("row", ACCEPTED)
-def test_most_loops_of_the_usual_kinds_are_accepted_where_steps_and_requests_are_known(row: str) -> None:
+def test_most_usual_loops_are_accepted_by_steps_and_requests(row: str) -> None:
     verdicts = Counter(judged(row, "steps and requests", index)[0].fault for index in range(N))
     assert verdicts[None] >= 0.6 * N, verdicts
 

@@ -54,7 +54,7 @@ def test_what_is_usual_follows_a_slower_job() -> None:
     assert feed(RhythmTracker(), times_s[80:], counts_steps=True, at_once=60) == [], "so many are no pauses"
 
 
-def test_what_may_be_bursts_is_unknown_and_then_refused_until_it_looks_like_iterations() -> None:
+def test_what_may_be_bursts_is_unknown_and_then_refused_until_it_is_over() -> None:
     tracker = RhythmTracker()
     feed(tracker, np.tile(AMBIGUOUS, 8))
     assert (tracker.standing, tracker.fault) == ("unknown", None)
