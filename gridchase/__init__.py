@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from publishers.training.frameworks.lightning import LightningCallback
     from publishers.training.frameworks.transformers import TransformersCallback
     from publishers.training.policy_client import BatchSizeTrial
-    from publishers.training.publisher import Publisher, publish_iterations, publisher_of
+    from publishers.training.publish_iterations import publish_iterations, publisher_of
+    from publishers.training.publisher import Publisher
     from publishers.training.reporting.run_summary import RunSummary
     from publishers.training.reporting.track_energy import track_energy
 
@@ -41,8 +42,8 @@ _MODULES: Final = {
     "Publisher": "publishers.training.publisher",
     "RunSummary": "publishers.training.reporting.run_summary",
     "TransformersCallback": "publishers.training.frameworks.transformers",
-    "publish_iterations": "publishers.training.publisher",
-    "publisher_of": "publishers.training.publisher",
+    "publish_iterations": "publishers.training.publish_iterations",
+    "publisher_of": "publishers.training.publish_iterations",
     "track_energy": "publishers.training.reporting.track_energy",
 }
 """The module of each public name."""

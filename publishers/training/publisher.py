@@ -1,4 +1,4 @@
-"""The training side: `publish_iterations` around a data loader, or a `Publisher` for loops that are not iterables.
+"""The training side: a `Publisher`, which a loop that is not an iterable calls, and `publish_iterations` uses.
 
 An iteration is an optimizer step: `iterations/` finds out when one has ended. Nothing here raises, and only
 `batch_size` and `close` block, for a bounded time. Each fault is logged once, to the logger `publishers`, which shows
@@ -7,8 +7,6 @@ it on stderr unless the application has configured logging. A forked child publi
 
 import copyreg
 import itertools
-import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -27,21 +25,19 @@ from publishers.training.iterations.progress import (
     MAX_METRIC,
     RunProgress,
     TargetMetric,
-    epochs_or_warn,
     first_epoch_or_warn,
     n_epochs_or_warn,
 )
-from publishers.training.iterations.published_loader import published, publisher_behind
+from publishers.training.iterations.published_loader import published
 from publishers.training.iterations.recorder import CHUNK, Recorder
 from publishers.training.policy_client import BatchSizeTrial, read_options, wait_for_batch_size
+from publishers.training.process_publishers import OPEN, PUBLISHERS, Registry, key_of
 from publishers.training.reporting.run_summary import OFF, RunSummary
 from publishers.training.run.next_run import RunSplitter, is_data_worker
 from publishers.training.run.run_end import RunSlot, end_replaced_runs, end_run, end_with_owner, run_slot
 from publishers.training.run.run_search import n_ranks
 from publishers.training.settings import MAX_BATCH_SIZE, PublisherOptions, Settings, resolve_or_warn
 from publishers.training.worker import CLOSE_TIMEOUT_S, PublisherWorker
-
-__all__ = ["Publisher", "publish_iterations", "publisher_of"]
 
 I = TypeVar("I")  # noqa: E741 — an iterable of any kind
 
@@ -306,7 +302,7 @@ class Publisher:
         if worker is not None and worker.is_inherited and not is_data_worker():
             self._open_again()
             if self._splitter.is_on and self._opened.settings is not None:
-                _publishers.setdefault(_key(self._opened.settings), self)
+                PUBLISHERS.setdefault(key_of(self._opened.settings), self)
         return not self.closed
 
     def wrap(self, *, announces: bool) -> None:
@@ -377,7 +373,36 @@ class Publisher:
         Args:
             options: who publishes, and where to: as for `publish_iterations`.
         """
-        return _shared_publisher(resolve_or_warn(options, caller="Publisher.shared"), time.monotonic_ns, time.time)
+        return cls.find_or_open(resolve_or_warn(options, caller="Publisher.shared"), time.monotonic_ns, time.time)
+
+    @classmethod
+    def find_or_open(
+        cls,
+        settings: Settings | None,
+        clock_ns: Callable[[], int],
+        clock_s: Callable[[], float],
+        *,
+        announces: bool = False,
+    ) -> "Publisher":
+        """Return this process's publisher for a job, run and rank; a new one where none is open.
+
+        `announces`: whether it is told how long a training is that begins now.
+        """
+        if settings is None:
+            return off()
+        key = key_of(settings)
+        with Registry.lock:
+            publisher = PUBLISHERS.get(key)
+            if publisher is None or publisher.closed:
+                publisher = PUBLISHERS[key] = cls.from_settings(
+                    settings, clock_ns=clock_ns, clock_s=clock_s, splits_runs=settings.given.run is None
+                )
+        publisher.wrap(announces=announces)
+        if publisher._worker is not None:  # noqa: SLF001 — the same class
+            publisher._worker.commands.let_hold(settings)  # noqa: SLF001 — the same class
+        if settings.batch_size is not None:
+            publisher.set_batch_size(settings.batch_size)
+        return publisher
 
     @classmethod
     def for_callback(cls, **options: Unpack[PublisherOptions]) -> "Publisher":
@@ -422,7 +447,7 @@ class Publisher:
         worker.commands.let_hold(settings)
         count_steps(recorder)
         end_with_owner(self, worker, slot)
-        _open_publishers.add(self)
+        OPEN.add(self)
 
     def _open_again(self) -> None:
         """Begin another run, like the one before; what was announced for that, and not found out, holds again."""
@@ -453,146 +478,9 @@ def _weak_call(method: "weakref.WeakMethod[Callable[[], bool]]") -> Callable[[],
     return call
 
 
-def _off() -> Publisher:
+def off() -> Publisher:
     """Return a publisher that publishes nothing: what a copy in another process becomes."""
     return Publisher.from_settings(None, clock_ns=time.monotonic_ns, clock_s=time.time)
 
 
-copyreg.pickle(Publisher, lambda _: (_off, ()))
-
-
-def publish_iterations(
-    iterable: I,
-    *,
-    clock_ns: Callable[[], int] = time.monotonic_ns,
-    clock_s: Callable[[], float] = time.time,
-    epochs: int | None = None,
-    total_iterations: int | None = None,
-    first_epoch: int = 0,
-    **options: Unpack[PublisherOptions],
-) -> I:
-    """Return `iterable` (a data loader), publishing the iterations of each pass over it.
-
-    It is the same object, which publishes when it is iterated over; a generator becomes a generator, and what cannot
-    change (a list, an array) a sequence like it. `publisher_of(iterable)` is its publisher: to pause, to stop early.
-    Each step of a PyTorch optimizer is an iteration, whatever becomes of the loader; a pass without one is a pause.
-    Where no steps are seen, the batches count.
-
-    One process has one publisher for each job, run and rank: wrapped again in each epoch, a loader still is one run.
-    Another training in the same process is another run, unless `run` is given: `run/next_run.py` says where one begins.
-
-    Args:
-        iterable: what the training loop runs over; asked for one batch at a time, like the bare one.
-        clock_ns: the monotonic clock of the iterations [ns].
-        clock_s: the time of day [s, Unix, UTC].
-        epochs: how many passes the training makes over the iterable: with its length, how long the run is. What else is
-            published in between (a validation) belongs to its epochs; pass it for one iterable.
-        total_iterations: how long the run is, else: how many iterations this process publishes in all; those that an
-            earlier process of a resumed run has published are not among them.
-        first_epoch: the number of the first pass: 0, or how many epochs of a resumed run were trained before.
-        options: who publishes, and where to; each has a default:
-
-            - `job`: the name under which this training recurs; else `GRIDCHASE_JOB`.
-            - `run`: the id of this recurrence, the same for all ranks; else `GRIDCHASE_RUN`, else found by the ranks.
-            - `broker`: `mqtt://host:port` or `mqtts://…`; else `GRIDCHASE_BROKER`, else this machine.
-            - `rank`: this process among the `world_size`; else that in its process group, else the launcher's, else 0.
-            - `world_size`: how many processes train together; else as `rank`, else 1.
-            - `gpus`: the GPUs of this process, by UUID, NVML's index or device of CUDA (`cuda:0`); else those of
-              `CUDA_VISIBLE_DEVICES`; else those on which the driver shows the controller that this process computes.
-            - `batch_size`: samples an iteration; else the iterable's own `batch_size`.
-            - `username`: our user name at the broker; else that in its URL. The job is this user's; without one, of the
-              login name.
-            - `password`: its password; else that in the URL, else in the file `GRIDCHASE_PASSWORD_FILE`.
-            - `ca_file`: the authorities that a broker with TLS is checked against; else `GRIDCHASE_CA_FILE`, or the
-              system's.
-            - `root`: the root of the topics; else `GRIDCHASE_ROOT`, else `gridchase/v1`.
-            - `flush_s`: how often iterations are sent [s]; 0.25.
-            - `heartbeat_s`: how often the status is sent [s]; 10.
-            - `emissions_file`: a CSV file in the form of CodeCarbon's, to which rank 0 appends a row at the end; else
-              `GRIDCHASE_EMISSIONS_FILE`, else none.
-            - `pausable`, `max_pause_s`: whether, and how long [s], the controller may pause it; False, 300.
-            - `early_stop`: whether its loops end where `should_stop`, on all ranks after the same iteration; False.
-            - `boot_id`: within what `clock_ns` is comparable; else the machine's boot.
-    """
-    if options.get("batch_size") is None:
-        options["batch_size"] = batch_size_of(iterable)
-    publisher = _shared_publisher(
-        resolve_or_warn(options, caller="publish_iterations"),
-        clock_ns,
-        clock_s,
-        announces=epochs is not None or total_iterations is not None,
-    )
-    if total_iterations is not None:
-        publisher.progress.set_total(total_iterations)
-    publisher.recorder.resume_at(first_epoch_or_warn(first_epoch, "first_epoch"))
-    return published(iterable, publisher, epochs_or_warn(epochs))
-
-
-def publisher_of(iterable: object) -> Publisher:
-    """Return the publisher of what `publish_iterations` has returned; never raises.
-
-    For another iterable, such as a loader that a framework has made anew from it, it is the one that this process has;
-    where it has none or several, one that publishes nothing, with a warning.
-    """
-    found = publisher_behind(iterable)
-    if isinstance(found, Publisher):
-        return found
-    publishers = [publisher for publisher in list(_publishers.values()) if not publisher.closed]
-    if len(publishers) == 1:
-        return publishers[0]
-    warn_once(
-        f"publisher_of finds no publisher of a {type(iterable).__name__}: "
-        f"pass what publish_iterations has returned, since this process has {len(publishers)} publishers"
-    )
-    return _off()
-
-
-_publishers: dict[tuple[str, str | None, int | None], Publisher] = {}
-"""By job, and by run and rank where they are given."""
-_open_publishers: "weakref.WeakSet[Publisher]" = weakref.WeakSet()
-_lock = threading.Lock()
-
-
-def _key(settings: Settings) -> tuple[str, str | None, int | None]:
-    return settings.job, settings.given.run, settings.given.rank
-
-
-def _shared_publisher(
-    settings: Settings | None,
-    clock_ns: Callable[[], int],
-    clock_s: Callable[[], float],
-    *,
-    announces: bool = False,
-) -> Publisher:
-    """Return this process's publisher for a job, run and rank; a new one where none is open.
-
-    `announces`: whether it is told how long a training is that begins now.
-    """
-    if settings is None:
-        return _off()
-    key = _key(settings)
-    with _lock:
-        publisher = _publishers.get(key)
-        if publisher is None or publisher.closed:
-            publisher = _publishers[key] = Publisher.from_settings(
-                settings, clock_ns=clock_ns, clock_s=clock_s, splits_runs=settings.given.run is None
-            )
-    publisher.wrap(announces=announces)
-    if publisher._worker is not None:  # noqa: SLF001 — the same module
-        publisher._worker.commands.let_hold(settings)  # noqa: SLF001 — the same module
-    if settings.batch_size is not None:
-        publisher.set_batch_size(settings.batch_size)
-    return publisher
-
-
-def _reset_in_child() -> None:
-    """Begin afresh in a forked child: the parent may have held the lock."""
-    global _lock  # noqa: PLW0603 — a lock that another thread held at the fork can never be had
-    _lock = threading.Lock()
-    _publishers.clear()
-    for publisher in list(_open_publishers):
-        publisher.recorder.close()  # if it is used for another training here, it opens again
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_reset_in_child)
+copyreg.pickle(Publisher, lambda _: (off, ()))

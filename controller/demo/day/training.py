@@ -23,7 +23,7 @@ from controller.gpu.simulation.event_log import ProcessAttached
 from controller.gpu.simulation.measured_curve import load_curve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
-from publishers.training.publisher import publish_iterations, publisher_of
+from publishers.training.publish_iterations import publish_iterations, publisher_of
 
 SHORTEST_NAP_S: Final = 0.004
 """Iterations take less than a millisecond of real time, so several are run after each sleep."""

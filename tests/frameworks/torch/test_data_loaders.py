@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from publishers import Publisher
-from publishers.training.publisher import publisher_of
+from publishers.training.publish_iterations import publisher_of
 from tests.frameworks.torch.counted import N_SAMPLES, SAMPLES, loader, loss, net, published, step
 from tests.publishers.training.fake_connection import FakeConnection, publisher_on
 

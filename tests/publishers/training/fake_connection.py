@@ -21,7 +21,7 @@ from publishers.messages.training import (
     TrialTimes,
 )
 from publishers.mqtt.broker_address import BrokerAddress
-from publishers.training.publisher import publisher_of
+from publishers.training.publish_iterations import publisher_of
 
 TIMEOUT_S = 5.0
 TICK_NS = 1_000

@@ -13,7 +13,7 @@ import pytest
 from publishers import Publisher
 from publishers.messages.reports import Command
 from publishers.training.iterations.published_loader import PublishedSized
-from publishers.training.publisher import publisher_of
+from publishers.training.publish_iterations import publisher_of
 from tests.publishers.training.fake_connection import (
     SIZES,
     FakeConnection,

@@ -12,7 +12,7 @@ from publishers import Publisher, publish_iterations
 from publishers.training.iterations.data_loader import length_of
 from publishers.training.iterations.progress import RunProgress
 from publishers.training.iterations.published_loader import PublishedSized
-from publishers.training.publisher import publisher_of
+from publishers.training.publish_iterations import publisher_of
 from tests.publishers.training.fake_connection import (
     FakeConnection,
     OutOfMemoryError,

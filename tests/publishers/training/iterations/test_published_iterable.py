@@ -11,7 +11,7 @@ import pytest
 from publishers import Publisher, publish_iterations
 from publishers.training.iterations.data_loader import batch_size_of
 from publishers.training.iterations.published_loader import PublishedIterable, PublishedSized
-from publishers.training.publisher import publisher_of
+from publishers.training.publish_iterations import publisher_of
 from tests.publishers.training.fake_connection import (
     TICK_NS,
     FakeConnection,

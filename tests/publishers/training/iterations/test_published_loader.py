@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from publishers import Publisher
-from publishers.training.publisher import publish_iterations, publisher_of
+from publishers.training.publish_iterations import publish_iterations, publisher_of
 from tests.publishers.training.fake_connection import FakeConnection, publisher_on, unused_broker
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import pytest
 
 from publishers import Publisher
 from publishers.messages.reports import Command
-from publishers.training.publisher import publisher_of
+from publishers.training.publish_iterations import publisher_of
 from publishers.training.run.run_end import _end_all_runs, _error_at_exit
 from tests.publishers.training.fake_connection import (
     FakeConnection,
