@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from publishers.training.frameworks.keras import KerasCallback
     from publishers.training.frameworks.lightning import LightningCallback
     from publishers.training.frameworks.transformers import TransformersCallback
-    from publishers.training.policy_client import BatchSizeTrial
     from publishers.training.publish_iterations import publish_iterations, publisher_of
     from publishers.training.publisher import Publisher
     from publishers.training.reporting.run_summary import RunSummary
     from publishers.training.reporting.track_energy import track_energy
+    from publishers.training.trial.policy_client import BatchSizeTrial
 
 __all__ = [
     "AccelerateTracker",
@@ -36,7 +36,7 @@ __all__ = [
 
 _MODULES: Final = {
     "AccelerateTracker": "publishers.training.frameworks.accelerate",
-    "BatchSizeTrial": "publishers.training.policy_client",
+    "BatchSizeTrial": "publishers.training.trial.policy_client",
     "KerasCallback": "publishers.training.frameworks.keras",
     "LightningCallback": "publishers.training.frameworks.lightning",
     "Publisher": "publishers.training.publisher",

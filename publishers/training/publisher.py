@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple, Self, TypeVar, Unpack
 
 from publishers.messages.training import Metric
 from publishers.mqtt.connection import Connect
-from publishers.training.batch_timing import time_untimed
 from publishers.training.coerce import to_bool, to_float, to_int, to_text, warn_once
 from publishers.training.iterations.data_loader import batch_size_of
 from publishers.training.iterations.loader_pass import LoaderPasses
@@ -30,13 +29,14 @@ from publishers.training.iterations.progress import (
 )
 from publishers.training.iterations.published_loader import published
 from publishers.training.iterations.recorder import CHUNK, Recorder
-from publishers.training.policy_client import BatchSizeTrial, read_options, wait_for_batch_size
-from publishers.training.process_publishers import OPEN, PUBLISHERS, Registry, key_of
 from publishers.training.reporting.run_summary import OFF, RunSummary
 from publishers.training.run.next_run import RunSplitter, is_data_worker
+from publishers.training.run.process_publishers import OPEN, PUBLISHERS, Registry, key_of
 from publishers.training.run.run_end import RunSlot, end_replaced_runs, end_run, end_with_owner, run_slot
 from publishers.training.run.run_search import n_ranks
 from publishers.training.settings import MAX_BATCH_SIZE, PublisherOptions, Settings, resolve_or_warn
+from publishers.training.trial.batch_timing import time_untimed
+from publishers.training.trial.policy_client import BatchSizeTrial, read_options, wait_for_batch_size
 from publishers.training.worker import CLOSE_TIMEOUT_S, PublisherWorker
 
 I = TypeVar("I")  # noqa: E741 — an iterable of any kind

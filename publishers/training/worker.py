@@ -25,11 +25,11 @@ from publishers.training.iterations.progress import RunProgress
 from publishers.training.iterations.recorder import Recorder
 from publishers.training.iterations.request_times import RequestTimes
 from publishers.training.pausing.commands import RunCommands
-from publishers.training.policy_client import BatchSizeOptions, BatchSizeQuery, PolicyClient, trial_failure
 from publishers.training.reporting.notices import RunNotices
 from publishers.training.reporting.run_report import RunReport
 from publishers.training.run.run_search import RunSearch, n_ranks
 from publishers.training.settings import Settings, SettingsError
+from publishers.training.trial.policy_client import BatchSizeOptions, BatchSizeQuery, PolicyClient, trial_failure
 
 CLOSE_TIMEOUT_S: Final = 2.0
 _MAX_IN_FLIGHT: Final = 64

@@ -15,7 +15,7 @@ from gridchase import Publisher
 from policies.replay.batch_size.simulation import EpochSampler
 from policies.replay.batch_size.workload import Consumption, Workload
 from publishers.messages.reports import RunEnergy
-from publishers.training.policy_client import BatchSizeTrial
+from publishers.training.trial.policy_client import BatchSizeTrial
 
 ANSWER_TIMEOUT_S: Final = 10.0
 PROBE_TIMEOUT_S: Final = 600.0

@@ -14,9 +14,9 @@ import time
 import weakref
 from typing import Final, NamedTuple
 
-from publishers.training.batch_timing import is_out_of_device_memory
 from publishers.training.run.launchers import is_child
 from publishers.training.settings import Settings
+from publishers.training.trial.batch_timing import is_out_of_device_memory
 from publishers.training.worker import CLOSE_TIMEOUT_S, PublisherWorker
 
 _LOGGER = logging.getLogger("publishers")

@@ -12,9 +12,8 @@ import pytest
 from gridchase import publish_iterations, publisher_of
 from publishers.messages.codec import Outgoing
 from publishers.mqtt.broker_address import BrokerAddress
-from publishers.training import process_publishers
 from publishers.training.iterations import optimizer_hook
-from publishers.training.run import next_run
+from publishers.training.run import next_run, process_publishers
 from publishers.training.run.next_run import MAX_SHORT_RUNS
 from tests.publishers.training.fake_connection import FakeConnection, publisher_on, wait_until
 

@@ -13,7 +13,7 @@ import pytest
 from publishers import Publisher
 from publishers.messages.codec import encode
 from publishers.messages.training import MAX_CANDIDATES, TrialRequest
-from publishers.training.policy_client import BatchSizeQuery, BatchSizeTrial, read_options
+from publishers.training.trial.policy_client import BatchSizeQuery, BatchSizeTrial, read_options
 from tests.publishers.training.fake_connection import (
     SIZES,
     Failing,
@@ -187,7 +187,7 @@ def test_an_answer_that_is_no_candidate_gives_the_default(caplog: pytest.LogCapt
 def test_without_a_service_the_default_is_returned_in_time(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("publishers.training.policy_client.REQUEST_INTERVAL_S", 0.02)
+    monkeypatch.setattr("publishers.training.trial.policy_client.REQUEST_INTERVAL_S", 0.02)
     connection = FakeConnection()
     with publisher_on(connection, heartbeat_s=1_000.0) as publisher:
         begin_s = time.monotonic()

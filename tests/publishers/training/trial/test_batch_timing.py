@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from publishers.messages.training import TrialTimes
-from publishers.training.batch_timing import (
+from publishers.training.trial.batch_timing import (
     ENOUGH_S,
     MAX_CALLS,
     MIN_CALLS,
@@ -17,7 +17,7 @@ from publishers.training.batch_timing import (
     time_batch_sizes,
     time_untimed,
 )
-from publishers.training.policy_client import BatchSizeTrial
+from publishers.training.trial.policy_client import BatchSizeTrial
 from tests.publishers.training.fake_connection import SIZES, FakeConnection, OutOfMemoryError, answering, publisher_on
 
 

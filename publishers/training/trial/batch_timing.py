@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from publishers.messages.training import TrialTimes
 from publishers.training.coerce import to_float, to_text, warn_once
-from publishers.training.policy_client import MAX_TIMEOUT_S, BatchSizeTrial
+from publishers.training.trial.policy_client import MAX_TIMEOUT_S, BatchSizeTrial
 
 N_WARM_UPS: Final = 3
 """Calls that do not count: the first ones compile kernels, choose algorithms and fill caches."""

@@ -1,0 +1,1 @@
+"""Tests of a run as a trial of a batch size."""
