@@ -4,6 +4,7 @@ Where the training has one process, the publisher's own thread puts the holds in
 ranks agree on a step first, each in a thread of its own (`rank_thread.py`).
 """
 
+import contextlib
 import threading
 import time
 from typing import Final, NamedTuple
@@ -151,7 +152,8 @@ class RankPauses:
         if group is not None and (ranks is None or ranks.has_lost_group) and not self._is_closed:
             name = f"{settings.job}/{settings.run}"
             ranks = self._ranks = RankThread(self.gate, group, name=name, max_pause_s=options.max_pause_s)
-            ranks.start()
+            with contextlib.suppress(RuntimeError):  # no thread left: then it is not alive
+                ranks.start()
         if ranks is None:
             fault = "without a process group of torch.distributed its ranks cannot agree where to stop"
         elif settings.rank == 0 and not ranks.is_complete and time.monotonic() - ranks.began_s > ABSENT_AFTER_S:

@@ -15,6 +15,7 @@ What rank 0 says stands under one key, and each rank reads it at its own pace.
 """
 
 import math
+import secrets
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ MAX_LATE: Final = 8
 """So often in a row a step is proposed too late for some rank, each time twice as far ahead, before it is given up."""
 MAX_ABSENT: Final = 3
 """So often ranks do not arrive at the step before it is given up: each time those that wait lose `patience_s`."""
+_NUMBER_BITS: Final = 40
+"""The first number is random: counters of an earlier process group in the same store must not be taken for ours."""
 _MAX_SEEN: Final = 10
 """So many looks at the training's progress, 5 s of them, give its rate."""
 
@@ -151,8 +154,7 @@ class RankAgreement:
         """
         store = self._store()
         if not self._is_member:
-            store.set(self._keys.member(self._rank), "1")
-            self._is_member = True
+            self._join(store)
         self._seen.append((self._clock_s(), self._gate.n_passed))
         if wish == "stop" and not self._has_asked_for_stop:
             self._has_asked_for_stop = True
@@ -169,14 +171,24 @@ class RankAgreement:
         if self._hold is not None:
             self._hold.release()
 
+    def _join(self, store: Store) -> None:
+        """Take part; what an earlier process group has left in the store is over."""
+        if self._rank == 0:
+            self._proposal = Proposal(secrets.randbits(_NUMBER_BITS), "pause", 0, "over")
+            store.set(self._keys.proposal, self._proposal.encode())
+        elif store.check([self._keys.proposal]):  # rank 0 proposes nothing before this rank has joined
+            self._proposal = Proposal.decode(store.get(self._keys.proposal))
+        store.set(self._keys.member(self._rank), "1")
+        self._is_member = True
+
     def _lead(self, store: Store, wish: Kind | None) -> None:
         self.is_complete = self.is_complete or store.check([self._keys.member(n) for n in range(self._world_size)])
         present, hold = self._proposal, self._hold
-        if self._gate.is_ended or self.fault:
+        if self._gate.is_ended or self.fault or present is None:
             return
-        if present is None or hold is None or present.phase == "over":
+        if hold is None or present.phase == "over":
             if wish is not None and self.is_complete:
-                self._propose(store, wish)
+                self._propose(store, present.number + 1, wish)
         elif present.phase == "go":
             if wish != "pause" or hold.left_ns is not None:
                 self._say(store, "over")
@@ -186,13 +198,12 @@ class RankAgreement:
         else:
             self._decide(store, present, hold)
 
-    def _propose(self, store: Store, kind: Kind) -> None:
+    def _propose(self, store: Store, number: int, kind: Kind) -> None:
         """Propose a step so far ahead that every rank hears of it before."""
         ahead_s = (2 * self._idle_s + BUSY_POLL_S) * 2**self._n_late
         (then_s, then), (now_s, now) = self._seen[0], self._seen[-1]
         rate_per_s = (now - then) / (now_s - then_s) if now_s > then_s else 0.0
         ahead = 1 + self._n_late + math.ceil(rate_per_s * ahead_s)
-        number = 1 if self._proposal is None else self._proposal.number + 1
         # The hold comes first: another rank may arrive at once.
         proposal = Proposal(number, kind, self._gate.n_passed + ahead, "proposed")
         self._put_hold(proposal)

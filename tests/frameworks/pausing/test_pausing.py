@@ -1,6 +1,8 @@
 """Real trainings pause after one step, all ranks after the same one, and go on with the next as if nothing had been."""
 
 import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -82,3 +84,88 @@ def test_all_ranks_stand_after_the_same_step(
         # Where no step is seen, each batch counts.
         assert record.n_iterations == n_steps * (accumulation if counted_by == "loader" else 1)
         assert record.statuses[-1].paused_s == pytest.approx(STOOD_S, abs=0.9)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_second_pause_and_workers_that_load_with_a_timeout(
+    ranks: int, broker: Mosquitto, bus: Bus, tmp_path: Path
+) -> None:
+    """Each pause is longer than a worker's own timeout is, less what is loaded ahead."""
+    commander = Commander(bus, ranks)
+    with training(tmp_path, broker, "--pausable", "--workers", "--alone", ranks=ranks) as started:
+        for pause_id, stood_s in (("p1", STOOD_S), ("p2", 7.0)):
+            commander.pause_id = pause_id
+            commander.wait_pausable()
+            commander.pause()
+            time.sleep(stood_s)
+            commander.resume()
+        accounts, _ = started.end()
+    assert {len(each) for each in stood(accounts)} == {2}
+    assert len({tuple(each) for each in stood(accounts)}) == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_no_pause_is_longer_than_the_training_and_its_process_group_allow(
+    ranks: int, broker: Mosquitto, bus: Bus, tmp_path: Path
+) -> None:
+    """Nobody says resume; a group of several ranks whose collectives fail after 6 s allows 3 s."""
+    most = ["--max-pause-s=3"] if ranks == 1 else ["--timeout-s=6"]
+    commander = Commander(bus, ranks)
+    with training(tmp_path, broker, "--pausable", *most, ranks=ranks) as started:
+        commander.wait_pausable()
+        assert commander.statuses()[0].max_pause_s == 3.0
+        commander.pause()
+        wait_until(lambda: not commander.paused(), 20.0)
+        accounts, stderr = started.end()
+    assert len({tuple(each) for each in stood(accounts)}) == 1
+    for account in accounts:
+        assert max(still_s for _, still_s in account["still"]) == pytest.approx(3.0, abs=1.0)
+    assert "has lasted 3 s, the most it may" in stderr
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_all_ranks_end_their_loops_after_the_same_step(ranks: int, broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
+    commander = Commander(bus, ranks)
+    with training(tmp_path, broker, "--pausable", "--early-stop", "--epochs=50", ranks=ranks) as started:
+        commander.wait_pausable()
+        commander.say("stop")
+        accounts, _ = started.end()
+    (n_steps,) = {account["steps"] for account in accounts}
+    assert n_steps < 50 * 600 // ranks
+    assert {record.n_iterations for record in bus.records(ranks)} == {n_steps}
+
+
+def test_ctrl_c_ends_a_pause_at_once_in_the_trainings_own_code(broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
+    commander = Commander(bus)
+    with training(tmp_path, broker, "--pausable", "--epochs=50") as started:
+        commander.wait_pausable()
+        commander.pause()
+        started.process.send_signal(signal.SIGINT)
+        began_s = time.monotonic()
+        (account,), _ = started.end()
+    assert account["caught"] == "KeyboardInterrupt"
+    assert time.monotonic() - began_s < 30.0
+    assert account["steps"] < 50 * 600
+
+
+def test_a_rank_that_is_killed_while_all_wait_leaves_nobody_waiting(
+    broker: Mosquitto, bus: Bus, tmp_path: Path
+) -> None:
+    """The other's next collective fails, or its store does: in any case the launcher ends it, as without us."""
+    commander = Commander(bus, 2)
+    with training(tmp_path, broker, "--pausable", "--epochs=50", ranks=2) as started:
+        commander.wait_pausable()
+        commander.pause()
+        os.kill(commander.statuses()[1].pid, signal.SIGKILL)
+        _, stderr = started.process.communicate(timeout=60)
+    assert started.process.returncode == 1
+    assert "Signal 9" in stderr
+
+
+def test_ranks_of_which_one_alone_is_published_are_not_pausable(broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
+    commander = Commander(bus)
+    with training(tmp_path, broker, "--pausable", "--only-rank-0", "--samples=1600", ranks=2) as started:
+        accounts, _ = started.end()
+    assert [account["steps"] for account in accounts] == [200, 200]
+    assert not any(status.pausable for record in bus.records(1) for status in record.statuses)
+    assert commander.paused() == []

@@ -3,9 +3,7 @@
 import argparse
 import json
 import os
-import signal
 import sys
-import threading
 import time
 from contextlib import nullcontext
 from datetime import timedelta
@@ -54,8 +52,6 @@ def main() -> None:
     workers = {"num_workers": 2, "persistent_workers": True, "timeout": 5} if options.workers else {}
     loader = DataLoader(dataset, batch_size=8, sampler=sampler, **workers)
     steps, caught = Steps(), ""
-    if options.interrupt_after_s:
-        threading.Timer(options.interrupt_after_s, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     try:
         _train(options, net, loader, steps, rank)
     except KeyboardInterrupt:
@@ -69,8 +65,8 @@ def main() -> None:
 def _train(options: argparse.Namespace, net: Any, loader: Any, steps: Steps, rank: int) -> None:  # noqa: ANN401
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     hold = {"pausable": options.pausable, "early_stop": options.early_stop, "max_pause_s": options.max_pause_s}
-    publisher = Publisher(**hold)
-    batches = loader if options.counted_by == "caller" else publisher.iterations(loader)
+    publisher = Publisher(**hold) if rank == 0 or not options.only_rank_0 else None
+    batches = loader if options.counted_by == "caller" or publisher is None else publisher.iterations(loader)
     for _ in range(options.epochs):
         for number, batch in enumerate(batches, start=1):
             is_step = number % options.accumulation == 0
@@ -84,7 +80,7 @@ def _train(options: argparse.Namespace, net: Any, loader: Any, steps: Steps, ran
                 else:
                     _step_by_hand(net)
                 steps.add()
-                if options.counted_by == "caller":
+                if options.counted_by == "caller" and publisher is not None:
                     publisher.iteration()
             if options.alone and rank == 0 and number % 50 == 0:
                 time.sleep(0.3)  # rank 0 writes a checkpoint
@@ -111,7 +107,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--timeout-s", type=float, default=60.0, help="of the process group")
     parser.add_argument("--workers", action="store_true", help="load in other processes, with a timeout")
     parser.add_argument("--alone", action="store_true", help="let rank 0 do something alone at times")
-    parser.add_argument("--interrupt-after-s", type=float, default=0.0)
+    parser.add_argument("--only-rank-0", action="store_true", help="publish on rank 0 alone")
     return parser.parse_args()
 
 
