@@ -1,4 +1,4 @@
-"""JAX with flax: one line publishes the training; each batch is an iteration, so the loop waits for its loss.
+"""JAX with flax: the loss of each step is handed over, and a thread takes the time at which it has been computed.
 
 GRIDCHASE_JOB=example python examples/flax_loop.py
 """
@@ -8,7 +8,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from gridchase import publish_iterations
+from gridchase import Publisher
 
 EPOCHS = 2
 
@@ -31,10 +31,11 @@ def main() -> None:
     model = nnx.Sequential(nnx.Linear(16, 64, rngs=rngs), nnx.relu, nnx.Linear(64, 4, rngs=rngs))
     optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
     batches = [(rng.normal(size=(32, 16)), rng.integers(0, 4, 32)) for _ in range(32)]
-    batches = publish_iterations(batches, epochs=EPOCHS, batch_size=32)  # the line; job="…" without GRIDCHASE_JOB
-    for _ in range(EPOCHS):
-        for x, y in batches:
-            train_step(model, optimizer, x, y).block_until_ready()
+    publisher = Publisher(total_iterations=EPOCHS * len(batches), batch_size=32)  # job="…" without GRIDCHASE_JOB
+    for _ in publisher.epochs(EPOCHS):
+        for x, y in publisher.iterations(batches):
+            loss = train_step(model, optimizer, x, y)
+            publisher.wait_for(loss)  # returns at once
     print(f"{EPOCHS * len(batches)} steps")
 
 

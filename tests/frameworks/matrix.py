@@ -128,6 +128,7 @@ CASES: Final = (
     replace(_KERAS, by=_VERB, ours=(), runs_verb=True, has_validation=True),
     replace(_KERAS_TORCH, has_validation=True),
     replace(_KERAS_TORCH, is_resumed=True),
+    Case(framework="JAX, flax", by="`publisher.wait_for(loss)`", script="with_flax", ours=("--callback",)),
 )
 
 
