@@ -16,7 +16,7 @@ from tests.frameworks.bus import Bus
 from tests.frameworks.pausing.commander import Commander
 from tests.frameworks.process import Launcher, command, environment
 from tests.frameworks.trainings.truth import VARIABLE
-from tests.live.conftest import Mosquitto
+from tests.live.conftest import Mosquitto, wait_until
 
 SCRIPT = Path(__file__).parent / "training.py"
 STOOD_S = 1.0

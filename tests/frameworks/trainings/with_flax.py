@@ -9,7 +9,7 @@ from flax import nnx
 from tests.frameworks.trainings.truth import BATCH_SIZE, N_SAMPLES, Truth, arguments
 
 
-@nnx.jit
+@nnx.jit  # type: ignore[untyped-decorator]
 def train_step(model: Any, optimizer: Any, x: Any, y: Any) -> Any:  # noqa: ANN401
     def loss_of(model: Any) -> Any:  # noqa: ANN401
         return optax.l2_loss(model(x)[:, 0], y).mean()
