@@ -128,7 +128,7 @@ def _interval(logs: Sequence[IterationLog], begin_ns: int, end_ns: int, energy_j
         active=all(activity.is_continuous for activity in activities),
         n_iterations=counts[slowest],
         energy_j=energy_j,
-        gaps_s=activities[slowest].gaps_s,
+        gaps_s=max(activity.gaps_s for activity in activities),  # the others wait for it
         iteration_times_s=logs[slowest].iteration_times_s(begin_ns, end_ns, at_most=MAX_TIMES),
     )
 

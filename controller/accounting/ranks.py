@@ -17,6 +17,8 @@ GATHER_S = 5.0
 """Ranks of one run start within seconds of each other: a rank that has not come by then runs on another node."""
 LOST_GRACE_S = 15.0
 """A last will also goes out when the network blinks: a process that is back within this time continues as before."""
+ABREAST_RATIO = 1.05
+"""Ranks that wait for each other have done about as many iterations, but for what is not published yet."""
 
 End = Literal["finished", "lost", "silent"]
 
@@ -111,6 +113,16 @@ class Ranks:
     def slowest(self) -> IterationLog:
         """Return the log of the rank with the fewest iterations."""
         return min(self.logs, key=attrgetter("n_iterations"))
+
+    @property
+    def running_s(self) -> float:
+        """Return for how long iterations of the slowest rank ran, without what it waited while another one paused [s].
+
+        A rank that waits for another's validation does so within a step: only the other one knows that it is a pause.
+        """
+        most = ABREAST_RATIO * self.slowest.n_iterations
+        times_s = [log.running_s / log.n_iterations for log in self.logs if 0 < log.n_iterations <= most]
+        return self.slowest.n_iterations * min(times_s, default=0.0)
 
     @property
     def rhythm(self) -> RunRhythm:

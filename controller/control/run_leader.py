@@ -172,7 +172,7 @@ class RunLeader:
             forecast=self._signal.forecast(),
             progress=Progress(
                 n_iterations=slowest.n_iterations,
-                active_s=slowest.running_s,
+                active_s=self._ranks.running_s,
                 started_at_s=status.started_at_s,
                 total_iterations=slowest.total_iterations(status.total_iterations),
                 spent=self._spent(),

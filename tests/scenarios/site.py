@@ -135,12 +135,14 @@ class Training:
         registers: whether the driver lists it on its GPUs.
         draws: how many batches it draws at once for each step; of a loader alone each draw is a mark.
         counted_by: what marks its iterations; of steps it tells the requests, too.
+        all_reduce: what a step waits for before it ends.
         after_step: what it does after a step, before it asks for the next batch, in a loop that does not tell of it.
     """
 
     registers = True
     draws = 1
     counted_by: CountedBy = "loader"
+    all_reduce: Callable[[], Awaitable[object]] | None = None
     after_step: Callable[[], Awaitable[None]] | None = None
 
     def __init__(
@@ -191,6 +193,17 @@ class Training:
                 self.flush(epoch)
         self.flush(epoch)
 
+    async def train_steps(self, n_steps: int, *, flush_s: float = 5.0) -> None:
+        """Do so many iterations: ranks that wait for each other do the same number."""
+        self._begin_ns = self._clock.monotonic_ns()
+        self.begin_s = flushed_s = self._clock.now_s()
+        for _ in range(n_steps):
+            await self._step()
+            if self.end_s - flushed_s >= flush_s:
+                flushed_s = self.end_s
+                self.flush()
+        self.flush()
+
     async def _step(self) -> None:
         """Draw batches, work on them, and do what comes after a step."""
         if self.counted_by != "loader":
@@ -202,6 +215,8 @@ class Training:
             if self.counted_by == "loader":
                 self._ends_ns.append(self._clock.monotonic_ns())
         await self.pause(1 / self._rate(slowest_w))
+        if self.all_reduce is not None:
+            await self.all_reduce()
         self.n_iterations += 1
         self.end_s = self._clock.now_s()
         if self.counted_by != "loader":

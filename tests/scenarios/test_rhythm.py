@@ -67,6 +67,34 @@ async def test_a_validation_between_counted_steps_leaves_the_account_right(tmp_p
     assert final.slowdown_ratio == pytest.approx(slowdown_ratio, abs=0.01)
 
 
+@pytest.mark.parametrize("which", [0, 1])
+async def test_while_one_rank_validates_the_others_wait_within_their_step(tmp_path: Path, which: int) -> None:
+    gpus = [prior_gpu("GPU-fake-0", 0), prior_gpu("GPU-fake-1", 1)]
+    site = Site(tmp_path, gpus, *QUICK)
+    ranks = [Training(site, [gpu], rank=rank, world_size=2) for rank, gpu in enumerate(gpus)]
+    barrier = asyncio.Barrier(2)
+    for job in ranks:
+        job.counted_by, job.all_reduce = "optimizer", barrier.wait
+    n_steps = 1_200
+    validation = Validation(ranks[which], gpus[which], 20 / rate_per_s(PRIOR_W))
+    ranks[which].after_step = validation
+    async with site.controlled():
+        async with asyncio.TaskGroup() as tasks:
+            for job in ranks:
+                tasks.create_task(job.train_steps(n_steps))
+        for job in ranks:
+            job.publish_status("finished")
+        await asyncio.sleep(60)
+    final = site.energies()[-1]
+    ideal_s = n_steps / rate_per_s(PRIOR_W) + (n_steps - 1) // EVERY * validation.duration_s
+    assert ranks[0].begin_s is not None
+    assert final.slowdown_ratio == pytest.approx((ranks[0].end_s - ranks[0].begin_s) / ideal_s, abs=0.01)
+    assert "behind_schedule" not in {change.reason for change in site.limits(gpus[0])}
+    assert final.slowdown_ratio > 1.02, "the budget is spent"
+    for point in site.profiles()[-1].points:
+        assert point.iterations_per_s == pytest.approx(rate_per_s(point.power_limit_w), rel=0.01)
+
+
 @pytest.mark.parametrize("n_steps", [5, 20])
 async def test_a_short_validation_behind_a_loader_leaves_the_account_right(tmp_path: Path, n_steps: float) -> None:
     site, saved_ratio, slowdown_ratio = await run_with_validation(tmp_path, n_steps=n_steps, counted_by="loader")

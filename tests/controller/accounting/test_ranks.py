@@ -167,6 +167,20 @@ def test_known_is_what_every_rank_has_reported() -> None:
     assert run.slowest is run.members[0].log
 
 
+@pytest.mark.parametrize(("n_others", "running_s"), [(20, 20.0), (40, 40.0)], ids=["abreast", "on its own"])
+def test_what_a_rank_waits_while_another_pauses_is_not_its_running_time(n_others: int, running_s: float) -> None:
+    run = ranks()
+    for rank in (0, 1):
+        run.on_status(rank, rank_status(world_size=2, pid=rank), now_s=0)
+    ends_s = [float(n) for n in range(1, 21)]
+    waited_s = [end_s + 20 * (end_s > 10) for end_s in ends_s]  # within a step
+    requests_s = [0.1, *(end_s + 0.1 for end_s in waited_s[:-1])]
+    run.members[0].log.append(iterations(0, waited_s, requests_s=requests_s), now_ns=ns(100))
+    run.members[1].log.append(iterations(0, [float(n) for n in range(1, n_others + 1)]), now_ns=ns(100))
+    assert run.slowest.running_s == pytest.approx(40.0)
+    assert run.running_s == pytest.approx(running_s)
+
+
 def test_the_status_is_that_of_the_lowest_rank() -> None:
     run = ranks()
     run.on_status(3, rank_status(batch_size=64), now_s=0)
