@@ -76,6 +76,30 @@ def test_the_measured_curve_is_the_curve_of_the_gpu(node: LiveNode) -> None:
         assert point["iterations_per_s"] == pytest.approx(1 / gpu.iteration_time_s(), rel=0.15)
 
 
+def test_a_training_that_stands_still_gives_its_limit_back_and_gets_it_again(node: LiveNode) -> None:
+    node.controller(job__idle_s="2")
+    training = node.training(300.0)
+    wait_for(node, lambda: (node.watcher.last("r1/profile") or {}).get("state") == "planned")
+    wait_for(node, lambda: node.limit_w < PRIOR_W)
+    curve = node.watcher.last("r1/profile")["points"]
+    training.send_signal(signal.SIGUSR1)
+    wait_for(node, lambda: last_reason(node) == "idle")
+    assert (node.limit_w, training.poll()) == (PRIOR_W, None)
+    n_energies = len(node.watcher.all("r1/energy"))
+    wait_for(node, lambda: len(node.watcher.all("r1/energy")) > n_energies + 2)
+    first, *_, last = node.watcher.all("r1/energy")[n_energies + 1 :]
+    assert (first["energy_j"], first["duration_s"]) == (last["energy_j"], last["duration_s"]), "none of it is the run's"
+    training.send_signal(signal.SIGUSR1)
+    wait_for(node, lambda: node.limit_w < PRIOR_W)
+    assert last_reason(node) not in {"idle", "profiling"}
+    assert {point["power_limit_w"] for point in curve} <= {
+        point["power_limit_w"] for point in node.watcher.last("r1/profile")["points"]
+    }
+    assert ended(training, signal.SIGTERM) == 0
+    wait_for(node, lambda: (node.watcher.last("r1/energy") or {}).get("final"))
+    assert node.watcher.last("r1/energy")["state"] == "finished"
+
+
 def test_sigterm_in_mid_sweep_gives_the_prior_limit_back(node: LiveNode) -> None:
     controller = node.controller()
     node.training(300.0)

@@ -1,7 +1,8 @@
 """A training process on the stub machine: `python -m tests.live.training_on_stub SECONDS`, with the real publisher.
 
 Its iterations take as long as the stub's GPUs need at their present limits. It is configured by the environment alone,
-as a user's would be, but for the batch size. SIGTERM lets it reach its target sooner.
+as a user's would be, but for the batch size. SIGTERM lets it reach its target sooner. SIGUSR1 lets it do nothing, as a
+notebook at its prompt, and the next one go on.
 """
 
 import os
@@ -28,17 +29,23 @@ def main(duration_s: float) -> None:
     )  # as the host counts, like the driver, also in a pid namespace of our own
     gpu.busy = True
     gpu.pids |= {pid}
-    done = threading.Event()
+    done, idle = threading.Event(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: done.set())
+    signal.signal(signal.SIGUSR1, lambda *_: idle.clear() if idle.is_set() else idle.set())
     due_s = time.monotonic()
     end_s = due_s + duration_s
     pausable = bool(os.environ.get("PAUSABLE"))
     loader = publish_iterations(range(PASS), batch_size=256, flush_s=0.05, heartbeat_s=1.0, pausable=pausable)
     while time.monotonic() < end_s and not done.is_set():
+        gpu.busy = not idle.is_set()
+        if idle.is_set():
+            done.wait(LAG_S)
+            continue
         for _ in loader:
             # Until the iteration is over, and not for its time: what one lasted too long, the next makes up for.
             due_s = max(due_s + gpu.iteration_time_s(), time.monotonic() - LAG_S)
-            if done.wait(max(0.0, due_s - time.monotonic())) or time.monotonic() >= end_s:
+            is_over = done.wait(max(0.0, due_s - time.monotonic())) or time.monotonic() >= end_s
+            if is_over or idle.is_set():
                 break
     gpu.busy = False
     gpu.pids -= {pid}
