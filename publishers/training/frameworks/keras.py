@@ -17,14 +17,12 @@ try:
 except ImportError:  # for whoever only reads or checks this package
     Callback = object
 
-_ASYNC_BACKENDS: Final = ("jax", "tensorflow")
-
 
 class KerasCallback(Callback):  # type: ignore[misc]  # it is not installed where types are checked
     """Publishes the steps of each `fit()`, with their total, epochs, validations and end.
 
-    On the backends `jax` and `tensorflow` Keras waits for a step's results, and calls `on_train_batch_end`, in threads
-    of its own, one call for `steps_per_execution` steps. With another callback that is not `async_safe` it does not.
+    On most backends Keras waits for a step's results, and calls `on_train_batch_end`, in threads of its own, once for
+    `steps_per_execution` steps. With another callback that is not `async_safe` it does not.
 
     Args:
         options: who publishes, and where to: as for `publish_iterations`.
@@ -43,13 +41,12 @@ class KerasCallback(Callback):  # type: ignore[misc]  # it is not installed wher
         self._is_first_epoch = False
         self._n_steps: int | None = None
         self._n_ended = self._n_begun_calls = self._n_ended_calls = 0
-        self._is_async = self._is_pause_due = False
+        self._is_pause_due = False
 
     @harmless
     def on_train_begin(self, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
         """Expect the first epoch, whose number says where a training is resumed."""
         self._is_first_epoch = True
-        self._is_async = backend() in _ASYNC_BACKENDS
 
     @harmless
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
@@ -66,19 +63,14 @@ class KerasCallback(Callback):  # type: ignore[misc]  # it is not installed wher
 
     def on_train_batch_begin(self, batch: int, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
         """Begin an iteration after a pause: Keras is about to fetch its batch."""
-        if self._is_async:
-            self._n_begun_calls += 1
+        self._n_begun_calls += 1
         if not self._fit.is_in_step:
             self._begin_step()
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
         """End the iterations up to this one."""
         try:
-            if self._is_async or batch != self._n_ended:
-                self._end_steps(batch)
-            else:
-                self._n_ended += 1
-                self._fit.end_step()
+            self._end_steps(batch)
         except Exception as error:  # noqa: BLE001 — training goes on whatever it is
             warn_fault("on_train_batch_end", error)
 
@@ -104,7 +96,7 @@ class KerasCallback(Callback):  # type: ignore[misc]  # it is not installed wher
     def on_test_begin(self, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
         """Leave out a validation, once the steps before it have ended."""
         with self._lock:
-            self._is_pause_due = self._is_async and self._n_ended_calls != self._n_begun_calls
+            self._is_pause_due = self._n_ended_calls != self._n_begun_calls
             if not self._is_pause_due:
                 self._fit.pause()
 

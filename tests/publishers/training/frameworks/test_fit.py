@@ -135,6 +135,20 @@ def test_a_copy_publishes_nothing_until_it_is_in_a_fit(kind: type[Any], copied: 
     callback._fit.end()
 
 
+def test_a_step_that_keras_reports_after_a_validation_has_begun_counts() -> None:
+    callback = KerasCallback(**NOWHERE)
+    callback._fit.begin(Owner())
+    for k in range(3):
+        callback.on_train_batch_begin(k)
+    callback.on_train_batch_end(0)
+    callback.on_train_batch_end(1)
+    callback.on_test_begin()
+    callback.on_train_batch_end(2)  # from another thread, which was late
+    callback.on_epoch_end(0)
+    assert publisher_of(callback._fit).recorder.n_ended == 3
+    callback._fit.end()
+
+
 @pytest.mark.parametrize("find", [entry_points.lightning_callbacks, entry_points.pytorch_lightning_callbacks])
 def test_lightning_finds_nothing_where_no_job_is_named(
     find: Callable[[], object], monkeypatch: pytest.MonkeyPatch
