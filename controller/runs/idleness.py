@@ -74,7 +74,7 @@ class Idleness:
                 f"the run has done the {ranks[0].status.total_iterations} iterations it announced, but has not ended"
             )
             return Blocked(reason="run_at_its_end", detail=detail)
-        usual_s = max(rank.log.running_s / rank.log.n_iterations for rank in ranks)
+        usual_s = max(_iteration_time_s(rank) for rank in ranks)
         patience_s = max(self._idle_s, IDLE_ITERATIONS * usual_s, self._learned_s)
         if silent_s < patience_s:
             return None
@@ -85,6 +85,14 @@ class Idleness:
 def _is_at_its_end(rank: Rank) -> bool:
     total = rank.log.total_iterations(rank.status.total_iterations)
     return total is not None and total <= rank.log.n_iterations
+
+
+def _iteration_time_s(rank: Rank) -> float:
+    """Return how long an iteration usually takes [s]; of the first ones with all pauses, since one may be called so."""
+    log = rank.log
+    if log.n_iterations < IDLE_ITERATIONS and log.first_begin_ns is not None and log.end_ns is not None:
+        return (log.end_ns - log.first_begin_ns) / NS_PER_S / log.n_iterations
+    return log.running_s / log.n_iterations
 
 
 def _is_in_pause(rank: Rank) -> bool:
