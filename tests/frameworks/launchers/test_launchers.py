@@ -12,6 +12,8 @@ from typing import Final
 
 import pytest
 
+pytest.importorskip("torch", reason="`make test-frameworks` sets up an environment that has PyTorch")
+
 from tests.frameworks.bus import Bus, Record
 from tests.frameworks.launchers.training import N_STEPS
 from tests.frameworks.process import environment, train_published
