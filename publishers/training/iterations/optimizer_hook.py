@@ -12,9 +12,9 @@ Nothing that goes wrong here reaches the training.
 import os
 import sys
 import threading
-import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import repeat, starmap
 from typing import Any, Final
 
 from publishers.training.coerce import warn_once
@@ -187,18 +187,14 @@ def _make_hook() -> tuple[Callable[..., None], Callable[[Recorder, Callable[[], 
     Armed, it marks the steps of one optimizer on its own. Variables of an enclosing function are the cheapest to read.
     """
     leader: Callable[[], object] = nothing
-    marks: list[int] = []
-    append, clock_ns = marks.append, time.monotonic_ns
-    rotate: Callable[[], None] = nothing
+    marking: Iterator[None] = iter(())
 
     def on_step(optimizer: object, _args: object, _kwargs: object) -> None:
         """Count a step, in the thread that has made it. The first lines are the hot path."""
         try:
             if leader() is optimizer:
-                append(clock_ns())
-                if len(marks) > CHUNK:
-                    rotate()
-                return
+                for _ in marking:  # one call less than to append the time, and to see whether there is room for it
+                    return
             gate = _counter_here(_counters).step(optimizer) if _counters else None
         except Exception as error:  # noqa: BLE001 — it would go through the optimizer into the training
             warn_once(f"steps of optimizers are not counted as they are: {type(error).__name__}: {error}")
@@ -207,9 +203,10 @@ def _make_hook() -> tuple[Callable[..., None], Callable[[Recorder, Callable[[], 
             gate.passed("optimizer", may_wait=not _is_in_backward_pass())
 
     def arm(recorder: Recorder, reference: Callable[[], object]) -> None:
-        nonlocal leader, marks, append, clock_ns, rotate
-        marks, clock_ns = recorder.chunk.marks, recorder.clock_ns
-        append, rotate = marks.append, recorder.rotate_present  # which disarms: the next step arms again
+        nonlocal leader, marking
+        marks = recorder.chunk.marks
+        clock_ns = starmap(recorder.clock_ns, repeat((), max(0, CHUNK - len(marks))))
+        marking = map(marks.append, clock_ns)  # once the chunk is full, the next step begins another, and arms again
         recorder.disarm = disarm
         leader = reference
 

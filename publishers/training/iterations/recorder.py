@@ -168,10 +168,6 @@ class Recorder:
         if len(marks) > CHUNK:
             self.rotate(self.chunk)
 
-    def rotate_present(self) -> None:
-        """Begin the chunk that follows the present one."""
-        self.rotate(self.chunk)
-
     def rotate(self, chunk: Chunk) -> Chunk:
         """Return the chunk that follows `chunk`: without a gap, unless something else was recorded meanwhile."""
         marks = chunk.marks
