@@ -4,6 +4,7 @@ The worker's side: it reads the logs while the training's thread appends to them
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from publishers.training.iterations.chunk import Segment
@@ -39,28 +40,38 @@ class _PassTimes:
         log = self.logs[0] if self.logs else None
         return log is not None and log.is_receipt == is_receipt and log.times[0] <= time_ns
 
-    def first_within(self, begin_ns: int, end_ns: int, *, is_receipt: bool) -> tuple[int | None, int]:
-        """Return the first time from `begin_ns` on, before `end_ns`, or None, and how many there are; they are read."""
-        first, n_times = None, 0
+    def firsts(self, begin_ns: int, ends_ns: list[int], *, is_receipt: bool) -> tuple[list[int | None], int]:
+        """Return the first time in each iteration, or None, and how many times there are in all; they are read."""
+        found: list[int | None] = []
+        n_found = 0
+        for end_ns in ends_ns:
+            first = None
+            for time_ns in self._read_until(end_ns, is_receipt=is_receipt):
+                if time_ns >= begin_ns:
+                    first = time_ns if first is None else first
+                    n_found += 1
+            found.append(first)
+            begin_ns = end_ns
+        self._n_iterations += len(found)
+        self._n_asked += len(found) - found.count(None)
+        return found, n_found
+
+    def _read_until(self, end_ns: int, *, is_receipt: bool) -> list[int]:
+        """Return the times before `end_ns`; they are read."""
+        read: list[int] = []
         while self.logs:
-            times, position = self.logs[0].times, self._position
-            n_written = len(times)
-            while position < n_written and times[position] < begin_ns:
-                position += 1
-            start = position
+            log, begin = self.logs[0], self._position
+            times, position, n_written = log.times, begin, len(log.times)
             while position < n_written and times[position] < end_ns:
                 position += 1
-            if position > start and self.logs[0].is_receipt == is_receipt:
-                first = times[start] if first is None else first
-                n_times += position - start
+            if position > begin and log.is_receipt == is_receipt:
+                read += times[begin:position]
             self._position = position
             if position < n_written or len(self.logs) == 1:
                 break
             self.logs.popleft()
             self._position = 0
-        self._n_iterations += 1
-        self._n_asked += first is not None
-        return first, n_times
+        return read
 
 
 class RequestTimes:
@@ -86,40 +97,25 @@ class RequestTimes:
         if not self._passes:
             return
         is_receipt = segment.counted_by == "loader"
-        is_known = any(one.is_telling(segment.begin_ns, is_receipt=is_receipt) for one in self._passes.values())
-        times: list[int] = []
-        begin_ns = segment.begin_ns
-        for end_ns in segment.ends_ns:
-            time_ns = self._first(begin_ns, end_ns, is_receipt=is_receipt)
-            is_known = is_known or time_ns is not None
-            times.append(begin_ns if time_ns is None else time_ns)  # one that asked for nothing did not wait, either
-            begin_ns = end_ns
+        passes = list(self._passes.values())
+        is_known = any(one.is_telling(segment.begin_ns, is_receipt=is_receipt) for one in passes)
+        found = [one.firsts(segment.begin_ns, segment.ends_ns, is_receipt=is_receipt) for one in passes]
+        regular = [these for one, these in zip(passes, found, strict=True) if one.is_regular and these[1]]
+        others = [these for one, these in zip(passes, found, strict=True) if not one.is_regular and these[1]]
         self._passes = {owner: one for owner, one in self._passes.items() if not one.is_read}
-        if not is_known or segment.begin_ns < self._known_from_ns:
+        if not (is_known or regular or others) or segment.begin_ns < self._known_from_ns:
             return
+        begins = (segment.begin_ns, *segment.ends_ns)  # what asked for nothing did not wait, either
+        times = _earliest([firsts for firsts, _ in regular], [firsts for firsts, _ in others], begins)
         if is_receipt:
             segment.received_ns = times
         else:
             segment.requests_ns = times
-            self._count_batches(len(times))
+            self._count_batches(len(times), max((n_times for _, n_times in regular or others), default=0))
 
-    def _first(self, begin_ns: int, end_ns: int, *, is_receipt: bool) -> int | None:
-        """Return the first time within an iteration of a pass that belongs to it; None: there is none."""
-        found: list[tuple[int, int]] = []
-        regular: list[tuple[int, int]] = []
-        for one in self._passes.values():
-            is_regular = one.is_regular
-            time_ns, n_times = one.first_within(begin_ns, end_ns, is_receipt=is_receipt)
-            if time_ns is not None:
-                (regular if is_regular else found).append((time_ns, n_times))
-        if regular or found:
-            found = regular or found
-            self._n_batches += max(n_times for _, n_times in found)
-            return min(found)[0]
-        return None
-
-    def _count_batches(self, n_iterations: int) -> None:
+    def _count_batches(self, n_iterations: int, n_batches: int) -> None:
         self._n_iterations += n_iterations
+        self._n_batches += n_batches
         if self.batches_per_iteration is None and self._n_iterations >= _MIN_ITERATIONS:
             self.batches_per_iteration = max(1, round(self._n_batches / self._n_iterations))
 
@@ -132,3 +128,15 @@ class RequestTimes:
             self._passes.setdefault(log.owner, _PassTimes()).logs.append(log)
         while len(self._passes) > MAX_LOGS:
             del self._passes[next(iter(self._passes))]
+
+
+def _earliest(regular: list[list[int | None]], others: list[list[int | None]], begins: Sequence[int]) -> list[int]:
+    """Return the earliest time in each iteration: of the regular passes, else of others, else its begin."""
+    times = list(begins[:-1])
+    for k in range(len(times)):
+        candidates = [one[k] for one in regular if one[k] is not None] or [
+            one[k] for one in others if one[k] is not None
+        ]
+        if candidates:
+            times[k] = min(time_ns for time_ns in candidates if time_ns is not None)
+    return times
