@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from controller.config import HttpConfig
 from controller.http.health import Snapshot, health_routes
@@ -14,6 +15,8 @@ from publishers.shared.files.disk_thread import DiskThread
 from publishers.shared.http.server import HttpServer, Route
 from publishers.shared.http.write_access import WriteAccess
 
+OWNER: Final = "the operator of this node"
+"""Who has the controller's own token: its user."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -51,7 +54,8 @@ class NodeServer:
     async def _write_routes(self) -> list[Route]:
         configured = Path(self._config.token_file) if self._config.token_file else None
         try:
-            access = await DiskThread("gridchase tokens").run(partial(WriteAccess, self._own_token, configured))
+            opening = partial(WriteAccess, self._own_token, configured, owner=OWNER)
+            access = await DiskThread("gridchase tokens").run(opening)
         except OSError as error:
             _LOGGER.error("no pauses over HTTP: %s: %s", self._own_token, error.strerror)
             return []

@@ -7,6 +7,7 @@ warnings on stderr unless the application has configured logging.
 import logging
 import operator
 import os
+from collections.abc import Mapping
 from typing import Final
 
 from publishers.shared.stderr_handler import StderrHandler
@@ -30,9 +31,9 @@ def warn_once(message: str) -> None:
         LOGGER.warning("%s", message)
 
 
-def is_switched_on(variable: str) -> bool:
+def is_switched_on(variable: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether a variable of the environment says yes: anything but nothing, 0, false, no and off."""
-    return os.environ.get(variable, "").strip().lower() not in {"", "0", "false", "no", "off"}
+    return environ.get(variable, "").strip().lower() not in {"", "0", "false", "no", "off"}
 
 
 def to_bool(value: object) -> bool | None:

@@ -62,6 +62,8 @@ VARIABLES: Final[Mapping[str, Sequence[str]]] = {
 }
 """The variables that a setting may come from, the first that is set."""
 DEFAULT_MAX_PAUSE_S: Final = 300.0
+PAUSABLE: Final = "GRIDCHASE_PAUSABLE"
+EARLY_STOP: Final = "GRIDCHASE_EARLY_STOP"
 _MAX_PERIOD_S: Final = 3_600.0
 _NAME_RULE: Final = "must be 1 to 64 of A-Z a-z 0-9 . _ -"
 _ROOT: Final = re.compile(r"[^/#+\s\0][^#+\s\0]{0,127}(?<!/)\Z")
@@ -199,9 +201,9 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
             world_size=None if options.get("world_size") is None else world_size,
             gpus=None if gpus is None else _plain_gpus(gpus),
         ),
-        pausable=bool(to_bool(options.get("pausable"))),
+        pausable=reader.switch(options.get("pausable"), PAUSABLE),
         max_pause_s=reader.period_s(options.get("max_pause_s", DEFAULT_MAX_PAUSE_S), "max_pause_s"),
-        early_stop=bool(to_bool(options.get("early_stop"))),
+        early_stop=reader.switch(options.get("early_stop"), EARLY_STOP),
         time_limit_s=time_limit_s(environ, now_s=time.time()),
         emissions_path=reader.emissions_path(options.get("emissions_file")),
     )
@@ -293,6 +295,11 @@ class SettingsReader:
     def batch_size(self, value: object) -> int:
         """Return the samples of an iteration."""
         return self.integer(value, "batch_size", (), default=1, least=1, most=MAX_BATCH_SIZE)
+
+    def switch(self, value: object, variable: str) -> bool:
+        """Return whether the argument asks for something, or the variable where there is no argument."""
+        given = to_bool(value)
+        return is_switched_on(variable, self._environ) if given is None else given
 
     def period_s(self, value: object, argument: str) -> float:
         """Return a period [s] as a plain number."""

@@ -257,13 +257,13 @@ async def test_whoever_has_the_controllers_own_token_pauses_and_resumes_a_run() 
         token = own_token.read_token(server.own_token)
         status, answer = await _post(client, f"{RUN}/pause", {"why": "tea", "for_s": 60}, token=token)
         assert (status, answer["state"], answer["why"]) == (202, "paused", "tea")
-        assert server.pauses.asked == [("tea", 60.0, "the service's own token")]
+        assert server.pauses.asked == [("tea", 60.0, "the operator of this node")]
         async with client.get(f"{RUN}/pause", headers={"Authorization": f"Bearer {token}"}) as response:
             assert (response.status, (await response.json())["state"]) == (200, "paused")
         status, answer = await _post(client, f"{RUN}/resume", {"why": "done"}, token=token)
         assert (status, answer["state"]) == (200, "running")
         assert (await _post(client, f"{RUN}/pause", {}, token=token))[0] == 202
-    assert server.pauses.asked[-1] == ("", None, "the service's own token")
+    assert server.pauses.asked[-1] == ("", None, "the operator of this node")
 
 
 @pytest.mark.parametrize("token", [None, "wrong"])

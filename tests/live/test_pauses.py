@@ -80,11 +80,11 @@ def test_a_run_is_paused_and_resumed_by_hand_and_its_record_says_so(node: Pausin
     wait_for(node, lambda: node.limit_w == PRIOR_W)
     assert ended(controller, signal.SIGTERM) == 0
     log = node.log()
-    assert "alice/resnet50/r1: the service's own token asks for a pause of 60 s: tea time" in log
-    assert "alice/resnet50/r1: the pause ends: the service's own token ends it: it is cold" in log
+    assert "alice/resnet50/r1: the operator of this node asks for a pause of 60 s: tea time" in log
+    assert "alice/resnet50/r1: the pause ends: the operator of this node ends it: it is cold" in log
     told = node.log("training.log")
     assert "tea time (controller of n1)" in told
-    assert "gridchase: the training goes on after a pause: the service's own token ends it: it is cold" in told
+    assert "gridchase: the training goes on after a pause: the operator of this node ends it: it is cold" in told
 
 
 def test_a_paused_run_goes_on_when_its_controller_stops(node: PausingNode) -> None:

@@ -113,13 +113,14 @@ class WriteAccess:
     Args:
         own: the file of the service's own token, which is made where it is missing.
         configured: the operator's file of tokens, or None.
+        owner: who has the service's own token, for the log.
     """
 
-    def __init__(self, own: Path, configured: Path | None) -> None:
+    def __init__(self, own: Path, configured: Path | None, *, owner: str = OWN) -> None:
         fault = _fault_of(own)
         if fault:
             _LOGGER.error("no token for writes over HTTP: %s", fault)
-        self._files = [] if fault else [WriteTokens(own, operator=OWN)]
+        self._files = [] if fault else [WriteTokens(own, operator=owner)]
         self._places = fault or f"{own} holds one, which {readers_of(own)} may read"
         if configured is not None:
             self._files.append(WriteTokens(configured))

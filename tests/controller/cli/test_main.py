@@ -30,7 +30,7 @@ from policies.service.errors import RequestError, StoreVersionError
 from publishers.mqtt.embedded_broker import BrokerError
 from tests.fakes import FakeBackend, FakeGpu
 
-VERBS = ("demo", "up", "controller", "policy", "broker", "check", "restore")
+VERBS = ("demo", "up", "controller", "policy", "broker", "check", "restore", "pause", "resume")
 GPU_ERRORS = (GpuPermissionError, GpuNotSupportedError, GpuLimitError, GpuLostError, GpuSuspectError)
 CODES = [
     (ConfigError(["plan.eta = 7: must be a number at most 1", "plan.eat: there is no such key"]), 2),
