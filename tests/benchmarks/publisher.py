@@ -27,7 +27,7 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-from publishers import Publisher
+from gridchase import Publisher
 from publishers.training.iterations import optimizer_hook
 from publishers.training.iterations.published_loader import PublishedSized
 from tests.benchmarks import publisher_training

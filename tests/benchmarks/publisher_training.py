@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from publishers import Publisher
+from gridchase import Publisher
 from publishers.training.iterations import optimizer_hook
 
 CPU_BOUND_S = 20.0

@@ -28,7 +28,7 @@ INVENTED = 4_194_000
 """Near the highest process id that a kernel gives: nobody has it."""
 PLAIN = """
 import threading
-from publishers import publish_iterations
+from gridchase import publish_iterations
 pause = threading.Event()
 for _ in publish_iterations(range(10**6), job="resnet50", run="r1", flush_s=0.05, heartbeat_s=1.0, batch_size=256):
     pause.wait(0.01)

@@ -11,7 +11,7 @@ import time
 import aiomqtt
 import pytest
 
-from publishers import Publisher
+from gridchase import Publisher
 from publishers.messages.codec import Outgoing, decode
 from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import RankStatus

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from publishers import Publisher
+from gridchase import Publisher
 from publishers.messages.codec import decode
 from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import Iterations, Metric
@@ -24,7 +24,7 @@ from tests.live.subscriber import listening
 pytestmark = pytest.mark.live
 ENDLESS = """
 import sys, time
-from publishers import publish_iterations
+from gridchase import publish_iterations
 def batches():
     while True:
         time.sleep(0.001)
@@ -34,14 +34,14 @@ for _ in publish_iterations(batches(), job="toy", run="r1", broker=sys.argv[1], 
 """
 SHORT = """
 import sys
-from publishers import publish_iterations
+from gridchase import publish_iterations
 for epoch in range(3):
     for _ in publish_iterations(range(1000), job="toy", run="r1", broker=sys.argv[1]):
         pass
 """
 IN_A_FUNCTION = """
 import sys
-from publishers import Publisher
+from gridchase import Publisher
 def main():
     publisher = Publisher(job="toy", run="r1", broker=sys.argv[1], flush_s=5.0)
     for epoch in publisher.epochs(3):

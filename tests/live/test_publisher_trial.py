@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from publishers import Publisher
+from gridchase import Publisher
 from publishers.messages.codec import MAX_MESSAGE_BYTES, Outgoing, decode, encode
 from publishers.messages.topics import RunKey, Topics
 from publishers.messages.training import TrialFailure, TrialRequest
@@ -32,7 +32,7 @@ asyncio.run(main())
 """
 OUT_OF_MEMORY = """
 import sys
-from publishers import Publisher
+from gridchase import Publisher
 class OutOfMemoryError(RuntimeError):
     pass
 publisher = Publisher(job="toy", run="r1", broker=sys.argv[1])

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.live
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from publishers import publish_iterations
+from gridchase import publish_iterations
 from tests.live.nvml_stub.machine import StubMachine
 gpu = StubMachine.from_environment().gpu()
 gpu.busy = True
@@ -100,7 +100,7 @@ def test_a_controller_that_only_observes_is_why_nothing_was_saved(node: LiveNode
 
 def test_without_a_controller_the_end_says_so(broker: Mosquitto) -> None:
     script = (
-        "import time\nfrom publishers import Publisher\n"
+        "import time\nfrom gridchase import Publisher\n"
         f"publisher = Publisher(job='toy', run='r1', broker={broker.url!r}, flush_s=0.01)\n"
         "for _ in range(100): publisher.iteration(); time.sleep(0.005)\n"
     )

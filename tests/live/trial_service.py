@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
-from publishers import Publisher
+from gridchase import Publisher
 from publishers.messages.codec import decode, encode
 from publishers.messages.reports import Command
 from publishers.messages.topics import RunKey, Topics

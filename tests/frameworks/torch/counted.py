@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from publishers import Publisher
+from gridchase import Publisher
 from publishers.messages.training import Iterations
 from tests.publishers.training.fake_connection import FakeConnection, epochs, publisher_on
 

@@ -20,7 +20,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from publishers import Publisher
+from gridchase import Publisher
 from publishers.training.publish_iterations import publisher_of
 from tests.frameworks.torch.counted import N_SAMPLES, SAMPLES, loader, loss, net, published, step
 from tests.publishers.training.fake_connection import FakeConnection, publisher_on

@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="`make test-frameworks` sets up an environme
 
 import torch
 
-from publishers import Publisher
+from gridchase import Publisher
 from tests.frameworks.torch.counted import loader, loss, net, published, step
 
 

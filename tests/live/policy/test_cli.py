@@ -19,10 +19,10 @@ from urllib.request import Request, urlopen
 import pytest
 
 from controller.cli.main import main
+from gridchase import Publisher
 from policies.service.config import LearningConfig
 from policies.service.records import Result
 from policies.service.store.store import open_store
-from publishers import Publisher
 from publishers.messages.topics import RunKey
 from tests.fakes import USER
 from tests.live.conftest import free_port, wait_until

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gridchase import Publisher
 from policies.service.app import store_url
 from policies.service.records import Posterior, Trial
 from policies.service.store.store import open_store
-from publishers import Publisher
 from tests.live.conftest import Mosquitto, eventually
 from tests.live.policy.runs import BATCH_SIZES
 from tests.live.policy.test_bus import JOB, config_of, runs_on, service, until_ended

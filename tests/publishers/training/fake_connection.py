@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from publishers import Publisher
+from gridchase import Publisher
 from publishers.messages.codec import Outgoing, decode, encode
 from publishers.messages.reports import Command, Notice, RunEnergy
 from publishers.messages.training import (

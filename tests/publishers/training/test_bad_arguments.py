@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from publishers import Publisher, publish_iterations
+from gridchase import Publisher, publish_iterations
 from publishers.messages.codec import Message, Outgoing, encode
 from publishers.messages.training import Metric
 from publishers.mqtt.broker_address import BrokerAddress

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from publishers import Publisher
+from gridchase import Publisher
 from publishers.messages.reports import Command
 from publishers.training.iterations.published_loader import PublishedSized
 from publishers.training.publish_iterations import publisher_of
@@ -283,7 +283,7 @@ def test_a_copy_in_another_process_asks_nothing() -> None:
 def test_a_forked_child_does_not_wait_for_an_answer() -> None:
     script = f"""
 import os, sys, time
-from publishers import Publisher
+from gridchase import Publisher
 publisher = Publisher(job="toy", rank=0, world_size=1, broker={unused_broker()!r})
 child = os.fork()
 if child == 0:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from publishers import Publisher
+from gridchase import Publisher
 from publishers.messages.codec import decode
 from publishers.messages.training import Iterations, RankStatus
 from publishers.training.iterations.published_loader import PublishedSized

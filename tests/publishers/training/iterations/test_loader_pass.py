@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publishers import Publisher
+from gridchase import Publisher
 from publishers.training.iterations.loader_pass import LOOK, MAX_UNSTEPPED, TAKEOVER
 from tests.publishers.training.fake_connection import FakeConnection, epochs, publisher_on
 

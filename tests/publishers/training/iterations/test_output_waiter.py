@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from publishers import Publisher
+from gridchase import Publisher
 from publishers.training.iterations.output_waiter import MAX_WAITING
 from tests.publishers.training.fake_connection import FakeConnection, epochs, publisher_on, wait_until
 

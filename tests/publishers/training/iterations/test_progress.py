@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publishers import Publisher, publish_iterations
+from gridchase import Publisher, publish_iterations
 from publishers.training.iterations.data_loader import length_of
 from publishers.training.iterations.progress import RunProgress
 from publishers.training.iterations.published_loader import PublishedSized

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from publishers import Publisher, publish_iterations
+from gridchase import Publisher, publish_iterations
 from publishers.training.iterations.data_loader import batch_size_of
 from publishers.training.iterations.published_loader import PublishedIterable, PublishedSized
 from publishers.training.publish_iterations import publisher_of

@@ -15,7 +15,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 import pytest
 
-from publishers import Publisher
+from gridchase import Publisher
 from publishers.training.publish_iterations import publish_iterations, publisher_of
 from tests.publishers.training.fake_connection import FakeConnection, publisher_on, unused_broker
 
@@ -285,7 +285,7 @@ def test_a_pickled_loader_is_read_where_nothing_of_ours_is(tmp_path: Path) -> No
     (tmp_path / "theirs.py").write_text("class Loader:\n    def __iter__(self):\n        return iter(range(5))\n")
     write = (
         "import pickle, sys; sys.path.insert(0, sys.argv[1]); from theirs import Loader; "
-        "from publishers import publish_iterations as publish; "
+        "from gridchase import publish_iterations as publish; "
         "pickle.dump(publish(Loader(), job='toy'), open(sys.argv[1] + '/loader', 'wb'))"
     )
     read = (

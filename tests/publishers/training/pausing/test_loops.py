@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from publishers import Publisher
+from gridchase import Publisher
 from publishers.messages.reports import Command
 from publishers.shared.boot_id import read_boot_id
 from tests.publishers.training.fake_connection import FakeConnection, ticking, wait_until

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from publishers import Publisher
+from gridchase import Publisher
 from publishers.messages.reports import Command
 from publishers.training.publish_iterations import publisher_of
 from publishers.training.run.run_end import _end_all_runs, _error_at_exit

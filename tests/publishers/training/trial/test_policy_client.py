@@ -10,7 +10,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from publishers import Publisher
+from gridchase import Publisher
 from publishers.messages.codec import encode
 from publishers.messages.training import MAX_CANDIDATES, TrialRequest
 from publishers.training.trial.policy_client import BatchSizeQuery, BatchSizeTrial, read_options
