@@ -36,6 +36,12 @@ def is_switched_on(variable: str, environ: Mapping[str, str] = os.environ) -> bo
     return environ.get(variable, "").strip().lower() not in {"", "0", "false", "no", "off"}
 
 
+def is_allowed(argument: object, variable: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether an argument or, where there is none, a variable of the environment allows something."""
+    given = to_bool(argument)
+    return is_switched_on(variable, environ) if given is None else given
+
+
 def to_bool(value: object) -> bool | None:
     """Return the truth of a value, such as an array of one element; None if it is None or ambiguous."""
     if value is None:

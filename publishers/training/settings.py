@@ -39,7 +39,7 @@ from publishers.mqtt.broker_address import (
 )
 from publishers.shared.boot_id import read_boot_id
 from publishers.shared.process_identity import read_login_name, read_pid_namespace
-from publishers.training.coerce import DISABLED, is_switched_on, to_bool, to_int, to_text, warn_once
+from publishers.training.coerce import DISABLED, is_allowed, is_switched_on, to_int, to_text, warn_once
 from publishers.training.run.launchers import launchers_of, time_limit_s
 from publishers.training.run.process_group import ProcessGroup, default_process_group
 
@@ -179,6 +179,7 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
     rank, world_size = reader.rank_of(options.get("rank"), options.get("world_size"), group)
     run = reader.run(options.get("run"))
     gpus, batch_size = options.get("gpus"), options.get("batch_size")
+    pausable, early_stop = may_hold(options, environ)
     broker = reader.broker(options)
     settings = Settings(
         user=broker.username or read_login_name(),
@@ -201,9 +202,9 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
             world_size=None if options.get("world_size") is None else world_size,
             gpus=None if gpus is None else _plain_gpus(gpus),
         ),
-        pausable=reader.switch(options.get("pausable"), PAUSABLE),
+        pausable=pausable,
         max_pause_s=reader.period_s(options.get("max_pause_s", DEFAULT_MAX_PAUSE_S), "max_pause_s"),
-        early_stop=reader.switch(options.get("early_stop"), EARLY_STOP),
+        early_stop=early_stop,
         time_limit_s=time_limit_s(environ, now_s=time.time()),
         emissions_path=reader.emissions_path(options.get("emissions_file")),
     )
@@ -211,6 +212,12 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
     if reader.faults:
         raise SettingsError(reader.faults)
     return settings
+
+
+def may_hold(options: PublisherOptions, environ: Mapping[str, str] = os.environ) -> tuple[bool, bool]:
+    """Return whether the training may be paused, and whether its loop may be ended early."""
+    pausable, early_stop = options.get("pausable"), options.get("early_stop")
+    return is_allowed(pausable, PAUSABLE, environ), is_allowed(early_stop, EARLY_STOP, environ)
 
 
 def resolve_or_warn(options: PublisherOptions, *, caller: str) -> Settings | None:
@@ -295,11 +302,6 @@ class SettingsReader:
     def batch_size(self, value: object) -> int:
         """Return the samples of an iteration."""
         return self.integer(value, "batch_size", (), default=1, least=1, most=MAX_BATCH_SIZE)
-
-    def switch(self, value: object, variable: str) -> bool:
-        """Return whether the argument asks for something, or the variable where there is no argument."""
-        given = to_bool(value)
-        return is_switched_on(variable, self._environ) if given is None else given
 
     def period_s(self, value: object, argument: str) -> float:
         """Return a period [s] as a plain number."""
