@@ -1,12 +1,9 @@
 """Real trainings pause after one step, all ranks after the same one, and go on with the next as if nothing had been."""
 
-import json
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,46 +11,12 @@ import pytest
 
 from tests.frameworks.bus import Bus
 from tests.frameworks.pausing.commander import Commander
-from tests.frameworks.process import Launcher, command, environment
-from tests.frameworks.trainings.truth import VARIABLE
+from tests.frameworks.pausing.started import started
 from tests.live.conftest import Mosquitto, wait_until
 
 SCRIPT = Path(__file__).parent / "training.py"
 STOOD_S = 1.0
-
-
-class Training:
-    """A training in processes of its own."""
-
-    def __init__(self, folder: Path, broker: Mosquitto, *arguments: str, ranks: int = 1) -> None:
-        self.folder = folder
-        self.ranks = ranks
-        launcher: Launcher = "torchrun" if ranks > 1 else "python"
-        ours = {"GRIDCHASE_JOB": "toy", "GRIDCHASE_BROKER": broker.url, "GRIDCHASE_QUIET": "1"}
-        self.process = subprocess.Popen(
-            command(SCRIPT, list(arguments), launcher, ranks),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(**{VARIABLE: str(folder), **ours}),
-        )
-
-    def end(self) -> tuple[list[dict[str, Any]], str]:
-        """Wait for its end; return the account of each rank, and its stderr."""
-        _, stderr = self.process.communicate(timeout=120)
-        assert self.process.returncode == 0, stderr
-        accounts = [json.loads((self.folder / f"{rank}.json").read_text()) for rank in range(self.ranks)]
-        return accounts, stderr
-
-
-@contextmanager
-def training(folder: Path, broker: Mosquitto, *arguments: str, ranks: int = 1) -> Iterator[Training]:
-    started = Training(folder, broker, *arguments, ranks=ranks)
-    try:
-        yield started
-    finally:
-        started.process.kill()
-        started.process.communicate()
+training = partial(started, SCRIPT)
 
 
 def stood(accounts: list[dict[str, Any]]) -> list[list[int]]:
@@ -68,12 +31,12 @@ def test_all_ranks_stand_after_the_same_step(
 ) -> None:
     arguments = ["--pausable", f"--counted-by={counted_by}", f"--accumulation={accumulation}"]
     commander = Commander(bus, ranks)
-    with training(tmp_path, broker, *arguments, f"--step-s={0.01 / accumulation}", ranks=ranks) as started:
+    with training(tmp_path, broker, *arguments, f"--step-s={0.01 / accumulation}", ranks=ranks) as run:
         commander.wait_pausable()
         commander.pause()
         time.sleep(STOOD_S)
         commander.resume()
-        accounts, stderr = started.end()
+        accounts, stderr = run.end()
     n_steps = 2 * 4_800 // 8 // ranks // accumulation
     assert [account["steps"] for account in accounts] == [n_steps] * ranks
     (steps,) = {tuple(each) for each in stood(accounts)}
@@ -92,14 +55,14 @@ def test_a_second_pause_and_workers_that_load_with_a_timeout(
 ) -> None:
     """Each pause is longer than a worker's own timeout is, less what is loaded ahead."""
     commander = Commander(bus, ranks)
-    with training(tmp_path, broker, "--pausable", "--workers", "--alone", ranks=ranks) as started:
+    with training(tmp_path, broker, "--pausable", "--workers", "--alone", ranks=ranks) as run:
         for pause_id, stood_s in (("p1", STOOD_S), ("p2", 7.0)):
             commander.pause_id = pause_id
             commander.wait_pausable()
             commander.pause()
             time.sleep(stood_s)
             commander.resume()
-        accounts, _ = started.end()
+        accounts, _ = run.end()
     assert {len(each) for each in stood(accounts)} == {2}
     assert len({tuple(each) for each in stood(accounts)}) == 1
 
@@ -111,12 +74,12 @@ def test_no_pause_is_longer_than_the_training_and_its_process_group_allow(
     """Nobody says resume; a group of several ranks whose collectives fail after 6 s allows 3 s."""
     most = ["--max-pause-s=3"] if ranks == 1 else ["--timeout-s=6"]
     commander = Commander(bus, ranks)
-    with training(tmp_path, broker, "--pausable", *most, ranks=ranks) as started:
+    with training(tmp_path, broker, "--pausable", *most, ranks=ranks) as run:
         commander.wait_pausable()
         assert commander.statuses()[0].max_pause_s == 3.0
         commander.pause()
         wait_until(lambda: not commander.paused(), 20.0)
-        accounts, stderr = started.end()
+        accounts, stderr = run.end()
     assert len({tuple(each) for each in stood(accounts)}) == 1
     for account in accounts:
         assert max(still_s for _, still_s in account["still"]) == pytest.approx(3.0, abs=1.0)
@@ -126,10 +89,10 @@ def test_no_pause_is_longer_than_the_training_and_its_process_group_allow(
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_all_ranks_end_their_loops_after_the_same_step(ranks: int, broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
     commander = Commander(bus, ranks)
-    with training(tmp_path, broker, "--pausable", "--early-stop", "--epochs=50", ranks=ranks) as started:
+    with training(tmp_path, broker, "--pausable", "--early-stop", "--epochs=50", ranks=ranks) as run:
         commander.wait_pausable()
         commander.say("stop")
-        accounts, _ = started.end()
+        accounts, _ = run.end()
     (n_steps,) = {account["steps"] for account in accounts}
     assert n_steps < 50 * 600 // ranks
     assert {record.n_iterations for record in bus.records(ranks)} == {n_steps}
@@ -137,12 +100,12 @@ def test_all_ranks_end_their_loops_after_the_same_step(ranks: int, broker: Mosqu
 
 def test_ctrl_c_ends_a_pause_at_once_in_the_trainings_own_code(broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
     commander = Commander(bus)
-    with training(tmp_path, broker, "--pausable", "--epochs=50") as started:
+    with training(tmp_path, broker, "--pausable", "--epochs=50") as run:
         commander.wait_pausable()
         commander.pause()
-        started.process.send_signal(signal.SIGINT)
+        run.process.send_signal(signal.SIGINT)
         began_s = time.monotonic()
-        (account,), _ = started.end()
+        (account,), _ = run.end()
     assert account["caught"] == "KeyboardInterrupt"
     assert time.monotonic() - began_s < 30.0
     assert account["steps"] < 50 * 600
@@ -153,19 +116,19 @@ def test_a_rank_that_is_killed_while_all_wait_leaves_nobody_waiting(
 ) -> None:
     """The other's next collective fails, or its store does: in any case the launcher ends it, as without us."""
     commander = Commander(bus, 2)
-    with training(tmp_path, broker, "--pausable", "--epochs=50", ranks=2) as started:
+    with training(tmp_path, broker, "--pausable", "--epochs=50", ranks=2) as run:
         commander.wait_pausable()
         commander.pause()
         os.kill(commander.statuses()[1].pid, signal.SIGKILL)
-        _, stderr = started.process.communicate(timeout=60)
-    assert started.process.returncode == 1
+        _, stderr = run.process.communicate(timeout=60)
+    assert run.process.returncode == 1
     assert "Signal 9" in stderr
 
 
 def test_ranks_of_which_one_alone_is_published_are_not_pausable(broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
     commander = Commander(bus)
-    with training(tmp_path, broker, "--pausable", "--only-rank-0", "--samples=1600", ranks=2) as started:
-        accounts, _ = started.end()
+    with training(tmp_path, broker, "--pausable", "--only-rank-0", "--samples=1600", ranks=2) as run:
+        accounts, _ = run.end()
     assert [account["steps"] for account in accounts] == [200, 200]
     assert not any(status.pausable for record in bus.records(1) for status in record.statuses)
     assert commander.paused() == []

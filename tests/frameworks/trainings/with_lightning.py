@@ -71,10 +71,6 @@ def main() -> None:
             from gridchase import publish_iterations  # noqa: PLC0415 — a bare training does not have it
 
             loader = publish_iterations(loader)
-        if OPTIONS.wrap:
-            from gridchase import publish_iterations  # noqa: PLC0415 — a bare training does not have it
-
-            loader = publish_iterations(loader)
         trainer.fit(
             Module(truth),
             loader,
