@@ -8,6 +8,7 @@ for a batch size, the answer, the metric, the energy, the order to stop, the pos
 """
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -43,6 +44,7 @@ from publishers.mqtt.bus_config import BusConfig
 from publishers.mqtt.client import MqttClient
 from publishers.mqtt.embedded_broker import EmbeddedBroker
 from publishers.shared.process_identity import read_login_name
+from publishers.training.reporting.run_report import QUIET
 
 MAX_RECURRENCES: Final = 1_000
 START_TIMEOUT_S: Final = 20.0
@@ -92,6 +94,7 @@ def main_recurrences(options: RecurrenceOptions, *, show_learned: ShowLearned) -
     Raises:
         ConfigError: the options are wrong.
     """
+    os.environ[QUIET] = "1"  # the table shows what each run has used
     return run_to_exit_code(
         lambda console: run_recurrences(options, console=console, show_learned=show_learned),
         faults=check_recurrences(options),

@@ -15,7 +15,7 @@ What rank 0 says stands under one key, and each rank reads it at its own pace.
 """
 
 import math
-import secrets
+import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ MAX_LATE: Final = 8
 """So often in a row a step is proposed too late for some rank, each time twice as far ahead, before it is given up."""
 MAX_ABSENT: Final = 3
 """So often ranks do not arrive at the step before it is given up: each time those that wait lose `patience_s`."""
-_NUMBER_BITS: Final = 40
+_NUMBER_BYTES: Final = 5
 """The first number is random: counters of an earlier process group in the same store must not be taken for ours."""
 _MAX_SEEN: Final = 10
 """So many looks at the training's progress, 5 s of them, give its rate."""
@@ -174,7 +174,7 @@ class RankAgreement:
     def _join(self, store: Store) -> None:
         """Take part; what an earlier process group has left in the store is over."""
         if self._rank == 0:
-            self._proposal = Proposal(secrets.randbits(_NUMBER_BITS), "pause", 0, "over")
+            self._proposal = Proposal(int.from_bytes(os.urandom(_NUMBER_BYTES)), "pause", 0, "over")
             store.set(self._keys.proposal, self._proposal.encode())
         elif store.check([self._keys.proposal]):  # rank 0 proposes nothing before this rank has joined
             self._proposal = Proposal.decode(store.get(self._keys.proposal))

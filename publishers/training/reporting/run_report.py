@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from publishers.mqtt.connection import Connection
 from publishers.training.coerce import is_switched_on
@@ -21,6 +21,8 @@ from publishers.training.settings import Settings
 
 if TYPE_CHECKING:
     from publishers.training.reporting.emissions_file import EmissionsFile
+
+QUIET: Final = "GRIDCHASE_QUIET"
 
 
 class RunReport:
@@ -97,7 +99,7 @@ class RunReport:
         if summary.energy_j is None and (is_broken_off or not self.was_connected or not is_used):
             return
         stream = sys.stderr  # None without a console
-        if stream is not None and not is_switched_on("GRIDCHASE_QUIET"):
+        if stream is not None and not is_switched_on(QUIET):
             with suppress(Exception):  # a notebook's or an application's own stream may raise anything
                 stream.write(f"{_line_break()}gridchase: {summary}\n")
                 stream.flush()
