@@ -438,6 +438,7 @@ class Publisher:
         if settings is None:
             return
         try:
+            clock_ns()  # one that fails does so here, and not in the loop
             worker = PublisherWorker(settings, recorder, self.progress, connect=connect, started_at_s=float(clock_s()))
             worker.start()
         except Exception as error:  # noqa: BLE001 — a clock that fails, no thread left: training goes on whatever it is

@@ -159,9 +159,9 @@ class FakeConnection:
         return sum(len(message.ends_ns()) for message in self.messages())
 
 
-def ticking() -> Callable[[], int]:
+def ticking(first_ns: int = 0) -> Callable[[], int]:
     """Return a clock that ticks once a reading."""
-    return itertools.count(0, TICK_NS).__next__
+    return itertools.count(first_ns, TICK_NS).__next__
 
 
 def publisher_on(connection: FakeConnection, **changes: object) -> Publisher:
@@ -171,7 +171,7 @@ def publisher_on(connection: FakeConnection, **changes: object) -> Publisher:
         "run": "r1",
         "rank": 0,
         "world_size": 1,
-        "clock_ns": ticking(),
+        "clock_ns": ticking(-TICK_NS),  # it is tried once before the training reads it
         "flush_s": 0.001,
     }
     return Publisher(**{**arguments, **changes}, connect=connection.connect)  # type: ignore[arg-type]  # by name
