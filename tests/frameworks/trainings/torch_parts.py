@@ -1,5 +1,6 @@
 """What the PyTorch trainings have in common: samples that know their numbers, a small net, an optimizer that counts."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,6 +43,8 @@ class Net(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the loss and the prediction."""
+        if self._truth.batch_s:
+            time.sleep(self._truth.batch_s)
         if self.training:
             self._truth.batch(labels.tolist())
         prediction = self.layer(x).squeeze(-1)

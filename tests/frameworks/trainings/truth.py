@@ -8,25 +8,35 @@ import argparse
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any, Final
 
 VARIABLE: Final = "TRUTH_FOLDER"
 N_SAMPLES: Final = 320
 N_VALIDATION: Final = 64
 BATCH_SIZE: Final = 8
+PAUSE_RATIO: Final = 1.5
+"""Between two steps more than this many times the median time: there was something else."""
 
 
 class Truth:
     """The account of one process.
 
+    Args:
+        batch_s: how long each batch is worked on, at least [s].
+
     Attributes:
         n_steps: how many steps the optimizer has made.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, batch_s: float = 0.0) -> None:
         self.n_steps = 0
+        self.batch_s = batch_s
+        self._steps_s: list[float] = []
         self._n_batches = 0
         self._digest = hashlib.sha256()
 
@@ -38,12 +48,20 @@ class Truth:
     def step(self) -> None:
         """Note a step."""
         self.n_steps += 1
+        self._steps_s.append(time.monotonic())
+
+    @property
+    def iteration_time_s(self) -> float | None:
+        """Return the mean time from step to step, where nothing was between; None for fewer than three [s]."""
+        times_s = [after - before for before, after in pairwise(self._steps_s)]
+        return fmean(one for one in times_s if one <= PAUSE_RATIO * median(times_s)) if len(times_s) > 1 else None
 
     def write(self, rank: int = 0, **more: Any) -> None:  # noqa: ANN401 — whatever JSON has
         """Write the account for the test that has started this training."""
         folder = os.environ.get(VARIABLE)
         if folder:
             account = {"rank": rank, "steps": self.n_steps, "batches": self._n_batches, **more}
+            account["iteration_time_s"] = self.iteration_time_s
             account["digest"] = self._digest.hexdigest()
             Path(folder, f"{rank}-{os.getpid()}.json").write_text(json.dumps(account), encoding="utf-8")
 
@@ -52,6 +70,7 @@ def arguments() -> argparse.Namespace:
     """Return what each training can be asked."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch-s", type=float, default=0.0, help="how long each batch takes at least")
     parser.add_argument("--accumulation", type=int, default=1)
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--validation", action="store_true")

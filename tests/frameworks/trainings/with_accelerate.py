@@ -9,7 +9,8 @@ from tests.frameworks.trainings.truth import BATCH_SIZE, N_SAMPLES, N_VALIDATION
 
 
 def main() -> None:
-    options, truth = arguments(), Truth()
+    options = arguments()
+    truth = Truth(options.batch_s)
     tracker = None
     if options.callback:
         from gridchase import AccelerateTracker  # noqa: PLC0415 — a bare training does not have it

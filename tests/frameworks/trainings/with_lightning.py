@@ -44,7 +44,7 @@ class Interruption(pl.Callback):  # type: ignore[misc]  # of either package
 
 
 def main() -> None:
-    truth, callbacks = Truth(), [Interruption()]
+    truth, callbacks = Truth(OPTIONS.batch_s), [Interruption()]
     if OPTIONS.callback:
         from gridchase import LightningCallback  # noqa: PLC0415 — a bare training does not have it
 

@@ -13,7 +13,8 @@ from tests.frameworks.trainings.truth import BATCH_SIZE, N_SAMPLES, N_VALIDATION
 
 
 def main() -> None:
-    options, truth = arguments(), Truth()
+    options = arguments()
+    truth = Truth(options.batch_s)
     torch.manual_seed(0)
     is_distributed = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if is_distributed:

@@ -26,7 +26,8 @@ class Interruptions(TrainerCallback):  # type: ignore[misc]  # it is not install
 
 
 def main() -> None:
-    options, truth = arguments(), Truth()
+    options = arguments()
+    truth = Truth(options.batch_s)
     if options.callback:
         from gridchase import TransformersCallback  # noqa: F401, PLC0415 — a bare training does not have it
     rank = 0
