@@ -21,7 +21,7 @@ def test_the_steps_of_an_optimizer_are_iterations(bus: Bus) -> None:
             optimizer.zero_grad()
             weight.square().sum().backward()
             optimizer.step()
-        wait_until(lambda: bus.connections and bus.connections[0].n_iterations() == N_STEPS - 1)
+        wait_until(lambda: bus.connections and bus.connections[0].n_iterations() == N_STEPS)
 
     train()
     (connection,) = bus.connections

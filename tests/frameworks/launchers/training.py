@@ -77,8 +77,12 @@ def train_twice_by_environment() -> None:
 
 def fail_once() -> None:
     """Train, and let one rank fail in the first attempt; the launcher starts all of them again."""
-    distributed.init_process_group("gloo")
-    is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    is_first, rank, world_size = attempt == "0", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    # By itself torch 2.15 may read the addresses of the attempt before, whose ranks are dead, from the agent's store.
+    agents = distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    store = distributed.PrefixStore(f"attempt_{attempt}", agents)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for k, (inputs, targets) in enumerate(loader()):
@@ -96,16 +100,7 @@ def train_by_lightning(strategy: str) -> None:
     """Fit with Lightning, which starts the other ranks by itself."""
     import lightning  # noqa: PLC0415 — the other ways do without
 
-    class Module(lightning.LightningModule):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(4, 1)
-
-        def training_step(self, batch: Any, _: int) -> Any:  # noqa: ANN401 — as above
-            return torch.nn.functional.mse_loss(self.layer(batch[0]), batch[1])
-
-        def configure_optimizers(self) -> Any:  # noqa: ANN401 — as above
-            return torch.optim.SGD(self.parameters(), lr=0.1)
+    from tests.frameworks.launchers.lightning_module import Module  # noqa: PLC0415 — the same
 
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     trainer = lightning.Trainer(
