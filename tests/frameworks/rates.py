@@ -81,7 +81,7 @@ class Measured:
 _TORCH: Final = Pace(framework="PyTorch", script="with_torch", arguments=("--wrap",))
 _HF: Final = Pace(framework="Transformers", script="with_transformers", arguments=("--callback",))
 _LIGHTNING: Final = Pace(framework="Lightning", script="with_lightning")
-_ACCELERATE: Final = Pace(framework="Accelerate", script="with_accelerate", arguments=("--wrap",))
+_ACCELERATE: Final = Pace(framework="Accelerate", script="with_accelerate", arguments=("--wrap-after",))
 PACES: Final = tuple(
     replace(pace, accumulation=accumulation, has_validation=has_validation)
     for pace in (_HF, _LIGHTNING, _TORCH, _ACCELERATE)

@@ -11,17 +11,15 @@ import os
 import runpy
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from controller.clock import NS_PER_S
 from controller.gpu.simulation.event_log import LoadChanged, ProcessAttached
 from controller.gpu.simulation.measured_curve import load_curve
 from controller.gpu.simulation.noise import Noise
 from controller.gpu.simulation.timeline import GpuTimeline
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SEED: Final = 1
 STEP_S: Final = 0.1
@@ -121,12 +119,38 @@ def hook_keras(steps: SimulatedSteps) -> None:
     keras.Model.make_train_function = make_slower
 
 
+def hook_flax(steps: SimulatedSteps) -> None:
+    """Let each call of a function that flax compiles take as long as on the GPU."""
+    import jax  # noqa: PLC0415 — only one of them is imported
+    from flax import nnx  # noqa: PLC0415 — the same
+
+    compiled: Callable[..., Callable[..., Any]] = nnx.jit
+
+    def slower(function: Callable[..., Any]) -> Callable[..., Any]:
+        train = compiled(function)
+
+        def step(*values: Any) -> Any:  # noqa: ANN401
+            steps.begin()
+            result = jax.block_until_ready(train(*values))
+            steps.end()
+            return result
+
+        return step
+
+    nnx.jit = slower
+
+
+HOOKS: Final = {"import keras": hook_keras, "from flax": hook_flax, "import torch": hook_torch}
+"""How the steps of a training are hooked, by what its script imports."""
+
+
 def main() -> None:
     """Run the script."""
     events, books, script = map(Path, sys.argv[1:])
     steps = SimulatedSteps(events, books)
     atexit.register(steps.write_books)
-    (hook_keras if "import keras" in script.read_text(encoding="utf-8") else hook_torch)(steps)
+    text = script.read_text(encoding="utf-8")
+    next(hook for line, hook in HOOKS.items() if line in text)(steps)
     sys.argv = [str(script)]
     runpy.run_path(str(script), run_name="__main__")
 
