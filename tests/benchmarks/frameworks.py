@@ -19,6 +19,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TextIO
 
+os.environ.setdefault("KERAS_BACKEND", "jax")  # before Keras is imported: its own default is TensorFlow
+
 import keras
 import lightning.pytorch
 import transformers
