@@ -77,6 +77,8 @@ class Progress:
         started_at_s: when the run started [Unix s].
         total_iterations: how many it will have in all, if the run has announced it.
         spent: the cost of its energy so far, in grams or money, or in kWh without a signal; None if unknown.
+        base_s: how long its work so far would have taken at the highest limit [s]; None: as the profile's rate says.
+        base_error_ratio: the standard deviation of `base_s`, as a share of it.
     """
 
     n_iterations: float
@@ -84,6 +86,8 @@ class Progress:
     started_at_s: float
     total_iterations: float | None = None
     spent: float | None = None
+    base_s: float | None = None
+    base_error_ratio: float = 0.0
 
     @property
     def left_iterations(self) -> float | None:

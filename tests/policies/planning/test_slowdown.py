@@ -141,6 +141,38 @@ def test_a_run_of_known_length_gets_its_required_rate() -> None:
     assert "100,000 iterations left in" in decision.detail
 
 
+@given(st.floats(0.5, 2.0), st.floats(1.0, 1.1), st.floats(0.0, 1.05), st.none() | st.floats(1e4, 1e6))
+def test_a_job_that_drifts_from_its_profile_has_the_same_plan(
+    factor: float, max_slowdown: float, taken_ratio: float, left: float | None
+) -> None:
+    """What counts is the time that its work would have taken at the highest limit, not how many iterations that was."""
+    base_s = 1e5 / TOP_PER_S
+    steady = Progress(n_iterations=1e5, active_s=(1 + taken_ratio * 0.05) * base_s, started_at_s=0.0)
+    drifting = replace(steady, n_iterations=1e5 * factor, base_s=base_s)
+    if left is not None:
+        steady = replace(steady, total_iterations=1e5 + left)
+        drifting = replace(drifting, total_iterations=(1e5 + left) * factor)
+    expected, found = (decided(max_slowdown, so_far=so_far) for so_far in (steady, drifting))
+    assert found.power_limit_w == expected.power_limit_w
+    assert means(found) == pytest.approx(means(expected))
+
+
+@pytest.mark.parametrize(("error_ratio", "reserve"), [(0.0, 0.0), (0.0004, 0.0), (0.002, 0.00366), (0.02, 0.03)])
+def test_a_reserve_is_kept_for_what_exceeds_the_tolerance(error_ratio: float, reserve: float) -> None:
+    """In 99 of 100 runs the error is below 2.33 standard deviations; 0.001 of it is tolerated."""
+    so_far = Progress(
+        n_iterations=1e5,
+        active_s=1e5 / TOP_PER_S,
+        started_at_s=0.0,
+        total_iterations=2e5,
+        base_s=1e5 / TOP_PER_S,
+        base_error_ratio=error_ratio,
+    )
+    decision = decided(1.03, so_far=so_far)
+    assert means(decision)[1] == pytest.approx(TOP_PER_S / (1.06 - 2 * reserve))
+    assert decision.reason == "slowdown_static"
+
+
 def test_an_infeasible_slowdown_gets_the_highest_limit() -> None:
     so_far = Progress(n_iterations=1e5, active_s=1.2 * 1e5 / TOP_PER_S, started_at_s=0.0, total_iterations=1.1e5)
     for history in (None, known_by(grid("wind"), NOW_S)):
