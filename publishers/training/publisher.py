@@ -28,7 +28,7 @@ from publishers.training.iterations.progress import (
     n_epochs_or_warn,
 )
 from publishers.training.iterations.published_loader import published
-from publishers.training.iterations.recorder import CHUNK, Recorder
+from publishers.training.iterations.recorder import Recorder
 from publishers.training.reporting.run_summary import OFF, RunSummary
 from publishers.training.run.next_run import RunSplitter, is_data_worker
 from publishers.training.run.process_publishers import OPEN, PUBLISHERS, Registry, key_of
@@ -90,11 +90,10 @@ class Publisher:
         In a hot loop bind it: `step = publisher.iteration`.
         """
         recorder = self.recorder
+        for _ in recorder.marking:  # the hot path
+            return
         if recorder.is_told:
-            marks = recorder.chunk.marks
-            marks.append(recorder.clock_ns())
-            if len(marks) > CHUNK:
-                recorder.rotate(recorder.chunk)
+            recorder.mark_told()
         elif self.opens():
             recorder = self.recorder
             recorder.tell_step("callback" if recorder.counted_by == "callback" else "caller")

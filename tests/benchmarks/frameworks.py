@@ -98,6 +98,9 @@ def lightning_steps(url: str) -> Callbacks:
 def keras_steps(url: str) -> Callbacks:
     """Return the calls of `fit`."""
     callback = KerasCallback(job="benchmark", run="keras", broker=url)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    callback.set_model(model)
     callback.set_params({"epochs": 1_000_000, "steps": None})
     callback.on_train_begin()
     callback.on_epoch_begin(0)

@@ -6,6 +6,7 @@ Nothing is raised into training: what goes wrong in a callback, as where a frame
 import functools
 import math
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -13,12 +14,14 @@ from typing import Final, ParamSpec, Self
 
 from publishers.training.coerce import warn_once
 from publishers.training.iterations.chunk import BREAK
+from publishers.training.iterations.recorder import Recorder
 from publishers.training.pausing.gate import IterationGate, is_of_training
 from publishers.training.publisher import Publisher
 from publishers.training.settings import PublisherOptions
 
 P = ParamSpec("P")
 
+_NO_RECORDER: Final = Recorder(time.monotonic_ns)
 _open_fits: "weakref.WeakKeyDictionary[threading.Thread, Fit]" = weakref.WeakKeyDictionary()
 """The fit that each thread is in."""
 
@@ -100,6 +103,11 @@ class Fit:
         if self._publisher is not None:
             self._publisher.progress.begin_epoch(n_left)
             self._publisher.progress.begin_pass(n_steps, None)
+
+    @property
+    def recorder(self) -> Recorder:
+        """Return what records the present fit; between fits, one that nobody asks."""
+        return self._publisher.recorder if self._publisher is not None else _NO_RECORDER
 
     def begin_step(self) -> None:
         """Begin an iteration, unless the end of the last one has begun it."""

@@ -40,8 +40,10 @@ class KerasCallback(Callback):  # type: ignore[misc]  # it is not installed wher
         self._lock: Final = threading.Lock()
         self._is_first_epoch = False
         self._n_steps: int | None = None
-        self._n_ended = self._n_begun_calls = self._n_ended_calls = 0
-        self._is_pause_due = False
+        self._begun = -1  # the number of the first step of the last call of the compiled function
+        self._n_ended = self._n_before = 0
+        self._is_single = self._is_quick = self._is_pause_due = False
+        self._recorder = self._fit.recorder
 
     @harmless
     def on_train_begin(self, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
@@ -57,19 +59,25 @@ class KerasCallback(Callback):  # type: ignore[misc]  # it is not installed wher
             # The parameters are made anew for each fit, and are the same for all its callbacks.
             self._fit.begin(self.params, rank=rank, world_size=world_size, first_epoch=epoch, stop=self._stop)
         n_epochs, self._n_steps = self.params.get("epochs"), self.params.get("steps")
-        self._n_ended = self._n_begun_calls = self._n_ended_calls = 0
-        self._is_pause_due = False
+        with self._lock:
+            self._is_single = self._is_quick = getattr(self.model, "steps_per_execution", None) == 1
+            self._recorder = self._fit.recorder
+            self._begun, self._n_ended, self._n_before = -1, 0, self._recorder.n_ended
+            self._is_pause_due = False
         self._fit.begin_epoch(None if n_epochs is None else n_epochs - epoch - 1, self._n_steps)
 
     def on_train_batch_begin(self, batch: int, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
         """Begin an iteration after a pause: Keras is about to fetch its batch."""
-        self._n_begun_calls += 1
+        self._begun = batch
         if not self._fit.is_in_step:
             self._begin_step()
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
         """End the iterations up to this one."""
         try:
+            if self._is_quick:
+                for _ in self._recorder.marking:  # the hot path
+                    return
             self._end_steps(batch)
         except Exception as error:  # noqa: BLE001 — training goes on whatever it is
             warn_fault("on_train_batch_end", error)
@@ -81,12 +89,20 @@ class KerasCallback(Callback):  # type: ignore[misc]  # it is not installed wher
         """End the iterations up to this one; of steps executed at once the last numbers may be of none."""
         n_ended = batch + 1 if self._n_steps is None or batch < self._n_steps else self._n_steps
         with self._lock:
-            self._n_ended_calls += 1
-            if n_ended > self._n_ended:
+            if self._is_single:  # each call is one step, in whatever order they come
+                self._fit.end_step()
+            elif n_ended > self._n_ended:
                 self._fit.end_steps(n_ended - self._n_ended)
                 self._n_ended = n_ended
-            if self._is_pause_due and self._n_ended_calls == self._n_begun_calls:
+            if self._is_pause_due and self._has_ended:
+                self._is_pause_due, self._is_quick = False, self._is_single
                 self._fit.pause()
+
+    @property
+    def _has_ended(self) -> bool:
+        """Return whether all steps that were begun in this epoch have ended."""
+        n_ended = self._recorder.n_ended - self._n_before if self._is_single else self._n_ended
+        return n_ended > self._begun
 
     @harmless
     def _begin_step(self) -> None:
@@ -95,9 +111,11 @@ class KerasCallback(Callback):  # type: ignore[misc]  # it is not installed wher
     @harmless
     def on_test_begin(self, logs: object = None) -> None:  # noqa: ARG002 — the framework's signature
         """Leave out a validation, once the steps before it have ended."""
+        self._is_quick = False  # the calls that are still to come look at what is due
         with self._lock:
-            self._is_pause_due = self._n_ended_calls != self._n_begun_calls
+            self._is_pause_due = not self._has_ended
             if not self._is_pause_due:
+                self._is_quick = self._is_single
                 self._fit.pause()
 
     @harmless

@@ -14,11 +14,10 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from itertools import repeat, starmap
 from typing import Any, Final
 
 from publishers.training.coerce import warn_once
-from publishers.training.iterations.recorder import CHUNK, Recorder, nothing
+from publishers.training.iterations.recorder import Recorder, nothing
 from publishers.training.pausing.gate import IterationGate
 
 MAX_OPTIMIZERS: Final = 4_096
@@ -193,7 +192,7 @@ def _make_hook() -> tuple[Callable[..., None], Callable[[Recorder, Callable[[], 
         """Count a step, in the thread that has made it. The first lines are the hot path."""
         try:
             if leader() is optimizer:
-                for _ in marking:  # one call less than to append the time, and to see whether there is room for it
+                for _ in marking:
                     return
             gate = _counter_here(_counters).step(optimizer) if _counters else None
         except Exception as error:  # noqa: BLE001 — it would go through the optimizer into the training
@@ -204,9 +203,7 @@ def _make_hook() -> tuple[Callable[..., None], Callable[[Recorder, Callable[[], 
 
     def arm(recorder: Recorder, reference: Callable[[], object]) -> None:
         nonlocal leader, marking
-        marks = recorder.chunk.marks
-        clock_ns = starmap(recorder.clock_ns, repeat((), max(0, CHUNK - len(marks))))
-        marking = map(marks.append, clock_ns)  # once the chunk is full, the next step begins another, and arms again
+        marking = recorder.marks_ahead()  # once the chunk is full, the next step begins another, and arms again
         recorder.disarm = disarm
         leader = reference
 

@@ -14,7 +14,8 @@ a pause, and where pauses can be. While steps may still come (`awaits_steps`) re
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import repeat, starmap
 from typing import Final
 
 from publishers.messages.training import CountedBy
@@ -47,6 +48,7 @@ class Recorder:
         self.clock_ns = clock_ns
         self.chunk = Chunk(first=0, epoch=0, marks=[], counted_by="loader")
         self.is_told = False  # the next mark of a caller or a callback ends an iteration, and so can just be appended
+        self.marking: Iterator[None] = iter(())  # appends such a mark each time that it is asked
         self.is_stepping = False  # the same of an optimizer's mark
         self.disarm: Callable[[], None] = nothing  # called before marks may no longer be appended to the present chunk
         self._is_running = False
@@ -80,6 +82,11 @@ class Recorder:
     def counts_passes(self) -> bool:
         """Return whether the passes over loaders tell the iterations."""
         return self.chunk.counted_by == "loader" and not self.awaits_steps
+
+    def set_gate(self, gate: IterationGate) -> None:
+        """Let each iteration end at a gate: no mark may just be appended any more."""
+        self.gate, self.is_told = gate, False
+        self._disarm()
 
     def await_steps(self) -> None:
         """Expect an optimizer's steps: until the first one, or until none comes, passes over loaders count nothing."""
@@ -167,6 +174,19 @@ class Recorder:
         marks.append(now_ns)
         if len(marks) > CHUNK:
             self.rotate(self.chunk)
+
+    def mark_told(self) -> None:
+        """Record a step that the training tells of, where the next ones may just be marked by `marking`, too."""
+        self.mark(self.clock_ns())
+        self.marking = self.marks_ahead()
+
+    def marks_ahead(self) -> Iterator[None]:
+        """Return what marks a step each time that it is asked, until the present chunk is full.
+
+        It is the cheapest way to append the time where there is room, and no other thread comes between the two.
+        """
+        marks = self.chunk.marks
+        return map(marks.append, starmap(self.clock_ns, repeat((), max(0, CHUNK - len(marks)))))
 
     def rotate(self, chunk: Chunk) -> Chunk:
         """Return the chunk that follows `chunk`: without a gap, unless something else was recorded meanwhile."""
@@ -296,7 +316,7 @@ class Recorder:
             self.passes.remove(closed)
 
     def _hold(self) -> None:
-        self.disarm()
+        self._disarm()
         self.is_told = self.is_stepping = self._is_running = False
 
     def _interrupt(self) -> None:
@@ -310,6 +330,13 @@ class Recorder:
         self._is_running = True
         self.is_stepping = self.counted_by == "optimizer"
         self.is_told = self.counted_by in _TOLD and self.gate is None
+        if self.is_told:
+            self.marking = self.marks_ahead()
+
+    def _disarm(self) -> None:
+        """Let nobody just append marks to the present chunk any more."""
+        self.marking = iter(())
+        self.disarm()
 
     def _open_epoch(self) -> Chunk:
         self._interrupt()
@@ -382,7 +409,7 @@ class Recorder:
         return ends_ns[0][1] if ends_ns else None
 
     def _open(self, marks: list[int], *, before_ns: int = 0) -> Chunk:
-        self.disarm()
+        self._disarm()
         old = self.chunk
         old.length = len(old.marks)
         if old.marks:

@@ -1,7 +1,6 @@
 """The commands to one run: to stop, by the policy service; to pause and to resume, by the controller of its machine."""
 
 import threading
-from collections.abc import Callable
 from typing import Protocol
 
 from publishers.messages.codec import DecodeError, decode
@@ -16,11 +15,10 @@ from publishers.training.settings import Settings
 
 
 class HeldRecorder(PausedRecorder, Protocol):
-    """What the commands need of the recorder: as long as there is a gate, no mark may just be appended."""
+    """What the commands need of the recorder."""
 
-    gate: IterationGate | None
-    is_told: bool
-    disarm: Callable[[], None]
+    def set_gate(self, gate: IterationGate) -> None:
+        """Let each iteration end at a gate: no mark may just be appended any more."""
 
 
 class RunCommands:
@@ -51,8 +49,7 @@ class RunCommands:
         """Let the training be paused, and its loop ended early, as these settings say; for the training's thread."""
         if self.pauses is None and (settings.pausable or settings.early_stop):
             pauses = RankPauses(settings, self._recorder, wake=self._wake)
-            self._recorder.gate, self._recorder.is_told = pauses.gate, False
-            self._recorder.disarm()
+            self._recorder.set_gate(pauses.gate)
             self._is_wanted, self.pauses = True, pauses
 
     def begin(self, settings: Settings) -> None:
