@@ -11,6 +11,7 @@ harmonic mean of the slopes). Five points over the useful range reproduce measur
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -59,7 +60,11 @@ def smoothed(profile: PowerProfile) -> PowerProfile:
 
 @dataclass(frozen=True, slots=True)
 class Hull:
-    """The lower convex hull of power over rate: points ascend in rate, power and marginal energy; at least one."""
+    """A lower convex hull of power over rate: points ascend in rate and marginal energy; at least one.
+
+    The first point may be a pause: no rate, the power of a run that waits, and the limit of the point after it, since
+    no limit binds a run that waits.
+    """
 
     points: tuple[ProfilePoint, ...]
 
@@ -79,9 +84,24 @@ class Hull:
         return np.array([_slope_j(lower, upper) for lower, upper in pairwise(self.points)], dtype=np.float64)
 
     @property
-    def most_efficient(self) -> ProfilePoint:
-        """Return the point with the least energy per iteration, which is the slowest."""
+    def begins_with_pause(self) -> bool:
+        """Return whether the first point is a pause."""
+        return self.points[0].iterations_per_s == 0
+
+    @property
+    def slowest(self) -> ProfilePoint:
+        """Return the first point: a pause, the slowest limit, or the most efficient one."""
         return self.points[0]
+
+    @property
+    def most_efficient(self) -> ProfilePoint:
+        """Return the point with the least energy per iteration: the first one of `lower_hull`."""
+        return min(self.points[self.begins_with_pause :], key=lambda point: point.iteration_energy_j)
+
+    @property
+    def chord(self) -> "Hull":
+        """Return the first and the last point alone: of all mixes of its points these draw the most at each rate."""
+        return Hull(self.points[:1] + self.points[1:][-1:])
 
     @property
     def fastest(self) -> ProfilePoint:
@@ -96,12 +116,30 @@ def lower_hull(profile: PowerProfile) -> Hull:
     more energy; points that draw more and are no faster lie above the hull.
     """
     least = profile.energy_minimal
+    return _hull(point for point in profile.points if point.iterations_per_s >= least.iterations_per_s)
+
+
+def whole_hull(profile: PowerProfile, *, idle_power_w: float | None = None) -> Hull:
+    """Return the lower convex hull from the slowest point or, where the run may pause, from the pause on.
+
+    Points below the energy-minimal one pay where work can be left to a cheaper hour. The first edge from the pause is
+    the tangent, at r* = argmin (P - P_idle)/r: limits slower than that are never used by a run that may pause.
+
+    Args:
+        profile: the curve, host power and PUE included.
+        idle_power_w: what a paused run draws, with the same included [W]; None: it may not pause.
+    """
+    hull = _hull(profile.points)
+    if idle_power_w is None:
+        return hull
+    pause = ProfilePoint(power_limit_w=hull.slowest.power_limit_w, power_w=idle_power_w, iterations_per_s=0.0)
+    first, *rest = _hull((pause, *profile.points)).points
+    return Hull((replace(first, power_limit_w=rest[0].power_limit_w), *rest))
+
+
+def _hull(points: Iterable[ProfilePoint]) -> Hull:
     hull: list[ProfilePoint] = []
-    for point in sorted(
-        profile.points, key=lambda point: (point.iterations_per_s, -point.power_w, point.power_limit_w)
-    ):
-        if point.iterations_per_s < least.iterations_per_s:
-            continue
+    for point in sorted(points, key=lambda point: (point.iterations_per_s, -point.power_w, point.power_limit_w)):
         if hull and point.iterations_per_s == hull[-1].iterations_per_s:
             hull.pop()  # it draws more or, where it draws the same, is the lower limit, which saves nothing
         while len(hull) > 1 and _slope_j(hull[-2], hull[-1]) >= _slope_j(hull[-2], point):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.vocabulary.power_curve import fit_curve, isotonic, lower_hull, pchip, smoothed
+from policies.vocabulary.power_curve import fit_curve, isotonic, lower_hull, pchip, smoothed, whole_hull
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from tests.policies.days import A40
 
@@ -119,3 +119,36 @@ def test_marginal_energies_rise_along_the_hull(
     least_j = profile.energy_minimal.iteration_energy_j
     assert hull.most_efficient.iteration_energy_j == pytest.approx(least_j)
     assert all(a.iterations_per_s < b.iterations_per_s for a, b in pairwise(hull.points))
+
+
+@given(profiles(), st.none() | st.floats(1.0, 300.0))
+def test_the_whole_hull_goes_on_to_the_slowest_point_or_the_pause(
+    profile: PowerProfile, idle_power_w: float | None
+) -> None:
+    hull, least = whole_hull(profile, idle_power_w=idle_power_w), lower_hull(profile)
+    rates, powers = hull.iterations_per_s, hull.power_w
+    assert (np.diff(hull.marginal_energies_j) > 0).all()
+    assert rates[0] == (profile.iterations_per_s.min() if idle_power_w is None else 0.0)
+    assert hull.begins_with_pause == (idle_power_w is not None)
+    assert (profile.power_w >= np.interp(profile.iterations_per_s, rates, powers) * (1 - 1e-9)).all()
+    assert hull.fastest == least.fastest
+    if idle_power_w is None:
+        assert hull.points[-len(least.points) :] == least.points
+
+
+def test_the_first_edge_from_the_pause_is_the_tangent() -> None:
+    """At 25 W no limit of the A40 below the energy-minimal one is of use; at 60 W one is."""
+    for idle_power_w, first_w in ((25.0, 200.0), (60.0, 175.0)):
+        pause, first, *_ = whole_hull(A40, idle_power_w=idle_power_w).points
+        assert (pause.power_w, pause.iterations_per_s) == (idle_power_w, 0.0)
+        assert pause.power_limit_w == first.power_limit_w == first_w
+        over_idle_j = [(point.power_w - idle_power_w) / point.iterations_per_s for point in A40.points]
+        assert A40.points[int(np.argmin(over_idle_j))] == first
+
+
+def test_the_chord_joins_the_two_ends() -> None:
+    hull = whole_hull(A40, idle_power_w=25.0)
+    assert hull.chord.points == (hull.slowest, hull.fastest)
+    assert lower_hull(PowerProfile(A40.points[:1])).chord.points == A40.points[:1]
+    assert whole_hull(A40).slowest == A40.points[0]
+    assert hull.most_efficient == whole_hull(A40).most_efficient == A40.energy_minimal
