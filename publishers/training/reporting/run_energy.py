@@ -74,9 +74,9 @@ class RunEnergyFeed:
             if value is not None and (is_compared or name not in _WITHOUT_SAVING):
                 values[name] = value
         if is_compared and record.baseline_energy_j:
-            values["saved_energy_j"] = record.baseline_energy_j - record.energy_j
+            values["saved_energy_j"] = round(record.baseline_energy_j - record.energy_j, 1)
         if is_compared and record.baseline_carbon_g is not None and record.carbon_g is not None:
-            values["saved_carbon_g"] = record.baseline_carbon_g - record.carbon_g
+            values["saved_carbon_g"] = round(record.baseline_carbon_g - record.carbon_g, 3)
         return values
 
     def _on_energy(self, payload: bytes) -> None:
@@ -88,5 +88,6 @@ class RunEnergyFeed:
             return
         before = self.latest
         if before is not None and record.duration_s > before.duration_s and record.energy_j >= before.energy_j:
-            self.power_w = (record.energy_j - before.energy_j) / (record.duration_s - before.duration_s)
+            drawn_j = record.energy_j - before.energy_j
+            self.power_w = round(drawn_j / (record.duration_s - before.duration_s), 2)
         self.latest = record
