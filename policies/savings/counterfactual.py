@@ -1,0 +1,292 @@
+"""The counterfactual: what the same work would have used at the top limit, in the hours in which it would have run.
+
+An unthrottled twin of the run does the same work. Its clock is its own: it is faster, so that it does the work of each
+hour earlier, when the signal was another. By the run's books, and the ratios of its limits l, the block of an hour
+takes the twin
+
+    sum over l of active_s(l) * rate_ratio(l), and the pauses of its own, as they were        [s]
+    sum over l of energy_j(l) * energy_ratio(l), and the energy of these pauses               [J]
+
+and the blocks follow one another from the run's start. It waits where the run was not there, and not where the plan has
+asked the run to wait. A block costs its energy times the mean of the signal over it. The twin is never ahead of the
+run, so that the signal is known. Ratios from paired looks cancel what wanders in the job; and since the books hold what
+was measured, the baseline is computed anew, as a whole, with the newest ratios and values.
+
+What was saved has parts, which add up to it:
+
+- following the grid: a mix of two limits, blind to the signal, with the plan's mean rate in the plan's time, costs so
+  much more by the curve than the plan does; scaled from the curve to what was measured;
+- looks, and the first pass: what they cost more than the blind mix would have needed for their work in the same hours;
+- a better limit: the rest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from policies.savings.books import Books, Purpose
+from policies.vocabulary.limit_ratios import LimitRatios
+from policies.vocabulary.profile import SAME_POINT_W
+from policies.vocabulary.signal import Signal
+from policies.vocabulary.units import Values
+
+SHORT_S: Final = 1.0
+"""The mean of the signal is taken over so long at least: a block may have energy and no duration."""
+SAME_RATIO: Final = 1e-9
+"""Rates closer than this are equal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """What a run has saved, and of what; energies are those of GPUs, host and PUE as they were given.
+
+    Attributes:
+        energy_j, duration_s: of the run [J], [s].
+        signal_energy: ∫ c·P dt of the run [J times the signal's unit]; without a signal c is 1.
+        baseline_energy_j, baseline_duration_s, baseline_signal_energy: the same, of the twin.
+        better_limit_ratio, following_ratio, looks_ratio, first_pass_ratio: the parts of what was saved, as shares of
+            the baseline; less than 0 is a cost.
+    """
+
+    energy_j: float
+    duration_s: float
+    signal_energy: float
+    baseline_energy_j: float
+    baseline_duration_s: float
+    baseline_signal_energy: float
+    better_limit_ratio: float
+    following_ratio: float
+    looks_ratio: float
+    first_pass_ratio: float
+
+    @property
+    def saved_ratio(self) -> float:
+        """Return the share of the baseline that was saved: the sum of its parts."""
+        return self.better_limit_ratio + self.following_ratio + self.looks_ratio + self.first_pass_ratio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Twins:
+    """The baselines of one run under d sets of ratios, each of shape (d,).
+
+    Attributes:
+        energy_j, duration_s: [J], [s].
+        signal_energy: [J times the signal's unit].
+    """
+
+    energy_j: Values
+    duration_s: Values
+    signal_energy: Values
+
+
+class Counterfactual:
+    """A run's books beside its twin at the top limit.
+
+    Args:
+        books: of the run.
+        ratios: of the limits of the curve, those from the curve alone included. Between two of them they are
+            interpolated, beyond them the nearest holds; of a run without any, the twin does what the run did.
+        top_power_limit_w: the top limit, whose ratios are 1 [W].
+        signal: the newest values, from the run's start on. A missing one is replaced by the last before it, and before
+            any by the first. None, or no value at all: plain energy counts.
+        host_power_w: what the rest of the machine draws all the time [W].
+        pue: what the building draws per watt of the machine.
+
+    Attributes:
+        known: the ratios of each known limit, ascending, the top included.
+
+    Raises:
+        ValueError: the books are empty.
+    """
+
+    def __init__(
+        self,
+        books: Books,
+        ratios: Sequence[LimitRatios],
+        *,
+        top_power_limit_w: float,
+        signal: Signal | None,
+        host_power_w: float = 0.0,
+        pue: float = 1.0,
+    ) -> None:
+        if not books.slots:
+            raise ValueError("the books are empty: nothing has run yet")
+        self.known = _with_top(ratios, top_power_limit_w)
+        self.top_power_limit_w = top_power_limit_w
+        self._host_power_w, self._pue = host_power_w, pue
+        slots = books.slots
+        limits_w = sorted({use.power_limit_w for slot in slots for use in slot.uses})
+        columns = {limit_w: number for number, limit_w in enumerate(limits_w)}
+        self._active_s = np.zeros((len(Purpose), len(slots), len(limits_w)))
+        self._energy_j = np.zeros_like(self._active_s)
+        for row, slot in enumerate(slots):
+            for use in slot.uses:
+                where = _PURPOSES.index(use.purpose), row, columns[use.power_limit_w]
+                self._active_s[where] += use.active_s
+                self._energy_j[where] += use.energy_j
+        self._limits_w = np.array(limits_w)
+        self._weights = _interpolation(np.array([each.power_limit_w for each in self.known]), self._limits_w)
+        # Times count from the run's start: Unix time would cost seven digits.
+        origin_s = slots[0].begins_s
+        self._begins_s = np.array([slot.begins_s - origin_s for slot in slots])
+        self._spans_s = np.array([slot.ends_s - slot.begins_s for slot in slots])
+        self._pauses_s = np.array([slot.pause_s for slot in slots])
+        self._pauses_j = np.array([slot.pause_energy_j for slot in slots])
+        self._asked_s = np.array([slot.asked_pause_s for slot in slots])
+        self._asked_j = np.array([slot.asked_pause_energy_j for slot in slots])
+        lasts_s = slots[-1].ends_s - origin_s
+        self._knots = _integral(signal, origin_s=origin_s, until_s=2 * lasts_s + SHORT_S)
+        self._values = self._means(self._begins_s, self._spans_s)
+
+    @property
+    def is_at_top(self) -> bool:
+        """Return whether the run has never iterated below the top limit: its twin is the run itself."""
+        is_below = self._limits_w < self.top_power_limit_w - SAME_POINT_W
+        return not self._active_s[..., is_below].any()
+
+    def twins(self, rate_ratios: Values, energy_ratios: Values) -> Twins:
+        """Return the twin under each set of ratios of the known limits, both of shape (d, n_known)."""
+        active_s, energy_j = self._active_s.sum(axis=0), self._energy_j.sum(axis=0)
+        works_s = active_s @ (rate_ratios @ self._weights.T).T
+        blocks_j = energy_j @ (energy_ratios @ self._weights.T).T + self._pauses_j[:, None]
+        rests_s = np.maximum(self._spans_s - active_s.sum(axis=1) - self._asked_s, 0.0)[:, None]
+        blocks_s = works_s + rests_s
+        waits_s = np.diff(self._begins_s + self._spans_s, prepend=0.0) - self._spans_s
+        ends_s = np.cumsum(np.maximum(waits_s, 0.0)[:, None] + blocks_s, axis=0)
+        durations_s = works_s + self._pauses_s[:, None]
+        blocks_j = self._pue * (blocks_j + self._host_power_w * durations_s)
+        return Twins(
+            energy_j=blocks_j.sum(axis=0),
+            duration_s=durations_s.sum(axis=0),
+            signal_energy=(self._means(ends_s - blocks_s, blocks_s) * blocks_j).sum(axis=0),
+        )
+
+    def saved_ratios(self, rate_ratios: Values, energy_ratios: Values) -> Values:
+        """Return what was saved under each set of ratios, shape (d,); NaN where the baseline is not above 0."""
+        baselines = self.twins(rate_ratios, energy_ratios).signal_energy
+        return 1 - np.divide(self._spent, baselines, out=np.full_like(baselines, np.nan), where=baselines > 0)
+
+    def saving(self) -> Saving | None:
+        """Return what was saved, by the ratios as they are; None where the baseline is not above 0."""
+        rate_ratios = np.array([[each.rate_ratio for each in self.known]])
+        energy_ratios = np.array([[each.energy_ratio for each in self.known]])
+        twins = self.twins(rate_ratios, energy_ratios)
+        baseline = float(twins.signal_energy[0])
+        if not baseline > 0:
+            return None
+        following, looks, first_pass = (part / baseline for part in self._parts(rate_ratios[0], energy_ratios[0]))
+        energies_j, durations_s = self._own_energies_j, self._own_durations_s
+        return Saving(
+            energy_j=float(energies_j.sum()),
+            duration_s=float(durations_s.sum()),
+            signal_energy=self._spent,
+            baseline_energy_j=float(twins.energy_j[0]),
+            baseline_duration_s=float(twins.duration_s[0]),
+            baseline_signal_energy=baseline,
+            better_limit_ratio=1 - self._spent / baseline - (following + looks + first_pass),
+            following_ratio=following,
+            looks_ratio=looks,
+            first_pass_ratio=first_pass,
+        )
+
+    @property
+    def _own_durations_s(self) -> Values:
+        """Return how long the run was there in each slot, shape (n_slots,) [s]."""
+        return np.asarray(self._active_s.sum(axis=(0, 2)) + self._pauses_s + self._asked_s)
+
+    @property
+    def _own_energies_j(self) -> Values:
+        """Return what the run has used in each slot, shape (n_slots,) [J]."""
+        gpus_j = self._energy_j.sum(axis=(0, 2)) + self._pauses_j + self._asked_j
+        return np.asarray(self._pue * (gpus_j + self._host_power_w * self._own_durations_s))
+
+    @property
+    def _spent(self) -> float:
+        """Return ∫ c·P dt of the run [J times the signal's unit]."""
+        return float((self._values * self._own_energies_j).sum())
+
+    def _parts(self, rate_ratios: Values, energy_ratios: Values) -> tuple[float, float, float]:
+        """Return what following, looks and first pass have saved [J times the signal's unit]."""
+        rates, powers = self._weights @ rate_ratios, self._weights @ (rate_ratios / energy_ratios)
+        plan_s, plan_j = self._active_s[0], self._energy_j[0]
+        total_s, scale = plan_s.sum(), (plan_s @ powers).sum()
+        if not scale > 0:
+            return 0.0, 0.0, 0.0
+        scale_w = plan_j.sum() / scale
+        mean_ratio = (plan_s @ rates).sum() / total_s
+        mix_w = scale_w * _least_power_ratio(mean_ratio, rate_ratios, rate_ratios / energy_ratios) + self._host_power_w
+        used_s = plan_s.sum(axis=1)
+        planned_j = scale_w * (plan_s @ powers) + self._host_power_w * used_s
+        following = float(self._values @ (mix_w * used_s - planned_j))
+        looks, first_pass = (
+            float(
+                self._values
+                @ (
+                    mix_w / mean_ratio * (active_s @ rates)
+                    - energy_j.sum(axis=1)
+                    - self._host_power_w * active_s.sum(1)
+                )
+            )
+            for active_s, energy_j in zip(self._active_s[1:], self._energy_j[1:], strict=True)
+        )
+        return self._pue * following, self._pue * looks, self._pue * first_pass
+
+    def _means(self, begins_s: Values, durations_s: Values) -> Values:
+        """Return the mean of the signal over each time, of any shape; over `SHORT_S` at least."""
+        durations_s = np.maximum(durations_s, SHORT_S)
+        knots_s, areas = self._knots
+        return np.asarray(
+            (np.interp(begins_s + durations_s, knots_s, areas) - np.interp(begins_s, knots_s, areas)) / durations_s
+        )
+
+
+_PURPOSES: Final = (Purpose.PLAN, Purpose.LOOK, Purpose.FIRST_PASS)
+
+
+def _with_top(ratios: Sequence[LimitRatios], top_power_limit_w: float) -> tuple[LimitRatios, ...]:
+    """Return the ratios in ascending order of the limit, with those of the top, which are 1."""
+    top = LimitRatios(
+        power_limit_w=top_power_limit_w,
+        rate_ratio=1.0,
+        rate_error_ratio=0.0,
+        energy_ratio=1.0,
+        energy_error_ratio=0.0,
+    )
+    below = (each for each in ratios if each.power_limit_w < top_power_limit_w - SAME_POINT_W)
+    return (*sorted(below, key=lambda each: each.power_limit_w), top)
+
+
+def _interpolation(known_w: Values, limits_w: Values) -> Values:
+    """Return the weight of each known limit at each limit, shape (n_limits, n_known): linear between neighbours."""
+    return np.array([np.interp(limits_w, known_w, one) for one in np.eye(len(known_w))]).T.reshape(-1, len(known_w))
+
+
+def _integral(signal: Signal | None, *, origin_s: float, until_s: float) -> tuple[Values, Values]:
+    """Return (times [s], ∫ c dt up to them), both of shape (n,); times count from `origin_s`."""
+    known = None if signal is None else np.isfinite(signal.values)
+    if signal is None or known is None or not known.any():
+        return np.array([0.0, until_s]), np.array([0.0, until_s])
+    starts_s, values = signal.starts_s[known] - origin_s, signal.values[known]
+    starts_s[0] = min(starts_s[0], 0.0)  # the first value holds for what came before it
+    knots_s = np.append(starts_s, max(until_s, starts_s[-1] + SHORT_S))
+    areas = np.append(0.0, np.cumsum(values * np.diff(knots_s)))
+    return knots_s, areas - np.interp(0.0, knots_s, areas)
+
+
+def _least_power_ratio(rate_ratio: float, rate_ratios: Values, power_ratios: Values) -> float:
+    """Return the least power of a mix of two limits with a mean rate, all relative to the top: the lower hull.
+
+    None is faster than the top, which is the last one.
+    """
+    if rate_ratio >= 1 - SAME_RATIO:
+        return float(power_ratios[-1])
+    rate_ratios = np.minimum(rate_ratios, 1.0)
+    rate_ratio = max(rate_ratio, float(rate_ratios.min()))
+    slower, faster = rate_ratios <= rate_ratio + SAME_RATIO, rate_ratios >= rate_ratio - SAME_RATIO
+    low_ratios, high_ratios = rate_ratios[slower][:, None], rate_ratios[faster][None, :]
+    gaps = np.maximum(high_ratios - low_ratios, SAME_RATIO)
+    shares = np.clip((rate_ratio - low_ratios) / gaps, 0.0, 1.0)
+    mixes = (1 - shares) * power_ratios[slower][:, None] + shares * power_ratios[faster][None, :]
+    return float(mixes.min())

@@ -1,0 +1,77 @@
+"""The interval of what was saved, against random draws; and when there is nothing to say."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.savings.books import open_books
+from policies.savings.counterfactual import Counterfactual
+from policies.savings.interval import LUCK_RATIO, MIN_LOOKS, KnownSaving, UnknownSaving, estimate_saving
+from policies.vocabulary.signal import Signal, constant_signal
+from tests.policies.savings.histories import (
+    LIMITS_W,
+    TOP_W,
+    Deed,
+    books_of,
+    deeds,
+    histories,
+    ratios_at,
+    signals,
+)
+
+HOURS = [Deed(duration_s=50_000.0, power_w=100.0, power_limit_w=limit_w) for limit_w in LIMITS_W]
+
+
+@settings(max_examples=20)
+@given(histories, signals(), st.floats(1e-4, 0.004), st.integers(0, 1_000))
+def test_the_interval_agrees_with_random_draws(
+    history: list[Deed], signal: Signal, error_ratio: float, seed: int
+) -> None:
+    ratios = [ratios_at(limit_w, limit_w / 400.0, 1.1, error_ratio=error_ratio) for limit_w in LIMITS_W[:3]]
+    books = books_of(history)
+    found = estimate_saving(books, ratios, top_power_limit_w=TOP_W, signal=signal)
+    assert isinstance(found, KnownSaving)
+    counterfactual = Counterfactual(books, ratios, top_power_limit_w=TOP_W, signal=signal)
+    rng = np.random.default_rng(seed)
+    errors = np.array([error_ratio] * 3 + [0.0])
+    rates = np.array([each.rate_ratio for each in counterfactual.known])
+    energies = np.array([each.energy_ratio for each in counterfactual.known])
+    drawn = counterfactual.saved_ratios(
+        rates + errors * rng.standard_normal((4_000, 4)), energies + errors * rng.standard_normal((4_000, 4))
+    )
+    expected = 0.0 if counterfactual.is_at_top else 1.645 * np.hypot(drawn.std(), LUCK_RATIO)
+    assert (found.upper_ratio - found.lower_ratio) / 2 == pytest.approx(expected, rel=0.08)
+
+
+@given(st.lists(deeds([TOP_W]), min_size=1, max_size=6))
+def test_a_run_at_the_top_alone_has_surely_saved_nothing(history: list[Deed]) -> None:
+    found = estimate_saving(books_of(history), [], top_power_limit_w=TOP_W, signal=None)
+    assert isinstance(found, KnownSaving)
+    assert (found.lower_ratio, found.upper_ratio) == pytest.approx((0.0, 0.0), abs=1e-12)
+
+
+@pytest.mark.parametrize(("n_looks", "is_known"), [(0, False), (MIN_LOOKS - 1, False), (MIN_LOOKS, True)])
+def test_before_enough_looks_it_is_too_early_to_tell(n_looks: int, *, is_known: bool) -> None:
+    ratios = [ratios_at(200.0, 0.9, 1.1, n_looks=n_looks // 2), ratios_at(250.0, 0.95, 1.1, n_looks=-(-n_looks // 2))]
+    found = estimate_saving(books_of(HOURS), ratios, top_power_limit_w=TOP_W, signal=None)
+    assert isinstance(found, KnownSaving) == is_known
+    if not is_known:
+        assert found == UnknownSaving(reason="too_early", n_looks=n_looks)
+
+
+def test_of_a_run_that_did_nothing_there_is_nothing_to_say() -> None:
+    found = estimate_saving(open_books(), [], top_power_limit_w=TOP_W, signal=None)
+    assert found == UnknownSaving(reason="too_early", n_looks=0)
+
+
+def test_of_a_baseline_that_was_paid_for_there_is_no_share() -> None:
+    negative = constant_signal(-0.02, kind="price", unit="EUR/kWh", now_s=0.0)
+    found = estimate_saving(books_of(HOURS), [ratios_at(200.0, 0.9, 1.1)], top_power_limit_w=TOP_W, signal=negative)
+    assert found == UnknownSaving(reason="no_baseline", n_looks=8)
+
+
+def test_without_errors_the_interval_is_the_twins_luck() -> None:
+    found = estimate_saving(books_of(HOURS), [ratios_at(200.0, 0.9, 1.1)], top_power_limit_w=TOP_W, signal=None)
+    assert isinstance(found, KnownSaving)
+    assert found.upper_ratio - found.lower_ratio == pytest.approx(2 * 1.645 * LUCK_RATIO)
