@@ -10,8 +10,8 @@ import numpy as np
 
 from policies.forecasting.ensemble import Skill, member_weights, unknown_skill, weighted_mean
 from policies.forecasting.models import N_MEMBERS, FittedModels, fit_models, hindcast
-from policies.forecasting.prediction_intervals import N_ERRORS, PredictionIntervals, no_intervals
-from policies.forecasting.series import Series
+from policies.forecasting.prediction_intervals import PredictionIntervals, intervals_of_errors, no_intervals
+from policies.forecasting.series import Series, hour_of_day
 from policies.vocabulary.units import HOUR_S
 
 SHARE: Final = 3
@@ -52,7 +52,4 @@ def backtest(series: Series, models: FittedModels, *, is_carbon: bool) -> tuple[
     errors = actual - weighted_mean(weights.reshape(N_MEMBERS, -1), members.reshape(N_MEMBERS, -1)).reshape(
         actual.shape
     )
-    first = np.argsort(np.isnan(errors), axis=0, kind="stable")
-    ring = np.full((n_leads, N_ERRORS), np.nan)
-    ring[:, : len(origins)] = np.take_along_axis(errors, first, axis=0).T
-    return skill, replace(no_intervals(n_leads), errors=ring, n_errors=known.sum(axis=0))
+    return skill, intervals_of_errors(errors, hour_of_day(series.middles_s(targets)))

@@ -3,8 +3,11 @@
 At each origin the forecaster gets the last 60 days up to then and nothing else: it refits daily, verifies its earlier
 forecasts, and is compared with what comes. The first 60 days of a series, or a third of it if it is shorter, are
 history only. Errors are those of hourly means, so that series of any step compare: a horizon of 1 h is the mean of the
-hour after the last known value, of an hourly series the next value. The intervals are of single values: those that end
-with the hour. Each step is an origin; of steps under 30 min about every half hour has one, at all its minutes in turn.
+hour after the last known value, of an hourly series the next value. Each step is an origin; of steps under 30 min about
+every half hour has one, at all its minutes in turn.
+
+The intervals are of single values: those that end with the hour. Their coverage at a horizon is a mean over all
+origins. By the hour of the day of the values it is a mean over the days, at a horizon, or at all 24 of them together.
 
 The baselines are persistence, yesterday's values, and the regression of Chase. A baseline gets the series on its grid
 and the number of steps to look ahead, and returns that many values; gaps are filled as for the forecaster itself.
@@ -21,7 +24,7 @@ from numpy.typing import NDArray
 from policies.forecasting.forecaster import Forecast, ForecasterState, advance
 from policies.forecasting.models import forecast_bounds
 from policies.forecasting.regression import ridge_regression
-from policies.forecasting.series import Series, build_series, history_extent, sample
+from policies.forecasting.series import Series, build_series, history_extent, hour_of_day, sample
 from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import DAY_S, HOUR_S, Values
 
@@ -37,6 +40,7 @@ OURS: Final = "gridchase"
 MAX_STEPS_WALKED: Final = 48
 """Of finer steps, about as many a day are origins."""
 ByHorizon = dict[str, float | None]
+ByHourOfDay = dict[str, list[float | None]]
 
 
 def last_value(series: Series, n_leads: int) -> Values:
@@ -100,6 +104,8 @@ class ForecastEvaluation:
             above 0.
         mae: their mean absolute error in the unit of the series, by method and horizon.
         coverage_90_ratio: the share of values within the 90 % interval, by horizon.
+        hourly_coverage_90_ratio: the same for each hour of the day (UTC) of the values, 24 for each horizon.
+        interval_width: the mean width of the interval in the unit of the series, by horizon.
         fit_s: the median time of a forecast with a refit [s], or None if there was none.
         forecast_s: the median time of one without, over a whole day, verification included [s].
     """
@@ -109,17 +115,30 @@ class ForecastEvaluation:
     mape_ratio: dict[str, ByHorizon]
     mae: dict[str, ByHorizon]
     coverage_90_ratio: ByHorizon
+    hourly_coverage_90_ratio: ByHourOfDay
+    interval_width: ByHorizon
     fit_s: float | None
     forecast_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WalkForward:
-    """Forecasts by method, and actual values, of 24 hourly means at each origin; interval hits, (n, 24)."""
+    """What was forecast and what came, at each origin.
+
+    Attributes:
+        forecasts: 24 hourly means, by method.
+        actuals: the same, actual.
+        covered: whether the last values of these hours lay in their intervals, 1 or 0; NaN if unknown.
+        widths: how wide these intervals are.
+        hours: the hours of the day of these values.
+        fits_s, forecasts_s: how long the calls took, with and without a refit [s].
+    """
 
     forecasts: dict[str, list[Values]]
     actuals: list[Values]
     covered: list[Values]
+    widths: list[Values]
+    hours: list[NDArray[np.int_]]
     fits_s: list[float]
     forecasts_s: list[float]
 
@@ -144,9 +163,8 @@ def evaluate(
     extent = history_extent(series, math.inf)
     if extent is None:
         return None
-    walk = _WalkForward(
-        forecasts={name: [] for name in (OURS, *baselines)}, actuals=[], covered=[], fits_s=[], forecasts_s=[]
-    )
+    forecasts: dict[str, list[Values]] = {name: [] for name in (OURS, *baselines)}
+    walk = _WalkForward(forecasts=forecasts, actuals=[], covered=[], widths=[], hours=[], fits_s=[], forecasts_s=[])
     stops_s = np.append(series.starts_s[1:], series.ends_s)
     compared_from_s = _compared_from_s(float(series.starts_s[0]), extent.end_s) if since_s is None else since_s
     first = int(np.searchsorted(stops_s, compared_from_s))
@@ -202,7 +220,10 @@ def _visit(
     actual = sample(series, times_s)
     walk.actuals.append(_hourly(actual))
     walk.forecasts[OURS].append(_hourly(sample(forecast.signal, times_s)))
-    walk.covered.append(_covered(forecast, actual, times_s))
+    covered, width = _covered(forecast, actual, times_s)
+    walk.covered.append(_last_of_hours(covered))
+    walk.widths.append(_last_of_hours(width))
+    walk.hours.append(hour_of_day(_last_of_hours(times_s)))
     series_so_far = build_series(history, extent, max_days=LOOK_BACK_DAYS)
     for name, baseline in baselines.items():
         walk.forecasts[name].append(_hourly(baseline(series_so_far, n_leads)))
@@ -214,12 +235,16 @@ def _hourly(values: Values) -> Values:
     return np.asarray(values.reshape(N_HOURS, -1).mean(axis=1), dtype=np.float64)
 
 
-def _covered(forecast: Forecast, actual: Values, times_s: NDArray[np.float64]) -> Values:
-    """Return whether the last value of each hour lay in its interval, 1 or 0, shape (24,); NaN if unknown."""
+def _last_of_hours(values: Values) -> Values:
+    """Return the last values of 24 hours, shape (24,)."""
+    return np.asarray(values.reshape(N_HOURS, -1)[:, -1], dtype=np.float64)
+
+
+def _covered(forecast: Forecast, actual: Values, times_s: NDArray[np.float64]) -> tuple[Values, Values]:
+    """Return whether values lay in their interval, 1 or 0, and its width, both of shape (n,); NaN if unknown."""
     lower, upper = (sample(replace(forecast.signal, values=end), times_s) for end in (forecast.lower, forecast.upper))
     is_known = ~np.isnan(actual) & ~np.isnan(lower)
-    covered = np.where(is_known, (lower <= actual) & (actual <= upper), np.nan)
-    return np.asarray(covered.reshape(N_HOURS, -1)[:, -1], dtype=np.float64)
+    return np.where(is_known, (lower <= actual) & (actual <= upper), np.nan), np.where(is_known, upper - lower, np.nan)
 
 
 def _summary(walk: _WalkForward, step_s: float, *, is_ratio: bool) -> ForecastEvaluation:
@@ -231,7 +256,9 @@ def _summary(walk: _WalkForward, step_s: float, *, is_ratio: bool) -> ForecastEv
         n_origins=len(actual),
         mape_ratio={name: _by_horizon(miss / actual) if is_ratio else none for name, miss in misses.items()},
         mae={name: _by_horizon(miss) for name, miss in misses.items()},
-        coverage_90_ratio={name: mean for name, mean in _by_horizon(covered).items() if name != MEAN},
+        coverage_90_ratio=_by_horizon(covered),
+        hourly_coverage_90_ratio=_by_hour_of_day(covered, np.array(walk.hours)),
+        interval_width=_by_horizon(np.array(walk.widths)),
         fit_s=_median_s(walk.fits_s),
         forecast_s=_median_s(walk.forecasts_s),
     )
@@ -244,6 +271,20 @@ def _by_horizon(values: Values) -> ByHorizon:
     means = np.where(known, values, 0.0).sum(axis=0) / np.where(counts > 0, counts, np.nan)
     chosen = {f"{hours}h": float(means[hours - 1]) for hours in HORIZONS_H} | {MEAN: float(means.mean())}
     return {name: None if math.isnan(mean) else mean for name, mean in chosen.items()}
+
+
+def _by_hour_of_day(values: Values, hours: NDArray[np.int_]) -> ByHourOfDay:
+    """Return the means of values (n, 24) at each hour of the day, at some horizons and over all; None without any."""
+    columns = {f"{number}h": [number - 1] for number in HORIZONS_H} | {MEAN: list(range(N_HOURS))}
+    known = ~np.isnan(values)
+    means: ByHourOfDay = {}
+    for name, at in columns.items():
+        kept = known[:, at]
+        hour, value = hours[:, at][kept], values[:, at][kept]
+        counts = np.bincount(hour, minlength=N_HOURS)
+        totals = np.bincount(hour, value, minlength=N_HOURS)
+        means[name] = [float(total / n) if n else None for total, n in zip(totals, counts, strict=True)]
+    return means
 
 
 def _median_s(durations_s: list[float]) -> float | None:

@@ -25,11 +25,11 @@ from policies.forecasting.models import (
 )
 from policies.forecasting.prediction_intervals import (
     PredictionIntervals,
-    interval_offsets,
+    interval_ends,
     update_intervals,
     with_more_errors,
 )
-from policies.forecasting.series import HistoryExtent, Series, build_series, history_extent, sample
+from policies.forecasting.series import HistoryExtent, Series, build_series, history_extent, hour_of_day, sample
 from policies.forecasting.track_record import (
     IssuedForecast,
     TrackRecord,
@@ -90,8 +90,8 @@ class ForecasterState:
         track_record: the issued forecasts that are not verified yet.
         skill: the errors of the models and of the provider's forecast.
         intervals: the errors of the issued forecasts.
-        lead_table: what follows from both at each lead, shape (m + 3, c): the weights of the models, that of the
-            provider's forecast, and the lower and the upper end of the interval relative to the estimate.
+        lead_weights: the weights of the models, and that of the provider's forecast, at each lead, shape (m + 1, c).
+        interval_ends: the ends of the interval relative to the estimate, at each lead and hour, shape (2, c, 24).
     """
 
     key: SeriesKey
@@ -103,7 +103,8 @@ class ForecasterState:
     track_record: TrackRecord
     skill: Skill
     intervals: PredictionIntervals
-    lead_table: Values
+    lead_weights: Values
+    interval_ends: Values
 
     @property
     def is_carbon(self) -> bool:
@@ -147,7 +148,7 @@ def advance(
     state = _updated(state, history, extent, n_leads)
     stops_s = extent.end_s + np.arange(1, n_leads + 1, dtype=np.float64) * extent.step_s
     provided = _provided(history, provider_forecast, stops_s - extent.step_s / 2)
-    values, interval, is_provider_used = _combined(state, provided)
+    values, interval, is_provider_used = _combined(state, provided, hour_of_day(stops_s - extent.step_s / 2))
     if is_issue_due(state.track_record, extent.end_s):
         state = _with_issued(state, extent, provided, values, interval)
     source = state.models.tier
@@ -242,7 +243,8 @@ def _fitted(
         track_record=issued,
         skill=skill,
         intervals=intervals,
-        lead_table=_lead_table(models, series.step_s, skill, intervals),
+        lead_weights=_lead_weights(models, series.step_s, skill),
+        interval_ends=interval_ends(intervals),
     )
     return fresh, series
 
@@ -255,14 +257,19 @@ def _verified(state: ForecasterState, history: Signal, extent: HistoryExtent) ->
     skill, intervals = state.skill, state.intervals
     for forecasts in verified:
         skill, intervals = update_skill(skill, forecasts), update_intervals(intervals, forecasts)
-    lead_table = _lead_table(state.models, state.step_s, skill, intervals)
-    return replace(state, track_record=track_record, skill=skill, intervals=intervals, lead_table=lead_table)
+    return replace(
+        state,
+        track_record=track_record,
+        skill=skill,
+        intervals=intervals,
+        lead_weights=_lead_weights(state.models, state.step_s, skill),
+        interval_ends=interval_ends(intervals),
+    )
 
 
-def _lead_table(models: FittedModels, step_s: float, skill: Skill, intervals: PredictionIntervals) -> Values:
-    """Return member weights, the provider's weight, and the interval's ends at each lead, shape (m + 3, c)."""
-    share = provider_weights(skill, models.leads.astype(np.float64) * step_s)
-    return np.vstack([member_weights(skill), share, interval_offsets(intervals)])
+def _lead_weights(models: FittedModels, step_s: float, skill: Skill) -> Values:
+    """Return the weights of the models, and that of the provider's forecast, at each lead, shape (m + 1, c)."""
+    return np.vstack([member_weights(skill), provider_weights(skill, models.leads.astype(np.float64) * step_s)])
 
 
 def _provided(history: Signal, provider_forecast: Signal | None, times_s: NDArray[np.float64]) -> Values:
@@ -272,16 +279,22 @@ def _provided(history: Signal, provider_forecast: Signal | None, times_s: NDArra
     return sample(provider_forecast, times_s)
 
 
-def _combined(state: ForecasterState, provided: Values) -> tuple[Values, Values, bool]:
-    """Return the estimate (n,), its interval (2, n), and whether the provider's forecast takes part in it."""
+def _combined(state: ForecasterState, provided: Values, hours: NDArray[np.int_]) -> tuple[Values, Values, bool]:
+    """Return the estimate (n,), its interval (2, n), and whether the provider's forecast takes part in it.
+
+    Args:
+        state: the state.
+        provided: the provider's forecast, shape (n,), or NaN.
+        hours: the hours of the day that are forecast, shape (n,).
+    """
     n = len(provided)
-    table = _at_each_lead(state.lead_table, state.models.leads, n)
-    own = weighted_mean(table[:-3], state.members[:, :n])
+    weights = _at_each_lead(state.lead_weights, state.models.leads, n)
+    own = weighted_mean(weights[:-1], state.members[:, :n])
     is_provided = ~np.isnan(provided)
-    share = np.where(is_provided, table[-3], 0.0)
+    share = np.where(is_provided, weights[-1], 0.0)
     values = (1 - share) * own + share * np.where(is_provided, provided, 0.0)
     values = np.clip(values, state.bounds[0], state.bounds[1])
-    low, high = values + table[-2:]
+    low, high = values + _at_each_lead(state.interval_ends, state.models.leads, n, hours)
     if state.is_carbon:
         low = np.maximum(low, 0.0)
     return values, np.stack([np.minimum(low, values), np.maximum(high, values)]), bool((share > 0).any())
@@ -299,12 +312,17 @@ def _with_issued(
     return replace(state, track_record=with_issued(state.track_record, extent.end_s, forecast))
 
 
-def _at_each_lead(values: Values, leads: NDArray[np.int_], n: int) -> Values:
-    """Return values (m, c) at `leads`, linearly interpolated at the leads 1 to n, shape (m, n)."""
+def _at_each_lead(values: Values, leads: NDArray[np.int_], n: int, hours: NDArray[np.int_] | None = None) -> Values:
+    """Return values (m, c) at `leads`, linearly interpolated at the leads 1 to n, shape (m, n).
+
+    With hours of the day (n,), values (m, c, 24) are taken at these.
+    """
     if len(leads) == n == leads[-1]:
-        return values
+        return values if hours is None else np.asarray(values[:, np.arange(n), hours], dtype=np.float64)
     position = np.interp(np.arange(1, n + 1), leads, np.arange(len(leads)))
     below = position.astype(np.int_)
     above = np.minimum(below + 1, len(leads) - 1)
     part = position - below
-    return np.asarray(values[:, below] * (1 - part) + values[:, above] * part, dtype=np.float64)
+    if hours is None:
+        return np.asarray(values[:, below] * (1 - part) + values[:, above] * part, dtype=np.float64)
+    return np.asarray(values[:, below, hours] * (1 - part) + values[:, above, hours] * part, dtype=np.float64)

@@ -69,10 +69,13 @@ class Series:
         n = min(len(self.values), n_days * self.day)
         return replace(self, known=self.known[-n:], values=self.values[-n:])
 
+    def middles_s(self, steps: NDArray[np.int_]) -> NDArray[np.float64]:
+        """Return the middles of steps [Unix s]."""
+        return np.asarray(self.end_s + (steps - len(self.values) + 0.5) * self.step_s, dtype=np.float64)
+
     def phase(self, steps: NDArray[np.int_]) -> Values:
         """Return the time of the day (UTC) of the middle of steps, as an angle [rad]."""
-        middles_s = self.end_s + (steps - len(self.values) + 0.5) * self.step_s
-        return np.asarray(middles_s % DAY_S * (2 * np.pi / DAY_S), dtype=np.float64)
+        return np.asarray(self.middles_s(steps) % DAY_S * (2 * np.pi / DAY_S), dtype=np.float64)
 
 
 def history_extent(history: Signal, now_s: float) -> HistoryExtent | None:
@@ -87,6 +90,11 @@ def history_extent(history: Signal, now_s: float) -> HistoryExtent | None:
     median_s = float(np.sort(differences_s)[len(differences_s) // 2]) if len(differences_s) else HOUR_S
     n_per_hour = min(max(round(HOUR_S / median_s), 1), MAX_STEPS_PER_HOUR)
     return HistoryExtent(n_known=n_known, last=last, end_s=end_s, step_s=HOUR_S / n_per_hour)
+
+
+def hour_of_day(times_s: NDArray[np.float64]) -> NDArray[np.int_]:
+    """Return the hour of the day (UTC) of times, 0 to 23, shape as given."""
+    return np.asarray(times_s % DAY_S // HOUR_S, dtype=np.int_)
 
 
 def build_series(history: Signal, extent: HistoryExtent, *, max_days: int) -> Series:

@@ -45,6 +45,7 @@ class VerifiedForecasts(NamedTuple):
         issued: shape (k,).
         interval: shape (2, k).
         actual: the values that have come, shape (k,).
+        times_s: the middles of their steps, shape (k,) [Unix s].
     """
 
     lead: NDArray[np.int_]
@@ -53,6 +54,7 @@ class VerifiedForecasts(NamedTuple):
     issued: Values
     interval: Values
     actual: Values
+    times_s: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,9 +114,10 @@ def verify(record: TrackRecord, history: Signal, end_s: float) -> tuple[TrackRec
     row, lead = np.nonzero(record.pending & (stops_s <= end_s + SAME_S))
     if not len(row):
         return record, []
-    actual = sample(history, stops_s[row, lead] - record.step_s / 2)
+    times_s = stops_s[row, lead] - record.step_s / 2
+    actual = sample(history, times_s)
     known = ~np.isnan(actual)
-    row, lead, actual = row[known], lead[known], actual[known]
+    row, lead, actual, times_s = row[known], lead[known], actual[known], times_s[known]
     pending = record.pending.copy()
     pending[row, lead] = False
     values = record.values[row, :, lead].T
@@ -124,6 +127,16 @@ def verify(record: TrackRecord, history: Signal, end_s: float) -> tuple[TrackRec
         _, first = np.unique(lead[left], return_index=True)
         now = left[first]
         chosen = values[:, now]
-        verified.append(VerifiedForecasts(lead[now], chosen[:-4], chosen[-4], chosen[-3], chosen[-2:], actual[now]))
+        verified.append(
+            VerifiedForecasts(
+                lead=lead[now],
+                members=chosen[:-4],
+                provider=chosen[-4],
+                issued=chosen[-3],
+                interval=chosen[-2:],
+                actual=actual[now],
+                times_s=times_s[now],
+            )
+        )
         left = np.delete(left, first)
     return replace(record, pending=pending), verified

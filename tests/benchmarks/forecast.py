@@ -2,15 +2,17 @@
 
 Each CSV file of the directory is walked through as `gridchase replay forecast` does it; finer average series also as
 their hourly means. Beside ours, on the same origins: persistence, yesterday, climatology with a damped anomaly, and
-Chase's regressions on the last 24 h, linear and by support vectors (scikit-learn, where it is installed).
+Chase's regressions on the last 24 h, linear and by support vectors (scikit-learn, where it is installed). Beside our
+prediction intervals, on the same forecasts: the former rule, which treats all hours of the day alike.
 """
 
 import argparse
 import platform
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -18,10 +20,11 @@ from typing import Final
 import numpy as np
 
 from gridchase.cli.verb import VERSION
-from policies.forecasting import ForecasterState, advance
+from policies.forecasting import ForecasterState, advance, forecaster
 from policies.forecasting.climatology import fit_climatologies
 from policies.forecasting.evaluation import (
     BASELINES,
+    MEAN,
     Baseline,
     ByHorizon,
     ForecastEvaluation,
@@ -30,8 +33,17 @@ from policies.forecasting.evaluation import (
     iterate_chase,
 )
 from policies.forecasting.models import lead_steps
+from policies.forecasting.prediction_intervals import (
+    MAX_STRETCH,
+    MIN_ERRORS,
+    MISS_RATIO,
+    N_HOURS,
+    PredictionIntervals,
+    update_intervals,
+)
 from policies.forecasting.regression import fit_anomaly_damping
 from policies.forecasting.series import Series
+from policies.forecasting.track_record import VerifiedForecasts
 from policies.providers.sources.csv_file import CARBON_UNIT, read_trace
 from policies.vocabulary.signal import Signal, SignalKind
 from policies.vocabulary.units import DAY_S, HOUR_S, Values
@@ -44,10 +56,11 @@ try:
 except ImportError:
     SVR = None
 
-DATE: Final = "2026-11-22"
+DATE: Final = "2026-11-23"
 TABLE: Final = Path(__file__).with_suffix(".md")
 MARGINAL: Final = "moer"
 """A file with this in its name is of a marginal signal."""
+FORMER_GAIN_RATIO: Final = 0.02
 N_REFITS: Final = 7
 FIVE_MINUTES_S: Final = 300.0
 
@@ -108,10 +121,46 @@ def hourly(signal: Signal) -> Signal:
     )
 
 
-def judge(named: tuple[str, Signal]) -> tuple[str, ForecastEvaluation | None]:
-    """Evaluate one series."""
+def former_update(intervals: PredictionIntervals, verified: VerifiedForecasts) -> PredictionIntervals:
+    """Return the intervals after verified forecasts by the former rule: one stretch of each side for all hours."""
+    had_interval = ~np.isnan(verified.issued) & ~np.isnan(verified.interval[0])
+    missed = np.stack([verified.actual < verified.interval[0], verified.actual > verified.interval[1]])
+    stretch = intervals.stretch.copy()
+    stretch[:, verified.lead[had_interval]] += FORMER_GAIN_RATIO * (missed - MISS_RATIO)[:, had_interval]
+    return replace(update_intervals(intervals, verified), stretch=np.clip(stretch, -MAX_STRETCH, MAX_STRETCH))
+
+
+def former_ends(intervals: PredictionIntervals) -> Values:
+    """Return the ends of the intervals by the former rule: quantiles of the errors of all hours, shape (2, c, 24)."""
+    ends = np.full((2, len(intervals.errors), N_HOURS), np.nan)
+    for lead, errors in enumerate(intervals.errors):
+        known = errors[~np.isnan(errors)]
+        if len(known) >= MIN_ERRORS:
+            lower, median, upper = np.quantile(known, [MISS_RATIO, 0.5, 1 - MISS_RATIO], method="weibull")
+            sides = np.array([lower - median, upper - median])
+            ends[:, lead] = (median + np.exp(intervals.stretch[:, lead]) * sides)[:, None]
+    return ends
+
+
+@contextmanager
+def intervals_by(**rule: Callable[..., object]) -> Iterator[None]:
+    """Let the forecaster use other functions of `prediction_intervals` while the body runs."""
+    own = {name: getattr(forecaster, name) for name in rule}
+    for name, function in rule.items():
+        setattr(forecaster, name, function)
+    try:
+        yield
+    finally:
+        for name, function in own.items():
+            setattr(forecaster, name, function)
+
+
+def judge(named: tuple[str, Signal]) -> tuple[str, ForecastEvaluation | None, ForecastEvaluation | None]:
+    """Evaluate one series, by the present and by the former rule of intervals."""
     name, signal = named
-    return name, evaluate(signal, stopwatch_s=time.perf_counter, baselines=methods())
+    found = evaluate(signal, stopwatch_s=time.perf_counter, baselines=methods())
+    with intervals_by(update_intervals=former_update, interval_ends=former_ends):
+        return name, found, evaluate(signal, stopwatch_s=time.perf_counter, baselines={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +221,19 @@ def row(name: str, values: ByHorizon, factor: float, n_digits: int) -> str:
     return f"| {name} | {' | '.join(cells)} |"
 
 
-def table(name: str, found: ForecastEvaluation) -> Iterator[str]:
+def interval_rows(rule: str, found: ForecastEvaluation) -> Iterator[str]:
+    """Yield the lines of a rule of intervals: coverage, over all and at the worst hours, and width."""
+    yield row(f"{rule}: in the interval [%]", found.coverage_90_ratio, 100, 1)
+    by_hour = {
+        horizon: [share for share in hours if share is not None]
+        for horizon, hours in found.hourly_coverage_90_ratio.items()
+    }
+    yield row("- least of an hour of the day [%]", {name: min(hours) for name, hours in by_hour.items()}, 100, 1)
+    yield row("- most of an hour of the day [%]", {name: max(hours) for name, hours in by_hour.items()}, 100, 1)
+    yield row("- mean width", found.interval_width, 1, 1)
+
+
+def table(name: str, found: ForecastEvaluation, former: ForecastEvaluation) -> Iterator[str]:
     """Yield the lines of the table of one series."""
     has_ratios = found.mape_ratio["gridchase"]["1h"] is not None
     columns = list(found.mae["gridchase"])
@@ -184,7 +245,36 @@ def table(name: str, found: ForecastEvaluation) -> Iterator[str]:
         yield row(method, errors, 100 if has_ratios else 1, 2 if has_ratios else 4)
     if has_ratios:
         yield row("gridchase, error [g/kWh]", found.mae["gridchase"], 1, 1)
-    yield row("in the 90 % interval [%]", found.coverage_90_ratio | {"mean": None}, 100, 1)
+    yield f"\n| 90 % intervals | {' | '.join(columns)} |\n|---|{'---:|' * len(columns)}"
+    yield from interval_rows("all hours alike, as before", former)
+    yield from interval_rows("scaled by the hour", found)
+
+
+def hours_table(judged: list[tuple[str, ForecastEvaluation, ForecastEvaluation]]) -> Iterator[str]:
+    """Yield the lines of the table of the hours with least and most coverage, before and now."""
+    yield "\n## Coverage of the 90 % intervals by the hour of the day\n"
+    yield (
+        "Of the values at one hour of the day (UTC), the share within the intervals of all forecasts of it that were "
+        "made 1 to 24 h before, over all days of the walk: the hours with the least and with the most. *Worst single*: "
+        "the same for each horizon of 1, 3, 6, 12 and 24 h by itself. *Width*: the mean over all hours, days and "
+        "horizons, of the former one. *Before*: the former rule, which treats all hours alike, on the same forecasts.\n"
+    )
+    yield "| series | least before | now | most before | now | worst single before | now | width |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
+    for name, found, former in judged:
+        cells = [*zip(_extremes(former), _extremes(found), strict=True)]
+        ratio = (found.interval_width[MEAN] or 0.0) / (former.interval_width[MEAN] or np.nan)
+        yield f"| {name} | " + " | ".join(f"{old} | {new}" for old, new in cells) + f" | {ratio:.3f} |"
+
+
+def _extremes(found: ForecastEvaluation) -> list[str]:
+    """Return the least and the most coverage at an hour of the day over all horizons, and the span at single ones."""
+    hours = {
+        name: [share for share in each if share is not None] for name, each in found.hourly_coverage_90_ratio.items()
+    }
+    single = [share for name, shares in hours.items() if name != MEAN for share in shares]
+    least, most = min(hours[MEAN]), max(hours[MEAN])
+    return [f"{100 * least:.1f}", f"{100 * most:.1f}", f"{100 * min(single):.0f} to {100 * max(single):.0f}"]
 
 
 def page(directory: Path) -> Iterator[str]:
@@ -206,10 +296,13 @@ def page(directory: Path) -> Iterator[str]:
     yield f"| a forecast from the same history | {1e3 * spent.same_s:.2f} ms |"
     yield f"| what is remembered after a week | {spent.n_bytes / 1024:.0f} KiB |"
     yield f"| what is remembered after a simulated year | {spent.n_bytes_after_a_year / 1024:.0f} KiB |"
-    yield "\n## Quality: mean absolute relative errors"
     with ProcessPoolExecutor(2) as pool:
-        for name, found in pool.map(judge, signals(directory)):
-            yield from table(name, found) if found is not None else [f"\n### {name}\n\nToo short."]
+        judged = [*pool.map(judge, signals(directory))]
+    whole = [(name, found, former) for name, found, former in judged if found is not None and former is not None]
+    yield from hours_table(whole)
+    yield "\n## Quality: mean absolute relative errors"
+    for name, found, former in whole:
+        yield from table(name, found, former)
 
 
 def main() -> None:

@@ -104,7 +104,11 @@ def _print(results: Sequence[tuple[str, ForecastEvaluation]]) -> None:
         table = Table("ahead", *rows["gridchase"], title=f"{series}: {what}", title_justify="left")
         for method, values in rows.items():
             table.add_row(method, *map(shown, values.values()))
-        table.add_row("in the 90 % interval [%]", *map(_percent, result.coverage_90_ratio.values()), "")
+        table.add_row("in the 90 % interval [%]", *map(_percent, result.coverage_90_ratio.values()))
+        by_hour = [[share for share in each if share is not None] for each in result.hourly_coverage_90_ratio.values()]
+        table.add_row("- least by hour of the day", *(_percent(min(each, default=None)) for each in by_hour))
+        table.add_row("- most by hour of the day", *(_percent(max(each, default=None)) for each in by_hour))
+        table.add_row("mean width of the interval", *map(_plain, result.interval_width.values()))
         console.print(table)
         console.print(
             f"{result.n_origins:,} forecasts, steps of {result.step_s / 60:g} min; "

@@ -25,6 +25,7 @@ def verified(members: list[float], *, provider: float = NAN, actual: float = 100
         issued=np.array([NAN]),
         interval=np.full((2, 1), NAN),
         actual=np.array([actual]),
+        times_s=np.array([0.0]),
     )
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from policies.forecasting.evaluation import (
     OURS,
     ForecastEvaluation,
+    _by_hour_of_day,
     _compared_from_s,
     _stride,
     chase_linear,
@@ -72,7 +73,28 @@ def test_the_forecaster_beats_the_baselines() -> None:
         assert ours is not None
         assert all(ours < (rows[horizon] or 0) for name, rows in found.mape_ratio.items() if name != OURS)
     assert found.coverage_90_ratio == pytest.approx(dict.fromkeys(found.coverage_90_ratio, 0.9), abs=0.06)
-    assert set(found.coverage_90_ratio) == {"1h", "3h", "6h", "12h", "24h"}
+    assert set(found.coverage_90_ratio) == {"1h", "3h", "6h", "12h", "24h", "mean_1_24h"}
+
+
+def test_coverage_is_given_by_the_hour_of_the_day_of_the_values() -> None:
+    found = evaluated(weather(40))
+    for horizon, overall in found.coverage_90_ratio.items():
+        by_hour = [share for share in found.hourly_coverage_90_ratio[horizon] if share is not None]
+        assert len(by_hour) == 24
+        assert np.mean(by_hour) == pytest.approx(overall, abs=0.01)
+    assert all(width is not None and width > 0 for width in found.interval_width.values())
+
+
+def test_means_by_the_hour_of_the_day() -> None:
+    leads = np.arange(24)
+    hours = np.array([leads % 24, (leads + 12) % 24])
+    values = np.where(hours == 6, 0.0, 1.0)
+    values[0, 6], values[1, 7] = np.nan, 0.5  # 6 h of the first row, 19 h of the second
+    means = _by_hour_of_day(values, hours)
+    expected = [1.0] * 24
+    expected[6], expected[19] = 0.0, 0.75
+    assert means["mean_1_24h"] == expected
+    assert means["1h"] == [1.0, *[None] * 11, 1.0, *[None] * 11]
 
 
 def test_nothing_after_the_origin_is_used() -> None:

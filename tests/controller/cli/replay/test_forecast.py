@@ -20,7 +20,8 @@ def test_json_has_a_row_for_each_file(tmp_path: Path, capsys: pytest.CaptureFixt
     for errors in (first["mape_ratio"], first["mae"]):
         assert list(errors) == ["gridchase", "persistence", "seasonal", "chase_linear"]
         assert all(list(row) == [*HORIZONS, "mean_1_24h"] for row in errors.values())
-    assert list(first["coverage_90_ratio"]) == HORIZONS
+    assert list(first["coverage_90_ratio"]) == list(first["interval_width"]) == [*HORIZONS, "mean_1_24h"]
+    assert {len(hours) for hours in first["hourly_coverage_90_ratio"].values()} == {24}
     assert first["fit_s"] > 0
     assert first["mape_ratio"]["gridchase"]["1h"] < first["mape_ratio"]["persistence"]["1h"]
 
@@ -49,6 +50,7 @@ def test_the_terminal_shows_a_table(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "fr: mean absolute relative error" in shown
     assert "chase_linear" in shown
     assert "steps of 60 min" in shown
+    assert "least by" in shown
 
 
 def test_all_faults_of_all_files_are_reported(tmp_path: Path) -> None:
