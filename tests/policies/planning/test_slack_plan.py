@@ -1,0 +1,106 @@
+"""What a run with slack does now: pauses that pay, and only as far as the forecast can be relied on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.planning.signal_outlook import SignalOutlook
+from policies.planning.slack_plan import SlackPlan, SlackRules, pessimistic_outlook, plan_with_slack
+from policies.vocabulary.profile import PowerProfile
+from policies.vocabulary.units import DAY_S, HOUR_S
+from tests.policies.days import A40
+from tests.policies.vocabulary.test_profile import profiles
+
+TOP_PER_S = A40.fastest.iterations_per_s
+LEAST_PER_S = A40.energy_minimal.iterations_per_s
+KNOWN = SlackRules(idle_power_w=25.0, known_s=DAY_S)
+WORK = 8 * HOUR_S * TOP_PER_S
+
+
+def then(now: float, later: float, *, hours: int = 12) -> SignalOutlook:
+    """Return a signal of some hours at a value, and as many at another."""
+    return SignalOutlook(np.full(2 * hours, HOUR_S), np.repeat([now, later], hours))
+
+
+def planned(outlook: SignalOutlook, rules: SlackRules, *, is_paused: bool = False) -> SlackPlan:
+    return plan_with_slack(A40, outlook, WORK, rules, is_paused=is_paused)
+
+
+def test_a_known_price_needs_no_guard() -> None:
+    plan = planned(then(300.0, 200.0), KNOWN)
+    assert (plan.rate_per_s, plan.reason) == (0.0, "slack_paused")
+    assert plan.hull.begins_with_pause
+
+
+@pytest.mark.parametrize(("error", "reason"), [(20.0, "slack_paused"), (150.0, "slack_uncertain")])
+def test_a_forecast_is_relied_on_as_far_as_its_errors_allow(error: float, reason: str) -> None:
+    plan = planned(then(300.0, 200.0), replace(KNOWN, known_s=HOUR_S, rms_errors=np.full(24, error)))
+    assert plan.reason == reason
+    assert plan.rate_per_s == (LEAST_PER_S if reason == "slack_uncertain" else 0.0)
+
+
+def test_without_known_errors_no_forecast_is_relied_on() -> None:
+    plan = planned(then(300.0, 200.0), replace(KNOWN, known_s=HOUR_S))
+    assert (plan.rate_per_s, plan.reason) == (LEAST_PER_S, "slack_uncertain")
+    assert not plan.hull.begins_with_pause
+
+
+def test_a_run_that_may_not_pause_is_slow() -> None:
+    outlook = SignalOutlook(np.full(12, HOUR_S), np.array([600.0] * 2 + [100.0] * 10))
+    plan = planned(outlook, replace(KNOWN, idle_power_w=None))
+    assert A40.points[0].iterations_per_s <= plan.rate_per_s < LEAST_PER_S
+    assert plan.reason == "slack_slow"
+
+
+def test_restarts_count() -> None:
+    """Each dear hour would be a pause of its own: too little is saved to restart as often."""
+    values = np.tile([140.0, 100.0], 12)
+    outlook = SignalOutlook(np.full(24, HOUR_S), values)
+    free, dear = (planned(outlook, replace(KNOWN, restart_s=restart_s)) for restart_s in (0.0, 600.0))
+    assert (free.rate_per_s < LEAST_PER_S, free.reason) == (True, "slack_paused")
+    assert dear.reason == "slack_signal"
+    assert dear.rate_per_s == pytest.approx(LEAST_PER_S)
+
+
+def test_a_run_that_is_late_takes_the_highest_limit() -> None:
+    plan = plan_with_slack(A40, then(300.0, 200.0, hours=2), WORK, KNOWN)
+    assert (plan.rate_per_s, plan.reason) == (TOP_PER_S, "behind_schedule")
+
+
+@given(
+    profiles(),
+    st.lists(st.floats(-200.0, 900.0), min_size=1, max_size=12),
+    st.floats(0.05, 1.0),
+    st.none() | st.floats(5.0, 100.0),
+    st.floats(0.0, 200.0),
+    st.booleans(),
+)
+def test_the_guard_never_slows_a_run(
+    profile: PowerProfile,
+    values: list[float],
+    share: float,
+    idle_power_w: float | None,
+    error: float,
+    is_paused: bool,
+) -> None:
+    outlook = SignalOutlook(np.full(len(values), HOUR_S), np.array(values))
+    work = share * len(values) * HOUR_S * float(profile.iterations_per_s.max())
+    certain = SlackRules(idle_power_w=idle_power_w, known_s=HOUR_S * len(values))
+    guarded = replace(certain, known_s=0.0, rms_errors=np.full(24, error))
+    free, safe = (plan_with_slack(profile, outlook, work, rules, is_paused=is_paused) for rules in (certain, guarded))
+    assert safe.rate_per_s >= free.rate_per_s
+    assert safe.rate_per_s <= float(profile.iterations_per_s.max()) * (1 + 1e-9)
+    if safe.rate_per_s > free.rate_per_s:
+        assert safe.reason == "slack_uncertain"
+        assert safe.rate_per_s == profile.energy_minimal.iterations_per_s
+
+
+def test_later_hours_are_dearer_by_the_error_of_their_lead() -> None:
+    outlook = SignalOutlook(np.array([HOUR_S / 2, HOUR_S, HOUR_S, 30 * HOUR_S]), np.array([5.0, 5.0, -5.0, 5.0]))
+    errors = np.arange(1.0, 25.0)
+    assert pessimistic_outlook(outlook, errors, known_s=0.0).values == pytest.approx([5.0, 6.5, -2.5, 23.0])
+    dearer = pessimistic_outlook(outlook, errors, known_s=1.5 * HOUR_S, n_errors=2.0)
+    assert dearer.values == pytest.approx([5.0, 5.0, 0.0, 41.0])
