@@ -5,17 +5,23 @@ and a little roughness; each point is an observation, as noisy as its interval s
 other, and the best of forty limits is not simply the luckiest one. Everything is relative: other units of energy or
 time change nothing but units.
 
+Pairs of rates that were measured one after the other (`policies.profiling.paired_looks`) are observations of
+differences: what a limit is relative to the top one is known much better than either of them.
+
 Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006: equations 2.23, 2.24 and 4.17.
 """
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
 from policies.profiling.measurement import NORMAL_95, WINDOW_CV_RATIO
+from policies.profiling.paired_looks import Looks
 from policies.profiling.settings import GRID_W
+from policies.vocabulary.limit_ratios import LimitRatios
 from policies.vocabulary.profile import SAME_POINT_W, PowerProfile, ProfilePoint
 from policies.vocabulary.units import Values
 
@@ -35,6 +41,8 @@ LEAST_ERROR_RATIO: Final = 1e-4
 EXPLORATION_RATIO: Final = 0.7
 """Samples have this share of the posterior standard deviation, half of its variance: the whole of it explores limits
 for longer than that repays in a run of some thousand iterations."""
+PRIOR_PAIRS: Final = 4.0
+"""The errors of pairs are what they are said to be, as if so many had shown it."""
 WEIGHTS: Final = (1.0, 0.75, 0.5, 0.25)
 """Weights of energy against time at the power of the highest limit, for any price of either."""
 
@@ -80,6 +88,89 @@ def sampled_curve(profile: PowerProfile, rng: np.random.Generator) -> PowerProfi
     )
 
 
+class _Differences(NamedTuple):
+    """Observed differences between the values at two log limits each, all of shape (n,); errors as deviations."""
+
+    lower: Values
+    upper: Values
+    logs: Values
+    errors: Values
+
+
+@dataclass(frozen=True, slots=True)
+class RatioEstimate:
+    """Ratios of limits to the top one, and what their errors have in common.
+
+    Attributes:
+        ratios: one for each limit that was asked for, in that order.
+        rate_covariance: the covariance of their rate ratios, shape (n, n).
+    """
+
+    ratios: tuple[LimitRatios, ...]
+    rate_covariance: Values
+
+
+def estimate_ratios(profile: PowerProfile, looks: Looks, limits_w: Sequence[float]) -> RatioEstimate:
+    """Return what each of some limits is relative to the top of the curve: its rate, and its energy per iteration.
+
+    The curve counts as points that are known to 1 % at best, whatever it says: they were measured at other times, and
+    what a job wanders by does not average out. Limits that nobody has looked at follow from their neighbours.
+
+    Args:
+        profile: the measured points; the highest limit is the top.
+        looks: what was seen in pairs.
+        limits_w: the limits [W], at least one. At the top, and above, all ratios are 1.
+    """
+    top_w = profile.fastest.power_limit_w
+    points, wanted = profile.points, np.log([*(min(limit_w, top_w) for limit_w in limits_w), top_w])
+    at = np.log(profile.power_limits_w)
+    rate_errors = np.array([_error_ratio(point.iterations_per_s_ci, point.iterations_per_s) for point in points])
+    power_errors = np.array([_error_ratio(point.power_ci_w, point.power_w) for point in points])
+    rate_errors, power_errors = np.maximum(rate_errors, WINDOW_CV_RATIO), np.maximum(power_errors, WINDOW_CV_RATIO)
+    energies_j = profile.power_w / profile.iterations_per_s
+    rates = _posterior(at, np.log(profile.iterations_per_s), rate_errors, wanted, _differences(looks, "rate"))
+    energies = _posterior(
+        at, np.log(energies_j), np.hypot(rate_errors, power_errors), wanted, _differences(looks, "energy")
+    )
+    rate_ratios, rate_covariance = _relative_to_last(*rates)
+    energy_ratios, energy_covariance = _relative_to_last(-energies[0], energies[1])
+    rate_sds, energy_sds = (
+        np.sqrt(np.maximum(covariance.diagonal(), 0.0)) for covariance in (rate_covariance, energy_covariance)
+    )
+    ratios = tuple(
+        LimitRatios(
+            power_limit_w=limit_w,
+            rate_ratio=float(rate_ratios[i]),
+            rate_error_ratio=float(rate_sds[i]),
+            energy_ratio=float(energy_ratios[i]),
+            energy_error_ratio=float(energy_sds[i]),
+            n_looks=looks.n_between(limit_w, top_w) if limit_w < top_w else 0,
+        )
+        for i, limit_w in enumerate(limits_w)
+    )
+    return RatioEstimate(ratios, rate_covariance)
+
+
+def _relative_to_last(logs: Values, covariance: Values) -> tuple[Values, Values]:
+    """Return the ratios of all values but the last to that one, and their covariance, from those of the logarithms."""
+    ratios = np.exp(logs[:-1] - logs[-1])
+    shared = covariance[:-1, :-1] - covariance[:-1, -1:] - covariance[-1:, :-1] + covariance[-1, -1]
+    return ratios, np.asarray(ratios[:, None] * shared * ratios, dtype=np.float64)
+
+
+def _differences(looks: Looks, what: Literal["rate", "energy"]) -> _Differences:
+    """Return the differences that pairs show; their errors are scaled to how much pairs of the same limits scatter."""
+    pools = [getattr(pair, what) for pair in looks.pairs]
+    n_degrees = sum(pool.n - 1 for pool in pools)
+    variance = (PRIOR_PAIRS + sum(pool.square for pool in pools)) / (PRIOR_PAIRS + n_degrees)
+    return _Differences(
+        lower=np.log([pair.lower_w for pair in looks.pairs]),
+        upper=np.log([pair.upper_w for pair in looks.pairs]),
+        logs=np.array([pool.mean_log for pool in pools]),
+        errors=np.sqrt(variance / np.array([pool.weight for pool in pools])),
+    )
+
+
 def _limits_w(profile: PowerProfile) -> Values:
     """Return the measured limits and the multiples of 5 W between them, ascending [W]."""
     measured_w = profile.power_limits_w
@@ -100,13 +191,22 @@ def _posteriors(profile: PowerProfile, limits_w: Values) -> tuple[Values, Values
     )
 
 
-def _posterior(at: Values, values: Values, errors: Values, wanted: Values) -> tuple[Values, Values]:
-    """Return the mean (n,) and the covariance (n, n) at `wanted`, after values with errors at `at`."""
-    middle, centre = values.mean(), at.mean()
-    at, wanted = at - centre, wanted - centre
-    cross = _covariance(at, wanted)
-    gain = np.linalg.solve(_covariance(at, at) + np.diag(errors**2), cross)
-    return middle + gain.T @ (values - middle), _covariance(wanted, wanted) - gain.T @ cross
+def _posterior(
+    at: Values, values: Values, errors: Values, wanted: Values, differences: _Differences | None = None
+) -> tuple[Values, Values]:
+    """Return the mean (n,) and the covariance (n, n) at `wanted`, after values with errors at `at`, and differences."""
+    middle, centre, n = values.mean(), at.mean(), len(at)
+    seen, nodes, select = values - middle, at, np.eye(n)
+    if differences is not None and len(differences.logs):
+        n_pairs = len(differences.logs)
+        nodes = np.concatenate((at, differences.lower, differences.upper))
+        pairs = np.hstack((np.zeros((n_pairs, n)), np.eye(n_pairs), -np.eye(n_pairs)))
+        select = np.vstack((np.hstack((select, np.zeros((n, 2 * n_pairs)))), pairs))
+        seen, errors = np.concatenate((seen, differences.logs)), np.concatenate((errors, differences.errors))
+    nodes, wanted = nodes - centre, wanted - centre
+    cross = select @ _covariance(nodes, wanted)
+    gain = np.linalg.solve(select @ _covariance(nodes, nodes) @ select.T + np.diag(errors**2), cross)
+    return middle + gain.T @ seen, _covariance(wanted, wanted) - gain.T @ cross
 
 
 def _covariance(one: Values, other: Values) -> Values:

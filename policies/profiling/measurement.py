@@ -192,7 +192,20 @@ def scatter_from_points(points: tuple[ProfilePoint, ...]) -> Scatter:
     return Scatter(cv_ratio=math.sqrt(squares / n), n_iterations=n)
 
 
-def estimate_point(window: Window, *, power_limit_w: float, scatter: Scatter) -> ProfilePoint:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimates:
+    """What one window shows: rate and power, and the standard errors within it, as ratios.
+
+    From one window to another they vary by more (`WINDOW_CV_RATIO`), unless these are neighbours.
+    """
+
+    iterations_per_s: float
+    rate_error_ratio: float
+    power_w: float
+    power_error_ratio: float
+
+
+def estimate_window(window: Window, scatter: Scatter) -> Estimates:
     """Return the estimates of a window, given the scatter of iterations (with that of the window pooled in)."""
     log_times, weights = _log_times(window)
     n = max(sum(weights), 1.0)
@@ -203,15 +216,29 @@ def estimate_point(window: Window, *, power_limit_w: float, scatter: Scatter) ->
         time_s += weight * math.exp(min(max(x, middle - bound), middle + bound))
     rate_per_s = sum(weights) / time_s
     power_w, power_error_ratio = _power(window)
-    rate_error_ratio = math.hypot(scatter.cv_ratio / math.sqrt(n), WINDOW_CV_RATIO)
-    n_whole = max(round(n), 1)
+    return Estimates(
+        iterations_per_s=rate_per_s,
+        rate_error_ratio=scatter.cv_ratio / math.sqrt(n),
+        power_w=power_w,
+        power_error_ratio=power_error_ratio,
+    )
+
+
+def estimate_point(window: Window, *, power_limit_w: float, scatter: Scatter) -> ProfilePoint:
+    """Return the estimates of a window as a point of the curve: it stands for the limit at any time."""
+    seen = estimate_window(window, scatter)
+    log_times, weights = _log_times(window)
+    n_whole = max(round(max(sum(weights), 1.0)), 1)
     raw_s = sum(weight * math.exp(x) for x, weight in zip(log_times, weights, strict=True))
+    power_error_ratio, rate_error_ratio = (
+        math.hypot(error_ratio, WINDOW_CV_RATIO) for error_ratio in (seen.power_error_ratio, seen.rate_error_ratio)
+    )
     return ProfilePoint(
         power_limit_w=power_limit_w,
-        power_w=power_w,
-        iterations_per_s=rate_per_s,
-        power_ci_w=NORMAL_95 * math.hypot(power_error_ratio, WINDOW_CV_RATIO) * power_w,
-        iterations_per_s_ci=NORMAL_95 * rate_error_ratio * rate_per_s,
+        power_w=seen.power_w,
+        iterations_per_s=seen.iterations_per_s,
+        power_ci_w=NORMAL_95 * power_error_ratio * seen.power_w,
+        iterations_per_s_ci=NORMAL_95 * rate_error_ratio * seen.iterations_per_s,
         n=n_whole,
         active_s=raw_s * n_whole / sum(weights),
     )

@@ -1,0 +1,361 @@
+"""Looks at the top limit: how fast a job is at a limit relative to the top one, whatever it does as a whole.
+
+A look is a mean over some 10 s at the top limit, against 20 s before and 20 s after it at the limit in force: what
+wanders (data, temperature, neighbours) is the same on both sides, and cancels. Where single iterations scatter much,
+looks take up to 30 s, and come twice as often: longer ones would gain less, since jobs wander meanwhile. A limit that
+the plan changes anyway is a look for nothing: the last seconds at the one limit are paired with the first at the other,
+a little less precisely, since what wanders cancels to first order only.
+
+    20 s at the limit ──► settle, 10 s at the top ──► settle, 20 s at the limit: one pair of rates, and of energies
+
+Pairs of the same two limits are pooled by their precision; `policies.profiling.curve_model` makes ratios of them.
+
+Time is active time, as the observations have it; there is no clock here.
+
+>>> looks, lengths = Looks(), look_lengths(PRIOR_SCATTER, iteration_time_s=0.02)
+>>> for power_limit_w, rate_per_s in [(200.0, 45.0), (300.0, 50.0), (200.0, 45.0)]:
+...     for _ in range(24 if power_limit_w > 250 else 44):
+...         seen = Observation(power_limit_w=power_limit_w, active_s=0.5, n_iterations=rate_per_s / 2, energy_j=90.0)
+...         looks = advance_looks(looks, seen, lengths=lengths, scatter=PRIOR_SCATTER, settle_s=1.0)
+>>> round(math.exp(looks.pairs[0].rate.mean_log), 6)
+0.9
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+from policies.profiling.measurement import (
+    EMPTY_WINDOW,
+    PRIOR_SCATTER,
+    Estimates,
+    Observation,
+    Scatter,
+    Window,
+    estimate_window,
+)
+from policies.vocabulary.profile import LIMIT_TOLERANCE_W
+from policies.vocabulary.units import DAY_S
+
+__all__ = ["PRIOR_SCATTER", "LookLengths", "Looks", "Pair", "advance_looks", "look_lengths", "look_period_s"]
+
+TOP_S: Final = 10.0
+LONGEST_TOP_S: Final = 30.0
+"""The shortest and the longest look at the top, but for iterations that take longer; on each side is twice as much."""
+LOOK_ERROR_RATIO: Final = 0.004
+"""The scatter of iterations alone may make a ratio uncertain by so much in one look; else it takes longer."""
+LEAST_ITERATIONS: Final = 4.0
+"""However long they take."""
+N_CHUNKS: Final = 10
+"""A look at the top is divided into so many parts: single stalls are clipped, and ticks of the meter averaged."""
+MIN_SHARE: Final = 0.5
+"""A window counts from this share of its length on: a plan may change the limit in the middle of it."""
+MAX_PAUSE_S: Final = 60.0
+"""After a longer pause the two sides of a pair are no neighbours any more."""
+WANDER_RATIO: Final = 0.001
+ONE_SIDED_WANDER_RATIO: Final = 0.003
+"""What is left of a job's wandering in a pair with two sides, and with one (standard deviations): before pairs of the
+same limits have shown by their own scatter what it is."""
+MOST_DEVIATIONS: Final = 4.0
+"""A pair that is off by more from the mean of several is clipped."""
+MIN_CLIPPED: Final = 4
+
+DENSE_LOOKS: Final = 8
+DENSE_PERIOD_S: Final = 120.0
+SHORT_RUN_S: Final = DAY_S / 2
+SHORT_RUN_PERIOD_S: Final = 900.0
+FIRST_DAY_PERIOD_S: Final = 1_800.0
+LATER_PERIOD_S: Final = 3_600.0
+"""The first looks come every two minutes, the next ones twice an hour (four times in a run that is known to be over
+within half a day), and beyond a day once an hour: evenly in time, since ratios may vary with the time of day."""
+OFTEN_TOP_S: Final = 15.0
+"""Longer looks come more often, up to twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookLengths:
+    """How long a look lasts at the top [s]; twice as much of the limit in force counts on each side of it."""
+
+    top_s: float = TOP_S
+
+    @property
+    def side_s(self) -> float:
+        """Return the time on each side [s]."""
+        return 2 * self.top_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledLog:
+    """The pooled mean of logarithms, each weighted by its precision.
+
+    Attributes:
+        n: how many there are.
+        weight: the sum of their weights: of one over the squared standard deviation.
+        mean_log: their mean.
+        square: the weighted sum of squared deviations from it: about n - 1 if the errors are what they are said to be.
+    """
+
+    n: int = 0
+    weight: float = 0.0
+    mean_log: float = 0.0
+    square: float = 0.0
+
+    def plus(self, value_log: float, *, error_ratio: float) -> "PooledLog":
+        """Return the pool with one more value, which is clipped where it is far off (West's update)."""
+        if self.n >= MIN_CLIPPED:
+            spread = max(self.square / (self.n - 1), 1.0)
+            reach = MOST_DEVIATIONS * math.sqrt(spread) * error_ratio
+            value_log = min(max(value_log, self.mean_log - reach), self.mean_log + reach)
+        added = 1 / error_ratio**2
+        weight, off = self.weight + added, value_log - self.mean_log
+        mean_log = self.mean_log + off * added / weight
+        square = self.square + added * off * (value_log - mean_log)
+        return PooledLog(n=self.n + 1, weight=weight, mean_log=mean_log, square=square)
+
+
+EMPTY_POOL: Final = PooledLog()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """What pairs of windows have shown of two limits.
+
+    Attributes:
+        lower_w, upper_w: the two limits [W].
+        rate: the logarithm of the rate at the lower over that at the upper.
+        energy: the same of the energy per iteration.
+    """
+
+    lower_w: float
+    upper_w: float
+    rate: PooledLog = EMPTY_POOL
+    energy: PooledLog = EMPTY_POOL
+
+    def is_of(self, one_w: float, other_w: float) -> bool:
+        """Return whether the pair is of two limits, in whatever order [W]."""
+        lower_w, upper_w = sorted((one_w, other_w))
+        return _is_same(self.lower_w, lower_w) and _is_same(self.upper_w, upper_w)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """A time without a change of limit; its first and its last seconds are kept, in chunks.
+
+    Attributes:
+        power_limit_w: the limit [W].
+        settled_s: for how long it has settled [s].
+        measured_s: for how long it was in force since then [s].
+        head: the first chunks, up to one side of a look.
+        tail: the last ones, as much.
+        pending: what is no whole chunk yet.
+        is_paired: whether its head was paired with the stretch before.
+    """
+
+    power_limit_w: float
+    settled_s: float = 0.0
+    measured_s: float = 0.0
+    head: tuple[Observation, ...] = ()
+    tail: tuple[Observation, ...] = ()
+    pending: Observation | None = None
+    is_paired: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looks:
+    """What was seen in pairs so far, and the stretches that the next pair may be made of.
+
+    Attributes:
+        pairs: the pooled pairs, each of two limits.
+        n_pairs: how many pairs were pooled: looks, and changes of limit that came for nothing.
+        stretches: the latest, three at most; the last one is under way.
+        paused_s: how long the run has paused since the last observation [s].
+        active_s: the time observed, pauses left out [s].
+    """
+
+    pairs: tuple[Pair, ...] = ()
+    n_pairs: int = 0
+    stretches: tuple[Stretch, ...] = ()
+    paused_s: float = 0.0
+    active_s: float = 0.0
+
+    @property
+    def measured_s(self) -> float:
+        """Return for how long the present limit was measured [s]."""
+        return self.stretches[-1].measured_s if self.stretches else 0.0
+
+    def is_at(self, power_limit_w: float) -> bool:
+        """Return whether a limit is the present one [W]."""
+        return bool(self.stretches) and _is_same(self.stretches[-1].power_limit_w, power_limit_w)
+
+    def n_between(self, one_w: float, other_w: float) -> int:
+        """Return how many pairs of two limits there are [W]."""
+        return sum(pair.rate.n for pair in self.pairs if pair.is_of(one_w, other_w))
+
+    def n_looks(self, top_w: float) -> int:
+        """Return how many pairs there are with the top limit [W]."""
+        return sum(pair.rate.n for pair in self.pairs if _is_same(pair.upper_w, top_w))
+
+    def interrupted(self) -> "Looks":
+        """Return the looks after something that makes neighbours strangers: pairs stay, stretches do not."""
+        return replace(self, stretches=(), paused_s=0.0)
+
+    def after_pause(self, pause_s: float) -> "Looks":
+        """Return the looks after a time without iterations [s]."""
+        paused_s = self.paused_s + pause_s
+        return self.interrupted() if paused_s > MAX_PAUSE_S else replace(self, paused_s=paused_s)
+
+
+def look_lengths(scatter: Scatter, *, iteration_time_s: float) -> LookLengths:
+    """Return how long looks should be: 10 s at the top, and 30 s where single iterations scatter by 5 %.
+
+    Args:
+        scatter: that of single iterations.
+        iteration_time_s: how long one takes [s].
+    """
+    error_ratio = scatter.cv_ratio * math.sqrt(1.25 * iteration_time_s / TOP_S)
+    top_s = min(max(TOP_S * (error_ratio / LOOK_ERROR_RATIO) ** 2, TOP_S), LONGEST_TOP_S)
+    return LookLengths(top_s=max(top_s, LEAST_ITERATIONS * iteration_time_s))
+
+
+def look_period_s(n_looks: int, lengths: LookLengths, *, age_s: float, length_s: float | None = None) -> float:
+    """Return how long after the last look the next one is due [s].
+
+    Args:
+        n_looks: how many there were.
+        lengths: how long they are.
+        age_s: how long ago the run, or its curve, began [s].
+        length_s: how long the run will take in all, where that is known [s].
+
+    >>> short = LookLengths()
+    >>> [look_period_s(n, short, age_s=age_s) for n, age_s in [(7, 1e3), (8, 1e3), (55, 1e5)]]
+    [120.0, 1800.0, 3600.0]
+    """
+    if n_looks < DENSE_LOOKS:
+        return DENSE_PERIOD_S
+    period_s = FIRST_DAY_PERIOD_S if age_s < DAY_S else LATER_PERIOD_S
+    if length_s is not None and length_s <= SHORT_RUN_S:
+        period_s = SHORT_RUN_PERIOD_S
+    return period_s * min(max(OFTEN_TOP_S / lengths.top_s, 0.5), 1.0)
+
+
+def advance_looks(
+    looks: Looks, observation: Observation, *, lengths: LookLengths, scatter: Scatter, settle_s: float
+) -> Looks:
+    """Return the looks after one more observation, at whatever limit was in force all through it.
+
+    Args:
+        looks: those before.
+        observation: an interval in which iterations ran.
+        lengths: how long windows should be.
+        scatter: that of single iterations.
+        settle_s: the time after a change of limit that is not counted [s].
+    """
+    if not observation.is_possible:
+        return looks
+    looks = replace(looks, paused_s=0.0, active_s=looks.active_s + observation.active_s)
+    if not looks.is_at(observation.power_limit_w):
+        looks = _with_change(looks, observation.power_limit_w, lengths, scatter)
+    stretch = looks.stretches[-1]
+    if stretch.settled_s < settle_s:
+        grown = replace(stretch, settled_s=stretch.settled_s + observation.active_s)
+        return replace(looks, stretches=(*looks.stretches[:-1], grown))
+    looks = replace(looks, stretches=(*looks.stretches[:-1], _grown(stretch, observation, lengths)))
+    is_whole = _duration_s(looks.stretches[-1].head) >= lengths.side_s
+    return _paired(looks, lengths, scatter) if is_whole and not stretch.is_paired else looks
+
+
+def _with_change(looks: Looks, power_limit_w: float, lengths: LookLengths, scatter: Scatter) -> Looks:
+    """Return the looks as another limit comes in force: a stretch that was too short to wait for any more is paired."""
+    if looks.stretches and not looks.stretches[-1].is_paired:
+        is_excursion = len(looks.stretches) > 1 and _is_same(looks.stretches[-2].power_limit_w, power_limit_w)
+        if not is_excursion or not _is_enough(looks.stretches[-1].head, lengths):  # else the way back shows more
+            looks = _paired(looks, lengths, scatter)
+    return replace(looks, stretches=(*looks.stretches[-2:], Stretch(power_limit_w=power_limit_w)))
+
+
+def _grown(stretch: Stretch, observation: Observation, lengths: LookLengths) -> Stretch:
+    """Return the stretch with one more observation: in its head while that has room, in its tail in any case."""
+    pending = observation if stretch.pending is None else _joined(stretch.pending, observation)
+    measured_s = stretch.measured_s + observation.active_s
+    if pending.active_s < lengths.top_s / N_CHUNKS:
+        return replace(stretch, pending=pending, measured_s=measured_s)
+    has_room = _duration_s(stretch.head) < lengths.side_s
+    tail = (*stretch.tail, pending)
+    while _duration_s(tail[1:]) >= lengths.side_s:
+        tail = tail[1:]
+    head = (*stretch.head, pending) if has_room else stretch.head
+    return replace(stretch, pending=None, measured_s=measured_s, head=head, tail=tail)
+
+
+def _joined(one: Observation, other: Observation) -> Observation:
+    return Observation(
+        power_limit_w=one.power_limit_w,
+        active_s=one.active_s + other.active_s,
+        n_iterations=one.n_iterations + other.n_iterations,
+        energy_j=one.energy_j + other.energy_j,
+    )
+
+
+def _paired(looks: Looks, lengths: LookLengths, scatter: Scatter) -> Looks:
+    """Return the looks with the last stretch paired: with those around an excursion, or with the one before."""
+    *earlier, last = looks.stretches
+    looks = replace(looks, stretches=(*earlier, replace(last, is_paired=True)))
+    if not earlier:
+        return looks
+    middle, sides = earlier[-1], [last.head]
+    if len(earlier) > 1 and not middle.is_paired and _is_same(earlier[0].power_limit_w, last.power_limit_w):
+        sides.append(earlier[0].tail)
+    sides = [side for side in sides if _is_enough(side, lengths)]
+    if not sides or not _is_enough(middle.tail, lengths):
+        return looks
+    wander_ratio = WANDER_RATIO if len(sides) > 1 else ONE_SIDED_WANDER_RATIO
+    inner, outer = _estimates(middle.tail, scatter), [_estimates(side, scatter) for side in sides]
+    return _with_pair(looks, (last.power_limit_w, middle.power_limit_w), outer, inner, wander_ratio)
+
+
+def _with_pair(
+    looks: Looks, limits_w: tuple[float, float], outer: list[Estimates], inner: Estimates, wander_ratio: float
+) -> Looks:
+    """Return the looks with what windows at one limit (outer), and one at another (inner), have shown."""
+    sign = 1.0 if limits_w[0] < limits_w[1] else -1.0
+    known = next((pair for pair in looks.pairs if pair.is_of(*limits_w)), None)
+    pair = known or Pair(lower_w=min(limits_w), upper_w=max(limits_w))
+    rate_log = sum(math.log(each.iterations_per_s) for each in outer) / len(outer) - math.log(inner.iterations_per_s)
+    power_log = sum(math.log(each.power_w) for each in outer) / len(outer) - math.log(inner.power_w)
+    rate_error = math.hypot(*(each.rate_error_ratio / len(outer) for each in outer), inner.rate_error_ratio)
+    power_error = math.hypot(*(each.power_error_ratio / len(outer) for each in outer), inner.power_error_ratio)
+    after = replace(
+        pair,
+        rate=pair.rate.plus(sign * rate_log, error_ratio=math.hypot(rate_error, wander_ratio)),
+        energy=pair.energy.plus(
+            sign * (power_log - rate_log), error_ratio=math.hypot(rate_error, power_error, wander_ratio)
+        ),
+    )
+    return replace(
+        looks, pairs=(*(each for each in looks.pairs if each is not known), after), n_pairs=looks.n_pairs + 1
+    )
+
+
+def _estimates(chunks: tuple[Observation, ...], scatter: Scatter) -> Estimates:
+    return estimate_window(_window(chunks), scatter)
+
+
+def _window(chunks: tuple[Observation, ...]) -> Window:
+    window = EMPTY_WINDOW
+    for chunk in chunks:
+        window = window.with_observation(chunk)
+    return window
+
+
+def _is_enough(chunks: tuple[Observation, ...], lengths: LookLengths) -> bool:
+    """Return whether there is enough for a mean: half a look at the top, and an iteration or two."""
+    window = _window(chunks)
+    return window.active_s >= MIN_SHARE * lengths.top_s and window.n_counted > 1 and window.energy_j > 0
+
+
+def _duration_s(chunks: tuple[Observation, ...]) -> float:
+    return sum(chunk.active_s for chunk in chunks)
+
+
+def _is_same(one_w: float, other_w: float) -> bool:
+    return abs(one_w - other_w) <= LIMIT_TOLERANCE_W
