@@ -80,6 +80,7 @@ ALLOWED: Final = {
     "most": "the same",
     "rate": "how many times as fast as real time a simulated clock runs",
     "square": "a sum of squares, the same",
+    "precision": "one over a variance of logarithms",
     "signal_energy": "energy times signal, in J times the signal's unit",
     "baseline_signal_energy": "the same",
     "pause_signal_energy": "the same",

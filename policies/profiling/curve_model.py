@@ -167,7 +167,7 @@ def _differences(looks: Looks, what: Literal["rate", "energy"]) -> _Differences:
         lower=np.log([pair.lower_w for pair in looks.pairs]),
         upper=np.log([pair.upper_w for pair in looks.pairs]),
         logs=np.array([pool.mean_log for pool in pools]),
-        errors=np.sqrt(variance / np.array([pool.weight for pool in pools])),
+        errors=np.sqrt(variance / np.array([pool.precision for pool in pools])),
     )
 
 

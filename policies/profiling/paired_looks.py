@@ -90,13 +90,13 @@ class PooledLog:
 
     Attributes:
         n: how many there are.
-        weight: the sum of their weights: of one over the squared standard deviation.
+        precision: the sum of theirs: of one over the squared standard deviation.
         mean_log: their mean.
         square: the weighted sum of squared deviations from it: about n - 1 if the errors are what they are said to be.
     """
 
     n: int = 0
-    weight: float = 0.0
+    precision: float = 0.0
     mean_log: float = 0.0
     square: float = 0.0
 
@@ -107,10 +107,10 @@ class PooledLog:
             reach = MOST_DEVIATIONS * math.sqrt(spread) * error_ratio
             value_log = min(max(value_log, self.mean_log - reach), self.mean_log + reach)
         added = 1 / error_ratio**2
-        weight, off = self.weight + added, value_log - self.mean_log
-        mean_log = self.mean_log + off * added / weight
+        precision, off = self.precision + added, value_log - self.mean_log
+        mean_log = self.mean_log + off * added / precision
         square = self.square + added * off * (value_log - mean_log)
-        return PooledLog(n=self.n + 1, weight=weight, mean_log=mean_log, square=square)
+        return PooledLog(n=self.n + 1, precision=precision, mean_log=mean_log, square=square)
 
 
 EMPTY_POOL: Final = PooledLog()

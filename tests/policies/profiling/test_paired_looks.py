@@ -80,7 +80,7 @@ def test_a_change_of_limit_that_comes_anyway_is_a_look_for_nothing() -> None:
     looks = trained(trained(Looks(), LOW_W, 60), TOP_W, 60)
     [pair] = looks.pairs
     assert math.exp(pair.rate.mean_log) == pytest.approx(TRUE_RATIO)
-    assert pair.rate.weight < look().pairs[0].rate.weight, "it is less precise than one with two sides"
+    assert pair.rate.precision < look().pairs[0].rate.precision, "it is less precise than one with two sides"
     back = trained(looks, LOW_W, 60)
     assert (back.n_pairs, back.pairs[0].rate.n) == (2, 2)
 
