@@ -172,7 +172,7 @@ def test_numbers_in_words_are_those_of_the_code() -> None:
     assert "drawn in to three standard deviations" in how_it_works
     assert "not sooner than ten times what the first sweep took" in how_it_works
     assert "ceased to hold more than two hours ago (`max_age_s`)" in safety
-    assert "where τ is six hours" in how_it_works
+    assert "is settled over six hours" in how_it_works
     assert "at most a tenth of the allowed slowdown" in how_it_works
 
 

@@ -1,5 +1,6 @@
 """Chooses the power limit: objective and progress to a required rate, dispatch, limits, and hysteresis."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, assert_never
 
@@ -135,17 +136,30 @@ def _by_rate(inputs: _PlanInputs, objective: RateObjective) -> Decision:
         detail = f"the number of remaining iterations is unknown, so the {name} cannot be planned"
         return _decision(inputs, DutyCycle(first=chosen), None, "length_unknown", detail)
     dispatch = merit_order.dispatch(required.mean_per_s, left_iterations=inputs.progress.left_iterations)
-    rate_per_s = min(max(dispatch.rate_per_s, required.minimum_now_per_s), hull.fastest.iterations_per_s)
+    lowest_per_s, highest_per_s = required.wanted_per_s
+    if inputs.value is not None and inputs.value < 0:  # who earns by running fast now has time to spend it later
+        required = replace(required, maximum_now_per_s=math.inf)
+        highest_per_s = math.inf
+    rate_per_s = min(max(dispatch.rate_per_s, lowest_per_s), highest_per_s)
+    rate_per_s = min(max(rate_per_s, hull.most_efficient.iterations_per_s), hull.fastest.iterations_per_s)
     rules = replace(inputs.rules, period_s=min(inputs.rules.period_s, required.horizon_s))
-    cycle = duty_cycle_for(hull, rate_per_s, rules, inputs.current, minimum_per_s=required.minimum_now_per_s)
+    cycle = duty_cycle_for(
+        hull,
+        rate_per_s,
+        rules,
+        inputs.current,
+        minimum_per_s=required.minimum_now_per_s,
+        maximum_per_s=required.maximum_now_per_s,
+        pace_per_s=required.pace_per_s,
+    )
     held, detail = None, _detail(merit_order, required, dispatch, rate_per_s)
     if required.is_infeasible:
         reason = "over_budget" if isinstance(objective, BudgetObjective) else "behind_schedule"
-    elif rate_per_s > dispatch.rate_per_s * (1 + ROUNDING_RATIO):
+    elif required.is_late and rate_per_s > dispatch.rate_per_s * (1 + ROUNDING_RATIO):
         reason = "behind_schedule"
     else:
         reason = f"{name}_{'static' if merit_order.outlook.is_flat else 'signal'}"
-        held = _held_limit(inputs, merit_order, dispatch, rate_per_s)
+        held = _held_limit(inputs, merit_order, dispatch, (rate_per_s, required.maximum_now_per_s))
     return _decision(inputs, cycle, held, reason, detail)
 
 
@@ -185,7 +199,7 @@ def _detail(merit_order: MeritOrder, required: RequiredRate, dispatch: Dispatch,
 
 
 def _held_limit(
-    inputs: _PlanInputs, merit_order: MeritOrder, dispatch: Dispatch, rate_per_s: float
+    inputs: _PlanInputs, merit_order: MeritOrder, dispatch: Dispatch, rates_per_s: tuple[float, float]
 ) -> _HeldLimit | None:
     """Return the current limit and what a change would save: c·P now, less the later cost that its surplus avoids.
 
@@ -194,8 +208,9 @@ def _held_limit(
     later work unnecessary; a run that needs hardly more than the energy-minimal limit has little such work, so that
     staying would cost more than μ says.
     """
+    rate_per_s, maximum_per_s = rates_per_s
     point = None if inputs.current is None else inputs.profile.point_at(inputs.current.power_limit_w)
-    if point is None or point.iterations_per_s < rate_per_s:
+    if point is None or not rate_per_s <= point.iterations_per_s <= maximum_per_s:
         return None
     hull, value = merit_order.hull, float(merit_order.outlook.values[0])
     planned_w = float(np.interp(rate_per_s, hull.iterations_per_s, hull.power_w))

@@ -1,5 +1,6 @@
 """Turns a rate into power limits: one limit, or a duty cycle of two adjacent ones of the hull within a period."""
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,12 +49,17 @@ def duty_cycle_for(
     current: CurrentLimit | None,
     *,
     minimum_per_s: float = 0.0,
+    maximum_per_s: float = math.inf,
+    pace_per_s: float = math.inf,
 ) -> DutyCycle:
     """Return the limits whose mean rate over a period is `rate_per_s`, as far as the hull and the dwell time allow.
 
     A period begins with the current limit if it is one of the two, so there is one change a period. The next period
-    compensates what the dwell time makes too fast or too slow; but neither the mean nor the first limit is below
-    `minimum_per_s`, since the run may end within the period.
+    compensates what the dwell time makes too fast or too slow; but the mean is never below `minimum_per_s`.
+
+    A run may end within the period: a time before its end, `pace_per_s` times that time less must be done than at its
+    end. Where the slower limit would come first and last too long for that, its part is made shorter, as long as the
+    mean does not exceed `maximum_per_s`; else the faster one comes first.
     """
     rates_per_s = hull.iterations_per_s
     upper = int(np.searchsorted(rates_per_s, rate_per_s * (1 - ROUNDING_RATIO)))
@@ -61,17 +67,28 @@ def duty_cycle_for(
         return DutyCycle(first=hull.points[min(upper, len(rates_per_s) - 1)])
     low, high = hull.points[upper - 1], hull.points[upper]
     low_per_s, spread_per_s = low.iterations_per_s, high.iterations_per_s - low.iterations_per_s
-    share_ratio = _feasible_share_ratio(
-        min((rate_per_s - low_per_s) / spread_per_s, 1.0),
-        minimum_ratio=(minimum_per_s - low_per_s) / spread_per_s,
-        least_part_ratio=1.0 if spread_per_s <= CLOSE_RATIO * low_per_s else rules.min_dwell_s / rules.period_s,
+    share_ratio = min((rate_per_s - low_per_s) / spread_per_s, 1.0)
+    minimum_ratio = (minimum_per_s - low_per_s) / spread_per_s
+    least_part_ratio = 1.0 if spread_per_s <= CLOSE_RATIO * low_per_s else rules.min_dwell_s / rules.period_s
+    fast_first_ratio = _feasible_share_ratio(
+        share_ratio, minimum_ratio=minimum_ratio, least_part_ratio=least_part_ratio
     )
-    if share_ratio in {0.0, 1.0}:
-        return DutyCycle(first=high if share_ratio else low)
     is_low_now = current is not None and abs(current.power_limit_w - low.power_limit_w) <= SAME_POINT_W
-    if is_low_now and low_per_s >= minimum_per_s:
-        return DutyCycle(first=low, second=high, first_s=(1 - share_ratio) * rules.period_s)
-    return DutyCycle(first=high, second=low, first_s=share_ratio * rules.period_s)
+    if is_low_now and fast_first_ratio > 0:
+        in_time_ratio = (minimum_per_s - low_per_s) / (pace_per_s - low_per_s) if minimum_ratio > 0 else 0.0
+        slow_first_ratio = _feasible_share_ratio(
+            share_ratio, minimum_ratio=max(minimum_ratio, in_time_ratio), least_part_ratio=least_part_ratio
+        )
+        if slow_first_ratio == fast_first_ratio or low_per_s + slow_first_ratio * spread_per_s <= maximum_per_s:
+            return _cycle(low, high, 1 - slow_first_ratio, rules)
+    return _cycle(high, low, fast_first_ratio, rules)
+
+
+def _cycle(first: ProfilePoint, second: ProfilePoint, first_ratio: float, rules: SwitchingRules) -> DutyCycle:
+    """Return the cycle of two limits, or the one that has all of the period."""
+    if first_ratio in {0.0, 1.0}:
+        return DutyCycle(first=first if first_ratio else second)
+    return DutyCycle(first=first, second=second, first_s=first_ratio * rules.period_s)
 
 
 def _feasible_share_ratio(share_ratio: float, *, minimum_ratio: float, least_part_ratio: float) -> float:

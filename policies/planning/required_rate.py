@@ -1,11 +1,12 @@
 """The mean rate that an objective requires from here on: slowdown, deadline or budget.
 
-A run that has announced its iterations gets a time for what is left. One that has not may end at any moment, so its
-bound is kept at every moment: by a time budget of what was allowed and what was taken, which is not overdrawn.
+A run that has announced its iterations gets a time for what is left. One that has not may end at any moment. So it is
+planned day by day, as a run that ends when a day's work is done; and at every moment its time so far is within a narrow
+corridor around what the bound allows: hardly any time is overdrawn when it ends, and hardly any is left unused.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from policies.planning.dispatch import MeritOrder
@@ -14,9 +15,17 @@ from policies.vocabulary.power_curve import Hull
 from policies.vocabulary.profile import PowerProfile, ProfilePoint
 from policies.vocabulary.units import DAY_S, HOUR_S, JOULES_PER_KWH
 
+CHECKPOINT_S: Final = DAY_S
+"""A run of unknown length is planned up to the next multiple of so much work, by its time at the highest limit."""
+CORRIDOR: Final = 0.0005
+"""By how much the slowdown so far of a run of unknown length may be above, or below, the bound;"""
+CORRIDOR_SHARE: Final = 0.1
+"""but at most by this share of what it allows."""
 SETTLE_S: Final = 6 * HOUR_S
-"""Without a known end, lost time is recovered over hours, and saved time is spent over hours: what is left when the run
-ends is a broken bound, or a missed saving."""
+"""Time outside the corridor (profiling takes some, and a better measurement may find some) is settled over hours: at
+once would cost more, as the last watts before the highest limit gain next to nothing."""
+CROSSING_S: Final = 1_800.0
+"""How soon the corridor may be crossed: in every short period again, limits far apart would follow one another."""
 MAX_RESERVE: Final = 0.003
 """The slowdown kept in reserve where the rate at the prior limit is not known any better than that."""
 RESERVE_SHARE: Final = 0.1
@@ -42,15 +51,23 @@ class RequiredRate:
         mean_per_s: the mean rate over the horizon [1/s]; infinite if the time is over.
         horizon_s: how far the plan reaches [s].
         detail: the same in words.
-        minimum_now_per_s: the least rate of the coming period, whatever the dispatch [1/s].
+        minimum_now_per_s: the least mean rate of the coming period, whatever the dispatch [1/s].
+        maximum_now_per_s: the highest [1/s].
+        wanted_per_s: the lowest and the highest mean rate that the dispatch may have now, within those two [1/s].
+        pace_per_s: by how much the least work that must be done by a time within the period grows [1/s].
         is_infeasible: whether no limit is fast (or cheap) enough.
+        is_late: whether the bound is broken as of now.
     """
 
     mean_per_s: float
     horizon_s: float
     detail: str
     minimum_now_per_s: float = 0.0
+    maximum_now_per_s: float = math.inf
+    wanted_per_s: tuple[float, float] = (0.0, math.inf)
+    pace_per_s: float = math.inf
     is_infeasible: bool = False
+    is_late: bool = False
 
 
 def rate_for_slowdown(
@@ -58,26 +75,50 @@ def rate_for_slowdown(
 ) -> RequiredRate:
     """Return what a bound on the slowdown, against the rate at the highest limit, requires."""
     highest_per_s = profile.fastest.iterations_per_s
-    allowed = max(objective.max_slowdown - _reserve_ratio(profile.fastest, objective, progress), 1.0)
+    allowed_ratio = max(objective.max_slowdown - _reserve_ratio(profile.fastest, objective, progress), 1.0)
     base_s = progress.n_iterations / highest_per_s if progress.base_s is None else progress.base_s
     left = progress.left_iterations
     if left is not None:
         # By the run's own iterations so far: a job that has become slower than its profile has no less time for it.
         is_begun = progress.base_s is not None and progress.n_iterations > 0
         left_base_s = left * base_s / progress.n_iterations if is_begun else left / highest_per_s
-        left_s = allowed * (base_s + left_base_s) - progress.active_s
+        left_s = allowed_ratio * (base_s + left_base_s) - progress.active_s
         detail = f"{left:,.0f} iterations left in {_hours(left_s)}"
         return _within(highest_per_s, left_base_s * highest_per_s, left_s, period_s, detail)
-    even_per_s = highest_per_s / allowed
-    # No limit is faster than the reference: a run that seems to have saved more than allowed has a wrong reference.
-    credit_s = min(allowed * base_s - progress.active_s, (allowed - 1) * progress.active_s)
-    mean_per_s = even_per_s * (1 - credit_s / SETTLE_S)
-    return RequiredRate(
-        mean_per_s=mean_per_s,
-        horizon_s=DAY_S,
-        minimum_now_per_s=mean_per_s if credit_s < 0 else even_per_s * (1 - credit_s / period_s),
-        is_infeasible=mean_per_s > highest_per_s * ROUNDING_FACTOR,
-        detail=f"time budget {credit_s:+.0f} s",
+    return _up_to_the_checkpoint(
+        highest_per_s, allowed_ratio, min(base_s, progress.active_s), progress.active_s, period_s
+    )
+
+
+def _up_to_the_checkpoint(
+    highest_per_s: float, allowed_ratio: float, base_s: float, active_s: float, period_s: float
+) -> RequiredRate:
+    """Return the rate of a run of unknown length, in a corridor of its slowdown.
+
+    With B the time of its work at the highest limit, A its active time and S the allowed slowdown: at any time
+
+        (S - w)·B <= A <= (S + w)·B        w = min(CORRIDOR, CORRIDOR_SHARE·(S - 1))
+
+    and A = S·B at the checkpoint. What is outside the corridor is settled at a rate of 1/SETTLE_S, or faster where the
+    checkpoint is near. No limit is faster than the reference, so B is at most A; the caller sees to it.
+    """
+    checkpoint_s = CHECKPOINT_S * (math.floor((base_s + period_s) / CHECKPOINT_S) + 1)
+    left_s = allowed_ratio * checkpoint_s - active_s
+    required = _within(highest_per_s, (checkpoint_s - base_s) * highest_per_s, left_s, period_s, "")
+    half_width = min(CORRIDOR, CORRIDOR_SHARE * (allowed_ratio - 1))
+    most, least = allowed_ratio + half_width, allowed_ratio - half_width
+    late_s, early_s = max(active_s - most * base_s, 0.0), max(least * base_s - active_s, 0.0)
+    slow_per_s, spare = highest_per_s / most * (1 + late_s / SETTLE_S), max(base_s - active_s / most, 0.0)
+    fast_per_s, room = highest_per_s / least * (1 - early_s / SETTLE_S), max(active_s / least - base_s, 0.0)
+    at_once, gently = highest_per_s / period_s, highest_per_s / max(period_s, CROSSING_S)
+    return replace(
+        required,
+        minimum_now_per_s=slow_per_s - spare * at_once,
+        maximum_now_per_s=fast_per_s + room * at_once,
+        wanted_per_s=(slow_per_s - spare * gently, fast_per_s + room * gently),
+        pace_per_s=slow_per_s,
+        is_late=late_s > active_s * (ROUNDING_FACTOR - 1),
+        detail=f"time budget {allowed_ratio * base_s - active_s:+.0f} s, to be even in {_hours(left_s)}",
     )
 
 
@@ -127,11 +168,14 @@ def _within(highest_per_s: float, left_iterations: float, left_s: float, period_
     """Return the rate of so many iterations in so much time, such that the highest rate can still make up the rest."""
     mean_per_s = left_iterations / left_s if left_s > 0 else math.inf
     rest = highest_per_s * max(left_s - period_s, 0.0)
+    minimum_per_s = max(left_iterations - rest, 0.0) / min(period_s, left_s) if left_s > 0 else mean_per_s
     return RequiredRate(
         mean_per_s=mean_per_s,
         horizon_s=left_s if left_s > 0 else period_s,
         detail=detail,
-        minimum_now_per_s=max(left_iterations - rest, 0.0) / min(period_s, left_s) if left_s > 0 else mean_per_s,
+        minimum_now_per_s=minimum_per_s,
+        wanted_per_s=(minimum_per_s, math.inf),
+        pace_per_s=highest_per_s,
         is_infeasible=mean_per_s > highest_per_s * ROUNDING_FACTOR,
     )
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from policies.planning import EtaObjective, SlowdownObjective, SwitchingRules
+from policies.planning.required_rate import CORRIDOR
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import DAY_S
 from tests.policies.days import A40, SHAPES, Run, grid, hourly, live_through
@@ -50,7 +51,7 @@ def test_a_profiled_day_keeps_its_slowdown_and_beats_static(
 ) -> None:
     lost_s = lost_ratio * DAY_S
     run, static = live_through(grid(shape), BUDGET, lost_s=lost_s), static_run(shape, lost_s)
-    assert run.slowdown_ratio() <= 1.03 + ROUNDING
+    assert run.slowdown_ratio() <= 1.03 + CORRIDOR + ROUNDING
     assert run.saved_ratio(STARTED_S) >= least_saved_ratio
     assert run.saved_ratio(STARTED_S) >= static.saved_ratio(STARTED_S) - 1e-4  # 225 W alone is not quite on time
 
@@ -59,14 +60,14 @@ def test_a_profiled_day_keeps_its_slowdown_and_beats_static(
 def test_measurement_errors_do_not_break_the_slowdown(seed: int) -> None:
     shape = sorted(SHAPES)[seed % len(SHAPES)]
     run = live_through(grid(shape), BUDGET, lost_s=0.005 * DAY_S, profile=measured(seed))
-    assert run.slowdown_ratio() <= 1.03 + ROUNDING
+    assert run.slowdown_ratio() <= 1.03 + CORRIDOR + ROUNDING
     assert run.saved_ratio(STARTED_S) >= 0.14
 
 
 @pytest.mark.parametrize("hours", [2.0, 5.0, 11.0])
 def test_the_slowdown_holds_whenever_the_run_ends(hours: float) -> None:
     run = live_through(grid("evening"), BUDGET, hours=hours)
-    assert run.slowdown_ratio() <= 1.03 + ROUNDING
+    assert run.slowdown_ratio() <= 1.03 + CORRIDOR + ROUNDING
 
 
 def test_an_unusual_day_does_not_break_the_slowdown() -> None:
@@ -74,7 +75,7 @@ def test_an_unusual_day_does_not_break_the_slowdown() -> None:
         np.concatenate((np.tile(np.linspace(100, 200, 24), 14), np.full(24, 900.0), np.full(24, 150.0)))
     )
     run = live_through(surprising, BUDGET, lost_s=0.001 * DAY_S)
-    assert run.slowdown_ratio() <= 1.0301
+    assert run.slowdown_ratio() <= 1.03 + CORRIDOR + ROUNDING
 
 
 def test_a_looser_slowdown_saves_more() -> None:
