@@ -18,6 +18,8 @@ from publishers.messages.reports import HEARD, Notice
 from publishers.messages.topics import Topics
 from publishers.mqtt.topic_probe import Party, probe_routes, publish_and_wait
 from publishers.shared.printable import printable
+from publishers.training.coerce import is_switched_on
+from publishers.training.reporting.run_report import QUIET
 from publishers.training.run.run_search import RunSearch
 from publishers.training.settings import (
     BROKER_SETTINGS,
@@ -77,6 +79,11 @@ def findings(settings: Settings, given: PublisherOptions) -> list[Found]:
         "user": settings.user,
         "password": "set" if address.password else "none",
         "root": settings.root,
+        "CA file": address.ca_file or "those of the system",
+        "pausable": "yes" if settings.pausable else "no",
+        "early stop": "yes" if settings.early_stop else "no",
+        "emissions file": str(settings.emissions_path or "none"),
+        "quiet": "yes" if is_switched_on(QUIET) else "no",
         "boot id": settings.boot_id,
     }
     sources = {name: _source(name, given) for name in values}

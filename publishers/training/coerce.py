@@ -12,6 +12,9 @@ from typing import Final
 
 from publishers.shared.stderr_handler import StderrHandler
 
+_OFF: Final = frozenset({"", "0", "false", "no", "off"})
+_ON: Final = frozenset({"1", "true", "yes", "on"})
+_MAX_SHOWN: Final = 40
 LOGGER: Final = logging.getLogger("publishers")
 LOGGER.addHandler(StderrHandler("gridchase"))
 DISABLED: Final = "GRIDCHASE_DISABLED"
@@ -33,23 +36,35 @@ def warn_once(message: str) -> None:
 
 def is_switched_on(variable: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether a variable of the environment says yes: anything but nothing, 0, false, no and off."""
-    return environ.get(variable, "").strip().lower() not in {"", "0", "false", "no", "off"}
+    return _word(environ, variable) not in _OFF
 
 
-def is_allowed(argument: object, variable: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether an argument or, where there is none, a variable of the environment allows something."""
-    given = to_bool(argument)
-    return is_switched_on(variable, environ) if given is None else given
+def is_allowed(argument: object, name: str, variable: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether an argument or, where there is none, a variable of the environment allows something.
+
+    What others may do to a training is not guessed: a word that means neither is taken for no, and told.
+    """
+    given = to_bool(argument, name)
+    if given is not None:
+        return given
+    word = _word(environ, variable)
+    if word not in _ON | _OFF:
+        warn_once(f"{variable} = {to_text(word, _MAX_SHOWN)} is not used: must be 1 or 0")
+    return word in _ON
 
 
-def to_bool(value: object) -> bool | None:
-    """Return the truth of a value, such as an array of one element; None if it is None or ambiguous."""
+def _word(environ: Mapping[str, str], variable: str) -> str:
+    return environ.get(variable, "").strip().lower()
+
+
+def to_bool(value: object, name: str) -> bool | None:
+    """Return the truth of a value, such as an array of one element; None if it is None or, which is told, ambiguous."""
     if value is None:
         return None
     try:
         return bool(value)
     except Exception as error:  # noqa: BLE001 — a tensor's own conversion may raise anything
-        warn_once(f"reached is not published: {type(value).__name__} is neither true nor false: {error}")
+        warn_once(f"{name} is not used: {type(value).__name__} is neither true nor false: {error}")
         return None
 
 

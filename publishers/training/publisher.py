@@ -32,7 +32,14 @@ from publishers.training.iterations.recorder import Recorder
 from publishers.training.reporting.run_summary import OFF, RunSummary
 from publishers.training.run.next_run import RunSplitter, is_data_worker
 from publishers.training.run.process_publishers import OPEN, PUBLISHERS, Registry, key_of
-from publishers.training.run.run_end import RunSlot, end_replaced_runs, end_run, end_with_owner, run_slot
+from publishers.training.run.run_end import (
+    RunSlot,
+    end_former_run,
+    end_replaced_runs,
+    end_run,
+    end_with_owner,
+    run_slot,
+)
 from publishers.training.run.run_search import n_ranks
 from publishers.training.settings import MAX_BATCH_SIZE, PublisherOptions, Settings, resolve_or_warn
 from publishers.training.trial.batch_timing import time_untimed
@@ -220,7 +227,7 @@ class Publisher:
         if plain is None:
             warn_once(f"a metric is not published: a {type(value).__name__} is no number")
             return
-        is_reached = self._target_metric.update(plain, reached=to_bool(reached))
+        is_reached = self._target_metric.update(plain, reached=to_bool(reached, "reached"))
         if self._worker is None:
             return
         self._worker.set_reached(self._target_metric.reached)
@@ -254,7 +261,7 @@ class Publisher:
     def close(self, reached: bool | None = None) -> None:
         """Publish what is left and `finished`; wait for that 2 s at most. `reached`: whether the target was reached."""
         if self._worker is not None:
-            self._worker.request_close(reached=to_bool(reached))
+            self._worker.request_close(reached=to_bool(reached, "reached"))
             self._worker.wait_closed(CLOSE_TIMEOUT_S)
 
     def summary(self) -> RunSummary:
@@ -319,7 +326,7 @@ class Publisher:
         if former is None or former.closed or not self._splitter.allows():
             return False
         passes = self.passes
-        end_run(former, None)
+        end_former_run(former)
         self._open_again()
         self.passes.take_over(passes)
         return True

@@ -59,11 +59,14 @@ VARIABLES: Final[Mapping[str, Sequence[str]]] = {
     "user": ("GRIDCHASE_BROKER",),
     "password": ("GRIDCHASE_PASSWORD_FILE", "GRIDCHASE_BROKER"),
     "root": ("GRIDCHASE_ROOT",),
+    "CA file": ("GRIDCHASE_CA_FILE",),
+    "pausable": ("GRIDCHASE_PAUSABLE",),
+    "early stop": ("GRIDCHASE_EARLY_STOP",),
+    "emissions file": ("GRIDCHASE_EMISSIONS_FILE",),
+    "quiet": ("GRIDCHASE_QUIET",),
 }
 """The variables that a setting may come from, the first that is set."""
 DEFAULT_MAX_PAUSE_S: Final = 300.0
-PAUSABLE: Final = "GRIDCHASE_PAUSABLE"
-EARLY_STOP: Final = "GRIDCHASE_EARLY_STOP"
 _MAX_PERIOD_S: Final = 3_600.0
 _NAME_RULE: Final = "must be 1 to 64 of A-Z a-z 0-9 . _ -"
 _ROOT: Final = re.compile(r"[^/#+\s\0][^#+\s\0]{0,127}(?<!/)\Z")
@@ -216,8 +219,8 @@ def resolve(environ: Mapping[str, str] = os.environ, **options: Unpack[Publisher
 
 def may_hold(options: PublisherOptions, environ: Mapping[str, str] = os.environ) -> tuple[bool, bool]:
     """Return whether the training may be paused, and whether its loop may be ended early."""
-    pausable, early_stop = options.get("pausable"), options.get("early_stop")
-    return is_allowed(pausable, PAUSABLE, environ), is_allowed(early_stop, EARLY_STOP, environ)
+    early_stop = is_allowed(options.get("early_stop"), "early_stop", "GRIDCHASE_EARLY_STOP", environ)
+    return is_allowed(options.get("pausable"), "pausable", "GRIDCHASE_PAUSABLE", environ), early_stop
 
 
 def resolve_or_warn(options: PublisherOptions, *, caller: str) -> Settings | None:
@@ -403,16 +406,13 @@ class SettingsReader:
             return ""
 
     def emissions_path(self, value: object) -> Path | None:
-        """Return the file to which the run's row is appended, or None; in a folder it has CodeCarbon's name.
-
-        It is made absolute now, since a training may change its folder.
-        """
+        """Return the file of the run's row, or None; absolute, as a training may change its folder."""
         given = value if value is not None else self._environ.get("GRIDCHASE_EMISSIONS_FILE") or None
         if given is None:
             return None
         try:
             path = Path(os.fspath(given)).absolute()  # type: ignore[call-overload]  # TypeError where it is no path
-            return path / "emissions.csv" if path.is_dir() else path
+            return path / "emissions.csv" if path.is_dir() else path  # as CodeCarbon names it
         except (TypeError, ValueError, OSError) as error:
             warn_once(f"emissions_file = {to_text(given, 200)} is not used: {error}; pass the path of a CSV file")
             return None

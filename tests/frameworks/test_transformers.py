@@ -67,6 +67,17 @@ def test_two_trainings_in_one_process_are_two_runs(broker: Mosquitto, bus: Bus, 
     assert [(record.states, record.n_iterations) for record in bus.records(2)] == [(["running", "finished"], 80)] * 2
 
 
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_a_loader_that_is_published_too_is_in_the_same_run(
+    accumulation: int, broker: Mosquitto, bus: Bus, tmp_path: Path
+) -> None:
+    arguments = ["--wrap", "--validation", "--fits=3", f"--accumulation={accumulation}"]
+    assert run(tmp_path, broker, *arguments).exit_code == 0
+    for record in bus.records(3):
+        assert (record.states, record.counted_by) == (["running", "finished"], {"callback"})
+        assert record.epochs == {0: 40 // accumulation, 1: 40 // accumulation}
+
+
 def test_a_training_that_fails_is_lost_with_its_own_error(broker: Mosquitto, bus: Bus, tmp_path: Path) -> None:
     outcome = run(tmp_path, broker, "--fail")
     assert outcome.exit_code == 1

@@ -132,7 +132,8 @@ class Recorder:
         if leading is not None:
             since_ns = leading.begin_ns()
             if not leading.is_training:
-                self.next_epoch()
+                if way != "callback":  # a callback tells the epochs, too
+                    self.next_epoch()
                 leading.begin_epoch()
         marks = self.chunk.marks
         if since_ns is not None and (not marks or marks[-1] == BREAK):

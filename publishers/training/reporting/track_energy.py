@@ -18,7 +18,8 @@ import inspect
 import os
 import re
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any, Final, TypeVar, Unpack, cast, overload
 
@@ -66,6 +67,8 @@ class EnergyTracker:
     def __call__(self, function: F) -> F:
         """Return a function whose calls are runs; also of one that is asynchronous, or a generator."""
         self._function_name = getattr(function, "__name__", None)
+        if inspect.isasyncgenfunction(function):
+            return cast("F", self._async_generator(function))
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -89,6 +92,25 @@ class EnergyTracker:
                 return function(*args, **kwargs)
 
         return cast("F", tracked)
+
+    def _async_generator(self, function: Callable[..., AsyncGenerator[Any, Any]]) -> Callable[..., Any]:
+        """Return an asynchronous generator function that is in the run until its generator ends, or is closed."""
+
+        @functools.wraps(function)
+        async def tracked(*args: object, **kwargs: object) -> AsyncGenerator[Any, Any]:
+            with self:
+                async with aclosing(function(*args, **kwargs)) as items:
+                    with suppress(StopAsyncIteration):
+                        item = await anext(items)
+                        while True:
+                            try:
+                                sent = yield item
+                            except Exception as error:  # noqa: BLE001 — thrown into the generator, which may go on
+                                item = await items.athrow(error)
+                            else:
+                                item = await items.asend(sent)
+
+        return tracked
 
     def _begin(self) -> Publisher:
         """Return the publisher of a new run."""

@@ -59,6 +59,12 @@ def end_replaced_runs(slot: RunSlot | None) -> None:
             end_run(worker, _error_since(last_error_id))
 
 
+def end_former_run(worker: PublisherWorker) -> None:
+    """End a run since its training begins another one; does not wait."""
+    _, last_error_id = _WORKERS.get(worker, (None, 0))
+    end_run(worker, _error_since(last_error_id))
+
+
 def open_worker() -> PublisherWorker | None:
     """Return the worker of a run of this process that has not ended, if there is one."""
     try:
@@ -109,14 +115,15 @@ def _is_orderly(error: BaseException) -> bool:
     return isinstance(error, GeneratorExit) or code is None or (isinstance(code, int) and code == 0)
 
 
-def _error_at_exit() -> BaseException | None:
-    """Return the exception that ends the process, if any; at a prompt it may be an old one, so none there.
+def _error_at_exit(last_error_id: int) -> BaseException | None:
+    """Return the exception that ends the process, if any; at a prompt, one that came there since a run began.
 
     In a child of `multiprocessing` it is still on its way when the hooks are called.
     """
+    if hasattr(sys, "ps1") or bool(sys.flags.interactive):
+        return _error_since(last_error_id)
     last: BaseException | None = getattr(sys, "last_value", None)
-    is_interactive = hasattr(sys, "ps1") or bool(sys.flags.interactive)
-    return None if is_interactive else sys.exception() or last
+    return sys.exception() or last
 
 
 def _end_with_child() -> None:
@@ -131,9 +138,8 @@ def _end_with_child() -> None:
 def _end_all_runs() -> None:
     """End every run that was not closed, and wait for those that are ending; the last will covers other ends."""
     deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
-    error = _error_at_exit()
-    workers = list(_WORKERS)
-    for worker in workers:
-        end_run(worker, error)
-    for worker in workers:
+    workers = list(_WORKERS.items())
+    for worker, (_, last_error_id) in workers:
+        end_run(worker, _error_at_exit(last_error_id))
+    for worker, _ in workers:
         worker.wait_closed(deadline_s - time.monotonic())

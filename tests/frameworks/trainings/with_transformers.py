@@ -39,9 +39,18 @@ def main() -> None:
     truth.write(rank)
 
 
+class WrappingTrainer(Trainer):  # type: ignore[misc]
+    """A trainer whose loader is published."""
+
+    def get_train_dataloader(self) -> Any:  # noqa: ANN401
+        from gridchase import publish_iterations  # noqa: PLC0415 — a bare training does not have it
+
+        return publish_iterations(super().get_train_dataloader())
+
+
 def new_trainer(options: Any, truth: Truth) -> Any:  # noqa: ANN401
     net = Net(truth)
-    return Trainer(
+    return (WrappingTrainer if options.wrap else Trainer)(
         net,
         TrainingArguments(
             str(options.save or tempfile.mkdtemp()),

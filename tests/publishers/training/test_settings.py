@@ -44,14 +44,23 @@ def test_a_job_is_all_that_must_be_given() -> None:
 
 @pytest.mark.parametrize(
     ("variable", "argument", "is_allowed"),
-    [("1", None, True), ("", None, False), ("off", None, False), ("1", False, False), ("0", True, True)],
+    [
+        ("1", None, True),
+        ("ON", None, True),
+        ("", None, False),
+        ("off", None, False),
+        ("nein", None, False),
+        ("1", False, False),
+        ("0", True, True),
+    ],
 )
 def test_pauses_are_allowed_by_the_argument_or_else_by_the_environment(
-    variable: str, argument: bool | None, is_allowed: bool
+    variable: str, argument: bool | None, is_allowed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     environ = {"GRIDCHASE_PAUSABLE": variable, "GRIDCHASE_EARLY_STOP": variable}
     settings = settings_in(environ, pausable=argument, early_stop=argument)
     assert (settings.pausable, settings.early_stop) == (is_allowed, is_allowed)
+    assert len(caplog.messages) == (2 if variable == "nein" else 0)
 
 
 def test_the_environment_supplies_missing_arguments() -> None:

@@ -54,13 +54,19 @@ class FrameworkFinder:
         return spec
 
 
+_told: "list[str]" = []
+"""The interpreter, once it was told that what it trains is not published."""
+
+
 def tell(function: str, module: "ModuleType") -> None:
     """Tell the training side that a framework has been imported; what goes wrong there does not reach the script."""
     try:
         found = importlib.import_module("publishers.training.frameworks.found")
         getattr(found, function)(module)
     except Exception as error:  # noqa: BLE001 — training goes on whatever it is
-        if not os.environ.get("GRIDCHASE_DISABLED") and sys.stderr is not None:
+        is_off = os.environ.get("GRIDCHASE_DISABLED", "").strip().lower() not in {"", "0", "false", "no", "off"}
+        if not (is_off or _told) and sys.stderr is not None:
+            _told.append(sys.executable)
             what = f"what {sys.executable} trains is not published: {type(error).__name__}: {error}"
             sys.stderr.write(f"gridchase: {what}: is gridchase installed there?\n")
 

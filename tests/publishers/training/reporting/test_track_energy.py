@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -113,6 +113,34 @@ def test_a_call_within_a_call_is_part_of_its_run(bus: Bus) -> None:
 
     assert factorial(4) == 24
     assert bus.states() == [["running", "finished"]]
+
+
+def test_an_asynchronous_generator_is_tracked_to_its_end(bus: Bus) -> None:
+    heard: list[object] = []
+
+    @track_energy(job="toy", flush_s=0.001)
+    async def count() -> AsyncGenerator[int, str]:
+        for k in range(3):
+            try:
+                heard.append((yield k))
+            except ValueError as error:
+                heard.append(str(error))
+
+    async def go_through() -> None:
+        counting = count()
+        assert [await anext(counting), await counting.asend("a")] == [0, 1]
+        wait_until(lambda: bus.states() == [["running"]])
+        assert await counting.athrow(ValueError("b")) == 2
+        with pytest.raises(StopAsyncIteration):
+            await anext(counting)
+        assert bus.states() == [["running", "finished"]]
+        left = count()
+        assert await anext(left) == 0
+        await left.aclose()
+
+    asyncio.run(go_through())
+    assert heard == ["a", "b", None]
+    assert bus.states() == [["running", "finished"]] * 2
 
 
 def test_coroutines_and_generators_are_tracked_to_their_end(bus: Bus) -> None:

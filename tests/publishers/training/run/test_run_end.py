@@ -10,8 +10,9 @@ import pytest
 from gridchase import Publisher
 from publishers.messages.reports import Command
 from publishers.training.publish_iterations import publisher_of
-from publishers.training.run.run_end import _end_all_runs, _error_at_exit
+from publishers.training.run.run_end import _end_all_runs, _error_at_exit, end_former_run
 from tests.publishers.training.fake_connection import (
+    TIMEOUT_S,
     FakeConnection,
     OutOfMemoryError,
     aimed,
@@ -292,4 +293,21 @@ def test_only_the_error_that_ends_the_interpreter_counts(
     monkeypatch.setattr(sys, "last_value", last, raising=False)
     if is_prompt:
         monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
-    assert _error_at_exit() is (None if is_prompt else last)
+    assert _error_at_exit(id(last)) is (None if is_prompt else last)
+
+
+@pytest.mark.parametrize("next_one", ["the next training", "the end of the kernel"])
+def test_a_run_that_an_error_in_a_cell_has_broken_off_is_lost(next_one: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "ps1", "In : ", raising=False)
+    connection = FakeConnection()
+    publisher = publisher_on(connection)
+    former = publisher._worker
+    assert former is not None
+    publisher.iteration()
+    monkeypatch.setattr(sys, "last_value", ValueError("broken"), raising=False)
+    if next_one == "the next training":
+        end_former_run(former)
+        former.wait_closed(TIMEOUT_S)
+    else:
+        _end_all_runs()
+    assert last_states(connection)[0] == "lost"
