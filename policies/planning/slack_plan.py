@@ -14,7 +14,7 @@ from typing import Final, Literal
 import numpy as np
 
 from policies.planning.signal_outlook import SignalOutlook
-from policies.planning.slack_schedule import SAME_COST_RATIO, SlackCurve, SlackSchedule, plan_slack
+from policies.planning.slack_schedule import SAME_COST_RATIO, SlackCurve, SlackSchedule, outlook_until, plan_slack
 from policies.vocabulary.power_curve import Hull
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import HOUR_S, Values
@@ -136,18 +136,27 @@ def _planned(
 ) -> tuple[SlackCurve, SlackSchedule]:
     """Return the schedule that is cheapest with its restarts, and the curve that it is made on.
 
-    A pause in force has its restart to come whatever is planned.
+    A pause in force has its restart to come whatever is planned; all restarts take from the time that is left.
     """
-    plans = [
-        (curve, plan_slack(curve, outlook, left_iterations, ordered_s=rules.ordered_s, is_paused=is_paused))
-        for curve in curves
-    ]
     restart_j = rules.restart_s * curves[0].running.fastest.power_w
-    costs = [
-        schedule.cost + restart_j * float(_values_at_restarts(curve, schedule, outlook, is_paused=is_paused).sum())
-        for curve, schedule in plans
-    ]
-    return plans[int(np.argmin(costs))]
+    plans = [(curve, *_with_restarts(curve, outlook, left_iterations, rules, is_paused=is_paused)) for curve in curves]
+    curve, schedule, _ = min(plans, key=lambda plan: (not plan[1].is_feasible, plan[1].cost + restart_j * plan[2]))
+    return curve, schedule
+
+
+def _with_restarts(
+    curve: SlackCurve, outlook: SignalOutlook, left_iterations: float, rules: SlackRules, *, is_paused: bool
+) -> tuple[SlackSchedule, float]:
+    """Return a schedule that leaves time for its restarts, and the sum of the signal's values at those that it adds."""
+    whole = plan_slack(curve, outlook, left_iterations, ordered_s=rules.ordered_s, is_paused=is_paused)
+    values = _values_at_restarts(curve, whole, outlook, is_paused=is_paused)
+    horizon_s = float(outlook.durations_s.sum())
+    left_s = horizon_s - rules.restart_s * (len(values) + is_paused)
+    if left_s == horizon_s or left_s <= 0:
+        return whole, float(values.sum())
+    shortened = outlook_until(outlook, left_s, ordered_s=rules.ordered_s)
+    schedule = plan_slack(curve, shortened, left_iterations, ordered_s=rules.ordered_s, is_paused=is_paused)
+    return schedule, float(values.sum())
 
 
 def _values_at_restarts(
