@@ -62,15 +62,6 @@ played as it is: limits share an hour, a pause lasts 5 min or more, and each cos
 highest power without an iteration. Saved: per cent of the cost at the highest limit, the mean over runs that start all
 over the signal. static: the single limit of least energy within the budget. exact: the optimum in hindsight, hour by
 hour, without restarts. share: (ours - static) / (exact - static). pauses: of a run. late: of the latest run."""
-OWN: Final = 0.05
-"""Of a smaller gain, in points, no share is shown."""
-PROTOCOL: Final = f"""\
-ResNet-50 on ImageNet, batch size 256, the limits of the trace (25 W apart), 24 h of work at the highest limit, no host
-power, {IDLE_W:g} W while a run is paused; the budget of time is 5, 25 and 50 % more. A plan is made each hour and played
-as it is: limits share an hour, a pause lasts 5 min or more, and each costs a restart of {RESTART_S:g} s at the highest
-power without an iteration. Saved: per cent of the cost at the highest limit, the mean over runs that start all over the
-signal. static: the single limit of least energy within the budget. exact: the optimum in hindsight, hour by hour,
-without restarts. share: (ours - static) / (exact - static)."""
 OWN: Final = f"""\
 Our own forecasts, made anew each hour from what had ended by then, as far ahead as the run may last. Below the
 energy-minimal limit, or paused, a run goes only where an outlook agrees in which every later hour is dearer by one root
