@@ -24,7 +24,7 @@ N_ERRORS: Final = 1.0
 RESTART_S: Final = 30.0
 """After a pause a run draws its highest power for so long before it iterates: caches and clocks, at worst."""
 
-SlackReason = Literal["slack_paused", "slack_slow", "slack_uncertain", "slack_signal", "behind_schedule"]
+SlackUse = Literal["paused", "slow", "uncertain", "none", "late"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,14 +57,14 @@ class SlackPlan:
     Attributes:
         rate_per_s: the mean rate of the present period [1/s].
         hull: the hull of which two neighbours are mixed to that rate; it may begin with a pause.
-        reason: `slack_paused` and `slack_slow` (below the energy-minimal limit: later hours are cheaper),
-            `slack_uncertain` (they are forecast to be, but not surely enough), `slack_signal`, or `behind_schedule`.
+        use: what slack is used for now: `paused`, or `slow` (below the energy-minimal limit), as later hours are
+            cheaper; `uncertain`: they are forecast to be, but not surely enough; `none`; or `late`: there is none.
         schedule: the schedule that it is part of, by the expected signal.
     """
 
     rate_per_s: float
     hull: Hull
-    reason: SlackReason
+    use: SlackUse
     schedule: SlackSchedule
 
 
@@ -85,13 +85,13 @@ def plan_with_slack(
         curves.append(SlackCurve.of(profile, idle_power_w=rules.idle_power_w))
     curve, expected = _planned(curves, outlook, left_iterations, rules, is_paused=is_paused)
     rate_per_s, hull = expected.rate_per_s, curve.hull_at(float(outlook.values[0]))
-    reason: SlackReason = "slack_signal" if expected.is_feasible else "behind_schedule"
+    use: SlackUse = "none" if expected.is_feasible else "late"
     if _goes_below(curve, outlook, expected):
-        reason = "slack_paused" if _is_pause(hull, rate_per_s) else "slack_slow"
+        use = "paused" if _is_pause(hull, rate_per_s) else "slow"
         if not _is_agreed(curves, outlook, left_iterations, rules, is_paused=is_paused):
             rate_per_s, hull = max(rate_per_s, curve.energy_minimal.iterations_per_s), curve.efficient
-            reason = "slack_uncertain"
-    return SlackPlan(rate_per_s=rate_per_s, hull=hull, reason=reason, schedule=expected)
+            use = "uncertain"
+    return SlackPlan(rate_per_s=rate_per_s, hull=hull, use=use, schedule=expected)
 
 
 def pessimistic_outlook(

@@ -31,20 +31,20 @@ def planned(outlook: SignalOutlook, rules: SlackRules, *, is_paused: bool = Fals
 
 def test_a_known_price_needs_no_guard() -> None:
     plan = planned(then(300.0, 200.0), KNOWN)
-    assert (plan.rate_per_s, plan.reason) == (0.0, "slack_paused")
+    assert (plan.rate_per_s, plan.use) == (0.0, "paused")
     assert plan.hull.begins_with_pause
 
 
-@pytest.mark.parametrize(("error", "reason"), [(20.0, "slack_paused"), (150.0, "slack_uncertain")])
-def test_a_forecast_is_relied_on_as_far_as_its_errors_allow(error: float, reason: str) -> None:
+@pytest.mark.parametrize(("error", "use"), [(20.0, "paused"), (150.0, "uncertain")])
+def test_a_forecast_is_relied_on_as_far_as_its_errors_allow(error: float, use: str) -> None:
     plan = planned(then(300.0, 200.0), replace(KNOWN, known_s=HOUR_S, rms_errors=np.full(24, error)))
-    assert plan.reason == reason
-    assert plan.rate_per_s == (LEAST_PER_S if reason == "slack_uncertain" else 0.0)
+    assert plan.use == use
+    assert plan.rate_per_s == (LEAST_PER_S if use == "uncertain" else 0.0)
 
 
 def test_without_known_errors_no_forecast_is_relied_on() -> None:
     plan = planned(then(300.0, 200.0), replace(KNOWN, known_s=HOUR_S))
-    assert (plan.rate_per_s, plan.reason) == (LEAST_PER_S, "slack_uncertain")
+    assert (plan.rate_per_s, plan.use) == (LEAST_PER_S, "uncertain")
     assert not plan.hull.begins_with_pause
 
 
@@ -52,7 +52,7 @@ def test_a_run_that_may_not_pause_is_slow() -> None:
     outlook = SignalOutlook(np.full(12, HOUR_S), np.array([600.0] * 2 + [100.0] * 10))
     plan = planned(outlook, replace(KNOWN, idle_power_w=None))
     assert A40.points[0].iterations_per_s <= plan.rate_per_s < LEAST_PER_S
-    assert plan.reason == "slack_slow"
+    assert plan.use == "slow"
 
 
 def test_restarts_count() -> None:
@@ -60,14 +60,14 @@ def test_restarts_count() -> None:
     values = np.tile([140.0, 100.0], 12)
     outlook = SignalOutlook(np.full(24, HOUR_S), values)
     free, dear = (planned(outlook, replace(KNOWN, restart_s=restart_s)) for restart_s in (0.0, 600.0))
-    assert (free.rate_per_s < LEAST_PER_S, free.reason) == (True, "slack_paused")
-    assert dear.reason == "slack_signal"
+    assert (free.rate_per_s < LEAST_PER_S, free.use) == (True, "paused")
+    assert dear.use == "none"
     assert dear.rate_per_s == pytest.approx(LEAST_PER_S)
 
 
 def test_a_run_that_is_late_takes_the_highest_limit() -> None:
     plan = plan_with_slack(A40, then(300.0, 200.0, hours=2), WORK, KNOWN)
-    assert (plan.rate_per_s, plan.reason) == (TOP_PER_S, "behind_schedule")
+    assert (plan.rate_per_s, plan.use) == (TOP_PER_S, "late")
 
 
 @given(
@@ -94,7 +94,7 @@ def test_the_guard_never_slows_a_run(
     assert safe.rate_per_s >= free.rate_per_s
     assert safe.rate_per_s <= float(profile.iterations_per_s.max()) * (1 + 1e-9)
     if safe.rate_per_s > free.rate_per_s:
-        assert safe.reason == "slack_uncertain"
+        assert safe.use == "uncertain"
         assert safe.rate_per_s == profile.energy_minimal.iterations_per_s
 
 
