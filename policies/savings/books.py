@@ -19,6 +19,8 @@ from policies.vocabulary.units import HOUR_S
 
 MAX_SLOTS: Final = 1_024
 """Books with more are made coarser at their old end: hours of six weeks, before that pairs of hours, and so on."""
+LONG_PAUSE_S: Final = 300.0
+"""When a run goes on after a pause as long as this, another slot begins within the hour."""
 SAME_SLOT_RATIO: Final = 1e-9
 """A time closer than this to the end of a slot, as a share of it, is at its end."""
 
@@ -58,12 +60,15 @@ class LimitUse:
 class Slot:
     """What a run did in one hour of the clock, or in the part of it in which the run was there.
 
+    It iterated first, and paused then: after a long pause another slot begins, and a short one may be anywhere.
+
     Attributes:
         begins_s, ends_s: from when to when [Unix s]. Time in between that is neither active nor a pause is none of the
             run's.
         uses: one for each limit and purpose.
         pause_s, pause_energy_j: of the pauses of its own [s], [J].
         asked_pause_s, asked_pause_energy_j: of those that the plan has asked for [s], [J].
+        idle_s: for how long it has paused at its end [s].
     """
 
     begins_s: float
@@ -73,6 +78,7 @@ class Slot:
     pause_energy_j: float = 0.0
     asked_pause_s: float = 0.0
     asked_pause_energy_j: float = 0.0
+    idle_s: float = 0.0
 
     @property
     def active_s(self) -> float:
@@ -132,7 +138,7 @@ def with_activity(
                     LimitUse(
                         power_limit_w=power_limit_w,
                         purpose=purpose,
-                        active_s=part.ends_s - part.begins_s,
+                        active_s=_span_s(part),
                         energy_j=share_ratio * energy_j,
                     ),
                 ),
@@ -147,12 +153,18 @@ def with_pause(books: Books, *, begins_s: float, ends_s: float, energy_j: float,
     return _with_parts(
         books,
         [
-            replace(part, pause_s=part.ends_s - part.begins_s, pause_energy_j=share_ratio * energy_j)
+            replace(part, pause_s=_span_s(part), idle_s=_span_s(part), pause_energy_j=share_ratio * energy_j)
             if kind == "own"
-            else replace(part, asked_pause_s=part.ends_s - part.begins_s, asked_pause_energy_j=share_ratio * energy_j)
+            else replace(
+                part, asked_pause_s=_span_s(part), idle_s=_span_s(part), asked_pause_energy_j=share_ratio * energy_j
+            )
             for part, share_ratio in _parts(books, begins_s, ends_s)
         ],
     )
+
+
+def _span_s(part: Slot) -> float:
+    return part.ends_s - part.begins_s
 
 
 def _parts(books: Books, begins_s: float, ends_s: float) -> Iterator[tuple[Slot, float]]:
@@ -191,12 +203,20 @@ def _with_parts(books: Books, parts: Sequence[Slot]) -> Books:
     for part in parts:
         if last is None:
             last = part
-        elif part.begins_s == part.ends_s or _number(books, part.begins_s) == _number(books, last.begins_s):
+        elif _continues(books, last, part):
             last = _merged(last, part)
         else:
             slots, last = (*slots, last), part
     slots = slots if last is None else (*slots, last)
     return replace(books, slots=slots if len(slots) <= MAX_SLOTS else _coarser(slots))
+
+
+def _continues(books: Books, last: Slot, part: Slot) -> bool:
+    """Return whether a part belongs to the last slot: it is in the same hour, and no long pause is between."""
+    if part.begins_s == part.ends_s:
+        return True
+    is_back = bool(part.uses) and last.idle_s >= LONG_PAUSE_S
+    return _number(books, part.begins_s) == _number(books, last.begins_s) and not is_back
 
 
 def _merged(earlier: Slot, later: Slot) -> Slot:
@@ -217,6 +237,7 @@ def _merged(earlier: Slot, later: Slot) -> Slot:
         pause_energy_j=earlier.pause_energy_j + later.pause_energy_j,
         asked_pause_s=earlier.asked_pause_s + later.asked_pause_s,
         asked_pause_energy_j=earlier.asked_pause_energy_j + later.asked_pause_energy_j,
+        idle_s=later.idle_s if later.uses else earlier.idle_s + later.pause_s + later.asked_pause_s,
     )
 
 

@@ -8,9 +8,9 @@ takes the twin
     sum over l of energy_j(l) * energy_ratio(l), and the energy of these pauses               [J]
 
 and the blocks follow one another from the run's start. It waits where the run was not there, and not where the plan has
-asked the run to wait. A block costs its energy times the mean of the signal over it. The twin is never ahead of the
-run, so that the signal is known. Ratios from paired looks cancel what wanders in the job; and since the books hold what
-was measured, the baseline is computed anew, as a whole, with the newest ratios and values.
+asked the run to wait. Work costs its energy times the mean of the signal over it, and so do pauses. The twin has done
+the work before the run, so that the signal is known. Ratios from paired looks cancel what wanders in the job; and since
+the books hold what was measured, the baseline is computed anew, as a whole, with the newest ratios and values.
 
 What was saved has parts, which add up to it:
 
@@ -20,6 +20,7 @@ What was saved has parts, which add up to it:
 - a better limit: the rest.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -138,7 +139,7 @@ class Counterfactual:
         self._asked_j = np.array([slot.asked_pause_energy_j for slot in slots])
         lasts_s = slots[-1].ends_s - origin_s
         self._knots = _integral(signal, origin_s=origin_s, until_s=2 * lasts_s + SHORT_S)
-        self._values = self._means(self._begins_s, self._spans_s)
+        self._values = self._means(self._begins_s, self._active_s.sum(axis=(0, 2)))
 
     @property
     def is_at_top(self) -> bool:
@@ -150,17 +151,17 @@ class Counterfactual:
         """Return the twin under each set of ratios of the known limits, both of shape (d, n_known)."""
         active_s, energy_j = self._active_s.sum(axis=0), self._energy_j.sum(axis=0)
         works_s = active_s @ (rate_ratios @ self._weights.T).T
-        blocks_j = energy_j @ (energy_ratios @ self._weights.T).T + self._pauses_j[:, None]
+        works_j = energy_j @ (energy_ratios @ self._weights.T).T
         rests_s = np.maximum(self._spans_s - active_s.sum(axis=1) - self._asked_s, 0.0)[:, None]
-        blocks_s = works_s + rests_s
         waits_s = np.diff(self._begins_s + self._spans_s, prepend=0.0) - self._spans_s
-        ends_s = np.cumsum(np.maximum(waits_s, 0.0)[:, None] + blocks_s, axis=0)
-        durations_s = works_s + self._pauses_s[:, None]
-        blocks_j = self._pue * (blocks_j + self._host_power_w * durations_s)
+        ends_s = np.cumsum(np.maximum(waits_s, 0.0)[:, None] + works_s + rests_s, axis=0)
+        works_j = self._pue * (works_j + self._host_power_w * works_s)
+        pauses_j = (self._pue * (self._pauses_j + self._host_power_w * self._pauses_s))[:, None]
+        values = self._means(ends_s - rests_s - works_s, works_s), self._means(ends_s - rests_s, rests_s)
         return Twins(
-            energy_j=blocks_j.sum(axis=0),
-            duration_s=durations_s.sum(axis=0),
-            signal_energy=(self._means(ends_s - blocks_s, blocks_s) * blocks_j).sum(axis=0),
+            energy_j=(works_j + pauses_j).sum(axis=0),
+            duration_s=(works_s + self._pauses_s[:, None]).sum(axis=0),
+            signal_energy=(values[0] * works_j + values[1] * pauses_j).sum(axis=0),
         )
 
     def saved_ratios(self, rate_ratios: Values, energy_ratios: Values) -> Values:
@@ -177,10 +178,9 @@ class Counterfactual:
         if not baseline > 0:
             return None
         following, looks, first_pass = (part / baseline for part in self._parts(rate_ratios[0], energy_ratios[0]))
-        energies_j, durations_s = self._own_energies_j, self._own_durations_s
         return Saving(
-            energy_j=float(energies_j.sum()),
-            duration_s=float(durations_s.sum()),
+            energy_j=self._own_energy_j,
+            duration_s=self._own_duration_s,
             signal_energy=self._spent,
             baseline_energy_j=float(twins.energy_j[0]),
             baseline_duration_s=float(twins.duration_s[0]),
@@ -192,20 +192,30 @@ class Counterfactual:
         )
 
     @property
-    def _own_durations_s(self) -> Values:
-        """Return how long the run was there in each slot, shape (n_slots,) [s]."""
-        return np.asarray(self._active_s.sum(axis=(0, 2)) + self._pauses_s + self._asked_s)
+    def _own_duration_s(self) -> float:
+        """Return how long the run was there [s]."""
+        return float(self._active_s.sum() + self._pauses_s.sum() + self._asked_s.sum())
 
     @property
-    def _own_energies_j(self) -> Values:
-        """Return what the run has used in each slot, shape (n_slots,) [J]."""
-        gpus_j = self._energy_j.sum(axis=(0, 2)) + self._pauses_j + self._asked_j
-        return np.asarray(self._pue * (gpus_j + self._host_power_w * self._own_durations_s))
+    def _own_energy_j(self) -> float:
+        """Return what the run has used [J]."""
+        gpus_j = float(self._energy_j.sum() + self._pauses_j.sum() + self._asked_j.sum())
+        return self._pue * (gpus_j + self._host_power_w * self._own_duration_s)
 
     @property
     def _spent(self) -> float:
-        """Return ∫ c·P dt of the run [J times the signal's unit]."""
-        return float((self._values * self._own_energies_j).sum())
+        """Return ∫ c·P dt of the run [J times the signal's unit], in the order in which its twin does the same."""
+        active_s = self._active_s.sum(axis=(0, 2))
+        rests_s = np.maximum(self._spans_s - active_s - self._asked_s, 0.0)
+        works_j = self._energy_j.sum(axis=(0, 2)) + self._host_power_w * active_s
+        pauses_j = self._pauses_j + self._host_power_w * self._pauses_s
+        asked_j = self._asked_j + self._host_power_w * self._asked_s
+        asked_from_s = self._begins_s + active_s + rests_s
+        return self._pue * float(
+            self._values @ works_j
+            + self._means(self._begins_s + active_s, rests_s) @ pauses_j
+            + self._means(asked_from_s, self._asked_s) @ asked_j
+        )
 
     def _parts(self, rate_ratios: Values, energy_ratios: Values) -> tuple[float, float, float]:
         """Return what following, looks and first pass have saved [J times the signal's unit]."""
@@ -216,7 +226,8 @@ class Counterfactual:
             return 0.0, 0.0, 0.0
         scale_w = plan_j.sum() / scale
         mean_ratio = (plan_s @ rates).sum() / total_s
-        mix_w = scale_w * _least_power_ratio(mean_ratio, rate_ratios, rate_ratios / energy_ratios) + self._host_power_w
+        mix_ratio = _least_power_ratio(mean_ratio, rate_ratios, rate_ratios / energy_ratios * self._doubts)
+        mix_w = scale_w * mix_ratio + self._host_power_w
         used_s = plan_s.sum(axis=1)
         planned_j = scale_w * (plan_s @ powers) + self._host_power_w * used_s
         following = float(self._values @ (mix_w * used_s - planned_j))
@@ -232,6 +243,24 @@ class Counterfactual:
             for active_s, energy_j in zip(self._active_s[1:], self._energy_j[1:], strict=True)
         )
         return self._pue * following, self._pue * looks, self._pue * first_pass
+
+    @property
+    def _doubts(self) -> Values:
+        """Return by what factor each known limit may need more power than it seems to, shape (n_known,).
+
+        The least of many ratios that are not well known would be too little. So one that the plan does not use, and
+        that no look has compared, counts with its error.
+        """
+        errors = np.array(
+            [
+                0.0
+                if each.n_looks
+                else math.hypot(each.rate_error_ratio / each.rate_ratio, each.energy_error_ratio / each.energy_ratio)
+                for each in self.known
+            ]
+        )
+        are_used = self._active_s[0].sum(axis=0) @ self._weights > 0
+        return np.asarray(1 + np.where(are_used, 0.0, errors))
 
     def _means(self, begins_s: Values, durations_s: Values) -> Values:
         """Return the mean of the signal over each time, of any shape; over `SHORT_S` at least."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from policies.savings.books import MAX_SLOTS, Books, Purpose, open_books, with_activity, with_pause
 from policies.vocabulary.units import HOUR_S
-from tests.policies.savings.histories import Deed, begins_of, books_of, histories
+from tests.policies.savings.histories import Deed, begins_of, books_of, entered, histories
 
 
 def limit_sums(books: Books) -> dict[tuple[float, Purpose], tuple[float, float]]:
@@ -60,15 +60,24 @@ def test_books_of_months_stay_small_and_lose_nothing() -> None:
 
 
 def test_a_clock_that_is_set_back_moves_nothing_into_the_past() -> None:
-    books = with_pause(open_books(), begins_s=5_000.0, ends_s=6_000.0, energy_j=1.0)
+    books = with_pause(open_books(), begins_s=5_800.0, ends_s=6_000.0, energy_j=1.0)
     books = with_activity(books, begins_s=4_000.0, ends_s=4_600.0, power_limit_w=200.0, energy_j=1.0)
-    assert [(slot.begins_s, slot.ends_s) for slot in books.slots] == [(5_000.0, 6_600.0)]
+    assert [(slot.begins_s, slot.ends_s) for slot in books.slots] == [(5_800.0, 6_600.0)]
 
 
 def test_time_in_which_the_run_was_not_there_is_in_no_slot() -> None:
     books = with_pause(open_books(), begins_s=0.0, ends_s=60.0, energy_j=1.0)
     books = with_pause(books, begins_s=7_300.0, ends_s=7_360.0, energy_j=1.0)
     assert [(slot.begins_s, slot.ends_s) for slot in books.slots] == [(0.0, 60.0), (7_300.0, 7_360.0)]
+
+
+@pytest.mark.parametrize(("pause_s", "n_slots"), [(200.0, 1), (400.0, 2)])
+def test_after_a_long_pause_another_slot_begins(pause_s: float, n_slots: int) -> None:
+    books, at_s = open_books(), 0.0
+    for seconds, limit_w in [(100.0, 200.0), (pause_s / 2, None), (pause_s / 2, None), (50.0, 200.0), (50.0, 250.0)]:
+        books, at_s = entered(books, at_s, Deed(duration_s=seconds, power_w=1.0, power_limit_w=limit_w))
+    assert len(books.slots) == n_slots
+    assert books.slots[0].idle_s == (pause_s if n_slots == 2 else 0.0)
 
 
 def test_energy_without_a_duration_is_entered() -> None:

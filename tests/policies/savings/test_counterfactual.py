@@ -86,6 +86,13 @@ def test_the_twin_waits_while_the_run_is_not_there() -> None:
     assert (found.duration_s, found.baseline_duration_s) == (2 * HOUR_S, HOUR_S)
 
 
+def test_what_comes_after_a_long_pause_is_priced_after_it() -> None:
+    found = saving([waits(0.9, power_w=0.0), at(200.0, 0.2)], HALF_SPEED, STEP)
+    # A tenth of an hour of work at 100 g and one at 600; the twin needs half as long, and is done when the hour ends.
+    assert found.signal_energy == pytest.approx(HOUR_S * 100.0 * (0.1 * 100.0 + 0.1 * 600.0))
+    assert found.baseline_signal_energy == pytest.approx(HOUR_S * 80.0 * 0.2 * 100.0)
+
+
 @given(histories, curves, begins_of, st.floats(0.01, 900.0))
 def test_at_a_constant_signal_the_saving_is_that_of_energy(
     history: list[Deed], ratios: list[LimitRatios], begins_s: float, value: float
