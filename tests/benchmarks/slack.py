@@ -22,10 +22,10 @@ from policies.forecasting import ForecasterState, advance
 from policies.forecasting.error_by_lead import rms_errors
 from policies.planning import SwitchingRules
 from policies.planning.duty_cycle import duty_cycle_for
-from policies.planning.pause_cycle import PauseRules, pause_cycle_for
 from policies.planning.signal_outlook import SignalOutlook
-from policies.planning.slack_plan import RESTART_S, SlackRules, plan_with_slack
-from policies.planning.slack_schedule import SlackCurve, plan_slack
+from policies.planning.slack.pause_cycle import PauseRules, pause_cycle_for
+from policies.planning.slack.plan import RESTART_S, SlackRules, plan_with_slack
+from policies.planning.slack.schedule import SlackCurve, plan_slack
 from policies.replay.power_limit.baselines import best_static_limit_w
 from policies.replay.power_limit.scenario import Scenario, run_starts_s
 from policies.vocabulary.profile import PowerProfile

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import numpy as np
 
 from policies.planning.signal_outlook import SignalOutlook
-from policies.planning.slack_schedule import SAME_COST_RATIO, SlackCurve, SlackSchedule, outlook_until, plan_slack
+from policies.planning.slack.schedule import SAME_COST_RATIO, SlackCurve, SlackSchedule, outlook_until, plan_slack
 from policies.vocabulary.power_curve import Hull
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import HOUR_S, Values

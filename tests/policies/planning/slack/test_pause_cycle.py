@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.planning.pause_cycle import PauseCycle, PauseRules, pause_cycle_for
+from policies.planning.slack.pause_cycle import PauseCycle, PauseRules, pause_cycle_for
 from policies.vocabulary.power_curve import lower_hull, whole_hull
 from tests.policies.days import A40
 

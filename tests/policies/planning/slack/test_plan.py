@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.planning.signal_outlook import SignalOutlook
-from policies.planning.slack_plan import SlackPlan, SlackRules, pessimistic_outlook, plan_with_slack
+from policies.planning.slack.plan import SlackPlan, SlackRules, pessimistic_outlook, plan_with_slack
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import DAY_S, HOUR_S
 from tests.policies.days import A40

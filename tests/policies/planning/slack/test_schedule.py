@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.planning.signal_outlook import SignalOutlook
-from policies.planning.slack_schedule import SlackCurve, SlackSchedule, outlook_until, plan_slack, soonest_within
+from policies.planning.slack.schedule import SlackCurve, SlackSchedule, outlook_until, plan_slack, soonest_within
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import HOUR_S, Values
 from tests.policies.days import A40

@@ -1,0 +1,1 @@
+"""Tests of what slack is used for."""
