@@ -17,10 +17,13 @@ from policies.planning.signal_outlook import SignalOutlook
 from policies.planning.slack.schedule import SAME_COST_RATIO, SlackCurve, SlackSchedule, outlook_until, plan_slack
 from policies.vocabulary.power_curve import Hull
 from policies.vocabulary.profile import PowerProfile
+from policies.vocabulary.signal import Signal
 from policies.vocabulary.units import HOUR_S, Values
 
 N_ERRORS: Final = 1.0
 """By so many root mean square errors a later hour may well be dearer."""
+UNKNOWN_FACTOR: Final = 1e3
+"""Without known errors a forecast hour counts as dearer than any known one by so many times."""
 RESTART_S: Final = 30.0
 """After a pause a run draws its highest power for so long before it iterates: caches and clocks, at worst."""
 
@@ -37,7 +40,7 @@ class SlackRules:
         ordered_s: for how long the values of the outlook stand in the order of time [s]; None: all of them.
         known_s: for how long they are known, as prices of the next day are, and not forecast [s].
         rms_errors: the root mean square errors of forecasts 1, 2, … hours ahead, shape (n_hours,), in the unit of the
-            signal; None: not known, so that no forecast is relied on.
+            signal; None: not known, so that no forecast is relied on, but only known hours.
         n_errors: how many of them a later hour may be dearer.
         restart_s: how long a run draws its highest power after a pause before it iterates [s].
     """
@@ -94,6 +97,20 @@ def plan_with_slack(
     return SlackPlan(rate_per_s=rate_per_s, hull=hull, use=use, schedule=expected)
 
 
+def known_ahead_s(history: Signal | None, now_s: float) -> float:
+    """Return for how long, from now on, a signal is known without a gap, and not estimated [s].
+
+    Args:
+        history: the signal up to now, and as far ahead as it is known, or None.
+        now_s: Unix time [s].
+    """
+    if history is None or history.value_at(now_s) is None:
+        return 0.0
+    ahead = history.between(now_s, np.inf)
+    unknown = np.isnan(ahead.values) | ahead.estimated
+    return float(ahead.starts_s[unknown][0] if unknown.any() else ahead.ends_s) - now_s
+
+
 def pessimistic_outlook(
     outlook: SignalOutlook, rms_errors: Values, *, known_s: float, n_errors: float = N_ERRORS
 ) -> SignalOutlook:
@@ -124,9 +141,10 @@ def _is_agreed(
     """Return whether a pessimistic outlook has the run below the energy-minimal limit now, too."""
     if rules.known_s >= float(outlook.durations_s.sum()) * (1 - SAME_COST_RATIO):
         return True
-    if rules.rms_errors is None:
-        return False
-    dearer = pessimistic_outlook(outlook, rules.rms_errors, known_s=rules.known_s, n_errors=rules.n_errors)
+    errors = rules.rms_errors
+    if errors is None:
+        errors = np.array([UNKNOWN_FACTOR * float(np.abs(outlook.values).max())])
+    dearer = pessimistic_outlook(outlook, errors, known_s=rules.known_s, n_errors=rules.n_errors)
     curve, schedule = _planned(curves, dearer, left_iterations, rules, is_paused=is_paused)
     return _goes_below(curve, dearer, schedule)
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.planning.signal_outlook import SignalOutlook
-from policies.planning.slack.plan import SlackPlan, SlackRules, pessimistic_outlook, plan_with_slack
+from policies.planning.slack.plan import SlackPlan, SlackRules, known_ahead_s, pessimistic_outlook, plan_with_slack
 from policies.vocabulary.profile import PowerProfile
 from policies.vocabulary.units import DAY_S, HOUR_S
-from tests.policies.days import A40
+from tests.policies.days import A40, hourly
 from tests.policies.vocabulary.test_profile import profiles
 
 TOP_PER_S = A40.fastest.iterations_per_s
@@ -46,6 +46,13 @@ def test_without_known_errors_no_forecast_is_relied_on() -> None:
     plan = planned(then(300.0, 200.0), replace(KNOWN, known_s=HOUR_S))
     assert (plan.rate_per_s, plan.use) == (LEAST_PER_S, "uncertain")
     assert not plan.hull.begins_with_pause
+
+
+def test_known_hours_are_relied_on_without_known_errors() -> None:
+    """Prices are known for the next day, and the work fits into their cheap hours; for the day after they are not."""
+    outlook = SignalOutlook(np.full(48, HOUR_S), np.repeat([300.0, 200.0, 250.0], [12, 12, 24]))
+    assert planned(outlook, replace(KNOWN, known_s=DAY_S)).use == "paused"
+    assert planned(outlook, replace(KNOWN, known_s=12 * HOUR_S)).use == "uncertain"
 
 
 def test_a_run_that_may_not_pause_is_slow() -> None:
@@ -104,3 +111,14 @@ def test_later_hours_are_dearer_by_the_error_of_their_lead() -> None:
     assert pessimistic_outlook(outlook, errors, known_s=0.0).values == pytest.approx([5.0, 6.5, -2.5, 23.0])
     dearer = pessimistic_outlook(outlook, errors, known_s=1.5 * HOUR_S, n_errors=2.0)
     assert dearer.values == pytest.approx([5.0, 5.0, 0.0, 41.0])
+
+
+def test_a_signal_is_known_ahead_up_to_a_gap_or_an_estimate() -> None:
+    prices = hourly(np.array([5.0, 6.0, 7.0, np.nan, 9.0]))
+    assert known_ahead_s(prices, 1.5 * HOUR_S) == 1.5 * HOUR_S
+    assert known_ahead_s(prices, 3.5 * HOUR_S) == 0.0
+    assert known_ahead_s(prices, 4.5 * HOUR_S) == 0.5 * HOUR_S
+    assert known_ahead_s(prices, 9.0 * HOUR_S) == known_ahead_s(None, 0.0) == 0.0
+    estimated = replace(prices, estimated=np.array([False, False, True, False, False]))
+    assert known_ahead_s(estimated, 0.5 * HOUR_S) == 1.5 * HOUR_S
+    assert known_ahead_s(estimated, 2.5 * HOUR_S) == 0.0
