@@ -43,6 +43,22 @@ class _HeldLimit(NamedTuple):
     gain_ratio: float
 
 
+class _Schedule(NamedTuple):
+    """Schedules of the whole outlook, or of parts of it, of which the present period has the mean."""
+
+    parts: tuple[tuple[MeritOrder, Dispatch], ...]
+
+    @property
+    def rate_per_s(self) -> float:
+        """Return the mean rate of the present period [1/s]."""
+        return sum(dispatch.rate_per_s for _, dispatch in self.parts) / len(self.parts)
+
+    def avoided_cost(self, surplus_per_s: float) -> float:
+        """Return the later cost that a surplus rate in the present period avoids [the signal's unit times W]."""
+        avoided = (merit_order.avoided_cost(dispatch, surplus_per_s) for merit_order, dispatch in self.parts)
+        return sum(avoided) / len(self.parts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PlanInputs:
     """The arguments of `choose_power_limit`, with the value of the signal now."""
@@ -135,12 +151,12 @@ def _by_rate(inputs: _PlanInputs, objective: RateObjective) -> Decision:
         chosen = hull.most_efficient if isinstance(objective, BudgetObjective) else hull.fastest
         detail = f"the number of remaining iterations is unknown, so the {name} cannot be planned"
         return _decision(inputs, DutyCycle(first=chosen), None, "length_unknown", detail)
-    dispatch = merit_order.dispatch(required.mean_per_s, left_iterations=inputs.progress.left_iterations)
+    schedule = _schedule(merit_order, required.mean_per_s, inputs.progress.left_iterations)
     lowest_per_s, highest_per_s = required.wanted_per_s
     if inputs.value is not None and inputs.value < 0:  # who earns by running fast now has time to spend it later
         required = replace(required, maximum_now_per_s=math.inf)
         highest_per_s = math.inf
-    rate_per_s = min(max(dispatch.rate_per_s, lowest_per_s), highest_per_s)
+    rate_per_s = min(max(schedule.rate_per_s, lowest_per_s), highest_per_s)
     rate_per_s = min(max(rate_per_s, hull.most_efficient.iterations_per_s), hull.fastest.iterations_per_s)
     rules = replace(inputs.rules, period_s=min(inputs.rules.period_s, required.horizon_s))
     cycle = duty_cycle_for(
@@ -152,14 +168,14 @@ def _by_rate(inputs: _PlanInputs, objective: RateObjective) -> Decision:
         maximum_per_s=required.maximum_now_per_s,
         pace_per_s=required.pace_per_s,
     )
-    held, detail = None, _detail(merit_order, required, dispatch, rate_per_s)
+    held, detail = None, _detail(schedule, required, rate_per_s)
     if required.is_infeasible:
         reason = "over_budget" if isinstance(objective, BudgetObjective) else "behind_schedule"
-    elif required.is_late and rate_per_s > dispatch.rate_per_s * (1 + ROUNDING_RATIO):
+    elif required.is_late and rate_per_s > schedule.rate_per_s * (1 + ROUNDING_RATIO):
         reason = "behind_schedule"
     else:
         reason = f"{name}_{'static' if merit_order.outlook.is_flat else 'signal'}"
-        held = _held_limit(inputs, merit_order, dispatch, (rate_per_s, required.maximum_now_per_s))
+        held = _held_limit(inputs, schedule, (rate_per_s, required.maximum_now_per_s))
     return _decision(inputs, cycle, held, reason, detail)
 
 
@@ -187,8 +203,24 @@ def _required_rate(
     return required, MeritOrder(hull, inputs.outlook(required.horizon_s, fallback=STATIC_VALUE))
 
 
-def _detail(merit_order: MeritOrder, required: RequiredRate, dispatch: Dispatch, rate_per_s: float) -> str:
+def _schedule(merit_order: MeritOrder, required_per_s: float, left_iterations: float | None) -> _Schedule:
+    """Return the cheapest schedule, half of it with even days where the outlook goes on at unknown hours.
+
+    A rate lower than even is a bet that later hours will be cleaner. What is known of the hours of the coming days is
+    worth it; of the days after, only their level is expected, and levels last. So half of the plan gives each day the
+    same work, and chooses within what each hour is expected to have.
+    """
+    dispatch = merit_order.dispatch(required_per_s, left_iterations=left_iterations)
+    timed = merit_order.outlook.timed()
+    if timed is None:
+        return _Schedule(((merit_order, dispatch),))
+    even = MeritOrder(merit_order.hull, timed)
+    return _Schedule(((merit_order, dispatch), (even, even.dispatch(required_per_s, cost_at_end=dispatch.cost_at_end))))
+
+
+def _detail(schedule: _Schedule, required: RequiredRate, rate_per_s: float) -> str:
     """Return the numbers of a plan in words; λ over the signal is how much energy a second is worth."""
+    merit_order, dispatch = schedule.parts[0]
     hull, value = merit_order.hull, float(merit_order.outlook.values[0])
     power_w = float(np.interp(rate_per_s, hull.iterations_per_s, hull.power_w))
     worth = "energy costs nothing now"
@@ -198,9 +230,7 @@ def _detail(merit_order: MeritOrder, required: RequiredRate, dispatch: Dispatch,
     return f"target {rate_per_s:.4g} it/s now ({mean_per_s:.4g} average needed); {worth}; {required.detail}"
 
 
-def _held_limit(
-    inputs: _PlanInputs, merit_order: MeritOrder, dispatch: Dispatch, rates_per_s: tuple[float, float]
-) -> _HeldLimit | None:
+def _held_limit(inputs: _PlanInputs, schedule: _Schedule, rates_per_s: tuple[float, float]) -> _HeldLimit | None:
     """Return the current limit and what a change would save: c·P now, less the later cost that its surplus avoids.
 
     None if it is slower than planned: the deficit would have to be made up later, where the marginal cost may be many
@@ -212,9 +242,10 @@ def _held_limit(
     point = None if inputs.current is None else inputs.profile.point_at(inputs.current.power_limit_w)
     if point is None or not rate_per_s <= point.iterations_per_s <= maximum_per_s:
         return None
+    merit_order, _ = schedule.parts[0]
     hull, value = merit_order.hull, float(merit_order.outlook.values[0])
     planned_w = float(np.interp(rate_per_s, hull.iterations_per_s, hull.power_w))
-    avoided = merit_order.avoided_cost(dispatch, point.iterations_per_s - rate_per_s)
+    avoided = schedule.avoided_cost(point.iterations_per_s - rate_per_s)
     gain = value * (point.power_w - planned_w) - avoided
     return _HeldLimit(point, gain / (abs(value) * point.power_w or 1.0))
 

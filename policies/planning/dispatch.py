@@ -62,14 +62,18 @@ class MeritOrder:
         self._sorted_costs = self._costs.ravel()[self._order]
         self._amounts_until = np.cumsum(self._amounts.ravel()[self._order])
 
-    def dispatch(self, required_per_s: float, *, left_iterations: float | None = None) -> Dispatch:
+    def dispatch(
+        self, required_per_s: float, *, left_iterations: float | None = None, cost_at_end: float | None = None
+    ) -> Dispatch:
         """Return the cheapest schedule with a mean rate of at least `required_per_s`, or of all that the hull has.
 
         Args:
             required_per_s: the mean rate [1/s].
             left_iterations: the remaining iterations of the run, if known.
+            cost_at_end: the cost of an iteration at its end, where the outlook does not reach that; else None.
         """
-        cost_at_end = self._cost_at_end(left_iterations)
+        if cost_at_end is None:
+            cost_at_end = self._cost_at_end(left_iterations)
         slowest_per_s, slowest_cost = self._slowest
         if not len(self._sorted_costs):
             return Dispatch(

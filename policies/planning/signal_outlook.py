@@ -1,10 +1,12 @@
 """The signal as far as a plan reaches: known values and then a forecast, or else the last days.
 
 A forecast begins where the known values end, often with the next hour. Without one, the last days give the daily
-profile; today's deviation from it decays hour by hour. Beyond a day the values of the last days are expected, at
-unknown hours. The first entry is always the present period: its rate is what the plan decides.
+profile; today's deviation from it decays hour by hour. Beyond that the values of the last days are expected, at unknown
+hours, and at a level between theirs and that of the last day before. The first entry is always the present period: its
+rate is what the plan decides.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +18,12 @@ from policies.vocabulary.units import DAY_S, HOUR_S, Values
 
 MAX_DAYS: Final = 14
 """Older days say little about the next one."""
+LEVEL_DAYS: Final = 60
+"""As many days as sources are asked for tell how long a level persists."""
+MIN_ORIGINS: Final = 7
+"""So many of them must have been followed, and preceded, by enough others to tell how far both estimates were off."""
+MIN_DAY_RATIO: Final = 0.9
+"""A smaller part of a day does not show its level."""
 DECAY_PER_HOUR: Final = 0.97
 """The share of today's deviation that is left an hour later: it halves in a day."""
 SPAN_TOLERANCE_S: Final = HOUR_S
@@ -39,16 +47,26 @@ class SignalOutlook:
         durations_s: how long each value will hold, shape (n,); the first one holds now [s].
         values: the values, shape (n,).
         foreseen_s: for how long, from now on, the values are known or forecast [s].
+        timed_s: for how long, from now on, each value is expected at its own time [s].
     """
 
     durations_s: Values
     values: Values
     foreseen_s: float = 0.0
+    timed_s: float = np.inf
 
     @property
     def mean(self) -> float:
         """Return the time-weighted mean."""
         return float(self.values @ self.durations_s / self.durations_s.sum())
+
+    def timed(self) -> "SignalOutlook | None":
+        """Return the part in which each value is expected at its own time; None if that is all."""
+        ends_s = np.cumsum(self.durations_s)
+        n = int(np.searchsorted(ends_s, self.timed_s * (1 + ROUNDING_RATIO), side="right"))
+        if n in {0, len(ends_s)}:
+            return None
+        return SignalOutlook(self.durations_s[:n], self.values[:n], min(self.foreseen_s, self.timed_s))
 
     @property
     def is_flat(self) -> bool:
@@ -80,21 +98,74 @@ def build_outlook(
         return None
     present_s = min(period_s, horizon_s)
     parts, foreseen_s = [(np.array([present_s]), np.array([value]))], 0.0
-    days = _last_days(history, now_s) if horizon_s > present_s else None
+    days = _last_days(history, now_s, MAX_DAYS) if horizon_s > present_s else None
     if forecast is not None and forecast.source != PERSISTENCE:
         foreseen, duration_s = _foreseen(history, forecast, now_s + present_s, now_s + horizon_s)
         parts.extend(foreseen)
         foreseen_s = present_s + duration_s
     elif days is not None:
         parts.append(_next_day(days, value, present_s, horizon_s))
-    covered_s = sum(float(durations_s.sum()) for durations_s, _ in parts)
-    if horizon_s - covered_s > MIN_REST_RATIO * horizon_s:
-        if days is None and len(parts) == 1:
-            return None
-        rest = np.concatenate([values for _, values in parts]) if days is None else days[~np.isnan(days)]
-        parts.append(_pooled(rest, horizon_s - covered_s))
     durations_s, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-    return SignalOutlook(durations_s, values, foreseen_s)
+    timed_s = float(durations_s.sum())
+    if horizon_s - timed_s <= MIN_REST_RATIO * horizon_s:
+        return SignalOutlook(durations_s, values, foreseen_s)
+    if days is None and len(parts) == 1:
+        return None
+    rest = values
+    if days is not None:
+        n_days = math.ceil((horizon_s - timed_s) / DAY_S)
+        rest = _at_expected_level(days[~np.isnan(days)], (durations_s, values), history, now_s, n_days=n_days)
+    rest_s, rest = _pooled(rest, horizon_s - timed_s)
+    return SignalOutlook(np.append(durations_s, rest_s), np.append(values, rest), foreseen_s, timed_s)
+
+
+def _at_expected_level(
+    last: Values, timed: tuple[Values, Values], history: Signal | None, now_s: float, *, n_days: int
+) -> Values:
+    """Return the values of the last days, shifted to the level that is expected of later ones, within what is known.
+
+    Args:
+        last: the values of the last days, shape (n,).
+        timed: (durations [s], values) of what is expected before, at its own time: its last day counts.
+        history: the signal up to now.
+        now_s: Unix time [s].
+        n_days: how many days come after.
+    """
+    durations_s, values = timed
+    from_end_s = np.cumsum(durations_s[::-1])[::-1]
+    in_last_day_s = np.clip(DAY_S - (from_end_s - durations_s), 0.0, durations_s)
+    past = _last_days(history, now_s, LEVEL_DAYS)
+    if past is None or in_last_day_s.sum() < MIN_DAY_RATIO * DAY_S:
+        return last
+    weight_ratio = weight_of_last_days_ratio(np.nanmean(past, axis=1), n_days)
+    coming = values @ in_last_day_s / in_last_day_s.sum()
+    shifted = last + (1 - weight_ratio) * (coming - last.mean())
+    lowest, highest = min(last.min(), values.min()), max(last.max(), values.max())
+    return np.asarray(np.clip(shifted, lowest, highest), dtype=np.float64)
+
+
+def weight_of_last_days_ratio(daily_means: Values, n_days: int) -> float:
+    """Return the weight of the mean of the last days, beside that of the coming day, for the mean of `n_days` after it.
+
+    A level persists for days. Who expects the mean of the last two weeks from tomorrow on bets on a return that often
+    does not come; who expects the coming day for ever is no better. So both count by how far each was off in the past.
+    With e the root mean square error of an estimate over all past days, w = e_coming² / (e_last² + e_coming²): the
+    weights of two unbiased estimates whose errors are independent. 1 where too few days are known to tell.
+
+    Args:
+        daily_means: the means of past days, oldest first, shape (n,), in the signal's unit.
+        n_days: how many days are to be expected after the coming one; fewer are looked at where the past is short.
+    """
+    n_after = min(n_days, len(daily_means) - MAX_DAYS - MIN_ORIGINS)
+    if n_after < 1:
+        return 1.0
+    sums = np.append(0.0, np.cumsum(daily_means))
+    coming = np.arange(MAX_DAYS, len(daily_means) - n_after)
+    before = (sums[coming] - sums[coming - MAX_DAYS]) / MAX_DAYS
+    after = (sums[coming + 1 + n_after] - sums[coming + 1]) / n_after
+    last_error, coming_error = ((estimate - after) @ (estimate - after) for estimate in (before, daily_means[coming]))
+    both = float(last_error + coming_error)
+    return float(coming_error) / both if both > 0 and math.isfinite(both) else 1.0
 
 
 def _foreseen(
@@ -131,7 +202,7 @@ def value_now(history: Signal | None, forecast: Signal | None, now_s: float) -> 
     return history.value_at(now_s) if value is None and history is not None else value
 
 
-def _last_days(history: Signal | None, now_s: float) -> Values | None:
+def _last_days(history: Signal | None, now_s: float, max_days: int) -> Values | None:
     """Return the last whole days by the hour, shape (n_days, 24), each beginning at the present time of day.
 
     Days with few values are left out; a missing hour is filled with the mean of the other days, or NaN if no day has
@@ -139,7 +210,7 @@ def _last_days(history: Signal | None, now_s: float) -> Values | None:
     """
     if history is None or not len(history):
         return None
-    n_days = min(MAX_DAYS, int((now_s - history.starts_s[0] + SPAN_TOLERANCE_S) // DAY_S))
+    n_days = min(max_days, int((now_s - history.starts_s[0] + SPAN_TOLERANCE_S) // DAY_S))
     if n_days < 1:
         return None
     at_s = now_s - DAY_S * np.arange(n_days, 0, -1)[:, None] + HOUR_S * np.arange(24)

@@ -244,6 +244,27 @@ def test_a_fast_limit_stays_if_its_surplus_avoids_cost(hours: float, limit_w: fl
     assert (decision.power_limit_w, decision.reason) == (limit_w, reason)
 
 
+def test_beyond_the_forecast_half_of_the_plan_has_even_days() -> None:
+    """Today is clean beside the last days; whether they come back is unknown, so half of the rate bets on it."""
+    history = hourly(np.concatenate((np.full(15 * 24 + 12, 500.0), [300.0])))
+    today = ahead([300.0] * 24)
+    rates = [
+        means(
+            decided(
+                history=history,
+                forecast=today,
+                so_far=Progress(
+                    n_iterations=0.0, active_s=0.0, started_at_s=NOW_S, total_iterations=hours * HOUR_S * TOP_PER_S
+                ),
+            )
+        )[1]
+        for hours in (23.0, 240.0)
+    ]
+    even_per_s = TOP_PER_S / 1.03
+    assert rates[0] == pytest.approx(even_per_s, rel=1e-3)
+    assert even_per_s * 1.005 < rates[1] <= (even_per_s + TOP_PER_S) / 2
+
+
 def test_a_forecast_overrides_history() -> None:
     """The hour is clean beside the last days, but dirty beside the coming one."""
     history = hourly(np.concatenate((np.full(15 * 24 + 12, 500.0), [300.0])))
