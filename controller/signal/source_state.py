@@ -4,6 +4,7 @@ While a provider fails, its last values remain and age; `policies.vocabulary.fre
 """
 
 import logging
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,9 @@ HISTORY_S: Final = 60 * DAY_S
 BACKFILL_REACHES_S: Final = (2 * DAY_S, 8 * DAY_S, 30 * DAY_S, HISTORY_S)
 """How far back each of the first polls reaches: the present must not wait for what is weeks old."""
 HORIZON_S: Final = DAY_S
+"""How far our own forecast reaches."""
+PROVIDER_HORIZON_S: Final = 3 * DAY_S
+"""How far the provider's own is used: its second and third day are worth much to a run of several days."""
 MAX_FORECAST_AGE_S: Final = DAY_S
 """How long a provider's own forecast is used when no newer one comes."""
 MAX_GRACE_S: Final = 3_600.0
@@ -117,19 +121,23 @@ class SourceState:
     def present(self, now_s: float, *, lasting_s: float) -> CurrentSignal:
         """Return what is known now, how far it can be trusted, and what is expected."""
         settled = self._settled
-        given = self._provider_forecast if now_s - self._provider_forecast_s <= MAX_FORECAST_AGE_S else None
+        given = (
+            self._provider_forecast
+            if settled is None and now_s - self._provider_forecast_s <= MAX_FORECAST_AGE_S
+            else None
+        )
         known, step_s = _continued(self._plausible, settled), self.source.provider.step_s
         if known is not None and np.isfinite(step_s):  # a constant needs no forecast
             self._forecaster, self.forecast = advance(
                 self._forecaster,
                 history=known,
-                provider_forecast=given if settled is None else None,
+                provider_forecast=given,
                 now_s=now_s,
                 horizon_s=HORIZON_S,
             )
         return assess_signal(
             known,
-            self.forecast.signal if self.forecast else None,
+            _further(self.forecast.signal, given, until_s=now_s + PROVIDER_HORIZON_S) if self.forecast else None,
             now_s=now_s,
             max_age_s=self.source.max_age_s,
             grace_s=self.source.lag_s + max(GRACE_S, min(step_s, MAX_GRACE_S)),
@@ -173,7 +181,7 @@ class SourceState:
         self._n_backfills += 1
 
     async def _poll_forecast(self, now_s: float) -> None:
-        fetch = self.source.provider.fetch_forecast(now_s=now_s, until_s=now_s + HORIZON_S)
+        fetch = self.source.provider.fetch_forecast(now_s=now_s, until_s=now_s + PROVIDER_HORIZON_S)
         answer = await self._forecast_polls.poll(fetch, now_s=now_s)
         if answer is not None and len(answer):
             self._provider_forecast, self._provider_forecast_s = answer, now_s
@@ -197,6 +205,13 @@ class SourceState:
                 value = known.value_at(start_s)
                 _LOGGER.warning("%s: rejected %s at %s as a spike", self.name, value, format_iso(start_s))
         self._logged_spikes_s = frozenset(spikes_s.tolist())
+
+
+def _further(forecast: Signal, given: Signal | None, *, until_s: float) -> Signal:
+    """Return our forecast, continued by the provider's own as far as that goes [Unix s]."""
+    if given is None or (given.kind, given.unit) != (forecast.kind, forecast.unit):
+        return forecast
+    return replace(forecast.joined(given.between(forecast.ends_s, until_s)), source=forecast.source)
 
 
 def _continued(known: Signal | None, settled: Signal | None) -> Signal | None:

@@ -117,6 +117,19 @@ async def test_the_provider_s_forecast_is_blended_in() -> None:
     assert present.forecast.value_at(MIDNIGHT_S + 20 * HOUR_S) == pytest.approx(350.0, rel=0.1)
 
 
+async def test_the_provider_s_second_and_third_day_are_used() -> None:
+    ahead = replace(flat_signal(350.0, hours=7 * 24), source="theirs", estimated=ESTIMATED)
+    state = state_of(RecordingProvider(flat_signal(300.0, start_s=MIDNIGHT_S - 9 * DAY_S), forecast=ahead))
+    await refresh_at(state, 0.5)
+    present, own = state.present(MIDNIGHT_S + 0.5 * HOUR_S, lasting_s=600.0), state.forecast
+    assert present.forecast is not None
+    assert own is not None
+    assert own.signal.ends_s <= MIDNIGHT_S + 25 * HOUR_S
+    assert present.forecast.ends_s == MIDNIGHT_S + 72.5 * HOUR_S
+    for hours in (30, 50, 72):
+        assert present.forecast.value_at(MIDNIGHT_S + hours * HOUR_S) == 350.0
+
+
 async def test_day_ahead_prices_are_followed_as_they_are() -> None:
     series = replace(flat_signal(0.1, start_s=MIDNIGHT_S - 9 * DAY_S), kind="price", unit="EUR/kWh")
     ahead = replace(series.between(MIDNIGHT_S + HOUR_S, math.inf), values=np.full(len(series) - 217, -0.02))
